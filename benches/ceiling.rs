@@ -1,4 +1,4 @@
-//! The memory ceiling: what hostile and heavy load makes of the memory of a limited server, and of the others' requests.
+//! The memory ceiling: memory of a limited server under hostile and heavy load, and latency of the requests of other clients.
 //!
 //! `cargo bench --bench ceiling` runs all of it; `-- lists`, `-- watches`, `-- bodies`, `-- definitions` run a part; a number is the
 //! size of the stored objects in MB (1,000). The server may use 256 MiB more than its objects take. The load and the others share the
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::load::{Until, ask, request, run, try_connect};
+use support::load::{Until, fetch_body, request, run, try_connect};
 use support::process::{Process, scratch};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -30,23 +30,24 @@ use tokio::task::{JoinSet, LocalSet};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 const SMALL: &str = "/api/v1/namespaces/default";
-/// What the server may use beside its objects.
-const ROOM: usize = 256 << 20;
+/// Memory that the server may use besides its objects.
+const SLACK_BYTES: usize = 256 << 20;
 const MEGABYTE: usize = 1_000_000;
 
-/// Each load goes on for at least this long: a 99th percentile needs some hundred answers.
-const LEAST_TIME: Duration = Duration::from_secs(5);
+/// The minimum time of each load: a 99th percentile needs some hundred responses.
+const MIN_LOAD_TIME: Duration = Duration::from_secs(5);
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    if let (Some("serve-ceiling"), Some(bytes)) = (arguments.next().as_deref(), arguments.next()) {
+    let mut all_arguments = std::env::args().skip(1);
+    if let (Some("serve-ceiling"), Some(bytes)) = (all_arguments.next().as_deref(), all_arguments.next()) {
         support::floor::serve_ceiling(bytes.parse().expect("a number of bytes"));
         return;
     }
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let objects = words.iter().find_map(|word| word.parse().ok()).unwrap_or(1_000_u64);
-    let parts: Vec<&String> = words.iter().filter(|word| word.parse::<u64>().is_err()).collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|word| *word == part);
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let objects = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1_000_u64);
+    let parts: Vec<&String> = arguments.iter().filter(|argument| argument.parse::<u64>().is_err()).collect();
+    let is_selected = |part: &str| parts.is_empty() || parts.iter().any(|argument| *argument == part);
 
     let data = scratch("ceiling");
     let (server, _) = Process::server(&data, "redb");
@@ -57,7 +58,7 @@ fn main() {
     let (server, _) = Process::server(&data, "redb");
     let resident = server.resident_mib();
     server.stop();
-    let limit = (resident as usize + (ROOM >> 20)) << 20;
+    let limit = (resident as usize + (SLACK_BYTES >> 20)) << 20;
     println!("{objects} objects of 1 MB: {resident:.0} MiB resident, limit {} MiB", limit >> 20);
     let (server, _) = Process::server_with(
         &data,
@@ -66,25 +67,25 @@ fn main() {
     );
     let floor = Process::of_bench("serve-ceiling", objects as usize * MEGABYTE);
     let bench = Ceiling { server, floor, limit };
-    bench.rest();
-    if wanted("lists") {
+    bench.measure_idle();
+    if is_selected("lists") {
         bench.measure("ten plain lists at once", |port| drain_all(port, 10, COLLECTION));
         bench.measure("ten pretty lists at once", |port| {
             drain_all(port, 10, &format!("{COLLECTION}?pretty=true"))
         });
     }
-    if wanted("watches") {
+    if is_selected("watches") {
         bench.measure("2,000 stalled watches", |port| stalled_watches(port, 2_000));
     }
-    if wanted("bodies") {
+    if is_selected("bodies") {
         bench.measure("100 bodies of 3 MB, a webhook that hangs", |port| {
             bodies_behind_a_dead_webhook(port, 100)
         });
     }
-    if wanted("definitions") {
+    if is_selected("definitions") {
         bench.measure("1,000 definitions of 100 KB", |port| definitions(port, 1_000));
     }
-    bench.print_ledger();
+    bench.print_memory_metrics();
 }
 
 /// Statuses and how often each was answered; 0 for a connection that was closed.
@@ -98,41 +99,45 @@ struct Ceiling {
 }
 
 impl Ceiling {
-    /// How a small GET fares without a load.
-    fn rest(&self) {
-        let mut bare = Prober::start(self.floor.port).stop_after(LEAST_TIME);
-        let mut ours = Prober::start(self.server.port).stop_after(LEAST_TIME);
-        println!("a small GET, nothing else: {}", compared(&mut ours, &mut bare));
-    }
-
-    /// Runs a load; prints how much memory it took at most, what was answered, and how a small GET of another client fared.
-    fn measure(&self, name: &str, load: impl Fn(u16) -> Statuses) {
-        let (_, mut bare) = probed(self.floor.port, &load);
-        let begun = Instant::now();
-        let before = self.server.resident_mib();
-        let (mut statuses, mut ours) = Default::default();
-        let peak = before + self.server.peak_mib(|| (statuses, ours) = probed(self.server.port, &load));
+    /// Measures a small GET without load.
+    fn measure_idle(&self) {
+        let mut floor_latencies = Prober::start(self.floor.port).stop_after(MIN_LOAD_TIME);
+        let mut server_latencies = Prober::start(self.server.port).stop_after(MIN_LOAD_TIME);
         println!(
-            "{name}: {:.1} s, at most {peak:.0} MiB of {} MiB; answered {statuses:?}; a small GET: {}",
-            begun.elapsed().as_secs_f64(),
-            self.limit >> 20,
-            compared(&mut ours, &mut bare),
+            "a small GET, nothing else: {}",
+            format_latencies(&mut server_latencies, &mut floor_latencies)
         );
     }
 
-    fn print_ledger(&self) {
-        let metrics = ask(self.server.port, &request("GET", "/metrics", ""));
+    /// Runs a load; prints its peak memory, the statuses of its responses, and the latency of a small GET of another client.
+    fn measure(&self, name: &str, load: impl Fn(u16) -> Statuses) {
+        let (_, mut floor_latencies) = run_with_probe(self.floor.port, &load);
+        let start = Instant::now();
+        let before = self.server.resident_mib();
+        let (mut statuses, mut server_latencies) = Default::default();
+        let peak = before
+            + self.server.peak_mib(|| (statuses, server_latencies) = run_with_probe(self.server.port, &load));
+        println!(
+            "{name}: {:.1} s, at most {peak:.0} MiB of {} MiB; answered {statuses:?}; a small GET: {}",
+            start.elapsed().as_secs_f64(),
+            self.limit >> 20,
+            format_latencies(&mut server_latencies, &mut floor_latencies),
+        );
+    }
+
+    fn print_memory_metrics(&self) {
+        let metrics = fetch_body(self.server.port, &request("GET", "/metrics", ""));
         let is_of_memory =
             |line: &&str| line.starts_with("pilothouse_memory") || line.starts_with("pilothouse_watches_cut");
         metrics.lines().filter(is_of_memory).for_each(|line| println!("  {line}"));
     }
 }
 
-/// Repeats a load for a while; what was answered, and how long a small GET of another client took meanwhile.
-fn probed(port: u16, load: &impl Fn(u16) -> Statuses) -> (Statuses, Vec<Duration>) {
+/// Repeats a load for a while. Returns its statuses and the latencies of a small GET of another client meanwhile.
+fn run_with_probe(port: u16, load: &impl Fn(u16) -> Statuses) -> (Statuses, Vec<Duration>) {
     let prober = Prober::start(port);
-    let (begun, mut statuses) = (Instant::now(), Statuses::new());
-    while begun.elapsed() < LEAST_TIME {
+    let (start, mut statuses) = (Instant::now(), Statuses::new());
+    while start.elapsed() < MIN_LOAD_TIME {
         for (status, count) in load(port) {
             *statuses.entry(status).or_default() += count;
         }
@@ -140,15 +145,15 @@ fn probed(port: u16, load: &impl Fn(u16) -> Statuses) -> (Statuses, Vec<Duration
     (statuses, prober.stop())
 }
 
-fn compared(ours: &mut [Duration], bare: &mut [Duration]) -> String {
+fn format_latencies(server_latencies: &mut [Duration], floor_latencies: &mut [Duration]) -> String {
     format!(
         "p50 {:.1} ms, p99 {:.1} ms of {}; bare handler {:.1} ms, {:.1} ms of {}",
-        ms(ours, 0.5),
-        ms(ours, 0.99),
-        ours.len(),
-        ms(bare, 0.5),
-        ms(bare, 0.99),
-        bare.len(),
+        ms(server_latencies, 0.5),
+        ms(server_latencies, 0.99),
+        server_latencies.len(),
+        ms(floor_latencies, 0.5),
+        ms(floor_latencies, 0.99),
+        floor_latencies.len(),
     )
 }
 
@@ -158,21 +163,21 @@ fn ms(latencies: &mut [Duration], share: f64) -> f64 {
     latencies.get(index).copied().unwrap_or_default().as_secs_f64() * 1e3
 }
 
-/// Another client, which asks for a small object a hundred times a second.
+/// Another client, which reads a small object a hundred times a second.
 struct Prober {
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Vec<Duration>>,
 }
 
 impl Prober {
     fn start(port: u16) -> Prober {
-        let over = Arc::new(AtomicBool::new(false));
-        let is_over = over.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             block_on(async move {
                 let mut stream = try_connect(port).await.unwrap();
                 let (mut latencies, mut buffer) = (Vec::new(), Vec::new());
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_stopped.load(Ordering::Relaxed) {
                     let sent = Instant::now();
                     stream.write_all(&request("GET", SMALL, "")).await.unwrap();
                     buffer.clear();
@@ -186,11 +191,11 @@ impl Prober {
                 latencies
             })
         });
-        Prober { over, thread }
+        Prober { stop, thread }
     }
 
     fn stop(self) -> Vec<Duration> {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 
@@ -205,15 +210,15 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     LocalSet::new().block_on(&runtime, work)
 }
 
-/// Sends `count` requests at once, each on a connection of its own; reads of each what `read` allows.
-fn at_once(port: u16, count: usize, text: impl Fn(usize) -> Vec<u8>, read: Reading) -> Statuses {
+/// Sends `count` requests at once, each on its own connection, and reads the responses as `read` says.
+fn send_concurrently(port: u16, count: usize, text: impl Fn(usize) -> Vec<u8>, read: ReadMode) -> Statuses {
     block_on(async move {
         let mut all = JoinSet::new();
         // More at once would time out in the handshake: client and server share the processors.
         let handshakes = Rc::new(Semaphore::new(32));
         for number in 0..count {
             let (text, handshakes) = (text(number), handshakes.clone());
-            all.spawn_local(async move { one(port, text, read, &handshakes).await.unwrap_or(0) });
+            all.spawn_local(async move { send_one(port, text, read, &handshakes).await.unwrap_or(0) });
         }
         let mut statuses = Statuses::new();
         while let Some(status) = all.join_next().await {
@@ -223,16 +228,21 @@ fn at_once(port: u16, count: usize, text: impl Fn(usize) -> Vec<u8>, read: Readi
     })
 }
 
-/// How much of a response a client reads.
+/// How much of a response is read.
 #[derive(Clone, Copy)]
-enum Reading {
+enum ReadMode {
     /// All of it.
     Everything,
-    /// The first bytes; then it waits for this long with the connection open.
+    /// Its head; then the connection stays open for this long.
     OnlyTheHead(Duration),
 }
 
-async fn one(port: u16, text: Vec<u8>, reading: Reading, handshakes: &Semaphore) -> std::io::Result<u16> {
+async fn send_one(
+    port: u16,
+    text: Vec<u8>,
+    read_mode: ReadMode,
+    handshakes: &Semaphore,
+) -> std::io::Result<u16> {
     let mut stream = {
         let _turn = handshakes.acquire().await.unwrap();
         try_connect(port).await?
@@ -251,7 +261,7 @@ async fn one(port: u16, text: Vec<u8>, reading: Reading, handshakes: &Semaphore)
     };
     let head = String::from_utf8_lossy(&begin[..end]).to_ascii_lowercase();
     let status = head.get(9..12).and_then(|code| code.parse().ok()).unwrap_or(0);
-    if let Reading::OnlyTheHead(time) = reading {
+    if let ReadMode::OnlyTheHead(time) = read_mode {
         tokio::time::sleep(time).await;
         return Ok(status);
     }
@@ -273,15 +283,20 @@ async fn one(port: u16, text: Vec<u8>, reading: Reading, handshakes: &Semaphore)
 }
 
 fn drain_all(port: u16, count: usize, path: &str) -> Statuses {
-    at_once(port, count, |_| request("GET", path, ""), Reading::Everything)
+    send_concurrently(port, count, |_| request("GET", path, ""), ReadMode::Everything)
 }
 
 fn stalled_watches(port: u16, count: usize) -> Statuses {
     let path = format!("{COLLECTION}?watch=true");
-    at_once(port, count, |_| request("GET", &path, ""), Reading::OnlyTheHead(Duration::from_secs(20)))
+    send_concurrently(
+        port,
+        count,
+        |_| request("GET", &path, ""),
+        ReadMode::OnlyTheHead(Duration::from_secs(20)),
+    )
 }
 
-/// A server that accepts connections and never says a word, and a webhook that points at it.
+/// Large creates that wait for a webhook which accepts connections and never responds.
 fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let webhook_port = listener.local_addr().unwrap().port();
@@ -289,9 +304,9 @@ fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
         block_on(async move {
             listener.set_nonblocking(true).unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
-            let mut kept = Vec::new();
+            let mut connections = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
-                kept.push(stream);
+                connections.push(stream);
             }
         });
     });
@@ -299,7 +314,7 @@ fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
     let hook = format!(
         r#"{{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{{"name":"dead"}},"webhooks":[{{"name":"dead.example.com","clientConfig":{{"url":"https://127.0.0.1:{webhook_port}/"}},"rules":[{{"operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["controllerrevisions"]}}],"sideEffects":"None","admissionReviewVersions":["v1"],"timeoutSeconds":10,"failurePolicy":"Fail"}}]}}"#
     );
-    ask(port, &request("POST", path, &hook));
+    fetch_body(port, &request("POST", path, &hook));
     let value = "x".repeat(2_900_000);
     let body = |number: usize| {
         let object = format!(
@@ -307,8 +322,8 @@ fn bodies_behind_a_dead_webhook(port: u16, count: usize) -> Statuses {
         );
         request("POST", "/apis/apps/v1/namespaces/default/controllerrevisions", &object)
     };
-    let statuses = at_once(port, count, body, Reading::Everything);
-    ask(port, &request("DELETE", &format!("{path}/dead"), ""));
+    let statuses = send_concurrently(port, count, body, ReadMode::Everything);
+    fetch_body(port, &request("DELETE", &format!("{path}/dead"), ""));
     statuses
 }
 
@@ -327,7 +342,7 @@ fn definitions(port: u16, count: usize) -> Statuses {
             );
             request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &body)
         };
-        for (status, count) in at_once(port, 10, text, Reading::OnlyTheHead(Duration::ZERO)) {
+        for (status, count) in send_concurrently(port, 10, text, ReadMode::OnlyTheHead(Duration::ZERO)) {
             *statuses.entry(status).or_default() += count;
         }
     }

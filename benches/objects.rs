@@ -1,4 +1,4 @@
-//! What one object costs on its way in and out, and what a decision about rights costs, without a server around it.
+//! The cost of decoding, validating and encoding one object, and of an RBAC decision, without a server.
 //!
 //! `cargo bench --bench objects` measures time with criterion. `cargo bench --bench objects -- instructions` counts
 //! instructions with valgrind instead, which a busy machine does not change; `-- memory` says what the roles and bindings
@@ -33,7 +33,7 @@ use pilothouse_kinds::{self as kinds, Kind, UserInfo, WriteContext};
 use pilothouse_types::authorization::{Action, Target};
 use pilothouse_types::identity::Identity;
 
-/// What the binary uses: half of what an object costs is memory that comes and goes.
+/// The allocator of the binary: half of the cost of an object is allocation.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -41,7 +41,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// A Pod as a controller writes it: about 2 KiB of JSON.
 const POD: &str = include_str!("support/pod.json");
 
-/// The pod and what its way through the server needs.
+/// A pod in all forms that are measured.
 struct Bench {
     registry: Registry,
     kind: GroupVersionKind,
@@ -50,12 +50,12 @@ struct Bench {
     decoded: Value,
     stored: Vec<u8>,
     protobuf: Vec<u8>,
-    /// The pod after five have applied to it, as it is stored, and what one of them applied.
+    /// The stored pod after five managers have applied to it, and the configuration of one of them.
     owned: Vec<u8>,
     applied: String,
 }
 
-/// The time of everything.
+/// The time of all writes.
 const NOW: &str = "2024-01-01T00:00:00Z";
 
 impl Bench {
@@ -75,7 +75,7 @@ impl Bench {
         bench
     }
 
-    /// Lets five owners apply: one the whole pod, four a label each.
+    /// Applies as five managers: one the whole pod, four a label each.
     fn apply_five(&mut self) {
         let version = GroupVersion::new("", "v1");
         let versions = Versions {
@@ -85,7 +85,7 @@ impl Bench {
             elsewhere: None,
             is_custom: false,
         };
-        let mut live: Option<Value> = None;
+        let mut current: Option<Value> = None;
         for number in 0..5 {
             let config = match number {
                 0 => POD.to_owned(),
@@ -102,20 +102,20 @@ impl Bench {
                 now: NOW,
                 reset: &[&["status"]],
             };
-            let done = apply(&versions, &write, live.as_ref(), &config_value, false).unwrap();
-            let mut value = self.with_defaults(&done.object.unwrap());
+            let outcome = apply(&versions, &write, current.as_ref(), &config_value, false).unwrap();
+            let mut value = self.with_defaults(&outcome.object.unwrap());
             let metadata = value.entry("metadata");
             metadata.set("uid", "0b2b1f5e-6d1c-4a57-9f0e-6d3f6f1c9a11");
             metadata.set("resourceVersion", "7");
             metadata.set("generation", 1);
             metadata.set("creationTimestamp", NOW);
-            done.managers.unwrap().store(&mut value);
-            live = Some(value);
+            outcome.managers.unwrap().store(&mut value);
+            current = Some(value);
             if number == 0 {
                 self.applied = config;
             }
         }
-        self.owned = codec::encode(&self.registry, self.ty, &live.unwrap());
+        self.owned = codec::encode(&self.registry, self.ty, &current.unwrap());
     }
 
     /// The object as it would be stored.
@@ -127,7 +127,7 @@ impl Bench {
         value
     }
 
-    /// What the verb does with an apply that changes nothing, the messages to the store apart.
+    /// The work of an apply that changes nothing, without the messages to the store.
     fn apply_again(&self) -> bool {
         let version = GroupVersion::new("", "v1");
         let versions = Versions {
@@ -146,8 +146,8 @@ impl Bench {
             now: "later",
             reset: &[&["status"]],
         };
-        let done = apply(&versions, &write, Some(&old), &config, false).unwrap();
-        assert!(done.object.is_none() && done.managers.is_none(), "the pod says all of this");
+        let outcome = apply(&versions, &write, Some(&old), &config, false).unwrap();
+        assert!(outcome.object.is_none() && outcome.managers.is_none(), "the configuration changes nothing");
         let mut new = old.clone();
         let kind = Kind { rules: kinds::rules("", "Pod"), namespaced: true, has_status: true };
         let context = WriteContext { now: "later", user: &self.writer, features: EnabledFeatures::RELEASE };
@@ -161,7 +161,7 @@ impl Bench {
         codec::decode_object(black_box(POD.as_bytes()), &self.kind, &self.registry).unwrap().value
     }
 
-    /// What a create does with a body before it is stored.
+    /// The work of a create before the object is stored.
     fn accept(&self) -> Value {
         let mut value = self.decode();
         let rules = kinds::rules("", "Pod");
@@ -191,18 +191,18 @@ impl Bench {
             }
             "encode protobuf" => protobuf::message(&self.registry, self.ty, black_box(&self.decoded)).len(),
             "apply again, 5 owners" => usize::from(self.apply_again()),
-            _ => panic!("nothing is called {name}"),
+            _ => panic!("unknown benchmark {name}"),
         }
     }
 }
 
-/// Roles and bindings, and as many of each; a tenth as many namespaces and users.
+/// The number of roles and of bindings; namespaces and users are a tenth as many.
 const RIGHTS: usize = 10_000;
 
-/// Who may do what in a large cluster.
-struct Rights {
+/// The RBAC index of a large cluster, and actions to decide.
+struct RbacBench {
     index: Index,
-    who: Identity,
+    user: Identity,
     allowed: Action,
     denied: Action,
     changed: Binding,
@@ -219,8 +219,8 @@ fn binding(number: usize) -> Binding {
     }
 }
 
-impl Rights {
-    fn new() -> Rights {
+impl RbacBench {
+    fn new() -> RbacBench {
         let words = |words: &[&str]| words.iter().map(|word| Box::from(*word)).collect();
         let rule = |resource: &str| Rule {
             verbs: words(&["get", "list", "watch"]),
@@ -246,9 +246,9 @@ impl Rights {
             },
         };
         let groups = ["devs", "testers", "system:authenticated"].map(str::to_owned).to_vec();
-        Rights {
+        RbacBench {
             index,
-            who: Identity { name: "u7".into(), groups, ..Identity::default() },
+            user: Identity { name: "u7".into(), groups, ..Identity::default() },
             allowed: action("get"),
             denied: action("delete"),
             changed: binding(7),
@@ -256,18 +256,18 @@ impl Rights {
     }
 
     fn allows(&self, action: &Action) -> bool {
-        matches!(self.index.decide(black_box(&self.who), action), RuleLookup::Allowed(_))
+        matches!(self.index.decide(black_box(&self.user), action), RuleLookup::Allowed(_))
     }
 }
 
-fn rights(criterion: &mut Criterion) {
-    let mut rights = Rights::new();
-    assert!(rights.allows(&rights.allowed) && !rights.allows(&rights.denied));
-    let title = |what: &str| format!("{RIGHTS} roles and bindings, {what}");
-    criterion.bench_function(&title("allow"), |runs| runs.iter(|| rights.allows(&rights.allowed)));
-    criterion.bench_function(&title("deny"), |runs| runs.iter(|| rights.allows(&rights.denied)));
+fn bench_rbac(criterion: &mut Criterion) {
+    let mut bench = RbacBench::new();
+    assert!(bench.allows(&bench.allowed) && !bench.allows(&bench.denied));
+    let title = |case: &str| format!("{RIGHTS} roles and bindings, {case}");
+    criterion.bench_function(&title("allow"), |runs| runs.iter(|| bench.allows(&bench.allowed)));
+    criterion.bench_function(&title("deny"), |runs| runs.iter(|| bench.allows(&bench.denied)));
     criterion.bench_function(&title("change one binding"), |runs| {
-        runs.iter(|| rights.index.put_binding(rights.changed.clone()));
+        runs.iter(|| bench.index.put_binding(bench.changed.clone()));
     });
 }
 
@@ -282,8 +282,9 @@ const ALL: [&str; 7] = [
 ];
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["repeat", name, times] => {
             let bench = Bench::new();
             let total: usize = (0..times.parse::<usize>().unwrap()).map(|_| bench.once(name)).sum();
@@ -297,13 +298,13 @@ fn main() {
             for name in ALL {
                 criterion.bench_function(&format!("pod, {name}"), |runs| runs.iter(|| bench.once(name)));
             }
-            rights(&mut criterion);
+            bench_rbac(&mut criterion);
             criterion.final_summary();
         }
     }
 }
 
-/// What the index weighs, made from what stores hold, where no two roles say the same.
+/// Prints the memory of the index of stored roles, no two of which are equal.
 fn memory() {
     let resident = || -> f64 {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -322,17 +323,17 @@ fn memory() {
     for number in 0..RIGHTS {
         let (namespace, name) = (format!("n{}", number % 1_000), format!("r{number}"));
         index.put_role(&namespace, &name, read_role(role(number).as_bytes()).unwrap());
-        let given = format!(
+        let binding_json = format!(
             r#"{{"roleRef":{{"kind":"Role","name":"{name}"}},"subjects":[{{"kind":"User","name":"u{}"}}]}}"#,
             number % 1_000
         );
-        index.put_binding(read_binding(&namespace, &format!("b{number}"), given.as_bytes()).unwrap());
+        index.put_binding(read_binding(&namespace, &format!("b{number}"), binding_json.as_bytes()).unwrap());
     }
     println!("{RIGHTS} roles and bindings: {:.1} MB (goal 30)", resident() - before);
     black_box(index);
 }
 
-/// Counts what a thousand more repetitions take, so that the start does not count.
+/// Counts the instructions of a thousand additional repetitions, so that the start does not count.
 fn instructions() {
     for name in ALL {
         let counted = |times: usize| -> u64 {

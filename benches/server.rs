@@ -16,46 +16,49 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::load::{Measured, Until, ask, drain, merge_patch, press, probe, request, request_for, run};
+use support::load::{
+    Measured, Until, drain, fetch_body, merge_patch, probe, request, request_for, run, send_repeatedly,
+};
 use support::process::{Process, scratch};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 
 fn main() {
     // cargo passes flags of its own (--bench): only bare words are ours.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    if let [first, bytes] = words.as_slice()
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    if let [first, bytes] = arguments.as_slice()
         && first == "serve-floor"
     {
         support::floor::serve(bytes.parse().expect("a number of bytes"));
         return;
     }
-    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
-    if wanted("start") {
+    let is_selected = |part: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == part);
+    if is_selected("start") {
         start();
     }
-    if wanted("get") {
+    if is_selected("get") {
         get();
     }
-    if wanted("create") {
+    if is_selected("create") {
         create();
     }
-    if wanted("status") {
+    if is_selected("status") {
         status();
     }
-    if wanted("contend") {
+    if is_selected("contend") {
         contend();
     }
-    if wanted("list") {
+    if is_selected("list") {
         list();
     }
-    if wanted("many") {
+    if is_selected("many") {
         many();
     }
-    if wanted("rights") {
+    if is_selected("rights") {
         rights();
     }
-    if wanted("hostile") {
+    if is_selected("hostile") {
         hostile();
     }
 }
@@ -68,25 +71,25 @@ fn hostile() {
     run(port, 1, Until::Count(1), 201, |number| request("POST", COLLECTION, &config_map(number, 1_024)));
     support::hostile::prepare(port);
     let probes = || {
-        let probe = |what: &'static str, path: &str| {
+        let probe = |name: &'static str, path: &str| {
             let request = support::hostile::sent_by("reader", request("GET", path, ""));
-            std::thread::spawn(move || (what, probe(port, TIME, &request)))
+            std::thread::spawn(move || (name, probe(port, TIME, &request)))
         };
         let probes = [probe("/livez", "/livez"), probe("GET 1 KiB", &format!("{COLLECTION}/c-0"))];
-        for (what, mut measured) in probes.map(|probe| probe.join().unwrap()) {
-            let [half, most, longest] = [0.5, 0.99, 1.0].map(|share| measured.percentile(share));
-            println!("  {what}: p50 {half:?}, p99 {most:?}, longest {longest:?} of {}", measured.answers);
+        for (name, mut measured) in probes.map(|probe| probe.join().unwrap()) {
+            let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|share| measured.percentile(share));
+            println!("  {name}: p50 {p50:?}, p99 {p99:?}, longest {longest:?} of {}", measured.responses);
         }
     };
     println!("hostile, otherwise idle:");
     probes();
-    let load = std::thread::spawn(move || press(port, TIME, support::hostile::requests()));
+    let load = std::thread::spawn(move || send_repeatedly(port, TIME, support::hostile::requests()));
     println!("hostile, with heavy requests of four users on 32 connections (goal: p99 10 ms):");
     probes();
     println!("  heavy requests by status: {:?}", load.join().unwrap());
 }
 
-/// What 10,000 roles and 10,000 bindings in 1,000 namespaces cost: all of the server that grows with them.
+/// Memory of 10,000 roles and 10,000 bindings in 1,000 namespaces.
 fn rights() {
     const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
     let (server, _) = Process::server(&scratch("rights"), "redb");
@@ -108,10 +111,10 @@ fn rights() {
         );
         request("POST", &format!("{GROUP}/namespaces/n-{}/rolebindings", number % 1_000), &body)
     });
-    // The first who is not all-powerful brings the view up to date.
-    let ask = r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":"u-7","resourceAttributes":{"verb":"get","resource":"pods","namespace":"n-7"}}}"#;
-    let asked = request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", ask);
-    assert!(self::ask(server.port, &asked).contains("\"allowed\":true"));
+    // The first decision about a user who is not exempt brings the RBAC index up to date.
+    let review = r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":"u-7","resourceAttributes":{"verb":"get","resource":"pods","namespace":"n-7"}}}"#;
+    let request = request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review);
+    assert!(fetch_body(server.port, &request).contains("\"allowed\":true"));
     println!(
         "10,000 roles and bindings in 1,000 namespaces: {:.0} MiB more resident, objects and history included",
         server.resident_mib() - before
@@ -125,7 +128,7 @@ fn config_map(number: u64, bytes: usize) -> String {
     )
 }
 
-/// Fills a data directory through the front door.
+/// Creates objects over HTTP.
 fn fill(port: u16, objects: u64) -> Measured {
     run(port, 64, Until::Count(objects), 201, |number| {
         request("POST", COLLECTION, &config_map(number, 1_024))
@@ -140,9 +143,9 @@ fn best_of(times: usize, mut once: impl FnMut() -> Duration) -> Duration {
 fn start() {
     for engine in ["redb", "memory"] {
         let first = best_of(5, || {
-            let (server, taken) = Process::server(&scratch("first-start"), engine);
+            let (server, elapsed) = Process::server(&scratch("first-start"), engine);
             server.stop();
-            taken
+            elapsed
         });
         println!("start, first, {engine}: {:.1} ms (goal 100)", first.as_secs_f64() * 1e3);
     }
@@ -150,12 +153,12 @@ fn start() {
     let (server, _) = Process::server(&data, "redb");
     fill(server.port, 1_000);
     server.stop();
-    let again = best_of(5, || {
-        let (server, taken) = Process::server(&data, "redb");
+    let warm = best_of(5, || {
+        let (server, elapsed) = Process::server(&data, "redb");
         server.stop();
-        taken
+        elapsed
     });
-    println!("start, 1,000 objects, redb: {:.1} ms (goal 100)", again.as_secs_f64() * 1e3);
+    println!("start, 1,000 objects, redb: {:.1} ms (goal 100)", warm.as_secs_f64() * 1e3);
     let (server, _) = Process::server(&scratch("idle"), "redb");
     std::thread::sleep(Duration::from_secs(2));
     println!("idle resident: {:.1} MiB (goal 40)", server.resident_mib());
@@ -170,19 +173,19 @@ fn get() {
     let floor = Process::floor(1_300);
     let mut ratios = Vec::new();
     for round in 1..=3 {
-        let mut bare = measure("bare handler", &floor, || {
+        let mut floor_run = measure("bare handler", &floor, || {
             run(floor.port, CONNECTIONS, time, 200, |_| request("GET", "/", ""))
         });
-        let mut ours = measure("GET 1 KiB", &server, || {
+        let mut server_run = measure("GET 1 KiB", &server, || {
             run(server.port, CONNECTIONS, time, 200, |number| {
                 request("GET", &format!("{COLLECTION}/c-{}", number % 1_000), "")
             })
         });
-        let ratio = ours.rate() / bare.rate();
+        let ratio = server_run.rate() / floor_run.rate();
         println!(
             "get, round {round}: {ratio:.2} of the floor (goal 0.6); p99 {:?} against {:?}",
-            ours.percentile(0.99),
-            bare.percentile(0.99)
+            server_run.percentile(0.99),
+            floor_run.percentile(0.99)
         );
         ratios.push(ratio);
     }
@@ -200,7 +203,7 @@ fn measure(what: &str, process: &Process, once: impl FnOnce() -> Measured) -> Me
     println!(
         "  {what}: {:.0}/s, {:.1} µs CPU each",
         measured.rate(),
-        cpu.as_secs_f64() * 1e6 / measured.answers.max(1) as f64
+        cpu.as_secs_f64() * 1e6 / measured.responses.max(1) as f64
     );
     measured
 }
@@ -248,7 +251,7 @@ fn status() {
     println!("status: {:.2} of the rate of creation (goal 0.5)", patched.rate() / created.rate());
 }
 
-/// Many clients change one object: each success is a version of its own, and together they are no slower than one alone.
+/// Many clients patch one object: each success is a new version, and together they are no slower than one alone.
 fn contend() {
     const CLIENTS: usize = 32;
     let time = Until::Time(Duration::from_secs(4));
@@ -257,7 +260,7 @@ fn contend() {
     let path = format!("{COLLECTION}/c-0");
     let version = || -> u64 {
         let answer: serde_json::Value =
-            serde_json::from_str(&ask(server.port, &request("GET", &path, ""))).unwrap();
+            serde_json::from_str(&fetch_body(server.port, &request("GET", &path, ""))).unwrap();
         answer["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     };
     let rate = |clients: usize| {
@@ -268,7 +271,7 @@ fn contend() {
                 merge_patch(&path, &format!(r#"{{"data":{{"n":"{clients}-{number}"}}}}"#))
             })
         });
-        assert_eq!(version() - before, measured.answers, "every success is a version of its own");
+        assert_eq!(version() - before, measured.responses, "every success is a version of its own");
         println!("  p99 {:?}", measured.percentile(0.99));
         measured.rate()
     };
@@ -287,18 +290,18 @@ fn list() {
     let (bytes, _) = drain(server.port, 1, 1, &json);
     let floor = Process::floor(usize::try_from(bytes).unwrap());
     let rate = |port: u16, request: &[u8]| {
-        let (bytes, taken) = drain(port, 1, TIMES, request);
-        bytes as f64 * TIMES as f64 / taken.as_secs_f64() / 1e6
+        let (bytes, elapsed) = drain(port, 1, TIMES, request);
+        bytes as f64 * TIMES as f64 / elapsed.as_secs_f64() / 1e6
     };
     let objects = |port: u16, request: &[u8]| {
-        let (_, taken) = drain(port, 1, TIMES, request);
-        20_000.0 * TIMES as f64 / taken.as_secs_f64()
+        let (_, elapsed) = drain(port, 1, TIMES, request);
+        20_000.0 * TIMES as f64 / elapsed.as_secs_f64()
     };
     let mut ratios = Vec::new();
     for round in 1..=5 {
-        let (bare, ours) = (rate(floor.port, &json), rate(server.port, &json));
-        println!("  list, round {round}: bare {bare:.0} MB/s, JSON {ours:.0} MB/s");
-        ratios.push(ours / bare);
+        let (floor_rate, server_rate) = (rate(floor.port, &json), rate(server.port, &json));
+        println!("  list, round {round}: bare {floor_rate:.0} MB/s, JSON {server_rate:.0} MB/s");
+        ratios.push(server_rate / floor_rate);
     }
     ratios.sort_by(f64::total_cmp);
     println!("list, 20,000 of 1 KiB, JSON: median {:.2} of the floor (goal 0.5)", ratios[ratios.len() / 2]);
@@ -310,13 +313,13 @@ fn list() {
         ("indented JSON", request("GET", &format!("{COLLECTION}?pretty=true"), "")),
         ("YAML", request_for("application/yaml", "GET", COLLECTION, "")),
     ] {
-        let begun = Instant::now();
+        let start = Instant::now();
         let peak = server.peak_mib(|| {
             drain(server.port, 10, 1, &request);
         });
-        let taken = begun.elapsed().as_secs_f64() * 1e3;
+        let elapsed = start.elapsed().as_secs_f64() * 1e3;
         println!(
-            "list in {layout}, 10 at once: {taken:.0} ms, {peak:.1} MiB more than before at the most (goal 32)"
+            "list in {layout}, 10 at once: {elapsed:.0} ms, {peak:.1} MiB more than before at the most (goal 32)"
         );
     }
     let protobuf = request_for(PROTOBUF, "GET", COLLECTION, "");
@@ -343,15 +346,15 @@ fn many() {
     let filled = fill(server.port, 100_000);
     println!("  filled 100,000 objects at {:.0}/s, resident {:.0} MiB", filled.rate(), server.resident_mib());
     server.stop();
-    let taken = best_of(3, || {
-        let (server, taken) = Process::server(&data, "redb");
+    let elapsed = best_of(3, || {
+        let (server, elapsed) = Process::server(&data, "redb");
         server.stop();
-        taken
+        elapsed
     });
-    println!("start, 100,000 objects, redb: {:.0} ms (goal 1,000)", taken.as_secs_f64() * 1e3);
+    println!("start, 100,000 objects, redb: {:.0} ms (goal 1,000)", elapsed.as_secs_f64() * 1e3);
     let (server, _) = Process::server(&data, "redb");
     println!("  resident after it: {:.0} MiB", server.resident_mib());
     drop(server);
-    let (_, taken) = Process::server(&data, "redb");
-    println!("start, 100,000 objects, after kill -9: {:.0} ms", taken.as_secs_f64() * 1e3);
+    let (_, elapsed) = Process::server(&data, "redb");
+    println!("start, 100,000 objects, after kill -9: {:.0} ms", elapsed.as_secs_f64() * 1e3);
 }

@@ -1,5 +1,5 @@
-//! The interface between the server and the application behind its edge. `server` calls it, `wire` implements it, and neither
-//! knows the other.
+//! The interface between the server and the application behind its edge. `server` calls it, `assembly` implements it, and
+//! neither knows the other.
 
 mod start_error;
 
@@ -42,7 +42,7 @@ pub struct StartContext {
 /// Assembles the application. Runs once, on the server's own thread, inside its actix System.
 pub trait Assemble: Send + 'static {
     /// Starts the actors, then hands `edge` the application with [`Edge::serve`].
-    fn start(self, boot: StartContext, edge: Edge) -> impl Future<Output = Result<Assembled, StartError>>;
+    fn start(self, context: StartContext, edge: Edge) -> impl Future<Output = Result<Assembled, StartError>>;
 }
 
 /// A running application.
@@ -68,8 +68,8 @@ pub trait Application {
     /// Makes every accepted write durable and closes the store's files. The last call of a clean shutdown.
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>>;
 
-    /// Waits until the application cannot go on, and says why. The server then exits without a flush: recovery at the next start
-    /// decides which writes count.
+    /// Waits until the application cannot go on, and returns the reason. The server then exits without a flush: recovery at the
+    /// next start decides which writes count.
     fn failed(&self) -> LocalBoxFuture<'_, String>;
 
     /// Ends an application that cannot go on. Audit events are still written where possible. The last call after a failure.

@@ -1,6 +1,6 @@
 //! Assembles the server: the only place that decides which actors run on which thread.
 //!
-//! The committer, the stores with their directory, and the control loops (`controller_setup.rs`) run on threads of their own. Each
+//! The committer, the stores with their directory, and the controllers (`controller_setup.rs`) run on threads of their own. Each
 //! worker thread runs its own broadcaster, authenticator and authorizer, so that checks and wakes cross no thread. Watch sessions
 //! run on the worker of their connection. Each group of parts is assembled in a file of its own.
 
@@ -78,7 +78,7 @@ const BUILTIN: &str = "the kinds that are built in";
 /// The production wiring, for [`crate::Server::start_with`].
 #[derive(Default)]
 pub struct Assembly {
-    /// Control loops of an embedder, which run beside the built-in ones.
+    /// Controllers of an embedder, which run beside the built-in ones.
     pub extra_controllers: Vec<ExtraController>,
 }
 
@@ -97,29 +97,28 @@ struct ServerParts {
     watches: WatchSetup,
     /// The memory of requests, watches and caches.
     memory: MemoryBudgets,
-    /// Audits what the server and its controllers do.
+    /// Audits the requests of the server itself and of its controllers.
     loopback: Arc<Loopback>,
     /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
     load: Arc<LoadStats>,
-    loops: ControllerSetup,
+    controllers: ControllerSetup,
     /// The certificates in use, from which extension-apiserver-authentication is written.
     trusted: Arc<ArcSwap<Pki>>,
     /// The built-in resources, to which CustomResourceDefinitions add.
     builtin: Builtins,
-    /// The webhooks that turn objects of what is defined into other versions.
+    /// The connections to conversion webhooks.
     converters: Lock<Vec<KeepAliveHandle>>,
 }
 
 impl Assemble for Assembly {
     async fn start(self, context: StartContext, edge: Edge) -> Result<Assembled, StartError> {
         let parts = Arc::new(parts(&context, self.extra_controllers).await?);
-        let (of_workers, of_heavy) = (parts.clone(), parts.clone());
-        let begun = parts
-            .shared
-            .heavy
-            .start(move || backend(&of_heavy, Authorizer::asking(of_heavy.auth.deciding.panel()).start()));
-        begun.map_err(|error| StartError::part("the threads for heavy work")(&error))?;
-        let serving = edge.serve(move || app::application(Rc::new(worker(&of_workers))))?;
+        let (worker_parts, heavy_parts) = (parts.clone(), parts.clone());
+        let started = parts.shared.heavy.start(move || {
+            backend(&heavy_parts, Authorizer::asking(heavy_parts.auth.authorizers.source()).start())
+        });
+        started.map_err(|error| StartError::part("the threads for heavy work")(&error))?;
+        let serving = edge.serve(move || app::application(Rc::new(worker(&worker_parts))))?;
         Ok(Assembled { serving, application: Rc::new(RunningServer(parts)) })
     }
 }
@@ -132,10 +131,10 @@ async fn parts(
     let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
     let catalog = shared_state::catalog(config)?;
     let metrics = Metrics::new(context.clock.now())
-        .and_then(|metrics| metrics.of(&config.api.release))
+        .and_then(|metrics| metrics.with_release(&config.api.release))
         .map_err(|error| StartError::part("metrics")(&error))?;
-    let features = gates.all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
-    let metrics = Arc::new(metrics.telling(features).of_store(storage::file(&context.config)));
+    let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
+    let metrics = Arc::new(metrics.with_features(features).with_store_file(storage::file(&context.config)));
     let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
     memory.observe()?;
     context.connections.count_in(memory.connections.clone());
@@ -143,21 +142,22 @@ async fn parts(
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
-    let loops = ControllerSetup::new(config, &context.pki, extra_controllers)?;
-    let (auth, token_metadata) = AuthSetup::open(context, &storage, &indexes, &metrics, loops.uses()).await?;
+    let controllers = ControllerSetup::new(config, &context.pki, extra_controllers)?;
+    let (auth, token_metadata) =
+        AuthSetup::open(context, &storage, &indexes, &metrics, controllers.uses()).await?;
     let load = Arc::new(LoadStats::default());
-    let told = SharedInputs {
+    let inputs = SharedInputs {
         storage: &storage,
         indexes: &indexes,
         auth: &auth,
-        loops: &loops,
+        controllers: &controllers,
         load: &load,
         metrics: &metrics,
         memory: &memory,
         token_metadata,
     };
-    let shared = Arc::new(shared_state::shared(context, catalog, told).await?);
-    let (addresses, held) = Addresses::open(context, &storage, &registry).await?;
+    let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
+    let (addresses, holdings) = Addresses::open(context, &storage, &registry).await?;
     let loopback = Arc::new(Loopback {
         audit: shared.audit.clone(),
         metrics: metrics.clone(),
@@ -182,13 +182,13 @@ async fn parts(
         memory,
         loopback,
         load,
-        loops,
+        controllers,
         trusted: Arc::new(ArcSwap::new(context.pki.clone())),
         builtin,
         converters: Lock::default(),
     };
-    let repaired = services(&parts).repair(&held).await;
-    repaired.map_err(|error| StartError::part("the addresses of services")(&error))?;
+    let result = services(&parts).repair(&holdings).await;
+    result.map_err(|error| StartError::part("the addresses of services")(&error))?;
     Ok(parts)
 }
 
@@ -196,16 +196,16 @@ async fn parts(
 fn authority(config: &Config) -> Authority {
     let gates = config.gates();
     match (gates.enabled(DECLARATIVE_VALIDATION), gates.enabled(DECLARATIVE_VALIDATION_TAKEOVER)) {
-        (false, _) => Authority::Alone,
+        (false, _) => Authority::Handwritten,
         (true, false) => Authority::Compared,
-        (true, true) => Authority::Rules,
+        (true, true) => Authority::Declarative,
     }
 }
 
 /// Starts the actors of the calling worker thread, and gives it the shared state.
 fn worker(parts: &ServerParts) -> Worker {
     Worker {
-        backend: Rc::new(backend(parts, Authorizer::asking(parts.auth.deciding.panel()).start())),
+        backend: Rc::new(backend(parts, Authorizer::asking(parts.auth.authorizers.source()).start())),
         watching: watch_deps(parts),
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
@@ -213,7 +213,7 @@ fn worker(parts: &ServerParts) -> Worker {
     }
 }
 
-/// What the flags decide about objects.
+/// The features of objects that flags and gates enable.
 fn enabled_features(config: &Config) -> EnabledFeatures {
     let gates = config.gates();
     EnabledFeatures::new(|name| gates.enabled(name), config.api.allow_privileged)
@@ -258,7 +258,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             parts.context.clock.clone(),
             parts.context.pool.clone(),
         )),
-        served_now: Rc::new(move |resource| custom_resources::served_now(&shared, resource)),
+        current_resource: Rc::new(move |resource| custom_resources::current_resource(&shared, resource)),
     }
 }
 
@@ -268,38 +268,37 @@ struct RunningServer(Arc<ServerParts>);
 impl Application for RunningServer {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
-            let authorizer = Authorizer::asking(self.0.auth.deciding.panel()).start();
+            let authorizer = Authorizer::asking(self.0.auth.authorizers.source()).start();
             let backend = self::backend(&self.0, authorizer);
-            // First, so that policies on the way of the first objects find the kinds that they name. What was defined before the
-            // server stopped is served from the start.
+            // First, because admission policies for the bootstrap objects may name custom kinds.
             custom_resources::follow(&self.0).await?;
-            bootstrap_objects::make(&self.0, Rc::new(backend)).await?;
-            actix::spawn(self.0.auth.deciding.clone().follow_file(self.0.shared.clone()));
-            actix::spawn(self.0.auth.callers.clone().follow_file(self.0.shared.clone()));
+            bootstrap_objects::create(&self.0, Rc::new(backend)).await?;
+            actix::spawn(self.0.auth.authorizers.clone().follow_file(self.0.shared.clone()));
+            actix::spawn(self.0.auth.openid.clone().follow_file(self.0.shared.clone()));
             let (context, certificates) = (self.0.context.clone(), self.0.auth.certificates.clone());
             let reload = Reload {
                 context,
                 certificates,
                 front_proxy: self.0.auth.front_proxy.clone(),
                 trusted: self.0.trusted.clone(),
-                authorities: self.0.loops.authorities(),
+                authorities: self.0.controllers.authorities(),
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
-            if let RequestLimiter::Fair(gate) = &self.0.shared.room {
-                let seats = gate.seats();
+            if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limiter {
+                let seats = flow_controller.seats();
                 actix::spawn(async move { seats.keep().await });
             }
             let indexes = self.0.shared.health.indexes.clone();
             actix::spawn(async move {
-                // So that no health check, which anybody may ask for, has much to catch up with on a worker.
+                // Keeps the indexes up to date, so that a health check, which anybody may request, has little work on a worker.
                 loop {
                     indexes.unreadable().await;
-                    tokio::time::sleep(limits::UNREADABLE_LOOKED_FOR_EVERY).await;
+                    tokio::time::sleep(limits::UNREADABLE_CHECK_INTERVAL).await;
                 }
             });
             self.0.shared.health.started.store(true, Ordering::Release);
-            self.0.loops.start(&self.0)?;
+            self.0.controllers.start(&self.0)?;
             Ok(())
         }
         .boxed_local()
@@ -310,17 +309,17 @@ impl Application for RunningServer {
     }
 
     fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
-        self.0.shared.connecting.leaving.begin();
-        self.0.loops.stop();
-        let all = self.0.watches.broadcasters();
+        self.0.shared.connect.drain.begin();
+        self.0.controllers.stop();
+        let broadcasters = self.0.watches.broadcasters();
         // A broadcaster that is gone has no watches left.
-        async move { join_all(all.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }
+        async move { join_all(broadcasters.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }
             .boxed_local()
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
-            close_ledger(&self.0).await;
+            close_audit(&self.0).await;
             match self.0.storage.directory.send(directory::Stop).await {
                 Ok(stopped) => stopped.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
@@ -334,15 +333,15 @@ impl Application for RunningServer {
     }
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
-        self.0.loops.stop();
+        self.0.controllers.stop();
         // The last audit events may explain the failure.
-        close_ledger(&self.0).boxed_local()
+        close_audit(&self.0).boxed_local()
     }
 }
 
 /// Waits a bounded time for the last audit events to be written.
-async fn close_ledger(parts: &ServerParts) {
+async fn close_audit(parts: &ServerParts) {
     if let Some(audit) = &parts.shared.audit {
-        audit.ledger.close().await;
+        audit.backends.close().await;
     }
 }

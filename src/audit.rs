@@ -12,14 +12,14 @@ use pilothouse_types::identity::Identity;
 
 use crate::audit_backends::AuditBackends;
 
-pub use self::trail::{Trail, cut_agent};
+pub use self::trail::{Trail, truncate_user_agent};
 
 /// The audit policy and its backends.
 pub struct Audit {
     /// Decides which requests are audited at which level.
     pub policy: Policy,
     /// Writes the events.
-    pub ledger: Arc<AuditBackends>,
+    pub backends: Arc<AuditBackends>,
 }
 
 impl Audit {
@@ -27,7 +27,7 @@ impl Audit {
     /// authentication failed.
     pub fn decide(&self, user: Option<&Identity>, request: &Request<'_>) -> Option<Decision> {
         let decision = self.policy.decide(user, request);
-        self.ledger.counts().decided(decision.level);
+        self.backends.counts().decided(decision.level);
         (decision.level > Level::None).then_some(decision)
     }
 }

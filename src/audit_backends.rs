@@ -1,7 +1,7 @@
 //! The audit backends.
 //!
 //! Each backend, the log (`log.rs`) and the webhook (`webhook.rs`), has a thread of its own and a bounded queue (`batches.rs`).
-//! In batch mode nobody waits: an event that does not fit is dropped and counted. In the other modes a request waits until its
+//! In batch mode requests do not wait: an event that does not fit is dropped and counted. In the other modes a request waits until its
 //! event is written; its last event waits even if the client has gone. Events and their bodies have separate memory budgets, so
 //! that large responses to slow readers can only cost other events their bodies.
 
@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::config::audit::{Delivery, Mode};
-use crate::limits::{AUDIT_CLOSING, AUDIT_UNATTENDED};
+use crate::limits::{AUDIT_CLOSE_TIMEOUT, AUDIT_DETACHED_EVENTS};
 use crate::metrics::audit::Audit as Counts;
 
 use self::batches::{EventReservation, NotifyOnRelease, QueueItem, QueuedEvent};
@@ -42,11 +42,11 @@ pub struct AuditBackends {
     heads: MemoryBudget,
     bodies: MemoryBudget,
     /// Held while an event waits for budget, so that a large event is not overtaken for ever.
-    turn: Mutex<()>,
-    /// Wakes waiting events.
-    freed: Arc<Notify>,
+    wait_turn: Mutex<()>,
+    /// Wakes events that wait for budget.
+    released: Arc<Notify>,
     /// Bounds the last events that wait without a client.
-    unattended: Arc<Semaphore>,
+    detached_writes: Arc<Semaphore>,
     counts: Counts,
 }
 
@@ -57,7 +57,8 @@ struct UnqueuedEvent<'a> {
 }
 
 impl UnqueuedEvent<'_> {
-    fn enter(mut self) {
+    /// The event has entered the queues.
+    fn queued(mut self) {
         self.backends = 0;
     }
 }
@@ -77,9 +78,9 @@ impl AuditBackends {
             backends: Vec::new(),
             heads,
             bodies,
-            turn: Mutex::default(),
-            freed: Arc::default(),
-            unattended: Arc::new(Semaphore::new(AUDIT_UNATTENDED)),
+            wait_turn: Mutex::default(),
+            released: Arc::default(),
+            detached_writes: Arc::new(Semaphore::new(AUDIT_DETACHED_EVENTS)),
             counts,
         }
     }
@@ -108,13 +109,13 @@ impl AuditBackends {
         &self.counts
     }
 
-    /// An empty share of the budget for bodies.
-    pub fn room(&self) -> Reservation {
-        self.bodies.nothing()
+    /// An empty reservation of the budget for bodies.
+    pub fn empty_reservation(&self) -> Reservation {
+        self.bodies.empty_reservation()
     }
 
     /// Takes budget for the bodies of an event, or drops them.
-    fn fit(&self, event: &mut Event, mut bodies: Reservation) -> Reservation {
+    fn reserve_bodies(&self, event: &mut Event, mut bodies: Reservation) -> Reservation {
         if bodies.set(event.body_bytes()).is_err() {
             event.shrink();
             // Releasing budget cannot fail.
@@ -127,86 +128,90 @@ impl AuditBackends {
         Arc::new(EventReservation {
             _head: head,
             _bodies: bodies,
-            _freed: NotifyOnRelease(self.freed.clone()),
+            _released: NotifyOnRelease(self.released.clone()),
         })
     }
 
     /// Waits for the budget of an event without its bodies.
-    async fn head(&self, bytes: usize) -> Reservation {
-        let _turn = self.turn.lock().await;
+    async fn reserve_head(&self, bytes: usize) -> Reservation {
+        let _wait_turn = self.wait_turn.lock().await;
         loop {
-            let freed = self.freed.notified();
+            let released = self.released.notified();
             if let Ok(head) = self.heads.take(bytes) {
                 return head;
             }
-            freed.await;
+            released.await;
         }
     }
 
     /// Writes an event, and waits if a backend requires it. `false`: a blocking backend failed, and the request must not go on.
     pub async fn write(&self, mut event: Event, bodies: Reservation) -> bool {
         self.counts.made();
-        let bodies = self.fit(&mut event, bodies);
+        let bodies = self.reserve_bodies(&mut event, bodies);
         let event = Arc::new(event);
-        let free = self.turn.try_lock().ok().and_then(|_turn| self.heads.take(event.head_bytes()).ok());
-        let (reservation, heard) = match free {
+        let available =
+            self.wait_turn.try_lock().ok().and_then(|_wait_turn| self.heads.take(event.head_bytes()).ok());
+        let (reservation, receivers) = match available {
             Some(head) => (self.reservation(head, bodies), &self.backends[..]),
             None => {
-                // Batch backends come last: nobody waits for them.
-                let (patient, others) = self.backends.split_at(self.patient());
-                if !others.is_empty() {
-                    self.counts.lost(BUFFERED, others.len(), FULL);
+                // Batch backends come last: no request waits for them.
+                let (blocking, batch_backends) = self.backends.split_at(self.blocking_count());
+                if !batch_backends.is_empty() {
+                    self.counts.lost(BUFFERED, batch_backends.len(), FULL);
                 }
-                if patient.is_empty() {
+                if blocking.is_empty() {
                     return true;
                 }
-                let outside = UnqueuedEvent { backends: patient.len(), counts: &self.counts };
-                let head = self.head(event.head_bytes()).await;
-                outside.enter();
-                (self.reservation(head, bodies), patient)
+                let unqueued = UnqueuedEvent { backends: blocking.len(), counts: &self.counts };
+                let head = self.reserve_head(event.head_bytes()).await;
+                unqueued.queued();
+                (self.reservation(head, bodies), blocking)
             }
         };
-        // All backends get the event before anybody waits: a client that disconnects meanwhile withholds it from none of them.
-        let delivered = heard.iter().map(|backend| self.deliver(backend, &event, reservation.clone()));
-        join_all(delivered).await.into_iter().all(|may_go_on| may_go_on)
+        // All backends get the event before the request waits: a client that disconnects meanwhile withholds it from none of them.
+        let delivered = receivers.iter().map(|backend| self.deliver(backend, &event, reservation.clone()));
+        join_all(delivered).await.into_iter().all(|may_continue| may_continue)
     }
 
     /// Writes the last event of a request. Its effects are done, so a client that disconnects must not cancel it.
     pub async fn write_last(self: &Arc<Self>, event: Event, bodies: Reservation) {
-        let unattended =
-            if self.patient() > 0 { self.unattended.clone().try_acquire_owned().ok() } else { None };
-        let Some(unattended) = unattended else {
+        let detached_writes = if self.blocking_count() > 0 {
+            self.detached_writes.clone().try_acquire_owned().ok()
+        } else {
+            None
+        };
+        let Some(detached_writes) = detached_writes else {
             self.write(event, bodies).await;
             return;
         };
-        let ledger = self.clone();
-        let writing = tokio::task::spawn_local(async move {
-            ledger.write(event, bodies).await;
-            drop(unattended);
+        let backends = self.clone();
+        let task = tokio::task::spawn_local(async move {
+            backends.write(event, bodies).await;
+            drop(detached_writes);
         });
-        // An error means that the server ends.
-        let _ended = writing.await;
+        // An error means that the server is shutting down.
+        let _ended = task.await;
     }
 
     /// The number of blocking backends.
-    fn patient(&self) -> usize {
+    fn blocking_count(&self) -> usize {
         self.backends.partition_point(|backend| backend.mode != Mode::Batch)
     }
 
-    /// Writes an event that nobody can wait for.
+    /// Writes an event without waiting.
     pub fn write_later(&self, mut event: Event, bodies: Reservation) {
         self.counts.made();
-        let bodies = self.fit(&mut event, bodies);
+        let bodies = self.reserve_bodies(&mut event, bodies);
         let Ok(head) = self.heads.take(event.head_bytes()) else {
             return self.counts.lost(BUFFERED, self.backends.len(), FULL);
         };
         let (event, reservation) = (Arc::new(event), self.reservation(head, bodies));
         for backend in &self.backends {
-            self.pass_on(backend, &event, reservation.clone());
+            self.enqueue_or_drop(backend, &event, reservation.clone());
         }
     }
 
-    /// Delivers an event in the mode of a backend. Answers whether the request may go on.
+    /// Delivers an event in the mode of a backend. Returns whether the request may go on.
     async fn deliver(
         &self,
         backend: &AuditBackend,
@@ -214,27 +219,27 @@ impl AuditBackends {
         reservation: Arc<EventReservation>,
     ) -> bool {
         if backend.mode == Mode::Batch {
-            self.pass_on(backend, event, reservation);
+            self.enqueue_or_drop(backend, event, reservation);
             return true;
         }
-        let (done, answer) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         let item = QueueItem::Write(QueuedEvent { event: event.clone(), reservation, done: Some(done) });
-        let written = self.enter(backend, item).await && answer.await.unwrap_or(false);
+        let written = self.enqueue(backend, item).await && result.await.unwrap_or(false);
         written || backend.mode != Mode::BlockingStrict
     }
 
-    /// Puts a word into a backend's queue, waiting for space. `false`: the backend has ended.
-    async fn enter(&self, backend: &AuditBackend, item: QueueItem) -> bool {
+    /// Puts an item into a backend's queue, waiting for space. `false`: the backend has ended.
+    async fn enqueue(&self, backend: &AuditBackend, item: QueueItem) -> bool {
         let item = match backend.sender.try_send(item) {
             Ok(()) => return true,
             Err(TrySendError::Full(item) | TrySendError::Closed(item)) => item,
         };
-        let outside = UnqueuedEvent { backends: 1, counts: &self.counts };
-        let room = backend.sender.reserve().await;
-        outside.enter();
-        match room {
-            Ok(room) => {
-                room.send(item);
+        let unqueued = UnqueuedEvent { backends: 1, counts: &self.counts };
+        let slot = backend.sender.reserve().await;
+        unqueued.queued();
+        match slot {
+            Ok(slot) => {
+                slot.send(item);
                 true
             }
             Err(_) => {
@@ -244,7 +249,12 @@ impl AuditBackends {
         }
     }
 
-    fn pass_on(&self, backend: &AuditBackend, event: &Arc<Event>, reservation: Arc<EventReservation>) {
+    fn enqueue_or_drop(
+        &self,
+        backend: &AuditBackend,
+        event: &Arc<Event>,
+        reservation: Arc<EventReservation>,
+    ) {
         let entry = QueuedEvent { event: event.clone(), reservation, done: None };
         match backend.sender.try_send(QueueItem::Write(entry)) {
             Ok(()) => {}
@@ -264,7 +274,7 @@ impl AuditBackends {
                 }
             }
         };
-        if timeout(AUDIT_CLOSING, join_all(self.backends.iter().map(close))).await.is_err() {
+        if timeout(AUDIT_CLOSE_TIMEOUT, join_all(self.backends.iter().map(close))).await.is_err() {
             tracing::warn!("the last audit events could not be written in time");
         }
     }

@@ -52,23 +52,23 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
         BootstrapObject { group: "", resource: NAMESPACES, object }
     };
     let all = names.iter().map(namespace).collect();
-    Own::new(backend, catalog).make_all(all, "").await.1
+    OwnClient::new(backend, catalog).create_missing(all, "").await.1
 }
 
 /// Creates missing system PriorityClasses.
 pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.1
+    OwnClient::new(backend, catalog).create_missing(priority_classes::all(), "").await.1
 }
 
 /// Creates the APIServices of the group versions that this server serves.
 pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    let own = Own::new(backend, catalog);
+    let own = OwnClient::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
-    let wanted = api_services::all(versions);
-    let settled = own.settle_api_services(&wanted).await;
-    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
-    let told = own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await;
-    settled.and(done).and(told)
+    let expected = api_services::all(versions);
+    let reconciled = own.reconcile_api_services(&expected).await;
+    let (created, result) = own.create_missing(expected, "fieldManager=kube-apiserver").await;
+    let statuses = own.update_statuses(created, "fieldManager=kube-apiserver", api_services::available).await;
+    reconciled.and(result).and(statuses)
 }
 
 /// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `before`: the versions
@@ -77,14 +77,14 @@ pub async fn defined_api_services(
     backend: &Backend,
     catalog: &Catalog,
     versions: &BTreeSet<GroupVersion>,
-    before: Option<&BTreeSet<GroupVersion>>,
+    previous: Option<&BTreeSet<GroupVersion>>,
 ) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    let is_new = |version: &&GroupVersion| before.is_none_or(|before| !before.contains(*version));
-    let wanted: Vec<BootstrapObject> = versions.iter().filter(is_new).map(api_services::defined).collect();
-    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await.and(done)?;
-    if before.is_some_and(|before| before.is_subset(versions)) {
+    let own = OwnClient::new(backend, catalog);
+    let is_new = |version: &&GroupVersion| previous.is_none_or(|previous| !previous.contains(*version));
+    let expected: Vec<BootstrapObject> = versions.iter().filter(is_new).map(api_services::defined).collect();
+    let (created, result) = own.create_missing(expected, "fieldManager=kube-apiserver").await;
+    own.update_statuses(created, "fieldManager=kube-apiserver", api_services::available).await.and(result)?;
+    if previous.is_some_and(|previous| previous.is_subset(versions)) {
         return Ok(());
     }
     let names: BTreeSet<String> = versions
@@ -93,7 +93,7 @@ pub async fn defined_api_services(
         .collect();
     for object in own.api_services(api_services::DEFINED).await? {
         if !names.contains(object.key.name()) {
-            own.remove(registered(object.key.name())).await?;
+            own.remove(api_service_address(object.key.name())).await?;
         }
     }
     Ok(())
@@ -101,43 +101,44 @@ pub async fn defined_api_services(
 
 /// The custom group versions that have an APIService.
 pub async fn registered_versions(backend: &Backend, catalog: &Catalog) -> Result<Vec<GroupVersion>> {
-    let all = Own::new(backend, catalog).api_services(api_services::DEFINED).await?;
+    let all = OwnClient::new(backend, catalog).api_services(api_services::DEFINED).await?;
     let names = all.iter().filter_map(|object| object.key.name().split_once('.'));
     Ok(names.map(|(version, group)| GroupVersion::new(group, version)).collect())
 }
 
-/// The place of an APIService.
-fn registered(name: &str) -> ObjectAddress<'_> {
+/// The address of an APIService.
+fn api_service_address(name: &str) -> ObjectAddress<'_> {
     ObjectAddress { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }
 }
 
 /// Creates missing flow schemas and priority levels, and updates existing ones unless their auto-update annotation forbids it.
 pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    let mut all = flow_control::levels();
-    all.extend(flow_control::schemas());
+    let own = OwnClient::new(backend, catalog);
+    let mut expected = flow_control::levels();
+    expected.extend(flow_control::schemas());
     for resource in ["prioritylevelconfigurations", "flowschemas"] {
-        own.revise_flow_control(resource, &all).await?;
+        own.update_flow_control(resource, &expected).await?;
     }
-    let (mut made, done) = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await;
-    made.retain(|wanted| wanted.resource == "flowschemas");
+    let (mut created, result) =
+        own.create_missing(expected, &format!("fieldManager={}", flow_control::PRODUCER)).await;
+    created.retain(|object| object.resource == "flowschemas");
     let query = format!("fieldManager={}", flow_control::CONSUMER);
-    own.state_all(made, &query, flow_control::found).await.and(done)
+    own.apply_statuses(created, &query, flow_control::resolved).await.and(result)
 }
 
-/// Does all of these at once, so that they share syncs of the disk. Answers the first failure once all are done.
-async fn all_of<T>(works: impl IntoIterator<Item = impl Future<Output = Result<T>>>) -> Result<()> {
-    join_all(works).await.into_iter().try_for_each(|done| done.map(drop))
+/// Runs all steps concurrently, so that they share disk syncs. Returns the first error once all are done.
+async fn join_steps<T>(steps: impl IntoIterator<Item = impl Future<Output = Result<T>>>) -> Result<()> {
+    join_all(steps).await.into_iter().try_for_each(|result| result.map(drop))
 }
 
 /// The server as a client of itself.
-struct Own<'a> {
+struct OwnClient<'a> {
     backend: &'a Backend,
     catalog: &'a Catalog,
     user: Arc<Identity>,
 }
 
-/// The place of an object.
+/// The address of an object.
 #[derive(Clone, Copy)]
 struct ObjectAddress<'a> {
     group: &'a str,
@@ -147,8 +148,8 @@ struct ObjectAddress<'a> {
 }
 
 impl<'a> ObjectAddress<'a> {
-    fn of(wanted: &'a BootstrapObject) -> ObjectAddress<'a> {
-        let BootstrapObject { group, resource, object } = wanted;
+    fn for_object(expected: &'a BootstrapObject) -> ObjectAddress<'a> {
+        let BootstrapObject { group, resource, object } = expected;
         ObjectAddress { group, resource, namespace: "", name: meta::name(object) }
     }
 }
@@ -164,8 +165,8 @@ enum Verb {
 }
 
 impl Verb {
-    /// The verb that authorization and audit know.
-    fn of_request(self) -> verb::Verb {
+    /// The verb for authorization and audit.
+    fn request_verb(self) -> verb::Verb {
         match self {
             Verb::Create => verb::Verb::Create,
             Verb::Get => verb::Verb::Get,
@@ -176,9 +177,9 @@ impl Verb {
     }
 }
 
-impl<'a> Own<'a> {
-    fn new(backend: &'a Backend, catalog: &'a Catalog) -> Own<'a> {
-        Own { backend, catalog, user: own_identity() }
+impl<'a> OwnClient<'a> {
+    fn new(backend: &'a Backend, catalog: &'a Catalog) -> OwnClient<'a> {
+        OwnClient { backend, catalog, user: own_identity() }
     }
 
     /// The APIServices with this automanage label.
@@ -187,24 +188,24 @@ impl<'a> Own<'a> {
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
             return Ok(Vec::new());
         };
-        let all = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
-        let nothing = GroupResource { group: "", resource: "" };
-        let all = all.map_err(|error| Status::from_store(&error, nothing, ""))?;
-        let is_so = |object: &&Arc<Object>| object.labels.get(api_services::MANAGED) == Some(managed);
-        Ok(all.iter().filter(is_so).cloned().collect())
+        let snapshot = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
+        let name = GroupResource { group: "", resource: "" };
+        let snapshot = snapshot.map_err(|error| Status::from_store(&error, name, ""))?;
+        let is_managed = |object: &&Arc<Object>| object.labels.get(api_services::MANAGED) == Some(managed);
+        Ok(snapshot.iter().filter(is_managed).cloned().collect())
     }
 
     /// Updates APIServices from an earlier start, and removes those that are no longer wanted.
-    async fn settle_api_services(&self, wanted: &[BootstrapObject]) -> Result<()> {
-        let found = self.api_services(api_services::ON_START).await?;
-        for object in found {
+    async fn reconcile_api_services(&self, expected: &[BootstrapObject]) -> Result<()> {
+        let current = self.api_services(api_services::ON_START).await?;
+        for object in current {
             let name = object.key.name();
-            match wanted.iter().find(|wanted| meta::name(&wanted.object) == name) {
-                None => self.remove(registered(name)).await?,
-                Some(wanted) => {
-                    let body = codec::to_json(&wanted.object);
+            match expected.iter().find(|expected| meta::name(&expected.object) == name) {
+                None => self.remove(api_service_address(name)).await?,
+                Some(expected) => {
+                    let body = codec::to_json(&expected.object);
                     let body = serde_json::from_slice(&body).unwrap_or_default();
-                    self.keep(registered(name), &body, "spec").await?;
+                    self.restore(api_service_address(name), &body, "spec").await?;
                 }
             }
         }
@@ -212,61 +213,61 @@ impl<'a> Own<'a> {
     }
 
     /// Updates the stored flow schemas or priority levels.
-    async fn revise_flow_control(&self, resource: &str, wanted: &[BootstrapObject]) -> Result<()> {
+    async fn update_flow_control(&self, resource: &str, expected: &[BootstrapObject]) -> Result<()> {
         let group = flow_control::GROUP;
-        let Some(known) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
-        let Some(stored) = &known.stored else { return Ok(()) };
-        let all = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
-        let all = all.map_err(|error| Status::from_store(&error, known.name(), ""))?;
-        for object in all.iter().filter(|object| object.is_readable()) {
-            let place = ObjectAddress { group, resource, namespace: "", name: object.key.name() };
-            let current = self.backend.objects.load_of(known, object)?;
-            let is_it = |wanted: &&BootstrapObject| {
-                wanted.resource == resource && meta::name(&wanted.object) == object.key.name()
+        let Some(served) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
+        let Some(stored) = &served.stored else { return Ok(()) };
+        let snapshot = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
+        let snapshot = snapshot.map_err(|error| Status::from_store(&error, served.name(), ""))?;
+        for object in snapshot.iter().filter(|object| object.is_readable()) {
+            let address = ObjectAddress { group, resource, namespace: "", name: object.key.name() };
+            let current = self.backend.objects.load_resource(served, object)?;
+            let has_this_name = |expected: &&BootstrapObject| {
+                expected.resource == resource && meta::name(&expected.object) == object.key.name()
             };
-            let revised = match wanted.iter().find(is_it) {
-                Some(wanted) => flow_control::revised(&current, &wanted.object),
-                None if flow_control::is_left_over(&current) => {
-                    self.remove(place).await?;
+            let revised = match expected.iter().find(has_this_name) {
+                Some(expected) => flow_control::updated(&current, &expected.object),
+                None if flow_control::is_obsolete(&current) => {
+                    self.remove(address).await?;
                     continue;
                 }
                 None => None,
             };
             let Some(revised) = revised else { continue };
             let query = format!("fieldManager={}", flow_control::PRODUCER);
-            // Somebody else was quicker: it is looked at again later.
-            self.ask(place, Verb::Update, &query, codec::to_json(&revised).into())
+            // Changed or deleted meanwhile: it is checked again later.
+            self.request(address, Verb::Update, &query, codec::to_json(&revised).into())
                 .await
                 .ignore_not_found_or_conflict()?;
-            tracing::debug!(resource, name = object.key.name(), "brought up to date");
+            tracing::debug!(resource, name = object.key.name(), "a bootstrap object was updated");
         }
         Ok(())
     }
 
     /// Deletes an object if it exists.
-    async fn remove(&self, place: ObjectAddress<'_>) -> Result<()> {
-        self.call(place, Verb::Delete, &Json::Null).await.ignore_not_found()?;
+    async fn remove(&self, address: ObjectAddress<'_>) -> Result<()> {
+        self.call(address, Verb::Delete, &Json::Null).await.ignore_not_found()?;
         Ok(())
     }
 
     /// Whether the resource is served: `--runtime-config` can turn it off.
-    fn serves(&self, place: ObjectAddress<'_>) -> bool {
-        self.catalog.find(place.group, "v1", place.resource).is_some()
+    fn serves(&self, address: ObjectAddress<'_>) -> bool {
+        self.catalog.find(address.group, "v1", address.resource).is_some()
     }
 
-    async fn call(&self, place: ObjectAddress<'_>, verb: Verb, body: &Json) -> VerbResult {
+    async fn call(&self, address: ObjectAddress<'_>, verb: Verb, body: &Json) -> VerbResult {
         let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
-        self.ask(place, verb, "", body).await
+        self.request(address, verb, "", body).await
     }
 
-    async fn ask(&self, place: ObjectAddress<'_>, verb: Verb, query: &str, body: Bytes) -> VerbResult {
-        let resource = self.catalog.find(place.group, "v1", place.resource);
+    async fn request(&self, address: ObjectAddress<'_>, verb: Verb, query: &str, body: Bytes) -> VerbResult {
+        let resource = self.catalog.find(address.group, "v1", address.resource);
         let resource = resource.ok_or_else(Status::no_such_resource)?;
         let call = Call {
             resource,
             stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
-            namespace: place.namespace,
-            name: if verb == Verb::Create { "" } else { place.name },
+            namespace: address.namespace,
+            name: if verb == Verb::Create { "" } else { address.name },
             subresource: if matches!(verb, Verb::UpdateStatus | Verb::ApplyStatus) { "status" } else { "" },
             alias: None,
             query: &Query::parse(query),
@@ -279,11 +280,11 @@ impl<'a> Own<'a> {
             origin: Origin::Server,
             user_agent: SERVER_NAME,
             permit: Permit::none(),
-            ends: None,
-            elsewhere: ConvertedVersions::default(),
+            deadline: None,
+            converted_versions: ConvertedVersions::default(),
             work: WorkLimit::unlimited(),
         };
-        let admitted = self.backend.admit_call(verb.of_request(), &self.user, &call, query).await?;
+        let admitted = self.backend.admit_call(verb.request_verb(), &self.user, &call, query).await?;
         let result = match verb {
             Verb::Create => create::create(self.backend, &call).await,
             Verb::Get => get::get(self.backend, &call).await,
@@ -291,111 +292,127 @@ impl<'a> Own<'a> {
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
             Verb::ApplyStatus => patch::patch(self.backend, &call).await,
         };
-        verbs::end(admitted, &call, result).await
+        verbs::end_request(admitted, &call, result).await
     }
 
     /// Reads an object if it exists.
-    async fn find(&self, place: ObjectAddress<'_>) -> Result<Option<Json>> {
-        match self.call(place, Verb::Get, &Json::Null).await.ignore_not_found()? {
+    async fn find(&self, address: ObjectAddress<'_>) -> Result<Option<Json>> {
+        match self.call(address, Verb::Get, &Json::Null).await.ignore_not_found()? {
             Some(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
             _ => Ok(None),
         }
     }
 
-    /// Creates an object unless it exists. Answers whether it did.
-    async fn make(&self, place: ObjectAddress<'_>, body: &Json) -> Result<bool> {
-        self.make_from(place, "", body.to_string().into()).await
+    /// Creates an object unless it exists. Returns whether it was created.
+    async fn create(&self, address: ObjectAddress<'_>, body: &Json) -> Result<bool> {
+        self.create_from(address, "", body.to_string().into()).await
     }
 
-    async fn make_from(&self, place: ObjectAddress<'_>, query: &str, body: Bytes) -> Result<bool> {
-        match self.ask(place, Verb::Create, query, body).await {
+    async fn create_from(&self, address: ObjectAddress<'_>, query: &str, body: Bytes) -> Result<bool> {
+        match self.request(address, Verb::Create, query, body).await {
             Ok(_) => {
-                tracing::debug!(resource = place.resource, name = place.name, "made");
+                tracing::debug!(
+                    resource = address.resource,
+                    name = address.name,
+                    "a bootstrap object was created"
+                );
                 Ok(true)
             }
-            Err(status) if status.is_taken() => Ok(false),
+            Err(status) if status.is_already_exists() => Ok(false),
             Err(status) => Err(status),
         }
     }
 
     /// Creates an object, or restores the value of its `field`.
-    async fn keep(&self, place: ObjectAddress<'_>, body: &Json, field: &str) -> Result<()> {
-        let Some(mut found) = self.find(place).await? else { return self.make(place, body).await.map(drop) };
-        if found[field] == body[field] {
+    async fn restore(&self, address: ObjectAddress<'_>, body: &Json, field: &str) -> Result<()> {
+        let Some(mut current) = self.find(address).await? else {
+            return self.create(address, body).await.map(drop);
+        };
+        if current[field] == body[field] {
             return Ok(());
         }
-        found[field] = body[field].clone();
-        self.call(place, Verb::Update, &found).await.map(drop)
+        current[field] = body[field].clone();
+        self.call(address, Verb::Update, &current).await.map(drop)
     }
 
-    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made, and why
-    /// others are missing.
-    async fn make_all(&self, all: Vec<BootstrapObject>, query: &str) -> (Vec<BootstrapObject>, Result<()>) {
-        let make = |wanted: BootstrapObject| async move {
-            let place = ObjectAddress::of(&wanted);
+    /// Creates the missing objects, concurrently so that they share a disk sync. Returns the created ones, and the first error.
+    async fn create_missing(
+        &self,
+        objects: Vec<BootstrapObject>,
+        query: &str,
+    ) -> (Vec<BootstrapObject>, Result<()>) {
+        let create = |expected: BootstrapObject| async move {
+            let address = ObjectAddress::for_object(&expected);
             // Checking first saves every later start the work of preparing existing objects.
-            if !self.serves(place) || self.exists(place).await {
+            if !self.serves(address) || self.exists(address).await {
                 return Ok(None);
             }
-            let made = self.make_from(place, query, codec::to_json(&wanted.object).into()).await?;
-            Ok(made.then_some(wanted))
+            let is_created =
+                self.create_from(address, query, codec::to_json(&expected.object).into()).await?;
+            Ok(is_created.then_some(expected))
         };
-        let (mut all_made, mut done) = (Vec::new(), Ok(()));
-        for made in join_all(all.into_iter().map(make)).await {
-            match made {
-                Ok(made) => all_made.extend(made),
-                Err(status) => done = done.and(Err(status)),
+        let (mut created, mut result) = (Vec::new(), Ok(()));
+        for is_created in join_all(objects.into_iter().map(create)).await {
+            match is_created {
+                Ok(is_created) => created.extend(is_created),
+                Err(status) => result = result.and(Err(status)),
             }
         }
-        (all_made, done)
+        (created, result)
     }
 
-    async fn exists(&self, place: ObjectAddress<'_>) -> bool {
-        let resource = self.catalog.find(place.group, "v1", place.resource);
+    async fn exists(&self, address: ObjectAddress<'_>) -> bool {
+        let resource = self.catalog.find(address.group, "v1", address.resource);
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return false };
-        let found = self.backend.stores.get(&stored.store, Key::cluster(place.name), &Permit::none()).await;
-        matches!(found, Ok(_) | Err(StoreError::Unreadable(_)))
+        let result =
+            self.backend.stores.get(&stored.store, Key::cluster(address.name), &Permit::none()).await;
+        matches!(result, Ok(_) | Err(StoreError::Unreadable(_)))
     }
 
     /// Applies the status of new objects with server-side apply, so that later appliers can share ownership.
-    async fn state_all(
+    async fn apply_statuses(
         &self,
-        made: Vec<BootstrapObject>,
+        created: Vec<BootstrapObject>,
         query: &str,
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {
         let now = self.backend.objects.now();
-        let stated = made.iter().map(|wanted| {
+        let requests = created.iter().map(|object| {
             let mut config = Value::object();
             for field in ["apiVersion", "kind"] {
-                config.set(field, wanted.object.str(field));
+                config.set(field, object.object.str(field));
             }
-            config.entry("metadata").set("name", meta::name(&wanted.object));
-            config.set("status", status(&wanted.object, &now));
-            self.ask(ObjectAddress::of(wanted), Verb::ApplyStatus, query, codec::to_json(&config).into())
+            config.entry("metadata").set("name", meta::name(&object.object));
+            config.set("status", status(&object.object, &now));
+            self.request(
+                ObjectAddress::for_object(object),
+                Verb::ApplyStatus,
+                query,
+                codec::to_json(&config).into(),
+            )
         });
-        all_of(stated).await
+        join_steps(requests).await
     }
 
     /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
-    async fn tell_all(
+    async fn update_statuses(
         &self,
-        made: Vec<BootstrapObject>,
+        created: Vec<BootstrapObject>,
         query: &str,
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {
         let now = self.backend.objects.now();
-        let told = made.iter().map(|wanted| {
-            let status = codec::to_json(&status(&wanted.object, &now));
+        let updates = created.iter().map(|object| {
+            let status = codec::to_json(&status(&object.object, &now));
             async move {
-                let place = ObjectAddress::of(wanted);
+                let address = ObjectAddress::for_object(object);
                 // Some kinds require a resourceVersion in updates.
-                let Some(mut object) = self.find(place).await? else { return Ok(()) };
+                let Some(mut object) = self.find(address).await? else { return Ok(()) };
                 object["status"] = serde_json::from_slice(&status).unwrap_or_default();
                 let body = object.to_string().into();
-                self.ask(place, Verb::UpdateStatus, query, body).await.map(drop)
+                self.request(address, Verb::UpdateStatus, query, body).await.map(drop)
             }
         });
-        all_of(told).await
+        join_steps(updates).await
     }
 }

@@ -1,11 +1,11 @@
-//! The actor that makes definitions true: it gives them their names, publishes what they define, and takes their objects away
-//! with them.
+//! The actor of CustomResourceDefinitions: it accepts their names, publishes the resources that they define, and deletes their
+//! objects with them.
 //!
-//! It belongs to the server and not to the control loops: whatever those are told, definitions work. It owns the list of what is
-//! defined. Nobody sends it anything but notifications, and whoever starts the server its first [`Synchronize`]. Each round reads
-//! the definitions that changed, settles them, publishes the resources of all that are served, and only then writes down that they
-//! are: whoever reads that a kind is established finds it served. Discovery waits for that write, so that whoever finds a kind
-//! there does not meet it when changing the definition. The objects of definitions that go are deleted beside the rounds.
+//! It belongs to the server and not to the controllers: definitions work whichever controllers are enabled. It owns the set of
+//! definitions. It receives only notifications, and one [`Synchronize`] at the start. Each round reads the definitions that
+//! changed, settles their names, publishes the resources of all that are served, and only then writes their status: a client that
+//! reads that a kind is established finds it served. Discovery waits for that write, so that a client that finds a kind there can
+//! update its definition without a conflict. The objects of terminating definitions are deleted beside the rounds.
 
 mod definition_set;
 mod deletion;
@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 
 use definition_set::DefinitionSet;
-use deletion::{Ended, Progress};
+use deletion::{Deletion, Progress};
 use pilothouse_api::catalog::Catalog;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom::definition::store_named;
@@ -33,90 +33,90 @@ use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;
 
 use crate::backend::{Backend, loopback};
-use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
+use crate::limits::{DEFINITION_DELETIONS_IN_FLIGHT, DEFINITIONS_MAILBOX};
 
-/// How soon something is repeated that could not be finished.
-const AGAIN: Duration = Duration::from_millis(500);
-/// How often that pause doubles.
-const LONGEST_PAUSE: u32 = 6;
-/// How long the objects of a definition may take to go before it is said that they stay.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How soon a store is asked again to end that was busy, or that somebody may have started again. A removed definition's store is
-/// first asked after one to two such pauses.
-const RELEASED_AGAIN: Duration = Duration::from_secs(10);
+/// The delay before a failed round or deletion is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// How often that delay doubles.
+const MAX_DOUBLINGS: u32 = 6;
+/// How long the deletion of a definition's objects may take before its status reports that it is stuck.
+const DELETION_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often stores of removed definitions are released: those that were busy, or may have been started again. The first attempt
+/// is made after one to two such intervals.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What is defined now.
+/// The resources that are defined now.
 pub struct Defined {
     /// The resources of all definitions that are served.
     pub resources: Vec<Arc<Resource>>,
-    /// How their kinds are described.
-    pub described: Vec<Arc<openapi::Custom>>,
+    /// The OpenAPI schemas of their kinds.
+    pub described: Vec<Arc<openapi::CustomSchema>>,
     /// The definitions that cannot be read, and of which nothing can be served.
     pub unreadable: Arc<BTreeSet<String>>,
-    /// The stores whose objects mean something else than before: watches of them end.
+    /// The stores whose resources have changed: their watches end.
     pub changed: Vec<TypeName>,
-    /// Closed once the definitions themselves say so.
-    pub written: Pending,
+    /// Closed once the status of the definitions is written.
+    pub written: Completion,
 }
 
-/// A channel that nothing is sent through: it closes when what it stands for is done, or given up.
-pub type Pending = watch::Receiver<()>;
+/// A channel without messages: it closes when the work is done or abandoned.
+pub type Completion = watch::Receiver<()>;
 
-/// What the actor is made from.
+/// The dependencies of the actor.
 pub struct DefinitionsDeps {
     /// Where its notifier is registered.
     pub notifiers: ChangeNotifiers,
-    /// What it uses to read and write.
+    /// Reads and writes objects.
     pub backend: Backend,
-    /// The resource that definitions are.
+    /// The resource `customresourcedefinitions`.
     pub resource: Arc<Resource>,
-    /// What is built in.
+    /// The built-in resources.
     pub catalog: Catalog,
-    /// The first number that no built-in resource has.
+    /// The first ordinal that no built-in resource has.
     pub first_ordinal: u32,
-    /// Makes known what is defined.
+    /// Publishes the defined resources.
     pub publish: Box<dyn Fn(Defined)>,
-    /// Where it is told that the actor has died: nobody would follow definitions any more.
+    /// Raised when the actor panics: definitions would no longer be processed.
     pub fatal: Fatal,
 }
 
-/// Do a round now. Answers when all definitions there are have been settled and published. On Full or Closed the sender gives up:
+/// Runs a round now. Answers when all definitions are settled and published. On Full or Closed the sender gives up:
 /// it is sent once, at the start.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "std::result::Result<(), String>")]
 pub struct Synchronize;
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Definitions {
     notifier: Arc<ChangeNotifier>,
     notifiers: ChangeNotifiers,
     reconciler: Rc<Reconciler>,
     definition_set: DefinitionSet,
-    /// The definitions that go.
+    /// The terminating definitions.
     terminating: BTreeMap<String, Terminating>,
-    /// How many rounds have failed since one did not.
+    /// The number of consecutive failed rounds.
     failures: u32,
-    /// Whether stores are asked again to end, later.
-    releases_again: bool,
+    /// Whether the timer of the next release is set.
+    is_release_scheduled: bool,
     fatal: Fatal,
 }
 
-/// A definition that goes.
+/// A terminating definition.
 #[derive(Default)]
 struct Terminating {
     progress: Progress,
-    /// Whether a task is at it.
-    is_under_way: bool,
-    /// Whether something happened to its objects since that one began.
+    /// Whether a task works on it.
+    is_running: bool,
+    /// Whether its objects have changed since that task began.
     is_notified: bool,
-    /// What ends the patience with its objects.
+    /// The timer of [`DELETION_TIMEOUT`].
     timer: Option<SpawnHandle>,
-    /// How often it has failed since it did not.
+    /// The number of consecutive failures.
     failures: u32,
 }
 
-fn pause(failures: u32) -> Duration {
-    AGAIN * (1 << failures.min(LONGEST_PAUSE))
+fn retry_delay(failures: u32) -> Duration {
+    RETRY_DELAY * (1 << failures.min(MAX_DOUBLINGS))
 }
 
 impl Definitions {
@@ -126,7 +126,7 @@ impl Definitions {
         let user = loopback::own_identity();
         Definitions::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
-            let deletions = Semaphore::new(DELETIONS_AT_ONCE);
+            let deletions = Semaphore::new(DEFINITION_DELETIONS_IN_FLIGHT);
             let reconciler = Rc::new(Reconciler { backend, resource, catalog, publish, user, deletions });
             Definitions {
                 notifier,
@@ -135,50 +135,53 @@ impl Definitions {
                 definition_set: DefinitionSet::new(first_ordinal),
                 terminating: BTreeMap::new(),
                 failures: 0,
-                releases_again: false,
+                is_release_scheduled: false,
                 fatal,
             }
         })
     }
 
-    /// A round as a future that takes the definitions along and brings them back. `is_ready`: the server serves, and what goes may go.
+    /// A round, as a future that owns the definitions while it runs. `is_ready`: the server serves requests, and deletions may
+    /// begin.
     ///
-    /// They leave when the round begins and not before: until an actor waits for a future, those that it has spawned may still
-    /// run once, and would find nothing in its place. The end of a definition would take it for one that never had objects.
+    /// They are taken when the future is first polled and not before: until an actor waits for a future, those that it has spawned
+    /// may still run once, and would find an empty set. A deletion would take its definition for one without objects.
     fn round(is_ready: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
         let round = actix::fut::ready(()).then(move |(), definitions: &mut Definitions, _| {
             let (reconciler, mut definition_set) =
                 (definitions.reconciler.clone(), std::mem::take(&mut definitions.definition_set));
             let round = async move {
-                let done = reconciler.round(&mut definition_set).await;
-                let releases_again = is_ready && reconciler.release(&mut definition_set).await;
-                (definition_set, done, releases_again)
+                let result = reconciler.round(&mut definition_set).await;
+                let must_release_again = is_ready && reconciler.release(&mut definition_set).await;
+                (definition_set, result, must_release_again)
             };
             round.into_actor(definitions)
         });
-        round.map(move |(definition_set, done, releases_again), definitions: &mut Definitions, context| {
-            definitions.definition_set = definition_set;
-            match &done {
-                Ok(()) => definitions.failures = 0,
-                Err(status) => {
-                    tracing::warn!(%status, "CustomResourceDefinitions cannot be watched; retrying");
-                    let pause = pause(definitions.failures);
-                    definitions.failures += 1;
-                    context.run_later(pause, |definitions, _| definitions.notify());
+        round.map(
+            move |(definition_set, result, must_release_again), definitions: &mut Definitions, context| {
+                definitions.definition_set = definition_set;
+                match &result {
+                    Ok(()) => definitions.failures = 0,
+                    Err(status) => {
+                        tracing::warn!(%status, "CustomResourceDefinitions cannot be watched; retrying");
+                        let delay = retry_delay(definitions.failures);
+                        definitions.failures += 1;
+                        context.run_later(delay, |definitions, _| definitions.notify());
+                    }
                 }
-            }
-            if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
-                context.run_later(RELEASED_AGAIN, |definitions, _| {
-                    definitions.releases_again = false;
-                    definitions.definition_set.tick_releases();
-                    definitions.notify();
-                });
-            }
-            if is_ready {
-                definitions.see_off(context);
-            }
-            done
-        })
+                if must_release_again && !std::mem::replace(&mut definitions.is_release_scheduled, true) {
+                    context.run_later(RELEASE_INTERVAL, |definitions, _| {
+                        definitions.is_release_scheduled = false;
+                        definitions.definition_set.tick_releases();
+                        definitions.notify();
+                    });
+                }
+                if is_ready {
+                    definitions.start_deletions(context);
+                }
+                result
+            },
+        )
     }
 
     /// Asks for another round.
@@ -186,83 +189,86 @@ impl Definitions {
         self.notifier.notify(&self.reconciler.store());
     }
 
-    /// Sees to the definitions that go, and forgets those that have gone.
-    fn see_off(&mut self, context: &mut Context<Self>) {
-        let going = self.definition_set.going();
+    /// Starts the deletion of terminating definitions, and forgets those that are removed.
+    fn start_deletions(&mut self, context: &mut Context<Self>) {
+        let terminating_names = self.definition_set.terminating();
         self.terminating.retain(|name, terminating| {
-            let stays = going.contains(name);
-            if let Some(timer) = terminating.timer.take_if(|_| !stays) {
+            let is_terminating = terminating_names.contains(name);
+            if let Some(timer) = terminating.timer.take_if(|_| !is_terminating) {
                 context.cancel_future(timer);
             }
-            stays
+            is_terminating
         });
         let new: Vec<String> =
-            going.iter().filter(|name| !self.terminating.contains_key(*name)).cloned().collect();
+            terminating_names.iter().filter(|name| !self.terminating.contains_key(*name)).cloned().collect();
         for name in new {
             self.terminating.insert(name.clone(), Terminating::default());
-            self.end(&name, context);
+            self.continue_deletion(&name, context);
         }
     }
 
-    /// Begins a task that goes on with the end of a definition, or lets the one that is at it look once more.
-    fn end(&mut self, name: &str, context: &mut Context<Self>) {
+    /// Spawns a task that continues the deletion of a definition, or lets the running one check once more.
+    fn continue_deletion(&mut self, name: &str, context: &mut Context<Self>) {
         let Some(terminating) = self.terminating.get_mut(name) else { return };
-        if terminating.is_under_way {
+        if terminating.is_running {
             terminating.is_notified = true;
             return;
         }
-        (terminating.is_under_way, terminating.is_notified) = (true, false);
-        let task = self.reconciler.clone().end(
+        (terminating.is_running, terminating.is_notified) = (true, false);
+        let task = self.reconciler.clone().continue_deletion(
             name.to_owned(),
             self.definition_set.stored(name),
             terminating.progress,
         );
-        // Not within the actor: a round, in which nothing else of the actor goes on, may want the turn that a task has.
+        // Not within the actor: during a round the actor polls nothing else, and the round may wait for a write turn of the task.
         let task = actix::spawn(task);
         let name = name.to_owned();
-        context.spawn(task.into_actor(self).map(move |ended, definitions, context| {
-            let died = |error: JoinError| Err(Status::internal(error.to_string()));
-            definitions.ended(&name, ended.unwrap_or_else(died), context);
+        context.spawn(task.into_actor(self).map(move |result, definitions, context| {
+            let panicked = |error: JoinError| Err(Status::internal(error.to_string()));
+            definitions.deletion_ended(&name, result.unwrap_or_else(panicked), context);
         }));
     }
 
-    fn ended(&mut self, name: &str, ended: Result<Ended>, context: &mut Context<Self>) {
+    fn deletion_ended(&mut self, name: &str, result: Result<Deletion>, context: &mut Context<Self>) {
         let Some(terminating) = self.terminating.get_mut(name) else { return };
-        terminating.is_under_way = false;
-        match ended {
-            Ok(Ended::Gone) => {
+        terminating.is_running = false;
+        match result {
+            Ok(Deletion::Complete) => {
                 terminating.failures = 0;
-                // If it is still there, somebody else changed it: the next round begins anew with it.
+                // If it still exists, it was changed meanwhile: the next round starts over with it.
                 if let Some(timer) = self.terminating.remove(name).and_then(|terminating| terminating.timer) {
                     context.cancel_future(timer);
                 }
-                self.definition_set.unsure.insert(name.to_owned());
+                self.definition_set.must_reread.insert(name.to_owned());
                 self.notify();
             }
-            Ok(Ended::Waits(progress)) => {
+            Ok(Deletion::Waiting(progress)) => {
                 let is_late = terminating.progress.is_late;
                 terminating.progress = progress;
                 terminating.progress.is_late = is_late;
                 terminating.failures = 0;
                 if terminating.timer.is_none() && !is_late {
-                    let of = name.to_owned();
-                    terminating.timer = Some(context.run_later(PATIENCE, move |definitions, context| {
-                        if let Some(terminating) = definitions.terminating.get_mut(&of) {
-                            (terminating.timer, terminating.progress.is_late) = (None, true);
-                            definitions.end(&of, context);
-                        }
-                    }));
+                    let definition_name = name.to_owned();
+                    terminating.timer =
+                        Some(context.run_later(DELETION_TIMEOUT, move |definitions, context| {
+                            if let Some(terminating) = definitions.terminating.get_mut(&definition_name) {
+                                (terminating.timer, terminating.progress.is_late) = (None, true);
+                                definitions.continue_deletion(&definition_name, context);
+                            }
+                        }));
                 }
                 if terminating.is_notified {
-                    self.end(name, context);
+                    self.continue_deletion(name, context);
                 }
             }
             Err(status) => {
                 tracing::warn!(name, %status, "the objects of a CustomResourceDefinition cannot be deleted; retrying");
-                let pause = pause(terminating.failures);
+                let delay = retry_delay(terminating.failures);
                 terminating.failures += 1;
                 let name = name.to_owned();
-                context.run_later(pause, move |definitions, context| definitions.end(&name, context));
+                context.run_later(delay, move |definitions, context| {
+                    definitions.continue_deletion(&name, context);
+                });
             }
         }
     }
@@ -272,7 +278,7 @@ impl Drop for Definitions {
     fn drop(&mut self) {
         self.notifiers.remove(&self.notifier);
         if std::thread::panicking() {
-            self.fatal.raise("who follows definitions has died".to_owned());
+            self.fatal.raise("the actor of CustomResourceDefinitions has panicked".to_owned());
         }
     }
 }
@@ -291,10 +297,10 @@ impl Handler<Published> for Definitions {
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
         let own = self.reconciler.store();
         let notified = self.notifier.drain();
-        let concerned: Vec<String> =
+        let affected: Vec<String> =
             self.terminating.keys().filter(|name| notified.contains(&store_named(name))).cloned().collect();
-        for name in concerned {
-            self.end(&name, context);
+        for name in affected {
+            self.continue_deletion(&name, context);
         }
         if notified.contains(&own) {
             let round = Definitions::round(true).map(|_, _, _| ());
@@ -309,11 +315,11 @@ impl Handler<Synchronize> for Definitions {
     fn handle(&mut self, _: Synchronize, _: &mut Self::Context) -> Self::Result {
         self.notifier.drain();
         AtomicResponse::new(Box::pin(
-            // What could not be written is tried again; what is defined is known.
-            Definitions::round(false).map(|done, definitions, _| {
-                // Those that go are seen to once the server is ready.
+            // Failed writes are retried; the definitions are known.
+            Definitions::round(false).map(|result, definitions, _| {
+                // Terminating definitions are processed once the server is ready.
                 definitions.notify();
-                match done {
+                match result {
                     Err(status) if definitions.definition_set.is_empty() => Err(status.to_string()),
                     _ => Ok(()),
                 }

@@ -31,7 +31,7 @@ use self::dump::RequestRecord;
 use self::table::{Flow, Table};
 use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::backend::load_stats::LoadStats;
-use crate::limits::LONGEST_WAIT;
+use crate::limits::MAX_QUEUE_WAIT;
 use crate::metrics::Metrics;
 
 /// How concurrent requests are limited.
@@ -44,9 +44,9 @@ pub enum RequestLimiter {
 
 /// The attributes of a request that classification and width estimation need.
 pub struct RequestInfo<'a> {
-    /// The user.
+    /// The authenticated user.
     pub user: &'a Arc<Identity>,
-    /// Its path.
+    /// The path of the URL.
     pub path: &'a str,
     /// The parsed request.
     pub request: &'a Request<'a>,
@@ -57,7 +57,7 @@ pub struct RequestInfo<'a> {
 }
 
 impl RequestInfo<'_> {
-    fn writes(&self) -> bool {
+    fn is_mutating(&self) -> bool {
         !matches!(
             self.request.verb,
             Verb::Get | Verb::List | Verb::Watch | Verb::Proxy | Verb::Head | Verb::Options
@@ -73,17 +73,17 @@ impl InFlight {
         InFlight(["readOnly", "mutating"].map(|kind| metrics.inflight.with_label_values(&[kind])))
     }
 
-    fn count(&self, asked: &RequestInfo<'_>) -> Counted {
-        let gauge = self.0[usize::from(asked.writes())].clone();
+    fn count(&self, info: &RequestInfo<'_>) -> InFlightGuard {
+        let gauge = self.0[usize::from(info.is_mutating())].clone();
         gauge.inc();
-        Counted(gauge)
+        InFlightGuard(gauge)
     }
 }
 
 /// Counts a request until dropped.
-struct Counted(IntGauge);
+struct InFlightGuard(IntGauge);
 
-impl Drop for Counted {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -91,32 +91,32 @@ impl Drop for Counted {
 
 /// An admitted request: the contents of its permit.
 struct AdmittedRequest<G> {
-    _counted: Counted,
+    _in_flight: InFlightGuard,
     seat: Option<Seat<G>>,
-    begun: Option<ExecutingRequest>,
+    executing: Option<ExecutingRequest>,
 }
 
-/// What the metrics need when it ends.
+/// The values that the metrics need when the request ends.
 struct ExecutingRequest {
     flow: Arc<Flow>,
     seats: u32,
     is_watch: bool,
-    at: Timestamp,
+    start: Timestamp,
     clock: Clock,
 }
 
 impl<G> Drop for AdmittedRequest<G> {
     fn drop(&mut self) {
-        if let Some(ExecutingRequest { flow, seats, is_watch, at, clock }) = &self.begun {
+        if let Some(ExecutingRequest { flow, seats, is_watch, start, clock }) = &self.executing {
             let now = clock.now();
-            flow.counted().end(*seats, *is_watch, seconds(*at, now));
+            flow.series().end(*seats, *is_watch, seconds(*start, now));
             self.seat.take().into_iter().for_each(|seat| seat.give_back(now));
         }
     }
 }
 
-fn seconds(from: Timestamp, to: Timestamp) -> f64 {
-    to.0.saturating_sub(from.0) as f64 / 1e6
+fn seconds(start: Timestamp, end: Timestamp) -> f64 {
+    end.0.saturating_sub(start.0) as f64 / 1e6
 }
 
 /// Counts a queued request until dropped.
@@ -126,17 +126,17 @@ struct QueuedRequest<'a> {
 }
 
 impl<'a> QueuedRequest<'a> {
-    fn begin(flow: &'a Flow, seats: u32) -> QueuedRequest<'a> {
-        flow.counted().waiting.inc();
-        flow.counted().seats_wanted.add(i64::from(seats));
+    fn new(flow: &'a Flow, seats: u32) -> QueuedRequest<'a> {
+        flow.series().waiting.inc();
+        flow.series().seats_wanted.add(i64::from(seats));
         QueuedRequest { flow, seats }
     }
 }
 
 impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
-        self.flow.counted().waiting.dec();
-        self.flow.counted().seats_wanted.sub(i64::from(self.seats));
+        self.flow.series().waiting.dec();
+        self.flow.series().seats_wanted.sub(i64::from(self.seats));
     }
 }
 
@@ -174,74 +174,78 @@ impl FlowController {
 
     /// Classifies a request. Needs the authenticated user; authorization comes later.
     pub fn flow(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
-        // A slightly stale table will do: it grants nothing, and a loop updates it soon.
-        self.table.fresh().unwrap_or_else(|| self.table.stale()).of(user, request)
+        // A slightly stale table suffices: it grants nothing, and a periodic task updates it soon.
+        self.table.fresh().unwrap_or_else(|| self.table.stale()).classify(user, request)
     }
 
-    /// Admits a request of this flow, at once or after waiting for at most `most`.
+    /// Admits a request of this flow, at once or after waiting for at most `limit`.
     pub async fn enter(
         &self,
         flow: &Arc<Flow>,
-        asked: &RequestInfo<'_>,
-        most: Duration,
+        info: &RequestInfo<'_>,
+        limit: Duration,
     ) -> Result<Permit, Refused> {
-        let work = work_estimate::estimate(asked, &self.load, flow.level.widest());
-        flow.counted().widths.observe(f64::from(work.width()));
+        let work = work_estimate::estimate(info, &self.load, flow.level.widest());
+        flow.series().widths.observe(f64::from(work.width()));
         let hash =
-            self.secret.hash_one((&*flow.name, flow.schema.distinguisher.value(asked.user, asked.request)));
-        let came = self.clock.now();
-        let visit = RequestRecord {
+            self.secret.hash_one((&*flow.name, flow.schema.distinguisher.value(info.user, info.request)));
+        let arrival = self.clock.now();
+        let record = RequestRecord {
             flow: flow.clone(),
-            user: asked.user.clone(),
-            verb: asked.request.verb,
-            path: asked.path.into(),
-            name: asked.request.resource().map_or("", |found| &found.authorized_name).into(),
+            user: info.user.clone(),
+            verb: info.request.verb,
+            path: info.path.into(),
+            name: info.request.resource().map_or("", |resource| &resource.authorized_name).into(),
         };
-        let (entry, at) = match flow.level.enter(came, hash, work, visit) {
-            Entry::Seated(seat) => (Ok(seat), came),
-            Entry::Refused(refused) => (Err(refused), came),
+        let (entry, start) = match flow.level.enter(arrival, hash, work, record) {
+            Entry::Seated(seat) => (Ok(seat), arrival),
+            Entry::Refused(refused) => (Err(refused), arrival),
             Entry::Waits(waiter) => {
-                flow.counted().lengths.observe(waiter.length() as f64);
-                let _waiting = QueuedRequest::begin(flow, work.width());
-                (waiter.wait(most.min(LONGEST_WAIT)).await, self.clock.now())
+                flow.series().lengths.observe(waiter.length() as f64);
+                let _waiting = QueuedRequest::new(flow, work.width());
+                (waiter.wait(limit.min(MAX_QUEUE_WAIT)).await, self.clock.now())
             }
         };
         if !flow.is_exempt {
-            flow.counted().wait(entry.is_ok(), seconds(came, at));
+            flow.series().wait(entry.is_ok(), seconds(arrival, start));
         }
-        let seat = entry.inspect_err(|refused| flow.counted().refuse(refused.why))?;
-        flow.counted().begin(work.width());
-        let is_watch = asked.request.verb == Verb::Watch;
-        let begun = ExecutingRequest {
+        let seat = entry.inspect_err(|refused| flow.series().refuse(refused.why))?;
+        flow.series().begin(work.width());
+        let is_watch = info.request.verb == Verb::Watch;
+        let executing = ExecutingRequest {
             flow: flow.clone(),
             seats: work.width(),
             is_watch,
-            at,
+            start,
             clock: self.clock.clone(),
         };
-        let counted = self.inflight.count(asked);
-        Ok(Permit::holding(AdmittedRequest { _counted: counted, seat: Some(seat), begun: Some(begun) }))
+        let in_flight = self.inflight.count(info);
+        Ok(Permit::holding(AdmittedRequest {
+            _in_flight: in_flight,
+            seat: Some(seat),
+            executing: Some(executing),
+        }))
     }
 
     /// Reports the state of the priority levels to the metrics.
-    pub fn tell(&self, metrics: &Metrics) {
-        metrics.flows.tell(&self.seats.told(), self.seats.fair_part());
+    pub fn report(&self, metrics: &Metrics) {
+        metrics.flows.update(&self.seats.told(), self.seats.fair_part());
     }
 
-    /// Answers the debug endpoint of this path; `None` if there is none.
+    /// Renders the debug endpoint of this path; `None` if there is none.
     pub fn dump(&self, path: &str, query: &Query<'_>) -> Option<String> {
-        dump::answer(&self.seats, path, query)
+        dump::render(&self.seats, path, query)
     }
 
-    /// Applies changed configuration to the priority levels, so that queued requests profit from it.
+    /// Applies changed configuration to the priority levels, also for requests that are queued already.
     pub async fn settle(&self) -> Result<(), StoreError> {
-        match self.table.look(Table::settle) {
-            Answer::Now(settled) => settled,
-            Answer::Later(settled) => settled.await,
+        match self.table.query(Table::settle) {
+            Answer::Now(result) => result,
+            Answer::Later(result) => result.await,
         }
     }
 
-    /// The priority levels, for the periodic loop that adjusts borrowing and frees leaked seats.
+    /// The priority levels, for the periodic task that adjusts borrowing and frees leaked seats.
     pub fn seats(&self) -> Arc<Levels<RequestRecord>> {
         self.seats.clone()
     }
@@ -249,7 +253,7 @@ impl FlowController {
 
 /// The limits of requests in flight without API Priority and Fairness. Watches and other long-running requests do not count.
 pub struct InFlightLimits {
-    /// For read-only and for mutating requests.
+    /// Of read-only and of mutating requests.
     levels: [Arc<Level<()>>; 2],
     inflight: InFlight,
     clock: Clock,
@@ -257,26 +261,30 @@ pub struct InFlightLimits {
 
 impl InFlightLimits {
     /// The limits of read-only and mutating requests; zero means no limit.
-    pub fn new(reading: u32, writing: u32, metrics: &Metrics, clock: &Clock) -> InFlightLimits {
+    pub fn new(read_only: u32, mutating: u32, metrics: &Metrics, clock: &Clock) -> InFlightLimits {
         let level = |limit: u32| {
-            let shape = if limit == 0 { LevelKind::Exempt } else { LevelKind::Reject };
-            Arc::new(Level::new(shape, limit, clock, &Arc::default()))
+            let kind = if limit == 0 { LevelKind::Exempt } else { LevelKind::Reject };
+            Arc::new(Level::new(kind, limit, clock, &Arc::default()))
         };
         InFlightLimits {
-            levels: [level(reading), level(writing)],
+            levels: [level(read_only), level(mutating)],
             inflight: InFlight::new(metrics),
             clock: clock.clone(),
         }
     }
 
     /// Admits a request. Users of `system:masters` are always admitted, so that an administrator can act on an overloaded server.
-    pub fn enter(&self, asked: &RequestInfo<'_>) -> Result<Permit, Refused> {
-        match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, WorkEstimate::ONE, ()) {
+    pub fn enter(&self, info: &RequestInfo<'_>) -> Result<Permit, Refused> {
+        match self.levels[usize::from(info.is_mutating())].enter(self.clock.now(), 0, WorkEstimate::ONE, ()) {
             Entry::Seated(seat) => {
-                let counted = self.inflight.count(asked);
-                Ok(Permit::holding(AdmittedRequest { _counted: counted, seat: Some(seat), begun: None }))
+                let in_flight = self.inflight.count(info);
+                Ok(Permit::holding(AdmittedRequest {
+                    _in_flight: in_flight,
+                    seat: Some(seat),
+                    executing: None,
+                }))
             }
-            _ if asked.user.is_in(MASTERS) => Ok(Permit::none()),
+            _ if info.user.is_in(MASTERS) => Ok(Permit::none()),
             Entry::Refused(refused) => Err(Refused { seconds: 1, ..refused }),
             // Nothing waits without queues.
             Entry::Waits(_) => Ok(Permit::none()),

@@ -1,6 +1,5 @@
-//! How the protocols that a connection can switch to put bytes into frames: WebSocket on the side of the client, SPDY on
-//! that of the kubelet. Only what streams of commands and ports need of them. Frames of any size pass in pieces, so
-//! nobody can make this server gather what they send.
+//! Framing of the protocols that a connection can be upgraded to: WebSocket towards clients, SPDY towards kubelets. Only the parts
+//! that exec, attach and port-forward need. Large frames pass in pieces, so that no peer can make this server buffer them.
 
 mod outbox;
 pub mod spdy;

@@ -9,8 +9,8 @@
 //! of what a lane runs at most. Requests of exempt levels have a thread of their own, so that an administrator is never behind
 //! others. Health checks never come here.
 //!
-//! Steps of responses that are being sent have a lane of their own on the same threads. They never wait for anything, so requests
-//! that wait for a slow webhook must not keep them from the thread that these leave idle.
+//! Steps of responses that are being sent have a lane of their own on the same threads. They never wait for anything, so they must
+//! not queue behind requests that wait for a slow webhook and leave the thread idle.
 
 pub mod costly_calls;
 pub mod fair_queue;
@@ -32,12 +32,12 @@ use pilothouse_types::lock::Lock;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::yield_now;
 
-use self::fair_queue::{Admission, FairQueue, WorkOwner};
-use crate::limits::{HEAVY_RUNNING_OF_ONE, HEAVY_RUNNING_PER_THREAD, HEAVY_USERS_OF_LEVEL, HEAVY_WAITING};
+use self::fair_queue::{FairQueue, PushOutcome, WorkOwner};
+use crate::limits::{HEAVY_RUNNING_PER_THREAD, HEAVY_RUNNING_PER_USER, HEAVY_USERS_PER_LEVEL, HEAVY_WAITING};
 use crate::metrics::Metrics;
 use crate::metrics::heavy_work::LaneMetrics;
 
-/// Why heavy work was not done.
+/// The error for heavy work that was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeavyError {
     /// The queue is full: the client may retry.
@@ -67,10 +67,10 @@ impl<B: 'static> HeavyPool<B> {
     pub fn new(threads: usize, metrics: &Metrics, clock: &Clock) -> HeavyPool<B> {
         let lane = |name, bounds| Lane::new(bounds, metrics.heavy.lane(name), clock.clone());
         HeavyPool {
-            shared: lane("shared", LaneBounds::of_requests(threads)),
-            exempt: lane("exempt", LaneBounds::of_requests(1)),
-            shared_steps: lane("shared_steps", LaneBounds::OF_STEPS),
-            exempt_steps: lane("exempt_steps", LaneBounds::OF_STEPS),
+            shared: lane("shared", LaneBounds::for_requests(threads)),
+            exempt: lane("exempt", LaneBounds::for_requests(1)),
+            shared_steps: lane("shared_steps", LaneBounds::FOR_STEPS),
+            exempt_steps: lane("exempt_steps", LaneBounds::FOR_STEPS),
             threads,
         }
     }
@@ -81,14 +81,14 @@ impl<B: 'static> HeavyPool<B> {
         let shared = std::iter::repeat_n((&self.shared, &self.shared_steps), self.threads);
         for (requests, steps) in shared.chain([(&self.exempt, &self.exempt_steps)]) {
             let (lanes, make) = ([requests.clone(), steps.clone()], make.clone());
-            let begun = Arbiter::try_new()?.spawn_fn(move || {
+            let is_spawned = Arbiter::try_new()?.spawn_fn(move || {
                 let backend = Rc::new(LazyCell::new(move || Rc::new(make())));
                 for lane in lanes {
                     let backend = backend.clone();
                     actix::spawn(run_jobs(lane, move || Rc::clone(LazyCell::force(&backend))));
                 }
             });
-            if !begun {
+            if !is_spawned {
                 return Err(io::Error::other("a thread for heavy work ended"));
             }
         }
@@ -119,9 +119,9 @@ impl<B: 'static> HeavyPool<B> {
         self.run(owner, |_| async move { work() }).await
     }
 
-    /// Carries out a step of a response that is being sent. It waits for its turn among such steps, and is never refused: nobody
-    /// could be told. So the queue has no bound of its own. A response has one step at a time in it, besides the encoding of its
-    /// next item, and the memory budgets of lists, watches and pages of proxies bound the responses.
+    /// Carries out a step of a response that is being sent. It waits for its turn among such steps, and is never refused: the
+    /// response has already begun. So the queue has no bound of its own. A response has one step at a time in it, besides the
+    /// encoding of its next item, and the memory budgets of lists, watches and pages of proxies bound the responses.
     pub async fn step<T: Send + 'static>(
         &self,
         owner: &WorkOwner,
@@ -145,7 +145,7 @@ impl<B: 'static> HeavyPool<B> {
 pub struct OwnedPool<B> {
     /// The threads.
     pub pool: Arc<HeavyPool<B>>,
-    /// Whom the work is done for.
+    /// The request on whose behalf the work is done.
     pub owner: WorkOwner,
 }
 
@@ -172,19 +172,19 @@ where
     F: FnOnce(Rc<B>) -> W + Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    let (mut tell, result) = oneshot::channel();
+    let (mut sender, result) = oneshot::channel();
     let job: Job<B> = Box::new(move |backend| {
         async move {
             let outcome = {
-                let gone = pin!(tell.closed());
-                match select(pin!(work(backend)), gone).await {
+                let caller_gone = pin!(sender.closed());
+                match select(pin!(work(backend)), caller_gone).await {
                     Either::Left((outcome, _)) => Some(outcome),
                     Either::Right(_) => None,
                 }
             };
             if let Some(outcome) = outcome {
                 // The caller may have gone meanwhile.
-                let _ = tell.send(outcome);
+                let _ = sender.send(outcome);
             }
         }
         .boxed_local()
@@ -198,23 +198,23 @@ struct LaneBounds {
     /// The work that may wait.
     waiting: usize,
     /// The work of one user that may run at a time.
-    running_of_user: usize,
-    /// The work of one priority level that may run at a time: less than there are places, so that work of a level that waits for a
+    running_per_user: usize,
+    /// The work of one priority level that may run at a time: less than there are slots, so that a level whose work waits for a
     /// slow webhook leaves some to the others.
-    running_of_level: usize,
+    running_per_level: usize,
 }
 
 impl LaneBounds {
-    /// Steps are not refused. None of them waits once it has begun, so nobody can occupy the places with them: taking turns is
+    /// Steps are not refused. None of them waits once it has begun, so nobody can occupy the slots with them: taking turns is
     /// fair enough.
-    const OF_STEPS: LaneBounds =
-        LaneBounds { waiting: usize::MAX, running_of_user: usize::MAX, running_of_level: usize::MAX };
+    const FOR_STEPS: LaneBounds =
+        LaneBounds { waiting: usize::MAX, running_per_user: usize::MAX, running_per_level: usize::MAX };
 
-    /// Of a lane of requests with so many threads.
-    fn of_requests(threads: usize) -> LaneBounds {
-        let running_of_user = HEAVY_RUNNING_OF_ONE * threads;
-        let running_of_level = HEAVY_USERS_OF_LEVEL * running_of_user;
-        LaneBounds { waiting: HEAVY_WAITING, running_of_user, running_of_level }
+    /// The bounds of a lane of requests with this many threads.
+    fn for_requests(threads: usize) -> LaneBounds {
+        let running_per_user = HEAVY_RUNNING_PER_USER * threads;
+        let running_per_level = HEAVY_USERS_PER_LEVEL * running_per_user;
+        LaneBounds { waiting: HEAVY_WAITING, running_per_user, running_per_level }
     }
 }
 
@@ -233,7 +233,7 @@ struct LaneState<B> {
     queue: FairQueue<QueuedJob<B>>,
     /// The running work by user, and by priority level.
     running: HashMap<Arc<str>, usize>,
-    running_of_level: HashMap<Arc<str>, usize>,
+    running_per_level: HashMap<Arc<str>, usize>,
 }
 
 struct QueuedJob<B> {
@@ -249,7 +249,7 @@ impl<B> Lane<B> {
         let state = LaneState {
             queue: FairQueue::new(bounds.waiting),
             running: HashMap::new(),
-            running_of_level: HashMap::new(),
+            running_per_level: HashMap::new(),
         };
         Arc::new(Lane {
             state: Lock::new(state),
@@ -266,20 +266,20 @@ impl<B> Lane<B> {
         let ticket = Ticket { lane: self.clone(), number, is_displaced };
         let (since, is_displaced) = (self.clock.moment(), ticket.is_displaced.clone());
         let queued = QueuedJob { number, job, since, is_displaced };
-        // What is displaced or refused may be large: it is dropped after the lock is released.
-        let (admission, length) = {
+        // Displaced or refused work may be large: it is dropped after the lock is released.
+        let (outcome, length) = {
             let mut state = self.state.lock();
-            let admission = state.queue.push(&owner.level, &owner.user, queued);
-            (admission, state.queue.len())
+            let outcome = state.queue.push(&owner.level, &owner.user, queued);
+            (outcome, state.queue.len())
         };
         self.metrics.waiting(length);
-        match admission {
-            Admission::Queued => {}
-            Admission::Displaced(other) => {
+        match outcome {
+            PushOutcome::Queued => {}
+            PushOutcome::Displaced(other) => {
                 other.is_displaced.store(true, Ordering::Release);
                 self.metrics.refuse();
             }
-            Admission::Refused(_) => {
+            PushOutcome::Refused(_) => {
                 self.metrics.refuse();
                 return Err(HeavyError::Busy);
             }
@@ -291,7 +291,7 @@ impl<B> Lane<B> {
     /// Waits for the next job.
     async fn next(self: &Arc<Lane<B>>) -> (Job<B>, RunningJob<B>) {
         loop {
-            // Before the look: it hears of everything that arrives after it. All threads look, because one that waits here may be
+            // Registered before the check, so that no arrival is missed. All threads are woken, because one that waits here may be
             // busy with an earlier job.
             let arrived = self.arrived.notified();
             if let Some(next) = self.try_next() {
@@ -303,15 +303,15 @@ impl<B> Lane<B> {
 
     fn try_next(self: &Arc<Lane<B>>) -> Option<(Job<B>, RunningJob<B>)> {
         let mut state = self.state.lock();
-        let LaneState { queue, running, running_of_level } = &mut *state;
+        let LaneState { queue, running, running_per_level } = &mut *state;
         let count =
             |running: &HashMap<Arc<str>, usize>, name: &str| running.get(name).copied().unwrap_or_default();
         let (level, user, queued) = queue.pop(|level, user| {
-            count(running, user) < self.bounds.running_of_user
-                && count(running_of_level, level) < self.bounds.running_of_level
+            count(running, user) < self.bounds.running_per_user
+                && count(running_per_level, level) < self.bounds.running_per_level
         })?;
         *running.entry(user.clone()).or_default() += 1;
-        *running_of_level.entry(level.clone()).or_default() += 1;
+        *running_per_level.entry(level.clone()).or_default() += 1;
         let length = queue.len();
         drop(state);
         self.metrics.waiting(length);
@@ -320,7 +320,7 @@ impl<B> Lane<B> {
     }
 }
 
-/// The place of a caller in the queue. Work that nobody waits for any more leaves it.
+/// The position of a caller in the queue. Dropping it removes the work from the queue.
 struct Ticket<B> {
     lane: Arc<Lane<B>>,
     number: u64,
@@ -349,8 +349,8 @@ struct RunningJob<B> {
 impl<B> Drop for RunningJob<B> {
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
-        let LaneState { running, running_of_level, .. } = &mut *state;
-        for (running, name) in [(running, &self.user), (running_of_level, &self.level)] {
+        let LaneState { running, running_per_level, .. } = &mut *state;
+        for (running, name) in [(running, &self.user), (running_per_level, &self.level)] {
             if let Some(count) = running.get_mut(name) {
                 *count -= 1;
                 if *count == 0 {
@@ -365,15 +365,15 @@ impl<B> Drop for RunningJob<B> {
 }
 
 /// Takes jobs from a lane as long as the thread lives. Several are begun at a time, because they wait for stores in between.
-/// `backend` is that of the thread, which is made when it is first asked for.
+/// `backend` returns that of the thread, which is made on first use.
 async fn run_jobs<B: 'static>(lane: Arc<Lane<B>>, backend: impl Fn() -> Rc<B>) {
-    let places = Arc::new(Semaphore::new(HEAVY_RUNNING_PER_THREAD));
-    while let Ok(place) = places.clone().acquire_owned().await {
+    let slots = Arc::new(Semaphore::new(HEAVY_RUNNING_PER_THREAD));
+    while let Ok(slot) = slots.clone().acquire_owned().await {
         let (job, running) = lane.next().await;
         let work = job(backend());
         actix::spawn(async move {
             work.await;
-            drop((running, place));
+            drop((running, slot));
         });
         // The job has its first turn before this thread takes another, which an idle thread may take meanwhile.
         yield_now().await;
@@ -396,12 +396,12 @@ mod tests {
         let metrics = Metrics::new(Timestamp(0)).unwrap();
         let lane = |name, bounds| Lane::new(bounds, metrics.heavy.lane(name), Clock::system());
         let requests =
-            LaneBounds { waiting: WAITING, running_of_user: 1, running_of_level: HEAVY_USERS_OF_LEVEL };
+            LaneBounds { waiting: WAITING, running_per_user: 1, running_per_level: HEAVY_USERS_PER_LEVEL };
         HeavyPool {
             shared: lane("shared", requests),
             exempt: lane("exempt", requests),
-            shared_steps: lane("shared_steps", LaneBounds::OF_STEPS),
-            exempt_steps: lane("exempt_steps", LaneBounds::OF_STEPS),
+            shared_steps: lane("shared_steps", LaneBounds::FOR_STEPS),
+            exempt_steps: lane("exempt_steps", LaneBounds::FOR_STEPS),
             threads: 1,
         }
     }
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn users_take_turns_and_the_exempt_ones_have_a_thread_of_their_own() {
+    async fn heavy_pool_alternates_users_and_has_an_exempt_lane() {
         let pool = Rc::new(pool());
         let all = [("greedy", 1), ("greedy", 2), ("greedy", 3), ("modest", 4), ("exempt", 5)];
         let callers = all.map(|(user, number)| {
@@ -432,7 +432,7 @@ mod tests {
                 pool.run(&owner(user), note).await
             })
         });
-        // Everybody is in the queue before anything runs; the last of the greedy one had to give way.
+        // All work is queued before anything runs; the last of the greedy user was displaced.
         yield_now().await;
         let (shared, exempt) = (begin(&pool.shared), begin(&pool.exempt));
         let mut results = Vec::new();
@@ -444,31 +444,31 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_level_whose_work_waits_leaves_places_to_others() {
+    async fn heavy_pool_bounds_the_running_work_of_a_level() {
         let pool = Rc::new(pool());
         begin(&pool.shared);
-        for number in 0..HEAVY_USERS_OF_LEVEL {
+        for number in 0..HEAVY_USERS_PER_LEVEL {
             let pool = pool.clone();
             actix::spawn(
                 async move { pool.run(&owner(&format!("slow{number}")), |_| pending::<()>()).await },
             );
         }
-        let running = || pool.shared.state.lock().running_of_level.get("level").copied();
-        while running() != Some(HEAVY_USERS_OF_LEVEL) {
+        let running = || pool.shared.state.lock().running_per_level.get("level").copied();
+        while running() != Some(HEAVY_USERS_PER_LEVEL) {
             yield_now().await;
         }
         let (same, user) = (pool.clone(), owner("modest"));
-        let waits = actix::spawn(async move { same.compute(&user, || 1).await });
+        let waiter = actix::spawn(async move { same.compute(&user, || 1).await });
         while pool.shared.state.lock().queue.len() == 0 {
             yield_now().await;
         }
         assert_eq!(pool.compute(&owner_in("other", "modest"), || 7).await, Ok(7));
-        assert_eq!(pool.shared.state.lock().queue.len(), 1, "the same level has no place left");
-        waits.abort();
+        assert_eq!(pool.shared.state.lock().queue.len(), 1, "the same level has no slot left");
+        waiter.abort();
     }
 
     #[actix_rt::test]
-    async fn work_that_waits_holds_up_only_its_own_user() {
+    async fn pending_work_blocks_only_its_own_user() {
         let pool = Rc::new(pool());
         begin(&pool.shared);
         let other = pool.clone();
@@ -476,44 +476,44 @@ mod tests {
         yield_now().await;
         assert_eq!(pool.compute(&owner("modest"), || 7).await, Ok(7));
         assert_eq!(pool.shared.state.lock().running.len(), 1);
-        // A caller that goes away ends its work.
+        // Cancelling the caller ends its work.
         stuck.abort();
         assert!(stuck.await.is_err());
         assert_eq!(pool.compute(&owner("slow"), || 8).await, Ok(8));
     }
 
     #[actix_rt::test]
-    async fn work_that_nobody_waits_for_is_not_begun() {
+    async fn cancelled_work_is_removed_from_the_queue() {
         let pool = Rc::new(pool());
         let other = pool.clone();
-        let gone = actix::spawn(async move { other.compute(&owner("a"), || 1).await });
+        let caller = actix::spawn(async move { other.compute(&owner("a"), || 1).await });
         yield_now().await;
         assert_eq!(pool.shared.state.lock().queue.len(), 1);
-        gone.abort();
-        assert!(gone.await.is_err());
+        caller.abort();
+        assert!(caller.await.is_err());
         assert_eq!(pool.shared.state.lock().queue.len(), 0);
     }
 
-    /// Lets a request wait for ever, of a user and a level of its own.
-    fn wait_for_ever(pool: &Rc<HeavyPool<RefCell<Vec<u32>>>>, number: usize) {
+    /// Spawns a request that never completes, of a user and a level of its own.
+    fn spawn_pending_request(pool: &Rc<HeavyPool<RefCell<Vec<u32>>>>, number: usize) {
         let (pool, name) = (pool.clone(), format!("slow{number}"));
         actix::spawn(async move { pool.run(&owner_in(&name, &name), |_| pending::<()>()).await });
     }
 
     #[actix_rt::test]
-    async fn a_step_of_a_response_does_not_wait_for_requests_that_wait() {
+    async fn response_step_does_not_wait_for_pending_requests() {
         let pool = Rc::new(pool());
         begin(&pool.shared);
         begin(&pool.shared_steps);
         for number in 0..HEAVY_RUNNING_PER_THREAD {
-            wait_for_ever(&pool, number);
+            spawn_pending_request(&pool, number);
             while pool.shared.state.lock().running.len() <= number {
                 yield_now().await;
             }
         }
-        // No place is left, and then no room in the queue either.
+        // No slot is left, and then no room in the queue either.
         for number in 0..WAITING {
-            wait_for_ever(&pool, HEAVY_RUNNING_PER_THREAD + number);
+            spawn_pending_request(&pool, HEAVY_RUNNING_PER_THREAD + number);
         }
         while pool.shared.state.lock().queue.len() < WAITING {
             yield_now().await;
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn steps_of_responses_take_turns_and_are_never_refused() {
+    async fn response_steps_alternate_users_and_are_never_refused() {
         let pool = Rc::new(pool());
         let greedy = 4 * WAITING;
         let users = std::iter::repeat_n("greedy", greedy).chain(["modest"]);
@@ -550,11 +550,11 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_panic_ends_the_work_and_not_the_thread() {
+    async fn panic_fails_the_work_but_not_the_thread() {
         let pool = pool();
         begin(&pool.shared);
-        let failed = pool.compute(&owner("a"), || panic!("on purpose")).await;
-        assert_eq!(failed.map(|()| 0), Err(HeavyError::Failed));
+        let result = pool.compute(&owner("a"), || panic!("on purpose")).await;
+        assert_eq!(result.map(|()| 0), Err(HeavyError::Failed));
         assert_eq!(pool.compute(&owner("a"), || 1).await, Ok(1));
     }
 }

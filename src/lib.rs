@@ -1,6 +1,6 @@
 //! Pilothouse: a Kubernetes API server on actix actors.
 //!
-//! Embedders need [`Config`] and [`Server`], and [`Assembly`] to add control loops of their own. Suggested reading order:
+//! Embedders need [`Config`] and [`Server`], and [`Assembly`] to add controllers of their own. Suggested reading order:
 //!
 //! - [`server`] starts and stops a server from its [`config`]; `assembly` assembles the parts, one file per group of parts;
 //! - [`http`] turns sockets into requests and responses; `http::handler::app` follows one request from start to end;
@@ -9,9 +9,9 @@
 //! - [`api`] holds the rules of the API as pure functions: schemas, codecs, kinds (`api::kinds::table` lists them), patches,
 //!   server-side apply, CEL, custom resources;
 //! - `pilothouse_actors`, a crate of its own, holds the stores, the watches and the log;
-//! - [`controllers`] are the control loops; `definitions` follows CustomResourceDefinitions and serves what they define;
-//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `audit` records what
-//!   requests did and `audit_backends` writes it down; [`metrics`]; `limits` holds every bound that a client can reach.
+//! - [`controllers`] reconcile the cluster; `definitions` follows CustomResourceDefinitions and serves the custom resources;
+//! - `upstream` and `webhook` connect to other servers; [`pki`] makes certificates; `audit` makes audit
+//!   events of requests and `audit_backends` writes them; [`metrics`]; `limits` holds every bound that a client can reach.
 
 pub mod application;
 mod assembly;

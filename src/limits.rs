@@ -1,6 +1,6 @@
 //! The bounds that a client or another server can reach, with their reasons. `docs/queues.md` says what happens at each. Bounds
-//! of objects (lengths of names, numbers of entries) are beside their kinds, and the intervals of a control loop in the file of
-//! that loop. The actors crate has bounds of its own.
+//! of objects (lengths of names, numbers of entries) are beside their kinds, and the intervals of a controller in its file. The
+//! actors crate has bounds of its own.
 
 use std::time::Duration;
 
@@ -8,24 +8,25 @@ use std::time::Duration;
 pub const LISTEN_BACKLOG: i32 = 1_024;
 /// The default of `--max-connections`, for each worker, if so many files may be open.
 pub const CONNECTIONS_PER_WORKER: usize = 25_000;
-/// Refused connections that a worker has not closed yet. Beyond that it accepts no more, the kernel's queue fills, and clients wait.
+/// Refused connections that a worker has not closed yet. Beyond that it accepts no more, the kernel's queue fills, and clients
+/// wait.
 pub const CONNECTIONS_CLOSING: usize = 1_024;
-/// One connection in so many is reserved: the last of them for clients on this host, those before for users who are exempt.
+/// One in this many connections is reserved: half of the reserve for clients on this host, the other half for exempt users.
 pub const CONNECTIONS_RESERVED: usize = 16;
 /// The most connections that are reserved.
-pub const CONNECTIONS_RESERVED_MOST: usize = 1_024;
+pub const MAX_CONNECTIONS_RESERVED: usize = 1_024;
 /// Memory of an open connection after its first response, most of it TLS. Measured: docs/numbers.md.
 pub const CONNECTION_BYTES: usize = 24 << 10;
 /// The part of a memory limit that connections may have.
 pub const CONNECTIONS_MEMORY_PART: usize = 4;
-/// The part of that which connections have whatever else takes the memory.
-pub const CONNECTIONS_ASSURED_PART: usize = 16;
+/// The part of that which connections may use even if the memory is exhausted.
+pub const CONNECTIONS_GUARANTEED_PART: usize = 16;
 /// Connections in their TLS handshake, loopback ones aside; half of them may come from one source address.
 pub const HANDSHAKES: usize = 4_096;
 /// How long a handshake is not disturbed when there are too many; a slower one makes room. Longer than a server takes that has
-/// [`HANDSHAKES`] to do, so that clients that all come back at once do not chase each other away.
+/// [`HANDSHAKES`] to do, so that clients that all reconnect at once do not evict each other.
 pub const HANDSHAKE_UNDISTURBED: Duration = Duration::from_secs(3);
-/// Connections that are looked at, when there are too many, to find one that is idle.
+/// Connections that are examined, when there are too many, to find an idle one.
 pub const CONNECTIONS_EXAMINED: usize = 32;
 /// How long a client may take for the TLS handshake and for the HTTP/2 preface; then the connection is closed.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,70 +40,71 @@ pub const FLAG_BYTES: usize = 64;
 /// must not block the others.
 pub const TURN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The history when compaction is disabled.
-pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
+pub const UNLIMITED_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest wait for a seat, if a quarter of the request's timeout is not shorter; the reference's value.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Queues of a priority level up to which also those are shown that are empty, to whoever asks what is in them.
-pub const EMPTY_QUEUES_TOLD: u32 = 1_024;
-/// Characters of what a client chose (paths, names) in a table of the requests that are in the priority levels.
-pub const VISIT_CHARS: usize = 256;
+pub const MAX_QUEUE_WAIT: Duration = Duration::from_secs(60);
+/// Priority levels with more queues than this omit the empty ones in debug dumps.
+pub const DUMPED_EMPTY_QUEUES: u32 = 1_024;
+/// Characters of client-chosen text (paths, names) in debug dumps of the requests in priority levels.
+pub const DUMP_TEXT_CHARS: usize = 256;
 /// Bytes that all lists in flight may hold together before they are sent.
 pub const LIST_BYTES: usize = 256 << 20;
 /// Bytes that the bodies of all requests in flight may take while they are processed, without a memory limit.
 pub const REQUEST_BODIES_BYTES: usize = 2 << 30;
 /// Bytes that definitions may take while they are compiled, without a memory limit.
 pub const DEFINITIONS_BYTES: usize = 2 << 30;
-/// Bytes from which what a body takes counts against the share of its user.
+/// Bytes of memory for a body from which it counts against the share of its user.
 pub const LARGE_BODY_BYTES: usize = 1 << 20;
-/// How many times its text a definition takes while it is validated and compiled, and afterwards until the process is measured again.
+/// How many times its text a definition takes while it is validated and compiled, and afterwards until the process is measured
+/// again.
 pub const DEFINITION_GROWTH: usize = 48;
 /// Bytes up to which a body counts only once it is processed.
 pub const SMALL_BODY_BYTES: usize = 4 << 10;
 /// Bytes that a body is given at first; more as it arrives.
 pub const BODY_STEP_BYTES: usize = 64 << 10;
 /// The least memory limit: the server itself, and some requests at a time.
-pub const LEAST_MEMORY_LIMIT: usize = 64 << 20;
-/// The part of a control group's memory that the server uses by itself; the rest is for what it does not count.
+pub const MIN_MEMORY_LIMIT: usize = 64 << 20;
+/// The percentage of a control group's memory that becomes the memory limit; the rest is for memory that is not counted.
 pub const CGROUP_PART_PERCENT: usize = 90;
 /// How often a server with a memory limit is measured.
-pub const MEMORY_OBSERVED_EVERY: Duration = Duration::from_millis(20);
+pub const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Warning headers of one response; further warnings are dropped.
 pub const WARNING_HEADERS: usize = 64;
 /// Characters of all warnings of one response before they are cut; the reference's value.
 pub const WARNING_CHARS: usize = 4_096;
 /// Characters of a cut warning; the reference's value.
-pub const CUT_WARNING_CHARS: usize = 256;
+pub const TRUNCATED_WARNING_CHARS: usize = 256;
 /// How long a connection may be silent before the kernel probes it. Not HTTP/2 pings, which only tell whether the client reads
 /// right now: a client that is stopped in a debugger, or processes slowly, is alive.
 pub const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 /// The interval of further probes.
-pub const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of unanswered probes after which the peer is gone.
-pub const KEEPALIVE_QUESTIONS: u32 = 3;
+pub const KEEPALIVE_PROBES: u32 = 3;
 /// How long a connection without requests stays open; the reference's value.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How often an HTTP/2 connection is checked for streams.
-pub const IDLE_CHECKED_EVERY: Duration = Duration::from_secs(30);
+pub const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Bytes that an HTTP/1.1 client may send during a watch; more ends the connection.
-pub const OVERHEARD_BYTES: usize = 16 << 10;
+pub const INPUT_DURING_WATCH_BYTES: usize = 16 << 10;
 /// How long a response may wait for a client that does not read; then the connection is closed.
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 /// How long a closing TLS connection may take; then it is dropped.
 pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the server looks for stored objects that cannot be read.
-pub const UNREADABLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
-/// How often health checks probe the storage; between two probes they answer the last outcome.
+/// How often the server checks for stored objects that cannot be read.
+pub const UNREADABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often health checks probe the storage; between two probes they report the last result.
 pub const STORAGE_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// Objects that cannot be read which a health check names.
-pub const UNREADABLE_GUARDS_NAMED: usize = 100;
+pub const UNREADABLE_GUARDS_LISTED: usize = 100;
 /// How long the acceptor may take to notice that it is paused; then the listening socket is closed.
 pub const ACCEPTOR_PAUSE: Duration = Duration::from_millis(50);
 /// How long a draining connection without requests may linger before it is closed; up to twice as long over HTTP/2.
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
-/// How long a server that has failed still sends answers.
-pub const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a server that has failed still sends responses.
+pub const LAST_RESPONSES_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long a stop without grace waits for watches to end.
-pub const HURRIED_STOP: Duration = Duration::from_secs(2);
+pub const FORCED_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last batch to be durable; then the process ends without it.
 pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -114,12 +116,12 @@ pub const LOG_BYTES_WAITING: usize = 1 << 20;
 pub const LOG_ERRORS_WAITING: usize = 256;
 /// Bytes of one log line; the rest is cut.
 pub const LOG_LINE_BYTES: usize = 64 << 10;
-/// Lines of one place in the code that are written at once, at the levels that are on by default. Clients can cause many of them; the
-/// longest list that a start writes is shorter.
-pub const LOG_LINES_AT_ONCE: u32 = 100;
-/// How often such a place may write one more, and how often the log says what was left out.
-pub const LOG_LINE_EVERY: Duration = Duration::from_secs(1);
-/// How long the end of the process waits for the last log lines, and for the line that says why it ends.
+/// Log lines of one call site in a burst, at the levels that are on by default. Clients can cause many of them; the longest list
+/// that a start writes is shorter.
+pub const LOG_LINE_BURST: u32 = 100;
+/// The interval after which a call site may write one more line, and at which suppressed lines are reported.
+pub const LOG_LINE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the end of the process waits for the last log lines, and for the line with its reason.
 pub const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Threads that may serve connections; the bound of actix-server.
@@ -137,7 +139,7 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of one response that may be buffered between its body and the socket.
 pub const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// A smaller response frame is sent only if it is the last, or if the window stays small for a while.
-pub const SMALLEST_FRAME_BYTES: usize = 1 << 10;
+pub const MIN_FRAME_BYTES: usize = 1 << 10;
 /// How long to wait for a larger window.
 pub const SMALL_FRAME_WAIT: Duration = Duration::from_millis(20);
 /// Streams that a client may open and reset before they are accepted; beyond that the connection ends. As many as may be open, so
@@ -155,21 +157,21 @@ pub const UPSTREAM_CONNECTIONS: usize = 4_096;
 /// Open connections to extension API servers.
 pub const EXTENSION_CONNECTIONS: usize = 4_096;
 /// Connections of either kind on behalf of one user.
-pub const CONNECTIONS_OF_ONE: usize = 1_024;
+pub const CONNECTIONS_PER_USER: usize = 1_024;
 /// Idle connections per destination; the reference's value.
-pub const CONNECTIONS_KEPT_EACH: usize = 25;
+pub const IDLE_CONNECTIONS_PER_DESTINATION: usize = 25;
 /// Idle connections to all destinations; beyond that the longest idle one is closed.
-pub const CONNECTIONS_KEPT: usize = 1_024;
+pub const IDLE_CONNECTIONS: usize = 1_024;
 /// How long an idle connection is kept. Well below the 90 s after which many servers close one: a request that meets the end of
 /// its connection cannot always be repeated.
-pub const CONNECTION_KEPT: Duration = Duration::from_secs(60);
+pub const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may take to become reusable after a response; a slower one is closed.
-pub const CONNECTION_SETTLES: Duration = Duration::from_secs(1);
+pub const CONNECTION_SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Addresses of one host that are tried.
 pub const UPSTREAM_ADDRESSES: usize = 8;
 /// How long a connection to one address of a host may take before the next address is tried beside it; the reference's value for
 /// the other address family.
-pub const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(300);
+pub const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(300);
 /// The read buffer of an outgoing connection; the head of a response must fit.
 pub const UPSTREAM_BUFFER_BYTES: usize = 64 << 10;
 /// Headers of one response of another server.
@@ -201,12 +203,12 @@ pub const PINGS_WAITING: usize = 16;
 /// Bytes of a SPDY control frame.
 pub const SPDY_CONTROL_BYTES: usize = 64 << 10;
 /// Bytes of a command's final Status.
-pub const LAST_WORD_BYTES: usize = 64 << 10;
+pub const COMMAND_STATUS_BYTES: usize = 64 << 10;
 /// How long a kubelet may take to open the streams of a command; the reference's value.
 pub const STREAMS_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Extension API servers whose TLS contexts are cached; beyond that the cache is cleared.
-pub const EXTENSIONS_REMEMBERED: usize = 256;
+pub const EXTENSION_TLS_CONTEXTS: usize = 256;
 /// How long an extension API server may take to answer discovery, including the connection; the reference's value.
 pub const EXTENSION_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to list its OpenAPI documents; the reference's value.
@@ -222,33 +224,33 @@ pub const EXTENSION_DOCUMENT_BYTES: usize = 4 << 20;
 /// Bytes of all documents of extension API servers; beyond that documents are dropped.
 pub const EXTENSION_DOCUMENTS_BYTES: usize = 32 << 20;
 /// How often extension API servers are probed; the reference's value.
-pub const EXTENSION_PROBED_EVERY: Duration = Duration::from_secs(30);
+pub const EXTENSION_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// How often their discovery is fetched; the reference's value.
-pub const EXTENSION_READ_EVERY: Duration = Duration::from_secs(60);
+pub const EXTENSION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 /// Requests of one probe: of several endpoints one may be down. The reference's value.
 pub const EXTENSION_PROBES: usize = 5;
 /// APIServices that have metrics of their own; further ones share one label.
-pub const EXTENSIONS_COUNTED: usize = 1_024;
+pub const EXTENSION_LABELS: usize = 1_024;
 
 /// The lifetime of a CA made here.
-pub const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
+pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The lifetime of a certificate made here.
-pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(365 * 86_400);
+pub const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 /// A certificate with a shorter remaining lifetime is renewed at start.
 pub const CERTIFICATE_MARGIN: Duration = Duration::from_secs(90 * 86_400);
 /// How far certificates are backdated, so that clients with a slow clock accept them.
 pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
 /// How often key and certificate files are checked for changes.
-pub const PKI_LOOK_EVERY: Duration = Duration::from_secs(2);
+pub const PKI_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// How often they are reloaded even if unchanged: a certificate made here may be about to expire.
-pub const PKI_RENEW_EVERY: Duration = Duration::from_secs(12 * 3_600);
+pub const PKI_RENEW_INTERVAL: Duration = Duration::from_secs(12 * 3_600);
 /// Bytes that are read of a key, certificate or bundle file.
 pub const PKI_FILE_BYTES: u64 = 4 << 20;
 
 /// How long a health check waits for a connection, a read or a write.
 pub const HEALTHCHECK_STEP: Duration = Duration::from_secs(4);
 /// Bytes of a health check's response that are read. A failing server lists its checks in far less.
-pub const HEALTHCHECK_ANSWER_BYTES: u64 = 64 << 10;
+pub const HEALTHCHECK_RESPONSE_BYTES: u64 = 64 << 10;
 
 /// Bytes of one object or line that `convert` reads: far more than a request may have, because lists are converted, too.
 pub const CONVERT_BYTES: usize = 32 << 20;
@@ -260,21 +262,21 @@ pub const TOKEN_BYTES: usize = 16 << 10;
 /// Service account tokens whose signature is cached. A full cache is cleared.
 pub const TOKENS_REMEMBERED: usize = 4_096;
 /// Idle OpenSSL contexts per key: so many signatures can be verified at once without making new ones.
-pub const CHECKS_KEPT: usize = 16;
+pub const SIGNATURE_CONTEXTS: usize = 16;
 /// The smallest RSA key in a JWK; Go accepts no smaller ones.
-pub const RSA_LEAST_BITS: u32 = 1_024;
+pub const MIN_RSA_BITS: u32 = 1_024;
 /// The largest RSA key in a JWK: OpenSSL verifies nothing with larger ones.
-pub const RSA_MOST_BITS: u32 = 16_384;
+pub const MAX_RSA_BITS: u32 = 16_384;
 /// How long a verifier waits for a store before it refuses a token.
 pub const TOKEN_LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent lookups of verifiers. Their requests have no seat yet.
 pub const TOKEN_LOOKUPS: usize = 256;
 /// The longest lifetime that can be requested for a service account token; the reference's value.
-pub const TOKEN_LIFE: Duration = Duration::from_secs(1 << 32);
+pub const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(1 << 32);
 /// The lifetime of the default tokens of pods. Issuers recognize them by this odd number; the reference's value.
-pub const POD_TOKEN_LIFE: Duration = Duration::from_secs(3_607);
+pub const POD_TOKEN_LIFETIME: Duration = Duration::from_secs(3_607);
 /// The lifetime of default pod tokens if it is extended; the reference's value.
-pub const TOKEN_EXTENDED_LIFE: Duration = Duration::from_secs(365 * 86_400);
+pub const EXTENDED_TOKEN_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 /// The tolerated clock difference for tokens; the reference's value.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
 /// Cached results of client certificates: so many valid chains, and so many refused ones. A full table is cleared.
@@ -303,10 +305,10 @@ pub const OIDC_LAST_PAUSE: Duration = Duration::from_secs(10);
 /// How often unknown tokens can cause a fetch in a burst.
 pub const OIDC_REFETCHES: u32 = 3;
 /// How often they can in the long run.
-pub const OIDC_REFETCH_EVERY: Duration = Duration::from_secs(10);
+pub const OIDC_REFETCH_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a token waits for keys to be fetched.
 pub const OIDC_WAIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Tokens that wait for keys; further ones are refused.
+/// Tokens that may wait for keys; further ones are refused.
 pub const OIDC_WAITING: usize = 256;
 /// Bytes of a kubeconfig, and of each file that it names.
 pub const KUBECONFIG_BYTES: u64 = 1 << 20;
@@ -315,13 +317,13 @@ pub const EXEC_PLUGIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// Bytes of a credential plug-in's output.
 pub const EXEC_OUTPUT_BYTES: u64 = 1 << 20;
 /// Bytes of a proxy's response to CONNECT.
-pub const PROXY_ANSWER_BYTES: usize = 16 << 10;
+pub const PROXY_RESPONSE_BYTES: usize = 16 << 10;
 /// Bytes of a webhook's response; more is a mistake or an attack.
-pub const WEBHOOK_ANSWER_BYTES: usize = 1 << 20;
+pub const WEBHOOK_RESPONSE_BYTES: usize = 1 << 20;
 /// How long one webhook call may take, including the connection; the reference's value.
 pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Concurrent calls to one webhook of the operator; further ones wait.
-pub const WEBHOOK_QUESTIONS: usize = 256;
+pub const WEBHOOK_CALLS: usize = 256;
 /// Bytes of the authorization configuration file.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
 /// Characters of the logged reason.
@@ -333,56 +335,56 @@ pub const JWT_AUTHENTICATORS: usize = 64;
 /// How long a changed file waits for the keys of its providers; the reference's value.
 pub const JWT_RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often these files are checked for changes.
-pub const AUTHORIZATION_LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const CONFIG_FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often they are read regardless of their modification time; the reference's value.
-pub const AUTHORIZATION_READ_EVERY: Duration = Duration::from_secs(60);
+pub const CONFIG_FILE_READ_INTERVAL: Duration = Duration::from_secs(60);
 /// Match conditions of one authorization webhook; the reference's value.
 pub const MATCH_CONDITIONS: usize = 64;
 /// Cached answers of a webhook; beyond that the older half is dropped.
-pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
+pub const WEBHOOK_CACHE_ENTRIES: usize = 8_192;
 /// Bytes of client-chosen input in a cached question; the reference's value.
 pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
-/// Writes that one control loop, or one deletion of a collection, has under way: enough to share syncs of the disk, few enough that the writes of clients
-/// never wait behind many.
+/// Concurrent writes of one controller, or of one deletion of a collection: enough to share disk syncs, few enough that the
+/// writes of clients never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;
 /// Reports about used legacy tokens that wait to be written.
 pub const TOKEN_USES_WAITING: usize = 256;
-/// Events of one type in one message to the control loops.
+/// Events of one type in one message to the controllers.
 pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
-/// Messages that may wait for the informer; each loop sends one when it starts.
+/// Messages that may wait for the informer; each controller sends one when it starts.
 pub const INFORMER_MAILBOX: usize = 64;
-/// Messages that may wait for the actor that follows definitions: one notification waits at a time.
+/// Messages that may wait for the actor of CustomResourceDefinitions: one notification waits at a time.
 pub const DEFINITIONS_MAILBOX: usize = 16;
 /// Concurrent deletions of objects of terminating definitions.
-pub const DELETIONS_AT_ONCE: usize = 64;
+pub const DEFINITION_DELETIONS_IN_FLIGHT: usize = 64;
 /// Concurrent status writes of definitions.
-pub const DEFINITIONS_WRITTEN_AT_ONCE: usize = 64;
-/// Changes of definitions that are followed one by one; after more, all definitions are read.
+pub const DEFINITION_WRITES_IN_FLIGHT: usize = 64;
+/// Changes of definitions that are read one by one; after more, all definitions are read.
 pub const DEFINITIONS_PER_READ: usize = 4096;
 /// Webhooks whose TLS contexts a worker caches; beyond that the cache is cleared. The reference's value.
 pub const HOOK_PEERS: usize = 200;
 /// Bytes of an admission webhook's response: a patch that inserts a whole object, in base64, fits.
-pub const HOOK_ANSWER_BYTES: usize = 8 << 20;
+pub const HOOK_RESPONSE_BYTES: usize = 8 << 20;
 /// Concurrent admission webhook calls of one worker; further ones wait, up to the call's timeout.
-pub const HOOK_QUESTIONS: usize = 1_024;
+pub const HOOK_CALLS: usize = 1_024;
 /// Audit annotations of one request.
-pub const REQUEST_NOTES: usize = 64;
+pub const REQUEST_ANNOTATIONS: usize = 64;
 /// Bytes of one audit annotation of a policy; the reference's value.
-pub const POLICY_NOTE_BYTES: usize = 10 << 10;
+pub const POLICY_ANNOTATION_BYTES: usize = 10 << 10;
 /// How often a policy is evaluated again for authorization checks. Their CEL cost ends it much earlier.
-pub const POLICY_QUESTIONS: usize = 256;
+pub const POLICY_AUTHORIZER_ROUNDS: usize = 256;
 /// The timeout of a conversion webhook; the reference's value.
 pub const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Objects in one call of a conversion webhook.
 pub const CONVERSION_OBJECTS: usize = 256;
 /// Objects of a list that are converted, or found converted, before other requests of the worker get their turn.
 pub const CONVERSIONS_PER_TURN: usize = 64;
-/// Bytes of stored objects after which the next call begins: the response must fit into [`HOOK_ANSWER_BYTES`].
+/// Bytes of stored objects after which the next call begins: the response must fit into [`HOOK_RESPONSE_BYTES`].
 pub const CONVERSION_BYTES: usize = 2 << 20;
 /// How often field ownership is computed again because another version had to be converted.
 pub const CONVERSION_ROUNDS: usize = 64;
 /// Concurrent conversion webhook calls of one worker; further ones wait.
-pub const CONVERSION_QUESTIONS: usize = 256;
+pub const CONVERSION_CALLS: usize = 256;
 /// Bytes of the audit policy file.
 pub const AUDIT_POLICY_BYTES: usize = 1 << 20;
 /// Audit events that may wait for one backend, whatever the flags say.
@@ -390,19 +392,19 @@ pub const AUDIT_EVENTS_WAITING: usize = 1 << 20;
 /// Bytes of all waiting audit events without their bodies; beyond that events are dropped.
 pub const AUDIT_HEADS_BYTES: usize = 32 << 20;
 /// Last events of requests that may wait after their client has gone; further ones are cancelled with it.
-pub const AUDIT_UNATTENDED: usize = 1_024;
+pub const AUDIT_DETACHED_EVENTS: usize = 1_024;
 /// Bytes of the bodies of waiting and unfinished audit events; beyond that events lose their bodies.
 pub const AUDIT_BODIES_BYTES: usize = 32 << 20;
 /// Bytes of one recorded body; a larger one is left out.
 pub const AUDIT_BODY_BYTES: usize = 16 << 20;
 /// Events that are written to the log at once in blocking mode.
-pub const AUDIT_LINES_AT_ONCE: usize = 256;
+pub const AUDIT_LINES_PER_WRITE: usize = 256;
 /// Bytes of events after which the next batch begins.
 pub const AUDIT_BATCH_BYTES: usize = 10 << 20;
 /// Batches in flight to the audit webhook; the rest waits.
-pub const AUDIT_BATCHES_SENT: usize = 16;
+pub const AUDIT_BATCHES_IN_FLIGHT: usize = 16;
 /// How long a stopping server waits for its last audit events.
-pub const AUDIT_CLOSING: Duration = Duration::from_secs(5);
+pub const AUDIT_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The default size of an audit log file; the reference's value.
 pub const AUDIT_LOG_BYTES: u64 = 100 << 20;
 /// Bytes of the user agent in an audit event; the reference's value.
@@ -415,28 +417,28 @@ pub const EVICTION_ATTEMPTS: usize = 20;
 /// Attempts of a write after conflicts. One of the contenders always succeeds, so this is also how many may contend before one is
 /// refused.
 pub const WRITE_ATTEMPTS: usize = 64;
-/// How often a followed type is read again before the reader gets an error.
-pub const READ_ANEW_ATTEMPTS: usize = 3;
+/// How often a type is read again by a live index before the reader gets an error.
+pub const INDEX_READ_ATTEMPTS: usize = 3;
 /// Attempts of a webhook call.
-pub const QUESTION_ATTEMPTS: u32 = 5;
+pub const WEBHOOK_ATTEMPTS: u32 = 5;
 /// How often a generated name is drawn again when it is taken.
 pub const GENERATED_NAME_ATTEMPTS: usize = 8;
 /// Attempts to release a cluster IP after conflicts.
 pub const RELEASE_ATTEMPTS: usize = 4;
-/// How often the default service account of a namespace is looked for: a loop creates it soon after the namespace.
+/// How often the default service account of a namespace is looked for: a controller creates it soon after the namespace.
 pub const DEFAULT_ACCOUNT_ATTEMPTS: usize = 10;
 /// Bytes of cached OpenAPI documents; the oldest are dropped.
-pub const OPENAPI_KEPT_BYTES: usize = 4 << 20;
-/// Bytes that the largest OpenAPI document of built-in kinds takes while it is written, in the form that takes the most.
+pub const OPENAPI_CACHE_BYTES: usize = 4 << 20;
+/// Bytes for generating the largest OpenAPI document of built-in kinds, in the most expensive format.
 pub const OPENAPI_BUILTIN_BYTES: usize = 12 << 20;
-/// How many times its length the schema of another kind takes in a document that is written.
+/// How many times its length a custom schema takes while a document is generated.
 pub const OPENAPI_GROWTH: usize = 8;
 /// Bytes of a list that are encoded at a time: enough to fill the network, few enough that thousands of lists in flight hold
 /// little.
 pub const LIST_CHUNK_BYTES: usize = 64 << 10;
-/// Bytes of the objects of a Protobuf list whose messages are kept until they are sent, because the length of all of them comes first.
-/// A larger list is encoded twice: once for its length, and again as the client reads it.
-pub const PROTOBUF_LIST_KEPT: usize = 32 << 20;
+/// Bytes of the objects of a Protobuf list whose messages are kept until they are sent, because the length of all of them comes
+/// first. A larger list is encoded twice: once for its length, and again as the client reads it.
+pub const PROTOBUF_LIST_BUFFER_BYTES: usize = 32 << 20;
 /// How many times its JSON an object may take in memory while it is turned into YAML.
 pub const YAML_GROWTH: usize = 8;
 /// Bytes of objects that are turned into rows or another encoding before other requests of the worker have their turn.
@@ -449,17 +451,17 @@ pub const CONNECTION_TURN_BYTES: usize = 64 << 10;
 /// The maximum size of a TLS record.
 pub const TLS_RECORD_BYTES: usize = 16 << 10;
 /// The longest rest between counts of a quota, so that released usage becomes available again.
-pub const QUOTA_REST: Duration = Duration::from_secs(60);
+pub const MAX_QUOTA_REST: Duration = Duration::from_secs(60);
 /// Tolerations that are compared with each other. Longer lists are only concatenated, which is equivalent: comparing takes
 /// quadratic time, and clients choose the length.
 pub const TOLERATIONS_COMPARED: usize = 1_000;
 /// Values that one LimitRange may set in a pod. Two small bodies could otherwise make a far too large one together.
-pub const LIMITS_FILLED_IN: usize = 100_000;
-/// Pods that are checked when a namespace raises its security standard; the reference's value.
-pub const PODS_WARNED_ABOUT: usize = 3_000;
+pub const LIMIT_DEFAULTS_PER_POD: usize = 100_000;
+/// Pods that are checked when a namespace raises its Pod Security level; the reference's value.
+pub const POD_WARNINGS_CHECKED: usize = 3_000;
 /// How long that may take; the reference's value.
-pub const PODS_WARNED_ABOUT_WITHIN: Duration = Duration::from_secs(1);
-/// Bytes of a continue token: longer than any encoded key. A larger one was not made here.
+pub const POD_WARNINGS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a continue token: longer than any encoded key. A larger one was not issued by this server.
 pub const CONTINUE_TOKEN_BYTES: usize = 4 << 10;
 /// Bytes of a client's audit ID; a longer one is replaced.
 pub const AUDIT_ID_BYTES: usize = 128;
@@ -470,19 +472,19 @@ pub const HEAVY_BYTES: usize = 32 << 10;
 /// heavy work.
 pub const HEAVY_CEL_COST: u64 = 50_000;
 /// How long a user's writes of a resource are carried out on a thread for heavy work at once, after one of them cost more CEL.
-pub const COSTLY_CALLS_REMEMBERED: Duration = Duration::from_secs(10);
-/// Pairs of a user and a resource that are remembered so.
+pub const COSTLY_CALL_MEMORY: Duration = Duration::from_secs(10);
+/// Pairs of a user and a resource for which that is remembered.
 pub const COSTLY_CALLS: usize = 1_024;
-/// Heavy requests that wait for a thread, of one lane. More than seats of priority and fairness that usually execute at once.
+/// Heavy requests that wait for a thread, per lane. More than the seats of API Priority and Fairness by default.
 pub const HEAVY_WAITING: usize = 512;
 /// Heavy requests that one thread has begun: all but one of them wait for a store or a webhook. Each may hold a hundred megabytes,
 /// because a decoded object takes far more memory than its text.
 pub const HEAVY_RUNNING_PER_THREAD: usize = 8;
-/// Users of one priority level whose share of heavy requests may run at a time: fewer than there are places for.
-pub const HEAVY_USERS_OF_LEVEL: usize = 3;
+/// Users of one priority level whose share of heavy requests may run at a time: fewer than there are slots for.
+pub const HEAVY_USERS_PER_LEVEL: usize = 3;
 /// Heavy requests of one user that may run at a time, for each thread of the lane.
-pub const HEAVY_RUNNING_OF_ONE: usize = 2;
-/// A page of metrics of more bytes is written on a thread for heavy work.
-pub const METRICS_ASIDE_BYTES: usize = 512 << 10;
+pub const HEAVY_RUNNING_PER_USER: usize = 2;
+/// Larger metrics pages are encoded on a thread for heavy work.
+pub const HEAVY_METRICS_BYTES: usize = 512 << 10;
 /// Larger objects are indented, or turned into YAML, as the client reads them; YAML on another thread.
-pub const LAID_OUT_ASIDE_BYTES: usize = 64 << 10;
+pub const STREAMED_OBJECT_BYTES: usize = 64 << 10;

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     // Before anything else: memory that is in a huge page by then stays there. (.cargo/config.toml tells the allocator even
     // earlier.)
     let huge_pages = refuse_huge_pages();
-    if let Some(code) = pilothouse::commands::run_if_asked(std::env::args_os()) {
+    if let Some(code) = pilothouse::commands::run_if_selected(std::env::args_os()) {
         return code;
     }
     let config = match Config::parse(std::env::args_os()) {
@@ -28,16 +28,16 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
     };
-    give_memory_back(&config);
+    reexec_with_purge_delay(&config);
     match run(config, huge_pages) {
         Ok(Exit::Stopped) => ExitCode::SUCCESS,
-        Ok(Exit::Failed(why)) => fail(&why),
+        Ok(Exit::Failed(reason)) => fail(&reason),
         Err(error) => fail(&error.to_string()),
     }
 }
 
-fn fail(why: &str) -> ExitCode {
-    telemetry::report_fatal(why);
+fn fail(reason: &str) -> ExitCode {
+    telemetry::report_fatal(reason);
     ExitCode::FAILURE
 }
 
@@ -59,7 +59,7 @@ fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std:
 async fn serve(config: Config) -> Result<Exit, Box<dyn std::error::Error>> {
     // Before the start, so that a signal during the start is not lost.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut signalled = async || {
+    let mut wait_for_signal = async || {
         tokio::select! {
             _ = term.recv() => {}
             _ = int.recv() => {}
@@ -67,28 +67,28 @@ async fn serve(config: Config) -> Result<Exit, Box<dyn std::error::Error>> {
     };
     let mut server = tokio::select! {
         started = Server::start_async(config) => started?,
-        () = signalled() => {
+        () = wait_for_signal() => {
             tracing::info!("stopped by a signal before it was ready");
             return Ok(Exit::Stopped);
         }
     };
-    if let Err(error) = greet(&server) {
-        tracing::warn!(%error, "the command to paste cannot be printed");
+    if let Err(error) = print_kubectl_command(&server) {
+        tracing::warn!(%error, "the kubectl command cannot be printed");
     }
     tokio::select! {
         exit = server.exited() => return Ok(exit),
-        () = signalled() => server.stopper().stop(),
+        () = wait_for_signal() => server.stopper().stop(),
     }
     tokio::select! {
         exit = server.exited() => return Ok(exit),
-        () = signalled() => {}
+        () = wait_for_signal() => {}
     }
     server.abandon();
     Err("stopped at once by a second signal".into())
 }
 
 /// Prints the only line on stdout: a kubectl command to paste.
-fn greet(server: &Handle) -> std::io::Result<()> {
+fn print_kubectl_command(server: &Handle) -> std::io::Result<()> {
     let Some(path) = server.kubeconfig_path() else { return Ok(()) };
     let path = std::path::absolute(path)?;
     let mut stdout = std::io::stdout();
@@ -104,10 +104,10 @@ fn refuse_huge_pages() -> nix::Result<()> {
     Ok(())
 }
 
-/// The allocator keeps memory that was freed for as long as it likes. A server with a memory limit would take that for memory in use,
-/// and refuse requests long after those that needed it. The allocator reads its settings before the first line of main, so the program
-/// replaces itself once, with the setting that gives freed memory back soon. An operator's own setting stays.
-fn give_memory_back(config: &Config) {
+/// The allocator keeps freed memory for a while. A server with a memory limit would count that as memory in use, and refuse
+/// requests long after those that needed it. The allocator reads its settings before the first line of main, so the program
+/// re-executes itself once, with the setting that returns freed memory soon. An operator's own setting stays.
+fn reexec_with_purge_delay(config: &Config) {
     use std::os::unix::process::CommandExt as _;
     const SETTING: &str = "MIMALLOC_PURGE_DELAY";
     // The usual setting is a second. 0, which is at once, gave back more, but writes were slower in the one run that was measured.
@@ -120,16 +120,16 @@ fn give_memory_back(config: &Config) {
     }
     let mut arguments = std::env::args_os();
     let (Ok(program), Some(name)) = (std::env::current_exe(), arguments.next()) else { return };
-    // Answers only if it failed: then the server goes on with the usual setting.
+    // Returns only if it failed: then the server goes on with the default setting.
     let _ = std::process::Command::new(program).arg0(name).args(arguments).env(SETTING, MILLISECONDS).exec();
 }
 
 /// Every connection is an open file, and the usual soft limit is far below what this server can serve.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+    let result = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
+    if let Err(error) = result {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }
 }

@@ -1,6 +1,6 @@
-//! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
-//! server use. Labels name resources, webhooks and policies that exist or existed since the start, never what a client wrote into
-//! a request. As in the reference server, most series of what was deleted stay until the next start.
+//! The metrics of the server. Names and labels are those of the reference, for its dashboards and alerts. Labels name resources,
+//! webhooks and policies that exist or existed since the start, never text from a request. As in the reference, most series of
+//! deleted objects stay until the next start.
 
 pub mod admission_webhooks;
 pub mod aggregation;
@@ -56,16 +56,16 @@ use self::service_account_tokens::Tokens;
 use self::slis::Slis;
 use self::watches::{OpenWatch, WatchMetrics};
 
-/// The bounds of the classes of duration, in seconds; the reference server's.
+/// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
     20.0, 30.0, 45.0, 60.0,
 ];
 const COMPONENT: &str = "apiserver";
-/// The store, by the name that the reference server gives its first.
+/// The label of the store: the reference's name for its first one.
 const STORE: &str = "etcd-0";
 
-/// Everything that is counted. One per server, shared by all its threads.
+/// All metrics. One per server, shared by all its threads.
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
@@ -73,9 +73,9 @@ pub struct Metrics {
     deprecated: IntGaugeVec,
     /// Requests in flight, by whether they write.
     pub inflight: IntGaugeVec,
-    /// Requests without an end of their own, by what they are about.
+    /// Open long-running requests.
     longrunning: IntGaugeVec,
-    /// What watches told, how late, and what they tell from.
+    /// Events of watches, their lag, and the watch cache.
     pub watching: WatchMetrics,
     /// Objects by type.
     pub objects: IntGaugeVec,
@@ -83,39 +83,39 @@ pub struct Metrics {
     pub unreadable: IntGaugeVec,
     /// The connections of clients.
     pub connections: ConnectionMetrics,
-    /// Connections to others that wait for the next question.
+    /// Idle connections to other servers.
     pub kept_connections: IntGauge,
     /// Memory that is reserved, by budget.
     pub memory: MemoryMetrics,
     mismatches: [IntCounter; 2],
     process: Process,
     log_lines: LogLines,
-    /// What is written down of requests.
+    /// Audit events.
     pub audit: Audit,
-    /// Who is asking.
+    /// Authentication of requests.
     pub authentication: Authentication,
-    /// May they.
+    /// Authorization of requests.
     pub authorization: Authorization,
-    /// Which tokens of service accounts are shown.
+    /// Uses of service account tokens.
     pub tokens: Tokens,
-    /// What admission webhooks say.
+    /// Calls to admission webhooks.
     pub hooks: AdmissionWebhooks,
-    /// What admission policies found.
+    /// Results of admission policies.
     pub policies: Policies,
-    /// How pods were judged.
+    /// Evaluations of Pod Security Standards.
     pub pod_security: PodSecurity,
-    /// How custom objects are converted.
+    /// Calls to conversion webhooks.
     pub conversions: Conversions,
-    /// Which versions that others serve can be reached.
+    /// Availability of aggregated APIs.
     pub aggregation: Aggregation,
-    /// Who is let in, by schema and level.
+    /// API Priority and Fairness, by flow schema and priority level.
     pub flows: FlowControlMetrics,
-    /// How long heavy work waits for a thread.
+    /// Waiting and running heavy work.
     pub heavy: HeavyWorkMetrics,
-    /// How health checks went.
+    /// Results of health checks.
     pub slis: Slis,
-    /// What control loops do.
-    pub loops: ControllerMetrics,
+    /// Work queues of controllers.
+    pub controllers: ControllerMetrics,
     features: Vec<features::Enabled>,
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
@@ -124,113 +124,111 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The same, which also tells which features are on.
+    /// The same, with metrics of feature gates.
     #[must_use]
-    pub fn telling(self, features: Vec<features::Enabled>) -> Metrics {
+    pub fn with_features(self, features: Vec<features::Enabled>) -> Metrics {
         Metrics { features, ..self }
     }
 
-    /// The same, which also tells the size of the store.
+    /// The same, with the size of the store's file.
     #[must_use]
-    pub fn of_store(self, store_file: Option<PathBuf>) -> Metrics {
+    pub fn with_store_file(self, store_file: Option<PathBuf>) -> Metrics {
         Metrics { store_file, ..self }
     }
 
-    /// The same, which also tells what this server is.
-    pub fn of(self, release: &Release) -> Result<Metrics> {
-        own_process::tell_build(&MetricRegistry(&self.registry), release)?;
+    /// The same, with the build information.
+    pub fn with_release(self, release: &Release) -> Result<Metrics> {
+        own_process::register_build_info(&MetricRegistry(&self.registry), release)?;
         Ok(self)
     }
 
-    /// Declares all of it.
+    /// Registers all metrics.
     pub fn new(started: Timestamp) -> Result<Metrics> {
         let registry = Registry::new();
-        let page = MetricRegistry(&registry);
-        let mismatches = |name: &str| {
-            page.counter(name, "How often the rules of the table and hand-written validation disagreed.")
-        };
+        let builder = MetricRegistry(&registry);
+        let mismatches =
+            |name: &str| builder.counter(name, "How often declarative and handwritten validation disagreed.");
         let request =
             ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
         Ok(Metrics {
-            requests: page.counters(
+            requests: builder.counters(
                 "apiserver_request_total",
                 "Requests by verb, dry run value, group, version, resource, scope, component and HTTP response code.",
                 &[&request[..], &["code"]].concat(),
             )?,
-            durations: page.histograms(
+            durations: builder.histograms(
                 "apiserver_request_duration_seconds",
-                "How long requests took until the answer began, by verb, dry run value, group, version, resource, \
+                "How long requests took until the response began, by verb, dry run value, group, version, resource, \
                  subresource, scope and component.",
                 &request,
                 &SECONDS,
             )?,
-            deprecated: page.gauges(
+            deprecated: builder.gauges(
                 "apiserver_requested_deprecated_apis",
                 "Deprecated APIs that were requested, by group, version, resource, subresource and the release that \
                  no longer has them.",
                 &["group", "version", "resource", "subresource", "removed_release"],
             )?,
-            inflight: page.gauges(
+            inflight: builder.gauges(
                 "apiserver_current_inflight_requests",
-                "Requests in flight, by kind: they read or they write.",
+                "Requests in flight, by kind: read-only or mutating.",
                 &["request_kind"],
             )?,
-            longrunning: page.gauges(
+            longrunning: builder.gauges(
                 "apiserver_longrunning_requests",
-                "Requests without an end of their own that are open, by verb, group, version, resource, subresource, scope \
-                 and component.",
+                "Open long-running requests, by verb, group, version, resource, subresource, scope and component.",
                 &["verb", "group", "version", "resource", "subresource", "scope", "component"],
             )?,
-            objects: page.gauges(
+            objects: builder.gauges(
                 "apiserver_storage_objects",
                 "Stored objects, by resource.",
                 &["resource"],
             )?,
-            unreadable: page.gauges(
+            unreadable: builder.gauges(
                 "pilothouse_unreadable_objects",
                 "Stored objects that the server depends on and cannot read, by resource.",
                 &["resource"],
             )?,
-            stored_bytes: page.gauges(
+            stored_bytes: builder.gauges(
                 "apiserver_storage_size_bytes",
                 "Size of the file of the store, in bytes; 0 if it has none.",
                 &["storage_cluster_id"],
             )?,
             store_file: None,
-            memory: MemoryMetrics::new(&page)?,
+            memory: MemoryMetrics::new(&builder)?,
             page_bytes: AtomicUsize::new(0),
-            kept_connections: page.gauge(
+            kept_connections: builder.gauge(
                 "pilothouse_connections_kept",
-                "Connections to other servers that wait for the next question.",
+                "Idle connections to other servers that are kept for reuse.",
             )?,
-            connections: ConnectionMetrics::new(&page)?,
+            connections: ConnectionMetrics::new(&builder)?,
             // The short name, and the one with the reference's prefix.
             mismatches: [
                 mismatches("declarative_validation_mismatch_total")?,
                 mismatches("apiserver_validation_declarative_validation_mismatch_total")?,
             ],
-            process: Process::new(&page, started)?,
-            log_lines: LogLines::new(&page)?,
-            watching: WatchMetrics::new(&page)?,
-            audit: Audit::new(&page)?,
-            authentication: Authentication::new(&page)?,
-            authorization: Authorization::new(&page)?,
-            tokens: Tokens::new(&page)?,
-            hooks: AdmissionWebhooks::new(&page)?,
-            policies: Policies::new(&page)?,
-            pod_security: PodSecurity::new(&page)?,
-            conversions: Conversions::new(&page)?,
-            aggregation: Aggregation::new(&page)?,
-            flows: FlowControlMetrics::new(&page)?,
-            heavy: HeavyWorkMetrics::new(&page)?,
-            loops: ControllerMetrics::new(&page)?,
+            process: Process::new(&builder, started)?,
+            log_lines: LogLines::new(&builder)?,
+            watching: WatchMetrics::new(&builder)?,
+            audit: Audit::new(&builder)?,
+            authentication: Authentication::new(&builder)?,
+            authorization: Authorization::new(&builder)?,
+            tokens: Tokens::new(&builder)?,
+            hooks: AdmissionWebhooks::new(&builder)?,
+            policies: Policies::new(&builder)?,
+            pod_security: PodSecurity::new(&builder)?,
+            conversions: Conversions::new(&builder)?,
+            aggregation: Aggregation::new(&builder)?,
+            flows: FlowControlMetrics::new(&builder)?,
+            heavy: HeavyWorkMetrics::new(&builder)?,
+            controllers: ControllerMetrics::new(&builder)?,
             slis: Slis::new(started)?,
             features: Vec::new(),
             registry,
         })
     }
 
-    /// Counts a watch until the guard is dropped, and finds the counters of what it tells.
+    /// Counts a watch until the guard is dropped, and returns its counters.
     pub fn watch(&self, resource: &Resource, scope: &str) -> OpenWatch {
         let (group, version) = (&*resource.gv.group, &*resource.gv.version);
         let labels = ["WATCH", group, version, &resource.plural, "", scope, COMPONENT];
@@ -239,15 +237,15 @@ impl Metrics {
         self.watching.open(open, resource)
     }
 
-    /// Counts disagreements of the two engines of validation.
+    /// Counts disagreements of declarative and handwritten validation.
     pub fn count_mismatches(&self, mismatches: u64) {
         self.mismatches.iter().for_each(|counter| counter.inc_by(mismatches));
     }
 
-    /// Everything in the text form of scrapers.
+    /// All metrics in the Prometheus text format.
     pub fn text(&self) -> Result<Vec<u8>> {
-        self.process.look();
-        self.log_lines.look();
+        self.process.update();
+        self.log_lines.update();
         let size =
             self.store_file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
         let size = i64::try_from(size.unwrap_or(0)).unwrap_or(i64::MAX);

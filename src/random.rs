@@ -1,4 +1,4 @@
-//! Randomness: identifiers that nobody can guess (uids, audit ids), the numbers that generated names are drawn with, and chances.
+//! Randomness: unguessable identifiers (UIDs, audit IDs), the suffixes of generated names, and probabilities.
 
 use std::cell::RefCell;
 
@@ -7,36 +7,36 @@ use openssl::rand::rand_bytes;
 use crate::telemetry;
 
 /// Bytes that are drawn at once: every request has an id, and a draw costs the same for sixteen bytes as for a thousand.
-const DRAWN_AT_ONCE: usize = 1 << 10;
+const BUFFER_BYTES: usize = 1 << 10;
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// What was drawn and not yet handed out.
-struct Drawn {
-    bytes: [u8; DRAWN_AT_ONCE],
+/// Random bytes that are not handed out yet.
+struct Buffer {
+    bytes: [u8; BUFFER_BYTES],
     used: usize,
 }
 
 thread_local! {
-    static DRAWN: RefCell<Drawn> = const { RefCell::new(Drawn { bytes: [0; DRAWN_AT_ONCE], used: DRAWN_AT_ONCE }) };
+    static BUFFER: RefCell<Buffer> = const { RefCell::new(Buffer { bytes: [0; BUFFER_BYTES], used: BUFFER_BYTES }) };
 }
 
 fn random<const N: usize>() -> [u8; N] {
-    const { assert!(N <= DRAWN_AT_ONCE) };
-    DRAWN.with_borrow_mut(|drawn| {
-        if drawn.used + N > DRAWN_AT_ONCE {
-            draw(&mut drawn.bytes);
-            drawn.used = 0;
+    const { assert!(N <= BUFFER_BYTES) };
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.used + N > BUFFER_BYTES {
+            fill(&mut buffer.bytes);
+            buffer.used = 0;
         }
         let mut out = [0; N];
-        out.copy_from_slice(&drawn.bytes[drawn.used..drawn.used + N]);
-        // Nobody shall find an id in memory before or after its use here.
-        drawn.bytes[drawn.used..drawn.used + N].fill(0);
-        drawn.used += N;
+        out.copy_from_slice(&buffer.bytes[buffer.used..buffer.used + N]);
+        // Erased, so that an id cannot be found in memory.
+        buffer.bytes[buffer.used..buffer.used + N].fill(0);
+        buffer.used += N;
         out
     })
 }
 
-fn draw(bytes: &mut [u8]) {
+fn fill(bytes: &mut [u8]) {
     if let Err(error) = rand_bytes(bytes) {
         // Without randomness two objects could share a uid. OpenSSL seeds itself from the kernel, so this means that the
         // process is broken beyond repair.
@@ -51,8 +51,8 @@ pub fn uuid() -> String {
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let mut text = String::with_capacity(36);
-    for (at, byte) in bytes.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
             text.push('-');
         }
         text.push(char::from(HEX[usize::from(byte >> 4)]));
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_has_its_form() {
+    fn uuid_has_version_4_format() {
         let id = uuid();
         let lengths: Vec<usize> = id.split('-').map(str::len).collect();
         assert_eq!(lengths, [8, 4, 4, 4, 12]);
@@ -87,18 +87,21 @@ mod tests {
     }
 
     #[test]
-    fn no_id_comes_twice_over_many_draws() {
+    fn uuids_are_unique_over_many_refills() {
         let ids: std::collections::HashSet<String> = (0..1_000).map(|_| uuid()).collect();
         assert_eq!(ids.len(), 1_000);
     }
 
     #[test]
-    fn a_bound_is_kept() {
+    fn random_numbers_stay_within_bounds() {
         assert!((0..1_000).all(|_| below(27) < 27));
         assert_eq!(below(0), 0);
         assert!((0..1_000).any(|_| below(27) > 20));
         let fractions: Vec<f64> = (0..1_000).map(|_| fraction()).collect();
-        assert!(fractions.iter().all(|one| (0.0..=1.0).contains(one)));
-        assert!(fractions.iter().any(|one| *one < 0.5) && fractions.iter().any(|one| *one > 0.5));
+        assert!(fractions.iter().all(|fraction| (0.0..=1.0).contains(fraction)));
+        assert!(
+            fractions.iter().any(|fraction| *fraction < 0.5)
+                && fractions.iter().any(|fraction| *fraction > 0.5)
+        );
     }
 }

@@ -14,29 +14,29 @@ use openssl::pkey::{PKeyRef, Public};
 use openssl::x509::{X509Ref, X509ReqRef, X509StoreContextRef};
 
 /// Whether this key signed the certificate.
-pub(crate) fn certificate_is_by(certificate: &X509Ref, key: &PKeyRef<Public>) -> bool {
-    swept(certificate.verify(key)).unwrap_or(false)
+pub(crate) fn certificate_is_signed_by(certificate: &X509Ref, key: &PKeyRef<Public>) -> bool {
+    clear_errors(certificate.verify(key)).unwrap_or(false)
 }
 
 /// Whether this key signed the certificate signing request.
-pub(crate) fn request_is_by(request: &X509ReqRef, key: &PKeyRef<Public>) -> bool {
-    swept(request.verify(key)).unwrap_or(false)
+pub(crate) fn request_is_signed_by(request: &X509ReqRef, key: &PKeyRef<Public>) -> bool {
+    clear_errors(request.verify(key)).unwrap_or(false)
 }
 
 /// Whether this EC key signed the digest.
-pub(crate) fn digest_is_by(signature: &EcdsaSigRef, digest: &[u8], key: &EcKeyRef<Public>) -> bool {
-    swept(signature.verify(digest, key)).unwrap_or(false)
+pub(crate) fn digest_is_signed_by(signature: &EcdsaSigRef, digest: &[u8], key: &EcKeyRef<Public>) -> bool {
+    clear_errors(signature.verify(digest, key)).unwrap_or(false)
 }
 
 /// Whether the certificate chain of the context is valid.
-pub(crate) fn chain_holds(context: &mut X509StoreContextRef) -> Result<bool, ErrorStack> {
-    swept(context.verify_cert())
+pub(crate) fn is_chain_valid(context: &mut X509StoreContextRef) -> Result<bool, ErrorStack> {
+    clear_errors(context.verify_cert())
 }
 
 /// Empties the error queue of this thread.
-fn swept(checked: Result<bool, ErrorStack>) -> Result<bool, ErrorStack> {
+fn clear_errors(result: Result<bool, ErrorStack>) -> Result<bool, ErrorStack> {
     drop(ErrorStack::get());
-    checked
+    result
 }
 
 #[cfg(test)]
@@ -67,13 +67,13 @@ mod tests {
         name.build()
     }
 
-    /// A certificate that says it is the authority's.
-    fn certificate(subject: &str, shown: &PKey<Private>, signing: &PKey<Private>) -> X509 {
+    /// A certificate whose issuer name is that of the authority.
+    fn certificate(subject: &str, subject_key: &PKey<Private>, signing: &PKey<Private>) -> X509 {
         let mut builder = X509::builder().unwrap();
         builder.set_version(2).unwrap();
         builder.set_subject_name(&name(subject)).unwrap();
         builder.set_issuer_name(&name("authority")).unwrap();
-        builder.set_pubkey(shown).unwrap();
+        builder.set_pubkey(subject_key).unwrap();
         builder.set_not_before(&openssl::asn1::Asn1Time::days_from_now(0).unwrap()).unwrap();
         builder.set_not_after(&openssl::asn1::Asn1Time::days_from_now(1).unwrap()).unwrap();
         builder.sign(signing, MessageDigest::sha256()).unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_nothing_is_left_for_the_next_connection() {
+    fn failed_verification_leaves_the_error_queue_empty() {
         let (own, other) = (key(), key());
         let request = |signing: &PKey<Private>| {
             let mut request = X509Req::builder().unwrap();
@@ -93,23 +93,23 @@ mod tests {
         };
         let (good, bad) = (certificate("authority", &own, &own), certificate("leaf", &other, &other));
         let signature = EcdsaSig::sign(&[1; 32], &other.ec_key().unwrap()).unwrap();
-        let clean = || assert!(ErrorStack::get().errors().is_empty());
+        let assert_queue_empty = || assert!(ErrorStack::get().errors().is_empty());
 
-        assert!(!request_is_by(&request(&other), &public(&own)));
-        clean();
-        assert!(!certificate_is_by(&bad, &public(&own)));
-        clean();
-        assert!(!digest_is_by(&signature, &[1; 32], &public(&own).ec_key().unwrap()));
-        clean();
+        assert!(!request_is_signed_by(&request(&other), &public(&own)));
+        assert_queue_empty();
+        assert!(!certificate_is_signed_by(&bad, &public(&own)));
+        assert_queue_empty();
+        assert!(!digest_is_signed_by(&signature, &[1; 32], &public(&own).ec_key().unwrap()));
+        assert_queue_empty();
         let mut trusted = X509StoreBuilder::new().unwrap();
         trusted.add_cert(good.clone()).unwrap();
         let mut context = X509StoreContext::new().unwrap();
-        let held = context.init(&trusted.build(), &bad, &Stack::new().unwrap(), chain_holds);
-        assert!(!held.unwrap());
-        clean();
+        let is_valid = context.init(&trusted.build(), &bad, &Stack::new().unwrap(), is_chain_valid);
+        assert!(!is_valid.unwrap());
+        assert_queue_empty();
 
-        assert!(request_is_by(&request(&own), &public(&own)));
-        assert!(certificate_is_by(&good, &public(&own)));
-        assert!(digest_is_by(&signature, &[1; 32], &public(&other).ec_key().unwrap()));
+        assert!(request_is_signed_by(&request(&own), &public(&own)));
+        assert!(certificate_is_signed_by(&good, &public(&own)));
+        assert!(digest_is_signed_by(&signature, &[1; 32], &public(&other).ec_key().unwrap()));
     }
 }

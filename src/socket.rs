@@ -1,18 +1,18 @@
-//! How every connection of this server is set up, whichever end began it.
+//! Socket options of all incoming and outgoing connections.
 
 use std::io;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-use crate::limits::{KEEPALIVE_AFTER, KEEPALIVE_AGAIN, KEEPALIVE_QUESTIONS};
+use crate::limits::{KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 
-/// Makes a connection prompt, and lets the kernel find out when the other end is gone.
+/// Disables Nagle's algorithm, and enables keepalive probes so that the kernel detects a dead peer.
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let watched = TcpKeepalive::new()
+    let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_AGAIN)
-        .with_retries(KEEPALIVE_QUESTIONS);
-    SockRef::from(stream).set_tcp_keepalive(&watched)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }

@@ -1,7 +1,7 @@
-//! What the server tells its operator: log lines on stderr.
+//! The log of the server: lines on stderr.
 //!
-//! One thread writes them ([`log_queue`]), so that a stderr that nobody reads holds up nobody else. What a client can cause is
-//! limited by the place in the code that says it ([`call_site_limit`]). The reason why the process ends is not queued
+//! One thread writes them ([`log_queue`]), so that a stderr that nobody reads blocks no other thread. The lines that clients can
+//! cause are limited per call site ([`call_site_limit`]). The reason why the process ends is not queued
 //! ([`report_fatal`]).
 
 mod call_site_limit;
@@ -24,15 +24,15 @@ use self::log_queue::{LineWriter, LogQueue, stderr};
 use crate::config::{LogFormat, Logging};
 use crate::limits;
 
-/// What changes how much is logged from now on.
-type Change = Box<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
+/// Changes the log verbosity.
+type SetVerbosity = Box<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
 
 /// Set once logging has started. There is one log for a process, however many servers run in it.
-static CHANGE: OnceLock<Change> = OnceLock::new();
+static SET_VERBOSITY: OnceLock<SetVerbosity> = OnceLock::new();
 static QUEUE: LazyLock<LogQueue> = LazyLock::new(LogQueue::default);
 static LIMIT: LazyLock<CallSiteLimit> = LazyLock::new(|| CallSiteLimit::new(Clock::system()));
 
-/// Why logging cannot start.
+/// The error that keeps logging from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The process has a subscriber already.
@@ -61,17 +61,17 @@ pub fn init(logging: &Logging) -> Result<Log, LogError> {
     match logging.logging_format {
         LogFormat::Text => {
             let lines = lines.with_filter_reloading();
-            change_by(logging, lines.reload_handle());
+            install_verbosity_setter(logging, lines.reload_handle());
             lines.finish().with(Limited(&LIMIT)).try_init()?;
         }
         LogFormat::Json => {
             let lines = lines.json().with_filter_reloading();
-            change_by(logging, lines.reload_handle());
+            install_verbosity_setter(logging, lines.reload_handle());
             lines.finish().with(Limited(&LIMIT)).try_init()?;
         }
     }
     QUEUE.start(stderr()?, || LIMIT.report())?;
-    // The standard library would write to stderr itself, and the thread that panicked would wait for whoever reads it.
+    // The default hook writes to stderr directly, which would block the panicking thread if nobody reads.
     panic::set_hook(Box::new(report_panic));
     Ok(Log(()))
 }
@@ -92,18 +92,18 @@ fn report_panic(info: &PanicHookInfo<'_>) {
     }
 }
 
-/// Tells why the process ends, after the lines that wait. Not through their queue, which may be full. If nobody reads, the process
-/// ends without being heard rather than not at all.
+/// Writes why the process ends, after the queued lines. Not through the queue, which may be full. If nobody reads stderr, the
+/// process ends without the line rather than hanging.
 pub fn report_fatal(reason: &str) {
     QUEUE.flush(limits::LOG_FLUSH_TIMEOUT);
     let line = format!("pilothouse: {reason}\n");
-    let (tell_written, written) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let write = move || {
-        let _ = stderr().and_then(|mut out| out.write_all(line.as_bytes()));
-        let _ = tell_written.send(());
+        let _ = stderr().and_then(|mut output| output.write_all(line.as_bytes()));
+        let _ = sender.send(());
     };
     if thread::Builder::new().spawn(write).is_ok() {
-        let _ = written.recv_timeout(limits::LOG_FLUSH_TIMEOUT);
+        let _ = receiver.recv_timeout(limits::LOG_FLUSH_TIMEOUT);
     }
 }
 
@@ -112,7 +112,7 @@ pub fn report_fatal(reason: &str) {
 pub struct LostLines {
     /// Nobody read the log fast enough.
     pub dropped: u64,
-    /// Their place in the code wrote too many.
+    /// Their call site wrote too many.
     pub limited: u64,
 }
 
@@ -121,20 +121,20 @@ pub fn lost_lines() -> LostLines {
     LostLines { dropped: QUEUE.dropped(), limited: LIMIT.limited() }
 }
 
-fn change_by<S: 'static>(logging: &Logging, handle: Handle<EnvFilter, S>) {
+fn install_verbosity_setter<S: 'static>(logging: &Logging, handle: Handle<EnvFilter, S>) {
     let logging = logging.clone();
-    let change = move |verbosity| {
+    let set = move |verbosity| {
         let filter = EnvFilter::new(directives(&Logging { verbosity, ..logging.clone() }));
         handle.reload(filter).map_err(|error| error.to_string())
     };
     // A second start of logging fails anyway.
-    let _ = CHANGE.set(Box::new(change));
+    let _ = SET_VERBOSITY.set(Box::new(set));
 }
 
 /// Changes how much is logged from now on, whatever RUST_LOG says. Fails in a process whose log is not this one.
 pub fn set_verbosity(verbosity: u32) -> Result<(), String> {
-    let change = CHANGE.get().ok_or("this server does not write the log of its process")?;
-    change(verbosity)?;
+    let set = SET_VERBOSITY.get().ok_or("this server does not write the log of its process")?;
+    set(verbosity)?;
     tracing::info!(verbosity, "the log verbosity was changed");
     Ok(())
 }
@@ -148,11 +148,11 @@ fn level(verbosity: u32) -> &'static str {
     }
 }
 
-/// What is logged when RUST_LOG does not say. The libraries below are heard only when everything is wanted.
+/// The log filter without RUST_LOG. Lines of libraries below warn are included only at high verbosity.
 fn directives(logging: &Logging) -> String {
-    let own = level(logging.verbosity);
-    let others = if logging.verbosity >= 8 { "debug" } else { "warn" };
-    let mut directives = format!("{others},pilothouse={own},pilothouse_actors={own}");
+    let own_level = level(logging.verbosity);
+    let library_level = if logging.verbosity >= 8 { "debug" } else { "warn" };
+    let mut directives = format!("{library_level},pilothouse={own_level},pilothouse_actors={own_level}");
     for setting in &logging.vmodule {
         if let Some((module, verbosity)) = setting.split_once('=')
             && module.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':')
@@ -170,13 +170,13 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn verbosity_becomes_levels() {
+    fn verbosity_maps_to_log_levels() {
         let mut logging = Config::default().logging;
         assert_eq!(directives(&logging), "warn,pilothouse=info,pilothouse_actors=info");
         logging.verbosity = 4;
         logging.vmodule = ["http=6", "nonsense", "a,b=4", "pki=x"].map(str::to_owned).to_vec();
-        let all = directives(&logging);
-        assert_eq!(all, "warn,pilothouse=debug,pilothouse_actors=debug,pilothouse::http=trace");
-        assert!(EnvFilter::try_new(all).is_ok());
+        let directives = super::directives(&logging);
+        assert_eq!(directives, "warn,pilothouse=debug,pilothouse_actors=debug,pilothouse::http=trace");
+        assert!(EnvFilter::try_new(directives).is_ok());
     }
 }

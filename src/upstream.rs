@@ -35,21 +35,21 @@ pub use dial::Stream;
 pub(crate) use dial::dial_tcp;
 pub use failure::Failure;
 pub use tls::{CertificateAndKey, TlsError, TlsFiles, read};
-pub use verification_error::unproven;
+pub use verification_error::verification_error;
 
 /// Makes outgoing requests. One per server.
 pub struct Upstream {
     tls: tls::Contexts,
     pool: Arc<Pool>,
     /// The timeout of connecting.
-    connect_within: Duration,
+    connect_timeout: Duration,
     /// The timeout until a kubelet's response begins.
-    kubelet_head_within: Duration,
+    kubelet_head_timeout: Duration,
     /// The timeout until other responses begin.
-    proxy_head_within: Duration,
-    places: ConnectionLimits,
-    /// The places for extension API servers: one that hangs leaves kubelets theirs.
-    extension_places: ConnectionLimits,
+    proxy_head_timeout: Duration,
+    slots: ConnectionLimits,
+    /// The slots for extension API servers: one that hangs takes none from kubelets.
+    extension_slots: ConnectionLimits,
 }
 
 /// An outgoing request.
@@ -62,14 +62,14 @@ pub struct UpstreamRequest {
     pub body: RequestBody,
 }
 
-/// A connection and its place.
+/// A connection and its slot.
 struct ConnectionInUse {
     connection: Connection,
-    _place: ConnectionSlot,
+    _slot: ConnectionSlot,
 }
 
 impl ConnectionInUse {
-    /// Everything was read: the connection may go into the pool, without its place.
+    /// Everything was read: the connection may go into the pool, without its slot.
     fn done(self) {
         self.connection.done();
     }
@@ -90,7 +90,7 @@ pub struct Channel {
     /// The headers of the 101 response.
     pub headers: HeaderMap,
     io: TokioIo<hyper::upgrade::Upgraded>,
-    _held: ConnectionInUse,
+    _connection: ConnectionInUse,
 }
 
 impl Channel {
@@ -110,26 +110,26 @@ pub enum Switched {
 
 impl Upstream {
     /// Connections with these certificates, kept in this pool.
-    pub fn new(files: &TlsFiles, connect_within: Duration, pool: Arc<Pool>) -> Result<Upstream, TlsError> {
+    pub fn new(files: &TlsFiles, connect_timeout: Duration, pool: Arc<Pool>) -> Result<Upstream, TlsError> {
         Ok(Upstream {
             tls: tls::Contexts::new(files)?,
             pool,
-            connect_within,
-            kubelet_head_within: limits::KUBELET_HEAD_TIMEOUT,
-            proxy_head_within: limits::PROXY_HEAD_TIMEOUT,
-            places: ConnectionLimits::new(limits::UPSTREAM_CONNECTIONS),
-            extension_places: ConnectionLimits::new(limits::EXTENSION_CONNECTIONS),
+            connect_timeout,
+            kubelet_head_timeout: limits::KUBELET_HEAD_TIMEOUT,
+            proxy_head_timeout: limits::PROXY_HEAD_TIMEOUT,
+            slots: ConnectionLimits::new(limits::UPSTREAM_CONNECTIONS),
+            extension_slots: ConnectionLimits::new(limits::EXTENSION_CONNECTIONS),
         })
     }
 
     /// Replaces the client certificate and key (PEM) for extension API servers; `None` for none.
-    pub fn show_to_extensions(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
-        self.tls.show_to_extensions(identity)
+    pub fn set_extension_identity(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
+        self.tls.set_extension_identity(identity)
     }
 
     /// Replaces the TLS settings for kubelets by the contents of these files.
-    pub fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        self.tls.show_to_kubelets(files)
+    pub fn set_kubelet_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        self.tls.set_kubelet_tls(files)
     }
 
     /// The pool of idle connections.
@@ -138,103 +138,119 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of the response.
-    pub async fn ask(&self, to: &Destination, ask: UpstreamRequest) -> Result<UpstreamResponse, Failure> {
-        let (response, held) = self.send(to, ask, true).await?;
+    pub async fn ask(
+        &self,
+        destination: &Destination,
+        request: UpstreamRequest,
+    ) -> Result<UpstreamResponse, Failure> {
+        let (response, connection) = self.send(destination, request, true).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Failure::Broken(
-                "an answer that nobody asked for: 101 Switching Protocols".to_owned(),
-            ));
+            return Err(Failure::Broken("an unsolicited response: 101 Switching Protocols".to_owned()));
         }
-        Ok(answer(response, held))
+        Ok(into_response(response, connection))
     }
 
     /// Sends an upgrade request, on a connection of its own.
-    pub async fn switch(&self, to: &Destination, ask: UpstreamRequest) -> Result<Switched, Failure> {
-        let (mut response, held) = self.send(to, ask, false).await?;
+    pub async fn switch(
+        &self,
+        destination: &Destination,
+        request: UpstreamRequest,
+    ) -> Result<Switched, Failure> {
+        let (mut response, connection) = self.send(destination, request, false).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Switched::Answer(answer(response, held)));
+            return Ok(Switched::Answer(into_response(response, connection)));
         }
         let upgraded = hyper::upgrade::on(&mut response);
-        let upgraded = timeout(self.connect_within, upgraded).await.map_err(|_| Failure::SlowAnswer)?;
+        let upgraded = timeout(self.connect_timeout, upgraded).await.map_err(|_| Failure::SlowAnswer)?;
         let io = TokioIo::new(upgraded.map_err(|error| Failure::broken(&error))?);
-        Ok(Switched::Channel(Channel { headers: std::mem::take(response.headers_mut()), io, _held: held }))
+        Ok(Switched::Channel(Channel {
+            headers: std::mem::take(response.headers_mut()),
+            io,
+            _connection: connection,
+        }))
     }
 
     async fn send(
         &self,
-        to: &Destination,
-        ask: UpstreamRequest,
-        may_keep: bool,
+        destination: &Destination,
+        request: UpstreamRequest,
+        is_reusable: bool,
     ) -> Result<(Response<Incoming>, ConnectionInUse), Failure> {
-        let places = match to.trust {
-            Trust::Extension(_) => &self.extension_places,
-            Trust::Nobody | Trust::Kubelet | Trust::KubeletUnverified => &self.places,
+        let slots = match destination.trust {
+            Trust::Extension(_) => &self.extension_slots,
+            Trust::Unverified | Trust::Kubelet | Trust::KubeletUnverified => &self.slots,
         };
-        let place = places.take(&to.asker).ok_or(Failure::Busy)?;
-        let mut request = Request::new(ask.body);
-        *request.method_mut() = ask.method;
-        *request.headers_mut() = ask.headers;
-        *request.uri_mut() = to.location.target().parse().map_err(|_| Failure::BadTarget)?;
-        let tls = self.tls.to(to)?;
-        let origin = if may_keep { origin(to, tls.as_ref()) } else { None };
-        let tried = match &origin {
-            Some(origin) => self.begun(to, self.pool.over_waiting(origin, request)).await?,
-            None => ReuseOutcome::Unsent(request),
+        let slot = slots.take(&destination.user).ok_or(Failure::Busy)?;
+        let mut http_request = Request::new(request.body);
+        *http_request.method_mut() = request.method;
+        *http_request.headers_mut() = request.headers;
+        *http_request.uri_mut() = destination.location.target().parse().map_err(|_| Failure::BadTarget)?;
+        let tls = self.tls.for_destination(destination)?;
+        let origin = if is_reusable { origin(destination, tls.as_ref()) } else { None };
+        let reuse = match &origin {
+            Some(origin) => {
+                self.await_head(destination, self.pool.send_over_idle(origin, http_request)).await?
+            }
+            None => ReuseOutcome::Unsent(http_request),
         };
-        let (response, connection) = match tried {
+        let (response, connection) = match reuse {
             ReuseOutcome::Answered(response, connection) => (response, connection),
             ReuseOutcome::Unsent(request) => {
-                let io = dial::dial(tls.as_ref(), to, self.connect_within).await?;
-                let opened = self.pool.open(origin, io).await;
-                let mut connection = opened.map_err(|error| Failure::broken(&error))?;
-                let sent = async { connection.send(request).await.map_err(|failed| failed.into_error()) };
-                (self.begun(to, sent).await?, connection)
+                let io = dial::dial(tls.as_ref(), destination, self.connect_timeout).await?;
+                let result = self.pool.open(origin, io).await;
+                let mut connection = result.map_err(|error| Failure::broken(&error))?;
+                let sending = async { connection.send(request).await.map_err(|error| error.into_error()) };
+                (self.await_head(destination, sending).await?, connection)
             }
         };
-        Ok((response, ConnectionInUse { connection, _place: place }))
+        Ok((response, ConnectionInUse { connection, _slot: slot }))
     }
 
     /// Waits for the head of a response, up to the destination's timeout.
-    async fn begun<T>(
+    async fn await_head<T>(
         &self,
-        to: &Destination,
-        sent: impl Future<Output = Result<T, hyper::Error>>,
+        destination: &Destination,
+        response: impl Future<Output = Result<T, hyper::Error>>,
     ) -> Result<T, Failure> {
-        let within = match to.trust {
-            Trust::Nobody | Trust::Extension(_) => self.proxy_head_within,
-            Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_within,
+        let limit = match destination.trust {
+            Trust::Unverified | Trust::Extension(_) => self.proxy_head_timeout,
+            Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_timeout,
         };
-        let begun = match to.is_patient {
-            true => sent.await,
-            false => timeout(within, sent).await.map_err(|_| Failure::SlowAnswer)?,
+        let result = match destination.has_no_deadline {
+            true => response.await,
+            false => timeout(limit, response).await.map_err(|_| Failure::SlowAnswer)?,
         };
-        begun.map_err(|error| Failure::broken(&error))
+        result.map_err(|error| Failure::broken(&error))
     }
 }
 
 /// The key of a connection in the pool; `None` if it is not kept.
-fn origin(to: &Destination, tls: Option<&tls::TlsSettings>) -> Option<Arc<Origin>> {
-    let purpose = match to.trust {
+fn origin(destination: &Destination, tls: Option<&tls::TlsSettings>) -> Option<Arc<Origin>> {
+    let purpose = match destination.trust {
         Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
         Trust::Extension(_) => Purpose::Extension,
-        Trust::Nobody => return None,
+        Trust::Unverified => return None,
     };
     // Restricted addresses are only checked when connecting, so such connections are not reused.
-    if to.reach != AllowedAddresses::Any {
+    if destination.reach != AllowedAddresses::Any {
         return None;
     }
     Some(Arc::new(Origin {
         purpose,
-        host: to.location.host.clone(),
-        port: to.location.port,
-        private: tls.map(|way| way.private.clone()),
+        host: destination.location.host.clone(),
+        port: destination.location.port,
+        private: tls.map(|settings| settings.private.clone()),
         proxy: None,
     }))
 }
 
-fn answer(response: Response<Incoming>, held: ConnectionInUse) -> UpstreamResponse {
+fn into_response(response: Response<Incoming>, connection: ConnectionInUse) -> UpstreamResponse {
     let (parts, body) = response.into_parts();
-    UpstreamResponse { status: parts.status, headers: parts.headers, body: ResponseBody::new(body, held) }
+    UpstreamResponse {
+        status: parts.status,
+        headers: parts.headers,
+        body: ResponseBody::new(body, connection),
+    }
 }
 
 /// Keeps connections to an extension API server, for verified and unverified requests.

@@ -20,14 +20,14 @@ use tokio::time::timeout;
 
 use self::connector::Connector;
 use crate::kubeconfig::{Access, PresentedCredentials};
-use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTIONS, WEBHOOK_TIMEOUT};
+use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 
 /// The pause before the second attempt; each later one is half as long again. The reference's values.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Why a call failed.
+/// The error of a call.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The configuration is invalid.
@@ -55,42 +55,42 @@ impl Failure {
 }
 
 /// Retries with growing pauses as long as that may help.
-pub async fn patiently<T, E, F>(ask: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
+pub async fn with_retries<T, E, F>(call: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
-    pausing(FIRST_PAUSE, ask, may_pass).await
+    with_retries_after(FIRST_RETRY_DELAY, call, may_pass).await
 }
 
-/// [`patiently`] with another first pause.
-pub async fn pausing<T, E, F>(
-    first: Duration,
-    mut ask: impl FnMut() -> F,
+/// [`with_retries`] with another first pause.
+pub async fn with_retries_after<T, E, F>(
+    first_delay: Duration,
+    mut call: impl FnMut() -> F,
     may_pass: impl Fn(&E) -> bool,
 ) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
-    let mut pause = first;
-    for attempt in 1..QUESTION_ATTEMPTS {
-        match ask().await {
+    let mut delay = first_delay;
+    for attempt in 1..WEBHOOK_ATTEMPTS {
+        match call().await {
             Err(failure) if may_pass(&failure) => {
                 tracing::debug!(attempt, "an outgoing request is retried");
-                tokio::time::sleep(pause).await;
-                pause = pause * 3 / 2;
+                tokio::time::sleep(delay).await;
+                delay = delay * 3 / 2;
             }
-            settled => return settled,
+            result => return result,
         }
     }
-    ask().await
+    call().await
 }
 
 /// A remote server.
 pub struct Service {
     uri: Uri,
     access: Access,
-    reach: Connector,
-    places: Arc<Semaphore>,
+    connector: Connector,
+    slots: Arc<Semaphore>,
     pool: Arc<Pool>,
 }
 
@@ -110,93 +110,93 @@ impl Service {
             return Err(Failure::Settings(format!("{}: no host", access.server)));
         };
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let reach =
+        let connector =
             Connector::new(Purpose::Service, secure, (host, port), access).map_err(Failure::Settings)?;
-        let places = Arc::new(Semaphore::new(WEBHOOK_QUESTIONS));
-        Ok(Service { uri, access: access.clone(), reach, places, pool: pool.clone() })
+        let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
+        Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
     }
 
     /// A server that is called so rarely that it needs no shared pool.
-    pub fn alone(access: &Access) -> Result<Service, Failure> {
+    pub fn unpooled(access: &Access) -> Result<Service, Failure> {
         Service::new(access, &Pool::new(Clock::system()))
     }
 
-    /// Sends an object and answers the response.
-    pub async fn ask(&self, question: String) -> Result<Vec<u8>, Failure> {
-        self.within(WEBHOOK_TIMEOUT, WEBHOOK_ANSWER_BYTES, Some(question)).await
+    /// Sends an object and returns the response.
+    pub async fn ask(&self, body: String) -> Result<Vec<u8>, Failure> {
+        self.call_with_timeout(WEBHOOK_TIMEOUT, WEBHOOK_RESPONSE_BYTES, Some(body)).await
     }
 
     /// Fetches a document, up to a limit.
-    pub async fn get(&self, most: usize, within: Duration) -> Result<Vec<u8>, Failure> {
-        self.within(within, most, None).await
+    pub async fn get(&self, max_bytes: usize, limit: Duration) -> Result<Vec<u8>, Failure> {
+        self.call_with_timeout(limit, max_bytes, None).await
     }
 
     /// [`Service::ask`] with retries.
-    pub async fn ask_patiently(&self, question: &str) -> Result<Vec<u8>, Failure> {
-        patiently(|| self.ask(question.to_owned()), Failure::may_pass).await
+    pub async fn call_with_retries(&self, body: &str) -> Result<Vec<u8>, Failure> {
+        with_retries(|| self.ask(body.to_owned()), Failure::may_pass).await
     }
 
-    async fn within(
+    async fn call_with_timeout(
         &self,
-        within: Duration,
-        most: usize,
-        question: Option<String>,
+        limit: Duration,
+        max_bytes: usize,
+        body: Option<String>,
     ) -> Result<Vec<u8>, Failure> {
-        // Without a free place the call waits. A refusal here would look like one of the remote server, and if other authorizers
+        // Without a free slot the call waits. A refusal here would look like one of the remote server, and if other authorizers
         // decide then, a client could bypass it by many concurrent requests.
-        let asked = async {
-            let _place = self.places.acquire().await.map_err(|error| broken(&error))?;
-            self.exchange(question, most).await
+        let call = async {
+            let _slot = self.slots.acquire().await.map_err(|error| connection_error(&error))?;
+            self.exchange(body, max_bytes).await
         };
-        timeout(within, asked).await.map_err(|_| Failure::Slow(within))?
+        timeout(limit, call).await.map_err(|_| Failure::Slow(limit))?
     }
 
-    async fn exchange(&self, question: Option<String>, most: usize) -> Result<Vec<u8>, Failure> {
+    async fn exchange(&self, body: Option<String>, max_bytes: usize) -> Result<Vec<u8>, Failure> {
         let credentials = &self.access.credentials;
-        let shown = credentials.show().await.map_err(Failure::Settings)?;
-        let answer = self.answered(question, most, &shown).await;
-        if matches!(answer, Err(Failure::Refused(401))) {
-            credentials.refused(&shown).await;
+        let presented = credentials.present().await.map_err(Failure::Settings)?;
+        let result = self.send_request(body, max_bytes, &presented).await;
+        if matches!(result, Err(Failure::Refused(401))) {
+            credentials.invalidate(&presented).await;
         }
-        answer
+        result
     }
 
-    async fn answered(
+    async fn send_request(
         &self,
-        question: Option<String>,
-        most: usize,
-        shown: &PresentedCredentials,
+        body: Option<String>,
+        max_bytes: usize,
+        presented: &PresentedCredentials,
     ) -> Result<Vec<u8>, Failure> {
-        let place = self.uri.path_and_query().map_or("/", |path| path.as_str());
-        let request = match question {
-            Some(_) => Request::post(place).header(CONTENT_TYPE, "application/json"),
-            None => Request::get(place),
+        let target = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        let request = match body {
+            Some(_) => Request::post(target).header(CONTENT_TYPE, "application/json"),
+            None => Request::get(target),
         };
         let mut request = request
             .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, SERVER_NAME);
-        if let Some(header) = &shown.header {
+        if let Some(header) = &presented.header {
             request = request.header(AUTHORIZATION, header);
         }
-        for (name, value) in self.access.acting_as.headers() {
+        for (name, value) in self.access.impersonation.headers() {
             request = request.header(name, value);
         }
-        let body = question.map_or(RequestBody::Empty, |question| RequestBody::Whole(Some(question.into())));
+        let body = body.map_or(RequestBody::Empty, |body| RequestBody::Whole(Some(body.into())));
         let request = request.body(body).map_err(|error| Failure::Settings(error.to_string()))?;
-        let (origin, connecting) = self.reach.to(&self.access, shown, None);
-        let answer = self.pool.ask(&origin, request, most, connecting).await;
-        let answer = answer.map_err(|unanswered| match unanswered {
-            ExchangeError::Unreached(why) => Failure::Broken(why),
-            ExchangeError::Broken(error) | ExchangeError::Cut(error) => broken(&error),
+        let (origin, connection) = self.connector.prepare(&self.access, presented, None);
+        let response = self.pool.ask(&origin, request, max_bytes, connection).await;
+        let response = response.map_err(|error| match error {
+            ExchangeError::Connect(reason) => Failure::Broken(reason),
+            ExchangeError::Broken(error) | ExchangeError::Cut(error) => connection_error(&error),
             ExchangeError::TooLong => Failure::TooLong,
         })?;
-        let status = answer.head.status;
-        if status.is_success() { Ok(answer.body) } else { Err(Failure::Refused(status.as_u16())) }
+        let status = response.head.status;
+        if status.is_success() { Ok(response.body) } else { Err(Failure::Refused(status.as_u16())) }
     }
 }
 
-fn broken(error: &dyn std::fmt::Display) -> Failure {
+fn connection_error(error: &dyn std::fmt::Display) -> Failure {
     Failure::Broken(error.to_string())
 }
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use support::client::{Failure, JSON};
 use support::compare::{revision, text};
 use support::random::Random;
-use support::wait::{CAP, Deadline, is_long};
+use support::wait::{Deadline, TIMEOUT, long_tests_enabled};
 use support::{Client, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -30,75 +30,78 @@ const KEYS_PER_WRITER: u64 = 6;
 const KILLS: u64 = 50;
 const KILLS_LONG: u64 = 1_000;
 
-/// What is stored under one key: what only this write said, and its version.
+/// The stored value of a key: the unique payload of a write, and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stored {
+struct StoredValue {
     payload: String,
     revision: u64,
 }
 
-/// One change of one key, as a watcher must see it.
+/// A change of a key, as a watcher must receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Change {
     kind: &'static str,
     payload: String,
-    /// Unknown for a delete, whose answer does not tell.
+    /// Unknown for a delete, whose response does not have it.
     revision: Option<u64>,
 }
 
-/// A write that was sent when the server died.
+/// A write that was sent but not answered before the kill.
 #[derive(Clone, Debug)]
-enum Doubt {
+enum UnansweredWrite {
     Create(String),
     Update(String),
     Delete,
 }
 
-/// Everything that is known about one key.
+/// The known state of a key.
 #[derive(Debug, Default)]
 struct Key {
-    stored: Option<Stored>,
-    doubt: Option<Doubt>,
+    stored: Option<StoredValue>,
+    unanswered: Option<UnansweredWrite>,
     changes: Vec<Change>,
 }
 
 impl Key {
-    fn wrote(&mut self, kind: &'static str, stored: Stored) {
+    fn record_write(&mut self, kind: &'static str, stored: StoredValue) {
         self.changes.push(Change { kind, payload: stored.payload.clone(), revision: Some(stored.revision) });
         self.stored = Some(stored);
     }
 
-    fn deleted(&mut self) {
+    fn record_delete(&mut self) {
         let stored = self.stored.take().expect("only what is stored is deleted");
         self.changes.push(Change { kind: "DELETED", payload: stored.payload, revision: None });
     }
 
-    /// Compares with what the server has after a restart, and learns how a doubtful write ended.
-    fn settle(&mut self, name: &str, found: Option<Stored>) {
-        let doubt = self.doubt.take();
-        if found == self.stored {
+    /// Compares with the stored value after a restart, and resolves an unanswered write.
+    fn resolve(&mut self, name: &str, actual: Option<StoredValue>) {
+        let unanswered = self.unanswered.take();
+        if actual == self.stored {
             return;
         }
-        match (doubt, found) {
-            (Some(Doubt::Create(payload)), Some(found))
-                if self.stored.is_none() && found.payload == payload =>
+        match (unanswered, actual) {
+            (Some(UnansweredWrite::Create(payload)), Some(actual))
+                if self.stored.is_none() && actual.payload == payload =>
             {
-                self.wrote("ADDED", found);
+                self.record_write("ADDED", actual);
             }
-            (Some(Doubt::Update(payload)), Some(found))
-                if self.stored.is_some() && found.payload == payload =>
+            (Some(UnansweredWrite::Update(payload)), Some(actual))
+                if self.stored.is_some() && actual.payload == payload =>
             {
-                self.wrote("MODIFIED", found);
+                self.record_write("MODIFIED", actual);
             }
-            (Some(Doubt::Delete), None) => self.deleted(),
-            (doubt, found) => {
-                panic!("{name}: acknowledged {:?}, in doubt {doubt:?}, but there is {found:?}", self.stored)
+            (Some(UnansweredWrite::Delete), None) => self.record_delete(),
+            (unanswered, actual) => {
+                panic!(
+                    "{name}: acknowledged {:?}, in doubt {unanswered:?}, but there is {actual:?}",
+                    self.stored
+                )
             }
         }
     }
 }
 
-/// One client that writes to its own keys.
+/// A client that writes its own keys.
 struct Writer {
     keys: BTreeMap<String, Key>,
     random: Random,
@@ -111,8 +114,8 @@ fn object(name: &str, payload: &str) -> Value {
         "data": {"payload": payload}})
 }
 
-fn stored(object: &Value) -> Stored {
-    Stored { payload: text(object, "/data/payload").to_owned(), revision: revision(object) }
+fn read_stored(object: &Value) -> StoredValue {
+    StoredValue { payload: text(object, "/data/payload").to_owned(), revision: revision(object) }
 }
 
 impl Writer {
@@ -122,7 +125,7 @@ impl Writer {
         Writer { keys, random: Random::new(seed ^ (number << 32)), number, count: 0 }
     }
 
-    /// Writes until the connection breaks or everything ends.
+    /// Writes until the connection breaks or the test stops it.
     fn run(&mut self, mut client: Client, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) && self.write(&mut client) {}
     }
@@ -130,76 +133,76 @@ impl Writer {
     /// One write; `false` if the server is gone.
     fn write(&mut self, client: &mut Client) -> bool {
         self.count += 1;
-        // Of different lengths, so that records and batches are too.
+        // Lengths vary, so that records and batches do.
         let padding = "x".repeat(self.random.below(600) as usize);
         let payload = format!("{}-{}-{padding}", self.number, self.count);
         let name = format!("writer-{}-key-{}", self.number, self.random.below(KEYS_PER_WRITER));
         let choice = self.random.below(10);
         let key = self.keys.get_mut(&name).expect("a key of this writer");
         let path = format!("{MAPS}/{name}");
-        let (method, target, body, doubt) = match &key.stored {
-            None => ("POST", MAPS, object(&name, &payload), Doubt::Create(payload)),
-            Some(_) if choice < 2 => ("DELETE", path.as_str(), Value::Null, Doubt::Delete),
+        let (method, target, body, unanswered) = match &key.stored {
+            None => ("POST", MAPS, object(&name, &payload), UnansweredWrite::Create(payload)),
+            Some(_) if choice < 2 => ("DELETE", path.as_str(), Value::Null, UnansweredWrite::Delete),
             Some(stored) => {
                 let mut object = object(&name, &payload);
                 if choice < 7 {
                     object["metadata"]["resourceVersion"] = json!(stored.revision.to_string());
                 }
-                ("PUT", path.as_str(), object, Doubt::Update(payload))
+                ("PUT", path.as_str(), object, UnansweredWrite::Update(payload))
             }
         };
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let answer = match client.attempt(method, target, &JSON, &body) {
-            Ok(answer) => answer,
+        let response = match client.attempt(method, target, &JSON, &body) {
+            Ok(response) => response,
             Err(Failure::Unsent(_)) => return false,
-            Err(Failure::Doubt(_)) => {
-                key.doubt = Some(doubt);
+            Err(Failure::Unanswered(_)) => {
+                key.unanswered = Some(unanswered);
                 return false;
             }
         };
-        match doubt {
-            Doubt::Delete => {
-                answer.ok();
-                key.deleted();
+        match unanswered {
+            UnansweredWrite::Delete => {
+                response.ok();
+                key.record_delete();
             }
-            Doubt::Create(payload) | Doubt::Update(payload) => {
-                let kind = if answer.status == 201 { "ADDED" } else { "MODIFIED" };
-                let stored = stored(&answer.ok());
+            UnansweredWrite::Create(payload) | UnansweredWrite::Update(payload) => {
+                let kind = if response.status == 201 { "ADDED" } else { "MODIFIED" };
+                let stored = read_stored(&response.ok());
                 assert_eq!(stored.payload, payload, "{method} {target} answers what was written");
                 assert!(
                     key.stored.as_ref().is_none_or(|old| old.revision < stored.revision),
                     "{name}: {stored:?}"
                 );
-                key.wrote(kind, stored);
+                key.record_write(kind, stored);
             }
         }
         true
     }
 }
 
-/// A client that watches everything, also across the kills.
+/// A client that watches all objects, across the kills.
 struct Watcher {
-    seen: Vec<Value>,
+    events: Vec<Value>,
     last: u64,
 }
 
 impl Watcher {
-    /// Follows until the connection breaks, or until an event about this object.
+    /// Watches until the connection breaks, or until an event about this object.
     fn run(&mut self, client: &Client, until: Option<&str>) {
         let mut watch = match client.try_watch(MAPS, &format!("resourceVersion={}", self.last)) {
             Ok(watch) => watch,
             Err(error) if until.is_some() => panic!("the watch cannot go on from {}: {error}", self.last),
-            // The kill may come before the answer; an answer that refuses is told by its text.
+            // The kill may come before the response; a response that refuses has the query in its text.
             Err(error) => return assert!(!error.to_string().contains("resourceVersion="), "{error}"),
         };
         loop {
-            match watch.attempt(Deadline::after(CAP)) {
+            match watch.attempt(Deadline::after(TIMEOUT)) {
                 Ok(Some(event)) => {
-                    let at = revision(&event["object"]);
-                    assert!(at > self.last, "versions go up in a watch: {at} after {}", self.last);
-                    self.last = at;
+                    let version = revision(&event["object"]);
+                    assert!(version > self.last, "versions go up in a watch: {version} after {}", self.last);
+                    self.last = version;
                     let name = text(&event, "/object/metadata/name").to_owned();
-                    self.seen.push(event);
+                    self.events.push(event);
                     if until == Some(name.as_str()) {
                         return;
                     }
@@ -214,16 +217,16 @@ impl Watcher {
     }
 }
 
-/// Lets all of them work for a while, then kills.
+/// Runs writers and watcher for a while, then kills the server.
 fn burst(server: Server, writers: Vec<Writer>, watcher: Watcher, pause: Duration) -> (Vec<Writer>, Watcher) {
     let stop = Arc::new(AtomicBool::new(false));
     let client = server.admin();
-    let watching: JoinHandle<Watcher> = thread::spawn(move || {
+    let watcher_thread: JoinHandle<Watcher> = thread::spawn(move || {
         let mut watcher = watcher;
         watcher.run(&client, None);
         watcher
     });
-    let writing: Vec<JoinHandle<Writer>> = writers
+    let writer_threads: Vec<JoinHandle<Writer>> = writers
         .into_iter()
         .map(|mut writer| {
             let (client, stop) = (server.admin(), Arc::clone(&stop));
@@ -236,42 +239,42 @@ fn burst(server: Server, writers: Vec<Writer>, watcher: Watcher, pause: Duration
     thread::sleep(pause);
     server.kill();
     stop.store(true, Ordering::Relaxed);
-    let writers = writing.into_iter().map(|thread| thread.join().expect("a writer")).collect();
-    (writers, watching.join().expect("the watcher"))
+    let writers = writer_threads.into_iter().map(|thread| thread.join().expect("a writer")).collect();
+    (writers, watcher_thread.join().expect("the watcher"))
 }
 
-/// Compares the restarted server with everything acknowledged before.
+/// Compares the restarted server with all acknowledged writes.
 fn compare(client: &mut Client, writers: &mut [Writer], watcher: &Watcher) {
     let list = client.get(&format!("{MAPS}?labelSelector=test%3Dcrash")).ok();
     let items = list["items"].as_array().expect("items");
-    let mut found: HashMap<String, Stored> =
-        items.iter().map(|item| (text(item, "/metadata/name").to_owned(), stored(item))).collect();
+    let mut stored_values: HashMap<String, StoredValue> =
+        items.iter().map(|item| (text(item, "/metadata/name").to_owned(), read_stored(item))).collect();
     let highest = writers.iter().flat_map(|writer| writer.keys.values()).filter_map(|key| key.changes.last());
     let highest = highest.filter_map(|change| change.revision).max().unwrap_or(0).max(watcher.last);
     assert!(revision(&list) >= highest, "the counter went back: {} after {highest}", revision(&list));
     for writer in writers {
         for (name, key) in &mut writer.keys {
-            key.settle(name, found.remove(name));
+            key.resolve(name, stored_values.remove(name));
         }
     }
-    assert!(found.is_empty(), "nobody wrote {found:?}");
+    assert!(stored_values.is_empty(), "nobody wrote {stored_values:?}");
 }
 
-/// The watcher saw every change of every key, once and in order.
-fn retell(writers: &[Writer], watcher: &Watcher) {
-    let mut told: HashMap<&str, Vec<&Value>> = HashMap::new();
-    for event in &watcher.seen {
-        told.entry(text(event, "/object/metadata/name")).or_default().push(event);
+/// Checks that the watcher received every change of every key, once and in order.
+fn check_events(writers: &[Writer], watcher: &Watcher) {
+    let mut events_by_name: HashMap<&str, Vec<&Value>> = HashMap::new();
+    for event in &watcher.events {
+        events_by_name.entry(text(event, "/object/metadata/name")).or_default().push(event);
     }
     for writer in writers {
         for (name, key) in &writer.keys {
-            let events = told.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-            for (at, (change, event)) in key.changes.iter().zip(events).enumerate() {
-                let stored = stored(&event["object"]);
-                let same = text(event, "/type") == change.kind
+            let events = events_by_name.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+            for (index, (change, event)) in key.changes.iter().zip(events).enumerate() {
+                let stored = read_stored(&event["object"]);
+                let is_equal = text(event, "/type") == change.kind
                     && stored.payload == change.payload
                     && change.revision.is_none_or(|known| known == stored.revision);
-                assert!(same, "{name}, change {at}: wrote {change:?}, the watch told {event}");
+                assert!(is_equal, "{name}, change {index}: wrote {change:?}, the watch told {event}");
             }
             assert_eq!(key.changes.len(), events.len(), "{name}: changes told and made differ in number");
         }
@@ -279,28 +282,28 @@ fn retell(writers: &[Writer], watcher: &Watcher) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_and_nothing_is_invented() {
+fn acknowledged_writes_survive_kill_and_no_others_appear() {
     let seed = Random::seed();
-    let long = is_long();
+    let long = long_tests_enabled();
     let kills = if long { KILLS_LONG } else { KILLS };
     println!("seed {seed}: repeat with PILOTHOUSE_SEED={seed}");
-    let directory = support::server::directory();
+    let directory = support::server::temp_directory();
     let data = directory.path().join("data");
     let mut random = Random::new(seed);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
-    let mut server = Server::on(&data, &[]);
+    let mut server = Server::start_in(&data, &[]);
     let start = revision(&server.admin().get(MAPS).ok());
-    let mut watcher = Watcher { seen: Vec::new(), last: start };
+    let mut watcher = Watcher { events: Vec::new(), last: start };
     for _ in 0..kills {
         let pause = Duration::from_millis(100 + random.below(250));
         (writers, watcher) = burst(server, writers, watcher, pause);
-        server = Server::on(&data, &[]);
+        server = Server::start_in(&data, &[]);
         compare(&mut server.admin(), &mut writers, &watcher);
     }
     let mut client = server.admin();
     client.post(MAPS, &object("the-end", "")).ok();
     watcher.run(&client, Some("the-end"));
-    retell(&writers, &watcher);
+    check_events(&writers, &watcher);
     let changes: usize =
         writers.iter().flat_map(|writer| writer.keys.values()).map(|key| key.changes.len()).sum();
     println!("{kills} kills, {changes} acknowledged changes");

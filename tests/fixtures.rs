@@ -1,8 +1,7 @@
-//! Objects of every kind as the reference writes them: the same in JSON, YAML and Protobuf, and with CBOR between any
-//! two of them.
+//! Round trips of the reference's fixtures of every kind in JSON, YAML and Protobuf, and conversions between all encodings.
 //!
-//! The objects do not belong to this repository: they lie in `../shared/fixtures/roundtrip-1.33` beside the checkout, or
-//! where `PILOTHOUSE_FIXTURES` says. Without them there is nothing to compare and the test says so.
+//! The fixtures are not part of this repository: they are in `../shared/fixtures/roundtrip-1.33` beside the checkout, or in
+//! `PILOTHOUSE_FIXTURES`. Without them the tests are skipped with a message.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,8 +15,8 @@ use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
 
 fn folder() -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/roundtrip-1.33");
-    std::env::var_os("PILOTHOUSE_FIXTURES").map_or_else(beside, PathBuf::from)
+    let default_folder = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/roundtrip-1.33");
+    std::env::var_os("PILOTHOUSE_FIXTURES").map_or_else(default_folder, PathBuf::from)
 }
 
 /// The kind that a file is named after: group, version and kind, with dots between.
@@ -27,54 +26,60 @@ fn kind(stem: &str) -> GroupVersionKind {
     GroupVersionKind::new(if group == "core" { "" } else { group }, version, kind)
 }
 
-/// What is wrong with the three forms of one object.
-fn faults(folder: &Path, stem: &str, registry: &Registry) -> Vec<String> {
+/// The round-trip errors of one fixture.
+fn round_trip_errors(folder: &Path, stem: &str, registry: &Registry) -> Vec<String> {
     let read = |ext: &str| fs::read(folder.join(format!("{stem}.{ext}"))).unwrap();
-    let (text, binary, plain) = (read("json"), read("pb"), read("yaml"));
+    let (json_bytes, protobuf_bytes, yaml_bytes) = (read("json"), read("pb"), read("yaml"));
     let kind = kind(stem);
     let Some(ty) = registry.lookup(&kind) else { return vec![format!("{stem}: no such kind")] };
-    let mut faults = Vec::new();
-    let mut must = |holds: bool, what: String| {
+    let mut errors = Vec::new();
+    let mut check = |holds: bool, message: String| {
         if !holds {
-            faults.push(format!("{stem}: {what}"));
+            errors.push(format!("{stem}: {message}"));
         }
     };
 
-    let decoded = codec::decode_object(&text, &kind, registry).unwrap();
-    must(decoded.strict.is_empty(), format!("JSON has {:?}", decoded.strict));
+    let decoded = codec::decode_object(&json_bytes, &kind, registry).unwrap();
+    check(decoded.strict.is_empty(), format!("JSON has {:?}", decoded.strict));
     let canonical = codec::encode(registry, ty, &decoded.value);
-    must(json::read(&canonical).unwrap() == json::read(&text).unwrap(), "JSON does not come back".to_owned());
+    check(
+        json::read(&canonical).unwrap() == json::read(&json_bytes).unwrap(),
+        "JSON does not come back".to_owned(),
+    );
 
-    // An event of a watch is no object: its envelope names no kind.
-    let mut unnamed = decoded.value.clone();
+    // A watch event is no object: its envelope names no kind.
+    let mut without_type = decoded.value.clone();
     if !registry.structure(ty).unwrap().object {
-        unnamed.remove("kind");
-        unnamed.remove("apiVersion");
+        without_type.remove("kind");
+        without_type.remove("apiVersion");
     }
-    let written = protobuf::encode_object(registry, ty, &unnamed);
-    must(written == binary, format!("Protobuf differs from byte {}", differs_at(&written, &binary)));
+    let encoded = protobuf::encode_object(registry, ty, &without_type);
+    check(
+        encoded == protobuf_bytes,
+        format!("Protobuf differs from byte {}", first_difference(&encoded, &protobuf_bytes)),
+    );
     let transcoded = protobuf::transcode(registry, ty, &canonical).unwrap();
-    must(
+    check(
         transcoded == protobuf::message(registry, ty, &decoded.value),
         "transcoding is not decoding and encoding".to_owned(),
     );
-    match protobuf::decode_object(&binary, &kind, registry) {
-        Ok(read) => must(read.value == decoded.value, "Protobuf is read as something else".to_owned()),
-        Err(error) => must(false, error.message),
+    match protobuf::decode_object(&protobuf_bytes, &kind, registry) {
+        Ok(read) => check(read.value == decoded.value, "Protobuf is read as something else".to_owned()),
+        Err(error) => check(false, error.message),
     }
-    match yaml::decode_object(&plain, &kind, registry) {
-        Ok(read) => must(read.value == decoded.value, "YAML is read as something else".to_owned()),
-        Err(error) => must(false, error.message),
+    match yaml::decode_object(&yaml_bytes, &kind, registry) {
+        Ok(read) => check(read.value == decoded.value, "YAML is read as something else".to_owned()),
+        Err(error) => check(false, error.message),
     }
-    faults
+    errors
 }
 
-fn differs_at(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).position(|(one, other)| one != other).unwrap_or(one.len().min(other.len()))
+fn first_difference(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).position(|(left, right)| left != right).unwrap_or(left.len().min(right.len()))
 }
 
 #[test]
-fn every_kind_in_every_encoding() {
+fn fixtures_round_trip_in_every_encoding() {
     let folder = folder();
     let Ok(files) = fs::read_dir(&folder) else {
         // Past the test runner, which shows what a test prints only when it fails.
@@ -87,44 +92,45 @@ fn every_kind_in_every_encoding() {
         names.filter_map(|name| name.strip_suffix(".pb").map(str::to_owned)).collect();
     stems.sort();
     assert!(stems.len() >= 184, "only {} kinds", stems.len());
-    let faults: Vec<String> = stems.iter().flat_map(|stem| faults(&folder, stem, &registry)).collect();
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let errors: Vec<String> =
+        stems.iter().flat_map(|stem| round_trip_errors(&folder, stem, &registry)).collect();
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
-/// What is wrong with the conversions of one object from each form to each.
-fn wrong_conversions(folder: &Path, stem: &str, registry: &Registry) -> Vec<String> {
+/// The errors of converting one fixture from each encoding to each.
+fn transcode_errors(folder: &Path, stem: &str, registry: &Registry) -> Vec<String> {
     let read = |ext: &str| fs::read(folder.join(format!("{stem}.{ext}"))).unwrap();
-    let (text, binary, plain) = (read("json"), read("pb"), read("yaml"));
-    let mut wrong = Vec::new();
-    // The file is for people to read, so the line is compared by what it looks like then.
-    let line = transcode(registry, Encoding::Json, Encoding::Json, &text).unwrap_or_default();
-    if codec::pretty(line.trim_ascii_end()) != text.trim_ascii_end() || !line.ends_with(b"\n") {
-        wrong.push(format!("{stem}: JSON to JSON differs"));
+    let (json_bytes, protobuf_bytes, yaml_bytes) = (read("json"), read("pb"), read("yaml"));
+    let mut errors = Vec::new();
+    // The file is indented, so the compact output is compared after indenting.
+    let line = transcode(registry, Encoding::Json, Encoding::Json, &json_bytes).unwrap_or_default();
+    if codec::pretty(line.trim_ascii_end()) != json_bytes.trim_ascii_end() || !line.ends_with(b"\n") {
+        errors.push(format!("{stem}: JSON to JSON differs"));
     }
-    let packed = transcode(registry, Encoding::Json, Encoding::Cbor, &text).unwrap_or_default();
+    let cbor_bytes = transcode(registry, Encoding::Json, Encoding::Cbor, &json_bytes).unwrap_or_default();
     let forms = [
-        (Encoding::Json, &text, &line),
-        (Encoding::Yaml, &plain, &plain),
-        (Encoding::Protobuf, &binary, &binary),
-        (Encoding::Cbor, &packed, &packed),
+        (Encoding::Json, &json_bytes, &line),
+        (Encoding::Yaml, &yaml_bytes, &yaml_bytes),
+        (Encoding::Protobuf, &protobuf_bytes, &protobuf_bytes),
+        (Encoding::Cbor, &cbor_bytes, &cbor_bytes),
     ];
-    for (from, input, _) in &forms {
-        for (to, _, expected) in &forms {
-            match transcode(registry, *from, *to, input) {
+    for (source, input, _) in &forms {
+        for (target, _, expected) in &forms {
+            match transcode(registry, *source, *target, input) {
                 Ok(output) if output == **expected => {}
                 Ok(output) => {
-                    let at = differs_at(&output, expected);
-                    wrong.push(format!("{stem}: {from:?} to {to:?} differs from byte {at}"));
+                    let offset = first_difference(&output, expected);
+                    errors.push(format!("{stem}: {source:?} to {target:?} differs from byte {offset}"));
                 }
-                Err(why) => wrong.push(format!("{stem}: {from:?} to {to:?}: {why}")),
+                Err(reason) => errors.push(format!("{stem}: {source:?} to {target:?}: {reason}")),
             }
         }
     }
-    wrong
+    errors
 }
 
 #[test]
-fn every_form_is_converted_to_every_other() {
+fn fixtures_transcode_between_all_encodings() {
     let folder = folder();
     let Ok(files) = fs::read_dir(&folder) else {
         let _ = writeln!(std::io::stderr(), "fixtures: skipped: there is no {}", folder.display());
@@ -135,7 +141,7 @@ fn every_form_is_converted_to_every_other() {
     let mut stems: Vec<String> =
         names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect();
     stems.sort();
-    let wrong: Vec<String> =
-        stems.iter().flat_map(|stem| wrong_conversions(&folder, stem, &registry)).collect();
-    assert!(wrong.is_empty(), "{} conversions:\n{}", wrong.len(), wrong.join("\n"));
+    let errors: Vec<String> =
+        stems.iter().flat_map(|stem| transcode_errors(&folder, stem, &registry)).collect();
+    assert!(errors.is_empty(), "{} conversions:\n{}", errors.len(), errors.join("\n"));
 }

@@ -1,7 +1,7 @@
-//! Recorded answers of the reference server, replayed against ours.
+//! Recorded responses of the reference server, replayed against this one.
 //!
-//! The recordings do not belong to this repository: they lie in `../shared/golden` beside the checkout, or where
-//! `PILOTHOUSE_GOLDEN` says. Without them, or without Python, there is nothing to compare and the test says so.
+//! The recordings are not part of this repository: they are in `../shared/golden` beside the checkout, or in
+//! `PILOTHOUSE_GOLDEN`. Without them, or without Python, the test is skipped with a message.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use support::Server;
 
-/// Areas that must be right, and the share of their steps that must be exact.
+/// Areas that must match, and the share of their steps that must be exact.
 const REQUIRED: [&str; 28] = [
     "admission",
     "apply",
@@ -47,28 +47,28 @@ const REQUIRED: [&str; 28] = [
 ];
 const REQUIRED_SHARE: f64 = 0.95;
 
-/// Past the test runner, which shows what a test prints only when it fails.
-fn say(line: &str) {
+/// Prints to stderr directly, because the test runner captures the output of passing tests.
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "golden: {line}");
 }
 
 fn folder() -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
-    std::env::var_os("PILOTHOUSE_GOLDEN").map_or_else(beside, PathBuf::from)
+    let default_folder = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
+    std::env::var_os("PILOTHOUSE_GOLDEN").map_or_else(default_folder, PathBuf::from)
 }
 
 #[test]
-fn recorded_answers() {
+fn recorded_responses_match_reference() {
     let golden = folder();
     if !golden.join("replay.py").exists() {
-        return say("skipped: there is no ../shared/golden/replay.py beside this checkout");
+        return print_line("skipped: there is no ../shared/golden/replay.py beside this checkout");
     }
     let python = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
     if !python.is_ok_and(|status| status.success()) {
-        return say("skipped: there is no python3");
+        return print_line("skipped: there is no python3");
     }
     let tokens = golden.join("tokens.csv");
-    let mut server = Server::with(&[
+    let mut server = Server::with_flags(&[
         "--token-auth-file",
         tokens.to_str().expect("a path of letters"),
         "--authorization-mode=RBAC",
@@ -90,14 +90,16 @@ fn recorded_answers() {
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("no report ({error}): {}", String::from_utf8_lossy(&output.stderr)));
     let steps = |area: &Value, key: &str| area[key].as_f64().expect("a number of steps");
-    let mut low = Vec::new();
+    let mut below_required = Vec::new();
     let areas = report["areas"].as_object().expect("areas");
     for (name, area) in areas.iter().chain([(&"total".to_owned(), &report["total"])]) {
-        let (all, exact, code) =
+        let (total, exact, code) =
             (steps(area, "steps"), steps(area, "steps_exact"), steps(area, "steps_code"));
-        say(&format!("{name:<16} {exact:>5} of {all:>5} steps exact, {code:>5} with the right code"));
-        if REQUIRED.contains(&name.as_str()) && exact < all * REQUIRED_SHARE {
-            low.push(format!("{name}: {exact} of {all}"));
+        print_line(&format!(
+            "{name:<16} {exact:>5} of {total:>5} steps exact, {code:>5} with the right code"
+        ));
+        if REQUIRED.contains(&name.as_str()) && exact < total * REQUIRED_SHARE {
+            below_required.push(format!("{name}: {exact} of {total}"));
         }
     }
     for name in REQUIRED {
@@ -109,9 +111,12 @@ fn recorded_answers() {
     }) {
         for step in scenario["detail"].as_array().expect("steps").iter().filter(|step| step["exact"] == false)
         {
-            say(&format!("{} step {} {}: {}", scenario["name"], step["index"], step["what"], step["diff"]));
+            print_line(&format!(
+                "{} step {} {}: {}",
+                scenario["name"], step["index"], step["what"], step["diff"]
+            ));
         }
     }
-    server.unharmed();
-    assert!(low.is_empty(), "below {REQUIRED_SHARE} exact: {low:?}");
+    server.assert_healthy();
+    assert!(below_required.is_empty(), "below {REQUIRED_SHARE} exact: {below_required:?}");
 }

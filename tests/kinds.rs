@@ -1,5 +1,4 @@
-//! Every built-in kind that is served by default goes through its whole life: created, read, listed, watched, updated,
-//! deleted.
+//! Every built-in kind that is served by default is created, read, listed, watched, updated and deleted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,12 +9,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value, json};
 use support::client::Watch;
-use support::compare::{lost, revision, text};
+use support::compare::{missing_fields, revision, text};
 use support::manifests::{Resource, discover, root};
 use support::{Client, Manifest, Server};
 
 /// Group/versions that earlier releases served and 1.33 does not, each with a resource that it had.
-const GONE: [(&str, &str); 33] = [
+const REMOVED_VERSIONS: [(&str, &str); 33] = [
     ("flowcontrol.apiserver.k8s.io/v1beta3", "flowschemas"),
     ("flowcontrol.apiserver.k8s.io/v1beta2", "flowschemas"),
     ("flowcontrol.apiserver.k8s.io/v1beta1", "flowschemas"),
@@ -53,7 +52,7 @@ const GONE: [(&str, &str); 33] = [
 
 /// Runs a check for every manifest and fails with the list of the kinds that it failed for.
 fn for_every_kind(check: impl Fn(&Server, &Manifest, &Resource)) {
-    let mut server = Server::with(&["--engine=memory"]);
+    let mut server = Server::with_flags(&["--engine=memory"]);
     let resources = discover(&mut server.admin());
     let mut failed = Vec::new();
     for manifest in Manifest::all() {
@@ -63,12 +62,12 @@ fn for_every_kind(check: impl Fn(&Server, &Manifest, &Resource)) {
             failed.push(manifest.title());
         }
     }
-    server.unharmed();
+    server.assert_healthy();
     assert!(failed.is_empty(), "{} kinds failed (see above): {failed:?}", failed.len());
 }
 
 #[test]
-fn every_kind_lives_its_life() {
+fn every_kind_supports_create_read_list_watch_update_and_delete() {
     for_every_kind(|server, manifest, resource| {
         let mut client = server.admin();
         let collection = resource.collection();
@@ -83,43 +82,47 @@ fn every_kind_lives_its_life() {
         let created = client.post(&collection, &manifest.object);
         assert_eq!(created.status, 201, "{}", created.text());
         let created = created.json();
-        server_made(&created, resource);
-        assert_eq!(lost(&manifest.object, &created), [""; 0], "what the answer to POST lacks");
+        check_server_fields(&created, resource);
+        assert_eq!(
+            missing_fields(&manifest.object, &created),
+            [""; 0],
+            "fields that the response to POST lacks"
+        );
 
-        let added = watch.next_of(manifest.name());
+        let added = watch.next_for(manifest.name());
         assert_eq!((&added["type"], &added["object"]), (&json!("ADDED"), &created));
         let read = match manifest.kind() {
-            // The server itself writes to these, at any time until it has said what it thinks of them.
-            "CustomResourceDefinition" => judged(&mut watch, manifest.name(), "Established"),
-            "FlowSchema" => judged(&mut watch, manifest.name(), "Dangling"),
+            // The server itself writes to these until it has set their condition.
+            "CustomResourceDefinition" => wait_for_condition(&mut watch, manifest.name(), "Established"),
+            "FlowSchema" => wait_for_condition(&mut watch, manifest.name(), "Dangling"),
             _ => created.clone(),
         };
-        assert_eq!(client.get(&path).ok(), read, "GET gives what was said last");
+        assert_eq!(client.get(&path).ok(), read, "GET returns the last state");
         assert!(revision(&read) > revision(&before), "the list's version is older than the object's");
-        listed(&mut client, &collection, &read);
+        check_listed(&mut client, &collection, &read);
 
-        let updated = updated(&mut client, &path, &read);
-        let modified = watch.next_of(manifest.name());
+        let updated = update_and_check_conflict(&mut client, &path, &read);
+        let modified = watch.next_for(manifest.name());
         assert_eq!((&modified["type"], &modified["object"]), (&json!("MODIFIED"), &updated));
 
         client.delete_background(&path).ok();
         if manifest.kind() == "Namespace" {
-            // The control loop that empties a namespace and lets it go does not run here.
+            // The namespace controller does not run here.
             let terminating = client.get(&path).ok();
             assert_eq!(text(&terminating, "/status/phase"), "Terminating", "{terminating}");
             assert!(terminating["metadata"]["deletionTimestamp"].is_string(), "{terminating}");
             return;
         }
         if manifest.kind() != "CustomResourceDefinition" {
-            finalize(&mut client, &path);
-            client.get(&path).refused(404, "NotFound");
+            remove_finalizers(&mut client, &path);
+            client.get(&path).expect_error(404, "NotFound");
         }
-        let mut last = watch.next_of(manifest.name());
+        let mut last = watch.next_for(manifest.name());
         while last["type"] == "MODIFIED" {
-            last = watch.next_of(manifest.name());
+            last = watch.next_for(manifest.name());
         }
         assert_eq!(last["type"], "DELETED", "{last}");
-        client.get(&path).refused(404, "NotFound");
+        client.get(&path).expect_error(404, "NotFound");
         assert_eq!(last["object"]["metadata"]["uid"], created["metadata"]["uid"]);
         assert!(
             revision(&last["object"]) > revision(&updated),
@@ -128,20 +131,22 @@ fn every_kind_lives_its_life() {
     });
 }
 
-/// What a watch shows of an object once a condition of it is true.
-fn judged(watch: &mut Watch, name: &str, condition: &str) -> Value {
+/// The object of the first watch event in which a condition is true.
+fn wait_for_condition(watch: &mut Watch, name: &str, condition: &str) -> Value {
     loop {
-        let event = watch.next_of(name);
+        let event = watch.next_for(name);
         assert_eq!(event["type"], "MODIFIED", "{event}");
         let conditions = event["object"]["status"]["conditions"].as_array().expect("conditions");
-        if conditions.iter().any(|one| one["type"] == condition && one["status"] == "True") {
+        if conditions.iter().any(|condition_object| {
+            condition_object["type"] == condition && condition_object["status"] == "True"
+        }) {
             return event["object"].clone();
         }
     }
 }
 
-/// The fields that only the server sets.
-fn server_made(object: &Value, resource: &Resource) {
+/// Checks the fields that only the server sets.
+fn check_server_fields(object: &Value, resource: &Resource) {
     let metadata = &object["metadata"];
     let uid = text(object, "/metadata/uid");
     assert_eq!((uid.len(), uid.matches('-').count()), (36, 4), "uid {uid:?}");
@@ -158,57 +163,57 @@ fn server_made(object: &Value, resource: &Resource) {
     }
 }
 
-/// The collection holds the object, as items of built-in lists are: without kind and apiVersion.
-fn listed(client: &mut Client, collection: &str, object: &Value) {
+/// Checks that the list has the object, without kind and apiVersion as items of built-in lists are.
+fn check_listed(client: &mut Client, collection: &str, object: &Value) {
     let list = client.get(collection).ok();
     let items = list["items"].as_array().expect("items");
-    let mut bare = object.clone();
-    let bare_fields = bare.as_object_mut().expect("an object");
-    bare_fields.remove("kind");
-    bare_fields.remove("apiVersion");
-    assert!(items.contains(&bare), "the list lacks {bare}: {list}");
+    let mut item = object.clone();
+    let item_fields = item.as_object_mut().expect("an object");
+    item_fields.remove("kind");
+    item_fields.remove("apiVersion");
+    assert!(items.contains(&item), "the list lacks {item}: {list}");
     assert!(items.iter().all(|item| item["kind"].is_null() && item["apiVersion"].is_null()), "{list}");
     assert!(revision(&list) >= revision(object), "a list older than its item: {list}");
 }
 
-/// Changes a label: with the version that was read, then again with that version, which is stale by then.
-fn updated(client: &mut Client, path: &str, read: &Value) -> Value {
+/// Updates a label with the current version, then again with that version, which is stale by then.
+fn update_and_check_conflict(client: &mut Client, path: &str, read: &Value) -> Value {
     let mut changed = read.clone();
     changed["metadata"]["labels"]["purpose"] = json!("update");
-    let answer = client.put(path, &changed);
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let updated = answer.json();
+    let response = client.put(path, &changed);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let updated = response.json();
     assert!(revision(&updated) > revision(read), "the version moves: {updated}");
     assert_eq!(text(&updated, "/metadata/labels/purpose"), "update");
     assert_eq!(updated["metadata"]["uid"], read["metadata"]["uid"]);
     assert_eq!(updated["metadata"]["creationTimestamp"], read["metadata"]["creationTimestamp"]);
 
     changed["metadata"]["labels"]["purpose"] = json!("stale");
-    let status = client.put(path, &changed).refused(409, "Conflict");
+    let status = client.put(path, &changed).expect_error(409, "Conflict");
     assert!(text(&status, "/message").contains("the object has been modified"), "{status}");
     assert_eq!(client.get(path).ok(), updated, "a refused write changes nothing");
     updated
 }
 
-/// Takes the finalizers from an object that waits for them.
-fn finalize(client: &mut Client, path: &str) {
-    let answer = client.get(path);
-    if answer.status == 404 {
+/// Removes the finalizers of a terminating object.
+fn remove_finalizers(client: &mut Client, path: &str) {
+    let response = client.get(path);
+    if response.status == 404 {
         return;
     }
-    let mut waiting = answer.ok();
-    assert!(waiting["metadata"]["deletionTimestamp"].is_string(), "deleted, but {waiting}");
+    let mut terminating = response.ok();
+    assert!(terminating["metadata"]["deletionTimestamp"].is_string(), "deleted, but {terminating}");
     assert!(
-        !waiting["metadata"]["finalizers"].is_null(),
-        "deleted and without finalizers, but still there: {waiting}"
+        !terminating["metadata"]["finalizers"].is_null(),
+        "deleted and without finalizers, but still there: {terminating}"
     );
-    waiting["metadata"].as_object_mut().expect("metadata").remove("finalizers");
-    client.put(path, &waiting).ok();
+    terminating["metadata"].as_object_mut().expect("metadata").remove("finalizers");
+    client.put(path, &terminating).ok();
 }
 
 #[test]
-fn a_kind_served_in_several_versions_is_one_object() {
-    let server = Server::with(&["--engine=memory"]);
+fn kind_served_in_several_versions_is_one_object() {
+    let server = Server::with_flags(&["--engine=memory"]);
     let mut client = server.admin();
     let (old, new) = (
         "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers",
@@ -241,66 +246,67 @@ fn a_kind_served_in_several_versions_is_one_object() {
 }
 
 #[test]
-fn every_kind_that_discovery_offers_has_a_manifest() {
-    let server = Server::with(&["--engine=memory"]);
+fn every_creatable_kind_has_a_manifest() {
+    let server = Server::with_flags(&["--engine=memory"]);
     let resources = discover(&mut server.admin());
     let name = |group_version: &str, kind: &str| format!("{group_version} {kind}");
-    // No exceptions: what can be created and read can be tested.
+    // No exceptions: every kind that can be created and read is tested.
     let offered: BTreeSet<String> = resources
         .iter()
         .filter(|resource| resource.has("create") && resource.has("get"))
         .map(|resource| name(&resource.group_version, &resource.kind))
         .collect();
-    let tested: BTreeSet<String> = Manifest::all().iter().map(Manifest::title).collect();
-    assert_eq!(offered.difference(&tested).collect::<Vec<_>>(), [""; 0], "offered, not tested");
-    assert_eq!(tested.difference(&offered).collect::<Vec<_>>(), [""; 0], "tested, not offered");
+    let with_manifest: BTreeSet<String> = Manifest::all().iter().map(Manifest::title).collect();
+    assert_eq!(offered.difference(&with_manifest).collect::<Vec<_>>(), [""; 0], "offered, not tested");
+    assert_eq!(with_manifest.difference(&offered).collect::<Vec<_>>(), [""; 0], "tested, not offered");
 }
 
 #[test]
-fn a_list_cannot_be_posted() {
+fn post_of_list_is_refused() {
     for_every_kind(|server, manifest, resource| {
         let mut client = server.admin();
         let collection = resource.collection();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [manifest.object]});
-        client.post(&collection, &list).refused(400, "BadRequest");
+        client.post(&collection, &list).expect_error(400, "BadRequest");
         let kind = format!("{}List", manifest.kind());
         let list = json!({"apiVersion": manifest.group_version(), "kind": kind, "items": [manifest.object]});
-        client.post(&collection, &list).refused(400, "BadRequest");
-        client.get(&format!("{collection}/{}", manifest.name())).refused(404, "NotFound");
+        client.post(&collection, &list).expect_error(400, "BadRequest");
+        client.get(&format!("{collection}/{}", manifest.name())).expect_error(404, "NotFound");
     });
 }
 
 #[test]
-fn versions_of_earlier_releases_are_not_served() {
-    // Also with everything on that 1.33 has: some of these group/versions live on with other resources.
+fn removed_api_versions_are_not_served() {
+    // Also with all versions enabled: some of these group/versions still exist with other resources.
     for arguments in [vec!["--engine=memory"], vec!["--engine=memory", "--runtime-config=api/all=true"]] {
-        let server = Server::with(&arguments);
+        let server = Server::with_flags(&arguments);
         let mut client = server.admin();
-        for (group_version, plural) in GONE {
+        for (group_version, plural) in REMOVED_VERSIONS {
             let path = format!("{}/{plural}", root(group_version));
             assert_eq!(client.get(&path).status, 404, "GET {path}");
-            let answer = client.post(&path, &json!({"apiVersion": group_version, "metadata": {"name": "a"}}));
-            assert_eq!(answer.status, 404, "POST {path}");
+            let response =
+                client.post(&path, &json!({"apiVersion": group_version, "metadata": {"name": "a"}}));
+            assert_eq!(response.status, 404, "POST {path}");
         }
     }
 }
 
 #[test]
-fn alpha_and_new_beta_versions_need_a_flag() {
+fn alpha_and_beta_versions_need_runtime_config() {
     let versions = |server: &Server| -> BTreeSet<String> {
         discover(&mut server.admin()).into_iter().map(|resource| resource.group_version).collect()
     };
-    let usual = versions(&Server::with(&["--engine=memory"]));
-    let fancy: Vec<&String> =
-        usual.iter().filter(|name| name.contains("alpha") || name.contains("beta")).collect();
-    assert_eq!(fancy, [""; 0]);
-    let all = versions(&Server::with(&["--engine=memory", "--runtime-config=api/all=true"]));
+    let default_versions = versions(&Server::with_flags(&["--engine=memory"]));
+    let unstable: Vec<&String> =
+        default_versions.iter().filter(|name| name.contains("alpha") || name.contains("beta")).collect();
+    assert_eq!(unstable, [""; 0]);
+    let all = versions(&Server::with_flags(&["--engine=memory", "--runtime-config=api/all=true"]));
     for expected in ["resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3", "coordination.k8s.io/v1alpha2"] {
         assert!(all.contains(expected), "{expected} in {all:?}");
     }
-    let some = versions(&Server::with(&[
+    let custom = versions(&Server::with_flags(&[
         "--engine=memory",
         "--runtime-config=resource.k8s.io/v1beta1=true,batch/v1=false",
     ]));
-    assert!(some.contains("resource.k8s.io/v1beta1") && !some.contains("batch/v1"), "{some:?}");
+    assert!(custom.contains("resource.k8s.io/v1beta1") && !custom.contains("batch/v1"), "{custom:?}");
 }

@@ -1,4 +1,4 @@
-//! What the server does with metadata: names, namespaces, versions, generations, finalizers.
+//! Metadata: names, namespaces, versions, generations, finalizers and deletion.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,8 +12,8 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-fn server() -> (Server, Client) {
-    let server = Server::with(&["--engine=memory"]);
+fn start_server() -> (Server, Client) {
+    let server = Server::with_flags(&["--engine=memory"]);
     let client = server.admin();
     (server, client)
 }
@@ -32,16 +32,16 @@ fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
-fn invalid(client: &mut Client, path: &str, object: &Value, field: &str) {
-    let status = client.post(path, object).refused(422, "Invalid");
+fn expect_invalid(client: &mut Client, path: &str, object: &Value, field: &str) {
+    let status = client.post(path, object).expect_error(422, "Invalid");
     let causes = status["details"]["causes"].as_array().expect("causes");
-    let named = causes.iter().any(|cause| text(cause, "/field") == field);
-    assert!(named, "no cause names {field}: {status}");
+    let is_named = causes.iter().any(|cause| text(cause, "/field") == field);
+    assert!(is_named, "no cause names {field}: {status}");
 }
 
 #[test]
-fn generated_names() {
-    let (_server, mut client) = server();
+fn generate_name_adds_random_suffix() {
+    let (_server, mut client) = start_server();
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "made-"}});
     let mut names = std::collections::BTreeSet::new();
     for _ in 0..20 {
@@ -55,75 +55,92 @@ fn generated_names() {
     }
     assert_eq!(names.len(), 20, "{names:?}");
 
-    let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "given", "generateName": "made-"}});
-    assert_eq!(text(&client.post(MAPS, &both).ok(), "/metadata/name"), "given");
-    let taken = client.post(MAPS, &both).refused(409, "AlreadyExists");
+    let object_with_both_names = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "given", "generateName": "made-"}});
+    assert_eq!(text(&client.post(MAPS, &object_with_both_names).ok(), "/metadata/name"), "given");
+    let status = client.post(MAPS, &object_with_both_names).expect_error(409, "AlreadyExists");
     assert_eq!(
-        text(&taken, "/message"),
+        text(&status, "/message"),
         "configmaps \"given\" already exists, the server was not able to generate a unique name for the object"
     );
 
-    assert_eq!(taken["details"]["retryAfterSeconds"], 1, "{taken}");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1, "{status}");
 
     let prefix = "p".repeat(300);
     let long = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": prefix}});
-    invalid(&mut client, MAPS, &long, "metadata.generateName");
+    expect_invalid(&mut client, MAPS, &long, "metadata.generateName");
 }
 
 #[test]
-fn names_follow_the_rule_of_their_kind() {
-    let (_server, mut client) = server();
-    for bad in ["Upper", "under_score", "-dash", "dash-", "dot..dot", "a/b", "ü", " ", &"n".repeat(254)] {
-        invalid(&mut client, MAPS, &map(bad), "metadata.name");
+fn names_are_validated_by_kind() {
+    let (_server, mut client) = start_server();
+    for invalid_name in
+        ["Upper", "under_score", "-dash", "dash-", "dot..dot", "a/b", "ü", " ", &"n".repeat(254)]
+    {
+        expect_invalid(&mut client, MAPS, &map(invalid_name), "metadata.name");
     }
-    for good in ["a", "a.b-c.9", &"n".repeat(253)] {
-        client.post(MAPS, &map(good)).ok();
+    for valid_name in ["a", "a.b-c.9", &"n".repeat(253)] {
+        client.post(MAPS, &map(valid_name)).ok();
     }
-    for nameless in
+    for object_without_name in
         [json!({}), json!({"metadata": {}}), json!({"metadata": {"name": ""}}), json!({"metadata": null})]
     {
-        invalid(&mut client, MAPS, &nameless, "metadata.name");
+        expect_invalid(&mut client, MAPS, &object_without_name, "metadata.name");
     }
     // A DNS label, not a subdomain.
-    invalid(&mut client, "/api/v1/namespaces", &namespace("a.b"), "metadata.name");
-    invalid(&mut client, "/api/v1/namespaces", &namespace(&"n".repeat(64)), "metadata.name");
+    expect_invalid(&mut client, "/api/v1/namespaces", &namespace("a.b"), "metadata.name");
+    expect_invalid(&mut client, "/api/v1/namespaces", &namespace(&"n".repeat(64)), "metadata.name");
     // A DNS label that starts with a letter.
     let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
-    invalid(&mut client, "/api/v1/namespaces/default/services", &service("1st"), "metadata.name");
+    expect_invalid(&mut client, "/api/v1/namespaces/default/services", &service("1st"), "metadata.name");
     client.post("/api/v1/namespaces/default/services", &service("first")).ok();
     // A path segment: nearly anything.
     let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
     let role = |name: &str| json!({"metadata": {"name": name}, "rules": []});
     client.post(roles, &role("system:Weird_Name")).ok();
-    invalid(&mut client, roles, &role("a%b"), "metadata.name");
-    invalid(&mut client, roles, &role(".."), "metadata.name");
+    expect_invalid(&mut client, roles, &role("a%b"), "metadata.name");
+    expect_invalid(&mut client, roles, &role(".."), "metadata.name");
 }
 
 #[test]
-fn labels_and_annotations_are_checked() {
-    let (_server, mut client) = server();
-    let with = |field: &str, value: Value| {
+fn labels_annotations_and_finalizers_are_validated() {
+    let (_server, mut client) = start_server();
+    let object_with = |field: &str, value: Value| {
         let mut object = map("labelled");
         object["metadata"][field] = value;
         object
     };
-    invalid(&mut client, MAPS, &with("labels", json!({"bad key": "x"})), "metadata.labels");
-    invalid(&mut client, MAPS, &with("labels", json!({"key": "bad value"})), "metadata.labels");
-    invalid(&mut client, MAPS, &with("labels", json!({"key": "v".repeat(64)})), "metadata.labels");
-    invalid(&mut client, MAPS, &with("annotations", json!({"a/b/c": "x"})), "metadata.annotations");
-    invalid(
+    expect_invalid(&mut client, MAPS, &object_with("labels", json!({"bad key": "x"})), "metadata.labels");
+    expect_invalid(&mut client, MAPS, &object_with("labels", json!({"key": "bad value"})), "metadata.labels");
+    expect_invalid(
         &mut client,
         MAPS,
-        &with("annotations", json!({"big": "x".repeat(256 << 10)})),
+        &object_with("labels", json!({"key": "v".repeat(64)})),
+        "metadata.labels",
+    );
+    expect_invalid(
+        &mut client,
+        MAPS,
+        &object_with("annotations", json!({"a/b/c": "x"})),
         "metadata.annotations",
     );
-    invalid(&mut client, MAPS, &with("finalizers", json!(["nodomain"])), "metadata.finalizers[0]");
-    client.post(MAPS, &with("annotations", json!({"big": "x".repeat((256 << 10) - 3)}))).ok();
+    expect_invalid(
+        &mut client,
+        MAPS,
+        &object_with("annotations", json!({"big": "x".repeat(256 << 10)})),
+        "metadata.annotations",
+    );
+    expect_invalid(
+        &mut client,
+        MAPS,
+        &object_with("finalizers", json!(["nodomain"])),
+        "metadata.finalizers[0]",
+    );
+    client.post(MAPS, &object_with("annotations", json!({"big": "x".repeat((256 << 10) - 3)}))).ok();
 }
 
 #[test]
-fn the_server_sets_what_is_its_own() {
-    let (_server, mut client) = server();
+fn server_owned_metadata_ignores_client_values() {
+    let (_server, mut client) = start_server();
     let mut object = map("mine");
     object["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
     object["metadata"]["creationTimestamp"] = json!("2001-01-01T00:00:00Z");
@@ -135,16 +152,19 @@ fn the_server_sets_what_is_its_own() {
     assert!(created["metadata"]["deletionTimestamp"].is_null(), "{created}");
 
     assert!(created["metadata"]["selfLink"].is_null(), "{created}");
-    // What is only tried shows a link to itself, as there is no storage that would drop it.
+    // A dry run keeps selfLink, because only storage drops it.
     let path = format!("{MAPS}/mine");
-    let linked =
+    let with_self_link =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine", "selfLink": "/here"}});
-    assert_eq!(text(&client.put(&format!("{path}?dryRun=All"), &linked).ok(), "/metadata/selfLink"), "/here");
-    assert!(client.put(&path, &linked).ok()["metadata"]["selfLink"].is_null());
+    assert_eq!(
+        text(&client.put(&format!("{path}?dryRun=All"), &with_self_link).ok(), "/metadata/selfLink"),
+        "/here"
+    );
+    assert!(client.put(&path, &with_self_link).ok()["metadata"]["selfLink"].is_null());
     assert!(
         client
             .post(&format!("{MAPS}?dryRun=All"), &{
-                let mut new = linked.clone();
+                let mut new = with_self_link.clone();
                 new["metadata"]["name"] = json!("new");
                 new
             })
@@ -154,12 +174,12 @@ fn the_server_sets_what_is_its_own() {
     let created = client.get(&path).ok();
     assert!(created["metadata"]["selfLink"].is_null(), "{created}");
 
-    let mut other = created.clone();
-    other["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
-    client.put(&format!("{MAPS}/mine"), &other).refused(409, "Conflict");
+    let mut with_other_uid = created.clone();
+    with_other_uid["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
+    client.put(&format!("{MAPS}/mine"), &with_other_uid).expect_error(409, "Conflict");
     let mut renamed = created;
     renamed["metadata"]["name"] = json!("yours");
-    client.put(&format!("{MAPS}/mine"), &renamed).refused(400, "BadRequest");
+    client.put(&format!("{MAPS}/mine"), &renamed).expect_error(400, "BadRequest");
 
     let mut versioned = map("versioned");
     versioned["metadata"]["resourceVersion"] = json!("5");
@@ -170,7 +190,7 @@ fn the_server_sets_what_is_its_own() {
 
 /// The tests of kubernetes_asyncio create a Service with the resourceVersion `v1`.
 #[test]
-fn a_version_that_is_none_is_ignored_when_an_object_is_created() {
+fn create_ignores_unparsable_resource_version() {
     let server = Server::start();
     let mut client = server.admin();
     let mut versioned = map("versioned");
@@ -182,11 +202,11 @@ fn a_version_that_is_none_is_ignored_when_an_object_is_created() {
 }
 
 #[test]
-fn a_write_that_changes_nothing_is_no_new_version() {
-    let (_server, mut client) = server();
+fn unchanged_update_keeps_resource_version() {
+    let (_server, mut client) = start_server();
     let created = client.post(MAPS, &map("calm")).ok();
-    let again = client.put(&format!("{MAPS}/calm"), &created).ok();
-    assert_eq!(again["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+    let second_response = client.put(&format!("{MAPS}/calm"), &created).ok();
+    assert_eq!(second_response["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
     // Without a version a PUT is unconditional.
     let mut unconditional = map("calm");
     unconditional["data"] = json!({"a": "b"});
@@ -195,11 +215,11 @@ fn a_write_that_changes_nothing_is_no_new_version() {
 }
 
 #[test]
-fn path_and_body_name_one_namespace() {
-    let (_server, mut client) = server();
+fn namespace_of_path_and_body_must_match() {
+    let (_server, mut client) = start_server();
     let mut object = map("placed");
     object["metadata"]["namespace"] = json!("kube-system");
-    let status = client.post(MAPS, &object).refused(400, "BadRequest");
+    let status = client.post(MAPS, &object).expect_error(400, "BadRequest");
     assert!(
         text(&status, "/message").contains("namespace of the provided object does not match"),
         "{status}"
@@ -207,16 +227,17 @@ fn path_and_body_name_one_namespace() {
     object["metadata"]["namespace"] = json!("default");
     client.post(MAPS, &object).ok();
     object["metadata"]["namespace"] = json!("kube-system");
-    client.put(&format!("{MAPS}/placed"), &object).refused(400, "BadRequest");
+    client.put(&format!("{MAPS}/placed"), &object).expect_error(400, "BadRequest");
     // A kind without namespaces does not keep one.
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "namespace": "default"}});
     assert!(client.post("/api/v1/nodes", &node).ok()["metadata"]["namespace"].is_null());
 }
 
 #[test]
-fn a_namespace_must_exist_and_stay() {
-    let (_server, mut client) = server();
-    let status = client.post("/api/v1/namespaces/nowhere/configmaps", &map("a")).refused(404, "NotFound");
+fn create_needs_active_namespace() {
+    let (_server, mut client) = start_server();
+    let status =
+        client.post("/api/v1/namespaces/nowhere/configmaps", &map("a")).expect_error(404, "NotFound");
     assert_eq!(text(&status, "/message"), "namespaces \"nowhere\" not found");
     assert_eq!(client.get("/api/v1/namespaces/nowhere/configmaps").ok()["items"], json!([]));
 
@@ -226,49 +247,50 @@ fn a_namespace_must_exist_and_stay() {
     client.post("/api/v1/namespaces/leaving/configmaps", &map("a")).ok();
     let deleted = client.delete("/api/v1/namespaces/leaving").ok();
     assert_eq!(text(&deleted, "/status/phase"), "Terminating", "{deleted}");
-    let status = client.post("/api/v1/namespaces/leaving/configmaps", &map("b")).refused(403, "Forbidden");
+    let status =
+        client.post("/api/v1/namespaces/leaving/configmaps", &map("b")).expect_error(403, "Forbidden");
     assert!(text(&status, "/message").contains("because it is being terminated"), "{status}");
     assert_eq!(text(&status, "/details/causes/0/reason"), "NamespaceTerminating", "{status}");
-    // What is there may still be changed and deleted.
+    // Existing objects may still be updated and deleted.
     client.put("/api/v1/namespaces/leaving/configmaps/a", &map("a")).ok();
     client.delete("/api/v1/namespaces/leaving/configmaps/a").ok();
 }
 
-/// A namespace that nothing was left to wait for went with its first deletion.
+/// A namespace without finalizers was removed by its first deletion.
 #[test]
-fn the_first_deletion_of_a_namespace_only_marks_it() {
-    let server = Server::with(&["--engine=memory", "--controllers=-*"]);
+fn first_namespace_delete_only_marks_terminating() {
+    let server = Server::with_flags(&["--engine=memory", "--controllers=-*"]);
     let mut client = server.admin();
     let path = "/api/v1/namespaces/leaving";
     client.post("/api/v1/namespaces", &namespace("leaving")).ok();
-    let mut free = namespace("leaving");
-    free["spec"] = json!({"finalizers": []});
-    client.put(&format!("{path}/finalize"), &free).ok();
+    let mut without_finalizers = namespace("leaving");
+    without_finalizers["spec"] = json!({"finalizers": []});
+    client.put(&format!("{path}/finalize"), &without_finalizers).ok();
     for query in ["?dryRun=All", ""] {
         let marked = client.delete(&format!("{path}{query}")).ok();
         assert_eq!(text(&marked, "/status/phase"), "Terminating", "{marked}");
         assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
     }
     client.delete(path).ok();
-    client.get(path).refused(404, "NotFound");
+    client.get(path).expect_error(404, "NotFound");
 }
 
 #[test]
-fn the_namespaces_of_the_system_exist_from_the_first_start() {
-    let (_server, mut client) = server();
+fn system_namespaces_exist_and_are_undeletable() {
+    let (_server, mut client) = start_server();
     let list = client.get("/api/v1/namespaces").ok();
     let names: Vec<&str> =
         list["items"].as_array().expect("items").iter().map(|item| text(item, "/metadata/name")).collect();
     assert_eq!(names, ["default", "kube-node-lease", "kube-public", "kube-system"]);
     for name in ["default", "kube-system", "kube-public"] {
-        let status = client.delete(&format!("/api/v1/namespaces/{name}")).refused(403, "Forbidden");
+        let status = client.delete(&format!("/api/v1/namespaces/{name}")).expect_error(403, "Forbidden");
         assert!(text(&status, "/message").contains("this namespace may not be deleted"), "{status}");
     }
 }
 
 #[test]
-fn status_belongs_to_its_sub_resource() {
-    let (_server, mut client) = server();
+fn status_is_ignored_outside_status_subresource() {
+    let (_server, mut client) = start_server();
     let mut object = deployment("web");
     object["status"] = json!({"replicas": 7});
     let mut created = client.post(DEPLOYMENTS, &object).ok();
@@ -279,8 +301,8 @@ fn status_belongs_to_its_sub_resource() {
 }
 
 #[test]
-fn generation_moves_with_the_spec_only() {
-    let (_server, mut client) = server();
+fn generation_increases_only_with_spec() {
+    let (_server, mut client) = start_server();
     let path = format!("{DEPLOYMENTS}/web");
     let mut object = client.post(DEPLOYMENTS, &deployment("web")).ok();
     assert_eq!(object["metadata"]["generation"], 1);
@@ -294,66 +316,67 @@ fn generation_moves_with_the_spec_only() {
 }
 
 #[test]
-fn finalizers_make_deletion_two_phases() {
-    let (_server, mut client) = server();
+fn finalizers_defer_deletion() {
+    let (_server, mut client) = start_server();
     let path = format!("{MAPS}/held");
     let mut object = map("held");
     object["metadata"]["finalizers"] = json!(["example.com/first", "example.com/second"]);
     let created = client.post(MAPS, &object).ok();
-    let from = text(&created, "/metadata/resourceVersion").to_owned();
-    let mut watch = client.watch(MAPS, &format!("resourceVersion={from}"));
+    let version = text(&created, "/metadata/resourceVersion").to_owned();
+    let mut watch = client.watch(MAPS, &format!("resourceVersion={version}"));
 
     let deleting = client.delete(&path).ok();
     assert_eq!(text(&deleting, "/kind"), "ConfigMap");
     let since = text(&deleting, "/metadata/deletionTimestamp").to_owned();
     assert!(!since.is_empty(), "{deleting}");
     assert_eq!(watch.next()["type"], "MODIFIED");
-    let again = client.delete(&path).ok();
-    assert_eq!(text(&again, "/metadata/deletionTimestamp"), since, "a second delete moves nothing");
-    client.post(MAPS, &map("held")).refused(409, "AlreadyExists");
+    let second_response = client.delete(&path).ok();
+    assert_eq!(text(&second_response, "/metadata/deletionTimestamp"), since, "a second delete moves nothing");
+    client.post(MAPS, &map("held")).expect_error(409, "AlreadyExists");
 
-    let mut more = client.get(&path).ok();
-    more["metadata"]["finalizers"] = json!(["example.com/first", "example.com/second", "example.com/third"]);
-    client.put(&path, &more).refused(422, "Invalid");
-    let mut revived = client.get(&path).ok();
-    revived["metadata"].as_object_mut().expect("metadata").remove("deletionTimestamp");
-    revived["metadata"]["finalizers"] = json!(["example.com/second"]);
-    let one = client.put(&path, &revived).ok();
-    assert_eq!(text(&one, "/metadata/deletionTimestamp"), since, "a delete cannot be taken back");
+    let mut with_third_finalizer = client.get(&path).ok();
+    with_third_finalizer["metadata"]["finalizers"] =
+        json!(["example.com/first", "example.com/second", "example.com/third"]);
+    client.put(&path, &with_third_finalizer).expect_error(422, "Invalid");
+    let mut without_timestamp = client.get(&path).ok();
+    without_timestamp["metadata"].as_object_mut().expect("metadata").remove("deletionTimestamp");
+    without_timestamp["metadata"]["finalizers"] = json!(["example.com/second"]);
+    let remaining = client.put(&path, &without_timestamp).ok();
+    assert_eq!(text(&remaining, "/metadata/deletionTimestamp"), since, "a delete cannot be taken back");
     assert_eq!(watch.next()["type"], "MODIFIED");
 
-    let mut free = one;
-    free["metadata"]["finalizers"] = json!([]);
-    client.put(&path, &free).ok();
-    client.get(&path).refused(404, "NotFound");
+    let mut without_finalizers = remaining;
+    without_finalizers["metadata"]["finalizers"] = json!([]);
+    client.put(&path, &without_finalizers).ok();
+    client.get(&path).expect_error(404, "NotFound");
     assert_eq!(watch.next()["type"], "DELETED");
-    let fresh = client.post(MAPS, &map("held")).ok();
-    assert_ne!(fresh["metadata"]["uid"], created["metadata"]["uid"]);
+    let recreated = client.post(MAPS, &map("held")).ok();
+    assert_ne!(recreated["metadata"]["uid"], created["metadata"]["uid"]);
 }
 
 #[test]
-fn preconditions_guard_a_delete() {
-    let (_server, mut client) = server();
+fn delete_preconditions_are_checked() {
+    let (_server, mut client) = start_server();
     let created = client.post(MAPS, &map("guarded")).ok();
     let path = format!("{MAPS}/guarded");
-    let guarded = |client: &mut Client, preconditions: Value| {
+    let delete_with = |client: &mut Client, preconditions: Value| {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
         client.request("DELETE", &path, &support::client::JSON, options.to_string().as_bytes())
     };
-    guarded(&mut client, json!({"uid": "another"})).refused(409, "Conflict");
-    guarded(&mut client, json!({"resourceVersion": "1"})).refused(409, "Conflict");
-    let status = guarded(&mut client, json!({"uid": created["metadata"]["uid"]})).ok();
+    delete_with(&mut client, json!({"uid": "another"})).expect_error(409, "Conflict");
+    delete_with(&mut client, json!({"resourceVersion": "1"})).expect_error(409, "Conflict");
+    let status = delete_with(&mut client, json!({"uid": created["metadata"]["uid"]})).ok();
     assert_eq!(text(&status, "/status"), "Success");
     assert_eq!(status["details"]["uid"], created["metadata"]["uid"]);
-    client.delete(&path).refused(404, "NotFound");
+    client.delete(&path).expect_error(404, "NotFound");
 }
 
 #[test]
-fn a_collection_is_deleted_by_its_selector() {
-    let (_server, mut client) = server();
-    for (name, colour) in [("a", "red"), ("b", "green"), ("c", "red")] {
+fn delete_collection_honours_label_selector() {
+    let (_server, mut client) = start_server();
+    for (name, color) in [("a", "red"), ("b", "green"), ("c", "red")] {
         let mut object = map(name);
-        object["metadata"]["labels"] = json!({"colour": colour});
+        object["metadata"]["labels"] = json!({"colour": color});
         client.post(MAPS, &object).ok();
     }
     client.post("/api/v1/namespaces/kube-public/configmaps", &map("elsewhere")).ok();
@@ -371,33 +394,33 @@ fn a_collection_is_deleted_by_its_selector() {
 }
 
 #[test]
-fn put_creates_where_the_reference_lets_it() {
-    let (_server, mut client) = server();
+fn put_creates_only_kinds_that_allow_it() {
+    let (_server, mut client) = start_server();
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}});
     let created = client.put(&format!("{LEASES}/l"), &lease);
     assert_eq!(created.status, 201, "{}", created.text());
     assert!(!text(&created.json(), "/metadata/uid").is_empty());
     assert_eq!(client.put(&format!("{LEASES}/l"), &created.json()).status, 200);
-    let status = client.put(&format!("{LEASES}/l"), &lease).refused(422, "Invalid");
+    let status = client.put(&format!("{LEASES}/l"), &lease).expect_error(422, "Invalid");
     assert!(text(&status, "/message").contains("must be specified for an update"), "{status}");
-    client.put(&format!("{MAPS}/m"), &map("m")).refused(404, "NotFound");
-    client.put(&format!("{DEPLOYMENTS}/d"), &deployment("d")).refused(404, "NotFound");
+    client.put(&format!("{MAPS}/m"), &map("m")).expect_error(404, "NotFound");
+    client.put(&format!("{DEPLOYMENTS}/d"), &deployment("d")).expect_error(404, "NotFound");
 }
 
 #[test]
-fn lists_select_and_watches_select() {
-    let (_server, mut client) = server();
-    let from = text(&client.get(MAPS).ok(), "/metadata/resourceVersion").to_owned();
-    for (name, colour) in [("a", "red"), ("b", "green")] {
+fn lists_and_watches_honour_selectors() {
+    let (_server, mut client) = start_server();
+    let version = text(&client.get(MAPS).ok(), "/metadata/resourceVersion").to_owned();
+    for (name, color) in [("a", "red"), ("b", "green")] {
         let mut object = map(name);
-        object["metadata"]["labels"] = json!({"colour": colour});
+        object["metadata"]["labels"] = json!({"colour": color});
         client.post(MAPS, &object).ok();
     }
     let list = client.get(&format!("{MAPS}?labelSelector=colour%3Dgreen")).ok();
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
     let list = client.get(&format!("{MAPS}?fieldSelector=metadata.name%3Da")).ok();
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
-    let mut watch = client.watch(MAPS, &format!("resourceVersion={from}&labelSelector=colour%3Dgreen"));
+    let mut watch = client.watch(MAPS, &format!("resourceVersion={version}&labelSelector=colour%3Dgreen"));
     assert_eq!(text(&watch.next(), "/object/metadata/name"), "b");
     let mut watch = client.watch(MAPS, "fieldSelector=metadata.name%3Da");
     let first = watch.next();

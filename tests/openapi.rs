@@ -1,4 +1,4 @@
-//! The OpenAPI documents, and what the stock command-line client does with them.
+//! The OpenAPI documents, and their use by kubectl.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const V2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const V3: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// kubectl with a home and a cache of its own.
+/// kubectl with its own home directory and cache.
 struct Kubectl {
     home: TempDir,
     kubeconfig: String,
@@ -23,7 +23,7 @@ struct Kubectl {
 impl Kubectl {
     fn new(server: &Server) -> Kubectl {
         let kubeconfig = server.kubeconfig().to_str().expect("a path of letters").to_owned();
-        Kubectl { home: support::server::directory(), kubeconfig }
+        Kubectl { home: support::server::temp_directory(), kubeconfig }
     }
 
     fn try_run(&self, arguments: &[&str]) -> Output {
@@ -38,32 +38,32 @@ impl Kubectl {
             .expect("kubectl runs: tests/run installs it, or see https://kubernetes.io/docs/tasks/tools")
     }
 
-    /// The minor version of the client. What distributions carry may be much older than the server.
+    /// The minor version of kubectl, which may be much older than the server.
     fn minor(&self) -> u32 {
-        let said = self.try_run(&["version", "--client", "-o", "json"]).stdout;
-        let version: Value = serde_json::from_slice(&said).expect("JSON");
+        let stdout = self.try_run(&["version", "--client", "-o", "json"]).stdout;
+        let version: Value = serde_json::from_slice(&stdout).expect("JSON");
         let minor = version["clientVersion"]["minor"].as_str().expect("a minor version");
         minor.trim_end_matches('+').parse().expect("a number")
     }
 
     fn run(&self, arguments: &[&str]) -> String {
         let output = self.try_run(arguments);
-        let (said, complained) =
+        let (stdout, stderr) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {arguments:?}: {said} {complained}");
-        said.into_owned()
+        assert!(output.status.success(), "kubectl {arguments:?}: {stdout} {stderr}");
+        stdout.into_owned()
     }
 }
 
 #[test]
-fn explaining() {
-    let mut server = Server::with(&["--engine=memory"]);
+fn kubectl_explain_reads_openapi_v2_and_v3() {
+    let mut server = Server::with_flags(&["--engine=memory"]);
     let kubectl = Kubectl::new(&server);
     let plain = kubectl.run(&["explain", "pod.spec.containers"]);
     assert!(plain.contains("A single application container that you want to run within a pod."), "{plain}");
     if kubectl.minor() < 27 {
-        // That was the second version as Protobuf already, and the layout of the rest is another one.
-        return server.unharmed();
+        // Old releases read OpenAPI v2 as Protobuf, and print another layout.
+        return server.assert_healthy();
     }
     let cases: &[(&[&str], &[&str])] = &[
         (
@@ -86,57 +86,58 @@ fn explaining() {
             ],
         ),
         (&["pod.spec.containers.imagePullPolicy"], &["ENUM:", "IfNotPresent"]),
-        // This asks for the second version, as Protobuf.
+        // Reads OpenAPI v2, as Protobuf.
         (&["--output=plaintext-openapiv2", "pods"], &["VERSION:  v1", "Pod is a collection of containers"]),
     ];
     for (arguments, expected) in cases {
-        let said = kubectl.run(&[&["explain"], *arguments].concat());
+        let stdout = kubectl.run(&[&["explain"], *arguments].concat());
         for text in *expected {
-            assert!(said.contains(text), "explain {arguments:?}: no {text:?} in {said}");
+            assert!(stdout.contains(text), "explain {arguments:?}: no {text:?} in {stdout}");
         }
     }
     let unknown = kubectl.try_run(&["explain", "pod.spec.nope"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("field \"nope\" does not exist"));
-    server.unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn validating() {
-    let mut server = Server::with(&["--engine=memory"]);
+fn kubectl_validates_with_openapi() {
+    let mut server = Server::with_flags(&["--engine=memory"]);
     let kubectl = Kubectl::new(&server);
     let file = kubectl.home.path().join("map.yaml");
     let path = file.to_str().expect("a path of letters");
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: checked\n";
     fs::write(&file, format!("{map}surplus: 1\n")).expect("a file");
-    // An old client checks by itself, with the schemas of the second version; a newer one asks whether the server does.
-    let refused = kubectl.try_run(&["create", "--validate=true", "-f", path]);
-    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && complaint.contains("unknown field \"surplus\""), "{complaint}");
+    // An old kubectl validates with OpenAPI v2; a newer one lets the server validate.
+    let output = kubectl.try_run(&["create", "--validate=true", "-f", path]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("unknown field \"surplus\""), "{stderr}");
     if kubectl.minor() >= 27 {
-        let refused = kubectl.try_run(&["create", "--validate=strict", "-f", path]);
-        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(complaint.contains("strict decoding error: unknown field \"surplus\""), "{complaint}");
-        let warned = kubectl.try_run(&["create", "--validate=warn", "--dry-run=server", "-f", path]);
-        assert!(String::from_utf8_lossy(&warned.stderr).contains("Warning: unknown field \"surplus\""));
+        let output = kubectl.try_run(&["create", "--validate=strict", "-f", path]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains("strict decoding error: unknown field \"surplus\""), "{stderr}");
+        let output = kubectl.try_run(&["create", "--validate=warn", "--dry-run=server", "-f", path]);
+        assert!(String::from_utf8_lossy(&output.stderr).contains("Warning: unknown field \"surplus\""));
     }
     fs::write(&file, map).expect("a file");
     kubectl.run(&["create", "--dry-run=client", "-f", path]);
     assert_eq!(kubectl.run(&["create", "-f", path]).trim(), "configmap/checked created");
-    server.unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn documents_are_kept_by_their_digest() {
-    let server = Server::with(&["--engine=memory"]);
+fn openapi_documents_are_cached_by_hash() {
+    let server = Server::with_flags(&["--engine=memory"]);
     let mut client = server.admin();
     let index = client.get("/openapi/v3");
     assert_eq!((index.status, index.header("content-type")), (200, Some("text/plain; charset=utf-8")));
     let index: Value = serde_json::from_slice(&index.body).expect("JSON");
-    let place = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().expect("a place").to_owned();
-    let (path, hash) = place.split_once("?hash=").expect("a digest");
+    let versioned_path =
+        index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().expect("a place").to_owned();
+    let (path, hash) = versioned_path.split_once("?hash=").expect("a digest");
     assert_eq!((path, hash.len()), ("/openapi/v3/apis/apps/v1", 128));
 
-    let document = client.get(&place);
+    let document = client.get(&versioned_path);
     assert_eq!((document.status, document.header("content-type")), (200, Some("application/json")));
     let tag = format!("\"{hash}\"");
     assert_eq!(document.header("etag"), Some(tag.as_str()));
@@ -146,10 +147,10 @@ fn documents_are_kept_by_their_digest() {
     let plain = client.get(path);
     assert_eq!((plain.header("cache-control"), &plain.body), (Some("no-cache, private"), &document.body));
 
-    let again = client.request("GET", path, &[("If-None-Match", &tag)], b"");
-    assert_eq!((again.status, again.body.len()), (304, 0));
-    let moved = client.get("/openapi/v3/apis/apps/v1?hash=OLD");
-    assert_eq!((moved.status, moved.header("location")), (301, Some(place.as_str())));
+    let not_modified = client.request("GET", path, &[("If-None-Match", &tag)], b"");
+    assert_eq!((not_modified.status, not_modified.body.len()), (304, 0));
+    let redirect = client.get("/openapi/v3/apis/apps/v1?hash=OLD");
+    assert_eq!((redirect.status, redirect.header("location")), (301, Some(versioned_path.as_str())));
 
     let cases = [(path, V3, "v3.v1.0+protobuf"), ("/openapi/v2", V2, "v2.v1.0+protobuf")];
     for (path, accept, expected) in cases {

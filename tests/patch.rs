@@ -1,4 +1,4 @@
-//! PATCH in its three languages against the real server.
+//! JSON patches, merge patches and strategic merge patches.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,8 +14,8 @@ use support::{Client, Server};
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
 
-fn with_map(data: &Value) -> (Server, Client) {
-    let server = Server::with(&["--engine=memory"]);
+fn server_with_map(data: &Value) -> (Server, Client) {
+    let server = Server::with_flags(&["--engine=memory"]);
     let mut client = server.admin();
     client.post(MAPS, &json!({"metadata": {"name": "a"}, "data": data})).ok();
     (server, client)
@@ -26,8 +26,8 @@ fn message(status: &Value) -> &str {
 }
 
 #[test]
-fn each_language_changes_what_it_names() {
-    let (_server, mut client) = with_map(&json!({"x": "1", "y": "2"}));
+fn each_patch_type_changes_named_fields() {
+    let (_server, mut client) = server_with_map(&json!({"x": "1", "y": "2"}));
     let operations = json!([
         {"op": "test", "path": "/data/x", "value": "1"},
         {"op": "move", "from": "/data/x", "path": "/data/z"},
@@ -44,8 +44,8 @@ fn each_language_changes_what_it_names() {
 }
 
 #[test]
-fn a_patch_that_changes_nothing_writes_nothing() {
-    let (_server, mut client) = with_map(&json!({"x": "1"}));
+fn unchanged_patch_writes_nothing() {
+    let (_server, mut client) = server_with_map(&json!({"x": "1"}));
     let before = client.get(MAP).ok();
     for (language, patch) in [
         ("json", json!([])),
@@ -62,64 +62,68 @@ fn a_patch_that_changes_nothing_writes_nothing() {
 }
 
 #[test]
-fn a_version_in_the_patch_must_be_the_present_one() {
-    let (_server, mut client) = with_map(&json!({"x": "1"}));
+fn patch_with_stale_resource_version_conflicts() {
+    let (_server, mut client) = server_with_map(&json!({"x": "1"}));
     let first = text(&client.get(MAP).ok(), "/metadata/resourceVersion").to_owned();
     let patch = json!({"metadata": {"resourceVersion": first}, "data": {"x": "2"}});
     client.patch(MAP, "merge", &patch).ok();
     for language in ["merge", "strategic-merge"] {
-        let refused = client.patch(MAP, language, &patch).refused(409, "Conflict");
-        assert!(message(&refused).contains("the object has been modified"), "{refused}");
+        let status = client.patch(MAP, language, &patch).expect_error(409, "Conflict");
+        assert!(message(&status).contains("the object has been modified"), "{status}");
     }
     let unconditional = json!({"metadata": {"resourceVersion": null}, "data": {"x": "3"}});
     assert_eq!(client.patch(MAP, "merge", &unconditional).ok()["data"]["x"], "3");
 }
 
 #[test]
-fn what_the_path_says_cannot_be_changed() {
-    let (_server, mut client) = with_map(&json!({"x": "1"}));
-    let refused = client.patch(MAP, "merge", &json!({"metadata": {"name": "b"}})).refused(400, "BadRequest");
-    assert_eq!(message(&refused), "the name of the object (b) does not match the name on the URL (a)");
-    let elsewhere = json!({"metadata": {"namespace": "b"}});
-    client.patch(MAP, "strategic-merge", &elsewhere).refused(400, "BadRequest");
+fn patch_cannot_change_identity() {
+    let (_server, mut client) = server_with_map(&json!({"x": "1"}));
+    let status =
+        client.patch(MAP, "merge", &json!({"metadata": {"name": "b"}})).expect_error(400, "BadRequest");
+    assert_eq!(message(&status), "the name of the object (b) does not match the name on the URL (a)");
+    let other_namespace = json!({"metadata": {"namespace": "b"}});
+    client.patch(MAP, "strategic-merge", &other_namespace).expect_error(400, "BadRequest");
     let uid = json!({"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}});
-    let refused = client.patch(MAP, "merge", &uid).refused(422, "Invalid");
-    assert!(message(&refused).contains("metadata.uid: Invalid value"), "{refused}");
-    client.patch(MAP, "merge", &json!({"kind": "Secret"})).refused(422, "Invalid");
-    // A strategic merge patch is not read as an object: it cannot say what it is.
+    let status = client.patch(MAP, "merge", &uid).expect_error(422, "Invalid");
+    assert!(message(&status).contains("metadata.uid: Invalid value"), "{status}");
+    client.patch(MAP, "merge", &json!({"kind": "Secret"})).expect_error(422, "Invalid");
+    // A strategic merge patch is not decoded as an object: its kind is ignored.
     assert_eq!(client.patch(MAP, "strategic-merge", &json!({"kind": "Secret"})).ok()["kind"], "ConfigMap");
-    let missing = client.patch(&format!("{MAPS}/none"), "merge", &json!({})).refused(404, "NotFound");
+    let missing = client.patch(&format!("{MAPS}/none"), "merge", &json!({})).expect_error(404, "NotFound");
     assert_eq!(message(&missing), "configmaps \"none\" not found");
     client
         .request("PATCH", MAP, &[("Content-Type", "application/json")], b"{}")
-        .refused(415, "UnsupportedMediaType");
-    let forced = client.patch(&format!("{MAP}?force=true"), "merge", &json!({})).refused(422, "Invalid");
+        .expect_error(415, "UnsupportedMediaType");
+    let status = client.patch(&format!("{MAP}?force=true"), "merge", &json!({})).expect_error(422, "Invalid");
     assert!(
-        message(&forced).ends_with("force: Forbidden: may not be specified for non-apply patch"),
-        "{forced}"
+        message(&status).ends_with("force: Forbidden: may not be specified for non-apply patch"),
+        "{status}"
     );
 }
 
 #[test]
-fn unknown_fields_are_told_or_refused() {
-    let (_server, mut client) = with_map(&json!({"x": "1"}));
+fn patch_unknown_fields_follow_field_validation() {
+    let (_server, mut client) = server_with_map(&json!({"x": "1"}));
     for language in ["merge", "strategic-merge"] {
         let patch = json!({"nope": 1});
-        let told = client.patch(MAP, language, &patch);
-        assert_eq!(told.header("warning"), Some(r#"299 - "unknown field \"nope\"""#), "{language}");
-        told.ok();
+        let response = client.patch(MAP, language, &patch);
+        assert_eq!(response.header("warning"), Some(r#"299 - "unknown field \"nope\"""#), "{language}");
+        response.ok();
         let quiet = client.patch(&format!("{MAP}?fieldValidation=Ignore"), language, &patch);
         assert_eq!(quiet.header("warning"), None);
         quiet.ok();
-        let refused = client.patch(&format!("{MAP}?fieldValidation=Strict"), language, &patch);
-        let refused = refused.refused(422, "Invalid");
-        assert!(message(&refused).ends_with(r#"strict decoding error: unknown field "nope""#), "{refused}");
+        let strict_response = client.patch(&format!("{MAP}?fieldValidation=Strict"), language, &patch);
+        let strict_response = strict_response.expect_error(422, "Invalid");
+        assert!(
+            message(&strict_response).ends_with(r#"strict decoding error: unknown field "nope""#),
+            "{strict_response}"
+        );
     }
 }
 
 #[test]
-fn a_patch_of_another_version_is_made_on_that_version() {
-    let server = Server::with(&["--engine=memory"]);
+fn patch_applies_to_requested_version() {
+    let server = Server::with_flags(&["--engine=memory"]);
     let mut client = server.admin();
     let path =
         |version: &str| format!("/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers");
@@ -141,8 +145,8 @@ fn a_patch_of_another_version_is_made_on_that_version() {
 }
 
 #[test]
-fn the_status_is_patched_by_itself() {
-    let server = Server::with(&["--engine=memory"]);
+fn status_patch_changes_only_status() {
+    let server = Server::with_flags(&["--engine=memory"]);
     let mut client = server.admin();
     let pods = "/api/v1/namespaces/default/pods";
     let spec = json!({"containers": [{"name": "c", "image": "i:1"}]});
@@ -154,14 +158,14 @@ fn the_status_is_patched_by_itself() {
     let after = client.patch(&format!("{pods}/p/status"), "strategic-merge", &patch).ok();
     assert_eq!(after["spec"]["containers"][0]["image"], "i:1");
     assert_eq!(after["status"]["conditions"][0]["type"], "Ready");
-    let again = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "True"}]}});
-    let after = client.patch(&format!("{pods}/p/status"), "strategic-merge", &again).ok();
+    let second_patch = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "True"}]}});
+    let after = client.patch(&format!("{pods}/p/status"), "strategic-merge", &second_patch).ok();
     let conditions = after["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions.len(), 2, "{after}");
     assert_eq!(conditions[0]["status"], "True");
-    let whole = client.patch(&format!("{pods}/p"), "strategic-merge", &patch).ok();
-    assert_eq!(whole["spec"]["containers"][0]["image"], "i:2");
-    assert_eq!(whole["status"]["conditions"].as_array().unwrap().len(), 2, "{whole}");
+    let object = client.patch(&format!("{pods}/p"), "strategic-merge", &patch).ok();
+    assert_eq!(object["spec"]["containers"][0]["image"], "i:2");
+    assert_eq!(object["status"]["conditions"].as_array().unwrap().len(), 2, "{object}");
 }
 
 /// Runs many writers at once, each with a connection of its own, and waits for all.
@@ -176,10 +180,10 @@ fn contend(server: &Server, writers: usize, write: impl Fn(&mut Client, usize) +
 }
 
 #[test]
-fn patches_that_contend_are_all_made() {
+fn concurrent_patches_are_all_applied_once() {
     const WRITERS: usize = 32;
     const EACH: usize = 8;
-    let (server, mut client) = with_map(&json!({"first": "1"}));
+    let (server, mut client) = server_with_map(&json!({"first": "1"}));
     let before = client.patch(MAP, "merge", &json!({"metadata": {"finalizers": ["example.com/first"]}})).ok();
     contend(&server, WRITERS, |client, writer| {
         for round in 0..EACH {
@@ -189,11 +193,11 @@ fn patches_that_contend_are_all_made() {
                 1 => ("strategic-merge", json!({"data": {key: "1"}})),
                 _ => ("json", json!([{"op": "add", "path": format!("/data/{key}"), "value": "1"}])),
             };
-            // Each success is a state of its own, in which what was asked for is there.
+            // The response to each patch has its change.
             let changed = client.patch(MAP, language, &patch).ok();
             assert_eq!(changed["data"][format!("w{writer}-{round}")], "1");
         }
-        // Each appends to what is there when its patch is made.
+        // Each appends to the current list.
         let name = format!("example.com/f{writer}");
         client
             .patch(MAP, "json", &json!([{"op": "add", "path": "/metadata/finalizers/-", "value": name}]))
@@ -201,23 +205,23 @@ fn patches_that_contend_are_all_made() {
     });
     let after = client.get(MAP).ok();
     let writes = support::compare::revision(&after) - support::compare::revision(&before);
-    assert_eq!(writes, (WRITERS * (EACH + 1)) as u64, "no write was made twice, and none on another's");
+    assert_eq!(writes, (WRITERS * (EACH + 1)) as u64, "every patch is one write");
     assert_eq!(after["data"].as_object().unwrap().len(), 1 + WRITERS * EACH);
     assert_eq!(after["metadata"]["finalizers"].as_array().unwrap().len(), 1 + WRITERS);
 }
 
 #[test]
-fn a_deletion_gets_through_among_patches_that_contend() {
+fn delete_succeeds_among_concurrent_patches() {
     const PATCHERS: usize = 12;
-    // With a disk to wait for: then there is always somebody's write under way.
+    // On disk, so that a write is always pending.
     let server = Server::start();
     let mut client = server.admin();
     for _ in 0..5 {
         client.post(MAPS, &json!({"metadata": {"name": "a"}})).ok();
-        let begun = Arc::new(Barrier::new(PATCHERS + 1));
+        let started = Arc::new(Barrier::new(PATCHERS + 1));
         let patchers: Vec<_> = (0..PATCHERS)
             .map(|patcher| {
-                let (mut client, begun) = (server.admin(), Arc::clone(&begun));
+                let (mut client, started) = (server.admin(), Arc::clone(&started));
                 thread::spawn(move || {
                     for round in 0.. {
                         let patched = client.patch(
@@ -226,7 +230,7 @@ fn a_deletion_gets_through_among_patches_that_contend() {
                             &json!({"data": {format!("p{patcher}"): round.to_string()}}),
                         );
                         if round == 3 {
-                            begun.wait();
+                            started.wait();
                         }
                         if patched.status != 200 {
                             return patched.status;
@@ -236,7 +240,7 @@ fn a_deletion_gets_through_among_patches_that_contend() {
                 })
             })
             .collect();
-        begun.wait();
+        started.wait();
         client.delete(MAP).ok();
         for patcher in patchers {
             assert_eq!(patcher.join().unwrap(), 404, "it is gone");
@@ -245,9 +249,9 @@ fn a_deletion_gets_through_among_patches_that_contend() {
 }
 
 #[test]
-fn applies_that_make_the_same_object_all_succeed() {
+fn concurrent_applies_creating_one_object_all_succeed() {
     const WRITERS: usize = 16;
-    let (server, mut client) = with_map(&json!({}));
+    let (server, mut client) = server_with_map(&json!({}));
     contend(&server, WRITERS, |client, writer| {
         for round in 0..8 {
             let name = format!("new-{round}");
@@ -259,7 +263,7 @@ fn applies_that_make_the_same_object_all_succeed() {
         }
     });
     for round in 0..8 {
-        let made = client.get(&format!("/api/v1/namespaces/default/configmaps/new-{round}")).ok();
-        assert_eq!(made["data"].as_object().map(serde_json::Map::len), Some(WRITERS), "{made}");
+        let created = client.get(&format!("/api/v1/namespaces/default/configmaps/new-{round}")).ok();
+        assert_eq!(created["data"].as_object().map(serde_json::Map::len), Some(WRITERS), "{created}");
     }
 }

@@ -1,5 +1,4 @@
-//! The Python client against the real server: `tests/python/client.py`, in an environment of its own below the build
-//! folder.
+//! The Python client against the server: scripts of `tests/python`, in a virtual environment below the build folder.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,29 +9,28 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use support::Server;
-use support::python::{script, succeed, with};
+use support::python::{environment, run, script};
 
-/// The release of the client that belongs to release 1.33 of the API, and a library for signatures that has nothing to do with
-/// this server; made by whichever test comes first.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| with(&["kubernetes==33.1.0", "jwcrypto==1.5.6"]));
+/// The client release for Kubernetes 1.33, and an independent library for signatures. Created by the first test that needs it.
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| environment(&["kubernetes==33.1.0", "jwcrypto==1.5.6"]));
 
 #[test]
-fn the_python_client_works() {
+fn python_client_works() {
     let server = Server::start();
     let script = script("client.py");
-    succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+    run(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }
 
 #[test]
-fn the_python_client_sees_dependents_go() {
-    let server = Server::with(&["--engine=memory", "--controllers=*"]);
+fn python_client_sees_dependents_deleted() {
+    let server = Server::with_flags(&["--engine=memory", "--controllers=*"]);
     let script = script("owners.py");
-    succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+    run(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }
 
 #[test]
-fn the_signature_of_the_cluster_is_one_for_any_library() {
-    let server = Server::with(&["--engine=memory", "--controllers=*"]);
+fn cluster_info_signature_verifies_with_jwcrypto() {
+    let server = Server::with_flags(&["--engine=memory", "--controllers=*"]);
     let script = script("cluster_info.py");
-    succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+    run(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }

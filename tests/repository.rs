@@ -1,4 +1,4 @@
-//! What a newcomer relies on: the documents name files and tests that exist, and every dependency has a licence that is allowed.
+//! Checks of the repository: documents name existing files and tests, and every dependency has an allowed licence.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected fails")]
 
@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Ends of what counts as the name of a file.
+/// Suffixes of file names.
 const ENDINGS: [&str; 9] = [".rs", ".md", ".toml", ".txt", ".api", ".yaml", ".yml", ".sh", ".py"];
-/// Files that documents name and that are not in the repository: a program makes them, or somebody else's program reads them.
+/// Files that documents name and that are not in the repository: they are generated, or belong to other projects.
 const ELSEWHERE: [&str; 2] = ["hack/make-rules/test-cmd.sh", "vendor/"];
 
 fn root() -> &'static Path {
@@ -25,7 +25,7 @@ fn files() -> Vec<String> {
             let entry = entry.unwrap();
             let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
             if path.is_dir() {
-                // What cargo, git and a running server make.
+                // Created by cargo, git and a running server.
                 if !["target", ".git", "pilothouse-data"].contains(&name.as_str()) {
                     folders.push(path);
                 }
@@ -37,12 +37,12 @@ fn files() -> Vec<String> {
     files
 }
 
-/// The texts between backticks of a document.
+/// The code spans of a document.
 fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Whether a text is the name of a folder of sources: `auth/openid/`, and no URL or path of the API.
+/// Whether a code span is a source folder such as `auth/openid/`, and not a URL or an API path.
 fn is_folder(span: &str) -> bool {
     span.ends_with('/')
         && !span.starts_with('/')
@@ -62,7 +62,7 @@ fn documents_name_files_that_exist() {
                 && !span.starts_with('.')
         };
         for span in code_spans(&text).filter(is_file) {
-            // Tables name the neighbours of a file by their last part alone.
+            // Tables may name a file by the last part of its path.
             let exists = files.iter().any(|file| match span.strip_suffix('/') {
                 Some(_) => file.starts_with(span) || file.contains(&format!("/{span}")),
                 None => {
@@ -81,19 +81,25 @@ fn documents_name_files_that_exist() {
     );
 }
 
-/// The words of a `cargo test` command that select tests: before `--` the one that is no option, behind it all but options.
-fn filters<'w>(words: &[&'w str]) -> Vec<&'w str> {
+/// The test filters of a `cargo test` command: before and after `--`, all arguments that are no options.
+fn test_filters<'w>(arguments: &[&'w str]) -> Vec<&'w str> {
     let takes_value = ["--test", "-p", "--package", "--bench", "--bin", "--features"];
     let (mut filters, mut is_value, mut is_command) = (Vec::new(), false, false);
-    for word in words {
-        match *word {
+    for argument in arguments {
+        match *argument {
             "test" if !is_command => is_command = true,
-            _ if !is_command || is_value || word.starts_with('-') => {}
-            _ => filters.push(*word),
+            _ if !is_command || is_value || argument.starts_with('-') => {}
+            _ => filters.push(*argument),
         }
-        is_value = takes_value.contains(word);
+        is_value = takes_value.contains(argument);
     }
     filters
+}
+
+/// Whether there is an integration test of this name: a file or a folder of `tests`.
+fn has_test_target(files: &[String], name: &str) -> bool {
+    let paths = [format!("tests/{name}.rs"), format!("tests/{name}/main.rs")];
+    files.iter().any(|file| paths.iter().any(|path| file.ends_with(path)))
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn documents_name_tests_that_exist() {
         .filter(|file| file.ends_with(".rs"))
         .map(|file| fs::read_to_string(root().join(file)).unwrap())
         .collect();
-    // A filter of `cargo test` is a part of the path of a test: of its module or of its name.
+    // A filter is a substring of the path of a test: of its module or of its name.
     let exists = |filter: &str| {
         let last = filter.rsplit("::").next().unwrap_or(filter);
         sources.iter().any(|source| {
@@ -120,13 +126,12 @@ fn documents_name_tests_that_exist() {
     for document in files.iter().filter(|file| file.ends_with(".md")) {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for command in code_spans(&text).filter(|span| span.contains("cargo test")) {
-            let words: Vec<&str> = command.split_whitespace().collect();
-            let target = words.windows(2).filter(|pair| pair[0] == "--test").map(|pair| pair[1]);
-            let unknown =
-                target.filter(|name| !files.iter().any(|file| file.ends_with(&format!("tests/{name}.rs"))));
+            let arguments: Vec<&str> = command.split_whitespace().collect();
+            let target = arguments.windows(2).filter(|pair| pair[0] == "--test").map(|pair| pair[1]);
+            let unknown = target.filter(|name| !has_test_target(&files, name));
             missing.extend(unknown.map(|name| format!("{document}: --test {name}")));
-            let unknown = filters(&words).into_iter().filter(|word| !exists(word));
-            missing.extend(unknown.map(|word| format!("{document}: {command}: {word}")));
+            let unknown = test_filters(&arguments).into_iter().filter(|argument| !exists(argument));
+            missing.extend(unknown.map(|argument| format!("{document}: {command}: {argument}")));
         }
     }
     assert!(
@@ -136,24 +141,24 @@ fn documents_name_tests_that_exist() {
     );
 }
 
-/// Whether a licence expression of SPDX can be met with these licences.
+/// Whether an SPDX licence expression can be satisfied with these licences.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let expression = expression.replace('/', " OR ");
     let plain = expression.replace(['(', ')'], "");
     // No dependency nests deeper than a choice within a conjunction, or the other way round.
     if expression.contains('(') {
-        plain
-            .split(" AND ")
-            .all(|part| part.split(" OR ").any(|name| allowed.contains(name.trim().trim_end_matches('+'))))
+        plain.split(" AND ").all(|alternative| {
+            alternative.split(" OR ").any(|name| allowed.contains(name.trim().trim_end_matches('+')))
+        })
     } else {
-        plain
-            .split(" OR ")
-            .any(|part| part.split(" AND ").all(|name| allowed.contains(name.trim().trim_end_matches('+'))))
+        plain.split(" OR ").any(|alternative| {
+            alternative.split(" AND ").all(|name| allowed.contains(name.trim().trim_end_matches('+')))
+        })
     }
 }
 
 #[test]
-fn every_dependency_has_an_allowed_licence() {
+fn dependencies_have_allowed_licences() {
     let deny = fs::read_to_string(root().join("deny.toml")).unwrap();
     let (_, list) = deny.split_once("allow = [").unwrap();
     let (list, _) = list.split_once(']').unwrap();
@@ -177,9 +182,9 @@ fn every_dependency_has_an_allowed_licence() {
 }
 
 #[test]
-fn licence_expressions_are_understood() {
+fn licence_expressions_are_evaluated() {
     let allowed = BTreeSet::from(["MIT", "Zlib"]);
-    for (expression, is) in [
+    for (expression, expected) in [
         ("MIT", true),
         ("MIT OR GPL-3.0", true),
         ("MIT/GPL-3.0", true),
@@ -189,6 +194,6 @@ fn licence_expressions_are_understood() {
         ("(MIT OR GPL-3.0) AND Zlib", true),
         ("(MIT OR Zlib) AND GPL-3.0", false),
     ] {
-        assert_eq!(is_allowed(expression, &allowed), is, "{expression}");
+        assert_eq!(is_allowed(expression, &allowed), expected, "{expression}");
     }
 }

@@ -167,8 +167,8 @@ mod tests {
         let draft = Draft {
             key: Key::cluster("a"),
             bytes: Bytes::from_static(br#"{"resourceVersion":""}"#),
-            revision_at: 20,
-            item_at: 1,
+            revision_offset: 20,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };

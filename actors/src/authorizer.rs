@@ -200,7 +200,11 @@ impl DecisionChain for PolicyChain {
             [one] => Some(one.clone()),
             several => Some(format!("[{}]", several.join(", "))),
         };
-        ExplainedDecision { decision: Decision::NoOpinion(self.reasons.join("\n")), grounds: None, error }
+        ExplainedDecision {
+            decision: Decision::NoOpinion(self.reasons.join("\n")),
+            allow_reason: None,
+            error,
+        }
     }
 }
 

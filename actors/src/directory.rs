@@ -96,7 +96,7 @@ impl Default for Options {
         Options {
             clock: Clock::system(),
             history: HISTORY,
-            window_bounds: WindowBounds { each: WINDOW_BYTES, all: MemoryBudget::alone(WINDOWS_BYTES) },
+            window_bounds: WindowBounds { each: WINDOW_BYTES, all: MemoryBudget::standalone(WINDOWS_BYTES) },
             store_threads: 1,
             housekeeping_every: HOUSEKEEPING_EVERY,
         }

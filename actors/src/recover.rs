@@ -178,7 +178,7 @@ impl Rebuilding {
         }
         let object = match (record.operation, &previous) {
             (Operation::Create(object) | Operation::Replace(object, _), _) => object,
-            (Operation::Remove(..), Some(last)) => Arc::new(last.at(revision)),
+            (Operation::Remove(..), Some(last)) => Arc::new(last.at_revision(revision)),
             (Operation::Remove(..), None) | (Operation::Step, _) => return Ok(()),
         };
         let event = Event::new(change, object, previous, at);
@@ -259,8 +259,8 @@ mod tests {
         let draft = Draft {
             key: Key::cluster(name),
             bytes: Bytes::from_static(br#"{"resourceVersion":""}"#),
-            revision_at: 20,
-            item_at: 1,
+            revision_offset: 20,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };

@@ -97,8 +97,8 @@ mod tests {
             let draft = Draft {
                 key: Key::from_path(key),
                 bytes: Bytes::from_static(b"{}"),
-                revision_at: 1,
-                item_at: 1,
+                revision_offset: 1,
+                item_offset: 1,
                 labels: Pairs::default(),
                 fields: Pairs::default(),
             };

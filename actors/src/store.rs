@@ -202,7 +202,7 @@ impl Store {
             }
             WriteCommand::Remove(key, expected) => {
                 let previous = previous.ok_or(StoreError::NotFound)?;
-                let object = Arc::new(previous.at(revision));
+                let object = Arc::new(previous.at_revision(revision));
                 let event = Event::new(Change::Removed, object, Some(previous), at);
                 (Operation::Remove(key, expected), event)
             }

@@ -49,7 +49,7 @@ pub fn after(event: &Event) -> Option<&Arc<Object>> {
 /// The event type for a watch with this filter; `None` if the event is not sent.
 pub fn event_type_for(filter: &Filter, event: &Event) -> Option<WatchEventType> {
     // The key never changes, so most events that do not match are dropped here.
-    if !filter.wants_key(&event.object.key) {
+    if !filter.matches_key(&event.object.key) {
         return None;
     }
     let matches = |object: Option<&Arc<Object>>| object.is_some_and(|object| filter.matches(object));
@@ -76,7 +76,7 @@ pub fn object_for(event_type: WatchEventType, event: &Event) -> Arc<Object> {
     if Arc::ptr_eq(object, &event.object) {
         Arc::clone(object)
     } else {
-        Arc::new(object.at(event.revision()))
+        Arc::new(object.at_revision(event.revision()))
     }
 }
 
@@ -93,8 +93,8 @@ mod tests {
         let draft = Draft {
             key: Key::namespaced("n", "a"),
             bytes: Bytes::from(format!(r#"{{"node":"{node}","resourceVersion":""}}"#)),
-            revision_at: node.len() + 30,
-            item_at: 1,
+            revision_offset: node.len() + 30,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::from_iter([("node", node)]),
         };

@@ -217,8 +217,8 @@ mod tests {
                 let draft = Draft {
                     key,
                     bytes: Bytes::from_static(b"{}"),
-                    revision_at: 1,
-                    item_at: 1,
+                    revision_offset: 1,
+                    item_offset: 1,
                     labels: labels.into_iter().collect(),
                     fields: fields.into_iter().collect::<Pairs>(),
                 };
@@ -275,8 +275,8 @@ mod tests {
         let draft = Draft {
             key: Key::namespaced("n", "a"),
             bytes: Bytes::from_static(b"{}"),
-            revision_at: 1,
-            item_at: 1,
+            revision_offset: 1,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::from_iter([("node", "77")]),
         };

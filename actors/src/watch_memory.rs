@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::frame::LargeFrame;
-use pilothouse_types::limits::HELD_FROM_BYTES;
+use pilothouse_types::limits::LARGE_FRAME_BYTES;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
 
@@ -66,7 +66,7 @@ impl WatchMemory {
 
     /// Without bounds, for tests.
     pub fn unbounded() -> WatchMemory {
-        let budget = || MemoryBudget::alone(usize::MAX);
+        let budget = || MemoryBudget::standalone(usize::MAX);
         WatchMemory::new(budget(), budget(), usize::MAX, Clock::system())
     }
 
@@ -82,7 +82,7 @@ impl WatchMemory {
             taken_at: AtomicU64::new(0),
             cut: CutSignal::default(),
         });
-        let queued = self.0.frames.nothing();
+        let queued = self.0.frames.empty_reservation();
         Ok(WatchAccount {
             memory: self.clone(),
             holdings,
@@ -150,7 +150,7 @@ pub struct WatchAccount {
 impl WatchAccount {
     /// Whether there is memory to make a frame of about this size.
     pub(crate) fn may_make(&self, bytes: usize) -> Result<(), OutOfMemory> {
-        if bytes < HELD_FROM_BYTES || self.memory.0.frames.has_room_for(bytes) {
+        if bytes < LARGE_FRAME_BYTES || self.memory.0.frames.has_room_for(bytes) {
             return Ok(());
         }
         self.memory.relieve();
@@ -175,7 +175,7 @@ impl WatchAccount {
 
     /// Several small frames in one piece, which exists for this watch alone.
     pub(crate) fn hold_joined(&mut self, chunk: Bytes) -> Bytes {
-        if chunk.len() < HELD_FROM_BYTES {
+        if chunk.len() < LARGE_FRAME_BYTES {
             return chunk;
         }
         self.enlist();
@@ -344,7 +344,7 @@ mod tests {
 
     fn memory(watches_per_user: usize) -> (WatchMemory, Clock) {
         let clock = Clock::manual(Timestamp(1_000_000));
-        let (open, frames) = (MemoryBudget::alone(1 << 30), MemoryBudget::alone(FRAMES * FRAME));
+        let (open, frames) = (MemoryBudget::standalone(1 << 30), MemoryBudget::standalone(FRAMES * FRAME));
         (WatchMemory::new(open, frames, watches_per_user, clock.clone()), clock)
     }
 

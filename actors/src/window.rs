@@ -56,7 +56,7 @@ pub struct WindowBounds {
 impl From<usize> for WindowBounds {
     /// A bound for one type alone.
     fn from(each: usize) -> WindowBounds {
-        WindowBounds { each, all: MemoryBudget::alone(usize::MAX) }
+        WindowBounds { each, all: MemoryBudget::standalone(usize::MAX) }
     }
 }
 
@@ -115,7 +115,7 @@ impl Window {
         let bounds = bounds.into();
         let inner = Inner {
             events: VecDeque::new(),
-            bytes: bounds.all.nothing(),
+            bytes: bounds.all.empty_reservation(),
             in_memory: head,
             archived: VecDeque::new(),
             steps: VecDeque::new(),
@@ -371,8 +371,8 @@ mod tests {
         let draft = Draft {
             key: Key::cluster("a"),
             bytes,
-            revision_at: 20,
-            item_at: 1,
+            revision_offset: 20,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };

@@ -1,5 +1,5 @@
-//! Random histories against a plain map, the same over every engine: what is answered, what is read, what a window
-//! holds, what is left on disk, before and after restarts.
+//! Random histories compared with a model, over every engine: results of writes, reads, the window, states of the past and the
+//! records on disk, before and after restarts.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test they are how it fails")]
 
@@ -53,9 +53,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let expect = prop_oneof![4 => Just(Expect::Current), 1 => Just(Expect::Stale)];
     let (types, keys, body) = (0..TYPES.len(), 0..KEYS.len(), "[a-z]{0,12}");
     let step = prop_oneof![
-        6 => (types.clone(), keys.clone(), body).prop_map(|(t, k, b)| Step::Create(t, k, b)),
-        8 => (types.clone(), keys.clone(), body, expect.clone()).prop_map(|(t, k, b, e)| Step::Replace(t, k, b, e)),
-        5 => (types.clone(), keys, expect).prop_map(|(t, k, e)| Step::Remove(t, k, e)),
+        6 => (types.clone(), keys.clone(), body).prop_map(|(ty, key, body)| Step::Create(ty, key, body)),
+        8 => (types.clone(), keys.clone(), body, expect.clone()).prop_map(|(ty, key, body, expect)| Step::Replace(ty, key, body, expect)),
+        5 => (types.clone(), keys, expect).prop_map(|(ty, key, expect)| Step::Remove(ty, key, expect)),
         3 => types.prop_map(Step::Advance),
         3 => (1u64..120).prop_map(Step::Pass),
         2 => Just(Step::Tidy),
@@ -64,9 +64,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// One event as the model remembers it: what it did, to which key, the text it carries, what was there before.
+/// An event of the model: the change, its key, the rendered object and the revision of the previous one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Happened {
+struct ModelEvent {
     revision: u64,
     change: Change,
     key: &'static str,
@@ -79,11 +79,11 @@ struct Happened {
 struct TypeModel {
     /// Zero until the first write, which gets 2.
     writes: u64,
-    /// When the last one was, since the last start.
+    /// The time of the last write since the last start.
     last_at: Option<Timestamp>,
     live: BTreeMap<&'static str, (u64, String)>,
-    history: VecDeque<Happened>,
-    /// Revisions at which nothing happened.
+    history: VecDeque<ModelEvent>,
+    /// Revisions that were advanced without a write.
     steps: VecDeque<(u64, Timestamp)>,
     floor: Option<u64>,
 }
@@ -93,14 +93,21 @@ impl TypeModel {
         self.writes + 1
     }
 
-    fn happen(&mut self, change: Change, key: &'static str, body: &str, at: Timestamp) -> u64 {
+    fn record(&mut self, change: Change, key: &'static str, body: &str, at: Timestamp) -> u64 {
         let revision = self.advance(at);
         let previous = match change {
             Change::Removed => self.live.remove(key),
             _ => self.live.insert(key, (revision, body.to_owned())),
         };
         let previous = previous.map(|(revision, _)| revision);
-        self.history.push_back(Happened { revision, change, key, text: text(body, revision), previous, at });
+        self.history.push_back(ModelEvent {
+            revision,
+            change,
+            key,
+            text: rendered_object(body, revision),
+            previous,
+            at,
+        });
         revision
     }
 
@@ -119,7 +126,7 @@ impl TypeModel {
         }
     }
 
-    /// The records that something still needs.
+    /// The number of records that live objects or the history still need.
     fn needed(&self) -> usize {
         let mut needed: BTreeSet<u64> = self.live.values().map(|(revision, _)| *revision).collect();
         for event in &self.history {
@@ -130,64 +137,64 @@ impl TypeModel {
     }
 }
 
-struct World {
+struct Harness {
     open: Box<dyn Fn() -> Box<dyn Engine>>,
     options: Options,
     stores: Stores,
     model: BTreeMap<&'static str, TypeModel>,
 }
 
-impl World {
-    fn new(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize) -> World {
+impl Harness {
+    fn new(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize) -> Harness {
         let clock = Clock::manual(Timestamp(1_000_000_000));
         let options = Options {
             clock,
             history: HISTORY,
             store_threads: 2,
             window_bounds: window_bytes.into(),
-            ..quiet()
+            ..manual_options()
         };
-        let stores = run(open(), &options);
-        World { open, options, stores, model: BTreeMap::new() }
+        let stores = start_stores(open(), &options);
+        Harness { open, options, stores, model: BTreeMap::new() }
     }
 
     async fn step(&mut self, step: Step) {
         let now = self.options.clock.now();
         match step {
-            Step::Create(at, key, body) => {
-                let (name, key) = (TYPES[at], KEYS[key]);
-                let answer = create(&find(&self.stores, name).await, key, &body).await;
+            Step::Create(type_index, key, body) => {
+                let (name, key) = (TYPES[type_index], KEYS[key]);
+                let result = create(&find(&self.stores, name).await, key, &body).await;
                 let model = self.model.entry(name).or_default();
                 if model.live.contains_key(key) {
-                    assert!(matches!(answer, Err(StoreError::Exists)), "{answer:?}");
+                    assert!(matches!(result, Err(StoreError::Exists)), "{result:?}");
                 } else {
-                    let revision = model.happen(Change::Created, key, &body, now);
-                    written(answer, revision, &body);
+                    let revision = model.record(Change::Created, key, &body, now);
+                    check_write(result, revision, &body);
                 }
             }
-            Step::Replace(at, key, body, expect) => {
-                let (name, key) = (TYPES[at], KEYS[key]);
+            Step::Replace(type_index, key, body, expect) => {
+                let (name, key) = (TYPES[type_index], KEYS[key]);
                 let expected = self.expected(name, key, expect);
-                let answer = replace(&find(&self.stores, name).await, key, &body, expected).await;
+                let result = replace(&find(&self.stores, name).await, key, &body, expected).await;
                 let model = self.model.entry(name).or_default();
-                if may(model, key, expected, &answer) {
-                    let revision = model.happen(Change::Replaced, key, &body, now);
-                    written(answer, revision, &body);
+                if check_precondition(model, key, expected, &result) {
+                    let revision = model.record(Change::Replaced, key, &body, now);
+                    check_write(result, revision, &body);
                 }
             }
-            Step::Remove(at, key, expect) => {
-                let (name, key) = (TYPES[at], KEYS[key]);
+            Step::Remove(type_index, key, expect) => {
+                let (name, key) = (TYPES[type_index], KEYS[key]);
                 let expected = self.expected(name, key, expect);
-                let answer = remove(&find(&self.stores, name).await, key, expected).await;
+                let result = remove(&find(&self.stores, name).await, key, expected).await;
                 let model = self.model.entry(name).or_default();
-                if may(model, key, expected, &answer) {
+                if check_precondition(model, key, expected, &result) {
                     let body = model.live[key].1.clone();
-                    let revision = model.happen(Change::Removed, key, &body, now);
-                    written(answer, revision, &body);
+                    let revision = model.record(Change::Removed, key, &body, now);
+                    check_write(result, revision, &body);
                 }
             }
-            Step::Advance(at) => {
-                let name = TYPES[at];
+            Step::Advance(type_index) => {
+                let name = TYPES[type_index];
                 let model = self.model.entry(name).or_default();
                 let above = Revision(model.counter());
                 let step = store::AdvanceRevision { above, permit: Permit::none() };
@@ -201,7 +208,7 @@ impl World {
             Step::Tidy => self.tidy().await,
             Step::Restart => {
                 self.stores.directory.send(Stop).await.unwrap().unwrap();
-                self.stores = run((self.open)(), &self.options);
+                self.stores = start_stores((self.open)(), &self.options);
                 let horizon = now.minus(HISTORY);
                 for model in self.model.values_mut() {
                     model.forget(horizon);
@@ -220,7 +227,7 @@ impl World {
         }
     }
 
-    /// Expires and trims until nothing more goes; then the log holds what is needed and nothing else.
+    /// Expires and trims as much as possible; then the log must hold the needed records and no others.
     async fn tidy(&mut self) {
         let horizon = self.options.clock.now().minus(HISTORY);
         for (name, model) in &mut self.model {
@@ -238,19 +245,24 @@ impl World {
         for name in self.model.keys() {
             let model = &self.model[name];
             if model.writes > 0 {
-                assert!(types.iter().any(|known| known.as_str() == *name));
+                assert!(types.iter().any(|name_of_type| name_of_type.as_str() == *name));
             }
             let store = find(&self.stores, name).await;
-            let position = position(&store).await;
+            let position = open_watch(&store).await;
             assert_eq!(position.snapshot.revision, Revision(model.counter()));
-            let live = position.snapshot.iter().map(|object| (object.key.as_str(), text_of(object)));
-            let wanted = model.live.iter().map(|(key, (revision, body))| (*key, text(body, *revision)));
-            assert_eq!(live.collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+            let live = position.snapshot.iter().map(|object| (object.key.as_str(), object_text(object)));
+            let expected =
+                model.live.iter().map(|(key, (revision, body))| (*key, rendered_object(body, *revision)));
+            assert_eq!(live.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
             self.compare_window(model, &position).await;
             compare_past(model, &position).await;
             for key in KEYS {
-                let got = store.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap();
-                assert_eq!(got.ok().map(|object| object.revision.0), model.live.get(key).map(|live| live.0));
+                let object =
+                    store.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap();
+                assert_eq!(
+                    object.ok().map(|object| object.revision.0),
+                    model.live.get(key).map(|live| live.0)
+                );
             }
         }
     }
@@ -258,36 +270,39 @@ impl World {
     async fn compare_window(&self, model: &TypeModel, position: &Position) {
         assert_eq!(position.window.head(), Revision(model.counter()));
         assert_eq!(position.window.floor(), Revision(model.floor.unwrap_or(1)));
-        let found: Vec<Happened> = events(position)
+        let actual: Vec<ModelEvent> = window_events(position)
             .await
             .iter()
-            .map(|event| Happened {
+            .map(|event| ModelEvent {
                 revision: event.revision().0,
                 change: event.change,
                 key: KEYS.iter().find(|key| **key == event.object.key.as_str()).unwrap(),
-                text: text_of(&event.object),
+                text: object_text(&event.object),
                 previous: event.previous.as_ref().map(|previous| previous.revision.0),
                 at: event.at,
             })
             .collect();
-        assert_eq!(found, Vec::from_iter(model.history.iter().cloned()));
+        assert_eq!(actual, Vec::from_iter(model.history.iter().cloned()));
     }
 }
 
-/// Every state that the history reaches back to is what it was; what is older is gone.
+/// Checks every state within the history; older and future ones must be gone.
 async fn compare_past(model: &TypeModel, position: &Position) {
-    let mut was: BTreeMap<&str, u64> = model.live.iter().map(|(key, live)| (*key, live.0)).collect();
+    let mut expected: BTreeMap<&str, u64> = model.live.iter().map(|(key, live)| (*key, live.0)).collect();
     let mut revision = model.counter();
     let mut history = model.history.iter().rev();
     loop {
         let state = state_at(position, Revision(revision), |_| true).await.unwrap();
         assert_eq!(state.revision, Revision(revision));
-        let found = state.iter().map(|object| (object.key.as_str(), object.revision.0));
-        assert_eq!(found.collect::<Vec<_>>(), was.iter().map(|(key, at)| (*key, *at)).collect::<Vec<_>>());
+        let actual = state.iter().map(|object| (object.key.as_str(), object.revision.0));
+        assert_eq!(
+            actual.collect::<Vec<_>>(),
+            expected.iter().map(|(key, revision_of_key)| (*key, *revision_of_key)).collect::<Vec<_>>()
+        );
         let Some(event) = history.next() else { break };
         match event.previous {
-            Some(previous) => was.insert(event.key, previous),
-            None => was.remove(event.key),
+            Some(previous) => expected.insert(event.key, previous),
+            None => expected.remove(event.key),
         };
         revision = event.revision - 1;
     }
@@ -303,11 +318,11 @@ async fn compare_past(model: &TypeModel, position: &Position) {
     }
 }
 
-/// Whether the model lets a Replace or Remove happen; if not, the answer must say why.
-fn may(model: &TypeModel, key: &str, expected: Revision, answer: &ObjectResult) -> bool {
+/// Whether the model allows a Replace or Remove; if not, the result must be the right error.
+fn check_precondition(model: &TypeModel, key: &str, expected: Revision, result: &ObjectResult) -> bool {
     match model.live.get(key) {
-        None => assert!(matches!(answer, Err(StoreError::NotFound)), "{answer:?}"),
-        Some((revision, _)) if Revision(*revision) != expected => match answer {
+        None => assert!(matches!(result, Err(StoreError::NotFound)), "{result:?}"),
+        Some((revision, _)) if Revision(*revision) != expected => match result {
             Err(StoreError::Conflict(current)) => assert_eq!(current.revision.0, *revision),
             other => panic!("{other:?}"),
         },
@@ -316,34 +331,34 @@ fn may(model: &TypeModel, key: &str, expected: Revision, answer: &ObjectResult) 
     false
 }
 
-fn written(answer: ObjectResult, revision: u64, body: &str) {
-    let object = answer.unwrap();
-    assert_eq!((object.revision.0, text_of(&object)), (revision, text(body, revision)));
+fn check_write(result: ObjectResult, revision: u64, body: &str) {
+    let object = result.unwrap();
+    assert_eq!((object.revision.0, object_text(&object)), (revision, rendered_object(body, revision)));
     assert_eq!(object.labels.get("body"), Some(body));
 }
 
-fn play(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize, steps: Vec<Step>) {
+fn run_steps(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize, steps: Vec<Step>) {
     actix_rt::System::new().block_on(async move {
-        let mut world = World::new(open, window_bytes);
+        let mut harness = Harness::new(open, window_bytes);
         for step in steps {
-            world.step(step).await;
+            harness.step(step).await;
         }
-        world.compare().await;
-        // At last everything goes, and the counters must not go back for it.
-        for (at, name) in TYPES.iter().enumerate() {
+        harness.compare().await;
+        // Removing all objects must not lower the revisions.
+        for (type_index, name) in TYPES.iter().enumerate() {
             for (key, path) in KEYS.iter().enumerate() {
-                if world.model.get(name).is_some_and(|model| model.live.contains_key(path)) {
-                    world.step(Step::Remove(at, key, Expect::Current)).await;
+                if harness.model.get(name).is_some_and(|model| model.live.contains_key(path)) {
+                    harness.step(Step::Remove(type_index, key, Expect::Current)).await;
                 }
             }
         }
-        world.step(Step::Pass(HISTORY.as_secs() + 1)).await;
-        world.step(Step::Tidy).await;
-        assert_eq!(world.stores.committer.send(Check).await.unwrap().unwrap().records, 0);
-        world.step(Step::Restart).await;
-        world.step(Step::Create(0, 0, "again".into())).await;
-        world.compare().await;
-        world.stores.directory.send(Stop).await.unwrap().unwrap();
+        harness.step(Step::Pass(HISTORY.as_secs() + 1)).await;
+        harness.step(Step::Tidy).await;
+        assert_eq!(harness.stores.committer.send(Check).await.unwrap().unwrap().records, 0);
+        harness.step(Step::Restart).await;
+        harness.step(Step::Create(0, 0, "again".into())).await;
+        harness.compare().await;
+        harness.stores.directory.send(Stop).await.unwrap().unwrap();
     });
 }
 
@@ -360,8 +375,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_behaves_like_a_map(steps in steps()) {
-        play(memory(), WINDOW_BYTES, steps);
+    fn memory_engine_matches_model(steps in steps()) {
+        run_steps(memory(), WINDOW_BYTES, steps);
     }
 }
 
@@ -369,22 +384,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn redb_behaves_like_a_map(steps in steps()) {
+    fn redb_engine_matches_model(steps in steps()) {
         let folder = tempfile::tempdir().unwrap();
-        play(redb(folder.path().join("log.redb")), WINDOW_BYTES, steps);
+        run_steps(redb(folder.path().join("log.redb")), WINDOW_BYTES, steps);
     }
 
-    /// Memory has room for two or three events; the rest of the history is read from the log.
+    /// The window holds two or three events; the rest of the history is read from the log.
     #[test]
-    fn redb_with_little_memory_behaves_the_same(steps in steps()) {
+    fn redb_engine_with_small_window_matches_model(steps in steps()) {
         let folder = tempfile::tempdir().unwrap();
-        play(redb(folder.path().join("log.redb")), 2_000, steps);
+        run_steps(redb(folder.path().join("log.redb")), 2_000, steps);
     }
 }
 
 /// The state at the step becomes the base from which the one before it is computed, with nothing to read in between.
 #[test]
-fn a_state_from_before_a_step_is_found_in_the_log() {
+fn point_in_time_before_revision_step_is_read_from_log() {
     let pods = 1;
     let replace = |body: &str| Step::Replace(pods, 0, body.to_owned(), Expect::Current);
     let create = |key| Step::Create(pods, key, String::new());
@@ -399,10 +414,10 @@ fn a_state_from_before_a_step_is_found_in_the_log() {
         replace("ta"),
     ];
     let folder = tempfile::tempdir().unwrap();
-    play(redb(folder.path().join("log.redb")), 2_000, steps);
+    run_steps(redb(folder.path().join("log.redb")), 2_000, steps);
 }
 
-/// Hears of news and does nothing about it.
+/// A recipient that ignores its notifications.
 struct Listener;
 
 impl Actor for Listener {
@@ -416,17 +431,17 @@ impl Handler<Published> for Listener {
 }
 
 #[actix_rt::test]
-async fn an_answered_write_is_readable_and_announced() {
-    let stores = run(Box::new(Memory::new()), &quiet());
+async fn answered_write_is_in_window_and_notified() {
+    let stores = start_stores(Box::new(Memory::new()), &manual_options());
     let notifier = stores.notifiers.add(ChangeNotifier::new(Listener.start().recipient()));
     let pods = find(&stores, "pods").await;
-    let before = position(&pods).await;
-    let made = create(&pods, "a", "1").await.unwrap();
-    // The window is shared: whoever watches needs no further message to read what was answered.
-    assert_eq!(events(&before).await.last().unwrap().revision(), made.revision);
+    let before = open_watch(&pods).await;
+    let created = create(&pods, "a", "1").await.unwrap();
+    // The window is shared: a watcher can read the answered write without another message.
+    assert_eq!(window_events(&before).await.last().unwrap().revision(), created.revision);
     assert_eq!(notifier.drain(), [TypeName::new("pods")]);
     assert!(before.snapshot.is_empty());
-    assert_eq!(position(&pods).await.snapshot.revision, made.revision);
+    assert_eq!(open_watch(&pods).await.snapshot.revision, created.revision);
     assert!(create(&pods, "a", "2").await.is_err());
     assert!(notifier.drain().is_empty(), "a refused write is no news");
 }

@@ -1,4 +1,4 @@
-//! The floor: a bare actix-web handler over the same TLS that returns a constant. Nobody who uses actix-web is faster.
+//! The floor: a bare actix-web handler over the same TLS that returns a constant. No server on actix-web is faster.
 
 use std::convert::Infallible;
 
@@ -15,28 +15,29 @@ use openssl::pkey::PKey;
 use openssl::ssl::{SslAcceptor, SslAcceptorBuilder, SslMethod};
 use openssl::x509::{X509, X509NameBuilder};
 
-/// What is larger is streamed in pieces of this size, as a list is.
-const PIECE: usize = 64 << 10;
+/// Larger bodies are streamed in chunks of this size, as a list is.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// Serves `bytes` bytes for every request until the process is ended. Prints its port.
 pub fn serve(bytes: usize) {
-    let body = Bytes::from(vec![b'x'; bytes.min(PIECE)]);
+    let body = Bytes::from(vec![b'x'; bytes.min(CHUNK_BYTES)]);
     actix_web::rt::System::new().block_on(async move {
         let server = HttpServer::new(move || {
             let body = body.clone();
-            let answer = move || {
+            let response = move || {
                 let body = body.clone();
                 async move {
-                    let mut answer = HttpResponse::Ok();
-                    answer.content_type("application/json");
-                    if bytes <= PIECE {
-                        return answer.body(body);
+                    let mut response = HttpResponse::Ok();
+                    response.content_type("application/json");
+                    if bytes <= CHUNK_BYTES {
+                        return response.body(body);
                     }
-                    let pieces = (0..bytes.div_ceil(PIECE)).map(move |_| Ok::<_, Infallible>(body.clone()));
-                    answer.streaming(futures::stream::iter(pieces))
+                    let chunks =
+                        (0..bytes.div_ceil(CHUNK_BYTES)).map(move |_| Ok::<_, Infallible>(body.clone()));
+                    response.streaming(futures::stream::iter(chunks))
                 }
             };
-            App::new().default_service(web::to(answer))
+            App::new().default_service(web::to(response))
         })
         .tcp_nodelay(true)
         .bind_openssl("127.0.0.1:0", acceptor())
@@ -46,7 +47,7 @@ pub fn serve(bytes: usize) {
     });
 }
 
-/// Owns what the bare handler of the ceiling bench answers.
+/// Owns the small response of the bare handler of the ceiling bench.
 struct Owner;
 
 impl Actor for Owner {
@@ -65,18 +66,19 @@ impl Handler<Read> for Owner {
     }
 }
 
-/// Serves what loads of the ceiling bench ask for, with nothing but the transport: a collection is a stream of so many bytes, a body
-/// is read and dropped, and everything else is a small constant that an actor on another thread owns. Prints its port.
+/// Serves the requests of the ceiling bench with the transport alone: a collection is a stream of `collection` bytes, a request body
+/// is read and dropped, and every other response is a small constant that an actor on another thread owns. Prints its port.
 pub fn serve_ceiling(collection: usize) {
-    let piece = Bytes::from(vec![b'x'; PIECE]);
+    let chunk = Bytes::from(vec![b'x'; CHUNK_BYTES]);
     actix_web::rt::System::new().block_on(async move {
         let owner = Owner::start_in_arbiter(&actix::Arbiter::new().handle(), |_| Owner);
         let server = HttpServer::new(move || {
-            let (piece, owner) = (piece.clone(), owner.clone());
+            let (chunk, owner) = (chunk.clone(), owner.clone());
             let list = move || {
-                let piece = piece.clone();
-                let pieces = (0..collection.div_ceil(PIECE)).map(move |_| Ok::<_, Infallible>(piece.clone()));
-                async { HttpResponse::Ok().streaming(futures::stream::iter(pieces)) }
+                let chunk = chunk.clone();
+                let chunks =
+                    (0..collection.div_ceil(CHUNK_BYTES)).map(move |_| Ok::<_, Infallible>(chunk.clone()));
+                async { HttpResponse::Ok().streaming(futures::stream::iter(chunks)) }
             };
             let drop_body = move |mut body: web::Payload| {
                 let owner = owner.clone();

@@ -1,6 +1,6 @@
-//! Requests that are as heavy as the server takes them, of users who are not exempt from anything.
+//! The heaviest requests that the server accepts, of users who are not exempt.
 
-use super::load::{ask, request};
+use super::load::{fetch_body, request};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -21,10 +21,10 @@ fn keys(count: usize) -> String {
     (0..count).map(|key| format!("\"key-{key}\":\"value\"")).collect::<Vec<_>>().join(",")
 }
 
-/// Rights, the objects that are patched, and a kind with a rule that costs as much as one may.
+/// Creates the role binding, the objects to patch, and a CRD with a rule of the maximum cost.
 pub fn prepare(port: u16) {
     let binding = r#"{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"hostile"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"Group","name":"hostile","apiGroup":"rbac.authorization.k8s.io"}]}"#;
-    ask(port, &request("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding));
+    fetch_body(port, &request("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding));
     let finalizers = (0..30_000).map(|number| format!("\"a/b{number}\"")).collect::<Vec<_>>().join(",");
     for (name, rest) in
         [("keys", format!("\"data\":{{{}}}", keys(60_000))), ("list", "\"data\":{}".to_owned())]
@@ -33,13 +33,13 @@ pub fn prepare(port: u16) {
         let body = format!(
             r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"{name}","finalizers":[{finalizers}]}},{rest}}}"#
         );
-        ask(port, &request("POST", MAPS, &body));
+        fetch_body(port, &request("POST", MAPS, &body));
     }
     let rule = r#"[{"rule":"self.list.all(x, self.list.exists(y, y == x))"}]"#;
     let list = r#"{"type":"array","maxItems":1000,"items":{"type":"integer"}}"#;
     let spec =
         format!(r#"{{"type":"object","properties":{{"list":{list}}},"x-kubernetes-validations":{rule}}}"#);
-    ask(port, &request("POST", DEFINITIONS, &definition("Costly", &spec)));
+    fetch_body(port, &request("POST", DEFINITIONS, &definition("Costly", &spec)));
 }
 
 fn definition(kind: &str, spec: &str) -> String {
@@ -52,8 +52,7 @@ fn definition(kind: &str, spec: &str) -> String {
 
 /// Eight connections of each of four users, with requests of all kinds.
 pub fn requests() -> Vec<Vec<u8>> {
-    let operation =
-        |place: &str, value: &str| format!(r#"{{"op":"add","path":"{place}","value":"{value}"}}"#);
+    let operation = |path: &str, value: &str| format!(r#"{{"op":"add","path":"{path}","value":"{value}"}}"#);
     let insertions = vec![operation("/metadata/finalizers/0", "a/c"); 10_000].join(",");
     let entries =
         (0..10_000).map(|key| operation(&format!("/data/new-{key}"), "v")).collect::<Vec<_>>().join(",");
@@ -77,7 +76,7 @@ pub fn requests() -> Vec<Vec<u8>> {
     let costly = format!(
         r#"{{"apiVersion":"hostile.example.com/v1","kind":"Costly","metadata":{{"name":"c"}},"spec":{{"list":[{numbers}]}}}}"#
     );
-    let of_user = |user: &str| {
+    let requests_of = |user: &str| {
         [
             patch("list", &insertions),
             patch("keys", &entries),
@@ -93,5 +92,5 @@ pub fn requests() -> Vec<Vec<u8>> {
         ]
         .map(|request| sent_by(user, request))
     };
-    ["u1", "u2", "u3", "u4"].into_iter().flat_map(of_user).collect()
+    ["u1", "u2", "u3", "u4"].into_iter().flat_map(requests_of).collect()
 }

@@ -1,4 +1,4 @@
-//! A closed loop of HTTP/1.1 connections over TLS on one thread: each sends its next request when the answer is there.
+//! A closed loop of HTTP/1.1 connections over TLS on one thread: each sends its next request after the response.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,26 +9,27 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-/// What a run measured.
+/// The result of a run.
 pub struct Measured {
-    /// Answers with the expected status.
-    pub answers: u64,
-    /// From the first request to the last answer.
-    pub taken: Duration,
+    /// Number of responses with the expected status.
+    pub responses: u64,
+    /// Time from the first request to the last response.
+    pub elapsed: Duration,
     latencies: Vec<Duration>,
 }
 
 impl Measured {
-    /// Answers per second.
+    /// Responses per second.
     pub fn rate(&self) -> f64 {
-        self.answers as f64 / self.taken.as_secs_f64()
+        self.responses as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// The latency that this share of the answers kept.
+    /// The latency that this share of the responses did not exceed.
     pub fn percentile(&mut self, share: f64) -> Duration {
         self.latencies.sort_unstable();
-        let at = ((self.latencies.len() as f64 * share) as usize).min(self.latencies.len().saturating_sub(1));
-        self.latencies.get(at).copied().unwrap_or_default()
+        let index =
+            ((self.latencies.len() as f64 * share) as usize).min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(index).copied().unwrap_or_default()
     }
 }
 
@@ -55,17 +56,17 @@ pub fn run(
         for _ in 0..connections {
             streams.push(connect(port).await);
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         let next = std::rc::Rc::new(std::cell::Cell::new(0_u64));
-        let loops = streams.into_iter().map(|stream| {
+        let tasks = streams.into_iter().map(|stream| {
             let (request, next) = (request.clone(), next.clone());
-            tokio::task::spawn_local(one(stream, begun, until, status, next, request))
+            tokio::task::spawn_local(run_loop(stream, start, until, status, next, request))
         });
         let mut latencies = Vec::new();
-        for done in loops.collect::<Vec<_>>() {
-            latencies.extend(done.await.unwrap());
+        for task in tasks.collect::<Vec<_>>() {
+            latencies.extend(task.await.unwrap());
         }
-        Measured { answers: latencies.len() as u64, taken: begun.elapsed(), latencies }
+        Measured { responses: latencies.len() as u64, elapsed: start.elapsed(), latencies }
     })
 }
 
@@ -76,45 +77,44 @@ pub fn probe(port: u16, time: Duration, request: &[u8]) -> Measured {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
         let mut stream = connect(port).await;
-        let (begun, mut latencies, mut buffer) = (Instant::now(), Vec::new(), Vec::new());
-        while begun.elapsed() < time {
-            let sent = Instant::now();
+        let (start, mut latencies, mut buffer) = (Instant::now(), Vec::new(), Vec::new());
+        while start.elapsed() < time {
+            let sent_at = Instant::now();
             stream.write_all(&request).await.unwrap();
-            let head = read_answer(&mut stream, &mut buffer).await;
+            let head = read_response(&mut stream, &mut buffer).await;
             assert!(head.starts_with("HTTP/1.1 200 "), "unexpected answer: {head}");
-            latencies.push(sent.elapsed());
+            latencies.push(sent_at.elapsed());
             tokio::time::sleep(PAUSE).await;
         }
-        Measured { answers: latencies.len() as u64, taken: begun.elapsed(), latencies }
+        Measured { responses: latencies.len() as u64, elapsed: start.elapsed(), latencies }
     })
 }
 
-/// Sends each request again and again for some time, on a connection of its own, whatever is answered. Returns the number of
-/// answers by status.
-pub fn press(port: u16, time: Duration, requests: Vec<Vec<u8>>) -> BTreeMap<String, u64> {
+/// Sends each request repeatedly for some time, on its own connection. Returns the number of responses by status.
+pub fn send_repeatedly(port: u16, time: Duration, requests: Vec<Vec<u8>>) -> BTreeMap<String, u64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async move {
-        let begun = Instant::now();
-        let loops = requests.into_iter().map(|request| {
+        let start = Instant::now();
+        let tasks = requests.into_iter().map(|request| {
             tokio::task::spawn_local(async move {
                 let (mut stream, mut buffer, mut statuses) = (connect(port).await, Vec::new(), Vec::new());
-                while begun.elapsed() < time {
+                while start.elapsed() < time {
                     stream.write_all(&request).await.unwrap();
-                    let head = read_answer(&mut stream, &mut buffer).await;
+                    let head = read_response(&mut stream, &mut buffer).await;
                     statuses.push(head.split(' ').nth(1).unwrap_or_default().to_owned());
                 }
                 statuses
             })
         });
         let mut counts = BTreeMap::new();
-        for done in loops.collect::<Vec<_>>() {
-            done.await.unwrap().into_iter().for_each(|status| *counts.entry(status).or_default() += 1);
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap().into_iter().for_each(|status| *counts.entry(status).or_default() += 1);
         }
         counts
     })
 }
 
-/// One answer as text.
+/// Sends one request and returns its successful response as text.
 pub fn fetch(port: u16, request: &[u8]) -> String {
     let request = request.to_vec();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -122,7 +122,7 @@ pub fn fetch(port: u16, request: &[u8]) -> String {
         let mut stream = connect(port).await;
         stream.write_all(&request).await.unwrap();
         let mut buffer = Vec::new();
-        let head = read_answer(&mut stream, &mut buffer).await;
+        let head = read_response(&mut stream, &mut buffer).await;
         assert!(head.starts_with("HTTP/1.1 2"), "unexpected answer: {head}");
         String::from_utf8_lossy(&buffer).into_owned()
     })
@@ -155,9 +155,9 @@ async fn try_connect_as(port: u16, protocol: &[u8]) -> std::io::Result<SslStream
     Ok(stream)
 }
 
-async fn one(
+async fn run_loop(
     mut stream: SslStream<TcpStream>,
-    begun: Instant,
+    start: Instant,
     until: Until,
     status: u16,
     next: std::rc::Rc<std::cell::Cell<u64>>,
@@ -168,24 +168,23 @@ async fn one(
     let mut buffer = Vec::with_capacity(64 << 10);
     loop {
         let number = next.get();
-        let over = match until {
-            Until::Time(time) => begun.elapsed() >= time,
+        let is_over = match until {
+            Until::Time(time) => start.elapsed() >= time,
             Until::Count(count) => number >= count,
         };
-        if over {
+        if is_over {
             return latencies;
         }
         next.set(number + 1);
-        let sent = Instant::now();
+        let sent_at = Instant::now();
         stream.write_all(&request(number)).await.unwrap();
-        let head = read_answer(&mut stream, &mut buffer).await;
+        let head = read_response(&mut stream, &mut buffer).await;
         assert!(head.starts_with(&expected), "unexpected answer: {head}");
-        latencies.push(sent.elapsed());
+        latencies.push(sent_at.elapsed());
     }
 }
 
-/// Reads `times` long answers on each of `connections` connections and keeps none of them. Returns the bytes of one and
-/// the time that all took.
+/// Reads and drops `times` long responses on each of `connections` connections. Returns the bytes of one and the time of all.
 pub fn drain(port: u16, connections: usize, times: usize, request: &[u8]) -> (u64, Duration) {
     let request = request.to_vec();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -194,28 +193,28 @@ pub fn drain(port: u16, connections: usize, times: usize, request: &[u8]) -> (u6
         for _ in 0..connections {
             streams.push(connect(port).await);
         }
-        let begun = Instant::now();
-        let loops = streams.into_iter().map(|mut stream| {
+        let start = Instant::now();
+        let tasks = streams.into_iter().map(|mut stream| {
             let request = request.clone();
             tokio::task::spawn_local(async move {
                 let mut bytes = 0;
                 for _ in 0..times {
                     stream.write_all(&request).await.unwrap();
-                    bytes = swallow(&mut stream).await;
+                    bytes = read_chunked(&mut stream).await;
                 }
                 bytes
             })
         });
         let mut bytes = 0;
-        for done in loops.collect::<Vec<_>>() {
-            bytes = done.await.unwrap();
+        for task in tasks.collect::<Vec<_>>() {
+            bytes = task.await.unwrap();
         }
-        (bytes, begun.elapsed())
+        (bytes, start.elapsed())
     })
 }
 
 /// Reads one answer in chunks up to its end and returns its length on the wire.
-async fn swallow(stream: &mut SslStream<TcpStream>) -> u64 {
+async fn read_chunked(stream: &mut SslStream<TcpStream>) -> u64 {
     const END: &[u8] = b"\r\n0\r\n\r\n";
     let (mut total, mut tail) = (0, Vec::new());
     let mut buffer = vec![0; 256 << 10];
@@ -240,7 +239,7 @@ async fn swallow(stream: &mut SslStream<TcpStream>) -> u64 {
 }
 
 /// Reads one answer with a Content-Length and returns its head.
-async fn read_answer(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) -> String {
+async fn read_response(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) -> String {
     buffer.clear();
     loop {
         let read = stream.read_buf(buffer).await.unwrap();
@@ -262,13 +261,13 @@ async fn read_answer(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) ->
 }
 
 /// Sends one request and returns the body of its answer.
-pub fn ask(port: u16, request: &[u8]) -> String {
+pub fn fetch_body(port: u16, request: &[u8]) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut stream = connect(port).await;
         stream.write_all(request).await.unwrap();
         let mut buffer = Vec::new();
-        let head = read_answer(&mut stream, &mut buffer).await;
+        let head = read_response(&mut stream, &mut buffer).await;
         String::from_utf8_lossy(&buffer[head.len() + 4..]).into_owned()
     })
 }

@@ -1,4 +1,4 @@
-//! A server as a child process, and what the kernel says of it.
+//! A server as a child process, and its memory and CPU time.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Process {
 
     /// The same with more flags, on any port if none of them names one.
     pub fn server_with(data: &Path, engine: &str, flags: &[&str]) -> (Process, Duration) {
-        let begun = Instant::now();
+        let start = Instant::now();
         let tokens = data.join("tokens.csv");
         std::fs::create_dir_all(data).unwrap();
         std::fs::write(&tokens, "bench,bench,1,system:masters\n").unwrap();
@@ -46,9 +46,9 @@ impl Process {
             .expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let taken = begun.elapsed();
+        let elapsed = start.elapsed();
         assert!(line.starts_with("kubectl"), "the server says: {line}");
-        (Process { child, port: port_of(&data.join("admin.kubeconfig")) }, taken)
+        (Process { child, port: kubeconfig_port(&data.join("admin.kubeconfig")) }, elapsed)
     }
 
     /// Starts this very binary as the bare floor server.
@@ -94,7 +94,7 @@ impl Process {
 
     fn memory_mib(&self, line: &str) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|found| found.starts_with(line)).unwrap();
+        let line = status.lines().find(|text| text.starts_with(line)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
     }
 
@@ -122,7 +122,7 @@ pub fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-fn port_of(kubeconfig: &Path) -> u16 {
+fn kubeconfig_port(kubeconfig: &Path) -> u16 {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let server = text.lines().find_map(|line| line.trim().strip_prefix("server:")).expect("a server line");
     server.rsplit_once(':').unwrap().1.trim_matches(['"', '/', ' ']).parse().unwrap()

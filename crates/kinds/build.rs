@@ -1,4 +1,4 @@
-//! Makes constants of the words that the facts table allows in fields, for `src/allowed.rs`.
+//! Generates constants for the enum values of the facts table, for `src/allowed.rs`.
 
 use std::env;
 use std::error::Error;

@@ -7,5 +7,5 @@ use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_cel::Environment;
 
 fuzz_target!(|text: &str| {
-    let _ = Environment::standard().binding().making().compile(text, &mut Patterns::default());
+    let _ = Environment::standard().with_bind_macro().with_object_construction().compile(text, &mut Patterns::default());
 });

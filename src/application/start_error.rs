@@ -1,4 +1,4 @@
-//! Why a server did not start.
+//! The errors that keep a server from starting.
 
 use std::fmt::Display;
 use std::io;
@@ -8,16 +8,16 @@ use crate::config::ConfigError;
 use crate::http::tls::TlsError;
 use crate::pki::PkiError;
 
-/// Why a server did not start.
+/// An error that keeps a server from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Settings contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The address is in use, or does not belong to this host.
-    #[error("cannot listen on {address}: {}", plainly(source))]
+    #[error("cannot listen on {address}: {}", describe(source))]
     Listen {
-        /// The address that was asked for.
+        /// The configured address.
         address: SocketAddr,
         /// The error of the operating system.
         source: io::Error,
@@ -40,20 +40,20 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// A flag has a value that cannot be used, or names a file that cannot be used.
-    #[error("{flag}: {why}")]
+    #[error("{flag}: {error}")]
     Flag {
         /// The flag as it is written on the command line.
         flag: &'static str,
-        /// What is wrong with it.
-        why: String,
+        /// The problem with the value or the file.
+        error: String,
     },
     /// A part of the server cannot be started.
-    #[error("cannot prepare {part}: {why}")]
+    #[error("cannot prepare {part}: {error}")]
     Part {
         /// The name of the part, as error messages show it.
         part: &'static str,
         /// The error of the part.
-        why: String,
+        error: String,
     },
     /// The store cannot be opened or read: it is in use, damaged, or from a newer version.
     #[error("cannot open the store: {0}")]
@@ -66,21 +66,21 @@ pub enum StartError {
 impl StartError {
     /// Makes errors that blame a flag.
     pub fn flag(flag: &'static str) -> impl Fn(&dyn Display) -> StartError {
-        move |why| StartError::Flag { flag, why: why.to_string() }
+        move |error| StartError::Flag { flag, error: error.to_string() }
     }
 
     /// Makes errors that blame a part of the server.
     pub fn part(part: &'static str) -> impl Fn(&dyn Display) -> StartError {
-        move |why| StartError::Part { part, why: why.to_string() }
+        move |error| StartError::Part { part, error: error.to_string() }
     }
 
     /// An error of the store.
-    pub fn store(why: &dyn Display) -> StartError {
-        StartError::Store(why.to_string())
+    pub fn store(error: &dyn Display) -> StartError {
+        StartError::Store(error.to_string())
     }
 }
 
-fn plainly(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "the port is in use".to_owned(),
         io::ErrorKind::AddrNotAvailable => "this host has no such address".to_owned(),

@@ -49,20 +49,20 @@ pub async fn settings(
         },
         kinds: kinds(shared),
         policies: policies(indexes, PolicyKind::Validating).await?,
-        changing_policies: match config.gates().enabled(MUTATING_ADMISSION_POLICY) {
+        mutating_policies: match config.gates().enabled(MUTATING_ADMISSION_POLICY) {
             true => Some(policies(indexes, PolicyKind::Mutating).await?),
             false => None,
         },
-        looked_up: lookup::open(indexes).await.map_err(|error| StartError::store(&error))?,
+        lookup_guards: lookup::open(indexes).await.map_err(|error| StartError::store(&error))?,
     })
 }
 
 /// The policies of the cluster. Read before anybody is served, as webhooks are.
-async fn policies(indexes: &LiveIndexes, sort: PolicyKind) -> Result<Arc<Policies>, StartError> {
-    table::open(indexes, sort).await.map_err(|error| StartError::store(&error))
+async fn policies(indexes: &LiveIndexes, kind: PolicyKind) -> Result<Arc<Policies>, StartError> {
+    table::open(indexes, kind).await.map_err(|error| StartError::store(&error))
 }
 
-/// Who else is asked. Read before anybody is served: whoever must be asked is asked from the first write on.
+/// The admission webhooks. Read before anybody is served, so that they are called from the first write on.
 async fn webhooks(
     context: &StartContext,
     indexes: &LiveIndexes,
@@ -89,7 +89,7 @@ fn quotas(
     loopback: &Arc<Loopback>,
 ) -> quota::Settings {
     let features = quota_features(config);
-    let ledger = quota::QuotaCharger {
+    let charger = quota::QuotaCharger {
         stores: Stores::new(storage.directory.clone()),
         registry: registry.clone(),
         clock: loopback.clock.clone(),
@@ -97,8 +97,8 @@ fn quotas(
         features,
         loopback: loopback.audit.is_some().then(|| loopback.clone()),
     };
-    let keeper = Batcher::new(ledger.work(), storage.fatal.clone()).start();
-    quota::Settings { limited: limited.to_vec(), features, keeper }
+    let charger = Batcher::new(charger.into_handler(), storage.fatal.clone()).start();
+    quota::Settings { limited: limited.to_vec(), features, charger }
 }
 
 /// The feature gates that change how quotas count.
@@ -121,8 +121,8 @@ fn configured(config: &Config) -> Result<admission::PluginConfig, StartError> {
         tracing::warn!(plugin, "--admission-control-config-file configures a plug-in that is not enabled");
     }
     let gates = config.gates();
-    admission::PluginConfig::read(&enabled, |plugin| file.of(plugin), |gate| gates.enabled(gate))
-        .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
+    admission::PluginConfig::read(&enabled, |plugin| file.configuration(plugin), |gate| gates.enabled(gate))
+        .map_err(|error| ConfigError::new(format!("--admission-control-config-file: {error}")).into())
 }
 
 /// Looks up a kind in the catalog as it is at the time of the call.
@@ -131,8 +131,8 @@ fn kinds(shared: Arc<Shared>) -> admission::Kinds {
         let served = shared.served.load();
         let group = served.catalog.group(group);
         let resources = group.and_then(|group| group.version(version)).map(|version| &version.resources);
-        let of_kind = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
-        of_kind.cloned().collect()
+        let matching = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
+        matching.cloned().collect()
     })
 }
 

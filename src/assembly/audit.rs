@@ -7,7 +7,7 @@ use pilothouse_types::clock::Clock;
 use crate::application::StartContext;
 use crate::application::StartError;
 use crate::audit::Audit;
-use crate::audit_backends::log::{self, Log, LogFile, Out, Retention};
+use crate::audit_backends::log::{self, Log, LogFile, LogTarget, Retention};
 use crate::audit_backends::webhook::Webhook;
 use crate::audit_backends::{AuditBackends, batches};
 use crate::config::audit::{AuditLog, Delivery};
@@ -28,74 +28,79 @@ pub(super) fn open(
     memory: &MemoryBudgets,
 ) -> Result<Option<Arc<Audit>>, StartError> {
     let flags = &context.config.audit;
-    let policy = flags.policy().map_err(broken)?;
+    let policy = flags.policy().map_err(config_error)?;
     if let Some(path) = file(&flags.log) {
-        log::prepare(path).map_err(|error| broken(format!("ensureLogFile: {error}")))?;
+        log::prepare(path).map_err(|error| config_error(format!("ensureLogFile: {error}")))?;
     }
     let Some((policy, lenient)) = policy else { return Ok(None) };
     if !lenient.is_empty() {
         tracing::warn!(faults = lenient.join(", "), "unknown fields in the audit policy are ignored");
     }
-    let mut ledger =
+    let mut backends =
         AuditBackends::new(metrics.audit.clone(), memory.audit_heads.clone(), memory.audit_bodies.clone());
-    add_log(&mut ledger, flags, context.clock.clone())?;
-    add_webhook(&mut ledger, flags, context)?;
-    Ok((!ledger.is_empty()).then(|| Arc::new(Audit { policy, ledger: Arc::new(ledger) })))
+    add_log(&mut backends, flags, context.clock.clone())?;
+    add_webhook(&mut backends, flags, context)?;
+    Ok((!backends.is_empty()).then(|| Arc::new(Audit { policy, backends: Arc::new(backends) })))
 }
 
 fn file(flags: &AuditLog) -> Option<&std::path::Path> {
     flags.audit_log_path.as_deref().filter(|path| path.as_os_str() != "-")
 }
 
-fn broken(why: impl Into<String>) -> StartError {
-    ConfigError::new(why).into()
+fn config_error(error: impl Into<String>) -> StartError {
+    ConfigError::new(error).into()
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "what an error is made of")]
-fn wrong(errors: Vec<String>) -> StartError {
-    broken(errors.join(", "))
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
+fn joined_error(errors: Vec<String>) -> StartError {
+    config_error(errors.join(", "))
 }
 
-fn add_log(ledger: &mut AuditBackends, flags: &Flags, clock: Clock) -> Result<(), StartError> {
+fn add_log(backends: &mut AuditBackends, flags: &Flags, clock: Clock) -> Result<(), StartError> {
     let flags = &flags.log;
     if flags.audit_log_path.is_none() {
         return Ok(());
     }
-    let delivery: Delivery = flags.delivery().map_err(wrong)?;
-    let number = |given: i64| u64::try_from(given).unwrap_or_default();
+    let delivery: Delivery = flags.delivery().map_err(joined_error)?;
+    let number = |value: i64| u64::try_from(value).unwrap_or_default();
     let bytes = match number(flags.audit_log_maxsize) {
         0 => AUDIT_LOG_BYTES,
         megabytes => megabytes.saturating_mul(MEGABYTE),
     };
-    let keeping = Retention {
+    let retention = Retention {
         bytes,
         files: usize::try_from(flags.audit_log_maxbackup).unwrap_or_default(),
         days: number(flags.audit_log_maxage),
         compress: flags.audit_log_compress,
     };
     let out = match file(flags) {
-        Some(path) => Out::File(LogFile::new(path.to_owned(), keeping, clock.clone())),
-        None => Out::Standard,
+        Some(path) => LogTarget::File(LogFile::new(path.to_owned(), retention, clock.clone())),
+        None => LogTarget::Stdout,
     };
-    let counts = ledger.counts().clone();
+    let counts = backends.counts().clone();
     let log = Log { out, is_legacy: flags.audit_log_format == "legacy", counts: counts.clone() };
-    let spawned =
-        ledger.add(delivery, |queue| batches::spawn("audit-log", queue, (delivery, clock, counts), || log));
-    spawned.map_err(|error| broken(error.to_string()))
+    let result =
+        backends.add(delivery, |queue| batches::spawn("audit-log", queue, (delivery, clock, counts), || log));
+    result.map_err(|error| config_error(error.to_string()))
 }
 
-fn add_webhook(ledger: &mut AuditBackends, flags: &Flags, context: &StartContext) -> Result<(), StartError> {
+fn add_webhook(
+    backends: &mut AuditBackends,
+    flags: &Flags,
+    context: &StartContext,
+) -> Result<(), StartError> {
     let flags = &flags.webhook;
     let Some(path) = &flags.audit_webhook_config_file else { return Ok(()) };
-    let delivery = flags.delivery().map_err(wrong)?;
-    let failed = |why: &dyn std::fmt::Display| broken(format!("initializing audit webhook: {why}"));
-    let access = Access::read(path).map_err(|error| failed(&error))?;
-    let service = Service::new(&access, &context.pool).map_err(|error| failed(&error))?;
-    let (counts, pause) = (ledger.counts().clone(), flags.audit_webhook_initial_backoff);
-    let (of_webhook, clock) = (counts.clone(), context.clock.clone());
-    let spawned = ledger.add(delivery, |queue| {
-        let make = move || Webhook::new(service, pause, of_webhook);
+    let delivery = flags.delivery().map_err(joined_error)?;
+    let init_error =
+        |error: &dyn std::fmt::Display| config_error(format!("initializing audit webhook: {error}"));
+    let access = Access::read(path).map_err(|error| init_error(&error))?;
+    let service = Service::new(&access, &context.pool).map_err(|error| init_error(&error))?;
+    let (counts, initial_backoff) = (backends.counts().clone(), flags.audit_webhook_initial_backoff);
+    let (webhook_counts, clock) = (counts.clone(), context.clock.clone());
+    let result = backends.add(delivery, |queue| {
+        let make = move || Webhook::new(service, initial_backoff, webhook_counts);
         batches::spawn("audit-webhook", queue, (delivery, clock, counts), make)
     });
-    spawned.map_err(|error| broken(error.to_string()))
+    result.map_err(|error| config_error(error.to_string()))
 }

@@ -29,7 +29,7 @@ use super::openid::OpenIdSetup;
 
 /// The shared state from which each worker's authenticator and authorizer are made.
 pub(super) struct AuthSetup {
-    /// Authenticators, in the order in which they are asked.
+    /// Authenticators, in the order in which they are tried.
     pub verifiers: Arc<[Arc<dyn Verifier>]>,
     /// The verifier of client certificates: a reload replaces its CAs.
     pub certificates: Arc<CertificateVerifier>,
@@ -38,9 +38,9 @@ pub(super) struct AuthSetup {
     /// Settings of all authentication: the anonymous user, default audiences, the group of authenticated users.
     pub authenticator_config: Arc<AuthenticatorConfig>,
     /// The OpenID Connect providers whose tokens are accepted.
-    pub callers: Arc<OpenIdSetup>,
+    pub openid: Arc<OpenIdSetup>,
     /// The authorizers, which a changed configuration file replaces.
-    pub deciding: Arc<AuthorizerSet>,
+    pub authorizers: Arc<AuthorizerSet>,
     /// The RBAC index.
     pub roles: Arc<Roles>,
     /// Issues the tokens of service accounts.
@@ -59,30 +59,30 @@ impl AuthSetup {
     ) -> Result<(AuthSetup, Option<Metadata>), StartError> {
         let config = &context.config;
         let objects = Arc::new(TokenObjects::new(storage.directory.clone()));
-        let callers = OpenIdSetup::open(context, metrics)?;
+        let openid = OpenIdSetup::open(context, metrics)?;
         let tokens = tokens(context, &objects, metrics)
             .map_err(|error| StartError::part("tokens of service accounts")(&error))?;
-        tokens.verifier.tell(uses);
+        tokens.verifier.report_uses_to(uses);
         let certificates = certificates(context, metrics)?;
         let front_proxy = front_proxy(context)?;
         let roles = rbac::open(indexes).await.map_err(|error| StartError::store(&error))?;
-        let deciding =
+        let authorizers =
             AuthorizerSet::open(config, &roles, indexes, metrics, (&context.clock, &context.pool)).await?;
         let verifiers = verifiers(
             context,
             (&front_proxy, &certificates),
             &objects,
             Arc::new(tokens.verifier),
-            callers.verifier(),
+            openid.verifier(),
             metrics,
         )?;
         let auth = AuthSetup {
             verifiers,
             certificates,
             front_proxy,
-            authenticator_config: Arc::new(authenticator_config(config, &callers)),
-            callers: Arc::new(callers),
-            deciding: Arc::new(deciding),
+            authenticator_config: Arc::new(authenticator_config(config, &openid)),
+            openid: Arc::new(openid),
+            authorizers: Arc::new(authorizers),
             roles,
             tokens: tokens.issuer,
         };
@@ -118,20 +118,20 @@ fn tokens(
 fn front_proxy(context: &StartContext) -> Result<Option<Arc<FrontProxy>>, StartError> {
     let Some(pem) = &context.pki.proxy_ca_pem else { return Ok(None) };
     let verifier = FrontProxy::new(pem, context.config.front_proxy.allowed(), context.clock.clone());
-    let broken = StartError::flag("--requestheader-client-ca-file");
-    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(|error| broken(&error))
+    let invalid = StartError::flag("--requestheader-client-ca-file");
+    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(|error| invalid(&error))
 }
 
 fn certificates(context: &StartContext, metrics: &Metrics) -> Result<Arc<CertificateVerifier>, StartError> {
     let reads_uid = context.config.gates().enabled(ALLOW_PARSING_USER_UID_FROM_CERT_AUTH);
-    let left = metrics.authentication.certificate_left.clone();
+    let seconds_left = metrics.authentication.certificate_left.clone();
     let verifier =
-        CertificateVerifier::new(&context.pki.client_ca_pem, reads_uid, left, context.clock.clone());
-    let broken = StartError::part("the authority of client certificates");
-    verifier.map(Arc::new).map_err(|error| broken(&error))
+        CertificateVerifier::new(&context.pki.client_ca_pem, reads_uid, seconds_left, context.clock.clone());
+    let invalid = StartError::part("the authority of client certificates");
+    verifier.map(Arc::new).map_err(|error| invalid(&error))
 }
 
-fn authenticator_config(config: &Config, callers: &OpenIdSetup) -> AuthenticatorConfig {
+fn authenticator_config(config: &Config, openid: &OpenIdSetup) -> AuthenticatorConfig {
     let anonymous = Identity {
         name: ANONYMOUS.to_owned(),
         groups: vec![UNAUTHENTICATED.to_owned()],
@@ -139,7 +139,7 @@ fn authenticator_config(config: &Config, callers: &OpenIdSetup) -> Authenticator
     };
     AuthenticatorConfig {
         anonymous: Arc::new(anonymous),
-        admits_anonymous: callers.admits_anonymous(),
+        admits_anonymous: openid.admits_anonymous(),
         authenticated_group: AUTHENTICATED.to_owned(),
         audiences: config.audiences().into(),
     }

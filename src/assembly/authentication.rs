@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::upstream::pool::Pool;
 use crate::webhook::Service;
 
-/// The authenticators in the order in which they are asked.
+/// The authenticators, in the order in which they are tried.
 pub(super) fn verifiers(
     context: &StartContext,
     (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
@@ -32,49 +32,49 @@ pub(super) fn verifiers(
     let tokens = match &config.authentication.token_auth_file {
         None => TokenFile::default(),
         Some(path) => {
-            let broken = in_file("--token-auth-file", path);
-            let text = std::fs::read_to_string(path).map_err(|error| broken(&error))?;
-            TokenFile::parse(&text).map_err(|error| broken(&error))?
+            let invalid = file_error("--token-auth-file", path);
+            let text = std::fs::read_to_string(path).map_err(|error| invalid(&error))?;
+            TokenFile::parse(&text).map_err(|error| invalid(&error))?
         }
     };
     // In the reference's order: local checks first, remote calls last.
-    let mut all: Vec<Arc<dyn Verifier>> = Vec::new();
+    let mut verifiers: Vec<Arc<dyn Verifier>> = Vec::new();
     if let Some(proxy) = front_proxy {
-        all.push(proxy.clone());
+        verifiers.push(proxy.clone());
     }
-    all.extend([certificates.clone() as Arc<dyn Verifier>, Arc::new(tokens), accounts]);
+    verifiers.extend([certificates.clone() as Arc<dyn Verifier>, Arc::new(tokens), accounts]);
     if config.authentication.enable_bootstrap_token_auth {
-        all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
+        verifiers.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
     // After the verifiers of this server's own tokens: an unknown token may cause a fetch of provider keys.
-    all.extend(providers);
+    verifiers.extend(providers);
     if let Some(path) = &config.token_webhook.authentication_token_webhook_config_file {
         let settings = token_webhook::Settings {
             version: config.token_webhook.authentication_token_webhook_version.clone(),
-            kept_for: config.token_webhook.authentication_token_webhook_cache_ttl,
+            cache_ttl: config.token_webhook.authentication_token_webhook_cache_ttl,
             audiences: config.audiences().into(),
         };
         let (service, metrics) = (service(path, &context.pool)?, metrics.clone());
-        all.push(Arc::new(token_webhook::WebhookTokenVerifier::new(
+        verifiers.push(Arc::new(token_webhook::WebhookTokenVerifier::new(
             service,
             settings,
             metrics,
             clock.clone(),
         )));
     }
-    Ok(all.into())
+    Ok(verifiers.into())
 }
 
 /// Makes errors that blame the file that a flag names.
-fn in_file(flag: &'static str, path: &Path) -> impl Fn(&dyn Display) -> StartError {
-    move |why| StartError::flag(flag)(&format_args!("{}: {why}", path.display()))
+fn file_error(flag: &'static str, path: &Path) -> impl Fn(&dyn Display) -> StartError {
+    move |error| StartError::flag(flag)(&format_args!("{}: {error}", path.display()))
 }
 
 /// The webhook server to which a kubeconfig leads.
 fn service(path: &Path, pool: &Arc<Pool>) -> Result<Service, StartError> {
-    let broken = in_file("--authentication-token-webhook-config-file", path);
-    let access = Access::read(path).map_err(|error| broken(&error))?;
-    Service::new(&access, pool).map_err(|error| broken(&error))
+    let invalid = file_error("--authentication-token-webhook-config-file", path);
+    let access = Access::read(path).map_err(|error| invalid(&error))?;
+    Service::new(&access, pool).map_err(|error| invalid(&error))
 }
 
 /// The contents of the extension-apiserver-authentication ConfigMap.

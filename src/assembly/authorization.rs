@@ -21,7 +21,7 @@ use crate::config::authorization_file::{AuthorizerConfig, Webhook};
 use crate::config::{AuthorizationMode, Config};
 use crate::http::handler::worker::Shared;
 use crate::kubeconfig::Access;
-use crate::limits::{AUTHORIZATION_LOOK_EVERY, AUTHORIZATION_READ_EVERY};
+use crate::limits::{CONFIG_FILE_CHECK_INTERVAL, CONFIG_FILE_READ_INTERVAL};
 use crate::metrics::Metrics;
 use crate::upstream::pool::Pool;
 use crate::webhook::Service;
@@ -29,27 +29,27 @@ use crate::webhook::Service;
 /// The authorizers in use, and everything that is needed to make new ones when the file changes.
 pub(super) struct AuthorizerSet {
     config: Config,
-    first: Vec<AuthorizerConfig>,
+    initial: Vec<AuthorizerConfig>,
     /// The text of the file at the start.
-    first_text: Vec<u8>,
+    initial_text: Vec<u8>,
     roles: Arc<Roles>,
     nodes: Option<Arc<Nodes>>,
     abac: Option<Arc<Abac>>,
     metrics: Arc<Metrics>,
     clock: Clock,
     pool: Arc<Pool>,
-    now: Arc<ArcSwap<Vec<Arc<dyn Policy>>>>,
+    current: Arc<ArcSwap<Vec<Arc<dyn Policy>>>>,
 }
 
 /// The authorizers that are configured, and the text of the file if there is one.
-fn deciders(config: &Config) -> Result<(Vec<AuthorizerConfig>, Vec<u8>), String> {
+fn configured_authorizers(config: &Config) -> Result<(Vec<AuthorizerConfig>, Vec<u8>), String> {
     let Some(path) = &config.authorization.authorization_config else {
-        return Ok((AuthorizerConfig::of_flags(&config.authorization)?, Vec::new()));
+        return Ok((AuthorizerConfig::from_flags(&config.authorization)?, Vec::new()));
     };
     let text = read(path)?;
-    let deciders = AuthorizerConfig::parse(&text)
-        .map_err(|why| format!("failed to load {} from --authorization-config: {why}", path.display()))?;
-    Ok((deciders, text))
+    let authorizers = AuthorizerConfig::parse(&text)
+        .map_err(|error| format!("failed to load {} from --authorization-config: {error}", path.display()))?;
+    Ok((authorizers, text))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -65,71 +65,77 @@ impl AuthorizerSet {
         metrics: &Arc<Metrics>,
         (clock, pool): (&Clock, &Arc<Pool>),
     ) -> Result<AuthorizerSet, StartError> {
-        let broken = |why: String| StartError::from(crate::config::ConfigError::new(why));
-        let (first, first_text) = deciders(config).map_err(broken)?;
-        let has = |mode: AuthorizationMode| first.iter().any(|one| one.mode == mode);
-        let nodes = if has(AuthorizationMode::Node) {
+        let config_error = |error: String| StartError::from(crate::config::ConfigError::new(error));
+        let (initial, initial_text) = configured_authorizers(config).map_err(config_error)?;
+        let is_configured =
+            |mode: AuthorizationMode| initial.iter().any(|authorizer| authorizer.mode == mode);
+        let nodes = if is_configured(AuthorizationMode::Node) {
             let gates = config.gates();
             let opened = Nodes::open(indexes, |gate| gates.enabled(gate)).await;
-            Some(Arc::new(opened.map_err(|error| broken(format!("the authorizer of nodes: {error}")))?))
+            Some(Arc::new(opened.map_err(|error| config_error(format!("the node authorizer: {error}")))?))
         } else {
             None
         };
-        let abac =
-            if has(AuthorizationMode::Abac) { Some(Arc::new(abac(config).map_err(broken)?)) } else { None };
-        let deciding = AuthorizerSet {
+        let abac = if is_configured(AuthorizationMode::Abac) {
+            Some(Arc::new(abac(config).map_err(config_error)?))
+        } else {
+            None
+        };
+        let set = AuthorizerSet {
             config: config.clone(),
-            first,
-            first_text,
+            initial,
+            initial_text,
             roles: roles.clone(),
             nodes,
             abac,
             metrics: metrics.clone(),
             clock: clock.clone(),
             pool: pool.clone(),
-            now: Arc::default(),
+            current: Arc::default(),
         };
-        let policies = deciding.policies(&deciding.first).map_err(broken)?;
-        deciding.now.store(Arc::new(policies));
-        Ok(deciding)
+        let policies = set.policies(&set.initial).map_err(config_error)?;
+        set.current.store(Arc::new(policies));
+        Ok(set)
     }
 
     /// Gives workers the authorizers that are current at the time of the call.
-    pub(super) fn panel(&self) -> PolicySource {
-        let now = self.now.clone();
-        Arc::new(move || -> Policies { now.load_full() })
+    pub(super) fn source(&self) -> PolicySource {
+        let current = self.current.clone();
+        Arc::new(move || -> Policies { current.load_full() })
     }
 
-    fn policies(&self, deciders: &[AuthorizerConfig]) -> Result<Vec<Arc<dyn Policy>>, String> {
-        let mut all: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
-        for AuthorizerConfig { mode, name, webhook } in deciders {
-            let absent = || format!("authorizer type {mode} was not enabled at the start");
+    fn policies(&self, authorizers: &[AuthorizerConfig]) -> Result<Vec<Arc<dyn Policy>>, String> {
+        let mut policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
+        for AuthorizerConfig { mode, name, webhook } in authorizers {
+            let not_enabled = || format!("authorizer type {mode} was not enabled at the start");
             let policy: Arc<dyn Policy> = match mode {
                 AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
                 AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
                 AuthorizationMode::Rbac => Arc::new(Rbac(self.roles.clone())),
-                AuthorizationMode::Abac => self.abac.clone().ok_or_else(absent)?,
-                AuthorizationMode::Node => self.nodes.clone().ok_or_else(absent)?,
+                AuthorizationMode::Abac => self.abac.clone().ok_or_else(not_enabled)?,
+                AuthorizationMode::Node => self.nodes.clone().ok_or_else(not_enabled)?,
                 AuthorizationMode::Webhook => {
-                    let settings = webhook.as_ref().ok_or_else(|| format!("{name} says not whom to ask"))?;
-                    Arc::new(self.asked_elsewhere(name, settings)?)
+                    let settings = webhook
+                        .as_ref()
+                        .ok_or_else(|| format!("the webhook {name} has no connection information"))?;
+                    Arc::new(self.webhook_authorizer(name, settings)?)
                 }
             };
-            all.push(Arc::new(CountedAuthorizer::new(policy, &mode.to_string(), name, &self.metrics)));
+            policies.push(Arc::new(CountedAuthorizer::new(policy, &mode.to_string(), name, &self.metrics)));
         }
-        Ok(all)
+        Ok(policies)
     }
 
-    fn asked_elsewhere(&self, name: &str, settings: &Webhook) -> Result<WebhookAuthorizer, String> {
+    fn webhook_authorizer(&self, name: &str, settings: &Webhook) -> Result<WebhookAuthorizer, String> {
         let path = settings.kubeconfig.display();
         let access =
-            Access::read(&settings.kubeconfig).map_err(|why| format!("the webhook {name}: {why}"))?;
-        let service =
-            Service::new(&access, &self.pool).map_err(|why| format!("the webhook {name}: {path}: {why}"))?;
+            Access::read(&settings.kubeconfig).map_err(|error| format!("the webhook {name}: {error}"))?;
+        let service = Service::new(&access, &self.pool)
+            .map_err(|error| format!("the webhook {name}: {path}: {error}"))?;
         let settings = webhook::Settings {
             version: settings.version.clone(),
-            allowed_for: settings.allowed_for,
-            refused_for: settings.refused_for,
+            authorized_ttl: settings.authorized_ttl,
+            unauthorized_ttl: settings.unauthorized_ttl,
             timeout: settings.timeout,
             denies_on_failure: settings.denies_on_failure,
             conditions: settings.conditions.clone(),
@@ -145,51 +151,54 @@ impl AuthorizerSet {
     /// Checks the file periodically, until the server stops. A broken file is logged and not used.
     pub(super) async fn follow_file(self: Arc<Self>, shared: Arc<Shared>) {
         let Some(path) = self.config.authorization.authorization_config.clone() else { return };
-        let mark =
-            || std::fs::metadata(&path).ok().and_then(|known| Some((known.modified().ok()?, known.len())));
+        let file_stamp = || {
+            std::fs::metadata(&path)
+                .ok()
+                .and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())))
+        };
         // The file may have changed since the start: the first check finds that.
-        let (mut seen, mut text) = (None, self.first_text.clone());
-        let mut used = self.first.clone();
+        let (mut last_stamp, mut text) = (None, self.initial_text.clone());
+        let mut used = self.initial.clone();
         self.metrics.authorization.count_reload(true, self.clock.now());
-        let mut turns = tokio::time::interval(AUTHORIZATION_LOOK_EVERY);
-        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(CONFIG_FILE_CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut read_at = self.clock.now();
         while !shared.health.stopping.load(Ordering::Acquire) {
-            turns.tick().await;
-            let (marks, due) = (mark(), read_at.plus(AUTHORIZATION_READ_EVERY) <= self.clock.now());
-            if marks == seen && !due {
+            ticks.tick().await;
+            let (stamp, is_due) = (file_stamp(), read_at.plus(CONFIG_FILE_READ_INTERVAL) <= self.clock.now());
+            if stamp == last_stamp && !is_due {
                 continue;
             }
-            (seen, read_at) = (marks, self.clock.now());
-            if let Some(outcome) = self.look_again(&path, &mut text, &mut used).transpose() {
-                if let Err(why) = &outcome {
-                    tracing::error!(%why, "the changed authorization configuration is invalid; the previous one stays in use");
+            (last_stamp, read_at) = (stamp, self.clock.now());
+            if let Some(outcome) = self.reload_if_changed(&path, &mut text, &mut used).transpose() {
+                if let Err(error) = &outcome {
+                    tracing::error!(%error, "the changed authorization configuration is invalid; the previous one stays in use");
                 }
                 self.metrics.authorization.count_reload(outcome.is_ok(), self.clock.now());
             }
         }
     }
 
-    /// Reads the file again. Answers nothing if its text is the same as before.
-    fn look_again(
+    /// Reads the file again. Returns `None` if its text is the same as before.
+    fn reload_if_changed(
         &self,
         path: &Path,
         text: &mut Vec<u8>,
         used: &mut Vec<AuthorizerConfig>,
     ) -> Result<Option<()>, String> {
-        let found = read(path)?;
-        if found == *text {
+        let new_text = read(path)?;
+        if new_text == *text {
             return Ok(None);
         }
-        *text = found;
-        let deciders = AuthorizerConfig::parse(text)?;
-        if deciders == *used {
+        *text = new_text;
+        let authorizers = AuthorizerConfig::parse(text)?;
+        if authorizers == *used {
             return Ok(None);
         }
-        AuthorizerConfig::may_follow(&self.first, &deciders)?;
-        let policies = self.policies(&deciders)?;
-        self.now.store(Arc::new(policies));
-        *used = deciders;
+        AuthorizerConfig::check_reload(&self.initial, &authorizers)?;
+        let policies = self.policies(&authorizers)?;
+        self.current.store(Arc::new(policies));
+        *used = authorizers;
         tracing::info!("the authorization configuration was replaced");
         Ok(Some(()))
     }
@@ -198,7 +207,7 @@ impl AuthorizerSet {
 fn abac(config: &Config) -> Result<Abac, String> {
     let path = config.authorization.authorization_policy_file.as_ref();
     let path = path.ok_or("the authorizer type ABAC needs --authorization-policy-file")?;
-    let broken = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| broken(&error))?;
-    Abac::parse(&text).map_err(|error| broken(&error))
+    let file_error = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| file_error(&error))?;
+    Abac::parse(&text).map_err(|error| file_error(&error))
 }

@@ -1,4 +1,4 @@
-//! Assembles the control loops: which of them run, and with which parts.
+//! Assembles the controllers: which of them run, and with which parts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,48 +31,52 @@ use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
 
 /// Restores the system namespaces, the `kubernetes` service and the extension-apiserver-authentication ConfigMap.
-async fn settle(
+async fn restore_own_objects(
     parts: Arc<ServerParts>,
     backend: Rc<Backend>,
 ) -> pilothouse_apimachinery::status::Result<()> {
     let served = parts.shared.served.load_full();
     // Each step runs even if another fails: a taken service address must not keep extension servers from learning the CAs.
     let namespaces = bootstrap::namespaces(&backend, &served.catalog).await;
-    let home =
-        bootstrap::kubernetes_service::kubernetes(&backend, &served.catalog, &parts.addresses.home).await;
-    let trust = bootstrap::system_config_maps::authentication(
+    let service = bootstrap::kubernetes_service::kubernetes(
+        &backend,
+        &served.catalog,
+        &parts.addresses.kubernetes_service,
+    )
+    .await;
+    let authentication = bootstrap::system_config_maps::authentication(
         &backend,
         &served.catalog,
         extension_authentication(&parts),
     )
     .await;
-    namespaces.and(home).and(trust)
+    namespaces.and(service).and(authentication)
 }
 
 /// Restores the built-in flow schemas and priority levels.
-async fn settle_flows(
+async fn restore_flow_control(
     parts: Arc<ServerParts>,
     backend: Rc<Backend>,
 ) -> pilothouse_apimachinery::status::Result<()> {
     let served = parts.shared.served.load_full();
     bootstrap::flow_control(&backend, &served.catalog).await?;
-    count_flows(parts).await
+    apply_flow_control(parts).await
 }
 
 /// Applies the current flow schemas and priority levels to requests that wait.
-async fn count_flows(parts: Arc<ServerParts>) -> pilothouse_apimachinery::status::Result<()> {
-    let RequestLimiter::Fair(gate) = &parts.shared.room else { return Ok(()) };
-    gate.settle().await.map_err(|error| Status::unavailable(error.to_string()))
+async fn apply_flow_control(parts: Arc<ServerParts>) -> pilothouse_apimachinery::status::Result<()> {
+    let RequestLimiter::Fair(flow_controller) = &parts.shared.limiter else { return Ok(()) };
+    flow_controller.settle().await.map_err(|error| Status::unavailable(error.to_string()))
 }
 
-/// The control loops of a server.
+/// The controllers of a server.
 pub(super) struct ControllerSetup {
-    /// The CA and the signers that the loops publish and sign with.
+    /// The CA and the signers that the controllers publish and sign with.
     authorities: Arc<watch::Sender<Arc<Authorities>>>,
-    /// The settings of the loops, until they have started.
-    begin: Lock<Option<(Settings, LegacyUseReceiver, Vec<ExtraController>)>>,
+    /// The inputs of the controllers, until they are started.
+    start_inputs: Lock<Option<(Settings, LegacyUseReceiver, Vec<ExtraController>)>>,
     uses: LegacyUseSender,
-    is_on: bool,
+    is_enabled: bool,
     down: watch::Sender<Down>,
     running: Lock<Option<Running>>,
 }
@@ -91,32 +95,32 @@ impl ControllerSetup {
         pki: &Pki,
         extra_controllers: Vec<ExtraController>,
     ) -> Result<ControllerSetup, StartError> {
-        let (enabled, unknown) = controllers::choose(&config.api.controllers);
+        let (enabled, unknown) = controllers::select(&config.api.controllers);
         if !unknown.is_empty() {
             tracing::warn!(?unknown, "--controllers names unknown controllers");
         }
-        let is_on = !enabled.is_empty() || !extra_controllers.is_empty();
+        let is_enabled = !enabled.is_empty() || !extra_controllers.is_empty();
         let settings = Settings {
             enabled,
             pods_first: config.gates().enabled(ORDERED_NAMESPACE_DELETION),
             event_ttl: config.storage.event_ttl,
-            longest_certificate: config.signing.cluster_signing_duration,
-            namespaces_needed: config
+            max_certificate_lifetime: config.signing.cluster_signing_duration,
+            require_namespaces: config
                 .admission_plugins()
                 .iter()
                 .any(|plugin| matches!(plugin, PluginName::NamespaceLifecycle | PluginName::NamespaceExists)),
             quota_features: quota_features(config),
-            quotas_counted_every: config.loops.resource_quota_sync_period,
-            tokens_unused_for: config.loops.legacy_service_account_token_clean_up_period,
-            pods_that_are_over: config.loops.terminated_pod_gc_threshold,
-            has_flows: config.limits.enable_priority_and_fairness,
+            quota_sync_period: config.controllers.resource_quota_sync_period,
+            tokens_unused_for: config.controllers.legacy_service_account_token_clean_up_period,
+            max_finished_pods: config.controllers.terminated_pod_gc_threshold,
+            flow_control_enabled: config.limits.enable_priority_and_fairness,
         };
-        let (uses, heard) = legacy_use::channel();
+        let (uses, use_receiver) = legacy_use::channel();
         Ok(ControllerSetup {
             authorities: Arc::new(watch::channel(authorities(config, pki)?).0),
-            begin: Lock::new(Some((settings, heard, extra_controllers))),
+            start_inputs: Lock::new(Some((settings, use_receiver, extra_controllers))),
             uses,
-            is_on,
+            is_enabled,
             down: watch::channel(Down::new()).0,
             running: Lock::default(),
         })
@@ -132,22 +136,22 @@ impl ControllerSetup {
         self.authorities.clone()
     }
 
-    /// Whether any control loop is enabled.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
+    /// Whether any controller is enabled.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled
     }
 
-    /// The loops that are down, and why.
+    /// The controllers that are down, with the reasons.
     pub(super) fn down(&self) -> watch::Receiver<Down> {
         self.down.subscribe()
     }
 
-    /// Starts the loops; later calls do nothing.
+    /// Starts the controllers; later calls do nothing.
     pub(super) fn start(&self, parts: &Arc<ServerParts>) -> Result<(), StartError> {
-        let begin = self.begin.lock().take();
-        let Some((settings, uses, extra_controllers)) = begin else { return Ok(()) };
+        let start_inputs = self.start_inputs.lock().take();
+        let Some((settings, uses, extra_controllers)) = start_inputs else { return Ok(()) };
         let directory = parts.storage.directory.clone();
-        let outside = SharedDeps {
+        let shared_deps = SharedDeps {
             notifiers: parts.storage.notifiers.clone(),
             stores: Arc::new(move || Stores::new(directory.clone())),
             clock: parts.context.clock.clone(),
@@ -158,21 +162,24 @@ impl ControllerSetup {
             extra_controllers,
         };
         let parts = parts.clone();
-        let running = controllers::start::start(settings, outside, move || {
-            let backend = Rc::new(backend(&parts, Authorizer::asking(parts.auth.deciding.panel()).start()));
+        let running = controllers::start::start(settings, shared_deps, move || {
+            let backend =
+                Rc::new(backend(&parts, Authorizer::asking(parts.auth.authorizers.source()).start()));
             let (shared, tokens) = (parts.shared.clone(), parts.auth.tokens.clone());
-            let own = backend.clone();
-            let of_own = parts.clone();
-            let (of_flows, own_flows, counted) = (parts.clone(), own.clone(), parts.clone());
+            let own_backend = backend.clone();
+            let own_parts = parts.clone();
+            let (flow_parts, flow_backend, apply_parts) = (parts.clone(), own_backend.clone(), parts.clone());
             ControllerDeps {
                 backend,
                 catalogs: ResourceIndexes::new(move || shared.served.load_full() as Published),
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
-                settle: Rc::new(move || settle(of_own.clone(), own.clone()).boxed_local()),
-                settle_flows: Rc::new(move || {
-                    settle_flows(of_flows.clone(), own_flows.clone()).boxed_local()
+                restore_own_objects: Rc::new(move || {
+                    restore_own_objects(own_parts.clone(), own_backend.clone()).boxed_local()
                 }),
-                count_flows: Rc::new(move || count_flows(counted.clone()).boxed_local()),
+                restore_flow_control: Rc::new(move || {
+                    restore_flow_control(flow_parts.clone(), flow_backend.clone()).boxed_local()
+                }),
+                apply_flow_control: Rc::new(move || apply_flow_control(apply_parts.clone()).boxed_local()),
                 extensions: parts.shared.extensions.clone(),
             }
         })?;

@@ -17,8 +17,8 @@ use crate::backend::definition_memory::DefinitionMemory;
 use crate::backend::request_memory::RequestMemory;
 use crate::config::{MemoryLimit, RequestLimits};
 use crate::limits::{
-    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_PART, DEFINITIONS_BYTES, LEAST_MEMORY_LIMIT,
-    LIST_BYTES, MEMORY_OBSERVED_EVERY, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
+    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_PART, DEFINITIONS_BYTES, LIST_BYTES,
+    MEMORY_SAMPLE_INTERVAL, MIN_MEMORY_LIMIT, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
 };
 
 /// The budgets of one server.
@@ -37,39 +37,43 @@ pub(super) struct MemoryBudgets {
 }
 
 impl MemoryBudgets {
-    /// The budgets that the flags ask for. With a limit, no budget may have more than a part of it, so that none starves the others;
-    /// the ledger sees to it that all together stay below it.
+    /// The budgets that the flags configure. With a limit, no budget may have more than a part of it, so that none starves the
+    /// others; the ledger keeps their sum below it.
     pub(super) fn new(limits: &RequestLimits, clock: &Clock) -> Result<MemoryBudgets, StartError> {
         let limit = limit(limits.memory_limit)?;
-        // What nobody reserves is seen only after it was allocated, so the ledger aims a little lower.
+        // Memory that is not reserved is seen only after its allocation, so the ledger aims a little lower.
         let ledger = MemoryLedger::new(limit.map(|limit| limit - limit / LEDGER_LAG_PART));
-        let part =
+        let bounded_part =
             |divisor: usize, default: usize| limit.map_or(default, |limit| default.min(limit / divisor));
-        let open_watches = part(4, usize::MAX);
+        let open_watches = bounded_part(4, usize::MAX);
         let per_user = match (limits.max_watches_per_user, limit) {
             (0, None) => usize::MAX,
-            // One user may have half of what there is room for.
+            // One user may use half of the memory for watches.
             (0, Some(_)) => open_watches / WATCH_BYTES / 2,
-            (most, _) => most,
+            (max, _) => max,
         };
-        let frames = ledger.budget("watch_frames", part(8, WATCH_FRAMES_BYTES));
-        let all = ledger.cache("windows", part(8, WINDOWS_BYTES));
+        let frames = ledger.budget("watch_frames", bounded_part(8, WATCH_FRAMES_BYTES));
+        let windows = ledger.cache("windows", bounded_part(8, WINDOWS_BYTES));
         Ok(MemoryBudgets {
-            requests: RequestMemory::new(ledger.budget("request_bodies", part(2, REQUEST_BODIES_BYTES))),
-            definitions: DefinitionMemory::new(ledger.budget("definitions", part(2, DEFINITIONS_BYTES))),
-            lists: ledger.budget("lists", part(4, LIST_BYTES)),
-            encodings: ledger.cache("encodings", part(8, ENCODINGS_BYTES)),
-            proxied_pages: ledger.budget("proxied_pages", part(8, PROXY_PAGES_BYTES)),
-            audit_heads: ledger.independent("audit_events", part(16, AUDIT_HEADS_BYTES)),
-            audit_bodies: ledger.independent("audit_bodies", part(16, AUDIT_BODIES_BYTES)),
-            windows: WindowBounds { each: part(16, WINDOW_BYTES), all },
+            requests: RequestMemory::new(
+                ledger.budget("request_bodies", bounded_part(2, REQUEST_BODIES_BYTES)),
+            ),
+            definitions: DefinitionMemory::new(
+                ledger.budget("definitions", bounded_part(2, DEFINITIONS_BYTES)),
+            ),
+            lists: ledger.budget("lists", bounded_part(4, LIST_BYTES)),
+            encodings: ledger.cache("encodings", bounded_part(8, ENCODINGS_BYTES)),
+            proxied_pages: ledger.budget("proxied_pages", bounded_part(8, PROXY_PAGES_BYTES)),
+            audit_heads: ledger.independent("audit_events", bounded_part(16, AUDIT_HEADS_BYTES)),
+            audit_bodies: ledger.independent("audit_bodies", bounded_part(16, AUDIT_BODIES_BYTES)),
+            windows: WindowBounds { each: bounded_part(16, WINDOW_BYTES), all: windows },
             watches: WatchMemory::new(
                 ledger.steady("watches", open_watches),
                 frames,
                 per_user,
                 clock.clone(),
             ),
-            connections: ledger.steady("connections", part(CONNECTIONS_MEMORY_PART, usize::MAX)),
+            connections: ledger.steady("connections", bounded_part(CONNECTIONS_MEMORY_PART, usize::MAX)),
             ledger,
         })
     }
@@ -79,35 +83,35 @@ impl MemoryBudgets {
         if self.ledger.limit().is_none() {
             return Ok(());
         }
-        self.ledger.observe(resident());
+        self.ledger.observe(resident_bytes());
         let ledger = self.ledger.downgrade();
         let observe = move || {
             while let Some(ledger) = ledger.upgrade() {
-                ledger.observe(resident());
+                ledger.observe(resident_bytes());
                 drop(ledger);
-                thread::sleep(MEMORY_OBSERVED_EVERY);
+                thread::sleep(MEMORY_SAMPLE_INTERVAL);
             }
         };
-        let spawned = thread::Builder::new().name("memory".to_owned()).spawn(observe);
-        spawned.map(drop).map_err(|error| StartError::part("the observation of memory")(&error))
+        let result = thread::Builder::new().name("memory".to_owned()).spawn(observe);
+        result.map(drop).map_err(|error| StartError::part("the observation of memory")(&error))
     }
 }
 
 /// The limit of the process, in bytes.
-fn limit(given: MemoryLimit) -> Result<Option<usize>, StartError> {
-    if matches!(given, MemoryLimit::Bytes(bytes) if bytes < LEAST_MEMORY_LIMIT) {
-        let least = LEAST_MEMORY_LIMIT >> 20;
-        return Err(StartError::flag("--memory-limit")(&format!("must be at least {least}Mi")));
+fn limit(flag: MemoryLimit) -> Result<Option<usize>, StartError> {
+    if matches!(flag, MemoryLimit::Bytes(bytes) if bytes < MIN_MEMORY_LIMIT) {
+        let min_mebibytes = MIN_MEMORY_LIMIT >> 20;
+        return Err(StartError::flag("--memory-limit")(&format!("must be at least {min_mebibytes}Mi")));
     }
-    let limit = given.bytes();
+    let limit = flag.bytes();
     if let Some(bytes) = limit {
         tracing::info!(bytes, "the memory of the server is limited");
     }
     Ok(limit)
 }
 
-/// The resident memory of this process. 0 if the system does not tell: then only what is reserved counts.
-fn resident() -> usize {
+/// The resident memory of this process. 0 if it cannot be read: then only reservations count.
+fn resident_bytes() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).unwrap_or(0) << 10
@@ -118,18 +122,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_measured() {
-        assert!(resident() > 1 << 20);
+    fn resident_memory_of_the_process_is_measured() {
+        assert!(resident_bytes() > 1 << 20);
     }
 
     #[test]
-    fn every_budget_has_its_part_of_the_limit() {
+    fn memory_limit_bounds_every_budget() {
         let limits = RequestLimits {
             memory_limit: MemoryLimit::Bytes(256 << 20),
             ..crate::config::Config::default().limits
         };
         let memory = MemoryBudgets::new(&limits, &Clock::system()).unwrap();
-        let most = |name: &str| memory.ledger.budgets().iter().find(|one| one.name == name).unwrap().most;
+        let most =
+            |name: &str| memory.ledger.budgets().iter().find(|budget| budget.name == name).unwrap().most;
         assert_eq!((most("lists"), most("windows"), most("request_bodies")), (64 << 20, 32 << 20, 128 << 20));
         let small = RequestLimits { memory_limit: MemoryLimit::Bytes(1), ..limits };
         assert!(MemoryBudgets::new(&small, &Clock::system()).is_err());

@@ -16,7 +16,7 @@ use crate::auth::openid::providers::Providers;
 use crate::config::authentication_file::Anonymous;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
-use crate::limits::{AUTHORIZATION_LOOK_EVERY, AUTHORIZATION_READ_EVERY};
+use crate::limits::{CONFIG_FILE_CHECK_INTERVAL, CONFIG_FILE_READ_INTERVAL};
 use crate::metrics::Metrics;
 
 /// The authentication settings that flags or the file give: OpenID Connect providers and anonymous access.
@@ -40,10 +40,10 @@ impl OpenIdSetup {
     /// Reads the file, or else the flags, and starts to fetch the providers' keys. The start does not wait for them: a provider
     /// may come up after this server, or run on it.
     pub(super) fn open(context: &StartContext, metrics: &Arc<Metrics>) -> Result<OpenIdSetup, StartError> {
-        let broken = |why: String| StartError::from(ConfigError::new(why));
+        let config_error = |error: String| StartError::from(ConfigError::new(error));
         let (config, clock) = (context.config.clone(), context.clock.clone());
         let providers = Providers::new(metrics.clone(), clock.clone());
-        let mut callers = OpenIdSetup {
+        let mut setup = OpenIdSetup {
             providers: None,
             anonymous: None,
             file: None,
@@ -51,22 +51,23 @@ impl OpenIdSetup {
             config,
             clock,
         };
-        if let Some(path) = callers.config.authentication.authentication_config.clone() {
-            let text = read(&path).map_err(broken)?;
-            let wrong = |why| broken(format!("--authentication-config: {}: {why}", path.display()));
-            let said = callers.config.authentication_file(&text).map_err(wrong)?;
-            providers.accept_all(&said.jwt).map_err(wrong)?;
-            callers.anonymous = said.anonymous;
-            callers.file = Some((path, text));
+        if let Some(path) = setup.config.authentication.authentication_config.clone() {
+            let text = read(&path).map_err(config_error)?;
+            let file_error =
+                |error| config_error(format!("--authentication-config: {}: {error}", path.display()));
+            let file = setup.config.authentication_file(&text).map_err(file_error)?;
+            providers.accept_all(&file.jwt).map_err(file_error)?;
+            setup.anonymous = file.anonymous;
+            setup.file = Some((path, text));
         } else {
-            let flags = &callers.config.openid;
-            let Some(rules) = ClaimMapping::new(flags) else { return Ok(callers) };
+            let flags = &setup.config.openid;
+            let Some(rules) = ClaimMapping::new(flags) else { return Ok(setup) };
             let pem = flags.oidc_ca_file.as_ref().map(std::fs::read).transpose();
-            let pem = pem.map_err(|error| broken(format!("--oidc-ca-file: {error}")))?;
-            providers.accept(rules, pem).map_err(|why| broken(format!("OpenID Connect: {why}")))?;
+            let pem = pem.map_err(|error| config_error(format!("--oidc-ca-file: {error}")))?;
+            providers.accept(rules, pem).map_err(|error| config_error(format!("OpenID Connect: {error}")))?;
         }
-        callers.providers = Some(Arc::new(providers));
-        Ok(callers)
+        setup.providers = Some(Arc::new(providers));
+        Ok(setup)
     }
 
     /// The verifier of provider tokens.
@@ -76,31 +77,31 @@ impl OpenIdSetup {
 
     /// Whether requests without credentials are accepted anywhere.
     pub(super) fn admits_anonymous(&self) -> bool {
-        self.anonymous.as_ref().map_or_else(|| self.config.admits_anonymous(), |said| said.enabled)
+        self.anonymous.as_ref().map_or_else(|| self.config.admits_anonymous(), |settings| settings.enabled)
     }
 
     /// The paths where requests without credentials are accepted; `None` means everywhere.
     pub(super) fn anonymous_paths(&self) -> Option<Vec<String>> {
-        self.anonymous.as_ref().map(|said| said.paths.clone()).filter(|paths| !paths.is_empty())
+        self.anonymous.as_ref().map(|settings| settings.paths.clone()).filter(|paths| !paths.is_empty())
     }
 
     /// Checks the file periodically, until the server stops. A broken file is logged and not used.
     pub(super) async fn follow_file(self: Arc<Self>, shared: Arc<Shared>) {
         let Some((path, text)) = self.file.clone() else { return };
-        let mut watched = Watched { path, text, seen: None, read_at: self.clock.now() };
-        let mut turns = tokio::time::interval(AUTHORIZATION_LOOK_EVERY);
-        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut file = WatchedFile { path, text, last_stamp: None, read_at: self.clock.now() };
+        let mut ticks = tokio::time::interval(CONFIG_FILE_CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !shared.health.stopping.load(Ordering::Acquire) {
-            turns.tick().await;
-            let Some(found) = watched.look(self.clock.now()) else { continue };
-            let outcome = match found {
-                Ok(text) => self.take(text, &mut watched).await,
-                Err(why) => Err(why),
+            ticks.tick().await;
+            let Some(read) = file.read_if_changed(self.clock.now()) else { continue };
+            let outcome = match read {
+                Ok(text) => self.apply(text, &mut file).await,
+                Err(error) => Err(error),
             };
             match &outcome {
                 Ok(()) => tracing::info!("the authentication configuration was replaced"),
-                Err(why) => {
-                    tracing::error!(%why, "the changed authentication configuration is invalid; the previous one stays in use");
+                Err(error) => {
+                    tracing::error!(%error, "the changed authentication configuration is invalid; the previous one stays in use");
                 }
             }
             self.metrics.authentication.count_reload(outcome.is_ok(), self.clock.now());
@@ -108,48 +109,49 @@ impl OpenIdSetup {
     }
 
     /// Uses the new text of the file if it is valid. An invalid text is remembered, so that it is not tried again.
-    async fn take(&self, text: Vec<u8>, watched: &mut Watched) -> Result<(), String> {
-        let said =
-            self.config.authentication_file(&text).and_then(|said| match said.anonymous == self.anonymous {
-                true => Ok(said),
+    async fn apply(&self, text: Vec<u8>, file: &mut WatchedFile) -> Result<(), String> {
+        let file_config = self.config.authentication_file(&text).and_then(|file_config| {
+            match file_config.anonymous == self.anonymous {
+                true => Ok(file_config),
                 false => Err("anonymous: Forbidden: changed from initial configuration file".to_owned()),
-            });
-        let said = match said {
-            Ok(said) => said,
-            Err(why) => {
-                watched.text = text;
-                return Err(why);
+            }
+        });
+        let file_config = match file_config {
+            Ok(file_config) => file_config,
+            Err(error) => {
+                file.text = text;
+                return Err(error);
             }
         };
         let Some(providers) = &self.providers else { return Ok(()) };
-        providers.replace(&said.jwt).await?;
-        watched.text = text;
+        providers.replace(&file_config.jwt).await?;
+        file.text = text;
         Ok(())
     }
 }
 
 /// A file that is checked periodically.
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
     /// The text that was used or rejected last.
     text: Vec<u8>,
     /// Modification time and size at the last check. `None` at first, so that the first check finds changes since the start.
-    seen: Option<(SystemTime, u64)>,
+    last_stamp: Option<(SystemTime, u64)>,
     read_at: Timestamp,
 }
 
-impl Watched {
+impl WatchedFile {
     /// The text of the file, if it differs from the last one. Reads only if the file looks changed, or was not read for a while.
-    fn look(&mut self, now: Timestamp) -> Option<Result<Vec<u8>, String>> {
-        let known = std::fs::metadata(&self.path).ok();
-        let marks = known.and_then(|known| Some((known.modified().ok()?, known.len())));
-        if marks == self.seen && now < self.read_at.plus(AUTHORIZATION_READ_EVERY) {
+    fn read_if_changed(&mut self, now: Timestamp) -> Option<Result<Vec<u8>, String>> {
+        let metadata = std::fs::metadata(&self.path).ok();
+        let stamp = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
+        if stamp == self.last_stamp && now < self.read_at.plus(CONFIG_FILE_READ_INTERVAL) {
             return None;
         }
-        (self.seen, self.read_at) = (marks, now);
+        (self.last_stamp, self.read_at) = (stamp, now);
         match read(&self.path) {
             Ok(text) if text == self.text => None,
-            found => Some(found),
+            result => Some(result),
         }
     }
 }

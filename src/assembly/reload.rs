@@ -16,12 +16,12 @@ use crate::auth::front_proxy::FrontProxy;
 use crate::config::{Aggregation, Kubelets};
 use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
-use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
+use crate::limits::{PKI_CHECK_INTERVAL, PKI_RENEW_INTERVAL};
 use crate::pki::{self, Pki};
 use crate::upstream::{self, CertificateAndKey, TlsError, TlsFiles};
 
 /// Modification time and size: a change that is visible without reading the file.
-type Mark = Option<(SystemTime, u64)>;
+type FileStamp = Option<(SystemTime, u64)>;
 
 /// The task that reloads certificates.
 pub struct Reload {
@@ -33,7 +33,7 @@ pub struct Reload {
     pub front_proxy: Option<Arc<FrontProxy>>,
     /// The certificates in use, which other parts read.
     pub trusted: Arc<ArcSwap<Pki>>,
-    /// Where the control loops get new CAs and signers.
+    /// Where the controllers get new CAs and signers.
     pub authorities: Arc<watch::Sender<Arc<Authorities>>>,
     /// Tells when the server stops.
     pub shared: Arc<Shared>,
@@ -43,89 +43,98 @@ impl Reload {
     /// Checks the files periodically, until the server stops.
     pub async fn run(self) {
         // The first check finds changes since the start.
-        let (mut own, mut signing) = (Look::default(), Look::default());
-        let (mut shown, mut kubelets) = (Look::default(), Look::default());
-        let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
-        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let renew = PKI_RENEW_EVERY.as_secs() / PKI_LOOK_EVERY.as_secs().max(1);
-        let mut turn = 0_u64;
+        let (mut serving, mut signers) = (FileSet::default(), FileSet::default());
+        let (mut proxy_client, mut kubelets) = (FileSet::default(), FileSet::default());
+        let mut ticks = tokio::time::interval(PKI_CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let renew_ticks = PKI_RENEW_INTERVAL.as_secs() / PKI_CHECK_INTERVAL.as_secs().max(1);
+        let mut tick = 0_u64;
         while !self.shared.health.stopping.load(Ordering::Acquire) {
-            turns.tick().await;
-            turn += 1;
+            ticks.tick().await;
+            tick += 1;
             // Without a directory to keep it in, every check would make a new CA.
             if self.context.config.cert_dir().is_some() {
-                own.take(self.marks(), turn.is_multiple_of(renew.max(1)), || {
-                    let StartContext { config, address, clock, .. } = &self.context;
-                    pki::renew(config, *address, clock).map_err(text).and_then(|found| self.take(found))
-                });
+                serving.reload_if_changed(
+                    self.file_stamps(),
+                    tick.is_multiple_of(renew_ticks.max(1)),
+                    || {
+                        let StartContext { config, address, clock, .. } = &self.context;
+                        pki::renew(config, *address, clock)
+                            .map_err(to_message)
+                            .and_then(|pki| self.apply(pki))
+                    },
+                );
             }
-            // Signing keys may lie outside of the directory, and the CA that the loops publish is the directory's.
-            let marks = self.context.config.signing.files().into_iter().map(mark).collect();
-            signing.take(marks, false, || self.take_signers());
+            // Signing keys may lie outside of the directory, and the CA that the controllers publish is the directory's.
+            let stamps = self.context.config.signing.files().into_iter().map(file_stamp).collect();
+            signers.reload_if_changed(stamps, false, || self.send_signers());
             let aggregation = &self.context.config.aggregation;
             let files = [&aggregation.proxy_client_cert_file, &aggregation.proxy_client_key_file];
-            let marks = files.into_iter().flatten().map(|path| mark(path)).collect();
-            shown.take(marks, false, || {
-                let identity = proxy_identity(aggregation).map_err(text)?;
-                self.shared.connecting.upstream.show_to_extensions(identity).map_err(text)
+            let stamps = files.into_iter().flatten().map(|path| file_stamp(path)).collect();
+            proxy_client.reload_if_changed(stamps, false, || {
+                let identity = proxy_identity(aggregation).map_err(to_message)?;
+                self.shared.connect.upstream.set_extension_identity(identity).map_err(to_message)
             });
             let files = kubelet_files(&self.context.config.kubelets);
-            let named = files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
-            let marks = named.chain(&files.authority).map(|path| mark(path)).collect();
-            kubelets.take(marks, false, || {
-                self.shared.connecting.upstream.show_to_kubelets(&files).map_err(text)
+            let paths = files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
+            let stamps = paths.chain(&files.authority).map(|path| file_stamp(path)).collect();
+            kubelets.reload_if_changed(stamps, false, || {
+                self.shared.connect.upstream.set_kubelet_tls(&files).map_err(to_message)
             });
         }
     }
 
-    fn take(&self, found: Pki) -> Result<(), String> {
-        let used = self.trusted.load();
-        let serving = found.serving != used.serving || found.named != used.named;
-        let authorities =
-            found.client_ca_pem != used.client_ca_pem || found.proxy_ca_pem != used.proxy_ca_pem;
-        if !serving && !authorities {
+    fn apply(&self, pki: Pki) -> Result<(), String> {
+        let current = self.trusted.load();
+        let serving_changed =
+            pki.serving != current.serving || pki.sni_certificates != current.sni_certificates;
+        let cas_changed =
+            pki.client_ca_pem != current.client_ca_pem || pki.proxy_ca_pem != current.proxy_ca_pem;
+        if !serving_changed && !cas_changed {
             return Ok(());
         }
         // The TLS handshake lists the client CAs, so both kinds of change replace it.
-        self.context.tls.replace(&self.context.config.serving, &found).map_err(text)?;
-        self.certificates.trust(&found.client_ca_pem).map_err(text)?;
-        if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem) {
-            proxy.trust(pem).map_err(text)?;
+        self.context.tls.replace(&self.context.config.serving, &pki).map_err(to_message)?;
+        self.certificates.trust(&pki.client_ca_pem).map_err(to_message)?;
+        if let (Some(proxy), Some(pem)) = (&self.front_proxy, &pki.proxy_ca_pem) {
+            proxy.trust(pem).map_err(to_message)?;
         }
-        tracing::info!(serving, authorities, "certificates were reloaded");
-        self.trusted.store(Arc::new(found));
-        self.take_signers()
+        tracing::info!(serving = serving_changed, authorities = cas_changed, "certificates were reloaded");
+        self.trusted.store(Arc::new(pki));
+        self.send_signers()
     }
 
-    /// Sends new CAs and signers to the control loops.
-    fn take_signers(&self) -> Result<(), String> {
-        let found =
-            controller_setup::authorities(&self.context.config, &self.trusted.load()).map_err(text)?;
-        self.authorities.send_if_modified(|known| {
-            let is_new = *found != **known;
+    /// Sends new CAs and signers to the controllers.
+    fn send_signers(&self) -> Result<(), String> {
+        let authorities =
+            controller_setup::authorities(&self.context.config, &self.trusted.load()).map_err(to_message)?;
+        self.authorities.send_if_modified(|current| {
+            let is_new = *authorities != **current;
             if is_new {
                 tracing::info!("the controllers use the reloaded certificates");
-                *known = found;
+                *current = authorities;
             }
             is_new
         });
         Ok(())
     }
 
-    fn marks(&self) -> Vec<Mark> {
+    fn file_stamps(&self) -> Vec<FileStamp> {
         let config = &self.context.config;
-        let named = [
+        let configured = [
             &config.serving.tls_cert_file,
             &config.serving.tls_private_key_file,
             &config.authentication.client_ca_file,
             &config.front_proxy.requestheader_client_ca_file,
         ];
-        let made = ["ca.crt", "ca.key", "apiserver.crt", "apiserver.key"];
-        let folder = config.cert_dir();
-        let made = made.iter().filter_map(|name| folder.as_ref().map(|folder| folder.join(name)));
-        let for_names = config.serving.tls_sni_cert_key.iter().flat_map(|one| [&one.certificate, &one.key]);
-        let files = named.into_iter().flatten().chain(for_names).cloned().chain(made);
-        files.map(|path| mark(&path)).collect()
+        let generated = ["ca.crt", "ca.key", "apiserver.crt", "apiserver.key"];
+        let directory = config.cert_dir();
+        let generated =
+            generated.iter().filter_map(|name| directory.as_ref().map(|directory| directory.join(name)));
+        let sni_files =
+            config.serving.tls_sni_cert_key.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
+        let files = configured.into_iter().flatten().chain(sni_files).cloned().chain(generated);
+        files.map(|path| file_stamp(&path)).collect()
     }
 }
 
@@ -147,39 +156,44 @@ pub(super) fn kubelet_files(flags: &Kubelets) -> TlsFiles {
     }
 }
 
-fn mark(path: &Path) -> Mark {
-    let known = std::fs::metadata(path).ok()?;
-    Some((known.modified().ok()?, known.len()))
+fn file_stamp(path: &Path) -> FileStamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+fn to_message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 /// The state of some files at the last check.
 #[derive(Default)]
-struct Look {
-    seen: Option<Vec<Mark>>,
+struct FileSet {
+    stamps: Option<Vec<FileStamp>>,
     /// The last error, so that it is logged only once.
-    told: String,
+    last_error: String,
 }
 
-impl Look {
+impl FileSet {
     /// Reloads the files if they have changed, or if a reload is due anyway.
-    fn take(&mut self, marks: Vec<Mark>, due: bool, take: impl FnOnce() -> Result<(), String>) {
-        if self.seen.as_ref() == Some(&marks) && !due {
+    fn reload_if_changed(
+        &mut self,
+        new_stamps: Vec<FileStamp>,
+        is_due: bool,
+        reload: impl FnOnce() -> Result<(), String>,
+    ) {
+        if self.stamps.as_ref() == Some(&new_stamps) && !is_due {
             return;
         }
-        match take() {
+        match reload() {
             Ok(()) => {
-                self.seen = Some(marks);
-                self.told.clear();
+                self.stamps = Some(new_stamps);
+                self.last_error.clear();
             }
             // The files are tried again at the next check: they may be half written, or not readable yet.
-            Err(error) if error == self.told => {}
+            Err(error) if error == self.last_error => {}
             Err(error) => {
                 tracing::warn!(%error, "changed certificates cannot be loaded; the previous ones stay in use");
-                self.told = error;
+                self.last_error = error;
             }
         }
     }

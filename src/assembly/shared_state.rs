@@ -46,20 +46,20 @@ use super::{BUILTIN, audit, reload};
 
 /// The built-in resources that `--runtime-config` leaves enabled.
 pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
-    let wrong = StartError::flag("--runtime-config");
+    let flag_error = StartError::flag("--runtime-config");
     let pairs: Vec<String> = config
         .api
         .runtime_config
         .iter()
         .map(|setting| format!("{}={}", setting.key, setting.enabled))
         .collect();
-    let switches = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| wrong(&error))?;
+    let runtime_config = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| flag_error(&error))?;
     let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let gates = config.gates();
-    builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
+    builtin.serve_where(&runtime_config, |gate| gates.enabled(gate)).map_err(|error| flag_error(&error))
 }
 
-/// What the gates decide about OpenAPI documents.
+/// The contents of OpenAPI documents that depend on feature gates.
 pub(super) fn openapi_contents(gates: &FeatureGates) -> Contents {
     Contents { cbor: gates.enabled(CBOR_SERVING_AND_STORAGE), allowed_values: gates.enabled(OPENAPI_ENUMS) }
 }
@@ -69,7 +69,7 @@ pub(super) struct SharedInputs<'a> {
     pub storage: &'a Storage,
     pub indexes: &'a Arc<LiveIndexes>,
     pub auth: &'a AuthSetup,
-    pub loops: &'a ControllerSetup,
+    pub controllers: &'a ControllerSetup,
     pub load: &'a Arc<LoadStats>,
     pub metrics: &'a Arc<Metrics>,
     pub memory: &'a MemoryBudgets,
@@ -81,13 +81,13 @@ pub(super) struct SharedInputs<'a> {
 pub(super) async fn shared(
     context: &StartContext,
     catalog: Catalog,
-    told: SharedInputs<'_>,
+    inputs: SharedInputs<'_>,
 ) -> Result<Shared, StartError> {
-    let SharedInputs { storage, indexes, auth, loops, load, metrics, memory, token_metadata } = told;
+    let SharedInputs { storage, indexes, auth, controllers, load, metrics, memory, token_metadata } = inputs;
     let (config, gates) = (&context.config, context.config.gates());
-    let connecting = connecting(context, memory)?;
+    let connect = connect(context, memory)?;
     let to_endpoints = config.kubelets.enable_aggregator_routing;
-    let extensions = Extensions::open(indexes, connecting.upstream.clone(), to_endpoints).await;
+    let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
     let encoding = Encodings {
         cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
         gzip: gates.enabled(API_RESPONSE_COMPRESSION),
@@ -97,7 +97,7 @@ pub(super) async fn shared(
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
-        room: room(context, indexes, load, metrics).await?,
+        limiter: limiter(context, indexes, load, metrics).await?,
         costly_calls: CostlyCalls::default(),
         heavy: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
         audit: audit::open(context, metrics, memory)?,
@@ -111,20 +111,20 @@ pub(super) async fn shared(
             fatal: storage.fatal.clone(),
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            loops: loops.is_on().then(|| loops.down()),
+            controllers: controllers.is_enabled().then(|| controllers.down()),
             indexes: indexes.clone(),
         },
         release: config.api.release.clone(),
         transport_security,
         request_timeout: config.limits.request_timeout,
-        closes_unknown: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
+        closes_unauthenticated: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
         encoding,
         connections: context.connections.clone(),
-        connecting: Arc::new(connecting),
+        connect: Arc::new(connect),
         extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
-        manners: AggregationSettings {
+        aggregation: AggregationSettings {
             refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
-            tells_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
+            sends_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
         },
         merged: MergedDocuments::default(),
         changes_flags: config.logging.profiling,
@@ -134,12 +134,12 @@ pub(super) async fn shared(
         },
         token_metadata,
         front_headers: Headers::configured(&config.front_proxy),
-        anonymous_paths: auth.callers.anonymous_paths(),
+        anonymous_paths: auth.openid.anonymous_paths(),
     })
 }
 
 /// Makes the limit on concurrent requests: API Priority and Fairness, or the plain in-flight limits.
-async fn room(
+async fn limiter(
     context: &StartContext,
     indexes: &LiveIndexes,
     load: &Arc<LoadStats>,
@@ -151,20 +151,21 @@ async fn room(
         return Ok(RequestLimiter::Plain(InFlightLimits::new(reading, writing, metrics, &context.clock)));
     }
     let total = reading.saturating_add(writing);
-    let gate = FlowController::open(indexes, total, load.clone(), metrics, &context.clock).await;
-    gate.map(RequestLimiter::Fair).map_err(|error| StartError::store(&error))
+    let flow_controller = FlowController::open(indexes, total, load.clone(), metrics, &context.clock).await;
+    flow_controller.map(RequestLimiter::Fair).map_err(|error| StartError::store(&error))
 }
 
 /// Makes the connections to kubelets, pods and services.
-fn connecting(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps, StartError> {
+fn connect(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps, StartError> {
     let config = &context.config;
-    let broken = |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
+    let part_error =
+        |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
     let kubelets = &config.kubelets;
     let upstream =
         Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, context.pool.clone())
-            .map_err(broken)?;
-    let shown = reload::proxy_identity(&config.aggregation).map_err(broken)?;
-    upstream.show_to_extensions(shown).map_err(broken)?;
+            .map_err(part_error)?;
+    let proxy_identity = reload::proxy_identity(&config.aggregation).map_err(part_error)?;
+    upstream.set_extension_identity(proxy_identity).map_err(part_error)?;
     Ok(ConnectDeps {
         rules: KubeletRules {
             address_types: kubelets.kubelet_preferred_address_types.clone(),
@@ -174,6 +175,6 @@ fn connecting(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectD
         translates_streams: config.gates().enabled(TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS),
         unpacks_tunnels: config.gates().enabled(PORT_FORWARD_WEBSOCKETS),
         pages: memory.proxied_pages.clone(),
-        leaving: Drain::default(),
+        drain: Drain::default(),
     })
 }

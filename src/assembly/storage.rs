@@ -32,7 +32,7 @@ pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Resul
     let engine = engine(config).map_err(|error| StartError::store(&error))?;
     // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
-    let history = history.unwrap_or(limits::LONGEST_HISTORY);
+    let history = history.unwrap_or(limits::UNLIMITED_HISTORY);
     let clock = context.clock.clone();
     let options = directory::Options { clock, history, window_bounds, ..directory::Options::default() };
     directory::start(engine, options).map_err(|error| StartError::store(&error))
@@ -60,7 +60,7 @@ pub(super) struct Addresses {
     /// The range as messages print it.
     node_port_range: String,
     /// The addresses and ports of the `kubernetes` service.
-    pub home: KubernetesService,
+    pub kubernetes_service: KubernetesService,
 }
 
 impl Addresses {
@@ -69,15 +69,16 @@ impl Addresses {
         context: &StartContext,
         storage: &Storage,
         registry: &Registry,
-    ) -> Result<(Addresses, repair::HoldingsByService), StartError> {
+    ) -> Result<(Addresses, repair::AllocationsByService), StartError> {
         let (config, stores) = (&context.config, Stores::new(storage.directory.clone()));
-        let held = repair::held(&stores, registry).await.map_err(|error| StartError::store(&error))?;
+        let holdings =
+            repair::read_allocations(&stores, registry).await.map_err(|error| StartError::store(&error))?;
         let range = config.api.service_node_port_range;
-        let pool = PortPool::new(range.first, range.last, repair::ports(&held));
+        let pool = PortPool::new(range.first, range.last, repair::node_ports(&holdings));
         let ranges = service_ranges(config)?;
         let addresses = Addresses {
             ports: PortAllocator::new(pool, storage.fatal.clone()).start(),
-            home: KubernetesService {
+            kubernetes_service: KubernetesService {
                 ranges: ranges.to_vec(),
                 address: host::reachable_address(config),
                 port: context.address.port(),
@@ -85,15 +86,15 @@ impl Addresses {
             ranges,
             node_port_range: range.to_string(),
         };
-        Ok((addresses, held))
+        Ok((addresses, holdings))
     }
 }
 
 /// The ranges of cluster IPs.
 fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
     let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
-        let wrong = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
-        AddressRange::new(range.network, range.prefix).ok_or_else(wrong)
+        let too_large = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
+        AddressRange::new(range.network, range.prefix).ok_or_else(too_large)
     });
     ranges.collect()
 }

@@ -39,7 +39,7 @@ impl WatchSetup {
     }
 }
 
-/// What the watches of the calling worker thread need; starts its broadcaster.
+/// The dependencies of the calling worker thread's watches; starts its broadcaster.
 pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
     let broadcaster = Broadcaster::begin(&parts.storage.notifiers, &parts.storage.fatal);
     let watches = &parts.watches;

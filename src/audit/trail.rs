@@ -25,233 +25,234 @@ use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
 
 use super::Audit;
 
-/// Requests that take longer than this say so.
+/// Requests that take longer than this get a latency annotation.
 const SLOW: Duration = Duration::from_millis(500);
 
 /// The response as far as it was recorded.
 #[derive(Default)]
-struct Answer {
+struct RecordedBody {
     encoding: Option<Encoding>,
     bytes: Vec<u8>,
     /// Whether the response exceeded the limit.
-    cut: bool,
+    is_truncated: bool,
 }
 
 /// Collects the audit event of one request while it is served.
 pub struct Trail {
     /// Writes the events.
-    pub ledger: Arc<AuditBackends>,
+    pub backends: Arc<AuditBackends>,
     clock: Clock,
     registry: Arc<Registry>,
-    /// What all events of the request have in common.
+    /// The fields that all events of the request share.
     pub head: Arc<EventMetadata>,
     decision: Decision,
     object: RefCell<Option<ObjectRef>>,
-    /// Whether the response has no end of its own, as that of a watch.
+    /// Whether the response does not end by itself, like that of a watch.
     pub is_long_running: bool,
     /// Whether authentication failed: such requests get a single event.
     pub is_refused: bool,
-    acts_as: RefCell<Option<Arc<Identity>>>,
-    answered: RefCell<Option<ResponseStatus>>,
+    impersonated: RefCell<Option<Arc<Identity>>>,
+    response_status: RefCell<Option<ResponseStatus>>,
     request: RefCell<Option<Bytes>>,
-    answer: RefCell<Answer>,
-    held: RefCell<Option<Reservation>>,
-    notes: RefCell<BTreeMap<String, String>>,
+    body: RefCell<RecordedBody>,
+    reservation: RefCell<Option<Reservation>>,
+    annotations: RefCell<BTreeMap<String, String>>,
     /// Annotations that only the last event gets.
-    late: RefCell<BTreeMap<String, String>>,
+    final_annotations: RefCell<BTreeMap<String, String>>,
     /// Whether the last event is written.
-    pub is_over: Cell<bool>,
+    pub is_finished: Cell<bool>,
 }
 
 impl Trail {
-    /// The trail of a request that the policy wants to have audited. Without a user in `head`, authentication has failed.
+    /// The trail of a request that the policy audits. Without a user in `head`, authentication has failed.
     pub fn new(
         audit: &Audit,
         (clock, registry): (&Clock, &Arc<Registry>),
         head: EventMetadata,
-        (parsed, decision): (&Request<'_>, Decision),
+        (request, decision): (&Request<'_>, Decision),
     ) -> Trail {
         Trail {
-            ledger: audit.ledger.clone(),
+            backends: audit.backends.clone(),
             clock: clock.clone(),
             registry: registry.clone(),
             is_refused: head.user.is_none(),
             head: Arc::new(head),
             decision,
-            object: RefCell::new(object(parsed)),
-            is_long_running: parsed.is_long_running(),
-            acts_as: RefCell::default(),
-            answered: RefCell::default(),
+            object: RefCell::new(object(request)),
+            is_long_running: request.is_long_running(),
+            impersonated: RefCell::default(),
+            response_status: RefCell::default(),
             request: RefCell::default(),
-            answer: RefCell::default(),
-            held: RefCell::new(Some(audit.ledger.room())),
-            notes: RefCell::default(),
-            late: RefCell::default(),
-            is_over: Cell::new(false),
+            body: RefCell::default(),
+            reservation: RefCell::new(Some(audit.backends.empty_reservation())),
+            annotations: RefCell::default(),
+            final_annotations: RefCell::default(),
+            is_finished: Cell::new(false),
         }
     }
 
     /// Writes RequestReceived. `false`: a blocking backend failed, and the request must not go on.
     pub async fn receive(&self) -> bool {
-        if self.write(self.event(Stage::RequestReceived), self.ledger.room()).await {
+        if self.write(self.event(Stage::RequestReceived), self.backends.empty_reservation()).await {
             return true;
         }
-        self.ledger.counts().refused();
-        self.is_over.set(true);
+        self.backends.counts().refused();
+        self.is_finished.set(true);
         false
     }
 
     /// Records the impersonated user.
-    pub fn acts_as(&self, identity: &Arc<Identity>) {
-        self.acts_as.replace(Some(identity.clone()));
+    pub fn set_impersonated(&self, identity: &Arc<Identity>) {
+        self.impersonated.replace(Some(identity.clone()));
     }
 
-    /// Annotates requests for deprecated versions.
-    pub fn deprecated(&self, resource: &Resource) {
+    /// Annotates a request for a deprecated version.
+    pub fn annotate_deprecated(&self, resource: &Resource) {
         if resource.deprecation().is_none() {
             return;
         }
-        let mut late = self.late.borrow_mut();
-        late.insert("k8s.io/deprecated".to_owned(), "true".to_owned());
+        let mut final_annotations = self.final_annotations.borrow_mut();
+        final_annotations.insert("k8s.io/deprecated".to_owned(), "true".to_owned());
         if let Some((major, minor)) = resource.removed {
-            late.insert("k8s.io/removed-release".to_owned(), format!("{major}.{minor}"));
+            final_annotations.insert("k8s.io/removed-release".to_owned(), format!("{major}.{minor}"));
         }
     }
 
     /// Records a Status as the response.
     pub fn status(&self, status: &Status, json: &[u8]) {
-        self.answered.replace(Some(ResponseStatus::status(status)));
+        self.response_status.replace(Some(ResponseStatus::status(status)));
         if self.head.level == Level::RequestResponse {
-            self.told(Encoding::Json, compact(json).as_deref().unwrap_or(json));
+            self.record_response(Encoding::Json, compact(json).as_deref().unwrap_or(json));
         }
     }
 
     /// Records a piece of the response.
-    pub fn told(&self, encoding: Encoding, piece: &[u8]) {
+    pub fn record_response(&self, encoding: Encoding, chunk: &[u8]) {
         if self.head.level < Level::RequestResponse {
             return;
         }
-        let mut answer = self.answer.borrow_mut();
-        let bytes = answer.bytes.len() + piece.len();
-        if answer.cut {
+        let mut body = self.body.borrow_mut();
+        let bytes = body.bytes.len() + chunk.len();
+        if body.is_truncated {
             return;
         }
-        let mut room = self.held.borrow_mut();
-        let fits = |held: &mut Reservation| bytes <= AUDIT_BODY_BYTES && held.set(bytes).is_ok();
-        if room.as_mut().is_some_and(fits) {
-            answer.encoding = Some(encoding);
-            answer.bytes.extend_from_slice(piece);
+        let mut reservation = self.reservation.borrow_mut();
+        let fits =
+            |reservation: &mut Reservation| bytes <= AUDIT_BODY_BYTES && reservation.set(bytes).is_ok();
+        if reservation.as_mut().is_some_and(fits) {
+            body.encoding = Some(encoding);
+            body.bytes.extend_from_slice(chunk);
             return;
         }
-        *answer = Answer { cut: true, ..Answer::default() };
-        self.notes.borrow_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
-        // The recorded bytes are dropped, so a slow reader holds no audit budget.
-        *room = Some(self.ledger.room());
+        *body = RecordedBody { is_truncated: true, ..RecordedBody::default() };
+        self.annotations.borrow_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
+        // The recorded bytes are dropped, so that a slow client holds no audit budget.
+        *reservation = Some(self.backends.empty_reservation());
     }
 
     /// Takes the recorded response out of the trail.
     pub fn response(&self) -> Option<Arc<Response>> {
-        let answer = self.answer.take();
-        Some(self.kept(answer.encoding?, answer.bytes.into()))
+        let body = self.body.take();
+        Some(self.make_response(body.encoding?, body.bytes.into()))
     }
 
     /// The response recorded so far, when a long-running request begins to answer. An error is complete by then.
-    pub fn so_far(&self) -> Option<Arc<Response>> {
-        let answer = self.answer.borrow();
-        Some(self.kept(answer.encoding?, Bytes::copy_from_slice(&answer.bytes)))
+    pub fn recorded_response(&self) -> Option<Arc<Response>> {
+        let body = self.body.borrow();
+        Some(self.make_response(body.encoding?, Bytes::copy_from_slice(&body.bytes)))
     }
 
-    fn kept(&self, encoding: Encoding, sent: Bytes) -> Arc<Response> {
-        Arc::new(Response::new(encoding, sent, self.decision.drops_owners, self.registry.clone()))
+    fn make_response(&self, encoding: Encoding, body: Bytes) -> Arc<Response> {
+        Arc::new(Response::new(encoding, body, self.decision.omits_managed_fields, self.registry.clone()))
     }
 
     /// The event of a stage, without the response.
     pub fn event(&self, stage: Stage) -> Event {
-        let at = if stage == Stage::RequestReceived { self.head.received } else { self.clock.now() };
-        let mut notes = self.notes.borrow().clone();
+        let timestamp = if stage == Stage::RequestReceived { self.head.received } else { self.clock.now() };
+        let mut annotations = self.annotations.borrow().clone();
         if stage == Stage::ResponseComplete {
-            notes.append(&mut self.late.borrow().clone());
-            let took = at.since(self.head.received);
-            if took > SLOW && !self.is_long_running {
-                notes.insert("apiserver.latency.k8s.io/total".to_owned(), span(took));
+            annotations.append(&mut self.final_annotations.borrow().clone());
+            let latency = timestamp.since(self.head.received);
+            if latency > SLOW && !self.is_long_running {
+                annotations.insert("apiserver.latency.k8s.io/total".to_owned(), span(latency));
             }
         }
         Event {
             head: self.head.clone(),
             stage,
-            acts_as: self.acts_as.borrow().clone(),
+            acts_as: self.impersonated.borrow().clone(),
             object: self.object.borrow().clone(),
-            answered: self.answered.borrow().clone(),
+            answered: self.response_status.borrow().clone(),
             request: self.request.borrow().clone(),
             response: None,
-            at,
-            notes,
+            at: timestamp,
+            notes: annotations,
         }
     }
 
     /// Writes an event unless the policy omits its stage, and waits for blocking backends.
-    pub async fn write(&self, event: Event, held: Reservation) -> bool {
-        if self.decision.omitted.contain(event.stage) {
+    pub async fn write(&self, event: Event, reservation: Reservation) -> bool {
+        if self.decision.omitted.contains(event.stage) {
             return true;
         }
-        self.ledger.write(event, held).await
+        self.backends.write(event, reservation).await
     }
 
     /// Builds the last event, taking its contents out of the trail.
     fn last(&self) -> Option<(Event, Reservation)> {
-        if self.is_over.replace(true) {
+        if self.is_finished.replace(true) {
             return None;
         }
         let panicked = std::thread::panicking();
         if panicked {
-            self.answered.replace(Some(ResponseStatus::panicked()));
-        } else if self.answered.borrow().is_none() {
-            self.answered.replace(Some(ResponseStatus::early()));
+            self.response_status.replace(Some(ResponseStatus::panicked()));
+        } else if self.response_status.borrow().is_none() {
+            self.response_status.replace(Some(ResponseStatus::closed_early()));
         }
         let response = self.response();
         let mut event = self.event(if panicked { Stage::Panic } else { Stage::ResponseComplete });
         event.response = response;
-        let held = self.held.take().unwrap_or_else(|| self.ledger.room());
-        (!self.decision.omitted.contain(event.stage)).then_some((event, held))
+        let reservation = self.reservation.take().unwrap_or_else(|| self.backends.empty_reservation());
+        (!self.decision.omitted.contains(event.stage)).then_some((event, reservation))
     }
 
     /// Writes the last event.
     pub async fn end(&self) {
-        if let Some((event, held)) = self.last() {
-            self.ledger.write_last(event, held).await;
+        if let Some((event, reservation)) = self.last() {
+            self.backends.write_last(event, reservation).await;
         }
     }
 
-    /// Takes over what was recorded of the body, and the status code.
-    pub fn answered(&self, code: u16, body: Option<Bytes>, named: Option<BodyIdentity>) {
+    /// Records the request body, the object that it names, and the status code.
+    pub fn record_request(&self, code: u16, body: Option<Bytes>, body_identity: Option<BodyIdentity>) {
         self.request.replace(body);
-        if let (Some(object), Some(named)) = (self.object.borrow_mut().as_mut(), named) {
+        if let (Some(object), Some(body_identity)) = (self.object.borrow_mut().as_mut(), body_identity) {
             let fill = |field: &mut String, text: String| {
                 if field.is_empty() {
                     *field = text;
                 }
             };
-            fill(&mut object.namespace, named.namespace);
-            fill(&mut object.name, named.name);
-            fill(&mut object.uid, named.uid);
-            fill(&mut object.resource_version, named.resource_version);
+            fill(&mut object.namespace, body_identity.namespace);
+            fill(&mut object.name, body_identity.name);
+            fill(&mut object.uid, body_identity.uid);
+            fill(&mut object.resource_version, body_identity.resource_version);
         }
-        let mut answered = self.answered.borrow_mut();
-        if answered.is_none() {
-            *answered = Some(ResponseStatus::Code(code));
+        let mut status = self.response_status.borrow_mut();
+        if status.is_none() {
+            *status = Some(ResponseStatus::Code(code));
         }
     }
 
     /// Sets an annotation.
     pub fn annotate(&self, key: &str, text: String) {
-        self.notes.borrow_mut().insert(key.to_owned(), text);
+        self.annotations.borrow_mut().insert(key.to_owned(), text);
     }
 
     /// Adds annotations. Those that are set already stay.
-    pub fn add_annotations(&self, all: BTreeMap<String, String>) {
-        let mut notes = self.notes.borrow_mut();
-        for (key, text) in all {
-            notes.entry(key).or_insert(text);
+    pub fn add_annotations(&self, added: BTreeMap<String, String>) {
+        let mut annotations = self.annotations.borrow_mut();
+        for (key, text) in added {
+            annotations.entry(key).or_insert(text);
         }
     }
 }
@@ -262,31 +263,31 @@ impl Drop for Trail {
         if self.is_refused {
             return;
         }
-        if let Some((event, held)) = self.last() {
-            self.ledger.write_later(event, held);
+        if let Some((event, reservation)) = self.last() {
+            self.backends.write_later(event, reservation);
         }
     }
 }
 
 /// The User-Agent of a request, cut to a bound.
-pub fn cut_agent(agent: &[u8]) -> String {
+pub fn truncate_user_agent(agent: &[u8]) -> String {
     match agent.get(..AUDIT_AGENT_BYTES) {
-        Some(begin) if agent.len() > AUDIT_AGENT_BYTES => {
-            format!("{}...TRUNCATED", String::from_utf8_lossy(begin))
+        Some(prefix) if agent.len() > AUDIT_AGENT_BYTES => {
+            format!("{}...TRUNCATED", String::from_utf8_lossy(prefix))
         }
         _ => String::from_utf8_lossy(agent).into_owned(),
     }
 }
 
-fn object(parsed: &Request<'_>) -> Option<ObjectRef> {
-    let Target::Resource(found) = &parsed.target else { return None };
+fn object(request: &Request<'_>) -> Option<ObjectRef> {
+    let Target::Resource(resource) = &request.target else { return None };
     Some(ObjectRef {
-        resource: found.resource.to_owned(),
-        namespace: found.namespace.to_owned(),
-        name: found.authorized_name.to_string(),
-        group: found.group.to_owned(),
-        version: found.version.to_owned(),
-        subresource: found.subresource.to_owned(),
+        resource: resource.resource.to_owned(),
+        namespace: resource.namespace.to_owned(),
+        name: resource.authorized_name.to_string(),
+        group: resource.group.to_owned(),
+        version: resource.version.to_owned(),
+        subresource: resource.subresource.to_owned(),
         ..ObjectRef::default()
     })
 }
@@ -308,24 +309,24 @@ mod tests {
 
     /// The trail of a request, and the receiver of its events.
     fn trail(omitted: Stages) -> (Trail, mpsc::Receiver<QueueItem>) {
-        let mut ledger = AuditBackends::new(
+        let mut backends = AuditBackends::new(
             Metrics::new(Timestamp(0)).unwrap().audit,
-            MemoryBudget::alone(1 << 20),
-            MemoryBudget::alone(1 << 20),
+            MemoryBudget::standalone(1 << 20),
+            MemoryBudget::standalone(1 << 20),
         );
         let batching = Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None };
         let delivery = Delivery { mode: Mode::Blocking, batching, truncation: None };
         let mut queue = None;
-        ledger
-            .add(delivery, |words| {
-                queue = Some(words);
+        backends
+            .add(delivery, |receiver| {
+                queue = Some(receiver);
                 Ok(())
             })
             .unwrap();
-        let decision = Decision { level: Level::RequestResponse, omitted, drops_owners: false };
+        let decision = Decision { level: Level::RequestResponse, omitted, omits_managed_fields: false };
         let trail = Trail {
-            held: RefCell::new(Some(ledger.room())),
-            ledger: Arc::new(ledger),
+            reservation: RefCell::new(Some(backends.empty_reservation())),
+            backends: Arc::new(backends),
             clock: Clock::manual(Timestamp(0)),
             registry: Arc::new(Registry::builtin().unwrap()),
             head: Arc::new(EventMetadata { level: decision.level, verb: "get", ..EventMetadata::default() }),
@@ -333,13 +334,13 @@ mod tests {
             object: RefCell::default(),
             is_long_running: false,
             is_refused: false,
-            acts_as: RefCell::default(),
-            answered: RefCell::default(),
+            impersonated: RefCell::default(),
+            response_status: RefCell::default(),
             request: RefCell::default(),
-            answer: RefCell::default(),
-            notes: RefCell::default(),
-            late: RefCell::default(),
-            is_over: Cell::new(false),
+            body: RefCell::default(),
+            annotations: RefCell::default(),
+            final_annotations: RefCell::default(),
+            is_finished: Cell::new(false),
         };
         (trail, queue.unwrap())
     }
@@ -352,7 +353,7 @@ mod tests {
     }
 
     /// Handles a request until the handler panics.
-    async fn broken(trail: Trail) {
+    async fn panic_in_handler(trail: Trail) {
         let handling = async move {
             let _context = trail;
             tokio::task::yield_now().await;
@@ -362,20 +363,20 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_request_that_breaks_the_server_is_written_down_so() {
+    async fn audit_records_panic_stage_of_a_panicking_handler() {
         let (trail, mut queue) = trail(Stages::default());
-        broken(trail).await;
+        panic_in_handler(trail).await;
         let record = record(&mut queue).expect("a record");
         assert_eq!((&record["stage"], &record["responseStatus"]["code"]), (&"Panic".into(), &500.into()));
         assert_eq!(record["responseStatus"]["message"], "APIServer panic'd");
-        assert!(queue.try_recv().is_err(), "and once");
+        assert!(queue.try_recv().is_err(), "exactly one event");
         let (trail, mut queue) = self::trail(Stages::default().with(Stage::Panic));
-        broken(trail).await;
-        assert!(queue.try_recv().is_err(), "unless the policy leaves that out");
+        panic_in_handler(trail).await;
+        assert!(queue.try_recv().is_err(), "the policy omits the stage");
     }
 
     #[actix_rt::test]
-    async fn a_request_that_nobody_waits_for_any_more_is_written_down() {
+    async fn audit_records_request_abandoned_by_the_client() {
         let (trail, mut queue) = trail(Stages::default());
         drop(trail);
         let record = record(&mut queue).expect("a record");
@@ -384,14 +385,14 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn an_answer_that_is_too_long_is_left_out_and_holds_no_room() {
+    async fn audit_truncates_oversized_response_and_releases_its_budget() {
         let (trail, mut queue) = trail(Stages::default());
-        let piece = vec![b' '; AUDIT_BODY_BYTES / 2 + 1];
-        trail.told(Encoding::Json, &piece);
-        assert_eq!(trail.held.borrow().as_ref().unwrap().bytes(), piece.len());
-        trail.told(Encoding::Json, &piece);
-        assert_eq!(trail.held.borrow().as_ref().unwrap().bytes(), 0);
-        trail.told(Encoding::Json, b"{}");
+        let chunk = vec![b' '; AUDIT_BODY_BYTES / 2 + 1];
+        trail.record_response(Encoding::Json, &chunk);
+        assert_eq!(trail.reservation.borrow().as_ref().unwrap().bytes(), chunk.len());
+        trail.record_response(Encoding::Json, &chunk);
+        assert_eq!(trail.reservation.borrow().as_ref().unwrap().bytes(), 0);
+        trail.record_response(Encoding::Json, b"{}");
         drop(trail);
         let record = record(&mut queue).expect("a record");
         assert_eq!(record["annotations"][TRUNCATED], "true");
@@ -399,10 +400,12 @@ mod tests {
     }
 
     #[test]
-    fn long_agents_are_cut() {
-        assert_eq!(cut_agent(b"curl"), "curl");
-        assert_eq!(cut_agent(&[b'x'; 1_024]).len(), 1_024);
-        let cut = cut_agent(&[b'x'; 2_000]);
-        assert!(cut.starts_with("xxx") && cut.ends_with("x...TRUNCATED") && cut.len() == 1_036);
+    fn long_user_agent_is_truncated() {
+        assert_eq!(truncate_user_agent(b"curl"), "curl");
+        assert_eq!(truncate_user_agent(&[b'x'; 1_024]).len(), 1_024);
+        let truncated = truncate_user_agent(&[b'x'; 2_000]);
+        assert!(
+            truncated.starts_with("xxx") && truncated.ends_with("x...TRUNCATED") && truncated.len() == 1_036
+        );
     }
 }

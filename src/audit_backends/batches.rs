@@ -13,17 +13,17 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::config::audit::{Batching, Delivery, Mode, Truncation};
-use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
+use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_PER_WRITE};
 use crate::metrics::audit::Audit as Counts;
 
 /// The memory budget that an event holds.
 pub struct EventReservation {
-    /// For everything but its bodies.
+    /// Reserves everything but its bodies.
     pub(super) _head: Reservation,
-    /// For its bodies.
+    /// Reserves its bodies.
     pub(super) _bodies: Reservation,
     /// Dropped last, so that the budget is released before waiters wake.
-    pub(super) _freed: NotifyOnRelease,
+    pub(super) _released: NotifyOnRelease,
 }
 
 /// Wakes waiters when budget is released.
@@ -49,7 +49,7 @@ pub struct QueuedEvent {
 pub enum QueueItem {
     /// An event to write.
     Write(QueuedEvent),
-    /// The end: write everything before, and confirm.
+    /// Writes all earlier events, confirms, and ends the thread.
     Close(oneshot::Sender<()>),
 }
 
@@ -64,7 +64,7 @@ impl EncodedEvent {
     /// Notifies the waiting request of the result.
     pub fn done(self, written: bool) {
         if let Some(done) = self.entry.done {
-            // The request may have gone.
+            // The request may have been cancelled.
             let _ = done.send(written);
         }
     }
@@ -83,23 +83,23 @@ pub trait Writer {
 }
 
 /// A rate limit of batches.
-struct Rate {
+struct RateLimit {
     per_second: f64,
-    most: f64,
+    burst: f64,
     tokens: f64,
-    at: Moment,
+    last_take: Moment,
 }
 
-impl Rate {
-    fn new((per_second, burst): (f64, u32), now: Moment) -> Rate {
-        Rate { per_second, most: f64::from(burst), tokens: f64::from(burst), at: now }
+impl RateLimit {
+    fn new((per_second, burst): (f64, u32), now: Moment) -> RateLimit {
+        RateLimit { per_second, burst: f64::from(burst), tokens: f64::from(burst), last_take: now }
     }
 
-    /// Takes a token, and answers how long to wait for it.
+    /// Takes a token, and returns how long to wait for it.
     fn take(&mut self, now: Moment) -> Duration {
-        let passed = now.since(self.at).as_secs_f64();
-        self.at = now;
-        self.tokens = (self.tokens + passed * self.per_second).min(self.most) - 1.0;
+        let elapsed = now.since(self.last_take).as_secs_f64();
+        self.last_take = now;
+        self.tokens = (self.tokens + elapsed * self.per_second).min(self.burst) - 1.0;
         if self.tokens >= 0.0 || self.per_second <= 0.0 {
             return Duration::ZERO;
         }
@@ -134,21 +134,21 @@ pub fn spawn<W: Writer>(
 fn batching(delivery: &Delivery) -> Batching {
     match delivery.mode {
         Mode::Batch => delivery.batching,
-        _ => Batching { most: AUDIT_LINES_AT_ONCE, wait: Duration::ZERO, rate: None, ..delivery.batching },
+        _ => Batching { most: AUDIT_LINES_PER_WRITE, wait: Duration::ZERO, rate: None, ..delivery.batching },
     }
 }
 
 /// The approximate encoded size of an event.
-fn weight(entry: &QueuedEvent) -> usize {
+fn approximate_size(entry: &QueuedEvent) -> usize {
     entry.event.head_bytes() + entry.event.body_bytes()
 }
 
 /// Splits lines into batches within a size limit; a single larger line is a batch of its own.
-fn split(lines: Vec<EncodedEvent>, most: usize) -> Vec<Vec<EncodedEvent>> {
+fn split(lines: Vec<EncodedEvent>, max_bytes: usize) -> Vec<Vec<EncodedEvent>> {
     let (mut batches, mut bytes): (Vec<Vec<EncodedEvent>>, usize) = (Vec::new(), 0);
     for line in lines {
         match batches.last_mut() {
-            Some(batch) if bytes + line.text.len() <= most => {
+            Some(batch) if bytes + line.text.len() <= max_bytes => {
                 bytes += line.text.len();
                 batch.push(line);
             }
@@ -165,24 +165,24 @@ struct Batches {
     queue: mpsc::Receiver<QueueItem>,
     batching: Batching,
     truncation: Option<Truncation>,
-    rate: Option<Rate>,
+    rate: Option<RateLimit>,
     clock: Clock,
     counts: Counts,
 }
 
 impl Batches {
     async fn run(mut self, mut writer: impl Writer) {
-        self.rate = self.batching.rate.map(|rate| Rate::new(rate, self.clock.moment()));
+        self.rate = self.batching.rate.map(|rate| RateLimit::new(rate, self.clock.moment()));
         loop {
-            let (entries, end) = self.gather().await;
-            let lines = entries.into_iter().filter_map(|entry| self.line(&writer, entry)).collect();
-            for lines in split(lines, self.most_bytes()) {
+            let (entries, close) = self.next_batch().await;
+            let lines = entries.into_iter().filter_map(|entry| self.encode(&writer, entry)).collect();
+            for lines in split(lines, self.max_batch_bytes()) {
                 if let Some(rate) = &mut self.rate {
                     sleep(rate.take(self.clock.moment())).await;
                 }
                 writer.write(lines).await;
             }
-            if let Some(done) = end {
+            if let Some(done) = close {
                 // The queue accepts nothing more, and is drained.
                 self.queue.close();
                 self.drain(&mut writer).await;
@@ -198,38 +198,38 @@ impl Batches {
     async fn drain(&mut self, writer: &mut impl Writer) {
         while let Some(item) = self.queue.recv().await {
             if let QueueItem::Write(entry) = item
-                && let Some(line) = self.line(writer, entry)
+                && let Some(encoded) = self.encode(writer, entry)
             {
-                writer.write(vec![line]).await;
+                writer.write(vec![encoded]).await;
             }
         }
         writer.finish().await;
     }
 
     /// The next batch of at least one event; and whether it is the last, with the sender to confirm.
-    async fn gather(&mut self) -> (Vec<QueuedEvent>, Option<Option<oneshot::Sender<()>>>) {
+    async fn next_batch(&mut self) -> (Vec<QueuedEvent>, Option<Option<oneshot::Sender<()>>>) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         match self.queue.recv().await {
             None => return (entries, Some(None)),
             Some(QueueItem::Close(done)) => return (entries, Some(Some(done))),
             Some(QueueItem::Write(entry)) => {
-                bytes += weight(&entry);
+                bytes += approximate_size(&entry);
                 entries.push(entry);
             }
         }
-        let most = self.most_bytes();
+        let max_bytes = self.max_batch_bytes();
         let wait = self.batching.wait;
-        let until = self.clock.moment().plus(wait);
-        while entries.len() < self.batching.most && bytes < most {
+        let deadline = self.clock.moment().plus(wait);
+        while entries.len() < self.batching.most && bytes < max_bytes {
             let item = match self.queue.try_recv() {
                 Ok(item) => item,
                 Err(mpsc::error::TryRecvError::Disconnected) => return (entries, Some(None)),
                 Err(mpsc::error::TryRecvError::Empty) => {
-                    let left = until.since(self.clock.moment());
-                    if left.is_zero() {
+                    let remaining = deadline.since(self.clock.moment());
+                    if remaining.is_zero() {
                         break;
                     }
-                    match timeout(left.min(wait), self.queue.recv()).await {
+                    match timeout(remaining.min(wait), self.queue.recv()).await {
                         Ok(Some(item)) => item,
                         Ok(None) => return (entries, Some(None)),
                         Err(_) => break,
@@ -239,7 +239,7 @@ impl Batches {
             match item {
                 QueueItem::Close(done) => return (entries, Some(Some(done))),
                 QueueItem::Write(entry) => {
-                    bytes += weight(&entry);
+                    bytes += approximate_size(&entry);
                     entries.push(entry);
                 }
             }
@@ -248,26 +248,26 @@ impl Batches {
     }
 
     /// The maximum size of a batch.
-    fn most_bytes(&self) -> usize {
-        self.truncation.map_or(AUDIT_BATCH_BYTES, |bounds| bounds.batch.min(AUDIT_BATCH_BYTES))
+    fn max_batch_bytes(&self) -> usize {
+        self.truncation.map_or(AUDIT_BATCH_BYTES, |limits| limits.batch.min(AUDIT_BATCH_BYTES))
     }
 
-    /// Encodes an event, truncated to the size limit.
-    fn line(&self, writer: &impl Writer, mut entry: QueuedEvent) -> Option<EncodedEvent> {
+    /// Encodes an event, truncated to the size limit; `None` if it is too large even then.
+    fn encode(&self, writer: &impl Writer, mut entry: QueuedEvent) -> Option<EncodedEvent> {
         let size = |event: &Event| {
             let mut text = Vec::new();
             event.write_json(&mut text, true);
             text.len() + 1
         };
-        if let Some(bounds) = self.truncation {
+        if let Some(limits) = self.truncation {
             let mut bytes = size(&entry.event);
-            if bytes > bounds.event && entry.event.head.level >= Level::Request {
-                let mut smaller = Event::clone(&entry.event);
-                smaller.truncate();
-                bytes = size(&smaller);
-                entry.event = Arc::new(smaller);
+            if bytes > limits.event && entry.event.head.level >= Level::Request {
+                let mut truncated = Event::clone(&entry.event);
+                truncated.truncate();
+                bytes = size(&truncated);
+                entry.event = Arc::new(truncated);
             }
-            if bytes > bounds.event {
+            if bytes > limits.event {
                 self.counts.lost("truncate", 1, "event is too large even after truncating");
                 EncodedEvent { text: Vec::new(), entry }.done(true);
                 return None;
@@ -286,26 +286,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_are_few_after_the_first() {
-        let later = Moment::default().plus(Duration::from_secs(10));
-        let mut rate = Rate::new((10.0, 2), Moment::default());
+    fn audit_batch_rate_is_limited_after_the_burst() {
+        let ten_seconds_later = Moment::default().plus(Duration::from_secs(10));
+        let mut rate = RateLimit::new((10.0, 2), Moment::default());
         assert_eq!(rate.take(Moment::default()), Duration::ZERO);
         assert_eq!(rate.take(Moment::default()), Duration::ZERO);
         assert_eq!(rate.take(Moment::default()), Duration::from_millis(100));
         assert_eq!(rate.take(Moment::default()), Duration::from_millis(200));
-        assert_eq!(rate.take(later), Duration::ZERO, "rest fills it again");
-        assert_eq!(rate.take(later), Duration::ZERO);
-        assert_ne!(rate.take(later), Duration::ZERO, "and no more than that");
+        assert_eq!(rate.take(ten_seconds_later), Duration::ZERO, "idle time refills the tokens");
+        assert_eq!(rate.take(ten_seconds_later), Duration::ZERO);
+        assert_ne!(rate.take(ten_seconds_later), Duration::ZERO, "only up to the burst");
     }
 
     #[test]
-    fn no_batch_is_larger_than_may_go_together() {
-        let budget = MemoryBudget::alone(1_000);
-        let line = |bytes: usize| {
+    fn audit_batches_are_split_by_size() {
+        let budget = MemoryBudget::standalone(1_000);
+        let make_line = |bytes: usize| {
             let reservation = Arc::new(EventReservation {
-                _head: budget.nothing(),
-                _bodies: budget.nothing(),
-                _freed: NotifyOnRelease(Arc::default()),
+                _head: budget.empty_reservation(),
+                _bodies: budget.empty_reservation(),
+                _released: NotifyOnRelease(Arc::default()),
             });
             EncodedEvent {
                 text: vec![b'x'; bytes],
@@ -313,11 +313,11 @@ mod tests {
             }
         };
         let sizes = |lines: &[usize]| -> Vec<Vec<usize>> {
-            let batches = split(lines.iter().map(|bytes| line(*bytes)).collect(), 10);
+            let batches = split(lines.iter().map(|bytes| make_line(*bytes)).collect(), 10);
             batches.iter().map(|batch| batch.iter().map(|line| line.text.len()).collect()).collect()
         };
         assert_eq!(sizes(&[4, 6, 1, 9, 3]), [vec![4, 6], vec![1, 9], vec![3]]);
-        assert_eq!(sizes(&[9, 20, 1]), [vec![9], vec![20], vec![1]], "one alone may be larger");
+        assert_eq!(sizes(&[9, 20, 1]), [vec![9], vec![20], vec![1]], "a single event may be larger");
         assert!(sizes(&[]).is_empty());
     }
 

@@ -1,5 +1,5 @@
 //! The audit log in a file or on standard output. A full file is renamed with a timestamp, and a new one is started; old files
-//! are compressed and removed as the flags say, on a thread of its own.
+//! are compressed and removed according to the flags, on a thread of their own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -21,9 +21,9 @@ use crate::metrics::audit::Audit as Counts;
 /// The mode of a new log file.
 const FILE_MODE: u32 = 0o600;
 /// The mode of a new directory.
-const FOLDER_MODE: u32 = 0o700;
+const DIRECTORY_MODE: u32 = 0o700;
 /// The suffix of compressed files.
-const PACKED: &str = ".gz";
+const COMPRESSED_SUFFIX: &str = ".gz";
 const DAY_SECONDS: u64 = 86_400;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -42,18 +42,20 @@ pub struct Retention {
 
 /// Creates the file and its directory if missing.
 pub fn prepare(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
-        fs::create_dir_all(folder)?;
-        fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE))?;
+    if let Some(directory) =
+        path.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists())
+    {
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(DIRECTORY_MODE))?;
     }
-    opened(path, FILE_MODE).map(drop)
+    open_append(path, FILE_MODE).map(drop)
 }
 
-fn opened(path: &Path, mode: u32) -> io::Result<File> {
+fn open_append(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(mode).open(path)
 }
 
-/// A target of lines.
+/// The destination of log lines.
 trait Target: io::Write {
     /// Truncates it by this many bytes.
     fn shorten(&mut self, bytes: u64) -> io::Result<()>;
@@ -72,7 +74,7 @@ fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
     let written = loop {
         match target.write(rest) {
             Ok(0) if !rest.is_empty() => break Err(io::ErrorKind::WriteZero.into()),
-            Ok(more) => rest = rest.get(more..).unwrap_or_default(),
+            Ok(count) => rest = rest.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => break Err(error),
         }
@@ -80,10 +82,10 @@ fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
             break Ok(());
         }
     };
-    let half = line.len() - rest.len();
+    let partial = line.len() - rest.len();
     if written.is_err()
-        && half > 0
-        && let Err(error) = target.shorten(half as u64)
+        && partial > 0
+        && let Err(error) = target.shorten(partial as u64)
     {
         tracing::warn!(%error, "an audit log line was written only in part");
     }
@@ -93,38 +95,40 @@ fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
 /// A rotated log file.
 pub struct LogFile {
     path: PathBuf,
-    keeping: Retention,
+    retention: Retention,
     clock: Clock,
     open: Option<(File, u64)>,
     /// Whether old files are being cleaned up right now.
-    tidying: Arc<AtomicBool>,
+    cleaning: Arc<AtomicBool>,
 }
 
 impl LogFile {
     /// The file at this path.
-    pub fn new(path: PathBuf, keeping: Retention, clock: Clock) -> LogFile {
-        LogFile { path, keeping, clock, open: None, tidying: Arc::default() }
+    pub fn new(path: PathBuf, retention: Retention, clock: Clock) -> LogFile {
+        LogFile { path, retention, clock, open: None, cleaning: Arc::default() }
     }
 
     /// Appends a line.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        let (length, most) = (line.len() as u64, self.keeping.bytes);
-        if length > most {
-            return Err(io::Error::other(format!("write length {length} exceeds maximum file size {most}")));
+        let (length, max_bytes) = (line.len() as u64, self.retention.bytes);
+        if length > max_bytes {
+            return Err(io::Error::other(format!(
+                "write length {length} exceeds maximum file size {max_bytes}"
+            )));
         }
         let (mut file, size) = match self.open.take() {
             Some(open) => open,
             None => {
-                let file = opened(&self.path, FILE_MODE)?;
+                let file = open_append(&self.path, FILE_MODE)?;
                 let size = file.metadata()?.len();
-                self.tidy();
+                self.clean_up();
                 (file, size)
             }
         };
         let mut size = size;
-        if size + length > most {
+        if size + length > max_bytes {
             drop(file);
-            file = self.put_aside()?;
+            file = self.rotate()?;
             size = 0;
         }
         append_whole(&mut file, line)?;
@@ -133,128 +137,135 @@ impl LogFile {
     }
 
     /// Renames the file with a timestamp, and starts a new one.
-    fn put_aside(&mut self) -> io::Result<File> {
-        let mode = fs::metadata(&self.path).map_or(FILE_MODE, |known| known.permissions().mode());
+    fn rotate(&mut self) -> io::Result<File> {
+        let mode = fs::metadata(&self.path).map_or(FILE_MODE, |metadata| metadata.permissions().mode());
         let mut now = self.clock.now();
-        while aside(&self.path, now).exists() {
+        while rotated_path(&self.path, now).exists() {
             // Two rotations at the same time must not overwrite each other.
             now = now.plus(MILLISECOND);
         }
-        fs::rename(&self.path, aside(&self.path, now))?;
-        let file = opened(&self.path, mode)?;
-        self.tidy();
+        fs::rename(&self.path, rotated_path(&self.path, now))?;
+        let file = open_append(&self.path, mode)?;
+        self.clean_up();
         Ok(file)
     }
 
     /// Cleans up old files in the background.
-    fn tidy(&self) {
-        let Retention { files, days, compress, .. } = self.keeping;
-        if (files == 0 && days == 0 && !compress) || self.tidying.swap(true, Ordering::AcqRel) {
+    fn clean_up(&self) {
+        let Retention { files, days, compress, .. } = self.retention;
+        if (files == 0 && days == 0 && !compress) || self.cleaning.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (path, keeping, now) = (self.path.clone(), self.keeping.clone(), self.clock.now());
-        let busy = self.tidying.clone();
+        let (path, retention, now) = (self.path.clone(), self.retention.clone(), self.clock.now());
+        let cleaning = self.cleaning.clone();
         let work = move || {
-            if let Err(error) = tidied(&path, &keeping, now) {
+            if let Err(error) = remove_old_files(&path, &retention, now) {
                 tracing::warn!(%error, "old audit logs cannot be removed");
             }
-            busy.store(false, Ordering::Release);
+            cleaning.store(false, Ordering::Release);
         };
         if std::thread::Builder::new().name("audit-tidy".to_owned()).spawn(work).is_err() {
-            self.tidying.store(false, Ordering::Release);
+            self.cleaning.store(false, Ordering::Release);
         }
     }
 }
 
 /// The stem and the extension of a file's name.
-fn parts(path: &Path) -> (String, String) {
-    let text = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
-    let ending = text(path.extension()).map(|ending| format!(".{ending}")).unwrap_or_default();
-    (text(path.file_stem()).unwrap_or_default(), ending)
+fn stem_and_extension(path: &Path) -> (String, String) {
+    let text = |name: Option<&std::ffi::OsStr>| name.map(|name| name.to_string_lossy().into_owned());
+    let extension = text(path.extension()).map(|extension| format!(".{extension}")).unwrap_or_default();
+    (text(path.file_stem()).unwrap_or_default(), extension)
 }
 
 /// The name of a rotated file at this time.
-fn aside(path: &Path, now: Timestamp) -> PathBuf {
-    let (stem, ending) = parts(path);
-    let moment = time::format_seconds(now.unix_seconds()).trim_end_matches('Z').replace(':', "-");
+fn rotated_path(path: &Path, now: Timestamp) -> PathBuf {
+    let (stem, extension) = stem_and_extension(path);
+    let time_text = time::format_seconds(now.unix_seconds()).trim_end_matches('Z').replace(':', "-");
     let millis = now.subsec_micros() / 1_000;
-    path.with_file_name(format!("{stem}-{moment}.{millis:03}{ending}"))
+    path.with_file_name(format!("{stem}-{time_text}.{millis:03}{extension}"))
 }
 
 /// The rotation time of a file, if it belongs to this log.
-fn put_aside_at(path: &Path, name: &str) -> Option<Timestamp> {
-    let (stem, ending) = parts(path);
-    let name = name.strip_suffix(PACKED).filter(|_| ending != PACKED).unwrap_or(name);
-    let moment = name.strip_prefix(&stem)?.strip_prefix('-')?.strip_suffix(ending.as_str())?;
-    let (day, of_day) = moment.split_once('T')?;
-    let (seconds, micros) = time::parse_micros(&format!("{day}T{}000Z", of_day.replace('-', ":"))).ok()?;
+fn rotation_time(path: &Path, name: &str) -> Option<Timestamp> {
+    let (stem, extension) = stem_and_extension(path);
+    let name =
+        name.strip_suffix(COMPRESSED_SUFFIX).filter(|_| extension != COMPRESSED_SUFFIX).unwrap_or(name);
+    let time_text = name.strip_prefix(&stem)?.strip_prefix('-')?.strip_suffix(extension.as_str())?;
+    let (day, time_of_day) = time_text.split_once('T')?;
+    let (seconds, micros) =
+        time::parse_micros(&format!("{day}T{}000Z", time_of_day.replace('-', ":"))).ok()?;
     Some(Timestamp(u64::try_from(seconds).ok()?.checked_mul(1_000_000)? + u64::from(micros)))
 }
 
 /// Removes old files beyond the limits, and compresses the others.
-fn tidied(path: &Path, keeping: &Retention, now: Timestamp) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+fn remove_old_files(path: &Path, retention: &Retention, now: Timestamp) -> io::Result<()> {
+    let directory =
+        path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut old = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if let Some(at) = entry.file_name().to_str().and_then(|name| put_aside_at(path, name)) {
-            old.push((at, entry.path()));
+        if let Some(timestamp) = entry.file_name().to_str().and_then(|name| rotation_time(path, name)) {
+            old.push((timestamp, entry.path()));
         }
     }
-    old.sort_unstable_by(|one, other| other.cmp(one));
-    let oldest = now.minus(Duration::from_secs(keeping.days.saturating_mul(DAY_SECONDS)));
+    old.sort_unstable_by(|a, b| b.cmp(a));
+    let oldest = now.minus(Duration::from_secs(retention.days.saturating_mul(DAY_SECONDS)));
     // A file and its compressed copy, if the server ended in between, count as one.
-    let mut moments: Vec<Timestamp> = old.iter().map(|(at, _)| *at).collect();
-    moments.dedup();
-    let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };
-    let kept = moments.get(..kept).unwrap_or_default();
-    let stays = |at: &Timestamp| kept.contains(at) && !(keeping.days > 0 && *at < oldest);
-    let (staying, going): (Vec<_>, Vec<_>) = old.into_iter().partition(|(at, _)| stays(at));
+    let mut times: Vec<Timestamp> = old.iter().map(|(timestamp, _)| *timestamp).collect();
+    times.dedup();
+    let count = if retention.files == 0 { times.len() } else { retention.files.min(times.len()) };
+    let kept = times.get(..count).unwrap_or_default();
+    let is_kept =
+        |timestamp: &Timestamp| kept.contains(timestamp) && !(retention.days > 0 && *timestamp < oldest);
+    let (kept_files, removed_files): (Vec<_>, Vec<_>) =
+        old.into_iter().partition(|(timestamp, _)| is_kept(timestamp));
     // Removal comes first to free space for compression, and an error does not stop the others: the disk may be full.
-    let removed = each(&going, |file| fs::remove_file(file));
-    let plain = |file: &Path| file.extension().is_none_or(|ending| ending != "gz");
-    let packed = each(&staying, |file| if keeping.compress && plain(file) { pack(file) } else { Ok(()) });
-    removed.and(packed)
+    let removed = for_each_file(&removed_files, |file| fs::remove_file(file));
+    let is_uncompressed = |file: &Path| file.extension().is_none_or(|extension| extension != "gz");
+    let compressed = for_each_file(&kept_files, |file| {
+        if retention.compress && is_uncompressed(file) { compress_file(file) } else { Ok(()) }
+    });
+    removed.and(compressed)
 }
 
-/// Applies an action to each file, and answers the first error.
-fn each(files: &[(Timestamp, PathBuf)], act: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    files.iter().map(|(_, file)| act(file)).fold(Ok(()), io::Result::and)
+/// Applies an action to each file, and returns the first error.
+fn for_each_file(files: &[(Timestamp, PathBuf)], action: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    files.iter().map(|(_, file)| action(file)).fold(Ok(()), io::Result::and)
 }
 
 /// Compresses a file and removes the original.
-fn pack(path: &Path) -> io::Result<()> {
+fn compress_file(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
-    name.push(PACKED);
-    let packed = pack_into(path, Path::new(&name));
-    if packed.is_err() {
+    name.push(COMPRESSED_SUFFIX);
+    let compressed = compress_into(path, Path::new(&name));
+    if compressed.is_err() {
         // A partial result is useless. It may not exist.
         let _ = fs::remove_file(&name);
     }
-    packed?;
+    compressed?;
     fs::remove_file(path)
 }
 
-fn pack_into(path: &Path, name: &Path) -> io::Result<()> {
-    const PIECE: usize = 64 << 10;
+fn compress_into(path: &Path, name: &Path) -> io::Result<()> {
+    const CHUNK: usize = 64 << 10;
     let mode = fs::metadata(path)?.permissions().mode();
     let out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(name)?;
     let mut out = GzEncoder::new(out, Compression::default());
-    let (mut file, mut piece) = (File::open(path)?, vec![0; PIECE]);
+    let (mut file, mut chunk) = (File::open(path)?, vec![0; CHUNK]);
     loop {
-        let read = file.read(&mut piece)?;
+        let read = file.read(&mut chunk)?;
         if read == 0 {
             break;
         }
-        out.write_all(piece.get(..read).unwrap_or_default())?;
+        out.write_all(chunk.get(..read).unwrap_or_default())?;
     }
     out.finish()?.sync_all()
 }
 
 /// The target of the log.
-pub enum Out {
+pub enum LogTarget {
     /// The standard output.
-    Standard,
+    Stdout,
     /// A file.
     File(LogFile),
 }
@@ -262,7 +273,7 @@ pub enum Out {
 /// Writes events as lines.
 pub struct Log {
     /// The target.
-    pub out: Out,
+    pub out: LogTarget,
     /// Whether events are written in the legacy text format.
     pub is_legacy: bool,
     /// The audit metrics.
@@ -272,8 +283,8 @@ pub struct Log {
 impl Log {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         match &mut self.out {
-            Out::File(file) => file.append(line),
-            Out::Standard => {
+            LogTarget::File(file) => file.append(line),
+            LogTarget::Stdout => {
                 let mut out = io::stdout().lock();
                 out.write_all(line)?;
                 out.flush()
@@ -313,8 +324,8 @@ mod tests {
 
     const START: Timestamp = Timestamp(1_700_000_000_123_456);
 
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(folder)
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
@@ -322,86 +333,86 @@ mod tests {
         names
     }
 
-    fn settled(file: &LogFile) {
-        while file.tidying.load(Ordering::Acquire) {
+    fn wait_for_cleanup(file: &LogFile) {
+        while file.cleaning.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[test]
-    fn a_file_that_is_full_is_put_aside_under_the_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
+    fn full_audit_log_is_rotated_with_timestamp() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
         prepare(&path).unwrap();
         let clock = Clock::manual(START);
-        let keeping = Retention { bytes: 10, files: 2, ..Retention::default() };
-        let mut file = LogFile::new(path.clone(), keeping.clone(), clock.clone());
+        let retention = Retention { bytes: 10, files: 2, ..Retention::default() };
+        let mut file = LogFile::new(path.clone(), retention.clone(), clock.clone());
         for line in ["aaaa\n", "bbbb\n", "cccc\n"] {
             file.append(line.as_bytes()).unwrap();
         }
-        settled(&file);
-        assert_eq!(names(folder.path()), ["audit-2023-11-14T22-13-20.123.log", "audit.log"]);
+        wait_for_cleanup(&file);
+        assert_eq!(names(directory.path()), ["audit-2023-11-14T22-13-20.123.log", "audit.log"]);
         assert_eq!(fs::read(&path).unwrap(), b"cccc\n");
         for _ in 0..4 {
             clock.advance(Duration::from_millis(5));
             file.append(b"dddddddd\n").unwrap();
-            settled(&file);
+            wait_for_cleanup(&file);
         }
         assert_eq!(
-            names(folder.path()),
+            names(directory.path()),
             ["audit-2023-11-14T22-13-20.138.log", "audit-2023-11-14T22-13-20.143.log", "audit.log"]
         );
         assert!(file.append(&[b'x'; 11]).unwrap_err().to_string().contains("exceeds maximum file size 10"));
         drop(file);
-        let mut again = LogFile::new(path.clone(), keeping, clock);
-        again.append(b"e\n").unwrap_or_default();
-        assert_eq!(fs::read(&path).unwrap(), b"e\n", "what was there counts");
+        let mut reopened = LogFile::new(path.clone(), retention, clock);
+        reopened.append(b"e\n").unwrap_or_default();
+        assert_eq!(fs::read(&path).unwrap(), b"e\n", "the size of an existing file counts");
     }
 
     #[test]
-    fn old_files_are_compressed_and_go() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
+    fn old_audit_logs_are_compressed_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
         for name in ["audit-2023-11-14T22-13-20.123.log", "audit-2023-11-10T00-00-00.000.log", "other-1.log"]
         {
-            fs::write(folder.path().join(name), b"line\n").unwrap();
+            fs::write(directory.path().join(name), b"line\n").unwrap();
         }
-        let keeping = Retention { bytes: 10, days: 2, compress: true, ..Retention::default() };
-        tidied(&path, &keeping, START).unwrap();
-        assert_eq!(names(folder.path()), ["audit-2023-11-14T22-13-20.123.log.gz", "other-1.log"]);
-        let packed = File::open(folder.path().join("audit-2023-11-14T22-13-20.123.log.gz")).unwrap();
+        let retention = Retention { bytes: 10, days: 2, compress: true, ..Retention::default() };
+        remove_old_files(&path, &retention, START).unwrap();
+        assert_eq!(names(directory.path()), ["audit-2023-11-14T22-13-20.123.log.gz", "other-1.log"]);
+        let compressed = File::open(directory.path().join("audit-2023-11-14T22-13-20.123.log.gz")).unwrap();
         let mut text = String::new();
-        flate2::read::GzDecoder::new(packed).read_to_string(&mut text).unwrap();
+        flate2::read::GzDecoder::new(compressed).read_to_string(&mut text).unwrap();
         assert_eq!(text, "line\n");
-        tidied(&path, &keeping, START).unwrap();
-        assert_eq!(names(folder.path()).len(), 2, "what is compressed stays so");
+        remove_old_files(&path, &retention, START).unwrap();
+        assert_eq!(names(directory.path()).len(), 2, "compressed files are kept");
     }
 
     #[test]
-    fn one_old_file_that_cannot_be_dealt_with_keeps_no_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
+    fn failing_audit_log_cleanup_continues_with_other_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
         // A directory cannot be removed or compressed like a file: it simulates a full disk.
-        fs::create_dir(folder.path().join("audit-2023-11-14T22-13-20.300.log")).unwrap();
-        fs::create_dir(folder.path().join("audit-2023-11-14T22-13-20.090.log")).unwrap();
+        fs::create_dir(directory.path().join("audit-2023-11-14T22-13-20.300.log")).unwrap();
+        fs::create_dir(directory.path().join("audit-2023-11-14T22-13-20.090.log")).unwrap();
         for name in ["audit-2023-11-14T22-13-20.200.log", "audit-2023-11-14T22-13-20.050.log"] {
-            fs::write(folder.path().join(name), b"line\n").unwrap();
+            fs::write(directory.path().join(name), b"line\n").unwrap();
         }
-        let keeping = Retention { bytes: 10, files: 2, compress: true, ..Retention::default() };
-        assert!(tidied(&path, &keeping, START).is_err());
+        let retention = Retention { bytes: 10, files: 2, compress: true, ..Retention::default() };
+        assert!(remove_old_files(&path, &retention, START).is_err());
         assert_eq!(
-            names(folder.path()),
+            names(directory.path()),
             [
                 "audit-2023-11-14T22-13-20.090.log",
                 "audit-2023-11-14T22-13-20.200.log.gz",
                 "audit-2023-11-14T22-13-20.300.log"
             ],
-            "nothing half made is left either"
+            "no partial file is left"
         );
     }
 
     #[test]
-    fn half_a_line_never_stays() {
+    fn partial_audit_log_line_is_truncated() {
         /// Accepts a limited number of bytes.
         struct Full(Vec<u8>, usize);
         impl io::Write for Full {
@@ -432,14 +443,14 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_the_log_are_its_own() {
+    fn only_rotated_files_of_the_log_are_recognized() {
         let path = Path::new("/x/audit.log");
-        let at = Timestamp(1_700_000_000_123_000);
-        let name = aside(path, at).file_name().unwrap().to_str().unwrap().to_owned();
-        assert_eq!(put_aside_at(path, &name), Some(at));
-        assert_eq!(put_aside_at(path, &format!("{name}.gz")), Some(at));
+        let timestamp = Timestamp(1_700_000_000_123_000);
+        let name = rotated_path(path, timestamp).file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(rotation_time(path, &name), Some(timestamp));
+        assert_eq!(rotation_time(path, &format!("{name}.gz")), Some(timestamp));
         for other in ["audit.log", "audit-x.log", "audit-2023-11-14T22-13-20.123.txt", "b-2023.log"] {
-            assert_eq!(put_aside_at(path, other), None, "{other}");
+            assert_eq!(rotation_time(path, other), None, "{other}");
         }
     }
 }

@@ -15,15 +15,15 @@ use crate::config::audit::{Batching, Truncation};
 use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES};
 use crate::metrics::Metrics;
 
-/// Writes once it may, and counts.
-struct Slow {
-    may: Arc<Semaphore>,
+/// Writes once its gate opens, and counts the events.
+struct GatedWriter {
+    gate: Arc<Semaphore>,
     written: Arc<AtomicUsize>,
     largest: Arc<AtomicUsize>,
-    works: bool,
+    succeeds: bool,
 }
 
-impl Writer for Slow {
+impl Writer for GatedWriter {
     fn text(&self, event: &Event) -> Vec<u8> {
         let mut text = Vec::new();
         event.write_json(&mut text, true);
@@ -31,41 +31,48 @@ impl Writer for Slow {
     }
 
     async fn write(&mut self, lines: Vec<EncodedEvent>) {
-        let may = self.may.acquire().await.unwrap();
+        let gate = self.gate.acquire().await.unwrap();
         self.largest.fetch_max(lines.len(), Ordering::SeqCst);
         self.written.fetch_add(lines.len(), Ordering::SeqCst);
-        lines.into_iter().for_each(|line| line.done(self.works));
-        drop(may);
+        lines.into_iter().for_each(|line| line.done(self.succeeds));
+        drop(gate);
     }
 
     async fn finish(&mut self) {}
 }
 
-struct Bench {
-    ledger: Arc<AuditBackends>,
+struct Fixture {
+    backends: Arc<AuditBackends>,
     metrics: Metrics,
-    may: Arc<Semaphore>,
+    gate: Arc<Semaphore>,
     written: Arc<AtomicUsize>,
     largest: Arc<AtomicUsize>,
 }
 
-fn bench(mode: Mode, waiting: usize, most: usize, truncation: Option<Truncation>, works: bool) -> Bench {
+fn fixture(
+    mode: Mode,
+    waiting: usize,
+    most: usize,
+    truncation: Option<Truncation>,
+    succeeds: bool,
+) -> Fixture {
     let metrics = Metrics::new(Timestamp(0)).unwrap();
-    let (may, written, largest) =
+    let (gate, written, largest) =
         (Arc::new(Semaphore::new(0)), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let mut ledger = AuditBackends::new(
+    let mut backends = AuditBackends::new(
         metrics.audit.clone(),
-        MemoryBudget::alone(AUDIT_HEADS_BYTES),
-        MemoryBudget::alone(AUDIT_BODIES_BYTES),
+        MemoryBudget::standalone(AUDIT_HEADS_BYTES),
+        MemoryBudget::standalone(AUDIT_BODIES_BYTES),
     );
     let batching = Batching { waiting, most, wait: Duration::ZERO, rate: None };
     let delivery = Delivery { mode, batching, truncation };
-    let slow = Slow { may: may.clone(), written: written.clone(), largest: largest.clone(), works };
+    let slow =
+        GatedWriter { gate: gate.clone(), written: written.clone(), largest: largest.clone(), succeeds };
     let counts = metrics.audit.clone();
     let spawned: io::Result<()> =
-        ledger.add(delivery, |queue| spawn("test", queue, (delivery, Clock::system(), counts), || slow));
+        backends.add(delivery, |queue| spawn("test", queue, (delivery, Clock::system(), counts), || slow));
     spawned.unwrap();
-    Bench { ledger: Arc::new(ledger), metrics, may, written, largest }
+    Fixture { backends: Arc::new(backends), metrics, gate, written, largest }
 }
 
 fn event(body: usize) -> Event {
@@ -84,219 +91,222 @@ fn event(body: usize) -> Event {
     }
 }
 
-fn count(metrics: &Metrics, line: &str) -> u64 {
+fn count(metrics: &Metrics, series: &str) -> u64 {
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-    let found = text.lines().find_map(|one| one.strip_prefix(line)?.trim().parse().ok());
-    found.unwrap_or(0)
+    let value = text.lines().find_map(|text| text.strip_prefix(series)?.trim().parse().ok());
+    value.unwrap_or(0)
 }
 
 const LOST: &str = r#"apiserver_audit_error_total{plugin="buffered"}"#;
 
 #[actix_rt::test]
-async fn in_batch_mode_nobody_waits_and_what_finds_no_room_is_counted() {
-    let bench = bench(Mode::Batch, 10, 4, None, true);
+async fn audit_batch_mode_drops_and_counts_events_beyond_the_queue() {
+    let fixture = fixture(Mode::Batch, 10, 4, None, true);
     for _ in 0..100 {
-        assert!(bench.ledger.write(event(0), bench.ledger.room()).await);
+        assert!(fixture.backends.write(event(0), fixture.backends.empty_reservation()).await);
     }
-    let lost = count(&bench.metrics, LOST);
+    let lost = count(&fixture.metrics, LOST);
     assert!((85..=90).contains(&lost), "{lost}");
-    assert_eq!(count(&bench.metrics, "apiserver_audit_event_total"), 100);
-    bench.may.add_permits(1_000);
-    bench.ledger.close().await;
-    assert_eq!(bench.written.load(Ordering::SeqCst) as u64 + lost, 100, "what was taken is written");
-    assert!(bench.largest.load(Ordering::SeqCst) <= 4);
-    bench.ledger.write_later(event(0), bench.ledger.room());
-    assert_eq!(count(&bench.metrics, LOST), lost + 1, "what comes later is lost");
-    assert_eq!(bench.ledger.heads.bytes(), 0, "and all room is given back");
+    assert_eq!(count(&fixture.metrics, "apiserver_audit_event_total"), 100);
+    fixture.gate.add_permits(1_000);
+    fixture.backends.close().await;
+    assert_eq!(fixture.written.load(Ordering::SeqCst) as u64 + lost, 100, "queued events are written");
+    assert!(fixture.largest.load(Ordering::SeqCst) <= 4);
+    fixture.backends.write_later(event(0), fixture.backends.empty_reservation());
+    assert_eq!(count(&fixture.metrics, LOST), lost + 1, "events after close are dropped");
+    assert_eq!(fixture.backends.heads.bytes(), 0, "all budget is released");
 }
 
 #[actix_rt::test]
-async fn bodies_have_one_room_together() {
-    let bench = bench(Mode::Batch, 1_000, 1, None, true);
+async fn audit_bodies_share_one_memory_budget() {
+    let fixture = fixture(Mode::Batch, 1_000, 1, None, true);
     for _ in 0..20 {
-        bench.ledger.write(event(AUDIT_BODIES_BYTES / 10), bench.ledger.room()).await;
-        let bytes = bench.ledger.bodies.bytes();
+        fixture.backends.write(event(AUDIT_BODIES_BYTES / 10), fixture.backends.empty_reservation()).await;
+        let bytes = fixture.backends.bodies.bytes();
         assert!(bytes <= AUDIT_BODIES_BYTES, "{bytes}");
     }
-    assert_eq!(count(&bench.metrics, LOST), 0, "without bodies there is room for all of them");
-    bench.may.add_permits(1_000);
-    bench.ledger.close().await;
-    assert_eq!(bench.written.load(Ordering::SeqCst), 20);
-    assert_eq!((bench.ledger.bodies.bytes(), bench.ledger.heads.bytes()), (0, 0));
+    assert_eq!(count(&fixture.metrics, LOST), 0, "without bodies all events fit");
+    fixture.gate.add_permits(1_000);
+    fixture.backends.close().await;
+    assert_eq!(fixture.written.load(Ordering::SeqCst), 20);
+    assert_eq!((fixture.backends.bodies.bytes(), fixture.backends.heads.bytes()), (0, 0));
 }
 
 #[actix_rt::test]
-async fn large_answers_that_are_read_slowly_cost_others_their_bodies_at_most() {
-    let bench = bench(Mode::Batch, 1_000, 1, None, true);
-    let mut slow = bench.ledger.room();
+async fn audit_budget_held_by_slow_clients_drops_only_bodies_of_others() {
+    let fixture = fixture(Mode::Batch, 1_000, 1, None, true);
+    let mut slow = fixture.backends.empty_reservation();
     slow.set(AUDIT_BODIES_BYTES).unwrap();
-    let mut refused = event(10);
-    refused.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
+    let mut bad_request = event(10);
+    bad_request.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
     for _ in 0..100 {
-        bench.ledger.write(refused.clone(), bench.ledger.room()).await;
+        fixture.backends.write(bad_request.clone(), fixture.backends.empty_reservation()).await;
     }
-    assert_eq!(count(&bench.metrics, LOST), 0);
-    assert_eq!(bench.ledger.bodies.bytes(), AUDIT_BODIES_BYTES);
-    bench.may.add_permits(1_000);
-    bench.ledger.close().await;
-    assert_eq!(bench.written.load(Ordering::SeqCst), 100);
+    assert_eq!(count(&fixture.metrics, LOST), 0);
+    assert_eq!(fixture.backends.bodies.bytes(), AUDIT_BODIES_BYTES);
+    fixture.gate.add_permits(1_000);
+    fixture.backends.close().await;
+    assert_eq!(fixture.written.load(Ordering::SeqCst), 100);
 }
 
 #[actix_rt::test]
-async fn statuses_count_as_much_as_they_are() {
-    let bench = bench(Mode::Batch, 1_000, 1, None, true);
-    let mut refused = event(0);
-    refused.answered =
+async fn audit_response_status_counts_towards_body_budget() {
+    let fixture = fixture(Mode::Batch, 1_000, 1, None, true);
+    let mut bad_request = event(0);
+    bad_request.answered =
         Some(ResponseStatus::status(&Status::bad_request("x".repeat(AUDIT_BODIES_BYTES / 10))));
     for _ in 0..20 {
-        bench.ledger.write_later(refused.clone(), bench.ledger.room());
-        let bytes = bench.ledger.bodies.bytes();
+        fixture.backends.write_later(bad_request.clone(), fixture.backends.empty_reservation());
+        let bytes = fixture.backends.bodies.bytes();
         assert!(bytes <= AUDIT_BODIES_BYTES, "{bytes}");
     }
-    assert_eq!(count(&bench.metrics, LOST), 0, "without its words there is room for each");
-    bench.may.add_permits(1_000);
-    bench.ledger.close().await;
+    assert_eq!(count(&fixture.metrics, LOST), 0, "without their message all events fit");
+    fixture.gate.add_permits(1_000);
+    fixture.backends.close().await;
 }
 
 #[actix_rt::test]
-async fn in_blocking_mode_requests_wait() {
-    let bench = bench(Mode::Blocking, 10, 1, None, false);
-    let writing = bench.ledger.write(event(0), bench.ledger.room());
-    assert!(timeout(Duration::from_millis(50), writing).await.is_err(), "until it is written");
-    bench.may.add_permits(10);
-    let (ledger, room) = (bench.ledger.clone(), bench.ledger.room());
-    assert!(ledger.write(event(0), room).await, "whatever comes of it");
-    assert_eq!(bench.written.load(Ordering::SeqCst), 2);
+async fn audit_blocking_mode_waits_until_written() {
+    let fixture = fixture(Mode::Blocking, 10, 1, None, false);
+    let write = fixture.backends.write(event(0), fixture.backends.empty_reservation());
+    assert!(timeout(Duration::from_millis(50), write).await.is_err(), "until it is written");
+    fixture.gate.add_permits(10);
+    let (backends, bodies) = (fixture.backends.clone(), fixture.backends.empty_reservation());
+    assert!(backends.write(event(0), bodies).await, "even if writing fails");
+    assert_eq!(fixture.written.load(Ordering::SeqCst), 2);
 }
 
 #[actix_rt::test]
-async fn a_client_that_hangs_up_keeps_its_record_from_no_place() {
-    let mut bench = bench(Mode::Blocking, 10, 1, None, true);
+async fn audit_event_of_disconnected_client_reaches_all_backends() {
+    let mut fixture = fixture(Mode::Blocking, 10, 1, None, true);
     let other = Arc::<AtomicUsize>::default();
     let delivery = Delivery {
         mode: Mode::Batch,
         batching: Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None },
         truncation: None,
     };
-    let writer = Slow {
-        may: Arc::new(Semaphore::new(10)),
+    let writer = GatedWriter {
+        gate: Arc::new(Semaphore::new(10)),
         written: other.clone(),
         largest: Arc::default(),
-        works: true,
+        succeeds: true,
     };
-    let counts = bench.metrics.audit.clone();
-    let ledger = Arc::get_mut(&mut bench.ledger).unwrap();
+    let counts = fixture.metrics.audit.clone();
+    let backends = Arc::get_mut(&mut fixture.backends).unwrap();
     let spawned =
-        ledger.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
+        backends.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
     spawned.unwrap();
-    let writing = bench.ledger.write(event(0), bench.ledger.room());
-    assert!(timeout(Duration::from_millis(50), writing).await.is_err(), "the first place takes its time");
-    bench.may.add_permits(10);
-    bench.ledger.close().await;
-    assert_eq!((bench.written.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (1, 1));
+    let write = fixture.backends.write(event(0), fixture.backends.empty_reservation());
+    assert!(timeout(Duration::from_millis(50), write).await.is_err(), "the blocking backend is slow");
+    fixture.gate.add_permits(10);
+    fixture.backends.close().await;
+    assert_eq!((fixture.written.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (1, 1));
 }
 
 #[actix_rt::test]
-async fn a_client_that_hangs_up_before_a_full_queue_loses_its_record_and_that_is_counted() {
-    let bench = bench(Mode::Blocking, 1, 1, None, true);
+async fn audit_event_dropped_at_full_queue_by_disconnect_is_counted() {
+    let fixture = fixture(Mode::Blocking, 1, 1, None, true);
     for lost in [0, 0, 1, 2] {
-        // The writer has the first and the queue the second.
-        let writing = bench.ledger.write(event(0), bench.ledger.room());
-        assert!(timeout(Duration::from_millis(50), writing).await.is_err());
-        assert_eq!(count(&bench.metrics, LOST), lost);
+        // The writer holds the first event and the queue the second.
+        let write = fixture.backends.write(event(0), fixture.backends.empty_reservation());
+        assert!(timeout(Duration::from_millis(50), write).await.is_err());
+        assert_eq!(count(&fixture.metrics, LOST), lost);
     }
-    bench.may.add_permits(10);
-    bench.ledger.close().await;
-    assert_eq!(bench.written.load(Ordering::SeqCst), 2);
-    assert_eq!(bench.ledger.heads.bytes(), 0);
+    fixture.gate.add_permits(10);
+    fixture.backends.close().await;
+    assert_eq!(fixture.written.load(Ordering::SeqCst), 2);
+    assert_eq!(fixture.backends.heads.bytes(), 0);
 }
 
 #[actix_rt::test]
-async fn a_client_that_hangs_up_does_not_take_the_last_record_along() {
-    let bench = bench(Mode::Blocking, 1, 1, None, true);
+async fn last_audit_event_survives_client_disconnect() {
+    let fixture = fixture(Mode::Blocking, 1, 1, None, true);
     for _ in 0..4 {
-        let writing = bench.ledger.write_last(event(0), bench.ledger.room());
-        assert!(timeout(Duration::from_millis(50), writing).await.is_err());
+        let write = fixture.backends.write_last(event(0), fixture.backends.empty_reservation());
+        assert!(timeout(Duration::from_millis(50), write).await.is_err());
     }
-    bench.may.add_permits(10);
-    while bench.ledger.unattended.available_permits() < AUDIT_UNATTENDED {
+    fixture.gate.add_permits(10);
+    while fixture.backends.detached_writes.available_permits() < AUDIT_DETACHED_EVENTS {
         tokio::task::yield_now().await;
     }
-    assert_eq!((count(&bench.metrics, LOST), bench.written.load(Ordering::SeqCst)), (0, 4));
+    assert_eq!((count(&fixture.metrics, LOST), fixture.written.load(Ordering::SeqCst)), (0, 4));
 }
 
 #[actix_rt::test]
-async fn in_blocking_mode_a_record_waits_for_room_and_is_not_lost() {
+async fn audit_blocking_mode_waits_for_memory_budget() {
     for mode in [Mode::Blocking, Mode::BlockingStrict] {
-        let bench = bench(mode, 10, 1, None, true);
-        let head = bench.ledger.heads.take(AUDIT_HEADS_BYTES).unwrap();
-        let taken = bench.ledger.reservation(head, bench.ledger.room());
-        bench.may.add_permits(10);
-        let mut writing = Box::pin(bench.ledger.write(event(10), bench.ledger.room()));
-        assert!(timeout(Duration::from_millis(50), &mut writing).await.is_err(), "there is no room");
-        assert_eq!((count(&bench.metrics, LOST), bench.written.load(Ordering::SeqCst)), (0, 0));
-        drop(taken);
-        assert!(timeout(Duration::from_secs(10), writing).await.unwrap(), "and then there is");
-        assert_eq!((count(&bench.metrics, LOST), bench.written.load(Ordering::SeqCst)), (0, 1));
-        // Who waits is told before the room is given back.
-        while bench.ledger.heads.bytes() > 0 {
+        let fixture = fixture(mode, 10, 1, None, true);
+        let head = fixture.backends.heads.take(AUDIT_HEADS_BYTES).unwrap();
+        let reservation = fixture.backends.reservation(head, fixture.backends.empty_reservation());
+        fixture.gate.add_permits(10);
+        let mut write = Box::pin(fixture.backends.write(event(10), fixture.backends.empty_reservation()));
+        assert!(timeout(Duration::from_millis(50), &mut write).await.is_err(), "the budget is exhausted");
+        assert_eq!((count(&fixture.metrics, LOST), fixture.written.load(Ordering::SeqCst)), (0, 0));
+        drop(reservation);
+        assert!(timeout(Duration::from_secs(10), write).await.unwrap(), "the budget is released");
+        assert_eq!((count(&fixture.metrics, LOST), fixture.written.load(Ordering::SeqCst)), (0, 1));
+        // The waiter wakes before the budget is released.
+        while fixture.backends.heads.bytes() > 0 {
             tokio::task::yield_now().await;
         }
-        let taken = bench.ledger.heads.take(AUDIT_HEADS_BYTES).unwrap();
-        let writing = bench.ledger.write(event(10), bench.ledger.room());
-        assert!(timeout(Duration::from_millis(50), writing).await.is_err());
-        assert_eq!(count(&bench.metrics, LOST), 1, "whoever goes meanwhile takes it along");
-        drop(taken);
-        assert_eq!((bench.ledger.heads.bytes(), bench.ledger.bodies.bytes()), (0, 0));
+        let reservation = fixture.backends.heads.take(AUDIT_HEADS_BYTES).unwrap();
+        let write = fixture.backends.write(event(10), fixture.backends.empty_reservation());
+        assert!(timeout(Duration::from_millis(50), write).await.is_err());
+        assert_eq!(count(&fixture.metrics, LOST), 1, "a cancelled wait drops the event");
+        drop(reservation);
+        assert_eq!((fixture.backends.heads.bytes(), fixture.backends.bodies.bytes()), (0, 0));
     }
 }
 
 #[actix_rt::test]
-async fn where_some_wait_for_room_batches_do_not() {
-    let mut bench = bench(Mode::Batch, 10, 1, None, true);
-    let (may, written) = (Arc::new(Semaphore::new(10)), Arc::<AtomicUsize>::default());
-    let writer = Slow { may, written: written.clone(), largest: Arc::default(), works: true };
+async fn audit_batch_backend_drops_event_while_blocking_backend_waits() {
+    let mut fixture = fixture(Mode::Batch, 10, 1, None, true);
+    let (gate, written) = (Arc::new(Semaphore::new(10)), Arc::<AtomicUsize>::default());
+    let writer = GatedWriter { gate, written: written.clone(), largest: Arc::default(), succeeds: true };
     let delivery = Delivery {
         mode: Mode::Blocking,
         batching: Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None },
         truncation: None,
     };
-    let counts = bench.metrics.audit.clone();
-    let ledger = Arc::get_mut(&mut bench.ledger).unwrap();
+    let counts = fixture.metrics.audit.clone();
+    let backends = Arc::get_mut(&mut fixture.backends).unwrap();
     let spawned =
-        ledger.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
+        backends.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
     spawned.unwrap();
-    let head = bench.ledger.heads.take(AUDIT_HEADS_BYTES).unwrap();
-    let taken = bench.ledger.reservation(head, bench.ledger.room());
-    let mut writing = Box::pin(bench.ledger.write(event(0), bench.ledger.room()));
-    assert!(futures::poll!(&mut writing).is_pending());
-    assert_eq!(count(&bench.metrics, LOST), 1);
-    drop(taken);
-    assert!(timeout(Duration::from_secs(10), writing).await.unwrap());
-    bench.may.add_permits(10);
-    bench.ledger.close().await;
-    assert_eq!((bench.written.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), (0, 1));
-    assert_eq!(count(&bench.metrics, LOST), 1);
+    let head = fixture.backends.heads.take(AUDIT_HEADS_BYTES).unwrap();
+    let reservation = fixture.backends.reservation(head, fixture.backends.empty_reservation());
+    let mut write = Box::pin(fixture.backends.write(event(0), fixture.backends.empty_reservation()));
+    assert!(futures::poll!(&mut write).is_pending());
+    assert_eq!(count(&fixture.metrics, LOST), 1);
+    drop(reservation);
+    assert!(timeout(Duration::from_secs(10), write).await.unwrap());
+    fixture.gate.add_permits(10);
+    fixture.backends.close().await;
+    assert_eq!((fixture.written.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(count(&fixture.metrics, LOST), 1);
 }
 
 #[actix_rt::test]
-async fn in_strict_mode_a_request_without_a_record_is_refused() {
-    for works in [true, false] {
-        let bench = bench(Mode::BlockingStrict, 10, 1, None, works);
-        bench.may.add_permits(10);
-        assert_eq!(bench.ledger.write(event(0), bench.ledger.room()).await, works);
+async fn audit_strict_mode_refuses_request_if_writing_fails() {
+    for succeeds in [true, false] {
+        let fixture = fixture(Mode::BlockingStrict, 10, 1, None, succeeds);
+        fixture.gate.add_permits(10);
+        assert_eq!(fixture.backends.write(event(0), fixture.backends.empty_reservation()).await, succeeds);
     }
 }
 
 #[actix_rt::test]
-async fn large_records_lose_their_bodies_or_are_lost() {
-    let bench = bench(Mode::Blocking, 10, 1, Some(Truncation { event: 500, batch: 1_000 }), true);
-    bench.may.add_permits(10);
-    assert!(bench.ledger.write(event(1_000), bench.ledger.room()).await);
-    assert_eq!(bench.written.load(Ordering::SeqCst), 1);
+async fn oversized_audit_event_is_truncated_or_dropped() {
+    let fixture = fixture(Mode::Blocking, 10, 1, Some(Truncation { event: 500, batch: 1_000 }), true);
+    fixture.gate.add_permits(10);
+    assert!(fixture.backends.write(event(1_000), fixture.backends.empty_reservation()).await);
+    assert_eq!(fixture.written.load(Ordering::SeqCst), 1);
     let mut large = event(0);
     large.notes.insert("k".to_owned(), "x".repeat(600));
-    assert!(bench.ledger.write(large, bench.ledger.room()).await, "that refuses nobody");
-    assert_eq!(bench.written.load(Ordering::SeqCst), 1);
-    assert_eq!(count(&bench.metrics, r#"apiserver_audit_error_total{plugin="truncate"}"#), 1);
+    assert!(
+        fixture.backends.write(large, fixture.backends.empty_reservation()).await,
+        "the request is not refused"
+    );
+    assert_eq!(fixture.written.load(Ordering::SeqCst), 1);
+    assert_eq!(count(&fixture.metrics, r#"apiserver_audit_error_total{plugin="truncate"}"#), 1);
 }

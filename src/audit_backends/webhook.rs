@@ -9,30 +9,30 @@ use pilothouse_api::audit::event::Event;
 use tokio::task::JoinSet;
 
 use super::batches::{EncodedEvent, Writer};
-use crate::limits::AUDIT_BATCHES_SENT;
+use crate::limits::AUDIT_BATCHES_IN_FLIGHT;
 use crate::metrics::audit::Audit as Counts;
-use crate::webhook::{Failure, Service, pausing};
+use crate::webhook::{Failure, Service, with_retries_after};
 
 /// The beginning of every EventList.
 const HEAD: &str = r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#;
 
-/// Sends events.
+/// Sends batches of events to the webhook.
 pub struct Webhook {
     service: Rc<Service>,
     first_pause: Duration,
     counts: Arc<Counts>,
-    sent: JoinSet<()>,
+    sends: JoinSet<()>,
 }
 
 impl Webhook {
-    /// Sends to this server.
+    /// A backend that sends to this server.
     pub fn new(service: Service, first_pause: Duration, counts: Counts) -> Webhook {
-        Webhook { service: Rc::new(service), first_pause, counts: Arc::new(counts), sent: JoinSet::new() }
+        Webhook { service: Rc::new(service), first_pause, counts: Arc::new(counts), sends: JoinSet::new() }
     }
 }
 
-/// The EventList of these events, taking their texts.
-fn list(lines: &mut [EncodedEvent]) -> String {
+/// Encodes these events as an EventList, taking their texts.
+fn event_list(lines: &mut [EncodedEvent]) -> String {
     let mut text = HEAD.as_bytes().to_vec();
     for (index, line) in lines.iter_mut().enumerate() {
         if index > 0 {
@@ -52,24 +52,25 @@ impl Writer for Webhook {
     }
 
     async fn write(&mut self, mut lines: Vec<EncodedEvent>) {
-        while self.sent.len() >= AUDIT_BATCHES_SENT {
-            self.sent.join_next().await;
+        while self.sends.len() >= AUDIT_BATCHES_IN_FLIGHT {
+            self.sends.join_next().await;
         }
-        let (service, first, counts) = (self.service.clone(), self.first_pause, self.counts.clone());
-        self.sent.spawn_local(async move {
-            let text = list(&mut lines);
+        let (service, first_pause, counts) = (self.service.clone(), self.first_pause, self.counts.clone());
+        self.sends.spawn_local(async move {
+            let text = event_list(&mut lines);
             // Every failure is worth a retry.
-            let sent = pausing(first, || service.ask(text.clone()), |_: &Failure| true).await;
-            if let Err(failure) = &sent {
+            let result =
+                with_retries_after(first_pause, || service.ask(text.clone()), |_: &Failure| true).await;
+            if let Err(failure) = &result {
                 counts.lost("webhook", lines.len(), &failure.to_string());
             }
-            lines.into_iter().for_each(|line| line.done(sent.is_ok()));
+            lines.into_iter().for_each(|line| line.done(result.is_ok()));
         });
         // Reap finished sends, so that the limit is current.
-        while self.sent.try_join_next().is_some() {}
+        while self.sends.try_join_next().is_some() {}
     }
 
     async fn finish(&mut self) {
-        while self.sent.join_next().await.is_some() {}
+        while self.sends.join_next().await.is_some() {}
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// The apiVersion of versioned lines.
 const API_VERSION: &str = "abac.authorization.kubernetes.io/v1beta1";
 
-/// One rule. An empty field matches nothing, except for user and group, of which one suffices.
+/// A policy rule. An empty field matches nothing, but either of user and group may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Rule {
@@ -54,9 +54,9 @@ impl Abac {
                 serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))?;
             match (parsed.api_version.as_str(), parsed.kind.as_str()) {
                 (API_VERSION, "Policy") => rules.push(parsed.spec),
-                ("", "") => rules.push(without_version(parsed)),
+                ("", "") => rules.push(from_unversioned(parsed)),
                 (version, kind) => {
-                    return Err(format!("line {}: {kind} of {version} is no Policy", number + 1));
+                    return Err(format!("line {}: {kind} of {version} is not a policy", number + 1));
                 }
             }
         }
@@ -65,30 +65,31 @@ impl Abac {
 }
 
 /// Converts an unversioned line, whose empty fields match everything.
-fn without_version(line: Line) -> Rule {
-    let all = |text: String| if text.is_empty() { "*".to_owned() } else { text };
-    let anybody = (line.user.is_empty() && line.group.is_empty()) || line.user == "*" || line.group == "*";
-    let narrow = !line.namespace.is_empty() || !line.resource.is_empty();
+fn from_unversioned(line: Line) -> Rule {
+    let or_wildcard = |text: String| if text.is_empty() { "*".to_owned() } else { text };
+    let is_everybody =
+        (line.user.is_empty() && line.group.is_empty()) || line.user == "*" || line.group == "*";
+    let is_restricted = !line.namespace.is_empty() || !line.resource.is_empty();
     Rule {
-        user: if anybody { String::new() } else { line.user },
+        user: if is_everybody { String::new() } else { line.user },
         // In unversioned lines "everybody" means all authenticated users.
-        group: if anybody { AUTHENTICATED.to_owned() } else { line.group },
+        group: if is_everybody { AUTHENTICATED.to_owned() } else { line.group },
         readonly: line.readonly,
         api_group: "*".to_owned(),
-        resource: all(line.resource),
-        namespace: all(line.namespace),
-        non_resource_path: if narrow { String::new() } else { "*".to_owned() },
+        resource: or_wildcard(line.resource),
+        namespace: or_wildcard(line.namespace),
+        non_resource_path: if is_restricted { String::new() } else { "*".to_owned() },
     }
 }
 
-fn is(rule: &str, word: &str) -> bool {
-    rule == "*" || rule == word
+fn matches_value(pattern: &str, value: &str) -> bool {
+    pattern == "*" || pattern == value
 }
 
 impl Rule {
-    fn is_about(&self, who: &Identity) -> bool {
-        let user = self.user == "*" || self.user == who.name;
-        let group = self.group == "*" || who.is_in(&self.group);
+    fn matches_subject(&self, identity: &Identity) -> bool {
+        let user = self.user == "*" || self.user == identity.name;
+        let group = self.group == "*" || identity.is_in(&self.group);
         match (self.user.is_empty(), self.group.is_empty()) {
             (true, true) => false,
             (false, true) => user,
@@ -103,7 +104,9 @@ impl Rule {
         }
         match &action.target {
             Target::Resource { group, resource, namespace, .. } => {
-                is(&self.namespace, namespace) && is(&self.resource, resource) && is(&self.api_group, group)
+                matches_value(&self.namespace, namespace)
+                    && matches_value(&self.resource, resource)
+                    && matches_value(&self.api_group, group)
             }
             Target::Path(path) => {
                 let rule = &self.non_resource_path;
@@ -120,14 +123,18 @@ impl Rule {
 
 impl Policy for Abac {
     fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
-        let allowed = self.0.iter().any(|rule| rule.is_about(identity) && rule.allows(action));
-        let none = || Decision::NoOpinion("No policy matched.".to_owned());
-        Answer::Now(if allowed { Decision::Allowed } else { none() })
+        let allowed = self.0.iter().any(|rule| rule.matches_subject(identity) && rule.allows(action));
+        let no_opinion = || Decision::NoOpinion("No policy matched.".to_owned());
+        Answer::Now(if allowed { Decision::Allowed } else { no_opinion() })
     }
 
     fn grants(&self, identity: &Identity, namespace: &str) -> Answer<Grants> {
         let mut grants = Vec::new();
-        for rule in self.0.iter().filter(|rule| rule.is_about(identity) && is(&rule.namespace, namespace)) {
+        for rule in self
+            .0
+            .iter()
+            .filter(|rule| rule.matches_subject(identity) && matches_value(&rule.namespace, namespace))
+        {
             if !rule.resource.is_empty() {
                 grants.push(Grant {
                     verbs: rule.verbs(),
@@ -159,11 +166,12 @@ mod tests {
 {"user":"old","resource":"pods"}
 "#;
 
-    fn may(user: &str, groups: &[&str], verb: &str, what: &str) -> bool {
+    /// Whether the policy allows a verb on `/path` or on `namespace resource`.
+    fn is_allowed(user: &str, groups: &[&str], verb: &str, target: &str) -> bool {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-        let who = Identity { name: user.into(), groups, ..Identity::default() };
-        let target = match what.split_once(' ') {
-            None => Target::Path(what.into()),
+        let identity = Identity { name: user.into(), groups, ..Identity::default() };
+        let target = match target.split_once(' ') {
+            None => Target::Path(target.into()),
             Some((namespace, resource)) => Target::Resource {
                 group: String::new(),
                 version: "v1".into(),
@@ -173,24 +181,27 @@ mod tests {
                 name: String::new(),
             },
         };
-        let answer = Abac::parse(FILE).unwrap().decide(&who, &Action { verb: verb.into(), target });
+        let answer = Abac::parse(FILE).unwrap().decide(&identity, &Action { verb: verb.into(), target });
         matches!(answer, Answer::Now(Decision::Allowed))
     }
 
     #[test]
-    fn rules_match_who_and_what() {
-        assert!(may("alice", &[], "delete", "m secrets") && !may("alice", &[], "get", "/x"));
-        assert!(may("bob", &["devs"], "list", "n pods"));
-        assert!(!may("bob", &["devs"], "create", "n pods") && !may("bob", &["devs"], "list", "m pods"));
-        assert!(may("bob", &["ops"], "post", "/xyz") && !may("bob", &["ops"], "get", "/y"));
-        assert!(may("old", &[], "delete", "m pods") && !may("old", &[], "get", "m secrets"));
-        assert!(!may("nobody", &[UNAUTHENTICATED], "get", "n pods"));
+    fn abac_rule_matches_subject_verb_and_target() {
+        assert!(is_allowed("alice", &[], "delete", "m secrets") && !is_allowed("alice", &[], "get", "/x"));
+        assert!(is_allowed("bob", &["devs"], "list", "n pods"));
+        assert!(
+            !is_allowed("bob", &["devs"], "create", "n pods")
+                && !is_allowed("bob", &["devs"], "list", "m pods")
+        );
+        assert!(is_allowed("bob", &["ops"], "post", "/xyz") && !is_allowed("bob", &["ops"], "get", "/y"));
+        assert!(is_allowed("old", &[], "delete", "m pods") && !is_allowed("old", &[], "get", "m secrets"));
+        assert!(!is_allowed("nobody", &[UNAUTHENTICATED], "get", "n pods"));
     }
 
     #[test]
-    fn a_broken_line_is_named() {
+    fn abac_parse_error_names_the_line() {
         assert!(Abac::parse("\n{").err().unwrap().starts_with("line 2: "));
-        let odd = r#"{"apiVersion":"x/v1","kind":"Policy"}"#;
-        assert_eq!(Abac::parse(odd).err().unwrap(), "line 1: Policy of x/v1 is no Policy");
+        let unknown_version = r#"{"apiVersion":"x/v1","kind":"Policy"}"#;
+        assert_eq!(Abac::parse(unknown_version).err().unwrap(), "line 1: Policy of x/v1 is not a policy");
     }
 }

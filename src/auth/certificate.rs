@@ -17,7 +17,7 @@ use prometheus::Histogram;
 
 use super::chain_verifier::ChainVerifier;
 
-/// The subject attribute with the user's UID; the reference's.
+/// The subject attribute with the user's UID, as in kube-apiserver.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
 /// Verifies client certificates against the client CA.
@@ -26,8 +26,8 @@ pub struct CertificateVerifier {
     chains: ChainVerifier<Option<Arc<Identity>>>,
     /// Whether the UID attribute is read.
     reads_uid: bool,
-    /// A histogram of the certificates' remaining validity.
-    left: Histogram,
+    /// Observes the seconds until a certificate expires.
+    remaining_validity: Histogram,
     clock: Clock,
 }
 
@@ -36,11 +36,11 @@ impl CertificateVerifier {
     pub fn new(
         authorities_pem: &[u8],
         reads_uid: bool,
-        left: Histogram,
+        remaining_validity: Histogram,
         clock: Clock,
     ) -> Result<CertificateVerifier, ErrorStack> {
         let chains = ChainVerifier::new(authorities_pem, clock.clone())?;
-        Ok(CertificateVerifier { chains, reads_uid, left, clock })
+        Ok(CertificateVerifier { chains, reads_uid, remaining_validity, clock })
     }
 
     /// Replaces the trusted CAs. Existing connections are verified again.
@@ -54,12 +54,13 @@ fn text(entry: &X509NameEntryRef) -> Option<String> {
     entry.data().to_string().ok()
 }
 
-/// The common name; the last one if there are several, as in the reference.
+/// The common name; the last one if there are several, as in kube-apiserver.
 pub fn common_name(certificate: &X509) -> String {
     let last = certificate.subject_name().entries_by_nid(Nid::COMMONNAME).last();
     last.and_then(text).unwrap_or_default()
 }
 
+/// The identity in the subject of a certificate; `None` without a common name.
 fn subject(certificate: &X509, reads_uid: bool) -> Result<Option<Identity>, String> {
     let name = common_name(certificate);
     if name.is_empty() {
@@ -82,13 +83,13 @@ fn subject(certificate: &X509, reads_uid: bool) -> Result<Option<Identity>, Stri
 
 /// The UID of a subject; empty if there is none.
 fn uid(certificate: &X509) -> Result<String, String> {
-    let of_uid = |entry: &&X509NameEntryRef| entry.object().to_string() == UID;
-    let mut found = certificate.subject_name().entries().filter(of_uid);
-    let Some(first) = found.next() else { return Ok(String::new()) };
-    if found.next().is_some() {
+    let is_uid = |entry: &&X509NameEntryRef| entry.object().to_string() == UID;
+    let mut uids = certificate.subject_name().entries().filter(is_uid);
+    let Some(first) = uids.next() else { return Ok(String::new()) };
+    if uids.next().is_some() {
         return Err("the client certificate has more than one UID".to_owned());
     }
-    let uid = text(first).ok_or("the UID of the client certificate is no text")?;
+    let uid = text(first).ok_or("the UID of the client certificate is not text")?;
     if uid.is_empty() { Err("the UID of the client certificate is empty".to_owned()) } else { Ok(uid) }
 }
 
@@ -100,11 +101,11 @@ impl Verifier for CertificateVerifier {
         let read = |certificate: &X509| Ok(subject(certificate, self.reads_uid)?.map(Arc::new));
         Answer::Now(match self.chains.check(chain, read) {
             Ok((Some(identity), until)) => {
-                self.left.observe(until.since(self.clock.now()).as_secs_f64());
+                self.remaining_validity.observe(until.since(self.clock.now()).as_secs_f64());
                 Verification::Known(identity)
             }
             Ok((None, _)) => Verification::NoOpinion,
-            Err(why) => Verification::Refused(why),
+            Err(reason) => Verification::Refused(reason),
         })
     }
 }

@@ -5,7 +5,7 @@
 //! chains, too, or else anybody without a trusted certificate could make every request of theirs that expensive.
 //!
 //! Each CA that may have issued a certificate is tried by itself. A renewed CA has the name of its predecessor, and both are
-//! trusted for a while; OpenSSL would take one of them by its name, and refuse what only the other one proves.
+//! trusted for a while; OpenSSL would pick one of them by its name, and refuse certificates of the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,41 +29,46 @@ use crate::signatures;
 pub struct ChainVerifier<T> {
     authorities: ArcSwap<Vec<X509>>,
     clock: Clock,
-    remembered: Lock<Remembered<T>>,
+    cache: Lock<ResultCache<T>>,
     /// The chains that were verified, so that tests can tell a cached result from a new one.
     #[cfg(test)]
     verifications: std::sync::atomic::AtomicUsize,
 }
 
-/// The digest of a chain. A chain of a stranger may be long, and what it is remembered by may not.
+/// The digest of a chain: clients may send long chains, and cache keys have to stay short.
 type ChainDigest = [u8; 32];
 
-/// The cached results. Refused chains have a table of their own: whoever shows many of them drives out no valid one.
-struct Remembered<T> {
-    valid: HashMap<ChainDigest, Known<T>>,
-    refused: HashMap<ChainDigest, Known<String>>,
+/// Verification results. Refused chains have a table of their own, so that a flood of them evicts no valid one.
+struct ResultCache<T> {
+    valid: HashMap<ChainDigest, CachedResult<T>>,
+    refused: HashMap<ChainDigest, CachedResult<String>>,
 }
 
-/// A result, and the period for which it is known. Before that the clock was set back, and certificates that had expired may be
-/// valid again.
-struct Known<T> {
+/// A result and the period for which it holds. It does not hold before `since` either: if the clock is set back, certificates
+/// that had expired may be valid again.
+struct CachedResult<T> {
     result: T,
     since: Timestamp,
     until: Timestamp,
 }
 
-impl<T: Clone> Known<T> {
-    fn at(&self, now: Timestamp) -> Option<(T, Timestamp)> {
+impl<T: Clone> CachedResult<T> {
+    /// The result and its expiry, if it holds at this time.
+    fn holding_at(&self, now: Timestamp) -> Option<(T, Timestamp)> {
         (self.since <= now && now < self.until).then(|| (self.result.clone(), self.until))
     }
 }
 
 /// Adds a result. A full table is cleared: chains in use are verified again.
-fn put<T>(table: &mut HashMap<ChainDigest, Known<T>>, chain: ChainDigest, known: Known<T>) {
+fn insert_result<T>(
+    table: &mut HashMap<ChainDigest, CachedResult<T>>,
+    chain: ChainDigest,
+    cached: CachedResult<T>,
+) {
     if table.len() >= CERTIFICATES_REMEMBERED {
         table.clear();
     }
-    table.insert(chain, known);
+    table.insert(chain, cached);
 }
 
 fn digest(chain: &[Vec<u8>]) -> ChainDigest {
@@ -80,11 +85,11 @@ impl<T: Clone> ChainVerifier<T> {
     /// Trusts these CAs (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<ChainVerifier<T>, ErrorStack> {
         let authorities = ArcSwap::from_pointee(X509::stack_from_pem(authorities_pem)?);
-        let remembered = Lock::new(Remembered { valid: HashMap::new(), refused: HashMap::new() });
+        let cache = Lock::new(ResultCache { valid: HashMap::new(), refused: HashMap::new() });
         Ok(ChainVerifier {
             authorities,
             clock,
-            remembered,
+            cache,
             #[cfg(test)]
             verifications: std::sync::atomic::AtomicUsize::default(),
         })
@@ -93,13 +98,13 @@ impl<T: Clone> ChainVerifier<T> {
     /// Replaces the trusted CAs. Existing connections are verified again.
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.authorities.store(Arc::new(X509::stack_from_pem(authorities_pem)?));
-        let mut remembered = self.remembered.lock();
-        remembered.valid.clear();
-        remembered.refused.clear();
+        let mut cache = self.cache.lock();
+        cache.valid.clear();
+        cache.refused.clear();
         Ok(())
     }
 
-    /// Verifies a chain. Answers the result of `read` on its first certificate and until when it is valid, or the error.
+    /// Verifies a chain. Returns the result of `read` on its first certificate and until when it is valid, or the error.
     pub fn check(
         &self,
         chain: &[Vec<u8>],
@@ -109,8 +114,8 @@ impl<T: Clone> ChainVerifier<T> {
             return Err("there is no certificate".to_owned());
         };
         let (now, chain) = (self.clock.now(), digest(chain));
-        if let Some(known) = self.known(&chain, now) {
-            return known;
+        if let Some(cached) = self.cached(&chain, now) {
+            return cached;
         }
         #[cfg(test)]
         self.verifications.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -123,41 +128,47 @@ impl<T: Clone> ChainVerifier<T> {
             Ok((_, until)) => *until,
             Err(_) => refused_until(leaf, rest, &authorities, now),
         };
-        self.remember(chain, &result, (now, until), &authorities);
+        self.cache_result(chain, &result, (now, until), &authorities);
         result
     }
 
     /// The cached result.
-    fn known(&self, chain: &ChainDigest, now: Timestamp) -> Option<Result<(T, Timestamp), String>> {
-        let remembered = self.remembered.lock();
-        if let Some(valid) = remembered.valid.get(chain).and_then(|known| known.at(now)) {
+    fn cached(&self, chain: &ChainDigest, now: Timestamp) -> Option<Result<(T, Timestamp), String>> {
+        let cache = self.cache.lock();
+        if let Some(valid) = cache.valid.get(chain).and_then(|cached| cached.holding_at(now)) {
             return Some(Ok(valid));
         }
-        remembered.refused.get(chain)?.at(now).map(|(why, _)| Err(why))
+        cache.refused.get(chain)?.holding_at(now).map(|(reason, _)| Err(reason))
     }
 
-    fn remember(
+    fn cache_result(
         &self,
         chain: ChainDigest,
         result: &Result<(T, Timestamp), String>,
         (since, until): (Timestamp, Timestamp),
-        by: &Arc<Vec<X509>>,
+        verified_with: &Arc<Vec<X509>>,
     ) {
-        let mut remembered = self.remembered.lock();
+        let mut cache = self.cache.lock();
         // A result under replaced CAs must not enter the cache after that was cleared.
-        if !Arc::ptr_eq(&self.authorities.load(), by) {
+        if !Arc::ptr_eq(&self.authorities.load(), verified_with) {
             return;
         }
         match result {
-            Ok((read, _)) => put(&mut remembered.valid, chain, Known { result: read.clone(), since, until }),
-            Err(why) => put(&mut remembered.refused, chain, Known { result: why.clone(), since, until }),
+            Ok((read, _)) => {
+                insert_result(&mut cache.valid, chain, CachedResult { result: read.clone(), since, until });
+            }
+            Err(reason) => insert_result(
+                &mut cache.refused,
+                chain,
+                CachedResult { result: reason.clone(), since, until },
+            ),
         }
     }
 
     /// How many refused chains are cached.
     #[cfg(test)]
     pub(super) fn refused(&self) -> usize {
-        self.remembered.lock().refused.len()
+        self.cache.lock().refused.len()
     }
 
     /// How many chains were verified so far.
@@ -169,20 +180,21 @@ impl<T: Clone> ChainVerifier<T> {
 
 /// Until when a refused chain stays refused by these CAs: at most until the next of all certificates involved becomes valid.
 fn refused_until(leaf: &[u8], rest: &[Vec<u8>], authorities: &[X509], now: Timestamp) -> Timestamp {
-    let shown = std::iter::once(leaf).chain(rest.iter().map(Vec::as_slice));
-    let shown: Vec<X509> = shown.filter_map(|der| X509::from_der(der).ok()).collect();
-    let starts = shown.iter().chain(authorities).filter_map(|certificate| seconds_to_start(certificate, now));
+    let chain = std::iter::once(leaf).chain(rest.iter().map(Vec::as_slice));
+    let certificates: Vec<X509> = chain.filter_map(|der| X509::from_der(der).ok()).collect();
+    let starts =
+        certificates.iter().chain(authorities).filter_map(|certificate| seconds_to_start(certificate, now));
     let first = starts.min().map(|seconds| seconds_later(now, seconds));
     let last = now.plus(REFUSED_CERTIFICATE_REMEMBERED);
     first.map_or(last, |first| first.min(last))
 }
 
-/// Some seconds after the second of this time: certificates know no parts of seconds.
+/// The time `seconds` later, in whole seconds: validity periods of certificates have no fractions.
 fn seconds_later(now: Timestamp, seconds: u64) -> Timestamp {
     Timestamp::default().plus(Duration::from_secs(now.seconds().saturating_add(seconds)))
 }
 
-/// For how many seconds a certificate is not valid yet; `None` if its time has begun.
+/// The seconds until a certificate becomes valid; `None` if its validity has begun.
 fn seconds_to_start(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
     let now = Asn1Time::from_unix(now.unix_seconds()).ok()?;
     seconds_between(&now, certificate.not_before()).filter(|seconds| *seconds > 0)
@@ -206,35 +218,36 @@ fn verify(
     for der in rest {
         intermediates.push(X509::from_der(der)?)?;
     }
-    let mut refused = None;
+    let mut first_refusal = None;
     for authority in authorities {
-        if !may_prove(authority, &certificate, &intermediates)? {
+        if !may_have_issued(authority, &certificate, &intermediates)? {
             continue;
         }
-        match verify_by(Some(authority), &certificate, &intermediates, now)? {
+        match verify_against(Some(authority), &certificate, &intermediates, now)? {
             Ok(seconds) => return Ok(Ok((certificate, seconds))),
-            Err(why) => refused = refused.or(Some(why)),
+            Err(reason) => first_refusal = first_refusal.or(Some(reason)),
         }
     }
-    let refused = match refused {
-        Some(why) => Err(why),
-        None => verify_by(None, &certificate, &intermediates, now)?,
+    let result = match first_refusal {
+        Some(reason) => Err(reason),
+        None => verify_against(None, &certificate, &intermediates, now)?,
     };
-    Ok(refused.map(|seconds| (certificate, seconds)))
+    Ok(result.map(|seconds| (certificate, seconds)))
 }
 
 /// Whether this CA may have issued the certificate or one of the intermediates, by its name, or is the certificate itself.
-fn may_prove(authority: &X509, certificate: &X509, intermediates: &Stack<X509>) -> Result<bool, ErrorStack> {
-    for shown in std::iter::once(&**certificate).chain(intermediates) {
-        if authority.subject_name().try_cmp(shown.issuer_name())?.is_eq() {
+fn may_have_issued(authority: &X509, leaf: &X509, intermediates: &Stack<X509>) -> Result<bool, ErrorStack> {
+    for certificate in std::iter::once(&**leaf).chain(intermediates) {
+        if authority.subject_name().try_cmp(certificate.issuer_name())?.is_eq() {
             return Ok(true);
         }
     }
-    Ok(authority == certificate)
+    Ok(authority == leaf)
 }
 
-/// For how many seconds this CA proves a certificate with its intermediates, or why it does not. Nothing is proved without a CA.
-fn verify_by(
+/// Verifies a certificate with its intermediates against this CA. Returns for how many seconds it stays valid, or why it is not.
+/// Without a CA the verification fails.
+fn verify_against(
     authority: Option<&X509>,
     certificate: &X509,
     intermediates: &Stack<X509>,
@@ -244,9 +257,9 @@ fn verify_by(
     let store = store(authority, now)?;
     let mut context = X509StoreContext::new()?;
     context.init(&store, certificate, intermediates, |context| {
-        if !signatures::chain_holds(context)? {
+        if !signatures::is_chain_valid(context)? {
             let error = context.error();
-            return Ok(Err(if is_about_time(error) {
+            return Ok(Err(if is_validity_error(error) {
                 EXPIRED.to_owned()
             } else {
                 format!("the client certificate is not valid: {error}")
@@ -254,26 +267,26 @@ fn verify_by(
         }
         // All certificates of the chain up to the CA are valid now; the first to expire limits the result.
         let chain = context.chain().into_iter().flatten();
-        let left = chain.map(|link| seconds_left(link, now)).min().flatten();
-        Ok(left.ok_or_else(|| EXPIRED.to_owned()))
+        let remaining = chain.map(|link| seconds_left(link, now)).min().flatten();
+        Ok(remaining.ok_or_else(|| EXPIRED.to_owned()))
     })
 }
 
 /// Certificate not yet valid, certificate has expired.
-fn is_about_time(error: X509VerifyResult) -> bool {
+fn is_validity_error(error: X509VerifyResult) -> bool {
     matches!(error.as_raw(), 9 | 10)
 }
 
-/// What a chain is verified against.
+/// The trust store and parameters that a chain is verified with.
 fn store(authority: Option<&X509>, now: Timestamp) -> Result<X509Store, ErrorStack> {
     let mut store = X509StoreBuilder::new()?;
     store.set_purpose(X509PurposeId::SSL_CLIENT)?;
-    let mut demands = X509VerifyParam::new()?;
+    let mut parameters = X509VerifyParam::new()?;
     // Reject weak signatures: SHA-1, MD5, short keys.
-    demands.set_auth_level(1);
+    parameters.set_auth_level(1);
     // Or else OpenSSL would read the system's clock.
-    demands.set_time(now.unix_seconds());
-    store.set_param(&demands)?;
+    parameters.set_time(now.unix_seconds());
+    store.set_param(&parameters)?;
     // A trusted certificate need not be a root.
     store.set_flags(X509VerifyFlags::PARTIAL_CHAIN)?;
     if let Some(authority) = authority {
@@ -293,19 +306,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_counts_neither_after_its_time_nor_before_it() {
-        let known = Known { result: (), since: Timestamp(10), until: Timestamp(20) };
-        let counts = |now| known.at(Timestamp(now)).is_some();
-        assert!(counts(10) && counts(19) && !counts(20) && !counts(9), "the clock may be set back");
+    fn cached_chain_result_holds_only_within_its_period() {
+        let cached = CachedResult { result: (), since: Timestamp(10), until: Timestamp(20) };
+        let holds = |now| cached.holding_at(Timestamp(now)).is_some();
+        assert!(holds(10) && holds(19) && !holds(20) && !holds(9), "the clock may be set back");
     }
 
     #[test]
-    fn chains_are_told_apart_by_every_certificate() {
+    fn chain_digest_depends_on_every_certificate_and_its_bounds() {
         let chains: [&[Vec<u8>]; 5] =
             [&[], &[vec![]], &[vec![1, 2]], &[vec![1], vec![2]], &[vec![1, 2], vec![]]];
-        for (at, one) in chains.iter().enumerate() {
-            for (other_at, other) in chains.iter().enumerate() {
-                assert_eq!(digest(one) == digest(other), at == other_at);
+        for (index, chain) in chains.iter().enumerate() {
+            for (other_index, other) in chains.iter().enumerate() {
+                assert_eq!(digest(chain) == digest(other), index == other_index);
             }
         }
     }

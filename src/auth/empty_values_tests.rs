@@ -1,5 +1,5 @@
-//! What empty, absent and wildcard values mean in identities and permissions, one table for each source. Whatever is left out
-//! must mean nobody or nothing, except where the reference says otherwise.
+//! The meaning of empty, absent and wildcard values in identities and permissions, one table for each source. An absent value
+//! must match nobody and nothing, except where kube-apiserver differs.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::identity::{Credentials, Identity};
 
 use super::abac::Abac;
-use super::certificate::tests::{NOW, Says, party, root};
+use super::certificate::tests::{CertificateSpec, NOW, issue, root};
 use super::front_proxy::{FrontProxy, Headers};
 use super::impersonation::ImpersonatedUser;
 use super::node::node_of;
 use super::service_account::claims;
 use super::token_file::TokenFile;
 
-fn who(name: &str, groups: &[&str]) -> Identity {
+fn identity(name: &str, groups: &[&str]) -> Identity {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
     Identity { name: name.into(), groups, ..Identity::default() }
 }
 
-fn now<T>(answer: Answer<T>) -> T {
+fn resolve_now<T>(answer: Answer<T>) -> T {
     match answer {
-        Answer::Now(known) => known,
-        Answer::Later(_) => panic!("at once"),
+        Answer::Now(value) => value,
+        Answer::Later(_) => panic!("the answer is not immediate"),
     }
 }
 
@@ -39,34 +39,34 @@ fn path(verb: &str, path: &str) -> Action {
 }
 
 #[test]
-fn subjects_of_bindings() {
+fn binding_subject_without_name_or_kind_matches_nobody() {
     let account = r#"{"kind":"ServiceAccount","name":"s"}"#;
-    let of_account = |user: &'static str| who(user, &[]);
-    for (namespace, subjects, user, is_meant) in [
-        ("", String::new(), who("", &[""]), false),
-        ("", r#"{"kind":"User","name":"ann"}"#.into(), who("ann", &[]), true),
-        // Writing an empty name is refused. A stored one means who has that name, and not everybody.
-        ("", r#"{"kind":"User","name":""}"#.into(), who("ann", &[]), false),
-        ("", r#"{"kind":"User"}"#.into(), who("ann", &[]), false),
-        ("", r#"{"kind":"User","name":"*"}"#.into(), who("ann", &[]), false),
-        ("", r#"{"kind":"User","name":"ann","namespace":"m"}"#.into(), who("ann", &[]), true),
-        ("", r#"{"kind":"Group","name":""}"#.into(), who("ann", &[]), false),
-        ("", r#"{"kind":"Group","name":"*"}"#.into(), who("ann", &["devs"]), false),
-        ("", r#"{"kind":"Group","name":"ann"}"#.into(), who("ann", &[]), false),
-        ("", r#"{"kind":"User","name":"devs"}"#.into(), who("ann", &["devs"]), false),
-        ("", r#"{"name":"ann"}"#.into(), who("ann", &[]), false),
-        ("", r#"{"kind":"user","name":"ann"}"#.into(), who("ann", &[]), false),
-        // An account without a namespace is one of the binding's namespace, and nobody if that has none.
-        ("", account.into(), of_account("system:serviceaccount::s"), false),
-        ("", account.into(), of_account("system:serviceaccount:n:s"), false),
-        ("n", account.into(), of_account("system:serviceaccount:n:s"), true),
-        ("n", account.into(), of_account("system:serviceaccount:m:s"), false),
-        ("n", account.into(), of_account("s"), false),
-        ("n", r#"{"kind":"ServiceAccount"}"#.into(), of_account("system:serviceaccount:n:s"), false),
+    let account_identity = |user: &'static str| identity(user, &[]);
+    for (namespace, subjects, user, is_subject) in [
+        ("", String::new(), identity("", &[""]), false),
+        ("", r#"{"kind":"User","name":"ann"}"#.into(), identity("ann", &[]), true),
+        // An empty name cannot be written. A stored one matches only the empty user name, not everybody.
+        ("", r#"{"kind":"User","name":""}"#.into(), identity("ann", &[]), false),
+        ("", r#"{"kind":"User"}"#.into(), identity("ann", &[]), false),
+        ("", r#"{"kind":"User","name":"*"}"#.into(), identity("ann", &[]), false),
+        ("", r#"{"kind":"User","name":"ann","namespace":"m"}"#.into(), identity("ann", &[]), true),
+        ("", r#"{"kind":"Group","name":""}"#.into(), identity("ann", &[]), false),
+        ("", r#"{"kind":"Group","name":"*"}"#.into(), identity("ann", &["devs"]), false),
+        ("", r#"{"kind":"Group","name":"ann"}"#.into(), identity("ann", &[]), false),
+        ("", r#"{"kind":"User","name":"devs"}"#.into(), identity("ann", &["devs"]), false),
+        ("", r#"{"name":"ann"}"#.into(), identity("ann", &[]), false),
+        ("", r#"{"kind":"user","name":"ann"}"#.into(), identity("ann", &[]), false),
+        // A service account without a namespace is in the binding's namespace; in a ClusterRoleBinding it matches nobody.
+        ("", account.into(), account_identity("system:serviceaccount::s"), false),
+        ("", account.into(), account_identity("system:serviceaccount:n:s"), false),
+        ("n", account.into(), account_identity("system:serviceaccount:n:s"), true),
+        ("n", account.into(), account_identity("system:serviceaccount:m:s"), false),
+        ("n", account.into(), account_identity("s"), false),
+        ("n", r#"{"kind":"ServiceAccount"}"#.into(), account_identity("system:serviceaccount:n:s"), false),
         (
             "n",
             r#"{"kind":"ServiceAccount","name":"*"}"#.into(),
-            of_account("system:serviceaccount:n:s"),
+            account_identity("system:serviceaccount:n:s"),
             false,
         ),
     ] {
@@ -74,15 +74,16 @@ fn subjects_of_bindings() {
         index.put_role("", "r", Role::new(vec![rule("get", "core", "pods", "")]));
         let text = format!(r#"{{"roleRef":{{"kind":"ClusterRole","name":"r"}},"subjects":[{subjects}]}}"#);
         index.put_binding(read_binding(namespace, "b", text.as_bytes()).unwrap());
-        let found = index.decide(&user, &action("get", "", "pods", "n", "a"));
-        assert_eq!(matches!(found, RuleLookup::Allowed(_)), is_meant, "{namespace:?} {subjects} {user:?}");
+        let lookup = index.decide(&user, &action("get", "", "pods", "n", "a"));
+        assert_eq!(matches!(lookup, RuleLookup::Allowed(_)), is_subject, "{namespace:?} {subjects} {user:?}");
     }
-    let odd = br#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":null}]}"#;
-    assert!(read_binding("", "b", odd).is_none(), "what cannot be read binds nobody");
+    let malformed =
+        br#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":null}]}"#;
+    assert!(read_binding("", "b", malformed).is_none(), "an unreadable binding binds nobody");
 }
 
 #[test]
-fn rules_of_roles() {
+fn role_rule_with_empty_field_matches_nothing() {
     let (pods, nameless) = (action("get", "", "pods", "n", "a"), action("get", "", "pods", "n", ""));
     for (rules, action, is_allowed) in [
         ("", pods.clone(), false),
@@ -96,9 +97,9 @@ fn rules_of_roles() {
         (r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods/"]}"#, pods.clone(), false),
         (r#"{"verbs":["get"],"apiGroups":[""],"resources":["*/"]}"#, pods.clone(), false),
         (r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}"#, pods.clone(), true),
-        // The empty group is the core group, and no others.
+        // The empty group is only the core group.
         (r#"{"verbs":["*"],"apiGroups":[""],"resources":["*"]}"#, action("get", "apps", "x", "", ""), false),
-        // No names are all names; the empty name is that of requests without one.
+        // No resourceNames allow all names; the empty name is that of requests without one.
         (r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"resourceNames":[]}"#, pods.clone(), true),
         (r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"resourceNames":null}"#, pods.clone(), true),
         (r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"resourceNames":[""]}"#, pods.clone(), false),
@@ -119,13 +120,13 @@ fn rules_of_roles() {
         let binding =
             br#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"}]}"#;
         index.put_binding(read_binding("", "b", binding).unwrap());
-        let found = index.decide(&who("u", &[]), &action);
-        assert_eq!(matches!(found, RuleLookup::Allowed(_)), is_allowed, "{rules} {action:?}");
+        let lookup = index.decide(&identity("u", &[]), &action);
+        assert_eq!(matches!(lookup, RuleLookup::Allowed(_)), is_allowed, "{rules} {action:?}");
     }
 }
 
 #[test]
-fn names_of_nodes_and_accounts() {
+fn node_and_service_account_names_with_empty_parts_are_not_parsed() {
     for (name, groups, node) in [
         ("system:node:a", &[NODES][..], Some("a")),
         ("system:node:a", &[], None),
@@ -135,7 +136,7 @@ fn names_of_nodes_and_accounts() {
         ("system:node", &[NODES], None),
         ("", &[NODES], None),
     ] {
-        assert_eq!(node_of(&who(name, groups)), node, "{name} {groups:?}");
+        assert_eq!(node_of(&identity(name, groups)), node, "{name} {groups:?}");
     }
     for (user, account) in [
         ("system:serviceaccount:n:s", Some(("n", "s"))),
@@ -147,32 +148,32 @@ fn names_of_nodes_and_accounts() {
         ("system:serviceaccount:*:*", None),
         ("", None),
     ] {
-        assert_eq!(claims::split(user), account, "{user}");
+        assert_eq!(claims::parse_user(user), account, "{user}");
     }
 }
 
 #[test]
-fn lines_of_token_files() {
+fn token_file_ignores_empty_tokens_and_groups() {
     let file =
         TokenFile::parse(",root,0,system:masters\n\"\",root,0\nt,,\nu,ann,1,\nv,bob,2,\",,devs,\"").unwrap();
-    let found = |token: &str| {
+    let lookup = |token: &str| {
         let credentials = Credentials { bearer: Some(token.to_owned()), ..Credentials::default() };
-        match now(file.verify(&credentials)) {
+        match resolve_now(file.verify(&credentials)) {
             Verification::Known(identity) => Some((identity.name.clone(), identity.groups.clone())),
             _ => None,
         }
     };
-    assert_eq!(found(""), None, "an empty token is nobody's");
-    assert_eq!(found("t"), Some((String::new(), vec![])), "a user without a name, whom no binding can name");
-    assert_eq!(found("u"), Some(("ann".into(), vec![])));
-    assert_eq!(found("v"), Some(("bob".into(), vec!["devs".into()])));
+    assert_eq!(lookup(""), None, "an empty token is nobody's");
+    assert_eq!(lookup("t"), Some((String::new(), vec![])), "a user without a name, whom no binding can name");
+    assert_eq!(lookup("u"), Some(("ann".into(), vec![])));
+    assert_eq!(lookup("v"), Some(("bob".into(), vec!["devs".into()])));
 }
 
 #[test]
-fn headers_of_front_proxies() {
-    let claimed = |sent: &[(&str, &str)]| {
-        let sent = sent.iter().map(|(name, value)| (*name, value.as_bytes()));
-        Headers::usual().claimed(sent).map(|identity| (identity.name, identity.groups))
+fn front_proxy_headers_without_user_name_claim_nobody() {
+    let claimed = |headers: &[(&str, &str)]| {
+        let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        Headers::standard().claimed(headers).map(|identity| (identity.name, identity.groups))
     };
     let (user, group) = ("x-remote-user", "x-remote-group");
     for nobody in [&[][..], &[(user, "")], &[(group, "system:masters")], &[(user, ""), (group, "g")]] {
@@ -184,17 +185,20 @@ fn headers_of_front_proxies() {
 }
 
 #[test]
-fn certificates_of_front_proxies() {
+fn front_proxy_certificate_needs_trusted_ca_and_allowed_name() {
     let (authority, stranger) = (root("proxies"), root("others"));
-    let claimed = Arc::new(who("ann", &[]));
+    let claimed = Arc::new(identity("ann", &[]));
     let verdict = |allowed: &[&str], subject: &[(&str, &str)], issuer, claimed: Option<&Arc<Identity>>| {
         let clock = Clock::manual(Timestamp(NOW * 1_000_000));
         let allowed = allowed.iter().map(|name| (*name).to_owned()).collect();
         let proxy = FrontProxy::new(&authority.certificate.to_pem().unwrap(), allowed, clock).unwrap();
-        let shown = party(&Says { subject, ..Says::default() }, Some(issuer)).certificate.to_der().unwrap();
-        let certificates: Arc<[Vec<u8>]> = [shown].into();
+        let certificate = issue(&CertificateSpec { subject, ..CertificateSpec::default() }, Some(issuer))
+            .certificate
+            .to_der()
+            .unwrap();
+        let certificates: Arc<[Vec<u8>]> = [certificate].into();
         let claimed = claimed.cloned();
-        now(proxy.verify(&Credentials {
+        resolve_now(proxy.verify(&Credentials {
             certificates: Some(certificates),
             claimed,
             ..Credentials::default()
@@ -202,75 +206,79 @@ fn certificates_of_front_proxies() {
     };
     let proxy: &[(&str, &str)] = &[("CN", "proxy")];
     let nameless: &[(&str, &str)] = &[("O", "proxy")];
-    assert_eq!(verdict(&["proxy"], proxy, &authority, None), Verification::NoOpinion, "it claims nothing");
-    for (allowed, subject, issuer, speaks) in [
+    assert_eq!(verdict(&["proxy"], proxy, &authority, None), Verification::NoOpinion, "no identity headers");
+    for (allowed, subject, issuer, is_accepted) in [
         (&["proxy"][..], proxy, &authority, true),
         (&["proxy"], proxy, &stranger, false),
         (&["other"], proxy, &authority, false),
         (&["*"], proxy, &authority, false),
         (&["proxy"], nameless, &authority, false),
-        // An empty list allows all names, and also none; an empty flag is an empty list.
+        // An empty list allows all names, and certificates without one; an empty flag is an empty list.
         (&[], proxy, &authority, true),
         (&[], nameless, &authority, true),
         (&[], proxy, &stranger, false),
     ] {
-        let found = verdict(allowed, subject, issuer, Some(&claimed));
-        assert_eq!(matches!(found, Verification::Known(_)), speaks, "{allowed:?} {subject:?}: {found:?}");
+        let verification = verdict(allowed, subject, issuer, Some(&claimed));
+        assert_eq!(
+            matches!(verification, Verification::Known(_)),
+            is_accepted,
+            "{allowed:?} {subject:?}: {verification:?}"
+        );
     }
 }
 
 #[test]
-fn headers_of_impersonation() {
-    let found = |headers: &[(&str, &str)]| ImpersonatedUser::of(headers.iter().copied());
+fn impersonation_headers_without_user_are_refused() {
+    let parse = |headers: &[(&str, &str)]| ImpersonatedUser::from_headers(headers.iter().copied());
     for nobody in [&[][..], &[("user", "")], &[("user", ""), ("uid", "")], &[("other", "x")]] {
-        assert_eq!(found(nobody).unwrap(), None, "{nobody:?}: the request is the caller's own");
+        assert_eq!(parse(nobody).unwrap(), None, "{nobody:?}: the request is the caller's own");
     }
     for refused in
         [&[("group", "")][..], &[("user", ""), ("group", "g")], &[("extra-a", "")], &[("uid", "u")]]
     {
-        assert!(found(refused).is_err(), "{refused:?}: something is asked for, and nobody named");
+        assert!(parse(refused).is_err(), "{refused:?}: a part is requested without a user");
     }
-    // Stricter than the reference, which acts as the caller if the first of several users is empty.
-    assert!(found(&[("user", ""), ("user", "ann")]).unwrap().is_some());
-    let group = found(&[("user", "ann"), ("group", "")]).unwrap().unwrap();
-    let is_of_group = |action: &Action| matches!(&action.target, Target::Resource { resource, name, .. } if resource == "groups" && name.is_empty());
-    assert!(group.actions().iter().any(is_of_group), "the group without a name needs a right, too");
+    // Stricter than kube-apiserver, which acts as the caller if the first of several users is empty.
+    assert!(parse(&[("user", ""), ("user", "ann")]).unwrap().is_some());
+    let group = parse(&[("user", "ann"), ("group", "")]).unwrap().unwrap();
+    let requires_group = |action: &Action| matches!(&action.target, Target::Resource { resource, name, .. } if resource == "groups" && name.is_empty());
+    assert!(group.actions().iter().any(requires_group), "the group without a name needs a right, too");
     assert_eq!(group.into_identity().groups, ["", AUTHENTICATED]);
-    let account = found(&[("user", "system:serviceaccount:n:s"), ("group", "")]).unwrap().unwrap();
+    let account = parse(&[("user", "system:serviceaccount:n:s"), ("group", "")]).unwrap().unwrap();
     assert_eq!(
         account.into_identity().groups,
         ["", AUTHENTICATED],
         "a group was named, so no others are added"
     );
-    let odd = found(&[("user", "system:serviceaccount::s")]).unwrap().unwrap();
-    let is_of_user =
+    let malformed = parse(&[("user", "system:serviceaccount::s")]).unwrap().unwrap();
+    let requires_user =
         |action: &Action| matches!(&action.target, Target::Resource { resource, .. } if resource == "users");
-    assert!(odd.actions().iter().all(is_of_user), "no account has such a name");
+    assert!(malformed.actions().iter().all(requires_user), "no account has such a name");
 }
 
 #[test]
-fn lines_of_abac_policies() {
+fn abac_policy_with_empty_fields_matches_only_empty_values() {
     let versioned = |spec: &str| {
         format!(
             r#"{{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{{{spec}}}}}"#
         )
     };
     let all = r#""namespace":"*","resource":"*","apiGroup":"*","nonResourcePath":"*""#;
-    let ann = || who("ann", &["devs", AUTHENTICATED]);
-    let anonymous = || who(ANONYMOUS, &[UNAUTHENTICATED]);
+    let ann = || identity("ann", &["devs", AUTHENTICATED]);
+    let anonymous = || identity(ANONYMOUS, &[UNAUTHENTICATED]);
     let pods = || action("get", "", "pods", "n", "a");
     for (line, user, action, is_allowed) in [
         (String::new(), ann(), pods(), false),
-        // A line that names nobody means nobody.
+        // A line without user and group matches nobody.
         (versioned(all), ann(), pods(), false),
-        (versioned(all), who("", &[""]), pods(), false),
-        (versioned(&format!(r#"{all},"user":"","group":"""#)), who("", &[""]), pods(), false),
+        (versioned(all), identity("", &[""]), pods(), false),
+        (versioned(&format!(r#"{all},"user":"","group":"""#)), identity("", &[""]), pods(), false),
         (versioned(&format!(r#"{all},"user":"ann","group":"ops""#)), ann(), pods(), false),
         (versioned(&format!(r#"{all},"user":"ann","group":"""#)), ann(), pods(), true),
-        // A wildcard means everybody, also those who are not authenticated.
+        // A wildcard matches everybody, including unauthenticated users.
         (versioned(&format!(r#"{all},"user":"*""#)), anonymous(), pods(), true),
         (versioned(&format!(r#"{all},"group":"*""#)), anonymous(), pods(), true),
-        // What is left out matches only what has none.
+        // An absent field matches only requests without that value.
         (versioned(r#""user":"ann""#), ann(), pods(), false),
         (versioned(r#""user":"ann""#), ann(), path("get", "/x"), false),
         (versioned(r#""user":"ann","namespace":"*","apiGroup":"*""#), ann(), pods(), false),
@@ -289,7 +297,7 @@ fn lines_of_abac_policies() {
             false,
         ),
         (versioned(r#""user":"ann","resource":"*","namespace":"*""#), ann(), path("get", "/x"), false),
-        // In lines without a version what is left out matches everything, as in the reference: all authenticated users.
+        // In unversioned lines an absent field matches everything, as in kube-apiserver: all authenticated users.
         ("{}".into(), ann(), pods(), true),
         ("{}".into(), ann(), path("get", "/x"), true),
         ("{}".into(), anonymous(), pods(), false),
@@ -299,7 +307,7 @@ fn lines_of_abac_policies() {
         (r#"{"user":"ann","resource":"pods"}"#.into(), ann(), path("get", "/x"), false),
         (r#"{"user":"ann","namespace":"n"}"#.into(), ann(), path("get", "/x"), false),
     ] {
-        let decision = now(Abac::parse(&line).unwrap().decide(&user, &action));
+        let decision = resolve_now(Abac::parse(&line).unwrap().decide(&user, &action));
         assert_eq!(decision == Decision::Allowed, is_allowed, "{line} {user:?} {action:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A bounded cache of remote answers with expiry.
+//! A bounded cache of remote responses with expiry.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,9 +6,9 @@ use std::hash::Hash;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::lock::Lock;
 
-use crate::limits::WEBHOOK_ANSWERS_KEPT;
+use crate::limits::WEBHOOK_CACHE_ENTRIES;
 
-/// Answers by question, with their expiry. A std mutex: held for one lookup or one change.
+/// Values by key, with their expiry. A std mutex: held for one lookup or one change.
 pub struct ExpiringCache<K, V>(Lock<HashMap<K, (Timestamp, V)>>);
 
 impl<K, V> Default for ExpiringCache<K, V> {
@@ -18,32 +18,32 @@ impl<K, V> Default for ExpiringCache<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> ExpiringCache<K, V> {
-    /// A cached answer that has not expired.
+    /// The cached value of a key, unless it has expired.
     pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q, now: Timestamp) -> Option<V>
     where
         K: std::borrow::Borrow<Q>,
     {
-        let all = self.0.lock();
-        all.get(key).filter(|(until, _)| *until > now).map(|(_, said)| said.clone())
+        let entries = self.0.lock();
+        entries.get(key).filter(|(expiry, _)| *expiry > now).map(|(_, value)| value.clone())
     }
 
-    /// Caches an answer. A full cache drops expired entries, and then the half that expires first.
-    pub fn put(&self, key: K, said: V, until: Timestamp, now: Timestamp) {
-        if until <= now {
+    /// Caches a value. A full cache drops expired entries, and then the half that expires first.
+    pub fn put(&self, key: K, value: V, expiry: Timestamp, now: Timestamp) {
+        if expiry <= now {
             return;
         }
-        let mut all = self.0.lock();
-        if all.len() >= WEBHOOK_ANSWERS_KEPT {
-            all.retain(|_, (until, _)| *until > now);
-            if all.len() >= WEBHOOK_ANSWERS_KEPT {
-                let mut ends: Vec<Timestamp> = all.values().map(|(until, _)| *until).collect();
-                let middle = ends.len() / 2;
-                let (_, half, _) = ends.select_nth_unstable(middle);
+        let mut entries = self.0.lock();
+        if entries.len() >= WEBHOOK_CACHE_ENTRIES {
+            entries.retain(|_, (expiry, _)| *expiry > now);
+            if entries.len() >= WEBHOOK_CACHE_ENTRIES {
+                let mut expiries: Vec<Timestamp> = entries.values().map(|(expiry, _)| *expiry).collect();
+                let middle = expiries.len() / 2;
+                let (_, half, _) = expiries.select_nth_unstable(middle);
                 let half = *half;
-                all.retain(|_, (until, _)| *until > half);
+                entries.retain(|_, (expiry, _)| *expiry > half);
             }
         }
-        all.insert(key, (until, said));
+        entries.insert(key, (expiry, value));
     }
 }
 
@@ -52,17 +52,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_count_for_a_while_and_never_grow_beyond_their_bound() {
-        let kept = ExpiringCache::default();
-        kept.put("a", 1, Timestamp(10), Timestamp(0));
-        kept.put("b", 1, Timestamp(5), Timestamp(5));
-        assert_eq!((kept.get("a", Timestamp(9)), kept.get("a", Timestamp(10))), (Some(1), None));
-        assert_eq!(kept.get("b", Timestamp(0)), None, "it never counted");
-        let kept = ExpiringCache::default();
-        for at in 0..WEBHOOK_ANSWERS_KEPT as u64 * 3 {
-            kept.put(at, (), Timestamp(1_000_000 + at), Timestamp(0));
-            assert!(kept.0.lock().len() <= WEBHOOK_ANSWERS_KEPT);
-            assert_eq!(kept.get(&at, Timestamp(0)), Some(()), "the newest stays");
+    fn expiring_cache_drops_expired_entries_and_stays_bounded() {
+        let cache = ExpiringCache::default();
+        cache.put("a", 1, Timestamp(10), Timestamp(0));
+        cache.put("b", 1, Timestamp(5), Timestamp(5));
+        assert_eq!((cache.get("a", Timestamp(9)), cache.get("a", Timestamp(10))), (Some(1), None));
+        assert_eq!(cache.get("b", Timestamp(0)), None, "already expired when inserted");
+        let cache = ExpiringCache::default();
+        for key in 0..WEBHOOK_CACHE_ENTRIES as u64 * 3 {
+            cache.put(key, (), Timestamp(1_000_000 + key), Timestamp(0));
+            assert!(cache.0.lock().len() <= WEBHOOK_CACHE_ENTRIES);
+            assert_eq!(cache.get(&key, Timestamp(0)), Some(()), "the newest stays");
         }
     }
 }

@@ -29,8 +29,13 @@ pub struct Headers {
 impl Headers {
     /// Headers of these names, in any case.
     pub fn new(names: &[String], uids: &[String], groups: &[String], prefixes: &[String]) -> Headers {
-        let small = |all: &[String]| all.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
-        Headers { names: small(names), uids: small(uids), groups: small(groups), prefixes: small(prefixes) }
+        let normalized = |all: &[String]| all.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
+        Headers {
+            names: normalized(names),
+            uids: normalized(uids),
+            groups: normalized(groups),
+            prefixes: normalized(prefixes),
+        }
     }
 
     /// The configured headers; `None` without a CA.
@@ -45,20 +50,20 @@ impl Headers {
     }
 
     /// The default headers. They are never passed on to backends, whatever is configured.
-    pub fn usual() -> Headers {
-        let one = |name: &str| vec![name.to_owned()];
+    pub fn standard() -> Headers {
+        let only = |name: &str| vec![name.to_owned()];
         Headers {
-            names: one("x-remote-user"),
-            uids: one("x-remote-uid"),
-            groups: one("x-remote-group"),
-            prefixes: one("x-remote-extra-"),
+            names: only("x-remote-user"),
+            uids: only("x-remote-uid"),
+            groups: only("x-remote-group"),
+            prefixes: only("x-remote-extra-"),
         }
     }
 
     /// Whether a lower-case header name is one of them.
     pub fn has(&self, name: &str) -> bool {
         let all = self.names.iter().chain(&self.uids).chain(&self.groups);
-        all.into_iter().any(|known| known == name)
+        all.into_iter().any(|header| header == name)
             || self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
@@ -67,14 +72,15 @@ impl Headers {
     pub fn claimed<'a>(&self, headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Identity> {
         let headers: Vec<_> = headers.filter(|(name, _)| self.has(name)).collect();
         let headers = headers.iter().copied();
-        // The first of several equal headers counts, so another one cannot be appended behind it.
+        // The first of several equal headers is used, so that one appended later has no effect.
         let first =
-            |wanted: &String| headers.clone().find(|(name, _)| name == wanted).map(|(_, value)| text(value));
-        let one = |all: &[String]| all.iter().filter_map(first).find(|value| !value.is_empty());
-        let name = one(&self.names)?;
-        let all = |wanted: &String| {
-            let wanted = wanted.clone();
-            headers.clone().filter(move |(name, _)| *name == wanted).map(|(_, value)| text(value))
+            |header: &String| headers.clone().find(|(name, _)| name == header).map(|(_, value)| text(value));
+        let first_nonempty =
+            |names: &[String]| names.iter().filter_map(first).find(|value| !value.is_empty());
+        let name = first_nonempty(&self.names)?;
+        let values = |header: &String| {
+            let header = header.clone();
+            headers.clone().filter(move |(name, _)| *name == header).map(|(_, value)| text(value))
         };
         let mut extra = BTreeMap::<String, Vec<String>>::new();
         for prefix in &self.prefixes {
@@ -87,8 +93,8 @@ impl Headers {
         }
         Some(Identity {
             name,
-            uid: one(&self.uids).unwrap_or_default(),
-            groups: self.groups.iter().flat_map(all).filter(|group| !group.is_empty()).collect(),
+            uid: first_nonempty(&self.uids).unwrap_or_default(),
+            groups: self.groups.iter().flat_map(values).filter(|group| !group.is_empty()).collect(),
             extra,
         })
     }
@@ -134,7 +140,7 @@ impl Verifier for FrontProxy {
                 Verification::Known(Arc::clone(claimed))
             }
             Ok((name, _)) => Verification::Refused(format!("{name:?} may not speak for others")),
-            Err(why) => Verification::Refused(why),
+            Err(reason) => Verification::Refused(reason),
         })
     }
 }
@@ -145,23 +151,23 @@ mod tests {
 
     use super::*;
 
-    fn claimed(headers: &Headers, sent: &[(&str, &str)]) -> Option<Identity> {
-        headers.claimed(sent.iter().map(|(name, value)| (*name, value.as_bytes())))
+    fn claimed(headers: &Headers, request: &[(&str, &str)]) -> Option<Identity> {
+        headers.claimed(request.iter().map(|(name, value)| (*name, value.as_bytes())))
     }
 
-    fn words(all: &[&str]) -> Vec<String> {
-        all.iter().map(|word| (*word).to_owned()).collect()
+    fn strings(items: &[&str]) -> Vec<String> {
+        items.iter().map(|item| (*item).to_owned()).collect()
     }
 
     #[test]
-    fn headers_make_an_identity() {
+    fn front_proxy_headers_yield_identity() {
         let headers = Headers::new(
-            &words(&["X-Remote-User", " X-Other "]),
-            &words(&["X-Remote-Uid"]),
-            &words(&["X-Remote-Group", "X-Team"]),
-            &words(&["X-Remote-Extra-", "x-more-"]),
+            &strings(&["X-Remote-User", " X-Other "]),
+            &strings(&["X-Remote-Uid"]),
+            &strings(&["X-Remote-Group", "X-Team"]),
+            &strings(&["X-Remote-Extra-", "x-more-"]),
         );
-        let sent = [
+        let request = [
             ("x-team", "t"),
             ("x-remote-group", "a"),
             ("x-remote-group", ""),
@@ -177,39 +183,43 @@ mod tests {
             ("x-remote-extra-%zz", "bad"),
             ("x_remote_user", "eve"),
         ];
-        let found = claimed(&headers, &sent).unwrap();
-        assert_eq!((found.name.as_str(), found.uid.as_str()), ("ann", "u"), "the first that says something");
-        assert_eq!(found.groups, ["a", "b", "t"]);
+        let identity = claimed(&headers, &request).unwrap();
+        assert_eq!(
+            (identity.name.as_str(), identity.uid.as_str()),
+            ("ann", "u"),
+            "the first nonempty header"
+        );
+        assert_eq!(identity.groups, ["a", "b", "t"]);
         let extra: Vec<_> =
-            found.extra.iter().map(|(key, values)| (key.as_str(), values.join(","))).collect();
-        let wanted = [("%zz", "bad"), ("acme.com/project", "p"), ("scope", "1,2,3")];
-        assert_eq!(extra, wanted.map(|(key, values)| (key, values.to_owned())));
+            identity.extra.iter().map(|(key, values)| (key.as_str(), values.join(","))).collect();
+        let expected = [("%zz", "bad"), ("acme.com/project", "p"), ("scope", "1,2,3")];
+        assert_eq!(extra, expected.map(|(key, values)| (key, values.to_owned())));
         assert_eq!(claimed(&headers, &[("x-remote-group", "a")]), None, "nobody without a name");
         assert_eq!(claimed(&headers, &[("x_remote_user", "eve"), ("x-remote-user2", "eve")]), None);
     }
 
     #[test]
-    fn the_usual_headers_are_known_by_name() {
-        let usual = Headers::usual();
+    fn default_front_proxy_headers_are_recognized() {
+        let standard = Headers::standard();
         for name in ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-", "x-remote-extra-a"]
         {
-            assert!(usual.has(name), "{name}");
+            assert!(standard.has(name), "{name}");
         }
-        assert!(!usual.has("x-remote-users") && !usual.has("authorization"));
+        assert!(!standard.has("x-remote-users") && !standard.has("authorization"));
     }
 
     proptest! {
         /// Whatever else is sent, the first value of the first nonempty header is the name.
         #[test]
-        fn no_other_header_changes_the_name(
+        fn front_proxy_name_is_first_nonempty_user_header(
             before in prop::collection::vec(("[a-z_-]{1,12}", ".*"), 0..6),
             after in prop::collection::vec(("(x-remote-user|x_remote_user|[a-z-]{1,12})", ".*"), 0..6),
         ) {
             let before: Vec<_> = before.into_iter().filter(|(name, _)| name != "x-remote-user").collect();
-            let own = [("x-remote-user".to_owned(), "ann".to_owned())];
-            let sent: Vec<_> = before.iter().chain(&own).chain(&after).collect();
-            let sent: Vec<_> = sent.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            prop_assert_eq!(claimed(&Headers::usual(), &sent).unwrap().name, "ann");
+            let user = [("x-remote-user".to_owned(), "ann".to_owned())];
+            let request: Vec<_> = before.iter().chain(&user).chain(&after).collect();
+            let request: Vec<_> = request.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            prop_assert_eq!(claimed(&Headers::standard(), &request).unwrap().name, "ann");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Impersonation: parses the headers, lists the required rights, and makes the impersonated identity.
+//! Impersonation: parses the headers, lists the required permissions, and makes the impersonated identity.
 //!
-//! Every part of the identity needs a right of its own. Pure: the caller asks the authorizer.
+//! Each part of the identity needs a permission of its own. Free of I/O: the caller asks the authorizer.
 
 use std::collections::BTreeMap;
 
@@ -32,28 +32,30 @@ pub struct ImpersonatedUser {
 impl ImpersonatedUser {
     /// Parses the headers: lower-case names without [`PREFIX`], and values. `None` without any. Other parts without a user are an
     /// error.
-    pub fn of<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Option<ImpersonatedUser>> {
-        let mut found = ImpersonatedUser::default();
+    pub fn from_headers<'a>(
+        headers: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Option<ImpersonatedUser>> {
+        let mut user = ImpersonatedUser::default();
         for (name, value) in headers {
-            // The first of several equal headers counts, as elsewhere.
+            // The first of several equal headers is used, as in kube-apiserver.
             match name {
-                USER if found.user.is_empty() => value.clone_into(&mut found.user),
-                UID if found.uid.is_empty() => value.clone_into(&mut found.uid),
-                GROUP => found.groups.push(value.to_owned()),
+                USER if user.user.is_empty() => value.clone_into(&mut user.user),
+                UID if user.uid.is_empty() => value.clone_into(&mut user.uid),
+                GROUP => user.groups.push(value.to_owned()),
                 _ => {
                     if let Some(key) = name.strip_prefix(EXTRA) {
-                        found.extra.entry(decoded(key)).or_default().push(value.to_owned());
+                        user.extra.entry(decode_extra_key(key)).or_default().push(value.to_owned());
                     }
                 }
             }
         }
-        if !found.user.is_empty() {
-            return Ok(Some(found));
+        if !user.user.is_empty() {
+            return Ok(Some(user));
         }
         let parts: Vec<&str> = [
-            (!found.groups.is_empty()).then_some("groups"),
-            (!found.extra.is_empty()).then_some("extra"),
-            (!found.uid.is_empty()).then_some("a uid"),
+            (!user.groups.is_empty()).then_some("groups"),
+            (!user.extra.is_empty()).then_some("extra"),
+            (!user.uid.is_empty()).then_some("a uid"),
         ]
         .into_iter()
         .flatten()
@@ -67,16 +69,16 @@ impl ImpersonatedUser {
         }
     }
 
-    /// The rights that the caller needs, in the order in which they are checked.
+    /// The permissions that the caller needs, in the order in which they are checked.
     pub fn actions(&self) -> Vec<Action> {
-        let mut actions = vec![match claims::split(&self.user) {
+        let mut actions = vec![match claims::parse_user(&self.user) {
             Some((namespace, name)) => impersonate("", ("serviceaccounts", ""), namespace, name),
             None => impersonate("", ("users", ""), "", &self.user),
         }];
         actions.extend(self.groups.iter().map(|group| impersonate("", ("groups", ""), "", group)));
         for (key, values) in &self.extra {
-            let of = |value: &String| impersonate(IDENTITY_GROUP, ("userextras", key), "", value);
-            actions.extend(values.iter().map(of));
+            let extra_action = |value: &String| impersonate(IDENTITY_GROUP, ("userextras", key), "", value);
+            actions.extend(values.iter().map(extra_action));
         }
         if !self.uid.is_empty() {
             actions.push(impersonate(IDENTITY_GROUP, ("uids", ""), "", &self.uid));
@@ -88,7 +90,7 @@ impl ImpersonatedUser {
     pub fn into_identity(self) -> Identity {
         let mut groups = self.groups;
         if groups.is_empty()
-            && let Some((namespace, name)) = claims::split(&self.user)
+            && let Some((namespace, name)) = claims::parse_user(&self.user)
         {
             groups = claims::account(namespace, name, "").groups;
         }
@@ -102,13 +104,13 @@ impl ImpersonatedUser {
     }
 }
 
-fn impersonate(group: &str, (resource, part): (&str, &str), namespace: &str, name: &str) -> Action {
+fn impersonate(group: &str, (resource, subresource): (&str, &str), namespace: &str, name: &str) -> Action {
     let version = if group.is_empty() { "" } else { "v1" };
     let target = Target::Resource {
         group: group.to_owned(),
         version: version.to_owned(),
         resource: resource.to_owned(),
-        subresource: part.to_owned(),
+        subresource: subresource.to_owned(),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
@@ -116,7 +118,7 @@ fn impersonate(group: &str, (resource, part): (&str, &str), namespace: &str, nam
 }
 
 /// A percent-decoded key. One that cannot be decoded is taken as it is.
-fn decoded(key: &str) -> String {
+fn decode_extra_key(key: &str) -> String {
     query::unescape(key, false).map_or_else(|| key.to_owned(), Into::into)
 }
 
@@ -124,26 +126,26 @@ fn decoded(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn found(headers: &[(&str, &str)]) -> Result<Option<ImpersonatedUser>> {
-        ImpersonatedUser::of(headers.iter().copied())
+    fn parse(headers: &[(&str, &str)]) -> Result<Option<ImpersonatedUser>> {
+        ImpersonatedUser::from_headers(headers.iter().copied())
     }
 
-    fn worn(headers: &[(&str, &str)]) -> Identity {
-        found(headers).unwrap().unwrap().into_identity()
+    fn impersonated_identity(headers: &[(&str, &str)]) -> Identity {
+        parse(headers).unwrap().unwrap().into_identity()
     }
 
-    fn asked(headers: &[(&str, &str)]) -> Vec<String> {
-        let told = |action: Action| match action.target {
+    fn required_actions(headers: &[(&str, &str)]) -> Vec<String> {
+        let render = |action: Action| match action.target {
             Target::Resource { resource, subresource, namespace, name, .. } => {
                 format!("{resource} {subresource} {namespace} {name}")
             }
             Target::Path(path) => path,
         };
-        found(headers).unwrap().unwrap().actions().into_iter().map(told).collect()
+        parse(headers).unwrap().unwrap().actions().into_iter().map(render).collect()
     }
 
     #[test]
-    fn each_part_is_asked_for() {
+    fn impersonation_requires_permission_for_each_part() {
         let headers = [
             ("uid", "u"),
             ("extra-b%2fc", "2"),
@@ -152,39 +154,48 @@ mod tests {
             ("group", "h"),
             ("extra-a", "1"),
         ];
-        let wanted =
+        let expected =
             ["users   ann", "groups   g", "groups   h", "userextras a  1", "userextras b/c  2", "uids   u"];
-        assert_eq!(asked(&headers), wanted);
-        assert_eq!(asked(&[("user", "system:serviceaccount:n:a")]), ["serviceaccounts  n a"]);
-        assert_eq!(asked(&[("user", "system:serviceaccount:n")]), ["users   system:serviceaccount:n"]);
+        assert_eq!(required_actions(&headers), expected);
+        assert_eq!(required_actions(&[("user", "system:serviceaccount:n:a")]), ["serviceaccounts  n a"]);
+        assert_eq!(
+            required_actions(&[("user", "system:serviceaccount:n")]),
+            ["users   system:serviceaccount:n"]
+        );
     }
 
     #[test]
-    fn a_part_without_a_user_is_refused_and_none_is_nothing() {
-        assert_eq!(found(&[]).unwrap(), None);
-        assert_eq!(found(&[("user", "")]).unwrap(), None);
-        let refused = found(&[("group", "g"), ("uid", "u")]).unwrap_err();
+    fn impersonation_without_user_is_refused_unless_no_header_is_set() {
+        assert_eq!(parse(&[]).unwrap(), None);
+        assert_eq!(parse(&[("user", "")]).unwrap(), None);
+        let error = parse(&[("group", "g"), ("uid", "u")]).unwrap_err();
         assert_eq!(
-            (refused.code, &*refused.message),
+            (error.code, &*error.message),
             (400, "requested groups and a uid without impersonating a user")
         );
     }
 
     #[test]
-    fn the_group_of_all_who_are_known_comes_by_itself() {
-        assert_eq!(worn(&[("user", "ann")]).groups, [AUTHENTICATED]);
-        assert_eq!(worn(&[("user", "ann"), ("group", "g")]).groups, ["g", AUTHENTICATED]);
-        assert_eq!(worn(&[("user", "ann"), ("group", AUTHENTICATED)]).groups, [AUTHENTICATED]);
-        assert_eq!(worn(&[("user", "ann"), ("group", UNAUTHENTICATED)]).groups, [UNAUTHENTICATED]);
-        assert_eq!(worn(&[("user", ANONYMOUS)]).groups, [UNAUTHENTICATED]);
+    fn impersonated_identity_gets_authenticated_group() {
+        assert_eq!(impersonated_identity(&[("user", "ann")]).groups, [AUTHENTICATED]);
+        assert_eq!(impersonated_identity(&[("user", "ann"), ("group", "g")]).groups, ["g", AUTHENTICATED]);
         assert_eq!(
-            worn(&[("user", ANONYMOUS), ("group", AUTHENTICATED)]).groups,
+            impersonated_identity(&[("user", "ann"), ("group", AUTHENTICATED)]).groups,
+            [AUTHENTICATED]
+        );
+        assert_eq!(
+            impersonated_identity(&[("user", "ann"), ("group", UNAUTHENTICATED)]).groups,
+            [UNAUTHENTICATED]
+        );
+        assert_eq!(impersonated_identity(&[("user", ANONYMOUS)]).groups, [UNAUTHENTICATED]);
+        assert_eq!(
+            impersonated_identity(&[("user", ANONYMOUS), ("group", AUTHENTICATED)]).groups,
             [AUTHENTICATED, UNAUTHENTICATED]
         );
-        let account = worn(&[("user", "system:serviceaccount:n:a")]);
+        let account = impersonated_identity(&[("user", "system:serviceaccount:n:a")]);
         assert_eq!(account.groups, ["system:serviceaccounts", "system:serviceaccounts:n", AUTHENTICATED]);
         assert_eq!(
-            worn(&[("user", "system:serviceaccount:n:a"), ("group", "g")]).groups,
+            impersonated_identity(&[("user", "system:serviceaccount:n:a"), ("group", "g")]).groups,
             ["g", AUTHENTICATED]
         );
     }

@@ -4,11 +4,11 @@
 //! applies the new events to the view, which takes microseconds. If the window no longer has all events, the objects are read
 //! again, and only readers during that time wait.
 //!
-//! A large object whose expressions have to be compiled would hold its reader, and everybody who waits for the lock of the view. So
-//! it is compiled first, on a thread of its own, and readers wait for that without holding theirs. That thread keeps the turn and
-//! the result: of readers who hang up in the middle the next one uses what the first has begun.
+//! Compiling the expressions of a large object would block its reader and everybody who waits for the lock of the view. So it is
+//! compiled first, on a thread of its own, and readers await that thread. The thread holds the turn and stores the result: if a
+//! reader is cancelled, the next one uses what the first has started.
 //!
-//! An object that cannot be read must not be ignored: it may guard something. Every view says what it does then
+//! An object that cannot be decoded must not be ignored: it may restrict something. Every view defines how it fails closed
 //! ([`StoreIndex::fail_closed`]), and [`LiveIndexes`], which is the only way to open a view, reports all such objects.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,7 +30,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
 use super::stored_object::{FollowedType, ReadError, StoredObject};
-use crate::limits::{HEAVY_BYTES, READ_ANEW_ATTEMPTS};
+use crate::limits::{HEAVY_BYTES, INDEX_READ_ATTEMPTS};
 
 /// Events that are read from a window at a time.
 const EVENTS_PER_READ: usize = 256;
@@ -41,32 +41,32 @@ pub trait StoreIndex: Send + Sync + 'static {
     const IS_GUARD: bool;
     /// Whether large objects are prepared before they are put into the view.
     const PREPARES: bool = false;
-    /// What takes long to make of a large object: compiled expressions.
+    /// The expensive part of a large object: its compiled expressions.
     type Prepared: Send + 'static;
 
-    /// Adds an object, or replaces its older state. After [`ReadError::Whole`] the view is told to fail closed.
-    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> Result<(), ReadError>;
+    /// Adds an object, or replaces its older state. After [`ReadError::Whole`] [`StoreIndex::fail_closed`] is called.
+    fn put(&mut self, type_index: usize, object: &StoredObject<'_>) -> Result<(), ReadError>;
     /// Prepares a large object for [`StoreIndex::put_prepared`], without the lock of the view and on any thread. `None` if there
     /// is nothing to prepare, or if it cannot be read.
-    fn prepare(_of: usize, _object: &StoredObject<'_>) -> Option<Self::Prepared> {
+    fn prepare(_type_index: usize, _object: &StoredObject<'_>) -> Option<Self::Prepared> {
         None
     }
-    /// Like [`StoreIndex::put`], with what takes long done.
+    /// Like [`StoreIndex::put`], with the expensive part already done.
     fn put_prepared(
         &mut self,
-        of: usize,
+        type_index: usize,
         object: &StoredObject<'_>,
         _prepared: Self::Prepared,
     ) -> Result<(), ReadError> {
-        self.put(of, object)
+        self.put(type_index, object)
     }
-    /// Removes an object, readable or not.
-    fn remove(&mut self, of: usize, key: &Key);
-    /// Removes all objects of a type, readable or not.
-    fn clear(&mut self, of: usize);
-    /// Takes note of an object of which only the key is known, in place of its older state. Whatever it could refuse is refused,
-    /// and nothing is granted on its account, until it is removed or replaced.
-    fn fail_closed(&mut self, of: usize, key: &Key);
+    /// Removes an object, including one that failed closed.
+    fn remove(&mut self, type_index: usize, key: &Key);
+    /// Removes all objects of a type, including those that failed closed.
+    fn clear(&mut self, type_index: usize);
+    /// Replaces an object by one of which only the key is known. Until it is removed or replaced, the view denies whatever the object
+    /// could deny and grants nothing because of it.
+    fn fail_closed(&mut self, type_index: usize, key: &Key);
 }
 
 /// An object that a view follows and cannot read.
@@ -89,7 +89,7 @@ pub struct LiveIndexes {
     opened: SharedLock<Vec<Weak<dyn ReportUnreadable>>>,
 }
 
-/// A view, whatever it is of.
+/// A view of any type, as seen by the report of unreadable objects.
 trait ReportUnreadable: Send + Sync {
     /// Brings the view up to date.
     fn refresh(self: Arc<Self>) -> Answer<Result<(), StoreError>>;
@@ -109,13 +109,13 @@ impl LiveIndexes {
         mut view: V,
     ) -> Result<Arc<LiveIndex<V>>, StoreError> {
         let (mut sources, mut unreadable) = (Vec::new(), Unreadable::new());
-        for (of, followed) in types.into_iter().enumerate() {
+        for (type_index, followed) in types.into_iter().enumerate() {
             let position = open(&self.directory, &followed).await?;
-            let source = Source { followed, window: position.window.clone(), at: AtomicU64::new(0) };
-            // Nobody waits for this thread before the server has started.
+            let source = Source { followed, window: position.window.clone(), revision: AtomicU64::new(0) };
+            // At start this thread serves no requests yet, so large objects are not prepared elsewhere.
             let (prepared, registry) = (&mut Prepared::new(), &*self.registry);
             let (view, unreadable) = (&mut view, &mut unreadable);
-            source.read_anew(&mut Target { of, view, unreadable, prepared, registry }, &position);
+            source.read_anew(&mut Target { type_index, view, unreadable, prepared, registry }, &position);
             sources.push(source);
         }
         let index = Arc::new(LiveIndex {
@@ -154,7 +154,7 @@ struct Source {
     followed: FollowedType,
     window: Arc<Window>,
     /// The revision that the view has reached.
-    at: AtomicU64,
+    revision: AtomicU64,
 }
 
 /// Why objects cannot be read, by type and key.
@@ -163,7 +163,7 @@ type Unreadable = BTreeMap<(usize, Key), String>;
 /// A state of an object: its type, key and revision.
 type ObjectState = (usize, Key, Revision);
 
-/// What was made of large objects; `None` if nothing was to be made.
+/// Prepared large objects; `None` if there was nothing to prepare.
 type Prepared<P> = HashMap<ObjectState, Option<P>>;
 
 /// How far a view could be brought up to date.
@@ -179,19 +179,19 @@ enum CatchUp {
 
 /// A large object, which is prepared before it is put into a view.
 struct LargeObject {
-    of: usize,
+    type_index: usize,
     followed: FollowedType,
     object: Arc<Object>,
 }
 
 impl LargeObject {
     fn state(&self) -> ObjectState {
-        (self.of, self.object.key.clone(), self.object.revision)
+        (self.type_index, self.object.key.clone(), self.object.revision)
     }
 
     fn prepare<V: StoreIndex>(&self, registry: &Registry) -> Option<V::Prepared> {
         let stored = StoredObject::new(&self.followed, &self.object, registry).ok()?;
-        V::prepare(self.of, &stored)
+        V::prepare(self.type_index, &stored)
     }
 }
 
@@ -205,18 +205,17 @@ pub struct LiveIndex<V: StoreIndex> {
     sources: Vec<Source>,
     /// A std lock: it is held for one lookup or one change, never across a wait.
     view: SharedLock<V>,
-    /// Only changed by whoever holds `view` for writing.
+    /// Changed only while `view` is locked for writing.
     unreadable: SharedLock<Unreadable>,
-    /// What the next events need. Whoever prepares objects has a share in it, and adds the result whether or not the reader still
-    /// waits for it.
+    /// Prepared objects for the next events. Shared with the preparing thread, which adds its result even if the reader has gone.
     prepared: Arc<Lock<Prepared<V::Prepared>>>,
     /// Held while large objects are prepared, by the thread that does it: of many readers one begins it, and the others wait.
     preparing: Arc<Mutex<()>>,
 }
 
-/// What events of one type are applied to.
+/// The parts of a view that events of one type are applied to.
 struct Target<'a, V: StoreIndex> {
-    of: usize,
+    type_index: usize,
     view: &'a mut V,
     unreadable: &'a mut Unreadable,
     prepared: &'a mut Prepared<V::Prepared>,
@@ -225,7 +224,7 @@ struct Target<'a, V: StoreIndex> {
 
 impl<V: StoreIndex> Target<'_, V> {
     fn put(&mut self, followed: &FollowedType, object: &Object) {
-        let type_index = self.of;
+        let type_index = self.type_index;
         let prepared = self.prepared.remove(&(type_index, object.key.clone(), object.revision)).flatten();
         let put = StoredObject::new(followed, object, self.registry).and_then(|stored| match prepared {
             Some(prepared) => self.view.put_prepared(type_index, &stored, prepared),
@@ -250,22 +249,22 @@ impl<V: StoreIndex> Target<'_, V> {
     /// Whether an object has yet to be prepared.
     fn is_unprepared(&self, object: &Object) -> bool {
         needs_preparation::<V>(object)
-            && !self.prepared.contains_key(&(self.of, object.key.clone(), object.revision))
+            && !self.prepared.contains_key(&(self.type_index, object.key.clone(), object.revision))
     }
 
     /// Drops what was prepared of states that the view has passed.
     fn forget_prepared(&mut self, passed: Revision) {
-        let type_index = self.of;
+        let type_index = self.type_index;
         self.prepared.retain(|(other, _, revision), _| *other != type_index || *revision > passed);
     }
 
     fn remove(&mut self, object: &Object) {
-        self.unreadable.remove(&(self.of, object.key.clone()));
-        self.view.remove(self.of, &object.key);
+        self.unreadable.remove(&(self.type_index, object.key.clone()));
+        self.view.remove(self.type_index, &object.key);
     }
 
     fn clear(&mut self) {
-        let type_index = self.of;
+        let type_index = self.type_index;
         self.unreadable.retain(|(other, _), _| *other != type_index);
         self.view.clear(type_index);
     }
@@ -274,7 +273,7 @@ impl<V: StoreIndex> Target<'_, V> {
 impl Source {
     /// The revision that the view has reached.
     fn reached(&self) -> Revision {
-        Revision(self.at.load(Ordering::Acquire))
+        Revision(self.revision.load(Ordering::Acquire))
     }
 
     fn is_behind(&self) -> bool {
@@ -289,14 +288,14 @@ impl Source {
     /// Applies new events, up to the first that is not prepared.
     fn catch_up(&self, target: &mut Target<'_, impl StoreIndex>) -> CatchUp {
         loop {
-            let (at, head) = (self.reached(), self.window.latest());
-            let events = match self.window.read(at, EVENTS_PER_READ) {
+            let (revision, head) = (self.reached(), self.window.latest());
+            let events = match self.window.read(revision, EVENTS_PER_READ) {
                 Read::Events(events) => events,
                 // Reading the log would take longer than reading the current objects.
                 Read::Expired(_) | Read::Archived(..) => return CatchUp::Expired,
             };
             let Some(last) = events.last().map(|event| event.revision()) else {
-                self.at.store(at.max(head).0, Ordering::Release);
+                self.revision.store(revision.max(head).0, Ordering::Release);
                 return CatchUp::Done;
             };
             for event in &events {
@@ -307,63 +306,65 @@ impl Source {
                     }
                     Change::Created | Change::Replaced => target.put(&self.followed, &event.object),
                 }
-                self.at.store(event.revision().0, Ordering::Release);
+                self.revision.store(event.revision().0, Ordering::Release);
             }
-            self.at.store(last.0, Ordering::Release);
+            self.revision.store(last.0, Ordering::Release);
         }
     }
 
     /// The large objects among the new events that the window has.
-    fn new_large_objects<V: StoreIndex>(&self, of: usize) -> Vec<LargeObject> {
+    fn new_large_objects<V: StoreIndex>(&self, type_index: usize) -> Vec<LargeObject> {
         let Read::Events(events) = self.window.read(self.reached(), EVENTS_PER_READ) else {
             return Vec::new();
         };
         let puts = events.iter().filter(|event| event.change != Change::Removed);
-        self.large_objects::<V>(of, puts.map(|event| &event.object))
+        self.large_objects::<V>(type_index, puts.map(|event| &event.object))
     }
 
     /// Those of these objects that are prepared before they are put into the view.
     fn large_objects<'a, V: StoreIndex>(
         &self,
-        of: usize,
+        type_index: usize,
         objects: impl Iterator<Item = &'a Arc<Object>>,
     ) -> Vec<LargeObject> {
         let large = objects.filter(|object| needs_preparation::<V>(object));
-        large.map(|object| LargeObject { of, followed: self.followed, object: object.clone() }).collect()
+        large
+            .map(|object| LargeObject { type_index, followed: self.followed, object: object.clone() })
+            .collect()
     }
 
     /// Replaces the contents of the view by a snapshot.
     fn read_anew(&self, target: &mut Target<'_, impl StoreIndex>, position: &Position) {
         target.clear();
         position.snapshot.iter().for_each(|object| target.put(&self.followed, object));
-        self.at.store(position.snapshot.revision.0, Ordering::Release);
+        self.revision.store(position.snapshot.revision.0, Ordering::Release);
     }
 }
 
-/// Whether such an object is large enough to be prepared before it is put into a view, whoever has done so already.
+/// Whether an object is large enough to be prepared before it is put into a view, prepared already or not.
 fn needs_preparation<V: StoreIndex>(object: &Object) -> bool {
     V::PREPARES && object.bytes.len() > HEAVY_BYTES
 }
 
 async fn open(directory: &Addr<Directory>, followed: &FollowedType) -> Result<Position, StoreError> {
-    let found = directory.send(Find { type_name: followed.type_name() }).await;
-    let store = found.map_err(|_| StoreError::Unavailable)??;
+    let lookup = directory.send(Find { type_name: followed.type_name() }).await;
+    let store = lookup.map_err(|_| StoreError::Unavailable)??;
     store.send(OpenWatch { permit: Permit::none() }).await.map_err(|_| StoreError::Unavailable)?
 }
 
 impl<V: StoreIndex> LiveIndex<V> {
-    /// Evaluates `look` on the current view. An error means that it could not be brought up to date.
-    pub fn look<T: 'static>(
+    /// Evaluates `read` on the current view. An error means that it could not be brought up to date.
+    pub fn query<T: 'static>(
         self: &Arc<Self>,
-        look: impl Fn(&V) -> T + 'static,
+        read: impl Fn(&V) -> T + 'static,
     ) -> Answer<Result<T, StoreError>> {
         if let Some(view) = self.fresh() {
-            return Answer::Now(Ok(look(&view)));
+            return Answer::Now(Ok(read(&view)));
         }
         let followed = Arc::clone(self);
         Answer::later(async move {
             followed.bring_up_to_date().await?;
-            Ok(look(&followed.stale()))
+            Ok(read(&followed.stale()))
         })
     }
 
@@ -377,21 +378,21 @@ impl<V: StoreIndex> LiveIndex<V> {
         self.view.read()
     }
 
-    /// Changes the view, as to one of the types, while nobody else sees it.
-    fn change<T>(&self, of: usize, change: impl FnOnce(&mut Target<'_, V>) -> T) -> T {
+    /// Changes the view for one of its types under the write lock.
+    fn change<T>(&self, type_index: usize, change: impl FnOnce(&mut Target<'_, V>) -> T) -> T {
         let (mut view, mut unreadable) = (self.view.write(), self.unreadable.write());
         let (view, unreadable, registry) = (&mut *view, &mut *unreadable, &*self.registry);
-        change(&mut Target { of, view, unreadable, prepared: &mut self.prepared.lock(), registry })
+        change(&mut Target { type_index, view, unreadable, prepared: &mut self.prepared.lock(), registry })
     }
 
-    /// Applies what can be applied at once.
+    /// Applies the events that need no waiting.
     fn catch_up(&self) -> CatchUp {
         let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
         // The events of all types, even if one of them has to wait.
-        behind.fold(CatchUp::Done, |all, (of, source)| {
-            let caught_up = self.change(of, |target| {
+        behind.fold(CatchUp::Done, |all, (type_index, source)| {
+            let caught_up = self.change(type_index, |target| {
                 let caught_up = source.catch_up(target);
-                // A reader may be preparing all objects to read them again, among them old ones: that is not for others to drop.
+                // Another reader may be preparing all objects for a new snapshot, among them old ones: do not drop those.
                 if caught_up != CatchUp::Expired {
                     target.forget_prepared(source.reached());
                 }
@@ -401,9 +402,9 @@ impl<V: StoreIndex> LiveIndex<V> {
         })
     }
 
-    /// Applies all that was written before, and waits for whatever that needs.
+    /// Applies all earlier writes, waiting for snapshots and preparation as needed.
     async fn bring_up_to_date(&self) -> Result<(), StoreError> {
-        // Whoever writes large objects all the time must not keep readers waiting: later writes are not theirs to see.
+        // Only writes up to now: a stream of large writes must not keep readers waiting.
         let heads: Vec<Revision> = self.sources.iter().map(|source| source.window.latest()).collect();
         let is_reached = |(source, head): (&Source, &Revision)| source.reached() >= *head;
         let mut attempts = 0;
@@ -413,12 +414,12 @@ impl<V: StoreIndex> LiveIndex<V> {
                 return Ok(());
             }
             match caught_up {
-                CatchUp::Expired if attempts < READ_ANEW_ATTEMPTS => {
+                CatchUp::Expired if attempts < INDEX_READ_ATTEMPTS => {
                     attempts += 1;
                     self.read_snapshots().await?;
                 }
                 CatchUp::Expired => return Err(StoreError::Unavailable),
-                // Each time the view comes nearer to the heads.
+                // Each pass brings the view nearer to the heads.
                 CatchUp::Done | CatchUp::Unprepared => self.prepare_events().await?,
             }
         }
@@ -426,20 +427,21 @@ impl<V: StoreIndex> LiveIndex<V> {
 
     /// Reads all objects of the types of which the window no longer has all events.
     async fn read_snapshots(&self) -> Result<(), StoreError> {
-        // Of many readers one reads them: the others find nothing expired when it is their turn.
+        // One of many readers reads them: the others find nothing expired when it is their turn.
         let mut turn = self.preparing.clone().lock_owned().await;
-        for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_expired()) {
+        for (type_index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_expired())
+        {
             let position = open(&self.directory, &source.followed).await?;
-            let mut large = source.large_objects::<V>(of, position.snapshot.iter());
+            let mut large = source.large_objects::<V>(type_index, position.snapshot.iter());
             {
                 let mut prepared = self.prepared.lock();
-                // What a reader who went away has prepared is of use if the object is still the same.
+                // Objects that a cancelled reader has prepared are reused if they have not changed.
                 let current: HashSet<ObjectState> = large.iter().map(LargeObject::state).collect();
-                prepared.retain(|state, _| state.0 != of || current.contains(state));
+                prepared.retain(|state, _| state.0 != type_index || current.contains(state));
                 large.retain(|object| !prepared.contains_key(&object.state()));
             }
             turn = self.prepare(turn, large).await?;
-            self.change(of, |target| {
+            self.change(type_index, |target| {
                 // The view may have been less far behind than it seemed: then only newer events are applied.
                 if source.catch_up(target) == CatchUp::Expired
                     && position.snapshot.revision > source.reached()
@@ -456,20 +458,20 @@ impl<V: StoreIndex> LiveIndex<V> {
     async fn prepare_events(&self) -> Result<(), StoreError> {
         let turn = self.preparing.clone().lock_owned().await;
         let large = {
-            // Whoever moves the view on holds this lock, and stops at what is not prepared. So nothing is prepared twice, or after
-            // the view has passed it.
+            // Events are applied under this lock, up to the first unprepared object. So nothing is prepared twice, or after the view
+            // has passed it.
             let prepared = self.prepared.lock();
             let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
             let mut large: Vec<LargeObject> =
-                behind.flat_map(|(of, source)| source.new_large_objects::<V>(of)).collect();
+                behind.flat_map(|(type_index, source)| source.new_large_objects::<V>(type_index)).collect();
             large.retain(|object| !prepared.contains_key(&object.state()));
             large
         };
         self.prepare(turn, large).await.map(drop)
     }
 
-    /// Prepares objects on another thread, and returns the turn. Until then that thread has it, and it stores the result itself: if
-    /// the reader goes away, no other begins before this is done, and nobody does it again.
+    /// Prepares objects on another thread, and returns the turn. The thread holds the turn and stores the result itself: if the
+    /// reader is cancelled, the next one waits for the thread and repeats nothing.
     async fn prepare(
         &self,
         turn: PreparingTurn,
@@ -481,8 +483,8 @@ impl<V: StoreIndex> LiveIndex<V> {
         let (prepared, registry) = (self.prepared.clone(), self.registry.clone());
         let preparing = spawn_blocking(move || {
             for object in large {
-                let made = object.prepare::<V>(&registry);
-                prepared.lock().insert(object.state(), made);
+                let result = object.prepare::<V>(&registry);
+                prepared.lock().insert(object.state(), result);
             }
             turn
         });
@@ -492,13 +494,13 @@ impl<V: StoreIndex> LiveIndex<V> {
 
 impl<V: StoreIndex> ReportUnreadable for LiveIndex<V> {
     fn refresh(self: Arc<Self>) -> Answer<Result<(), StoreError>> {
-        self.look(|_| ())
+        self.query(|_| ())
     }
 
     fn unreadable(&self) -> Vec<UnreadableObject> {
         let unreadable = self.unreadable.read();
-        let report = |((of, key), reason): (&(usize, Key), &String)| {
-            let resource = self.sources.get(*of)?.followed.type_name().as_str().to_owned();
+        let report = |((type_index, key), reason): (&(usize, Key), &String)| {
+            let resource = self.sources.get(*type_index)?.followed.type_name().as_str().to_owned();
             Some(UnreadableObject {
                 resource,
                 key: key.clone(),

@@ -10,17 +10,17 @@ use super::*;
 
 const TYPE: FollowedType = FollowedType::v1("", "limitranges", "LimitRange");
 
-/// Takes what decodes.
+/// The names of the objects that decode and of those that do not.
 #[derive(Default)]
 struct View {
     readable: Vec<String>,
-    closed: Vec<String>,
+    failed_closed: Vec<String>,
 }
 
 impl View {
-    fn forget(&mut self, key: &Key) {
-        self.readable.retain(|known| known != key.name());
-        self.closed.retain(|known| known != key.name());
+    fn remove_name(&mut self, key: &Key) {
+        self.readable.retain(|name| name != key.name());
+        self.failed_closed.retain(|name| name != key.name());
     }
 }
 
@@ -30,13 +30,13 @@ impl StoreIndex for View {
 
     fn put(&mut self, _: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
         object.value()?;
-        self.forget(&object.object.key);
+        self.remove_name(&object.object.key);
         self.readable.push(object.name().to_owned());
         Ok(())
     }
 
     fn remove(&mut self, _: usize, key: &Key) {
-        self.forget(key);
+        self.remove_name(key);
     }
 
     fn clear(&mut self, _: usize) {
@@ -44,8 +44,8 @@ impl StoreIndex for View {
     }
 
     fn fail_closed(&mut self, _: usize, key: &Key) {
-        self.forget(key);
-        self.closed.push(key.name().to_owned());
+        self.remove_name(key);
+        self.failed_closed.push(key.name().to_owned());
     }
 }
 
@@ -53,7 +53,14 @@ fn draft(name: &str, version: &str, spec: &str) -> Draft {
     let head = format!(r#"{{"kind":"LimitRange","apiVersion":"{version}","metadata":{{"resourceVersion":""#);
     let bytes = format!(r#"{head}"}},"spec":{spec}}}"#).into();
     let (labels, fields) = (Pairs::default(), Pairs::default());
-    Draft { key: Key::namespaced("n", name), bytes, revision_at: head.len(), item_at: 1, labels, fields }
+    Draft {
+        key: Key::namespaced("n", name),
+        bytes,
+        revision_offset: head.len(),
+        item_offset: 1,
+        labels,
+        fields,
+    }
 }
 
 async fn create(stores: &Stores, name: &str, version: &str, spec: &str) -> Revision {
@@ -69,7 +76,7 @@ async fn reported(indexes: &LiveIndexes) -> Vec<String> {
         .collect()
 }
 
-async fn follows_what_cannot_be_read(options: Options) {
+async fn reports_unreadable_objects(options: Options) {
     let stores = directory::start(Box::new(Memory::new()), options).unwrap();
     let registry = Arc::new(Registry::builtin().unwrap());
     create(&stores, "good", "v1", "{}").await;
@@ -77,21 +84,21 @@ async fn follows_what_cannot_be_read(options: Options) {
     let indexes = LiveIndexes::new(stores.directory.clone(), registry);
     let index = indexes.open([TYPE], View::default()).await.unwrap();
     assert_eq!(reported(&indexes).await, ["limitranges n/later: this server does not know LimitRange of v7"]);
-    assert_eq!(index.stale().closed, ["later"]);
-    // While it runs, too.
-    let odd = create(&stores, "odd", "v1", "7").await;
+    assert_eq!(index.stale().failed_closed, ["later"]);
+    // Objects written while the index is open.
+    let malformed_revision = create(&stores, "malformed", "v1", "7").await;
     assert_eq!(reported(&indexes).await.len(), 2);
     let store = stores.directory.send(Find { type_name: TYPE.type_name() }).await.unwrap().unwrap();
-    let (draft, permit) = (draft("odd", "v1", "{}"), Permit::none());
-    store.send(Replace { draft, expected: odd, permit, turn: None }).await.unwrap().unwrap();
+    let (draft, permit) = (draft("malformed", "v1", "{}"), Permit::none());
+    store.send(Replace { draft, expected: malformed_revision, permit, turn: None }).await.unwrap().unwrap();
     assert_eq!(reported(&indexes).await.len(), 1, "it was replaced");
-    assert_eq!(index.stale().readable, ["good", "odd"]);
+    assert_eq!(index.stale().readable, ["good", "malformed"]);
     let (key, permit) = (Key::namespaced("n", "later"), Permit::none());
     store.send(Remove { key, expected: Revision(3), permit }).await.unwrap().unwrap();
     assert!(reported(&indexes).await.is_empty(), "it was removed");
-    assert!(index.stale().closed.is_empty());
-    // A second view of the type does not make two of one object.
-    create(&stores, "odd2", "v1", "7").await;
+    assert!(index.stale().failed_closed.is_empty());
+    // A second view of the type does not report the object twice.
+    create(&stores, "malformed2", "v1", "7").await;
     let second = indexes.open([TYPE], View::default()).await.unwrap();
     assert_eq!(reported(&indexes).await.len(), 1);
     drop(index);
@@ -100,16 +107,16 @@ async fn follows_what_cannot_be_read(options: Options) {
 }
 
 #[actix::test]
-async fn an_object_that_cannot_be_read_is_reported_until_it_is_removed_or_replaced() {
-    follows_what_cannot_be_read(Options::default()).await;
+async fn unreadable_object_is_reported_until_removed_or_replaced() {
+    reports_unreadable_objects(Options::default()).await;
 }
 
 #[actix::test]
-async fn the_same_without_any_history() {
-    follows_what_cannot_be_read(Options { window_bounds: 1.into(), ..Options::default() }).await;
+async fn unreadable_object_is_reported_without_watch_history() {
+    reports_unreadable_objects(Options { window_bounds: 1.into(), ..Options::default() }).await;
 }
 
-/// Every type that views follow. A view of another type belongs here, and says by `StoreIndex` how it fails closed.
+/// Every type that views follow. A new view adds its types here and implements `StoreIndex::fail_closed`.
 const FOLLOWED: [&str; 25] = [
     "apiservices.apiregistration.k8s.io",
     "clusterrolebindings.rbac.authorization.k8s.io",
@@ -138,7 +145,7 @@ const FOLLOWED: [&str; 25] = [
     "volumeattachments.storage.k8s.io",
 ];
 
-/// The objects of all views, of each type one, with these contents. Answers the types whose object is reported.
+/// Stores one object of each type with these contents and opens all views. Returns the types whose object is reported.
 async fn reported_types(contents: &str) -> Vec<String> {
     use pilothouse_actors::fair_queuing::levels::Levels;
     use pilothouse_types::clock::{Clock, Timestamp};
@@ -151,13 +158,13 @@ async fn reported_types(contents: &str) -> Vec<String> {
     use crate::upstream::pool::Pool;
 
     let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
-    for of in FOLLOWED {
-        let type_name = pilothouse_types::object::TypeName::new(of);
+    for type_name in FOLLOWED {
+        let type_name = pilothouse_types::object::TypeName::new(type_name);
         let store = stores.directory.send(Find { type_name }).await.unwrap().unwrap();
         let head = r#"{"metadata":{"name":"v1.x","resourceVersion":""#;
         let bytes = format!(r#"{head}"}},{contents}}}"#).into();
         let (key, labels, fields) = (Key::cluster("v1.x"), Pairs::default(), Pairs::default());
-        let draft = Draft { key, bytes, revision_at: head.len(), item_at: 1, labels, fields };
+        let draft = Draft { key, bytes, revision_offset: head.len(), item_offset: 1, labels, fields };
         store.send(Create { draft, permit: Permit::none() }).await.unwrap().unwrap();
     }
     let clock = Clock::manual(Timestamp(0));
@@ -171,19 +178,19 @@ async fn reported_types(contents: &str) -> Vec<String> {
     let _mutating = policies::open(&indexes, PolicyKind::Mutating).await.unwrap();
     let _webhooks = webhooks::open(&indexes, pool.clone()).await.unwrap();
     let _services = indexes.open([aggregation::Table::TYPE], aggregation::Table::new(pool)).await.unwrap();
-    let _looked_up = lookup::open(&indexes).await.unwrap();
+    let _lookup = lookup::open(&indexes).await.unwrap();
     indexes.unreadable().await.into_iter().map(|object| object.resource).collect()
 }
 
 #[actix::test]
-async fn every_view_reports_what_another_release_wrote() {
+async fn every_view_reports_objects_of_unknown_versions() {
     assert_eq!(reported_types(r#""kind":"Future","apiVersion":"example.com/v9""#).await, FOLLOWED);
 }
 
 /// The objects that [`Compiling`] has compiled, of all tests. While a test holds it, no compilation ends.
 static COMPILED: Lock<Vec<String>> = Lock::new(Vec::new());
 
-/// A view that notes how objects came into it.
+/// A view that records which thread prepared each object.
 #[derive(Default)]
 struct Compiling {
     put: Vec<(String, Option<ThreadId>)>,
@@ -227,7 +234,7 @@ fn large_spec() -> String {
     format!(r#"{{"limits":[{{"type":"{}"}}]}}"#, "x".repeat(HEAVY_BYTES))
 }
 
-async fn large_objects_are_prepared_elsewhere(options: Options) {
+async fn prepares_large_objects_on_another_thread(options: Options) {
     let stores = directory::start(Box::new(Memory::new()), options).unwrap();
     let registry = Arc::new(Registry::builtin().unwrap());
     let indexes = LiveIndexes::new(stores.directory.clone(), registry);
@@ -236,36 +243,39 @@ async fn large_objects_are_prepared_elsewhere(options: Options) {
     create(&stores, "large", "v1", &large_spec()).await;
     create(&stores, "last", "v1", "{}").await;
     assert!(index.fresh().is_none(), "the reader has to wait");
-    // Several readers at once: nobody sees a view without the large object.
-    let looks = [0, 1, 2].map(|_| index.look(|view| view.put.clone()));
-    for look in looks {
-        let put = match look {
+    // Several concurrent readers: none of them sees a view without the large object.
+    let readers = [0, 1, 2].map(|_| index.query(|view| view.put.clone()));
+    for reader in readers {
+        let put = match reader {
             Answer::Now(put) => put,
             Answer::Later(put) => put.await,
         };
         let put = put.unwrap();
         let names: Vec<&str> = put.iter().map(|(name, _)| name.as_str()).collect();
         let [large, last, small] =
-            ["large", "last", "small"].map(|name| names.iter().filter(|known| **known == name).count());
+            ["large", "last", "small"].map(|name| names.iter().filter(|other| **other == name).count());
         assert_eq!((large, last, small), (1, 1, 1), "{names:?}");
-        let prepared = put.iter().find(|(name, _)| name == "large").and_then(|(_, by)| *by);
-        assert!(prepared.is_some_and(|by| by != thread::current().id()), "not on the thread of the reader");
+        let prepared = put.iter().find(|(name, _)| name == "large").and_then(|(_, thread_id)| *thread_id);
+        assert!(
+            prepared.is_some_and(|thread_id| thread_id != thread::current().id()),
+            "not on the thread of the reader"
+        );
     }
     assert!(index.fresh().is_some() && index.prepared.lock().is_empty());
 }
 
 #[actix::test]
-async fn a_large_object_is_compiled_before_the_view_is_locked() {
-    large_objects_are_prepared_elsewhere(Options::default()).await;
+async fn large_object_is_compiled_before_the_view_is_locked() {
+    prepares_large_objects_on_another_thread(Options::default()).await;
 }
 
 #[actix::test]
-async fn a_large_object_is_compiled_before_the_view_is_read_again() {
-    large_objects_are_prepared_elsewhere(Options { window_bounds: 1.into(), ..Options::default() }).await;
+async fn large_object_is_compiled_before_a_new_snapshot_is_read() {
+    prepares_large_objects_on_another_thread(Options { window_bounds: 1.into(), ..Options::default() }).await;
 }
 
 #[actix::test]
-async fn what_was_compiled_for_a_reader_who_went_away_is_used() {
+async fn object_compiled_for_a_cancelled_reader_is_reused() {
     let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
     let indexes = LiveIndexes::new(stores.directory.clone(), Arc::new(Registry::builtin().unwrap()));
     let index = indexes.open([TYPE], Compiling::default()).await.unwrap();
@@ -273,12 +283,12 @@ async fn what_was_compiled_for_a_reader_who_went_away_is_used() {
     {
         let _unfinished = COMPILED.lock();
         for _ in 0..3 {
-            let Answer::Later(reader) = index.look(|_| ()) else { panic!("it is not compiled") };
-            // Begins to wait, and goes away.
+            let Answer::Later(reader) = index.query(|_| ()) else { panic!("it is not compiled") };
+            // Starts to wait and is cancelled.
             assert!(reader.now_or_never().is_none());
         }
     }
-    let put = match index.look(|view| view.put.clone()) {
+    let put = match index.query(|view| view.put.clone()) {
         Answer::Now(put) => put,
         Answer::Later(put) => put.await,
     };
@@ -288,16 +298,17 @@ async fn what_was_compiled_for_a_reader_who_went_away_is_used() {
 }
 
 #[actix::test]
-async fn what_was_prepared_of_passed_states_is_dropped() {
+async fn prepared_objects_of_older_revisions_are_dropped() {
     let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
     let indexes = LiveIndexes::new(stores.directory.clone(), Arc::new(Registry::builtin().unwrap()));
     let index = indexes.open([TYPE], Compiling::default()).await.unwrap();
     let written = create(&stores, "small", "v1", "{}").await;
-    let state = |of: usize, revision: u64| (of, Key::namespaced("n", "other"), Revision(revision));
-    let [passed, later, of_another_type] =
+    let state =
+        |type_index: usize, revision: u64| (type_index, Key::namespaced("n", "other"), Revision(revision));
+    let [passed, later, other_type] =
         [state(0, written.0 - 1), state(0, written.0 + 1), state(1, written.0 - 1)];
-    index.prepared.lock().extend([passed, later.clone(), of_another_type.clone()].map(|state| (state, None)));
+    index.prepared.lock().extend([passed, later.clone(), other_type.clone()].map(|state| (state, None)));
     assert!(index.fresh().is_some());
-    let left: HashSet<ObjectState> = index.prepared.lock().keys().cloned().collect();
-    assert_eq!(left, HashSet::from([later, of_another_type]));
+    let remaining: HashSet<ObjectState> = index.prepared.lock().keys().cloned().collect();
+    assert_eq!(remaining, HashSet::from([later, other_type]));
 }

@@ -1,4 +1,4 @@
-//! The authorization modes without rules.
+//! The authorization modes AlwaysAllow and AlwaysDeny, and the privileged group.
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
@@ -14,10 +14,10 @@ impl Policy for AlwaysAllow {
     }
 
     fn grants(&self, _: &Identity, _: &str) -> Answer<Grants> {
-        let all = || vec!["*".to_owned()];
+        let wildcard = || vec!["*".to_owned()];
         let grants = vec![
-            Grant { verbs: all(), groups: all(), resources: all(), ..Grant::default() },
-            Grant { verbs: all(), paths: all(), ..Grant::default() },
+            Grant { verbs: wildcard(), groups: wildcard(), resources: wildcard(), ..Grant::default() },
+            Grant { verbs: wildcard(), paths: wildcard(), ..Grant::default() },
         ];
         Answer::Now(Grants { grants, ..Grants::default() })
     }
@@ -37,7 +37,7 @@ pub struct Privileged(pub &'static str);
 
 impl Policy for Privileged {
     fn decide(&self, identity: &Identity, _: &Action) -> Answer<Decision> {
-        let member = identity.groups.iter().any(|group| group == self.0);
-        Answer::Now(if member { Decision::Allowed } else { Decision::NoOpinion(String::new()) })
+        let is_member = identity.groups.iter().any(|group| group == self.0);
+        Answer::Now(if is_member { Decision::Allowed } else { Decision::NoOpinion(String::new()) })
     }
 }

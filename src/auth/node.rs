@@ -34,14 +34,14 @@ const TYPES: [FollowedType; 4] = [
 ];
 
 impl StoreIndex for Graph {
-    /// It guards nothing: a node may do less if one of its objects is not known.
+    /// It only grants: a node may do less if one of its objects cannot be read.
     const IS_GUARD: bool = false;
     type Prepared = ();
 
-    fn put(&mut self, of: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
+    fn put(&mut self, type_index: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
         let object = stored.object;
         let (namespace, name, json) = (object.key.namespace(), object.key.name(), &object.bytes);
-        let put = match of {
+        let put = match type_index {
             0 => self.put_pod(namespace, name, json),
             1 => self.put_volume(name, json),
             2 => self.put_attachment(name, json),
@@ -50,9 +50,9 @@ impl StoreIndex for Graph {
         put.map_err(|error| ReadError::Whole(error.to_string()))
     }
 
-    fn remove(&mut self, of: usize, key: &Key) {
+    fn remove(&mut self, type_index: usize, key: &Key) {
         let (namespace, name) = (key.namespace(), key.name());
-        match of {
+        match type_index {
             0 => self.remove_pod(namespace, name),
             1 => self.remove_volume(name),
             2 => self.remove_attachment(name),
@@ -60,20 +60,20 @@ impl StoreIndex for Graph {
         }
     }
 
-    fn clear(&mut self, of: usize) {
-        self.forget(of);
+    fn clear(&mut self, type_index: usize) {
+        self.forget(type_index);
     }
 
-    /// What a node uses it may read: an unknown object uses nothing.
-    fn fail_closed(&mut self, of: usize, key: &Key) {
-        self.remove(of, key);
+    /// A node may read what its objects refer to: an unreadable object refers to nothing.
+    fn fail_closed(&mut self, type_index: usize, key: &Key) {
+        self.remove(type_index, key);
     }
 }
 
-/// The node name of a user. `None` if the user is no node; empty if the node is unknown.
-pub fn node_of(who: &Identity) -> Option<&str> {
-    let name = who.name.strip_prefix(NODE_PREFIX)?;
-    who.is_in(NODES).then_some(name)
+/// The node name of a user. `None` if the user is not a node; empty if the node is unknown.
+pub fn node_of(identity: &Identity) -> Option<&str> {
+    let name = identity.name.strip_prefix(NODE_PREFIX)?;
+    identity.is_in(NODES).then_some(name)
 }
 
 /// The Node authorizer.
@@ -82,7 +82,7 @@ pub struct Nodes {
     /// The rights of the node role.
     role: Role,
     /// Whether nodes must select their own objects by field selector.
-    selective: bool,
+    requires_selectors: bool,
     /// Whether nodes may read the service accounts of their pods.
     reads_accounts: bool,
 }
@@ -90,13 +90,13 @@ pub struct Nodes {
 /// The decision before the graph is consulted.
 enum EarlyDecision {
     Allowed,
-    No(String),
-    /// It depends on whether the node uses this object.
-    If(Dependency),
+    NoOpinion(String),
+    /// Allowed if the graph relates the node to this object.
+    IfRelated(Dependency),
 }
 
 enum Dependency {
-    Thing(PodDependency),
+    Pod(PodDependency),
     Volume,
     Attachment,
     Slice,
@@ -107,86 +107,86 @@ enum Dependency {
 struct ResourceAction<'a> {
     node: &'a str,
     verb: &'a str,
-    part: &'a str,
+    subresource: &'a str,
     namespace: &'a str,
     name: &'a str,
     selection: &'a Selection,
 }
 
 impl ResourceAction<'_> {
-    fn no(why: impl Into<String>) -> EarlyDecision {
-        EarlyDecision::No(why.into())
+    fn no_opinion(reason: impl Into<String>) -> EarlyDecision {
+        EarlyDecision::NoOpinion(reason.into())
     }
 
-    fn concerning(&self, wanted: Dependency) -> EarlyDecision {
+    fn require(&self, dependency: Dependency) -> EarlyDecision {
         if self.name.is_empty() {
-            EarlyDecision::No("No Object name found".to_owned())
+            EarlyDecision::NoOpinion("No Object name found".to_owned())
         } else {
-            EarlyDecision::If(wanted)
+            EarlyDecision::IfRelated(dependency)
         }
     }
 
-    fn get(&self, wanted: Dependency) -> EarlyDecision {
+    fn get(&self, dependency: Dependency) -> EarlyDecision {
         if self.verb != "get" {
-            return ResourceAction::no("can only get individual resources of this type");
+            return ResourceAction::no_opinion("can only get individual resources of this type");
         }
-        if !self.part.is_empty() {
-            return ResourceAction::no("cannot get subresource");
+        if !self.subresource.is_empty() {
+            return ResourceAction::no_opinion("cannot get subresource");
         }
-        self.concerning(wanted)
+        self.require(dependency)
     }
 
-    fn read(&self, thing: PodDependency) -> EarlyDecision {
+    fn read(&self, dependency: PodDependency) -> EarlyDecision {
         if !matches!(self.verb, "get" | "list" | "watch") {
-            return ResourceAction::no("can only read resources of this type");
+            return ResourceAction::no_opinion("can only read resources of this type");
         }
-        if !self.part.is_empty() {
-            return ResourceAction::no("cannot read subresource");
+        if !self.subresource.is_empty() {
+            return ResourceAction::no_opinion("cannot read subresource");
         }
         if self.namespace.is_empty() {
-            return ResourceAction::no("can only read namespaced object of this type");
+            return ResourceAction::no_opinion("can only read namespaced object of this type");
         }
-        self.concerning(Dependency::Thing(thing))
+        self.require(Dependency::Pod(dependency))
     }
 
     fn claim(&self) -> EarlyDecision {
-        if self.part != "status" {
-            return self.get(Dependency::Thing(PodDependency::Claim));
+        if self.subresource != "status" {
+            return self.get(Dependency::Pod(PodDependency::Claim));
         }
         match self.verb {
-            "update" | "patch" => self.concerning(Dependency::Thing(PodDependency::Claim)),
-            _ => ResourceAction::no("can only get/update/patch this type"),
+            "update" | "patch" => self.require(Dependency::Pod(PodDependency::Claim)),
+            _ => ResourceAction::no_opinion("can only get/update/patch this type"),
         }
     }
 
-    fn account(&self, readable: bool) -> EarlyDecision {
-        if self.verb == "get" && self.part.is_empty() {
-            return if readable {
+    fn account(&self, is_readable: bool) -> EarlyDecision {
+        if self.verb == "get" && self.subresource.is_empty() {
+            return if is_readable {
                 self.read(PodDependency::Account)
             } else {
-                ResourceAction::no("not allowed to get service accounts")
+                ResourceAction::no_opinion("not allowed to get service accounts")
             };
         }
         if self.verb != "create" || self.name.is_empty() {
-            return ResourceAction::no("can only create tokens for individual service accounts");
+            return ResourceAction::no_opinion("can only create tokens for individual service accounts");
         }
-        if self.part != "token" {
-            return ResourceAction::no("can only create token subresource of serviceaccount");
+        if self.subresource != "token" {
+            return ResourceAction::no_opinion("can only create token subresource of serviceaccount");
         }
-        EarlyDecision::If(Dependency::Thing(PodDependency::Account))
+        EarlyDecision::IfRelated(Dependency::Pod(PodDependency::Account))
     }
 
     fn lease(&self) -> EarlyDecision {
         if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
-            return ResourceAction::no("can only get, create, update, patch, or delete a node lease");
+            return ResourceAction::no_opinion("can only get, create, update, patch, or delete a node lease");
         }
         if self.namespace != LEASE_NAMESPACE {
-            return ResourceAction::no(format!(
+            return ResourceAction::no_opinion(format!(
                 "can only access leases in the \"{LEASE_NAMESPACE}\" system namespace"
             ));
         }
         if self.verb != "create" && self.name != self.node {
-            return ResourceAction::no(
+            return ResourceAction::no_opinion(
                 "can only access node lease with the same name as the requesting node",
             );
         }
@@ -195,71 +195,73 @@ impl ResourceAction<'_> {
 
     fn csi_node(&self) -> EarlyDecision {
         if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
-            return ResourceAction::no("can only get, create, update, patch, or delete a CSINode");
+            return ResourceAction::no_opinion("can only get, create, update, patch, or delete a CSINode");
         }
-        if !self.part.is_empty() {
-            return ResourceAction::no("cannot authorize CSINode subresources");
+        if !self.subresource.is_empty() {
+            return ResourceAction::no_opinion("cannot authorize CSINode subresources");
         }
         if self.verb != "create" && self.name != self.node {
-            return ResourceAction::no("can only access CSINode with the same name as the requesting node");
+            return ResourceAction::no_opinion(
+                "can only access CSINode with the same name as the requesting node",
+            );
         }
         EarlyDecision::Allowed
     }
 
     fn selects(&self, field: &str) -> bool {
-        let wanted = FieldRule::Equals(field.into(), self.node.into());
-        self.selection.fields.contains(&wanted)
+        let own_objects = FieldRule::Equals(field.into(), self.node.into());
+        self.selection.fields.contains(&own_objects)
     }
 
-    fn slice(&self, selective: bool) -> EarlyDecision {
-        if !self.part.is_empty() {
-            return ResourceAction::no("cannot authorize ResourceSlice subresources");
+    fn slice(&self, requires_selectors: bool) -> EarlyDecision {
+        if !self.subresource.is_empty() {
+            return ResourceAction::no_opinion("cannot authorize ResourceSlice subresources");
         }
         match self.verb {
             "create" => EarlyDecision::Allowed,
-            "get" | "update" | "patch" | "delete" => self.concerning(Dependency::Slice),
-            "watch" | "list" | "deletecollection" if !selective || self.selects("spec.nodeName") => {
+            "get" | "update" | "patch" | "delete" => self.require(Dependency::Slice),
+            "watch" | "list" | "deletecollection" if !requires_selectors || self.selects("spec.nodeName") => {
                 EarlyDecision::Allowed
             }
-            "watch" | "list" | "deletecollection" => ResourceAction::no(
+            "watch" | "list" | "deletecollection" => ResourceAction::no_opinion(
                 "can only list/watch/deletecollection resourceslices with nodeName field selector",
             ),
-            _ => ResourceAction::no(
+            _ => ResourceAction::no_opinion(
                 "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
                  delete, deletecollection",
             ),
         }
     }
 
-    fn own_node(&self) -> EarlyDecision {
+    fn node(&self) -> EarlyDecision {
         let (node, name) = (self.node, self.name);
-        match (self.part, self.verb) {
+        match (self.subresource, self.verb) {
             ("", "create" | "update" | "patch") | ("status", "update" | "patch") => EarlyDecision::Allowed,
             ("", "get" | "list" | "watch") if name == node => EarlyDecision::Allowed,
-            ("", "get" | "list" | "watch") if name.is_empty() => {
-                ResourceAction::no(format!("node '{node}' cannot read all nodes, only its own Node object"))
-            }
-            ("", "get" | "list" | "watch") => {
-                ResourceAction::no(format!("node '{node}' cannot read '{name}', only its own Node object"))
-            }
-            _ => ResourceAction::no(""),
+            ("", "get" | "list" | "watch") if name.is_empty() => ResourceAction::no_opinion(format!(
+                "node '{node}' cannot read all nodes, only its own Node object"
+            )),
+            ("", "get" | "list" | "watch") => ResourceAction::no_opinion(format!(
+                "node '{node}' cannot read '{name}', only its own Node object"
+            )),
+            _ => ResourceAction::no_opinion(""),
         }
     }
 
     fn pod(&self) -> EarlyDecision {
-        match (self.part, self.verb) {
-            ("", "get") => self.get(Dependency::Thing(PodDependency::Pod)),
+        match (self.subresource, self.verb) {
+            ("", "get") => self.get(Dependency::Pod(PodDependency::Pod)),
             ("", "list" | "watch") if self.selects("spec.nodeName") => EarlyDecision::Allowed,
             ("", "list" | "watch") if !self.name.is_empty() => {
-                EarlyDecision::If(Dependency::Thing(PodDependency::Pod))
+                EarlyDecision::IfRelated(Dependency::Pod(PodDependency::Pod))
             }
             ("", "list" | "watch") => {
-                ResourceAction::no("can only list/watch pods with spec.nodeName field selector")
+                ResourceAction::no_opinion("can only list/watch pods with spec.nodeName field selector")
             }
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
                 EarlyDecision::Allowed
             }
-            _ => ResourceAction::no(""),
+            _ => ResourceAction::no_opinion(""),
         }
     }
 }
@@ -269,36 +271,38 @@ impl Nodes {
     pub async fn open(indexes: &LiveIndexes, enabled: impl Fn(&str) -> bool) -> Result<Nodes, StoreError> {
         let graph = indexes.open(TYPES, Graph::default()).await?;
         let all = roles::all(&enabled);
-        let role =
-            all.iter().find(|one| one.resource == "clusterroles" && meta::name(&one.object) == "system:node");
+        let role = all
+            .iter()
+            .find(|role| role.resource == "clusterroles" && meta::name(&role.object) == "system:node");
         Ok(Nodes {
             graph,
             role: Role::new(role.map(|role| rules_of(&role.object)).unwrap_or_default()),
-            selective: enabled(AUTHORIZE_NODE_WITH_SELECTORS),
+            requires_selectors: enabled(AUTHORIZE_NODE_WITH_SELECTORS),
             reads_accounts: enabled(KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS),
         })
     }
 
-    fn word(&self, action: &Action, asked: ResourceAction<'_>) -> EarlyDecision {
+    /// The decision by verb, resource and name.
+    fn decide_early(&self, action: &Action, request: ResourceAction<'_>) -> EarlyDecision {
         let (group, resource) = match &action.target {
             Target::Resource { group, resource, .. } => (group.as_str(), resource.as_str()),
             Target::Path(_) => ("", ""),
         };
         match (group, resource) {
-            ("", "secrets") => asked.read(PodDependency::Secret),
-            ("", "configmaps") => asked.read(PodDependency::ConfigMap),
-            ("", "persistentvolumeclaims") => asked.claim(),
-            ("", "persistentvolumes") => asked.get(Dependency::Volume),
-            ("resource.k8s.io", "resourceclaims") => asked.get(Dependency::Thing(PodDependency::DeviceClaim)),
-            ("resource.k8s.io", "resourceslices") => asked.slice(self.selective),
-            ("storage.k8s.io", "volumeattachments") => asked.get(Dependency::Attachment),
-            ("storage.k8s.io", "csinodes") => asked.csi_node(),
-            ("", "serviceaccounts") => asked.account(self.reads_accounts),
-            ("coordination.k8s.io", "leases") => asked.lease(),
-            ("", "nodes") if self.selective => asked.own_node(),
-            ("", "pods") if self.selective => asked.pod(),
+            ("", "secrets") => request.read(PodDependency::Secret),
+            ("", "configmaps") => request.read(PodDependency::ConfigMap),
+            ("", "persistentvolumeclaims") => request.claim(),
+            ("", "persistentvolumes") => request.get(Dependency::Volume),
+            ("resource.k8s.io", "resourceclaims") => request.get(Dependency::Pod(PodDependency::DeviceClaim)),
+            ("resource.k8s.io", "resourceslices") => request.slice(self.requires_selectors),
+            ("storage.k8s.io", "volumeattachments") => request.get(Dependency::Attachment),
+            ("storage.k8s.io", "csinodes") => request.csi_node(),
+            ("", "serviceaccounts") => request.account(self.reads_accounts),
+            ("coordination.k8s.io", "leases") => request.lease(),
+            ("", "nodes") if self.requires_selectors => request.node(),
+            ("", "pods") if self.requires_selectors => request.pod(),
             _ if self.role.allows(&PreparedAction::from(action)) => EarlyDecision::Allowed,
-            _ => ResourceAction::no(""),
+            _ => ResourceAction::no_opinion(""),
         }
     }
 }
@@ -314,37 +318,37 @@ impl Policy for Nodes {
         action: &Action,
         selection: &Selection,
     ) -> Answer<ExplainedDecision> {
-        let no = |why: String| ExplainedDecision::from(Decision::NoOpinion(why));
-        let Some(node) = node_of(identity) else { return Answer::Now(no(String::new())) };
+        let no_opinion = |reason: String| ExplainedDecision::from(Decision::NoOpinion(reason));
+        let Some(node) = node_of(identity) else { return Answer::Now(no_opinion(String::new())) };
         if node.is_empty() {
-            return Answer::Now(no(format!("unknown node for user {:?}", identity.name)));
+            return Answer::Now(no_opinion(format!("unknown node for user {:?}", identity.name)));
         }
-        let (part, namespace, name) = match &action.target {
+        let (subresource, namespace, name) = match &action.target {
             Target::Resource { subresource, namespace, name, .. } => {
                 (subresource.as_str(), namespace.as_str(), name.as_str())
             }
             Target::Path(_) => ("", "", ""),
         };
-        let asked = ResourceAction { node, verb: &action.verb, part, namespace, name, selection };
-        let wanted = match self.word(action, asked) {
+        let request = ResourceAction { node, verb: &action.verb, subresource, namespace, name, selection };
+        let dependency = match self.decide_early(action, request) {
             EarlyDecision::Allowed => return Answer::Now(Decision::Allowed.into()),
-            EarlyDecision::No(why) => return Answer::Now(no(why)),
-            EarlyDecision::If(wanted) => wanted,
+            EarlyDecision::NoOpinion(reason) => return Answer::Now(no_opinion(reason)),
+            EarlyDecision::IfRelated(dependency) => dependency,
         };
         let [node, namespace, name] = [node, namespace, name].map(str::to_owned);
-        let stranger = format!("no relationship found between node '{node}' and this object");
-        let found = self.graph.look(move |graph| match wanted {
-            Dependency::Thing(thing) => graph.needs(&node, thing, &namespace, &name),
+        let unrelated = format!("no relationship found between node '{node}' and this object");
+        let related = self.graph.query(move |graph| match dependency {
+            Dependency::Pod(dependency) => graph.needs(&node, dependency, &namespace, &name),
             Dependency::Volume => graph.needs_volume(&node, &name),
             Dependency::Attachment => graph.has_attachment(&node, &name),
             Dependency::Slice => graph.has_slice(&node, &name),
         });
-        found.map(|found| match found {
+        related.map(|related| match related {
             Ok(true) => Decision::Allowed.into(),
-            Ok(false) => ExplainedDecision::from(Decision::NoOpinion(stranger)),
+            Ok(false) => ExplainedDecision::from(Decision::NoOpinion(unrelated)),
             Err(error) => {
-                let error = Some(format!("what nodes need cannot be read: {error}"));
-                ExplainedDecision { decision: Decision::NoOpinion(String::new()), grounds: None, error }
+                let error = Some(format!("the objects of nodes cannot be read: {error}"));
+                ExplainedDecision { decision: Decision::NoOpinion(String::new()), allow_reason: None, error }
             }
         })
     }
@@ -374,14 +378,21 @@ mod tests {
         Identity { name: format!("{NODE_PREFIX}{name}"), groups: vec![NODES.into()], ..Identity::default() }
     }
 
-    fn said(policy: &Nodes, who: &Identity, action: &Action, fields: Vec<FieldRule>) -> Result<(), String> {
+    fn judge(
+        policy: &Nodes,
+        identity: &Identity,
+        action: &Action,
+        fields: Vec<FieldRule>,
+    ) -> Result<(), String> {
         let selection = Selection { fields, ..Selection::default() };
-        let Answer::Now(verdict) = policy.judge(who, action, &selection) else { panic!("nobody waits here") };
+        let Answer::Now(verdict) = policy.judge(identity, action, &selection) else {
+            panic!("the index is not up to date")
+        };
         if verdict.decision == Decision::Allowed { Ok(()) } else { Err(verdict.reason()) }
     }
 
     #[actix::test]
-    async fn a_node_sees_its_own() {
+    async fn node_authorizer_allows_only_objects_of_the_own_node() {
         let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
         let registry = Arc::new(pilothouse_apimachinery::schema::Registry::builtin().unwrap());
         let indexes = LiveIndexes::new(stores.directory.clone(), registry);
@@ -392,37 +403,43 @@ mod tests {
             format!(r#"{head}"}},"spec":{{"nodeName":"a","volumes":[{{"secret":{{"secretName":"s"}}}}]}}}}"#);
         let (labels, fields) = (Pairs::default(), Pairs::default());
         let key = Key::namespaced("n", "p");
-        let draft = Draft { key, bytes: bytes.into(), revision_at: head.len(), item_at: 1, labels, fields };
+        let draft =
+            Draft { key, bytes: bytes.into(), revision_offset: head.len(), item_offset: 1, labels, fields };
         store.send(Create { draft, permit: Permit::none() }).await.unwrap().unwrap();
 
-        let ask = |name: &str, action: Action| said(&policy, &node(name), &action, Vec::new());
-        assert_eq!(ask("a", action("get", "", "secrets", "n", "s")), Ok(()));
-        let stranger = Err("no relationship found between node 'b' and this object".to_owned());
-        assert_eq!(ask("b", action("get", "", "secrets", "n", "s")), stranger);
-        assert_eq!(ask("a", action("list", "", "secrets", "n", "")), Err("No Object name found".into()));
+        let decide = |name: &str, action: Action| judge(&policy, &node(name), &action, Vec::new());
+        assert_eq!(decide("a", action("get", "", "secrets", "n", "s")), Ok(()));
+        let unrelated = Err("no relationship found between node 'b' and this object".to_owned());
+        assert_eq!(decide("b", action("get", "", "secrets", "n", "s")), unrelated);
+        assert_eq!(decide("a", action("list", "", "secrets", "n", "")), Err("No Object name found".into()));
         assert_eq!(
-            ask("a", action("delete", "", "secrets", "n", "s")),
+            decide("a", action("delete", "", "secrets", "n", "s")),
             Err("can only read resources of this type".into())
         );
-        assert_eq!(ask("a", action("get", "", "nodes", "", "a")), Ok(()));
+        assert_eq!(decide("a", action("get", "", "nodes", "", "a")), Ok(()));
         assert_eq!(
-            ask("a", action("get", "", "nodes", "", "b")),
+            decide("a", action("get", "", "nodes", "", "b")),
             Err("node 'a' cannot read 'b', only its own Node object".into())
         );
-        assert_eq!(ask("a", action("update", "coordination.k8s.io", "leases", LEASE_NAMESPACE, "a")), Ok(()));
-        assert!(ask("a", action("update", "coordination.k8s.io", "leases", LEASE_NAMESPACE, "b")).is_err());
-        assert_eq!(ask("a", action("list", "", "services", "", "")), Ok(()), "as the role says");
-        assert_eq!(ask("a", action("delete", "", "services", "n", "x")), Err(String::new()));
         assert_eq!(
-            ask("", action("get", "", "pods", "n", "p")),
+            decide("a", action("update", "coordination.k8s.io", "leases", LEASE_NAMESPACE, "a")),
+            Ok(())
+        );
+        assert!(
+            decide("a", action("update", "coordination.k8s.io", "leases", LEASE_NAMESPACE, "b")).is_err()
+        );
+        assert_eq!(decide("a", action("list", "", "services", "", "")), Ok(()), "as the role says");
+        assert_eq!(decide("a", action("delete", "", "services", "n", "x")), Err(String::new()));
+        assert_eq!(
+            decide("", action("get", "", "pods", "n", "p")),
             Err("unknown node for user \"system:node:\"".into())
         );
         let list = action("list", "", "pods", "", "");
-        assert!(ask("a", list.clone()).is_err());
-        let own = vec![FieldRule::Equals("spec.nodeName".into(), "a".into())];
-        assert_eq!(said(&policy, &node("a"), &list, own.clone()), Ok(()));
-        assert!(said(&policy, &node("b"), &list, own.clone()).is_err());
-        // Only a selector that can select nothing but the node's own pods counts.
+        assert!(decide("a", list.clone()).is_err());
+        let own_pods = vec![FieldRule::Equals("spec.nodeName".into(), "a".into())];
+        assert_eq!(judge(&policy, &node("a"), &list, own_pods.clone()), Ok(()));
+        assert!(judge(&policy, &node("b"), &list, own_pods.clone()).is_err());
+        // Only a selector that matches nothing but the node's own pods is accepted.
         let equals = |field: &str, value: &str| FieldRule::Equals(field.into(), value.into());
         for others in [
             vec![equals("spec.nodeName", "")],
@@ -431,15 +448,15 @@ mod tests {
             vec![equals("metadata.name", "a")],
             vec![FieldRule::Differs("spec.nodeName".into(), "b".into())],
         ] {
-            assert!(said(&policy, &node("a"), &list, others.clone()).is_err(), "{others:?}");
-            let both = [others, own.clone()].concat();
-            assert_eq!(said(&policy, &node("a"), &list, both), Ok(()), "both must hold");
+            assert!(judge(&policy, &node("a"), &list, others.clone()).is_err(), "{others:?}");
+            let both = [others, own_pods.clone()].concat();
+            assert_eq!(judge(&policy, &node("a"), &list, both), Ok(()), "both must hold");
         }
         let nameless = vec![equals("spec.nodeName", "")];
-        assert!(said(&policy, &node(""), &list, nameless).is_err(), "pods that no node has are nobody's");
-        let stranger = Identity { name: "system:node:a".into(), ..Identity::default() };
+        assert!(judge(&policy, &node(""), &list, nameless).is_err(), "unscheduled pods belong to no node");
+        let not_a_node = Identity { name: "system:node:a".into(), ..Identity::default() };
         assert_eq!(
-            said(&policy, &stranger, &action("get", "", "nodes", "", "a"), Vec::new()),
+            judge(&policy, &not_a_node, &action("get", "", "nodes", "", "a"), Vec::new()),
             Err(String::new())
         );
     }

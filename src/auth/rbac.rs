@@ -33,69 +33,71 @@ fn kind(resource: &str) -> &'static str {
     }
 }
 
-fn resource(of: usize) -> &'static str {
-    RESOURCES.get(of).copied().unwrap_or_default()
+fn resource(type_index: usize) -> &'static str {
+    RESOURCES.get(type_index).copied().unwrap_or_default()
 }
 
-fn is_role(of: usize) -> bool {
-    resource(of).ends_with("roles")
+fn is_role(type_index: usize) -> bool {
+    resource(type_index).ends_with("roles")
 }
 
-fn is_namespaced(of: usize) -> bool {
-    !resource(of).starts_with("cluster")
+fn is_namespaced(type_index: usize) -> bool {
+    !resource(type_index).starts_with("cluster")
 }
 
 impl StoreIndex for Index {
     const IS_GUARD: bool = true;
     type Prepared = ();
 
-    fn put(&mut self, of: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
+    fn put(&mut self, type_index: usize, stored: &StoredObject<'_>) -> Result<(), ReadError> {
         let object = stored.object;
         let (namespace, name) = (object.key.namespace(), object.key.name());
-        let known = if is_role(of) {
+        let result = if is_role(type_index) {
             read_role(&object.bytes).map(|role| self.put_role(namespace, name, role))
         } else {
             read_binding(namespace, name, &object.bytes).map(|binding| self.put_binding(binding))
         };
-        known.ok_or_else(|| ReadError::Whole("it does not have the form of its kind".to_owned()))
+        result.ok_or_else(|| ReadError::Whole("it does not have the form of its kind".to_owned()))
     }
 
-    fn remove(&mut self, of: usize, key: &Key) {
+    fn remove(&mut self, type_index: usize, key: &Key) {
         let (namespace, name) = (key.namespace(), key.name());
-        if is_role(of) {
+        if is_role(type_index) {
             self.remove_role(namespace, name);
         } else {
             self.remove_binding(namespace, name);
         }
     }
 
-    fn clear(&mut self, of: usize) {
-        if is_role(of) {
-            self.clear_roles(is_namespaced(of));
+    fn clear(&mut self, type_index: usize) {
+        if is_role(type_index) {
+            self.clear_roles(is_namespaced(type_index));
         } else {
-            self.clear_bindings(is_namespaced(of));
+            self.clear_bindings(is_namespaced(type_index));
         }
     }
 
-    /// Rules only ever allow: without its own, a role or binding grants nothing.
-    fn fail_closed(&mut self, of: usize, key: &Key) {
-        self.remove(of, key);
+    /// RBAC rules only grant: an unreadable role or binding grants nothing.
+    fn fail_closed(&mut self, type_index: usize, key: &Key) {
+        self.remove(type_index, key);
     }
 }
 
 /// Allows what roles and bindings grant.
 pub struct Rbac(pub Arc<Roles>);
 
-fn verdict(found: RuleLookup) -> ExplainedDecision {
-    match found {
-        RuleLookup::Allowed(allowance) => {
-            ExplainedDecision { decision: Decision::Allowed, grounds: Some(Arc::new(allowance)), error: None }
-        }
-        RuleLookup::Nothing(missing) => {
+fn verdict(lookup: RuleLookup) -> ExplainedDecision {
+    match lookup {
+        RuleLookup::Allowed(allowance) => ExplainedDecision {
+            decision: Decision::Allowed,
+            allow_reason: Some(Arc::new(allowance)),
+            error: None,
+        },
+        RuleLookup::NoMatch(missing) => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             let reason = match missing.as_slice() {
                 [] => String::new(),
-                [one] => format!("RBAC: {one}"),
+                [reason] => format!("RBAC: {reason}"),
                 several => format!("RBAC: [{}]", several.join(", ")),
             };
             Decision::NoOpinion(reason).into()
@@ -103,9 +105,9 @@ fn verdict(found: RuleLookup) -> ExplainedDecision {
     }
 }
 
-fn unknown(error: &StoreError) -> ExplainedDecision {
+fn unavailable(error: &StoreError) -> ExplainedDecision {
     let error = Some(format!("roles and bindings cannot be read: {error}"));
-    ExplainedDecision { decision: Decision::NoOpinion(String::new()), grounds: None, error }
+    ExplainedDecision { decision: Decision::NoOpinion(String::new()), allow_reason: None, error }
 }
 
 impl Policy for Rbac {
@@ -114,22 +116,22 @@ impl Policy for Rbac {
     }
 
     fn judge(&self, identity: &Identity, action: &Action, _: &Selection) -> Answer<ExplainedDecision> {
-        // The common case, without copying the question.
+        // The common case, without cloning the arguments.
         if let Some(index) = self.0.fresh() {
             return Answer::Now(verdict(index.decide(identity, action)));
         }
         let (identity, action) = (identity.clone(), action.clone());
-        let found = self.0.look(move |index| index.decide(&identity, &action));
-        found.map(|found| found.map_or_else(|error| unknown(&error), verdict))
+        let lookup = self.0.query(move |index| index.decide(&identity, &action));
+        lookup.map(|lookup| lookup.map_or_else(|error| unavailable(&error), verdict))
     }
 
     fn grants(&self, identity: &Identity, namespace: &str) -> Answer<Grants> {
         let (identity, namespace) = (identity.clone(), namespace.to_owned());
-        let found = self.0.look(move |index| index.grants(&identity, &namespace));
-        found.map(|found| {
-            found.unwrap_or_else(|error| Grants {
+        let lookup = self.0.query(move |index| index.grants(&identity, &namespace));
+        lookup.map(|lookup| {
+            lookup.unwrap_or_else(|error| Grants {
                 incomplete: true,
-                errors: unknown(&error).error.into_iter().collect(),
+                errors: unavailable(&error).error.into_iter().collect(),
                 ..Grants::default()
             })
         })
@@ -162,7 +164,7 @@ mod tests {
         let head = r#"{"metadata":{"resourceVersion":""#;
         let bytes = format!(r#"{head}"}},{fields}}}"#).into();
         let (labels, fields) = (Pairs::default(), Pairs::default());
-        Draft { key, bytes, revision_at: head.len(), item_at: 1, labels, fields }
+        Draft { key, bytes, revision_offset: head.len(), item_offset: 1, labels, fields }
     }
 
     async fn store(stores: &Stores, resource: &str) -> Addr<Store> {
@@ -176,10 +178,10 @@ mod tests {
     }
 
     const RULES: &str = r#""rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]"#;
-    const GIVEN: &str =
+    const BINDING: &str =
         r#""roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"}]"#;
 
-    async fn allowed(policy: &Rbac, namespace: &str) -> bool {
+    async fn is_allowed(policy: &Rbac, namespace: &str) -> bool {
         let target = Target::Resource {
             group: String::new(),
             version: "v1".into(),
@@ -188,8 +190,8 @@ mod tests {
             namespace: namespace.into(),
             name: "a".into(),
         };
-        let who = Identity { name: "u".into(), ..Identity::default() };
-        let decision = match policy.decide(&who, &Action { verb: "get".into(), target }) {
+        let identity = Identity { name: "u".into(), ..Identity::default() };
+        let decision = match policy.decide(&identity, &Action { verb: "get".into(), target }) {
             Answer::Now(decision) => decision,
             Answer::Later(decision) => decision.await,
         };
@@ -197,30 +199,30 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_write_that_was_answered_counts() {
+    async fn rbac_applies_acknowledged_writes() {
         let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
         create(&stores, "clusterroles", Key::cluster("r"), RULES).await;
         let policy = rbac(&stores).await;
-        assert!(!allowed(&policy, "n").await);
-        create(&stores, "rolebindings", Key::namespaced("n", "b"), GIVEN).await;
-        assert!(allowed(&policy, "n").await && !allowed(&policy, "m").await);
-        create(&stores, "clusterrolebindings", Key::cluster("b"), GIVEN).await;
-        assert!(allowed(&policy, "m").await);
-        let gone = Remove { key: Key::cluster("r"), expected: Revision(2), permit: Permit::none() };
-        store(&stores, "clusterroles").await.send(gone).await.unwrap().unwrap();
-        assert!(!allowed(&policy, "m").await);
+        assert!(!is_allowed(&policy, "n").await);
+        create(&stores, "rolebindings", Key::namespaced("n", "b"), BINDING).await;
+        assert!(is_allowed(&policy, "n").await && !is_allowed(&policy, "m").await);
+        create(&stores, "clusterrolebindings", Key::cluster("b"), BINDING).await;
+        assert!(is_allowed(&policy, "m").await);
+        let remove = Remove { key: Key::cluster("r"), expected: Revision(2), permit: Permit::none() };
+        store(&stores, "clusterroles").await.send(remove).await.unwrap().unwrap();
+        assert!(!is_allowed(&policy, "m").await);
     }
 
     #[actix::test]
-    async fn what_the_window_has_forgotten_is_read_anew() {
+    async fn rbac_reads_snapshot_after_window_expired() {
         let options = Options { window_bounds: 1.into(), ..Options::default() };
         let stores = directory::start(Box::new(Memory::new()), options).unwrap();
         let policy = rbac(&stores).await;
         create(&stores, "clusterroles", Key::cluster("r"), RULES).await;
         for name in ["a", "b", "c"] {
-            create(&stores, "rolebindings", Key::namespaced("n", name), GIVEN).await;
+            create(&stores, "rolebindings", Key::namespaced("n", name), BINDING).await;
         }
-        assert!(allowed(&policy, "n").await);
+        assert!(is_allowed(&policy, "n").await);
         assert!(policy.0.fresh().is_some(), "it has caught up for everybody");
     }
 }

@@ -1,7 +1,7 @@
-//! How views read stored objects, and when they must not trust what they read.
+//! How views decode stored objects.
 //!
-//! A record may be damaged, or whole and written by a later release: with an apiVersion, a type or a word that this one does not
-//! know. To a guard it is all the same: it cannot be read.
+//! A record may be damaged, or intact but written by a later release, with an apiVersion, a type or an enum value that this one
+//! does not know. Views treat both alike: the object is unreadable.
 
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::error_list::ErrorList;
@@ -47,7 +47,7 @@ pub enum ReadError {
     /// Nothing is known of it but its key.
     #[error("{0}")]
     Whole(String),
-    /// A part of it means nothing to this server. The view has taken in the rest, and refuses wherever that part would decide.
+    /// A part of it is not supported by this server. The view has indexed the rest, and denies wherever that part would decide.
     #[error("{0}")]
     Part(String),
 }
@@ -61,27 +61,27 @@ pub struct StoredObject<'a> {
     registry: &'a Registry,
 }
 
-/// The fields that say what an object is.
+/// The type of an object.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Head<'a> {
+struct TypeMeta<'a> {
     #[serde(borrow)]
     kind: &'a str,
     #[serde(borrow)]
     api_version: &'a str,
 }
 
-impl<'a> Head<'a> {
-    /// The head of the canonical form, without looking at the rest of the object: some are large and change often.
-    fn of_canonical(json: &'a [u8]) -> Option<Head<'a>> {
+impl<'a> TypeMeta<'a> {
+    /// Reads the prefix of the canonical form only: some objects are large and change often.
+    fn from_canonical(json: &'a [u8]) -> Option<TypeMeta<'a>> {
         let rest = json.strip_prefix(br#"{"kind":""#)?;
         let (kind, rest) = until_quote(rest)?;
         let (api_version, _) = until_quote(rest.strip_prefix(br#","apiVersion":""#)?)?;
-        Some(Head { kind, api_version })
+        Some(TypeMeta { kind, api_version })
     }
 }
 
-/// The text before the next quotation mark, and what is after that. `None` for text with escapes.
+/// The text before the next quotation mark, and the rest after it. `None` for text with escapes.
 fn until_quote(json: &[u8]) -> Option<(&str, &[u8])> {
     let end = json.iter().position(|byte| *byte == b'"')?;
     let text = std::str::from_utf8(json.get(..end)?).ok().filter(|text| !text.contains('\\'))?;
@@ -98,19 +98,19 @@ impl<'a> StoredObject<'a> {
         if !object.is_readable() {
             return Err(ReadError::Whole("its record is damaged".to_owned()));
         }
-        let head = match Head::of_canonical(&object.bytes) {
-            Some(head) => head,
+        let type_meta = match TypeMeta::from_canonical(&object.bytes) {
+            Some(type_meta) => type_meta,
             None => serde_json::from_slice(&object.bytes)
-                .map_err(|error| ReadError::Whole(format!("it is no object: {error}")))?,
+                .map_err(|error| ReadError::Whole(format!("it is not an object: {error}")))?,
         };
-        let version = match head.api_version {
+        let version = match type_meta.api_version {
             "" => followed.version,
-            named => {
-                let (group, version) = named.split_once('/').unwrap_or(("", named));
-                let is_known = (group, head.kind) == (followed.group, followed.kind)
+            api_version => {
+                let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+                let is_known = (group, type_meta.kind) == (followed.group, followed.kind)
                     && registry.kind(group, version, followed.kind).is_some();
                 if !is_known {
-                    let reason = format!("this server does not know {} of {named}", head.kind);
+                    let reason = format!("this server does not know {} of {api_version}", type_meta.kind);
                     return Err(ReadError::Whole(reason));
                 }
                 version
@@ -124,7 +124,7 @@ impl<'a> StoredObject<'a> {
         self.object.key.name()
     }
 
-    /// Its contents, as its schema describes them.
+    /// Its contents, decoded by the schema of its version.
     pub fn decode(&self) -> Result<Value, ReadError> {
         let FollowedType { group, kind, .. } = *self.followed;
         let unknown = || ReadError::Whole(format!("this server does not know {kind} of {group}"));
@@ -133,12 +133,12 @@ impl<'a> StoredObject<'a> {
             .ok_or_else(|| ReadError::Whole(format!("it does not have the form of a {kind}")))
     }
 
-    /// Its contents, with no word in them that this server does not know.
+    /// Its contents, if all enum values are known to this server.
     pub fn value(&self) -> Result<Value, ReadError> {
         let value = self.decode()?;
-        let mut errors = ErrorList::under(EnabledFeatures::EVERY);
+        let mut errors = ErrorList::with_features(EnabledFeatures::EVERY);
         (kinds::rules(self.followed.group, self.followed.kind).validate)(&value, &mut errors);
-        // Other rules may have become stricter since it was stored. They do not change what it means.
+        // Other validation may have become stricter since it was stored. That does not change the meaning of the object.
         let unsupported = errors.iter().find(|error| error.problem == ErrorType::NotSupported);
         match unsupported {
             None => Ok(value),
@@ -149,7 +149,6 @@ impl<'a> StoredObject<'a> {
 
 #[cfg(test)]
 mod tests {
-
     use pilothouse_types::object::{Key, Revision};
 
     use super::*;
@@ -168,27 +167,30 @@ mod tests {
     }
 
     #[test]
-    fn what_another_release_wrote_is_not_guessed_at() {
+    fn stored_object_of_unknown_version_or_value_is_unreadable() {
         let policy = |kind: &str, version: &str, spec: &str| {
             format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"name":"p"}},"spec":{spec}}}"#)
         };
-        let (own, v1) = ("ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1");
-        read(&policy(own, v1, r#"{"failurePolicy":"Fail"}"#)).unwrap();
+        let (kind, v1) = ("ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1");
+        read(&policy(kind, v1, r#"{"failurePolicy":"Fail"}"#)).unwrap();
         read(r#"{"metadata":{"name":"p"},"spec":{}}"#).unwrap();
-        for (json, why) in [
+        for (json, expected) in [
             (String::new(), "its record is damaged"),
-            ("{".to_owned(), "it is no object"),
+            ("{".to_owned(), "it is not an object"),
             (
-                policy(own, "admissionregistration.k8s.io/v9", "{}"),
+                policy(kind, "admissionregistration.k8s.io/v9", "{}"),
                 "does not know ValidatingAdmissionPolicy of",
             ),
-            (policy(own, "v1", "{}"), "does not know"),
+            (policy(kind, "v1", "{}"), "does not know"),
             (policy("Pod", v1, "{}"), "does not know Pod of"),
-            (policy(own, v1, "7"), "does not have the form"),
-            (policy(own, v1, r#"{"failurePolicy":"Perhaps"}"#), "spec.failurePolicy: Unsupported value"),
+            (policy(kind, v1, "7"), "does not have the form"),
+            (policy(kind, v1, r#"{"failurePolicy":"Perhaps"}"#), "spec.failurePolicy: Unsupported value"),
         ] {
             let error = read(&json).unwrap_err();
-            assert!(matches!(&error, ReadError::Whole(reason) if reason.contains(why)), "{json}: {error}");
+            assert!(
+                matches!(&error, ReadError::Whole(reason) if reason.contains(expected)),
+                "{json}: {error}"
+            );
         }
     }
 }

@@ -37,7 +37,7 @@ pub const KINDS: usize = 4;
 /// The stores, in the order of [`TokenObjectKind`].
 const STORES: [&str; KINDS] = ["serviceaccounts", "secrets", "pods", "nodes"];
 
-/// The newest revision of each type; `None` if it was never asked for.
+/// The newest revision of each type; `None` if no object of the type was read yet.
 pub type LatestRevisions = [Option<Revision>; KINDS];
 
 /// Reads the objects. Shared by all verifiers and workers.
@@ -46,7 +46,7 @@ pub struct TokenObjects {
     /// Known stores: they live as long as the server.
     handles: [OnceLock<StoreHandle>; KINDS],
     /// Bounds the concurrent lookups of unauthenticated clients.
-    places: Semaphore,
+    lookup_slots: Semaphore,
 }
 
 struct StoreHandle {
@@ -57,25 +57,25 @@ struct StoreHandle {
 impl TokenObjects {
     /// Finds stores through this directory.
     pub fn new(directory: Addr<Directory>) -> TokenObjects {
-        TokenObjects { directory, handles: Default::default(), places: Semaphore::new(TOKEN_LOOKUPS) }
+        TokenObjects { directory, handles: Default::default(), lookup_slots: Semaphore::new(TOKEN_LOOKUPS) }
     }
 
     /// The newest revision of each type.
-    pub fn heads(&self) -> LatestRevisions {
+    pub fn latest_revisions(&self) -> LatestRevisions {
         std::array::from_fn(|kind| self.handles.get(kind)?.get().map(|handle| handle.window.head()))
     }
 
     /// The object with this key; `None` if there is none. Waits for a store, with a timeout.
-    pub async fn get(&self, kind: TokenObjectKind, key: Key) -> Result<Option<Facts>, StoreError> {
-        let found = tokio::time::timeout(TOKEN_LOOKUP_TIMEOUT, async {
-            let _place = self.places.acquire().await.map_err(|_| StoreError::Unavailable)?;
+    pub async fn get(&self, kind: TokenObjectKind, key: Key) -> Result<Option<TokenObject>, StoreError> {
+        let lookup = tokio::time::timeout(TOKEN_LOOKUP_TIMEOUT, async {
+            let _slot = self.lookup_slots.acquire().await.map_err(|_| StoreError::Unavailable)?;
             let handle = self.handle(kind).await?;
             // The request has no seat yet, because its user is unknown.
             let permit = Permit::none();
             handle.store.send(Get { key, permit }).await.map_err(|_| StoreError::Unavailable)?
         });
-        match found.await {
-            Ok(Ok(object)) => Facts::read(&object).map(Some).ok_or(StoreError::Unavailable),
+        match lookup.await {
+            Ok(Ok(object)) => TokenObject::parse(&object).map(Some).ok_or(StoreError::Unavailable),
             Ok(Err(StoreError::NotFound)) => Ok(None),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(StoreError::Unavailable),
@@ -89,8 +89,8 @@ impl TokenObjects {
         if let Some(handle) = slot.get() {
             return Ok(handle);
         }
-        let found = self.directory.send(Find { type_name: TypeName::new(name) }).await;
-        let store = found.map_err(|_| StoreError::Unavailable)??;
+        let lookup = self.directory.send(Find { type_name: TypeName::new(name) }).await;
+        let store = lookup.map_err(|_| StoreError::Unavailable)??;
         let position = store.send(OpenWatch { permit: Permit::none() }).await;
         let window = position.map_err(|_| StoreError::Unavailable)??.window;
         Ok(slot.get_or_init(|| StoreHandle { store, window }))
@@ -99,8 +99,8 @@ impl TokenObjects {
 
 /// The fields of an object that verifiers need.
 #[derive(Debug, Default, Deserialize)]
-pub struct Facts {
-    /// Its metadata.
+pub struct TokenObject {
+    /// The metadata of the object.
     #[serde(default)]
     pub metadata: Metadata,
     /// The type of a Secret.
@@ -111,12 +111,12 @@ pub struct Facts {
     data: HashMap<String, String>,
     /// The secrets of a service account.
     #[serde(default)]
-    secrets: Vec<Named>,
+    secrets: Vec<SecretReference>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Named {
+struct SecretReference {
     name: String,
 }
 
@@ -132,8 +132,8 @@ pub struct Metadata {
     deletion_timestamp: Option<String>,
 }
 
-impl Facts {
-    fn read(object: &Object) -> Option<Facts> {
+impl TokenObject {
+    fn parse(object: &Object) -> Option<TokenObject> {
         serde_json::from_slice(&object.bytes).ok()
     }
 
@@ -143,15 +143,15 @@ impl Facts {
     }
 
     /// Whether its deletion time is before this second.
-    pub fn went_before(&self, seconds: i64) -> bool {
+    pub fn was_deleted_before(&self, seconds: i64) -> bool {
         let text = self.metadata.deletion_timestamp.as_deref();
         // An unparsable time counts as past.
-        text.is_some_and(|text| time::parse_seconds(text).map_or(true, |at| at < seconds))
+        text.is_some_and(|text| time::parse_seconds(text).map_or(true, |deletion| deletion < seconds))
     }
 
     /// Whether a service account lists a Secret of this name.
-    pub fn lists(&self, secret: &str) -> bool {
-        self.secrets.iter().any(|listed| listed.name == secret)
+    pub fn lists_secret(&self, secret: &str) -> bool {
+        self.secrets.iter().any(|reference| reference.name == secret)
     }
 
     /// The decoded data of a Secret under a key; empty if absent.
@@ -163,9 +163,9 @@ impl Facts {
 }
 
 #[cfg(test)]
-impl Facts {
+impl TokenObject {
     /// Parses an object from JSON.
-    pub fn of(json: &serde_json::Value) -> Facts {
+    pub fn from_json(json: &serde_json::Value) -> TokenObject {
         serde_json::from_value(json.clone()).unwrap()
     }
 }
@@ -177,17 +177,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_that_is_going_is_gone_when_its_time_is_up() {
-        let facts = |at: &str| Facts::of(&json!({"metadata": {"deletionTimestamp": at}, "spec": {"x": [1]}}));
-        let going = facts("1970-01-01T00:16:40Z");
-        assert!(going.is_terminating() && going.went_before(1_001) && !going.went_before(1_000));
-        assert!(facts("never").went_before(0));
-        assert!(!Facts::default().is_terminating() && !Facts::default().went_before(i64::MAX));
+    fn terminating_object_counts_as_deleted_after_its_deletion_timestamp() {
+        let facts = |time: &str| {
+            TokenObject::from_json(&json!({"metadata": {"deletionTimestamp": time}, "spec": {"x": [1]}}))
+        };
+        let terminating = facts("1970-01-01T00:16:40Z");
+        assert!(
+            terminating.is_terminating()
+                && terminating.was_deleted_before(1_001)
+                && !terminating.was_deleted_before(1_000)
+        );
+        assert!(facts("never").was_deleted_before(0));
+        assert!(
+            !TokenObject::default().is_terminating() && !TokenObject::default().was_deleted_before(i64::MAX)
+        );
     }
 
     #[test]
-    fn what_a_secret_holds_is_decoded() {
-        let secret = Facts::of(&json!({"type": "t", "data": {"a": "YWJj", "b": "***"}}));
+    fn secret_data_is_base64_decoded() {
+        let secret = TokenObject::from_json(&json!({"type": "t", "data": {"a": "YWJj", "b": "***"}}));
         assert_eq!(secret.data("a"), b"abc");
         assert!(secret.data("b").is_empty() && secret.data("c").is_empty());
     }

@@ -1,5 +1,5 @@
-//! The token webhook: a remote server gets a TokenReview and answers the user. Answers are cached for a while; concurrent
-//! requests with the same token share one call. If the call fails or its answer is invalid, the token is refused.
+//! The token webhook: a remote server gets a TokenReview and returns the user. Responses are cached for a while; concurrent
+//! requests with the same token share one call. If the call fails or its response is invalid, the token is refused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const KIND: &str = "TokenReview";
 pub struct Settings {
     /// The version of TokenReview.
     pub version: String,
-    /// How long answers are cached.
-    pub kept_for: Duration,
+    /// How long responses are cached.
+    pub cache_ttl: Duration,
     /// The default audiences.
     pub audiences: Arc<[String]>,
 }
@@ -36,10 +36,10 @@ pub struct Settings {
 /// The digest of a token and its audiences, so that memory holds no tokens.
 type Digest = [u8; 32];
 
-/// The answer about a token: a verdict to cache, or the error.
+/// The result of a review: a verification that may be cached, or the error.
 type ReviewOutcome = Result<Verification, String>;
 
-/// The verifier.
+/// Verifies bearer tokens through the webhook.
 pub struct WebhookTokenVerifier(Arc<Inner>);
 
 struct Inner {
@@ -47,9 +47,9 @@ struct Inner {
     settings: Settings,
     metrics: Arc<Metrics>,
     clock: Clock,
-    kept: ExpiringCache<Digest, Verification>,
+    cache: ExpiringCache<Digest, Verification>,
     /// Calls in progress. At most one per request.
-    open: Lock<HashMap<Digest, Arc<OnceCell<ReviewOutcome>>>>,
+    calls: Lock<HashMap<Digest, Arc<OnceCell<ReviewOutcome>>>>,
 }
 
 #[derive(Deserialize)]
@@ -87,8 +87,8 @@ impl WebhookTokenVerifier {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> WebhookTokenVerifier {
-        let (kept, open) = (ExpiringCache::default(), Lock::default());
-        WebhookTokenVerifier(Arc::new(Inner { service, settings, metrics, clock, kept, open }))
+        let (cache, calls) = (ExpiringCache::default(), Lock::default());
+        WebhookTokenVerifier(Arc::new(Inner { service, settings, metrics, clock, cache, calls }))
     }
 }
 
@@ -104,20 +104,20 @@ fn digest(token: &str, audiences: &[String]) -> Digest {
 
 impl Inner {
     /// Makes the call, or waits for one with the same token.
-    async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verification {
-        let cell = Arc::clone(self.open.lock().entry(key).or_default());
+    async fn review(self: Arc<Inner>, token: String, audiences: Arc<[String]>, key: Digest) -> Verification {
+        let cell = Arc::clone(self.calls.lock().entry(key).or_default());
         let waiting = Waiting { inner: &self, key, cell };
         // If the caller goes away, the next waiter makes the call.
-        let said = waiting.cell.get_or_init(|| self.ask(&token, &wanted, key)).await.clone();
-        said.unwrap_or_else(Verification::Refused)
+        let outcome = waiting.cell.get_or_init(|| self.call(&token, &audiences, key)).await.clone();
+        outcome.unwrap_or_else(Verification::Refused)
     }
 
-    async fn ask(&self, token: &str, wanted: &[String], key: Digest) -> ReviewOutcome {
+    async fn call(&self, token: &str, audiences: &[String], key: Digest) -> ReviewOutcome {
         let fetching = self.metrics.authentication.fetch();
         let version = &self.settings.version;
         let mut spec = json!({"token": token});
-        if !wanted.is_empty() {
-            spec["audiences"] = json!(wanted);
+        if !audiences.is_empty() {
+            spec["audiences"] = json!(audiences);
         }
         let review = json!({
             "kind": KIND,
@@ -126,47 +126,47 @@ impl Inner {
             "spec": spec,
             "status": {"user": {}},
         });
-        let answer = self.service.ask_patiently(&review.to_string()).await.map_err(|failure| {
+        let response = self.service.call_with_retries(&review.to_string()).await.map_err(|failure| {
             tracing::debug!(%failure, "token webhook call failed");
             format!("the token webhook cannot be called: {failure}")
         })?;
-        let status = self.read(&answer).map_err(|why| {
-            tracing::debug!(why, "the token webhook sent an invalid response");
-            format!("the token webhook sent an invalid response: {why}")
+        let status = self.parse(&response).map_err(|reason| {
+            tracing::debug!(reason, "the token webhook sent an invalid response");
+            format!("the token webhook sent an invalid response: {reason}")
         })?;
         fetching.succeeded();
-        let verdict = self.weigh(status, wanted);
-        // Errors may be transient. Long answers are not cached.
-        if !matches!(verdict, Verification::Refused(_)) && answer.len() < WEBHOOK_CACHED_BYTES {
+        let verification = self.verdict(status, audiences);
+        // Errors may be transient. Long responses are not cached.
+        if !matches!(verification, Verification::Refused(_)) && response.len() < WEBHOOK_CACHED_BYTES {
             let now = self.clock.now();
-            self.kept.put(key, verdict.clone(), now.plus(self.settings.kept_for), now);
+            self.cache.put(key, verification.clone(), now.plus(self.settings.cache_ttl), now);
         }
-        Ok(verdict)
+        Ok(verification)
     }
 
-    fn read(&self, answer: &[u8]) -> Result<Status, String> {
-        let review: Review = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-        let wanted = format!("authentication.k8s.io/{}", self.settings.version);
-        if review.kind != KIND || review.api_version != wanted {
-            return Err(format!("it is no {KIND} of {wanted}"));
+    fn parse(&self, response: &[u8]) -> Result<Status, String> {
+        let review: Review = serde_json::from_slice(response).map_err(|error| error.to_string())?;
+        let api_version = format!("authentication.k8s.io/{}", self.settings.version);
+        if review.kind != KIND || review.api_version != api_version {
+            return Err(format!("it is not a {KIND} of {api_version}"));
         }
         if review.status.authenticated && review.status.user.username.is_empty() {
-            return Err("somebody is known who has no name".to_owned());
+            return Err("an authenticated user has no name".to_owned());
         }
         Ok(review.status)
     }
 
-    fn weigh(&self, status: Status, wanted: &[String]) -> Verification {
+    fn verdict(&self, status: Status, audiences: &[String]) -> Verification {
         // A server that ignores audiences accepts tokens for this server's own.
-        let meant = status.audiences.filter(|all| !all.is_empty());
-        let meant = meant.as_deref().unwrap_or(&self.settings.audiences);
-        let common: Vec<String> = wanted.iter().filter(|name| meant.contains(name)).cloned().collect();
-        if common.is_empty() && !wanted.is_empty() {
+        let accepted = status.audiences.filter(|all| !all.is_empty());
+        let accepted = accepted.as_deref().unwrap_or(&self.settings.audiences);
+        let shared: Vec<String> = audiences.iter().filter(|name| accepted.contains(name)).cloned().collect();
+        if shared.is_empty() && !audiences.is_empty() {
             return Verification::NoOpinion;
         }
         if !status.authenticated {
-            let silent = status.error.is_empty();
-            return if silent { Verification::NoOpinion } else { Verification::Refused(status.error) };
+            let has_no_error = status.error.is_empty();
+            return if has_no_error { Verification::NoOpinion } else { Verification::Refused(status.error) };
         }
         let identity = Identity {
             name: status.user.username,
@@ -176,13 +176,13 @@ impl Inner {
         };
         Verification::KnownFor(Authenticated {
             identity: Arc::new(identity),
-            audiences: common,
+            audiences: shared,
             remarks: Vec::new(),
         })
     }
 }
 
-/// A request that waits for an answer. The last one removes the entry, answered or not.
+/// A request that waits for a response. The last one removes the entry, with or without a response.
 struct Waiting<'a> {
     inner: &'a Inner,
     key: Digest,
@@ -191,12 +191,12 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut open = self.inner.open.lock();
-        // An answered entry is removed, so that later requests call again. A count of two means that only the map and this waiter
+        let mut calls = self.inner.calls.lock();
+        // An entry with a response is removed, so that later requests call again. A count of two means that only the map and this waiter
         // hold it.
-        let is_ours = open.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.cell));
+        let is_ours = calls.get(&self.key).is_some_and(|cell| Arc::ptr_eq(cell, &self.cell));
         if is_ours && (self.cell.initialized() || Arc::strong_count(&self.cell) == 2) {
-            open.remove(&self.key);
+            calls.remove(&self.key);
         }
     }
 }
@@ -206,18 +206,18 @@ impl Verifier for WebhookTokenVerifier {
         let Some(token) = &credentials.bearer else {
             return Answer::Now(Verification::NoOpinion);
         };
-        let asked = &credentials.audiences;
-        let wanted = if asked.is_empty() { &self.0.settings.audiences } else { asked };
-        let key = digest(token, wanted);
-        let began = self.0.clock.moment();
-        if let Some(verdict) = self.0.kept.get(&key, self.0.clock.now()) {
-            self.0.metrics.authentication.looked_up(true, self.0.clock.elapsed(began));
+        let requested = &credentials.audiences;
+        let audiences = if requested.is_empty() { &self.0.settings.audiences } else { requested };
+        let key = digest(token, audiences);
+        let start = self.0.clock.moment();
+        if let Some(verdict) = self.0.cache.get(&key, self.0.clock.now()) {
+            self.0.metrics.authentication.count_cache_lookup(true, self.0.clock.elapsed(start));
             return Answer::Now(verdict);
         }
-        let (inner, token, wanted) = (Arc::clone(&self.0), token.clone(), Arc::clone(wanted));
+        let (inner, token, audiences) = (Arc::clone(&self.0), token.clone(), Arc::clone(audiences));
         Answer::later(async move {
-            let verdict = Arc::clone(&inner).find_out(token, wanted, key).await;
-            inner.metrics.authentication.looked_up(false, inner.clock.elapsed(began));
+            let verdict = Arc::clone(&inner).review(token, audiences, key).await;
+            inner.metrics.authentication.count_cache_lookup(false, inner.clock.elapsed(start));
             verdict
         })
     }

@@ -1,5 +1,5 @@
-//! The authorization webhook: a remote server gets a SubjectAccessReview and allows, denies or has no opinion. Answers are cached
-//! for a while. If the call fails or its answer is invalid, there is no opinion, and the caller gets the error.
+//! The authorization webhook: a remote server gets a SubjectAccessReview and allows, denies or has no opinion. Responses are
+//! cached for a while. If the call fails or its response is invalid, there is no opinion, and the caller gets the error.
 
 mod match_request;
 
@@ -10,7 +10,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_admission::auth_expressions::Expression;
-use pilothouse_admission::auth_expressions::match_conditions::{Matched, matched};
+use pilothouse_admission::auth_expressions::match_conditions::{ConditionMatch, matched};
 use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
 use pilothouse_types::clock::Clock;
@@ -23,7 +23,7 @@ use thiserror::Error;
 use super::expiring_cache::ExpiringCache;
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::authorization_webhooks::{AuthorizationWebhookMeter, CallResult};
-use crate::webhook::{Failure, Service, patiently};
+use crate::webhook::{Failure, Service, with_retries};
 
 const KIND: &str = "SubjectAccessReview";
 
@@ -31,10 +31,10 @@ const KIND: &str = "SubjectAccessReview";
 pub struct Settings {
     /// The version of SubjectAccessReview.
     pub version: String,
-    /// How long an allowing answer is cached.
-    pub allowed_for: Duration,
-    /// How long other answers are cached.
-    pub refused_for: Duration,
+    /// How long allowing responses are cached.
+    pub authorized_ttl: Duration,
+    /// How long other responses are cached.
+    pub unauthorized_ttl: Duration,
     /// The timeout of one call.
     pub timeout: Duration,
     /// Whether a failed call denies the request.
@@ -52,24 +52,24 @@ struct ReviewStatus {
     reason: String,
 }
 
-/// Parses an answer to a review of this version. It may omit its kind and version, but they must not be wrong.
-fn read(answer: &[u8], version: &str) -> Result<ReviewStatus, String> {
-    let review: Json = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-    let is = |field: &str, wanted: &str| review[field].is_null() || review[field] == wanted;
+/// Parses a review of this version. It may omit its kind and version, but they must match if present.
+fn parse_response(body: &[u8], version: &str) -> Result<ReviewStatus, String> {
+    let review: Json = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let has = |field: &str, value: &str| review[field].is_null() || review[field] == value;
     if !review.is_object()
-        || !is("kind", KIND)
-        || !is("apiVersion", &format!("{AUTHORIZATION_GROUP}/{version}"))
+        || !has("kind", KIND)
+        || !has("apiVersion", &format!("{AUTHORIZATION_GROUP}/{version}"))
     {
-        return Err(format!("it is no {KIND} of {AUTHORIZATION_GROUP}/{version}"));
+        return Err(format!("it is not a {KIND} of {AUTHORIZATION_GROUP}/{version}"));
     }
     match &review["status"] {
         Json::Null => Ok(ReviewStatus::default()),
         status @ Json::Object(_) => ReviewStatus::deserialize(status).map_err(|error| error.to_string()),
-        _ => Err("its status is no object".to_owned()),
+        _ => Err("its status is not an object".to_owned()),
     }
 }
 
-/// The authorizer.
+/// Authorizes requests through the webhook.
 pub struct WebhookAuthorizer(Arc<Inner>);
 
 struct Inner {
@@ -77,9 +77,9 @@ struct Inner {
     settings: Settings,
     clock: Clock,
     meter: AuthorizationWebhookMeter,
-    /// Cached answers by question.
+    /// Cached responses by the `spec` of the review.
     cache: ExpiringCache<String, ReviewStatus>,
-    /// Limits log lines: with a dead webhook, each request of anybody would write one.
+    /// Limits log lines: while the webhook fails, each request would write one.
     failures: Throttle,
 }
 
@@ -97,18 +97,18 @@ impl WebhookAuthorizer {
 }
 
 /// The `spec` of the review. It is also the cache key, because it contains everything that matters.
-fn spec(version: &str, who: &Identity, action: &Action, selection: &Selection) -> Json {
-    let mut spec = json!({"user": who.name});
+fn spec(version: &str, identity: &Identity, action: &Action, selection: &Selection) -> Json {
+    let mut spec = json!({"user": identity.name});
     // The older version has another name for this field.
     let groups = if version == "v1beta1" { "group" } else { "groups" };
-    if !who.groups.is_empty() {
-        spec[groups] = json!(who.groups);
+    if !identity.groups.is_empty() {
+        spec[groups] = json!(identity.groups);
     }
-    if !who.uid.is_empty() {
-        spec["uid"] = json!(who.uid);
+    if !identity.uid.is_empty() {
+        spec["uid"] = json!(identity.uid);
     }
-    if !who.extra.is_empty() {
-        spec["extra"] = json!(who.extra);
+    if !identity.extra.is_empty() {
+        spec["extra"] = json!(identity.extra);
     }
     match &action.target {
         Target::Path(path) => spec["nonResourceAttributes"] = json!({"path": path, "verb": action.verb}),
@@ -127,8 +127,8 @@ fn spec(version: &str, who: &Identity, action: &Action, selection: &Selection) -
                 attributes[field] = json!(value);
             }
             if !selection.fields.is_empty() {
-                let all: Vec<Json> = selection.fields.iter().map(field_requirement).collect();
-                attributes["fieldSelector"] = json!({"requirements": all});
+                let requirements: Vec<Json> = selection.fields.iter().map(field_requirement).collect();
+                attributes["fieldSelector"] = json!({"requirements": requirements});
             }
             let labels: Vec<Json> = selection.labels.iter().filter_map(label_requirement).collect();
             if !labels.is_empty() {
@@ -147,7 +147,7 @@ fn field_requirement(rule: &FieldRule) -> Json {
     }
 }
 
-/// Numeric comparisons cannot be expressed; without them the question covers more objects, not fewer.
+/// Numeric comparisons cannot be expressed; without them the review covers more objects, not fewer.
 fn label_requirement(rule: &LabelRule) -> Option<Json> {
     Some(match rule {
         LabelRule::In(key, values) => json!({"key": key, "operator": "In", "values": values}),
@@ -158,65 +158,66 @@ fn label_requirement(rule: &LabelRule) -> Option<Json> {
     })
 }
 
-fn verdict(said: ReviewStatus) -> ExplainedDecision {
-    match (said.allowed, said.denied) {
+fn verdict(status: ReviewStatus) -> ExplainedDecision {
+    match (status.allowed, status.denied) {
         (true, true) => ExplainedDecision {
-            decision: Decision::Denied(said.reason),
-            grounds: None,
+            decision: Decision::Denied(status.reason),
+            allow_reason: None,
             error: Some("webhook subject access review returned both allow and deny response".to_owned()),
         },
-        (false, true) => Decision::Denied(said.reason).into(),
+        (false, true) => Decision::Denied(status.reason).into(),
         (true, false) => ExplainedDecision {
             decision: Decision::Allowed,
-            grounds: Some(Arc::new(said.reason)),
+            allow_reason: Some(Arc::new(status.reason)),
             error: None,
         },
-        (false, false) => Decision::NoOpinion(said.reason).into(),
+        (false, false) => Decision::NoOpinion(status.reason).into(),
     }
 }
 
 /// Why a call failed.
 #[derive(Debug, Error)]
-enum Trouble {
+enum CallError {
     #[error("the authorization webhook cannot be called: {0}")]
-    Silence(Failure),
+    Call(Failure),
     #[error("the authorization webhook sent an invalid response: {0}")]
-    Nonsense(String),
+    InvalidResponse(String),
 }
 
-impl Trouble {
-    fn may_pass(&self) -> bool {
-        matches!(self, Trouble::Silence(failure @ Failure::Refused(_)) if failure.may_pass())
+impl CallError {
+    fn is_retryable(&self) -> bool {
+        matches!(self, CallError::Call(failure @ Failure::Refused(_)) if failure.may_pass())
     }
 }
 
 impl Inner {
-    fn remember(&self, key: String, said: &ReviewStatus) {
+    fn cache_status(&self, key: String, status: &ReviewStatus) {
         let settings = &self.settings;
         let now = self.clock.now();
-        let until = now.plus(if said.allowed { settings.allowed_for } else { settings.refused_for });
-        self.cache.put(key, said.clone(), until, now);
+        let expiry =
+            now.plus(if status.allowed { settings.authorized_ttl } else { settings.unauthorized_ttl });
+        self.cache.put(key, status.clone(), expiry, now);
     }
 
-    /// Makes one call and counts it.
-    async fn ask_once(&self, review: &str) -> Result<ReviewStatus, (CallResult, Trouble)> {
-        let began = self.clock.moment();
+    /// Makes one call and records it in the metrics.
+    async fn call_once(&self, review: &str) -> Result<ReviewStatus, (CallResult, CallError)> {
+        let start = self.clock.moment();
         let limit = self.settings.timeout;
-        let asked = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
-        let said = match asked.unwrap_or(Err(Failure::Slow(limit))) {
-            Ok(answer) => read(&answer, &self.settings.version)
-                .map_err(|why| (CallResult::Error, Trouble::Nonsense(why))),
+        let response = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
+        let status = match response.unwrap_or(Err(Failure::Slow(limit))) {
+            Ok(body) => parse_response(&body, &self.settings.version)
+                .map_err(|reason| (CallResult::Error, CallError::InvalidResponse(reason))),
             Err(failure @ (Failure::Slow(_) | Failure::Refused(504))) => {
-                Err((CallResult::Timeout, Trouble::Silence(failure)))
+                Err((CallResult::Timeout, CallError::Call(failure)))
             }
-            Err(failure) => Err((CallResult::Error, Trouble::Silence(failure))),
+            Err(failure) => Err((CallResult::Error, CallError::Call(failure))),
         };
-        let round = said.as_ref().map_or_else(|(round, _)| *round, |_| CallResult::Success);
-        self.meter.asked(round, self.clock.elapsed(began).as_secs_f64());
-        said
+        let result = status.as_ref().map_or_else(|(result, _)| *result, |_| CallResult::Success);
+        self.meter.asked(result, self.clock.elapsed(start).as_secs_f64());
+        status
     }
 
-    async fn ask(&self, spec: &Json) -> Result<ReviewStatus, String> {
+    async fn review(&self, spec: &Json) -> Result<ReviewStatus, String> {
         let version = &self.settings.version;
         let review = json!({
             "kind": KIND,
@@ -226,22 +227,22 @@ impl Inner {
             "status": {"allowed": false},
         });
         let review = review.to_string();
-        let asked = patiently(|| self.ask_once(&review), |(_, trouble)| trouble.may_pass()).await;
-        asked.map_err(|(round, trouble)| {
+        let response = with_retries(|| self.call_once(&review), |(_, error)| error.is_retryable()).await;
+        response.map_err(|(result, error)| {
             if self.failures.allows(self.clock.moment()) {
-                tracing::warn!(%trouble, webhook = self.meter.name(), "authorization webhook call failed");
+                tracing::warn!(%error, webhook = self.meter.name(), "authorization webhook call failed");
             }
             if !self.settings.denies_on_failure {
-                self.meter.left_open(round);
+                self.meter.left_open(result);
             }
-            trouble.to_string()
+            error.to_string()
         })
     }
 
-    /// The verdict without a call: the conditions do not match, or could not be evaluated.
-    fn passes_over(
+    /// The decision without a call, if the match conditions do not match or cannot be evaluated.
+    fn skip_by_conditions(
         &self,
-        who: &Identity,
+        identity: &Identity,
         action: &Action,
         selection: &Selection,
     ) -> Option<ExplainedDecision> {
@@ -249,32 +250,35 @@ impl Inner {
         if conditions.is_empty() {
             return None;
         }
-        let began = self.clock.moment();
-        let found = matched(conditions, &match_request::request(who, action, selection));
-        let seconds = self.clock.elapsed(began).as_secs_f64();
-        let failed = matches!(found, Matched::Failed(_) | Matched::No { some_failed: true });
-        self.meter.matched(seconds, matches!(found, Matched::No { .. }), failed);
-        match found {
-            Matched::Yes => None,
-            Matched::No { .. } => Some(Decision::NoOpinion(String::new()).into()),
-            Matched::Failed(why) => {
+        let start = self.clock.moment();
+        let matched_conditions = matched(conditions, &match_request::request(identity, action, selection));
+        let seconds = self.clock.elapsed(start).as_secs_f64();
+        let failed = matches!(
+            matched_conditions,
+            ConditionMatch::Failed(_) | ConditionMatch::No { some_failed: true }
+        );
+        self.meter.matched(seconds, matches!(matched_conditions, ConditionMatch::No { .. }), failed);
+        match matched_conditions {
+            ConditionMatch::Yes => None,
+            ConditionMatch::No { .. } => Some(Decision::NoOpinion(String::new()).into()),
+            ConditionMatch::Failed(reason) => {
                 if self.failures.allows(self.clock.moment()) {
                     let webhook = self.meter.name();
-                    tracing::warn!(%why, webhook, "a match condition of an authorization webhook cannot be evaluated");
+                    tracing::warn!(%reason, webhook, "a match condition of an authorization webhook cannot be evaluated");
                 }
-                Some(self.unknown(why))
+                Some(self.on_failure(reason))
             }
         }
     }
 
-    /// The verdict after a failed call.
-    fn unknown(&self, error: String) -> ExplainedDecision {
-        let nothing = String::new();
+    /// The decision after a failed call, by the failure policy.
+    fn on_failure(&self, error: String) -> ExplainedDecision {
+        let no_reason = String::new();
         let decision = match self.settings.denies_on_failure {
-            true => Decision::Denied(nothing),
-            false => Decision::NoOpinion(nothing),
+            true => Decision::Denied(no_reason),
+            false => Decision::NoOpinion(no_reason),
         };
-        ExplainedDecision { decision, grounds: None, error: Some(error) }
+        ExplainedDecision { decision, allow_reason: None, error: Some(error) }
     }
 }
 
@@ -289,26 +293,26 @@ impl Policy for WebhookAuthorizer {
         action: &Action,
         selection: &Selection,
     ) -> Answer<ExplainedDecision> {
-        if let Some(verdict) = self.0.passes_over(identity, action, selection) {
+        if let Some(verdict) = self.0.skip_by_conditions(identity, action, selection) {
             return Answer::Now(verdict);
         }
         let spec = spec(&self.0.settings.version, identity, action, selection);
         let key = spec.to_string();
-        if let Some(said) = self.0.cache.get(&key, self.0.clock.now()) {
-            return Answer::Now(verdict(said));
+        if let Some(status) = self.0.cache.get(&key, self.0.clock.now()) {
+            return Answer::Now(verdict(status));
         }
         let inner = Arc::clone(&self.0);
         // Clients choose all parts of the key: names, selectors, groups.
-        let keeps = key.len() < WEBHOOK_CACHED_BYTES;
+        let is_cacheable = key.len() < WEBHOOK_CACHED_BYTES;
         Answer::later(async move {
-            match inner.ask(&spec).await {
-                Ok(said) => {
-                    if keeps && said.reason.len() < WEBHOOK_CACHED_BYTES {
-                        inner.remember(key, &said);
+            match inner.review(&spec).await {
+                Ok(status) => {
+                    if is_cacheable && status.reason.len() < WEBHOOK_CACHED_BYTES {
+                        inner.cache_status(key, &status);
                     }
-                    verdict(said)
+                    verdict(status)
                 }
-                Err(error) => inner.unknown(error),
+                Err(error) => inner.on_failure(error),
             }
         })
     }

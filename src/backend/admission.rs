@@ -92,14 +92,15 @@ pub struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// Whether it writes objects of this resource, and not a subresource.
+    /// Whether it writes objects of this resource, not a subresource of them.
     pub fn is_of(&self, group: &str, resource: &str) -> bool {
-        self.is_of_part(group, resource, "")
+        self.is_of_subresource(group, resource, "")
     }
 
     /// Whether it writes this subresource of a resource.
-    pub fn is_of_part(&self, group: &str, resource: &str, subresource: &str) -> bool {
-        self.call.of() == GroupResource { group, resource } && self.call.subresource == subresource
+    pub fn is_of_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
+        self.call.group_resource() == GroupResource { group, resource }
+            && self.call.subresource == subresource
     }
 
     /// Whether it is a dry run.
@@ -107,14 +108,14 @@ impl Write<'_> {
         self.call.query.all("dryRun").any(|value| value == "All")
     }
 
-    /// 403 that names the object. A new object may not have its name yet; then its generateName is used.
-    pub fn forbidden(&self, object: &Value, why: &str) -> Box<Status> {
-        Status::forbidden(why, Some((self.call.of(), self.name(object))))
+    /// 403 that names the object, by its generateName if it has no name yet.
+    pub fn forbidden(&self, object: &Value, reason: &str) -> Box<Status> {
+        Status::forbidden(reason, Some((self.call.group_resource(), self.name(object))))
     }
 
-    /// The name for messages. Objects deleted with their collection have none here, because the request is about the collection.
+    /// The name for messages. In a deletion of a collection the request has no name.
     fn name<'b>(&'b self, object: &'b Value) -> &'b str {
-        let meta = meta::of(object);
+        let meta = meta::metadata(object);
         let names = [self.call.name, meta.str("name"), meta.str("generateName")];
         names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown")
     }
@@ -162,10 +163,10 @@ pub trait Plugin {
 /// Finds the resources of a group, version and kind in the current catalog.
 pub type Kinds = Arc<dyn Fn(&str, &str, &str) -> Vec<Arc<Resource>> + Send + Sync>;
 
-/// Finds the other resources of the current catalog that show the same objects, or the same subresource of them.
+/// Finds the other resources of the current catalog that serve the same objects, or the same subresource of them.
 pub type Equivalents = Arc<dyn Fn(&Resource, &str) -> Vec<Arc<Resource>> + Send + Sync>;
 
-/// Creates a namespace, as the server itself. Given from outside, because verbs stand above admission.
+/// Creates a namespace as the server itself. Injected, because the verbs are a layer above admission.
 pub type MakeNamespace = for<'a> fn(&'a Backend, &'a Catalog, &'a str) -> LocalBoxFuture<'a, Result<()>>;
 
 /// The inputs from which the plug-ins are made.
@@ -188,15 +189,15 @@ pub struct Settings {
     pub make_namespace: MakeNamespace,
     /// Settings of the admission webhooks.
     pub webhooks: webhooks::Settings,
-    /// Finds resources that show the same objects.
+    /// Finds resources that serve the same objects.
     pub equivalents: Equivalents,
-    /// The policies of the cluster that check objects.
+    /// The ValidatingAdmissionPolicies.
     pub policies: Arc<policies::table::Policies>,
-    /// Those that change them, where the operator allows such.
-    pub changing_policies: Option<Arc<policies::table::Policies>>,
-    /// What plug-ins look up: reports what cannot be read of it.
-    pub looked_up: Arc<LiveIndex<lookup::LookedUp>>,
-    /// What is counted.
+    /// The MutatingAdmissionPolicies, if the feature gate is on.
+    pub mutating_policies: Option<Arc<policies::table::Policies>>,
+    /// Watches the types that plug-ins look up, and reports unreadable objects.
+    pub lookup_guards: Arc<LiveIndex<lookup::LookupGuards>>,
+    /// Counts decisions of plug-ins.
     pub metrics: Arc<Metrics>,
 }
 
@@ -207,7 +208,7 @@ impl Chain {
     /// Makes the plug-ins.
     pub fn new(settings: &Settings) -> Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
-        chain.extend(settings.enabled.iter().filter_map(|name| make(*name, settings)));
+        chain.extend(settings.enabled.iter().filter_map(|name| new_plugin(*name, settings)));
         chain.push(Box::new(admin_access::AdminAccess));
         chain.push(Box::new(escalation::Escalation));
         chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
@@ -216,25 +217,25 @@ impl Chain {
 
     /// Runs the mutating plug-ins on the new state of an object.
     pub async fn mutate(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
-        let round = Reinvocation::default();
-        for plugin in self.of(write) {
-            plugin.admit(write, object, &round).await?;
+        let reinvocation = Reinvocation::default();
+        for plugin in self.plugins_for(write) {
+            plugin.admit(write, object, &reinvocation).await?;
         }
-        if round.again() {
-            for plugin in self.of(write) {
-                plugin.admit(write, object, &round).await?;
+        if reinvocation.start_second_round() {
+            for plugin in self.plugins_for(write) {
+                plugin.admit(write, object, &reinvocation).await?;
             }
         }
-        // Connect options are not an object that gets managed fields.
-        if round.has_patched() && write.operation != Operation::Connect {
-            round.settle(write.call, write.operation == Operation::Create, object)?;
+        // Options of a connecting subresource have no metadata.
+        if reinvocation.is_patched() && write.operation != Operation::Connect {
+            reinvocation.restore_invariants(write.call, write.operation == Operation::Create, object)?;
         }
         Ok(())
     }
 
     /// Runs the validating plug-ins on the object as it would be stored.
     pub async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<()> {
-        for plugin in self.of(write) {
+        for plugin in self.plugins_for(write) {
             plugin.validate(write, object).await?;
         }
         Ok(())
@@ -259,15 +260,16 @@ impl Chain {
         self.0.iter().any(|plugin| plugin.labels_bound_pods())
     }
 
-    fn of<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
-        let connects = write.operation == Operation::Connect;
-        let asked = move |plugin: &&dyn Plugin| (!connects || plugin.connects()) && plugin.handles(write);
-        self.0.iter().map(AsRef::as_ref).filter(asked)
+    fn plugins_for<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
+        let is_connect = write.operation == Operation::Connect;
+        let is_interested =
+            move |plugin: &&dyn Plugin| (!is_connect || plugin.connects()) && plugin.handles(write);
+        self.0.iter().map(AsRef::as_ref).filter(is_interested)
     }
 }
 
 /// Makes the plug-in of this name; `None` if it does nothing here.
-fn make(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
+fn new_plugin(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
     let configured = &settings.configured;
     Some(match name {
         PluginName::NamespaceAutoProvision => {
@@ -281,12 +283,11 @@ fn make(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
         PluginName::LimitRanger => Box::new(limit_ranger::LimitRanger::default()),
         PluginName::ServiceAccount => Box::new(service_account::ServiceAccount),
         PluginName::TaintNodesByCondition => Box::new(node_taint::TaintNodesByCondition),
-        PluginName::NodeRestriction => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
+        PluginName::NodeRestriction => {
+            Box::new(node_restriction::NodeRestriction(configured.node_restriction_allowances))
+        }
         PluginName::AlwaysPullImages => Box::new(pull_images::AlwaysPullImages),
-        PluginName::PodSecurity => Box::new(pod_security::PodSecurity {
-            config: configured.pod_security.clone(),
-            metrics: settings.metrics.clone(),
-        }),
+        PluginName::PodSecurity => Box::new(pod_security(settings)),
         PluginName::PodNodeSelector => {
             Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone()))
         }
@@ -298,10 +299,7 @@ fn make(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
         PluginName::PodTolerationRestriction => {
             Box::new(toleration_restriction::PodTolerationRestriction(configured.tolerations.clone()))
         }
-        PluginName::EventRateLimit => Box::new(event_rates::EventRateLimit {
-            shared: configured.event_limits.iter().map(|(shared, _)| *shared).collect(),
-            rates: settings.rates.clone(),
-        }),
+        PluginName::EventRateLimit => Box::new(event_rate_limit(settings)),
         PluginName::ExtendedResourceToleration => Box::new(extended_resources::ExtendedResourceToleration),
         PluginName::DefaultStorageClass => Box::new(default_class::DefaultStorageClass::default()),
         PluginName::StorageObjectInUseProtection => {
@@ -330,11 +328,11 @@ fn make(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
         }
         PluginName::AlwaysDeny => Box::new(always_deny::AlwaysDeny),
         PluginName::ValidatingAdmissionPolicy => {
-            Box::new(policies::ValidatingAdmissionPolicy(panel(settings, &settings.policies)))
+            Box::new(policies::ValidatingAdmissionPolicy(policy_deps(settings, &settings.policies)))
         }
         PluginName::MutatingAdmissionPolicy => {
-            let policies = settings.changing_policies.as_ref()?;
-            Box::new(policies::MutatingAdmissionPolicy(panel(settings, policies)))
+            let policies = settings.mutating_policies.as_ref()?;
+            Box::new(policies::MutatingAdmissionPolicy(policy_deps(settings, policies)))
         }
         PluginName::PodTopologyLabels | PluginName::AlwaysAdmit | PluginName::ImagePolicyWebhook => {
             return None;
@@ -342,8 +340,22 @@ fn make(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> {
     })
 }
 
-/// What asking the policies of a table needs.
-fn panel(settings: &Settings, policies: &Arc<policies::table::Policies>) -> PolicyDeps {
+fn pod_security(settings: &Settings) -> pod_security::PodSecurity {
+    pod_security::PodSecurity {
+        config: settings.configured.pod_security.clone(),
+        metrics: settings.metrics.clone(),
+    }
+}
+
+fn event_rate_limit(settings: &Settings) -> event_rates::EventRateLimit {
+    event_rates::EventRateLimit {
+        scopes: settings.configured.event_limits.iter().map(|(scope, _)| *scope).collect(),
+        rates: settings.rates.clone(),
+    }
+}
+
+/// The dependencies for evaluating the policies of a table.
+fn policy_deps(settings: &Settings, policies: &Arc<policies::table::Policies>) -> PolicyDeps {
     PolicyDeps {
         policies: policies.clone(),
         kinds: settings.kinds.clone(),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pilothouse_actors::answer::Answer;
 use pilothouse_api::aggregation::RegisteredVersion;
 use pilothouse_api::aggregation::discovered::{DiscoveredVersion, STALE};
-use pilothouse_api::aggregation::{ApiService, name_of};
+use pilothouse_api::aggregation::{ApiService, api_service_name};
 use pilothouse_api::openapi::merged::ServedSpec;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::SharedLock;
@@ -24,7 +24,7 @@ use crate::upstream::Upstream;
 pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
 pub use table::Table;
 
-/// What the server of an APIService publishes.
+/// The discovery and OpenAPI documents of the server of an APIService.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedDocuments {
     /// Its discovery document, and whether it is fresh.
@@ -49,22 +49,22 @@ impl PublishedDocuments {
     /// Drops parts that exceed `most` bytes. OpenAPI goes first and discovery last: without discovery no namespace could be
     /// deleted. Tags and digests stay, so that a part that does not fit is not fetched again and again.
     fn within(mut self, most: usize, name: &str) -> PublishedDocuments {
-        type Drop = fn(&mut PublishedDocuments);
-        let drops: [(&str, Drop); 3] = [
-            ("OpenAPI v2", |told| told.described.content = Arc::default()),
-            ("OpenAPI v3", |told| (told.openapi, told.openapi_bytes) = (BTreeMap::new(), 0)),
-            ("discovery", |told| *told = PublishedDocuments::default()),
+        type Clear = fn(&mut PublishedDocuments);
+        let parts: [(&str, Clear); 3] = [
+            ("OpenAPI v2", |documents| documents.described.content = Arc::default()),
+            ("OpenAPI v3", |documents| (documents.openapi, documents.openapi_bytes) = (BTreeMap::new(), 0)),
+            ("discovery", |documents| *documents = PublishedDocuments::default()),
         ];
-        for (what, drop) in drops {
+        for (document, clear) in parts {
             if self.size() <= most {
                 break;
             }
             tracing::warn!(
                 name,
-                what,
+                document,
                 "the discovery or OpenAPI document of an aggregated API server is too large and is not cached"
             );
-            drop(&mut self);
+            clear(&mut self);
         }
         self
     }
@@ -93,12 +93,12 @@ impl PartialEq for Description {
 
 impl Eq for Description {}
 
-/// The group versions that extension API servers serve. Shared by all workers and loops.
+/// The group versions that aggregated API servers serve. Shared by all workers and controllers.
 pub struct Extensions {
     registrations: Arc<LiveIndex<Table>>,
-    /// By the name of the APIService. A std lock, because it is held only for one lookup or change.
-    told: SharedLock<BTreeMap<String, Arc<PublishedDocuments>>>,
-    /// Counts the changes of `told`.
+    /// By the name of the APIService. Held only for one lookup or change.
+    published: SharedLock<BTreeMap<String, Arc<PublishedDocuments>>>,
+    /// Counts the changes of `published`.
     changes: AtomicU64,
     upstream: Arc<Upstream>,
     /// Whether a service is called at one of its endpoints instead of its cluster IP.
@@ -115,139 +115,149 @@ impl Extensions {
         let table = Table::new(upstream.pool().clone());
         Ok(Extensions {
             registrations: indexes.open([Table::TYPE], table).await?,
-            told: SharedLock::default(),
+            published: SharedLock::default(),
             changes: AtomicU64::default(),
             upstream,
             to_endpoints,
         })
     }
 
-    async fn try_look<T: 'static>(&self, look: impl Fn(&Table) -> T + 'static) -> Result<T, StoreError> {
-        let looked = match self.registrations.look(look) {
-            Answer::Now(looked) => looked,
-            Answer::Later(looked) => looked.await,
+    async fn try_lookup<T: 'static>(&self, read: impl Fn(&Table) -> T + 'static) -> Result<T, StoreError> {
+        let result = match self.registrations.query(read) {
+            Answer::Now(result) => result,
+            Answer::Later(result) => result.await,
         };
-        looked.inspect_err(|error| {
+        result.inspect_err(|error| {
             tracing::warn!(%error, "APIServices cannot be read; aggregated APIs are not served");
         })
     }
 
-    async fn look<T: 'static>(&self, look: impl Fn(&Table) -> T + 'static) -> Option<T> {
-        self.try_look(look).await.ok()
+    async fn lookup<T: 'static>(&self, read: impl Fn(&Table) -> T + 'static) -> Option<T> {
+        self.try_lookup(read).await.ok()
     }
 
     /// The APIService of a version, if an extension API server serves it.
     pub async fn find(&self, group: &str, version: &str) -> Result<Option<Arc<ApiService>>, StoreError> {
         if let Some(table) = self.registrations.fresh() {
-            return Ok(if table.has_remotes() { table.remote(&name_of(group, version)) } else { None });
+            return Ok(if table.has_remotes() {
+                table.remote(&api_service_name(group, version))
+            } else {
+                None
+            });
         }
-        let name = name_of(group, version);
-        self.try_look(move |table| table.remote(&name)).await
+        let name = api_service_name(group, version);
+        self.try_lookup(move |table| table.remote(&name)).await
     }
 
     /// The APIService of this name.
     pub async fn named(&self, name: &str) -> Option<Arc<ApiService>> {
         let name = name.to_owned();
-        self.look(move |table| table.get(&name)).await.flatten()
+        self.lookup(move |table| table.get(&name)).await.flatten()
     }
 
     /// The names of the APIServices that a Service backs.
-    pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
+    pub fn backed_by(&self, namespace: &str, name: &str) -> Vec<String> {
         let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
-        table.behind(namespace, name)
+        table.backed_by(namespace, name)
     }
 
     /// The names of all APIServices that extension API servers serve.
     pub fn names(&self) -> Vec<String> {
         let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
-        table.remotes().filter(|known| !known.is_unreadable).map(|known| known.name.clone()).collect()
+        table.remotes().filter(|service| !service.is_unreadable).map(|service| service.name.clone()).collect()
     }
 
     /// Identifies the current state of all APIServices and their discovery; `None` if they cannot be read. `is_ours` tells
-    /// whether this server serves a version itself at its usual place. A state never recurs.
+    /// whether this server serves a version itself under its usual path. A state never recurs.
     pub async fn state(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Option<State> {
-        let told = self.changes.load(Ordering::Acquire);
-        self.look(move |table| State {
+        let published = self.changes.load(Ordering::Acquire);
+        self.lookup(move |table| State {
             registered: table.changes(),
-            told,
-            is_plain: table.all().all(|known| known.service.is_none() && is_ours(known)),
+            published,
+            is_plain: table.all().all(|registered| registered.service.is_none() && is_ours(registered)),
         })
         .await
     }
 
     /// All APIServices with their discovery; `None` if they cannot be read.
     pub async fn all(&self) -> Option<Vec<RegisteredVersion>> {
-        let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
-        let told = self.told.read();
+        let all = self.lookup(|table| table.all().cloned().collect::<Vec<_>>()).await?;
+        let published = self.published.read();
         let other = |registration: Arc<ApiService>| {
-            let found = registration.service.as_ref().map(|_| {
-                let known = told.get(&registration.name).and_then(|told| told.version.clone());
-                known.unwrap_or_else(|| Arc::new(DiscoveredVersion::bare(&registration.gv.version, STALE)))
+            let version = registration.service.as_ref().map(|_| {
+                let version =
+                    published.get(&registration.name).and_then(|documents| documents.version.clone());
+                version.unwrap_or_else(|| Arc::new(DiscoveredVersion::bare(&registration.gv.version, STALE)))
             });
-            RegisteredVersion { registration, found }
+            RegisteredVersion { registration, found: version }
         };
         Some(all.into_iter().map(other).collect())
     }
 
-    /// What the server of an APIService published.
-    pub fn told(&self, name: &str) -> Option<Arc<PublishedDocuments>> {
-        self.told.read().get(name).cloned()
+    /// The documents that the server of an APIService published.
+    pub fn published(&self, name: &str) -> Option<Arc<PublishedDocuments>> {
+        self.published.read().get(name).cloned()
     }
 
     /// The OpenAPI v2 parts of extension API servers, in order of precedence. `is_ours`: registrations that this server serves
     /// itself are skipped.
-    pub async fn described(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Vec<Description> {
-        let mut all = self
-            .look(move |table| table.remotes().filter(|known| !is_ours(known)).cloned().collect::<Vec<_>>())
+    pub async fn openapi_v2(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Vec<Description> {
+        let mut services = self
+            .lookup(move |table| {
+                table.remotes().filter(|service| !is_ours(service)).cloned().collect::<Vec<_>>()
+            })
             .await
             .unwrap_or_default();
-        all.sort_by_cached_key(|known| {
-            let (first, then) = (Reverse(known.group_priority), Reverse(known.version_priority));
-            (first, known.gv.group.clone(), then, known.name.clone())
+        services.sort_by_cached_key(|service| {
+            let (group_priority, version_priority) =
+                (Reverse(service.group_priority), Reverse(service.version_priority));
+            (group_priority, service.gv.group.clone(), version_priority, service.name.clone())
         });
-        let told = self.told.read();
-        let described = all.iter().filter_map(|known| Some(told.get(&known.name)?.described.clone()));
+        let published = self.published.read();
+        let described =
+            services.iter().filter_map(|service| Some(published.get(&service.name)?.described.clone()));
         described.filter(|described| !described.content.is_empty()).collect()
     }
 
     /// The OpenAPI v3 documents of extension API servers: path by name.
     pub fn openapi(&self) -> BTreeMap<String, String> {
-        let told = self.told.read();
-        told.values().flat_map(|told| told.openapi.clone()).collect()
+        let published = self.published.read();
+        published.values().flat_map(|documents| documents.openapi.clone()).collect()
     }
 
     /// An APIService whose server has this OpenAPI v3 document.
-    pub async fn describes(&self, document: &str) -> Option<Arc<ApiService>> {
+    pub async fn find_by_openapi_document(&self, document: &str) -> Option<Arc<ApiService>> {
         let names: BTreeSet<String> = {
-            let told = self.told.read();
-            let found = told.iter().filter(|(_, told)| told.openapi.contains_key(document));
-            found.map(|(name, _)| name.clone()).collect()
+            let published = self.published.read();
+            let with_document =
+                published.iter().filter(|(_, documents)| documents.openapi.contains_key(document));
+            with_document.map(|(name, _)| name.clone()).collect()
         };
         if names.is_empty() {
             return None;
         }
         // One server may back several APIServices: prefer an available one.
-        self.look(move |table| {
-            let found = || table.remotes().filter(|known| names.contains(&known.name));
-            found().find(|known| known.is_available).or_else(|| found().next()).cloned()
+        self.lookup(move |table| {
+            let candidates = || table.remotes().filter(|service| names.contains(&service.name));
+            candidates().find(|service| service.is_available).or_else(|| candidates().next()).cloned()
         })
         .await
         .flatten()
     }
 
-    /// Replaces what a server published; `None` forgets it.
-    pub fn keep(&self, name: &str, new: Option<PublishedDocuments>) {
-        let mut told = self.told.write();
+    /// Replaces the documents of a server; `None` removes them.
+    pub fn set_published(&self, name: &str, new: Option<PublishedDocuments>) {
+        let mut published = self.published.write();
         let others: usize =
-            told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.size()).sum();
+            published.iter().filter(|(other, _)| *other != name).map(|(_, documents)| documents.size()).sum();
         let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
-        let is_news = told.get(name) != new.as_ref();
-        // Kept even if the content is the same, because tags may be new.
+        let is_changed = published.get(name) != new.as_ref();
+        // Replaced even if the content is the same, because ETags may be new.
         match new {
-            Some(new) => told.insert(name.to_owned(), new),
-            None => told.remove(name),
+            Some(new) => published.insert(name.to_owned(), new),
+            None => published.remove(name),
         };
-        if is_news {
+        if is_changed {
             self.changes.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -257,7 +267,7 @@ impl Extensions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     registered: u64,
-    told: u64,
+    published: u64,
     /// Whether this server serves all registered versions itself.
     pub is_plain: bool,
 }
@@ -267,11 +277,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_there_is_too_little_room_what_a_server_serves_goes_last() {
+    fn published_documents_over_limit_drop_openapi_first() {
         let document = br#"{"paths":{"/apis/g/v1/things":{"get":{}}}}"#;
         let content = Arc::new(ServedSpec::read(document, "g", "v1").unwrap());
         let described = Description { content, digest: [7; DIGEST_BYTES], etag: "tag".to_owned() };
-        let told = PublishedDocuments {
+        let documents = PublishedDocuments {
             version: Some(Arc::new(DiscoveredVersion::bare("v1", STALE))),
             openapi: BTreeMap::from([("apis/g/v1".to_owned(), "/x".to_owned())]),
             openapi_bytes: 50,
@@ -279,14 +289,17 @@ mod tests {
             bytes: 100,
             etag: "e".to_owned(),
         };
-        let size = told.size();
+        let size = documents.size();
         assert!(size > 150);
-        assert_eq!(told.clone().within(size, "v1.g").size(), size);
-        let undescribed = told.clone().within(size - 1, "v1.g");
-        assert_eq!(undescribed.size(), 150);
-        assert_eq!(undescribed.described, told.described, "or it would be sent again every time");
-        let served = told.clone().within(149, "v1.g");
-        assert!(served.version.is_some() && served.openapi.is_empty());
-        assert_eq!(told.within(99, "v1.g"), PublishedDocuments::default());
+        assert_eq!(documents.clone().within(size, "v1.g").size(), size);
+        let without_openapi_v2 = documents.clone().within(size - 1, "v1.g");
+        assert_eq!(without_openapi_v2.size(), 150);
+        assert_eq!(
+            without_openapi_v2.described, documents.described,
+            "the digest stays, so that the document is not fetched again"
+        );
+        let discovery_only = documents.clone().within(149, "v1.g");
+        assert!(discovery_only.version.is_some() && discovery_only.openapi.is_empty());
+        assert_eq!(documents.within(99, "v1.g"), PublishedDocuments::default());
     }
 }

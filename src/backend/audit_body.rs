@@ -17,35 +17,35 @@ use super::Call;
 use super::objects::Objects;
 
 /// The field of metadata that records field ownership.
-const OWNERS: &str = "managedFields";
+const MANAGED_FIELDS: &str = "managedFields";
 /// The apiVersion that the reference records for options without a group of their own.
 const OPTIONS_VERSION: &str = "meta.k8s.io/__internal";
 
-/// What auditing wants of a body, and what was recorded.
+/// The audit options of a request, and the body recorded for it.
 #[derive(Debug, Default)]
 pub struct AuditBody {
     level: Cell<Level>,
-    drops_owners: Cell<bool>,
-    named: RefCell<Option<BodyIdentity>>,
+    omits_managed_fields: Cell<bool>,
+    identity: RefCell<Option<BodyIdentity>>,
     body: RefCell<Option<Bytes>>,
 }
 
 impl AuditBody {
     /// Enables recording at a level.
-    pub fn want(&self, level: Level, drops_owners: bool) {
+    pub fn enable(&self, level: Level, omits_managed_fields: bool) {
         self.level.set(level);
-        self.drops_owners.set(drops_owners);
+        self.omits_managed_fields.set(omits_managed_fields);
     }
 
-    /// The level and whether field owners are left out, as given to [`AuditBody::want`].
-    pub fn wanted(&self) -> (Level, bool) {
-        (self.level.get(), self.drops_owners.get())
+    /// The level and whether field owners are left out, as given to [`AuditBody::enable`].
+    pub fn options(&self) -> (Level, bool) {
+        (self.level.get(), self.omits_managed_fields.get())
     }
 
-    /// Takes what another thread recorded of the same body.
+    /// Takes over what another thread recorded of the same body.
     pub fn absorb(&self, other: &AuditBody) {
-        if let Some(named) = other.named.take() {
-            self.named.replace(Some(named));
+        if let Some(identity) = other.identity.take() {
+            self.identity.replace(Some(identity));
         }
         if let Some(body) = other.body.take() {
             self.body.replace(Some(body));
@@ -58,24 +58,24 @@ impl AuditBody {
     }
 
     /// Whether the request is audited.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.level() > Level::None
     }
 
     /// The identity of the object in the body, if it was read.
-    pub fn named(&self) -> Option<BodyIdentity> {
-        self.named.borrow().clone()
+    pub fn identity(&self) -> Option<BodyIdentity> {
+        self.identity.borrow().clone()
     }
 
-    /// The body as JSON on one line, if it is wanted.
+    /// The body as JSON on one line, if it was recorded.
     pub fn body(&self) -> Option<Bytes> {
         self.body.borrow().clone()
     }
 
-    fn name(&self, object: &Value) {
-        let of = meta::of(object);
-        let text = |field| of.str(field).to_owned();
-        self.named.replace(Some(BodyIdentity {
+    fn record_identity(&self, object: &Value) {
+        let metadata = meta::metadata(object);
+        let text = |field| metadata.str(field).to_owned();
+        self.identity.replace(Some(BodyIdentity {
             namespace: text("namespace"),
             name: text("name"),
             uid: text("uid"),
@@ -83,48 +83,48 @@ impl AuditBody {
         }));
     }
 
-    /// Records the object of a write as far as the level asks for it. `encode` makes the body that a client would send.
-    pub(crate) fn note_object(&self, object: &Value, encode: impl FnOnce(Value) -> Option<Vec<u8>>) {
+    /// Records the object of a write as the audit level requires. `encode` makes the body that a client would send.
+    pub(crate) fn record_object(&self, object: &Value, encode: impl FnOnce(Value) -> Option<Vec<u8>>) {
         if self.level() < Level::Metadata {
             return;
         }
-        self.name(object);
+        self.record_identity(object);
         if self.level() < Level::Request {
             return;
         }
         let mut value = object.clone();
-        if self.drops_owners.get()
+        if self.omits_managed_fields.get()
             && let Some(metadata) = value.get_mut("metadata")
         {
-            metadata.remove(OWNERS);
+            metadata.remove(MANAGED_FIELDS);
         }
         if let Some(body) = encode(value) {
-            self.keep(body);
+            self.set_body(body);
         }
     }
 
-    fn keep(&self, body: Vec<u8>) {
+    fn set_body(&self, body: Vec<u8>) {
         self.body.replace(Some(Bytes::from(body)));
     }
 }
 
 impl Objects {
-    /// Records the body of a write as the client would see it.
-    pub(crate) fn note_body(&self, call: &Call<'_>, stored: &Value) {
-        call.warnings.received.note_object(stored, |value| {
-            let (gv, kind) = call.shown_kind();
+    /// Records the body of a write in the version of the request.
+    pub(crate) fn record_body(&self, call: &Call<'_>, stored: &Value) {
+        call.warnings.audit_body.record_object(stored, |value| {
+            let (gv, kind) = call.body_kind();
             let (ty, value) = match call.custom() {
                 Some(_) => (Ok(self.registry.free_object()), Ok(value)),
-                None => (self.type_of(gv, kind), self.to_shown(call, value)),
+                None => (self.type_of(gv, kind), self.to_requested(call, value)),
             };
             Some(codec::encode(&self.registry, ty.ok()?, &value.ok()?))
         });
     }
 
     /// Records the options of a deletion.
-    pub(crate) fn note_options(&self, call: &Call<'_>, options: &Value) {
-        let received = &call.warnings.received;
-        if received.level() < Level::Request {
+    pub(crate) fn record_options(&self, call: &Call<'_>, options: &Value) {
+        let audit_body = &call.warnings.audit_body;
+        if audit_body.level() < Level::Request {
             return;
         }
         let mut options = options.clone();
@@ -132,16 +132,16 @@ impl Objects {
             options.set("apiVersion", OPTIONS_VERSION);
         }
         if let Some(ty) = self.registry.kind(META_GROUP, "v1", "DeleteOptions") {
-            received.keep(codec::encode(&self.registry, ty, &options));
+            audit_body.set_body(codec::encode(&self.registry, ty, &options));
         }
     }
 }
 
 /// Records a change that the server made to an object as the JSON merge patch that a client would have sent.
-pub(crate) fn note_difference(call: &Call<'_>, old: &Value, new: &Value) {
-    let received = &call.warnings.received;
-    if received.level() >= Level::Request {
-        received.keep(json::to_json(&merge_patch(old, new)));
+pub(crate) fn record_difference(call: &Call<'_>, old: &Value, new: &Value) {
+    let audit_body = &call.warnings.audit_body;
+    if audit_body.level() >= Level::Request {
+        audit_body.set_body(json::to_json(&merge_patch(old, new)));
     }
 }
 
@@ -149,31 +149,31 @@ pub(crate) fn note_difference(call: &Call<'_>, old: &Value, new: &Value) {
 fn merge_patch(old: &Value, new: &Value) -> Value {
     let (Some(before), Some(after)) = (old.fields(), new.fields()) else { return new.clone() };
     let mut patch = Value::object();
-    for name in before.keys().filter(|name| !after.contains_key(name)) {
-        patch.set(name, Value::Null);
+    for field in before.keys().filter(|field| !after.contains_key(field)) {
+        patch.set(field, Value::Null);
     }
-    for (name, value) in after {
-        match before.get(name) {
+    for (field, value) in after {
+        match before.get(field) {
             Some(same) if same == value => {}
-            Some(other) => patch.set(name, merge_patch(other, value)),
-            None => patch.set(name, value.clone()),
+            Some(other) => patch.set(field, merge_patch(other, value)),
+            None => patch.set(field, value.clone()),
         }
     }
     patch
 }
 
 /// Records a patch as it came; one in YAML or CBOR as JSON.
-pub(crate) fn note_patch(call: &Call<'_>, language: PatchType) {
-    let received = &call.warnings.received;
-    if received.level() < Level::Request {
+pub(crate) fn record_patch(call: &Call<'_>, language: PatchType) {
+    let audit_body = &call.warnings.audit_body;
+    if audit_body.level() < Level::Request {
         return;
     }
     let body = compact(&call.body).or_else(|| {
-        let read = (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
-        Some(json::to_json(&read))
+        let value = (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
+        Some(json::to_json(&value))
     });
     if let Some(body) = body {
-        received.keep(body);
+        audit_body.set_body(body);
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_recorded_as_a_merge_patch() {
+    fn audit_body_of_server_change_is_merge_patch() {
         let read = |text: &str| json::read(text.as_bytes()).unwrap();
         let old = read(
             r#"{"kind":"A","metadata":{"name":"a","finalizers":["x","y"],"labels":{"k":"v"}},"gone":1}"#,
@@ -190,8 +190,8 @@ mod tests {
         let new =
             read(r#"{"kind":"A","metadata":{"name":"a","finalizers":["y"],"labels":{"k":"w"}},"new":[]}"#);
         let patch = merge_patch(&old, &new);
-        let wanted = r#"{"gone":null,"metadata":{"finalizers":["y"],"labels":{"k":"w"}},"new":[]}"#;
-        assert_eq!(String::from_utf8(json::to_json(&patch)).unwrap(), wanted);
+        let expected = r#"{"gone":null,"metadata":{"finalizers":["y"],"labels":{"k":"w"}},"new":[]}"#;
+        assert_eq!(String::from_utf8(json::to_json(&patch)).unwrap(), expected);
         assert_eq!(merge_patch(&old, &old), Value::object());
     }
 }

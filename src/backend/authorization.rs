@@ -1,4 +1,4 @@
-//! Who a user is and what they may do. The one place where the silence of an authorizer becomes an answer to the client.
+//! Access to the authenticator and the authorizer. Here an authorizer that does not respond becomes a 503.
 
 use std::sync::Arc;
 
@@ -35,20 +35,20 @@ pub struct Access {
 }
 
 impl Access {
-    /// Asks whether a user may do what a request wants. Answers a 403 unless they may, and the decision in any case; an error if
-    /// nobody answers.
-    pub async fn judge(
+    /// Authorizes a request. Returns 403 unless the user is allowed, together with the decision; an error if the authorizer is
+    /// gone.
+    pub async fn authorize_request(
         &self,
         (metrics, clock): (&Metrics, &Clock),
         identity: &Arc<Identity>,
         action: Arc<Action>,
         selection: Arc<Selection>,
     ) -> std::result::Result<(Result<()>, AuthorizationRecord), MailboxError> {
-        let question = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
+        let command = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
         let began = clock.moment();
-        let verdict = self.authorizer.send(question).await?;
+        let verdict = self.authorizer.send(command).await?;
         let record = AuthorizationRecord::new(&verdict);
-        let (judged, result) = match (verdict.decision, verdict.error) {
+        let (outcome, result) = match (verdict.decision, verdict.error) {
             (Decision::Allowed, _) => (AuthorizationResult::Allowed, Ok(())),
             (_, Some(error)) => (AuthorizationResult::Failed, Err(Status::internal(error))),
             (Decision::Denied(reason), None) => {
@@ -58,12 +58,12 @@ impl Access {
                 (AuthorizationResult::NoOpinion, Err(denied(&identity.name, &action, &reason)))
             }
         };
-        metrics.authorization.count_judged(judged, clock.elapsed(began).as_secs_f64());
+        metrics.authorization.count_authorized(outcome, clock.elapsed(began).as_secs_f64());
         Ok((result, record))
     }
 }
 
-/// The authorization decision as audit logs word it. The reason is formatted only when it is read.
+/// The authorization decision in the form of audit annotations. The reason is formatted only when it is read.
 #[derive(Clone)]
 pub struct AuthorizationRecord {
     /// `allow`, `forbid`, or empty after an error.
@@ -95,46 +95,51 @@ impl AuthorizationRecord {
     }
 }
 
-/// What authorization decides about a request.
+/// The action of a request, which the authorizer decides about.
 pub fn action(request: &path::Request<'_>) -> Action {
     let target = match &request.target {
         path::Target::NonResource(path) => Target::Path((*path).to_owned()),
-        path::Target::Resource(found) => Target::Resource {
-            group: found.group.to_owned(),
-            version: found.version.to_owned(),
-            resource: found.resource.to_owned(),
-            subresource: found.subresource.to_owned(),
-            namespace: found.namespace.to_owned(),
-            name: found.authorized_name.to_string(),
+        path::Target::Resource(resource) => Target::Resource {
+            group: resource.group.to_owned(),
+            version: resource.version.to_owned(),
+            resource: resource.resource.to_owned(),
+            subresource: resource.subresource.to_owned(),
+            namespace: resource.namespace.to_owned(),
+            name: resource.authorized_name.to_string(),
         },
     };
     Action { verb: request.verb.as_str().to_owned(), target }
 }
 
-/// Asks a question; 503 if nobody answers.
-pub async fn ask<Q>(authorizer: &Addr<Authorizer>, question: Q) -> Result<Q::Result>
+/// Sends a command to the authorizer; 503 if it is gone.
+pub async fn send<M>(authorizer: &Addr<Authorizer>, command: M) -> Result<M::Result>
 where
-    Authorizer: Handler<Q>,
-    Q: Message + Send + 'static,
-    Q::Result: Send,
+    Authorizer: Handler<M>,
+    M: Message + Send + 'static,
+    M::Result: Send,
 {
-    authorizer.send(question).await.map_err(|_| Status::unavailable("the authorizer does not answer"))
+    authorizer.send(command).await.map_err(|_| Status::unavailable("the authorizer does not answer"))
 }
 
-/// What is decided of a user who wants to do this.
-pub async fn decision(
+/// The decision about an action of a user.
+pub async fn authorize(
     authorizer: &Addr<Authorizer>,
     user: &Identity,
     verb: &str,
     target: Target,
 ) -> Result<Decision> {
     let action = Arc::new(Action { verb: verb.to_owned(), target });
-    ask(authorizer, Authorize { identity: Arc::new(user.clone()), action }).await
+    send(authorizer, Authorize { identity: Arc::new(user.clone()), action }).await
 }
 
-/// Whether a user may do this.
-pub async fn may(authorizer: &Addr<Authorizer>, user: &Identity, verb: &str, target: Target) -> Result<bool> {
-    Ok(decision(authorizer, user, verb, target).await? == Decision::Allowed)
+/// Whether a user may perform an action.
+pub async fn is_allowed(
+    authorizer: &Addr<Authorizer>,
+    user: &Identity,
+    verb: &str,
+    target: Target,
+) -> Result<bool> {
+    Ok(authorize(authorizer, user, verb, target).await? == Decision::Allowed)
 }
 
 #[cfg(test)]
@@ -148,35 +153,36 @@ mod tests {
     use super::*;
 
     #[actix::test]
-    async fn what_nobody_answers_is_a_503() {
+    async fn unavailable_authorizer_is_503() {
         let authorizer = Authorizer::new(Arc::default()).start();
         let user = Identity::default();
         let target = || Target::Path("/".to_owned());
-        assert!(!may(&authorizer, &user, "get", target()).await.unwrap());
+        assert!(!is_allowed(&authorizer, &user, "get", target()).await.unwrap());
         let thread = Arbiter::new();
-        let gone = Authorizer::start_in_arbiter(&thread.handle(), |_| Authorizer::new(Arc::default()));
+        let stopped = Authorizer::start_in_arbiter(&thread.handle(), |_| Authorizer::new(Arc::default()));
         thread.stop();
         thread.join().unwrap();
-        assert_eq!(may(&gone, &user, "get", target()).await.unwrap_err().code, 503);
+        assert_eq!(is_allowed(&stopped, &user, "get", target()).await.unwrap_err().code, 503);
     }
 
     #[test]
-    fn what_was_said_is_kept_in_the_words_of_audit_logs() {
-        let said = |decision: Decision, grounds: &'static str, error: Option<&str>| {
+    fn authorization_record_uses_audit_annotation_values() {
+        let record = |decision: Decision, allow_reason: &'static str, error: Option<&str>| {
             let verdict = ExplainedDecision {
                 decision,
-                grounds: Some(Arc::new(grounds)),
+                allow_reason: Some(Arc::new(allow_reason)),
                 error: error.map(str::to_owned),
             };
-            let kept = AuthorizationRecord::new(&verdict);
-            (kept.decision, kept.reason())
+            let annotations = AuthorizationRecord::new(&verdict);
+            (annotations.decision, annotations.reason())
         };
-        let (allowed, no) = (Decision::Allowed, |why: &str| Decision::NoOpinion(why.to_owned()));
-        assert_eq!(said(allowed.clone(), "RBAC: allowed", None), ("allow", "RBAC: allowed".to_owned()));
-        assert_eq!(said(allowed, "fine", Some("a webhook hung")), ("allow", "fine".to_owned()));
-        assert_eq!(said(no("no role"), "", None), ("forbid", "no role".to_owned()));
-        assert_eq!(said(Decision::Denied("never".into()), "", None), ("forbid", "never".to_owned()));
-        assert_eq!(said(no(""), "", Some("a webhook hung")), ("", "internal error".to_owned()));
+        let (allowed, no_opinion) =
+            (Decision::Allowed, |reason: &str| Decision::NoOpinion(reason.to_owned()));
+        assert_eq!(record(allowed.clone(), "RBAC: allowed", None), ("allow", "RBAC: allowed".to_owned()));
+        assert_eq!(record(allowed, "fine", Some("a webhook hung")), ("allow", "fine".to_owned()));
+        assert_eq!(record(no_opinion("no role"), "", None), ("forbid", "no role".to_owned()));
+        assert_eq!(record(Decision::Denied("never".into()), "", None), ("forbid", "never".to_owned()));
+        assert_eq!(record(no_opinion(""), "", Some("a webhook hung")), ("", "internal error".to_owned()));
     }
 
     /// The path of a resource: its collection, namespaced or not, or below a name.
@@ -188,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_in_every_scope_is_judged_by_what_it_is() {
+    fn action_names_every_resource_and_subresource() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let verbs = [
             ("POST", "", "", "create"),
@@ -201,7 +207,7 @@ mod tests {
             ("PATCH", "/a", "", "patch"),
             ("DELETE", "/a", "", "delete"),
         ];
-        let mut judged = 0;
+        let mut checked = 0;
         for resource in catalog.resources() {
             let scopes: &[&str] = if resource.namespaced { &["", "n"] } else { &[""] };
             let parts = resource.subresources.iter().map(|part| format!("/a/{}", part.name));
@@ -216,27 +222,24 @@ mod tests {
                 for (method, rest, query, verb) in whole.chain(of_parts) {
                     let path = path_of(resource, scope, &rest);
                     let request = path::Request::parse(method, &path, &Query::parse(query)).unwrap();
-                    let mut said = rest.split('/').skip(1);
-                    let (name, part) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
+                    let mut segments = rest.split('/').skip(1);
+                    let (name, part) =
+                        (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
                     // The namespace of a Namespace is itself.
-                    let own = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
-                    let wanted = Target::Resource {
+                    let is_namespace = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
+                    let target = Target::Resource {
                         group: resource.gv.group.to_string(),
                         version: resource.gv.version.to_string(),
                         resource: resource.plural.to_string(),
                         subresource: part.to_owned(),
-                        namespace: if own { name.to_owned() } else { (*scope).to_owned() },
+                        namespace: if is_namespace { name.to_owned() } else { (*scope).to_owned() },
                         name: name.to_owned(),
                     };
-                    assert_eq!(
-                        action(&request),
-                        Action { verb: verb.to_owned(), target: wanted },
-                        "{method} {path}"
-                    );
-                    judged += 1;
+                    assert_eq!(action(&request), Action { verb: verb.to_owned(), target }, "{method} {path}");
+                    checked += 1;
                 }
             }
         }
-        assert!(judged > 1_000, "{judged}");
+        assert!(checked > 1_000, "{checked}");
     }
 }

@@ -1,4 +1,4 @@
-//! Conversion of custom resources by webhook: see `api/custom/conversion.rs`.
+//! Conversion of custom resources by webhook. Requests and responses are in `crates/api/src/custom_resource/conversion.rs`.
 //!
 //! Stores keep objects in the storage version. Objects are converted to the version of the request right after they are read, and
 //! back right before they are stored; everything in between sees one version. A converted object is cached with the original, so
@@ -33,24 +33,24 @@ use tokio::time::timeout;
 
 use crate::kubeconfig::users::Users;
 use crate::limits::{
-    CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
-    CONVERSIONS_PER_TURN, HEAVY_BYTES, HOOK_ANSWER_BYTES,
+    CONVERSION_BYTES, CONVERSION_CALLS, CONVERSION_OBJECTS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
+    CONVERSIONS_PER_TURN, HEAVY_BYTES, HOOK_RESPONSE_BYTES,
 };
 use crate::metrics::Metrics;
 use crate::random;
 use crate::upstream::pool::{KeepAliveHandle, Pool, Purpose};
 use crate::webhook::cluster_webhooks::{WebhookClients, WebhookRequest, seconds};
 
-use super::objects::drafted;
-use super::present::{is_living, variant};
+use super::objects::build_draft;
+use super::present::{is_current_variant, variant};
 use super::request_memory::{BodyMemory, Claim};
 use super::webhook_address::{self, WebhookTarget};
 use super::{Backend, Call};
 
 /// Calls conversion webhooks. One per worker.
 pub struct Conversions {
-    peers: WebhookClients,
-    places: Semaphore,
+    clients: WebhookClients,
+    slots: Semaphore,
     to_endpoints: bool,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -64,8 +64,8 @@ impl Conversions {
     /// `to_endpoints`: a service is called at one of its endpoints instead of its cluster IP.
     pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock, pool: Arc<Pool>) -> Conversions {
         Conversions {
-            peers: WebhookClients::new(pool, Purpose::Conversion),
-            places: Semaphore::new(CONVERSION_QUESTIONS),
+            clients: WebhookClients::new(pool, Purpose::Conversion),
+            slots: Semaphore::new(CONVERSION_CALLS),
             to_endpoints,
             metrics,
             clock,
@@ -77,23 +77,23 @@ impl Conversions {
     fn turn(&self, ordinal: u32) -> Rc<Mutex<()>> {
         let mut turns = self.turns.borrow_mut();
         // Drop unused entries of replaced definitions.
-        turns.retain(|known, turn| *known == ordinal || Rc::strong_count(turn) > 1);
+        turns.retain(|other, turn| *other == ordinal || Rc::strong_count(turn) > 1);
         turns.entry(ordinal).or_default().clone()
     }
 }
 
-/// The webhook needed to show an object in a version; `None` if no conversion is needed.
-fn asked<'c>(custom: &'c CustomResource, object: &Object) -> Option<&'c Conversion> {
+/// The conversion that an object needs before it can be used in this version; `None` if it has the version already.
+fn needed_conversion<'c>(custom: &'c CustomResource, object: &Object) -> Option<&'c Conversion> {
     let conversion = custom.conversion.as_deref()?;
     // Stored objects begin with kind and apiVersion.
-    let head = object.bytes.get(..object.item_at()).unwrap_or_default();
+    let head = object.bytes.get(..object.item_offset()).unwrap_or_default();
     let own = format!(r#""apiVersion":"{}""#, custom.api_version);
     (object.is_readable() && memchr::memmem::find(head, own.as_bytes()).is_none()).then_some(conversion)
 }
 
 impl Backend {
     /// Converts objects to the version of a resource, in batches.
-    pub async fn in_version(
+    pub async fn convert_to_version(
         &self,
         resource: &Resource,
         mut objects: Vec<Arc<Object>>,
@@ -103,76 +103,83 @@ impl Backend {
         let Some(custom) = resource.custom.as_deref().filter(|custom| custom.conversion.is_some()) else {
             return Ok(objects);
         };
-        let mut waiting: Vec<usize> = Vec::new();
-        let mut weight = 0;
+        let mut pending: Vec<usize> = Vec::new();
+        let mut bytes = 0;
         let mut turn = YieldEvery::new(CONVERSIONS_PER_TURN);
-        for place in 0..objects.len() {
-            // Also cached conversions are decoded: other requests of this worker go on in between.
+        for index in 0..objects.len() {
+            // Decoding cached conversions takes time as well: yield to other requests of this worker.
             turn.worked(1).await;
-            let Some(object) = objects.get_mut(place).filter(|object| asked(custom, object).is_some()) else {
+            let Some(object) =
+                objects.get_mut(index).filter(|object| needed_conversion(custom, object).is_some())
+            else {
                 continue;
             };
-            if let Some(made) = known(resource, custom, object) {
-                *object = Arc::new(made);
+            if let Some(converted) = cached_conversion(resource, custom, object) {
+                *object = Arc::new(converted);
                 continue;
             }
-            weight += object.bytes.len();
-            waiting.push(place);
-            if waiting.len() >= CONVERSION_OBJECTS || weight >= CONVERSION_BYTES {
-                let batch = std::mem::take(&mut waiting);
-                self.make(resource, &mut objects, &batch, permit, claim).await?;
-                weight = 0;
+            bytes += object.bytes.len();
+            pending.push(index);
+            if pending.len() >= CONVERSION_OBJECTS || bytes >= CONVERSION_BYTES {
+                let batch = std::mem::take(&mut pending);
+                self.convert_batch(resource, &mut objects, &batch, permit, claim).await?;
+                bytes = 0;
             }
         }
-        self.make(resource, &mut objects, &waiting, permit, claim).await?;
+        self.convert_batch(resource, &mut objects, &pending, permit, claim).await?;
         Ok(objects)
     }
 
-    /// Like [`Backend::in_version`], for watches: one after the other, because all need the same objects.
-    pub async fn in_version_by_turns(
+    /// Like [`Backend::convert_to_version`], for watches: one at a time, because all of them need the same objects.
+    pub async fn convert_for_watch(
         &self,
         resource: &Resource,
         objects: Vec<Arc<Object>>,
     ) -> Result<Vec<Arc<Object>>> {
         let turn = self.conversions.turn(resource.ordinal);
-        let _mine = turn.lock().await;
-        self.in_version(resource, objects, &Permit::none(), Claim::Granted).await
+        let _guard = turn.lock().await;
+        self.convert_to_version(resource, objects, &Permit::none(), Claim::Granted).await
     }
 
-    /// Whether an object must be converted before a resource can show it.
-    pub fn is_foreign(&self, resource: &Resource, object: &Object) -> bool {
-        resource.custom.as_deref().is_some_and(|custom| asked(custom, object).is_some())
+    /// Whether an object must be converted by a webhook before it can be sent as this resource.
+    pub fn needs_conversion(&self, resource: &Resource, object: &Object) -> bool {
+        resource.custom.as_deref().is_some_and(|custom| needed_conversion(custom, object).is_some())
     }
 
     /// Converts one object to the version of the call; `None` if no conversion is needed.
-    async fn converted(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Option<Object>> {
+    async fn convert_object(
+        &self,
+        call: &Call<'_>,
+        object: &Object,
+        claim: Claim<'_>,
+    ) -> Result<Option<Object>> {
         let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
-        if asked(custom, object).is_none() {
+        if needed_conversion(custom, object).is_none() {
             return Ok(None);
         }
         // The original may be short-lived, so the result is cached with a copy.
-        let copy = Arc::new(object.at(object.revision));
-        if let Some(made) = known(call.resource, custom, object) {
-            return Ok(Some(made));
+        let copy = Arc::new(object.at_revision(object.revision));
+        if let Some(converted) = cached_conversion(call.resource, custom, object) {
+            return Ok(Some(converted));
         }
-        let mut all = self.in_version(call.resource, vec![copy.clone()], &call.permit, claim).await?;
-        let made = all.pop().unwrap_or(copy);
-        keep(&self.objects.encodings, call.resource, object, &made.bytes);
-        Ok(Some(made.at(object.revision)))
+        let mut all = self.convert_to_version(call.resource, vec![copy.clone()], &call.permit, claim).await?;
+        let converted = all.pop().unwrap_or(copy);
+        cache_conversion(&self.objects.encodings, call.resource, object, &converted.bytes);
+        Ok(Some(converted.at_revision(object.revision)))
     }
 
-    /// Encodes a stored object as the response of the call, in its version.
+    /// Encodes a stored object as the response of the call, in the requested version.
     pub async fn encode_response(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Bytes> {
-        match self.converted(call, object, claim).await? {
-            Some(made) => self.objects.show(call, &made),
-            None => self.objects.show(call, object),
+        match self.convert_object(call, object, claim).await? {
+            Some(converted) => self.objects.encode_object(call, &converted),
+            None => self.objects.encode_object(call, object),
         }
     }
 
-    /// Decodes a stored object in the version that verbs work on.
-    pub async fn read_in_version(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Value> {
-        match self.converted(call, object, claim).await? {
-            Some(made) => self.objects.load(call, &made),
+    /// Decodes a stored object in the requested version, which verbs work on.
+    pub async fn load_converted(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Value> {
+        match self.convert_object(call, object, claim).await? {
+            Some(converted) => self.objects.load(call, &converted),
             None => self.objects.load(call, object),
         }
     }
@@ -191,24 +198,29 @@ impl Backend {
         else {
             return self.objects.draft(call, key, value);
         };
-        if custom.api_version == custom.stored_as {
+        if custom.api_version == custom.storage_api_version {
             return self.objects.draft(call, key, value);
         }
-        let (made, _held) = self
-            .ask(
+        let (converted, _held) = self
+            .call_webhook(
                 conversion,
-                &custom.stored_as,
+                &custom.storage_api_version,
                 vec![value.clone()],
                 &call.permit,
                 ConversionMemory::empty(self, claim),
             )
             .await?;
-        let made = made.into_iter().next().unwrap_or_default();
-        Ok(drafted(custom_resource::stored(custom, &made), key, &made, custom.kept(value)))
+        let converted = converted.into_iter().next().unwrap_or_default();
+        Ok(build_draft(
+            custom_resource::encode_stored(custom, &converted),
+            key,
+            &converted,
+            custom.stored_fields(value),
+        ))
     }
 
     /// Converts a value of a custom kind to another version.
-    pub async fn value_in_version(
+    pub async fn convert_value(
         &self,
         call: &Call<'_>,
         custom: &CustomResource,
@@ -216,21 +228,21 @@ impl Backend {
     ) -> Result<Value> {
         match custom.conversion.as_deref() {
             Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
-                let conversion = self.ask(
+                let conversion = self.call_webhook(
                     conversion,
                     &custom.api_version,
                     vec![value],
                     &call.permit,
                     ConversionMemory::empty(self, call.claim()),
                 );
-                let (made, _held) = conversion.await?;
-                Ok(custom.known(made.into_iter().next().unwrap_or_default()))
+                let (converted, _held) = conversion.await?;
+                Ok(custom.prune_converted(converted.into_iter().next().unwrap_or_default()))
             }
-            _ => Ok(custom.shown(value)),
+            _ => Ok(custom.to_served_version(value)),
         }
     }
 
-    /// Runs `work`, and again after the versions that it misses are converted. At most once per version of the definition.
+    /// Runs `work`, and again once the versions that it lacked are converted.
     pub async fn with_versions<T>(&self, call: &Call<'_>, work: impl Fn() -> Result<T>) -> Result<T> {
         let custom = call.resource.custom.as_deref();
         let Some((custom, conversion)) =
@@ -239,54 +251,67 @@ impl Backend {
             return work();
         };
         for _ in 0..CONVERSION_ROUNDS {
-            let done = work();
-            let wanted = call.elsewhere.take_wanted();
-            if wanted.is_empty() {
-                return done;
+            let result = work();
+            let missing = call.converted_versions.take_missing();
+            if missing.is_empty() {
+                return result;
             }
-            for (value, version) in wanted {
-                let (wanted, sent) = (version.to_string(), vec![value.clone()]);
-                let (made, _held) = self
-                    .ask(conversion, &wanted, sent, &call.permit, ConversionMemory::empty(self, call.claim()))
+            for (value, version) in missing {
+                let (target, objects) = (version.to_string(), vec![value.clone()]);
+                let (converted, _held) = self
+                    .call_webhook(
+                        conversion,
+                        &target,
+                        objects,
+                        &call.permit,
+                        ConversionMemory::empty(self, call.claim()),
+                    )
                     .await?;
-                let made = custom.known_in(&wanted, made.into_iter().next().unwrap_or_default());
-                call.elsewhere.tell(value, version, made);
+                let converted =
+                    custom.prune_converted_to(&target, converted.into_iter().next().unwrap_or_default());
+                call.converted_versions.insert(value, version, converted);
             }
         }
         Err(Status::internal("the owners of the object speak too many versions"))
     }
 
     /// Converts the objects at these indices to the version of a resource.
-    async fn make(
+    async fn convert_batch(
         &self,
         resource: &Resource,
         objects: &mut [Arc<Object>],
-        places: &[usize],
+        indices: &[usize],
         permit: &Permit,
         claim: Claim<'_>,
     ) -> Result<()> {
-        let Some(custom) = resource.custom.as_deref().filter(|_| !places.is_empty()) else { return Ok(()) };
+        let Some(custom) = resource.custom.as_deref().filter(|_| !indices.is_empty()) else { return Ok(()) };
         let Some(conversion) = custom.conversion.as_deref() else { return Ok(()) };
-        let mut sent = Vec::with_capacity(places.len());
-        let memory = self.reserve_trees(places.iter().filter_map(|place| objects.get(*place)), claim)?;
-        for place in places {
-            let object = objects.get(*place).ok_or_else(|| Status::internal("no object to convert"))?;
+        let mut values = Vec::with_capacity(indices.len());
+        let memory = self.reserve_trees(indices.iter().filter_map(|index| objects.get(*index)), claim)?;
+        for index in indices {
+            let object = objects.get(*index).ok_or_else(|| Status::internal("no object to convert"))?;
             let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
-            sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
+            values.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
-        let (made, _held) = self
-            .ask(conversion, &custom.api_version, sent, permit, ConversionMemory { claim, held: memory })
+        let (converted, _held) = self
+            .call_webhook(
+                conversion,
+                &custom.api_version,
+                values,
+                permit,
+                ConversionMemory { claim, held: memory },
+            )
             .await?;
-        for (place, value) in places.iter().zip(made) {
-            let Some(object) = objects.get_mut(*place) else { continue };
-            let made = object_of(custom, object, &custom.known(value));
-            keep(&self.objects.encodings, resource, object, &made.bytes);
-            *object = Arc::new(made);
+        for (index, value) in indices.iter().zip(converted) {
+            let Some(object) = objects.get_mut(*index) else { continue };
+            let converted = to_object(custom, object, &custom.prune_converted(value));
+            cache_conversion(&self.objects.encodings, resource, object, &converted.bytes);
+            *object = Arc::new(converted);
         }
         Ok(())
     }
 
-    /// Reserves what stored objects take that are decoded to be sent, unless that is little.
+    /// Reserves memory for the decoded form of stored objects, unless they are small.
     fn reserve_trees<'o>(
         &self,
         objects: impl Iterator<Item = &'o Arc<Object>>,
@@ -299,106 +324,109 @@ impl Backend {
         self.requests.reserve(if text > HEAVY_BYTES { trees } else { 0 }, claim)
     }
 
-    /// Calls a conversion webhook and counts the call. The memory of what is sent grows by that of the call; the answer comes with
-    /// all of it. One reservation that grows is never refused because of what it has itself.
-    async fn ask(
+    /// Calls a conversion webhook and counts the call. The reservation for the objects sent grows by that for the call, and is
+    /// returned with the result: a single reservation that grows is not refused because of its own size.
+    async fn call_webhook(
         &self,
         conversion: &Conversion,
-        wanted: &str,
-        sent: Vec<Value>,
+        version: &str,
+        objects: Vec<Value>,
         permit: &Permit,
         memory: ConversionMemory<'_>,
     ) -> Result<(Vec<Value>, BodyMemory)> {
-        let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
-        let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
+        let version = GroupVersion::parse(version).unwrap_or_else(|| GroupVersion::new("", version));
+        let first = objects.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.moment();
-        let made = self.exchange(conversion, &wanted, &sent, permit, memory).await;
+        let converted = self.exchange(conversion, &version, &objects, permit, memory).await;
         let took = self.conversions.clock.elapsed(began).as_secs_f64();
-        let made = match made {
+        let converted = match converted {
             Err(ExchangeError::Memory(status)) => return Err(status),
-            Err(ExchangeError::Conversion(wrong)) => Err(wrong),
-            Ok(made) => Ok(made),
+            Err(ExchangeError::Conversion(error)) => Err(error),
+            Ok(converted) => Ok(converted),
         };
-        let failure = made.as_ref().err().map(|wrong| wrong.failure);
-        let versions = (conversion.definition.as_str(), from, &*wanted.version);
+        let failure = converted.as_ref().err().map(|error| error.failure);
+        let versions = (conversion.definition.as_str(), from, &*version.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);
-        made.map_err(|wrong| {
+        converted.map_err(|error| {
             if self.conversions.failures.allows(self.conversions.clock.moment()) {
                 let definition = &conversion.definition;
-                tracing::warn!(definition, why = wrong.why, "conversion webhook call failed");
+                tracing::warn!(definition, error = error.why, "conversion webhook call failed");
             }
-            Status::unexplained(wrong.why)
+            Status::unexplained(error.why)
         })
     }
 
+    /// Sends the request and decodes the response.
     async fn exchange(
         &self,
         conversion: &Conversion,
-        wanted: &GroupVersion,
-        sent: &[Value],
+        target_version: &GroupVersion,
+        objects: &[Value],
         permit: &Permit,
         mut memory: ConversionMemory<'_>,
     ) -> std::result::Result<(Vec<Value>, BodyMemory), ExchangeError> {
-        let of = sent.first().map(conversion::called).unwrap_or_default();
-        let failed = |why: String| ConversionError {
-            why: format!("conversion webhook for {of} failed: {why}"),
+        let object_kind = objects.first().map(conversion::kind_text).unwrap_or_default();
+        let failed = |reason: String| ConversionError {
+            why: format!("conversion webhook for {object_kind} failed: {reason}"),
             failure: FailureKind::Call,
         };
         let version = conversion.version.ok_or_else(|| ConversionError {
             why: "no supported conversion review versions".to_owned(),
             failure: FailureKind::Call,
         })?;
-        let target = WebhookTarget::of(&conversion.way, &conversion.authority_pem).map_err(failed)?;
+        let target =
+            WebhookTarget::new(&conversion.client_config, &conversion.authority_pem).map_err(failed)?;
         let uid = random::uuid();
-        let body = conversion::question(version, &uid, &wanted.to_string(), sent);
-        // The webhook may take its time, and many may wait for it. Its response is about as long.
-        let of_sent = memory.held.bytes();
-        let of_call = body.len().saturating_mul(2);
-        memory.resize(of_sent.saturating_add(of_call))?;
+        let body = conversion::encode_request(version, &uid, &target_version.to_string(), objects);
+        // Many calls may wait for a slow webhook at the same time. The response is about as long as the request.
+        let sent_bytes = memory.held.bytes();
+        let call_bytes = body.len().saturating_mul(2);
+        memory.resize(sent_bytes.saturating_add(call_bytes))?;
         let parameter = format!("timeout={}", seconds(CONVERSION_TIMEOUT));
-        let asked = async {
-            let _place = self.conversions.places.acquire().await.map_err(|error| error.to_string())?;
-            let at = webhook_address::connect_address(
+        let exchange = async {
+            let _slot = self.conversions.slots.acquire().await.map_err(|error| error.to_string())?;
+            let address = webhook_address::connect_address(
                 self,
                 permit,
                 self.conversions.to_endpoints,
-                &conversion.way,
+                &conversion.client_config,
             )
             .await?;
-            let question = WebhookRequest {
+            let request = WebhookRequest {
                 target: format!("{}?{parameter}", target.path),
                 body: Bytes::from(body),
-                says_port: target.says_port,
-                most: HOOK_ANSWER_BYTES,
+                includes_port: target.includes_port,
+                most: HOOK_RESPONSE_BYTES,
             };
-            let access = || Users::default().of(&target.known_as);
-            self.conversions.peers.ask(&target.place, access, at, &question).await
+            let access = || Users::default().for_server(&target.credentials_name);
+            self.conversions.clients.ask(&target.server, access, address, &request).await
         };
-        let reply = timeout(CONVERSION_TIMEOUT, asked).await;
-        let reply = reply.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|why| {
-            failed(format!("Post {}: {why}", quoted(&format!("{}?{parameter}", target.url))))
-        })?;
+        let reply = timeout(CONVERSION_TIMEOUT, exchange).await;
+        let reply =
+            reply.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|reason| {
+                failed(format!("Post {}: {reason}", quoted(&format!("{}?{parameter}", target.url))))
+            })?;
         if !(200..=206).contains(&reply.status) {
             let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
-            let why = response::refused(reply.status, is_text, &reply.body).why;
-            return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()).into());
+            let reason = response::from_http_error(reply.status, is_text, &reply.body).message;
+            return Err(failed(reason.trim_start_matches("failed to call webhook: ").to_owned()).into());
         }
         let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
-        let of_call = reply.body.len().saturating_add(tree);
-        memory.resize(of_sent.saturating_add(of_call))?;
-        Ok((conversion::converted(&reply.body, (version, &uid), wanted, sent)?, memory.held))
+        let call_bytes = reply.body.len().saturating_add(tree);
+        memory.resize(sent_bytes.saturating_add(call_bytes))?;
+        Ok((conversion::decode_response(&reply.body, (version, &uid), target_version, objects)?, memory.held))
     }
 }
 
-/// What a conversion takes, and on whose behalf.
+/// The memory of a conversion, and the claim by which it grows.
 struct ConversionMemory<'u> {
     claim: Claim<'u>,
     held: BodyMemory,
 }
 
 impl<'u> ConversionMemory<'u> {
-    /// Of values that the request holds and counts already.
+    /// For values whose memory the request has already reserved.
     fn empty(backend: &Backend, claim: Claim<'u>) -> ConversionMemory<'u> {
         ConversionMemory { claim, held: backend.requests.body() }
     }
@@ -408,7 +436,7 @@ impl<'u> ConversionMemory<'u> {
     }
 }
 
-/// Why a call failed: by itself, or because there was no memory for it.
+/// A failed call: the conversion itself, or no memory for it.
 enum ExchangeError {
     Conversion(ConversionError),
     Memory(Box<Status>),
@@ -421,40 +449,41 @@ impl From<ConversionError> for ExchangeError {
 }
 
 /// Handles that keep connections to the conversion webhooks of these resources open.
-pub fn wanted(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<KeepAliveHandle> {
+pub fn keep_alive_handles(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<KeepAliveHandle> {
     let customs = resources.iter().filter_map(|resource| resource.custom.as_ref());
     let conversions = customs.filter_map(|custom| custom.conversion.as_ref());
     // All versions of a definition share one webhook.
     let named: BTreeMap<&str, &Arc<Conversion>> =
         conversions.map(|conversion| (conversion.definition.as_str(), conversion)).collect();
-    let target =
-        |conversion: &Arc<Conversion>| WebhookTarget::of(&conversion.way, &conversion.authority_pem).ok();
+    let target = |conversion: &Arc<Conversion>| {
+        WebhookTarget::new(&conversion.client_config, &conversion.authority_pem).ok()
+    };
     let targets = named.into_values().filter_map(target);
-    targets.map(|target| target.place.wanted(pool, Purpose::Conversion)).collect()
+    targets.map(|target| target.server.wanted(pool, Purpose::Conversion)).collect()
 }
 
 /// The cached conversion of an object.
-fn known(resource: &Resource, custom: &CustomResource, object: &Object) -> Option<Object> {
-    let kept = object
-        .variant(None, variant(resource, ResponseFormat::PLAIN), is_living(resource), |_| Err(()))
+fn cached_conversion(resource: &Resource, custom: &CustomResource, object: &Object) -> Option<Object> {
+    let cached = object
+        .variant(None, variant(resource, ResponseFormat::PLAIN), is_current_variant(resource), |_| Err(()))
         .ok()?;
-    let value = codec::decode_stored(&kept, custom.registry.free_object(), &custom.registry)?;
-    Some(object_of(custom, object, &value))
+    let value = codec::decode_stored(&cached, custom.registry.free_object(), &custom.registry)?;
+    Some(to_object(custom, object, &value))
 }
 
 /// Caches the conversion of an object.
-fn keep(encodings: &MemoryBudget, resource: &Resource, object: &Object, bytes: &Bytes) {
-    let kept: std::result::Result<Bytes, ()> = object.variant(
+fn cache_conversion(encodings: &MemoryBudget, resource: &Resource, object: &Object, bytes: &Bytes) {
+    let cached: std::result::Result<Bytes, ()> = object.variant(
         Some(encodings),
         variant(resource, ResponseFormat::PLAIN),
-        is_living(resource),
+        is_current_variant(resource),
         |_| Ok(bytes.clone()),
     );
-    drop(kept);
+    drop(cached);
 }
 
-/// A converted object, as if it had been stored in that version.
-fn object_of(custom: &CustomResource, object: &Object, value: &Value) -> Object {
+/// Builds a converted object, as if it were stored in that version.
+fn to_object(custom: &CustomResource, object: &Object, value: &Value) -> Object {
     let encoded = codec::encode_draft(&custom.registry, custom.registry.free_object(), value);
     let draft = encoded.into_draft(object.key.clone(), object.labels.clone(), Pairs::default());
     Object::new(draft, object.revision)

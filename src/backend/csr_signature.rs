@@ -13,27 +13,27 @@ use crate::signatures;
 /// Adds an error if a new CertificateSigningRequest is not signed by its key. The rules of the kind cannot do cryptography, so
 /// the check stands beside them. The error is placed after those of the metadata, as in the reference.
 pub fn check(request: &Value, errors: ErrorList) -> ErrorList {
-    let Some(wrong) = wrong_signature(request) else { return errors };
+    let Some(reason) = signature_error(request) else { return errors };
     let path = FieldPath::new("spec").child("request");
-    let error = FieldError::invalid(&path, "[]byte{}", wrong);
+    let error = FieldError::invalid(&path, "[]byte{}", reason);
     let (mut all, mut error) = (ErrorList::new(), Some(error));
-    for known in errors {
-        if !known.path.to_string().starts_with("metadata") {
+    for other in errors {
+        if !other.path.to_string().starts_with("metadata") {
             all.extend(error.take());
         }
-        all.push(known);
+        all.push(other);
     }
     all.extend(error);
     all
 }
 
-/// The problem with the signature of a parsable request.
-fn wrong_signature(request: &Value) -> Option<&'static str> {
+/// The error of a parsable request whose signature does not verify.
+fn signature_error(request: &Value) -> Option<&'static str> {
     let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
     // The rules of the kind report unparsable requests.
     let request = X509Req::from_pem(&STANDARD.decode(text).ok()?).ok()?;
     let key = request.public_key().ok()?;
-    if signatures::request_is_by(&request, &key) {
+    if signatures::request_is_signed_by(&request, &key) {
         return None;
     }
     Some(match key.id() {
@@ -54,9 +54,9 @@ mod tests {
 
     fn keys() -> [(PKey<Private>, &'static str); 2] {
         let curve = openssl::ec::EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-        let curved = PKey::from_ec_key(openssl::ec::EcKey::generate(&curve).unwrap()).unwrap();
+        let ec = PKey::from_ec_key(openssl::ec::EcKey::generate(&curve).unwrap()).unwrap();
         let rsa = PKey::from_rsa(openssl::rsa::Rsa::generate(2048).unwrap()).unwrap();
-        [(curved, "x509: ECDSA verification failure"), (rsa, "crypto/rsa: verification error")]
+        [(ec, "x509: ECDSA verification failure"), (rsa, "crypto/rsa: verification error")]
     }
 
     fn object(pem: &[u8]) -> Value {
@@ -66,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn only_the_key_itself_can_sign() {
-        for (key, wanted) in keys() {
+    fn certificate_request_signed_by_other_key_is_invalid() {
+        for (key, expected) in keys() {
             let other = PKey::from_rsa(openssl::rsa::Rsa::generate(2048).unwrap()).unwrap();
             let signed_by = |signer: &PKey<Private>| {
                 let mut request = X509Req::builder().unwrap();
@@ -75,8 +75,8 @@ mod tests {
                 request.sign(signer, MessageDigest::sha256()).unwrap();
                 object(&request.build().to_pem().unwrap())
             };
-            assert_eq!(wrong_signature(&signed_by(&key)), None);
-            assert_eq!(wrong_signature(&signed_by(&other)), Some(wanted));
+            assert_eq!(signature_error(&signed_by(&key)), None);
+            assert_eq!(signature_error(&signed_by(&other)), Some(expected));
             let mut errors = ErrorList::new();
             for field in ["metadata", "spec"] {
                 errors.push(FieldError::required(&FieldPath::new(field).child("x"), ""));
@@ -85,6 +85,6 @@ mod tests {
                 check(&signed_by(&other), errors).iter().map(|error| error.path.to_string()).collect();
             assert_eq!(all, ["metadata.x", "spec.request", "spec.x"]);
         }
-        assert_eq!(wrong_signature(&object(b"hello")), None);
+        assert_eq!(signature_error(&object(b"hello")), None);
     }
 }

@@ -7,7 +7,7 @@ use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::schema::validate::{self, Unchanged};
 use pilothouse_apimachinery::value::Value;
-use pilothouse_kinds::validation_engines::{Authority, judge};
+use pilothouse_kinds::validation_engines::{Authority, combine};
 
 use crate::metrics::Metrics;
 
@@ -17,7 +17,7 @@ use super::{Call, csr_signature};
 /// The validation settings.
 #[derive(Clone)]
 pub struct DeclarativeValidation {
-    /// Which of the two decides.
+    /// Which of the two validations decides.
     pub authority: Authority,
     /// Counts disagreements.
     pub metrics: Arc<Metrics>,
@@ -31,43 +31,50 @@ impl Objects {
         call: &Call<'_>,
         new: &Value,
         old: Option<&Value>,
-        checked: Result<WarningList, ErrorList>,
+        handwritten_result: Result<WarningList, ErrorList>,
     ) -> Result<WarningList, ErrorList> {
         if let Some(custom) = &call.resource.custom {
-            let evaluated = call.work.metered(|| by_schema(custom, call.subresource, new, old, checked));
-            // The call begins again on another thread, whatever is answered here.
-            let Ok((warned, errors)) = evaluated else { return Err(ErrorList::new()) };
+            let evaluated =
+                call.work.metered(|| check_schema(custom, call.subresource, new, old, handwritten_result));
+            // The work limit was exceeded: the call is repeated on another thread, and this result is dropped.
+            let Ok((warnings, errors)) = evaluated else { return Err(ErrorList::new()) };
             if errors.is_empty() {
-                return Ok(warned);
+                return Ok(warnings);
             }
             // Warnings are sent even if there are errors.
-            call.warn(warned);
+            call.warn(warnings);
             return Err(errors);
         }
-        let is_request = (&*call.resource.gv.group, &*call.resource.kind) == CERTIFICATE_REQUEST;
-        let checked = if is_request && old.is_none() { proven(new, checked) } else { checked };
+        let is_certificate_request = (&*call.resource.gv.group, &*call.resource.kind) == CERTIFICATE_REQUEST;
+        let handwritten_result = if is_certificate_request && old.is_none() {
+            with_signature(new, handwritten_result)
+        } else {
+            handwritten_result
+        };
         let authority = self.validation.authority;
         let version = &call.stored.version;
         let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
-        let ruled = ty.filter(|ty| validate::has_rules(&self.registry, *ty));
-        let (Some(ty), true) = (ruled, call.subresource.is_empty() && authority != Authority::Alone) else {
-            return checked;
+        let with_rules = ty.filter(|ty| validate::has_rules(&self.registry, *ty));
+        let (Some(ty), true) =
+            (with_rules, call.subresource.is_empty() && authority != Authority::Handwritten)
+        else {
+            return handwritten_result;
         };
-        let by_rule = validate::validate(&self.registry, ty, new, old, Unchanged::Checked);
-        let (by_function, warned) = match checked {
-            Ok(warned) => (ErrorList::new(), warned),
+        let declarative = validate::validate(&self.registry, ty, new, old, Unchanged::Checked);
+        let (handwritten, warnings) = match handwritten_result {
+            Ok(warnings) => (ErrorList::new(), warnings),
             Err(errors) => (errors, WarningList::new()),
         };
-        let judged = judge(by_function, by_rule, authority);
-        for mismatch in &judged.mismatches {
+        let result = combine(handwritten, declarative, authority);
+        for mismatch in &result.mismatches {
             tracing::error!(
                 kind = &*call.resource.kind,
                 mismatch,
                 "declarative validation differs from the hand-written rules"
             );
         }
-        self.validation.metrics.count_mismatches(judged.mismatches.len() as u64);
-        if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }
+        self.validation.metrics.count_mismatches(result.mismatches.len() as u64);
+        if result.errors.is_empty() { Ok(warnings) } else { Err(result.errors) }
     }
 }
 
@@ -75,31 +82,31 @@ impl Objects {
 const CERTIFICATE_REQUEST: (&str, &str) = ("certificates.k8s.io", "CertificateSigningRequest");
 
 /// Verifies the signature of a CertificateSigningRequest as well.
-fn proven(request: &Value, checked: Result<WarningList, ErrorList>) -> Result<WarningList, ErrorList> {
-    let (warned, errors) = match checked {
-        Ok(warned) => (warned, ErrorList::new()),
+fn with_signature(request: &Value, result: Result<WarningList, ErrorList>) -> Result<WarningList, ErrorList> {
+    let (warnings, errors) = match result {
+        Ok(warnings) => (warnings, ErrorList::new()),
         Err(errors) => (WarningList::new(), errors),
     };
     let errors = csr_signature::check(request, errors);
-    if errors.is_empty() { Ok(warned) } else { Err(errors) }
+    if errors.is_empty() { Ok(warnings) } else { Err(errors) }
 }
 
 /// Validates a custom resource against its schema as well.
-fn by_schema(
+fn check_schema(
     custom: &CustomResource,
     subresource: &str,
     new: &Value,
     old: Option<&Value>,
-    checked: Result<WarningList, ErrorList>,
+    result: Result<WarningList, ErrorList>,
 ) -> (WarningList, ErrorList) {
-    let (mut warned, mut errors) = match checked {
-        Ok(warned) => (warned, ErrorList::new()),
+    let (mut warnings, mut errors) = match result {
+        Ok(warnings) => (warnings, ErrorList::new()),
         Err(errors) => (WarningList::new(), errors),
     };
     match old {
-        None => custom.check_new(new, &mut errors, &mut warned),
-        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warned),
-        Some(old) => custom.check_change(new, old, &mut errors, &mut warned),
+        None => custom.check_new(new, &mut errors, &mut warnings),
+        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warnings),
+        Some(old) => custom.check_change(new, old, &mut errors, &mut warnings),
     }
-    (warned, errors)
+    (warnings, errors)
 }

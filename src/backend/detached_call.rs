@@ -33,13 +33,13 @@ pub struct DetachedCall {
     origin: Origin,
     user_agent: String,
     permit: Permit,
-    ends: Option<Moment>,
-    /// What auditing wants to know of the body.
-    audited: (Level, bool),
+    deadline: Option<Moment>,
+    /// The audit level and whether managedFields are omitted, see [`super::audit_body::AuditBody`].
+    audit_options: (Level, bool),
 }
 
 impl DetachedCall {
-    /// A copy of the call, which begins again where it is carried out.
+    /// Copies the call. It starts from the beginning on the other thread.
     pub fn new(call: &Call<'_>) -> DetachedCall {
         DetachedCall {
             resource: call.resource.clone(),
@@ -57,19 +57,19 @@ impl DetachedCall {
             origin: call.origin,
             user_agent: call.user_agent.to_owned(),
             permit: call.permit.clone(),
-            ends: call.ends,
-            audited: call.warnings.received.wanted(),
+            deadline: call.deadline,
+            audit_options: call.warnings.audit_body.options(),
         }
     }
 
-    /// Empty warnings that record for auditing what the original ones would.
+    /// Empty warnings with the audit options of the original ones.
     pub fn warnings(&self) -> Warnings {
         let warnings = Warnings::default();
-        warnings.received.want(self.audited.0, self.audited.1);
+        warnings.audit_body.enable(self.audit_options.0, self.audit_options.1);
         warnings
     }
 
-    /// The call, with no limit to its work.
+    /// Borrows it as a call without a work limit.
     pub fn call<'a>(&'a self, warnings: &'a Warnings) -> Call<'a> {
         Call {
             resource: &self.resource,
@@ -88,8 +88,8 @@ impl DetachedCall {
             origin: self.origin,
             user_agent: &self.user_agent,
             permit: self.permit.clone(),
-            ends: self.ends,
-            elsewhere: ConvertedVersions::default(),
+            deadline: self.deadline,
+            converted_versions: ConvertedVersions::default(),
             work: WorkLimit::unlimited(),
         }
     }

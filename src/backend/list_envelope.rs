@@ -1,4 +1,4 @@
-//! What surrounds the items of a list, in each encoding.
+//! The envelope of a list in each encoding: what comes before and after the items.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use pilothouse_types::object::Object;
 use super::objects::Objects;
 use crate::limits::LIST_TURN_BYTES;
 
-/// The bytes that an object counts at least while a list is encoded: many small ones are work, too.
+/// The least number of bytes that an object counts when a list yields: many small objects are work, too.
 const ITEM_BYTES: usize = LIST_TURN_BYTES / 256;
 
-/// An empty list in the form of a watch event. It tells a client that builds a list from events the kind of that list.
+/// An empty list in the format of a watch event, from which clients that build a list from events learn its kind.
 pub(crate) fn blueprint(objects: &Objects, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
     let (kind, api_version) = list_kind(resource, form.shape);
     let (head, tail) = match form.encoding {
@@ -54,8 +54,8 @@ pub(crate) fn json_ends(
     if let Representation::Table(version, _) = form.shape {
         let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
         if empty {
-            let own = !resource.columns.is_empty();
-            print::without_rows(&mut head, Some(&columns), version, list_meta.as_bytes(), own);
+            let has_own_columns = !resource.columns.is_empty();
+            print::without_rows(&mut head, Some(&columns), version, list_meta.as_bytes(), has_own_columns);
             return (Bytes::from(head), Bytes::from_static(b"\n"));
         }
         print::head(&mut head, Some(&columns), version, list_meta.as_bytes());
@@ -83,8 +83,8 @@ pub(crate) fn items_key(shape: Representation) -> &'static str {
     }
 }
 
-/// Encodes all items in Protobuf, because the envelope states their total length. The encoded items are cached with their objects.
-/// Yields to other requests in between.
+/// Encodes all items in Protobuf, because the envelope states their total length. The encoded items are cached with their
+/// objects. Yields to other requests in between.
 pub(crate) async fn protobuf_items(
     objects: &Objects,
     resource: &Resource,
@@ -99,7 +99,7 @@ pub(crate) async fn protobuf_items(
     Ok(messages)
 }
 
-/// The total length of the items in Protobuf, each with its header. Nothing that is encoded for it is kept. Yields to other
+/// The total length of the items in Protobuf, each with its header. The encoded items are not cached. Yields to other
 /// requests in between.
 pub(crate) async fn protobuf_items_len(
     objects: &Objects,

@@ -14,48 +14,48 @@ use pilothouse_types::object::TypeName;
 pub struct LoadStats {
     /// The number of objects of each type at its last list.
     objects: SharedLock<HashMap<TypeName, usize>>,
-    /// The number of watches with the same scope, by a keyed hash of the scope, because clients choose its text.
+    /// The number of watches per scope. The key is a keyed hash, because clients choose the text of a scope.
     watchers: Lock<HashMap<u64, usize>>,
-    secret: RandomState,
+    hasher: RandomState,
     /// The number of all watches.
-    all: AtomicUsize,
+    total: AtomicUsize,
 }
 
 impl LoadStats {
     /// Reports the number of objects of a type.
-    pub fn note(&self, of: &TypeName, objects: usize) {
-        if self.objects(of) != Some(objects) {
-            let mut known = self.objects.write();
-            known.insert(of.clone(), objects);
+    pub fn set_objects(&self, type_name: &TypeName, objects: usize) {
+        if self.objects(type_name) != Some(objects) {
+            let mut counts = self.objects.write();
+            counts.insert(type_name.clone(), objects);
         }
     }
 
     /// The number of objects of a type at its last list.
-    pub fn objects(&self, of: &TypeName) -> Option<usize> {
-        self.objects.read().get(of).copied()
+    pub fn objects(&self, type_name: &TypeName) -> Option<usize> {
+        self.objects.read().get(type_name).copied()
     }
 
     /// Counts a watch of a type, a namespace or an object, until the guard is dropped.
-    pub fn watch(self: &Arc<LoadStats>, of: &TypeName, namespace: &str, name: &str) -> Watcher {
-        let what = self.secret.hash_one((of, namespace, name));
-        *self.watchers.lock().entry(what).or_default() += 1;
-        self.all.fetch_add(1, Ordering::Relaxed);
-        Watcher { load: self.clone(), what }
+    pub fn watch(self: &Arc<LoadStats>, type_name: &TypeName, namespace: &str, name: &str) -> Watcher {
+        let scope = self.hasher.hash_one((type_name, namespace, name));
+        *self.watchers.lock().entry(scope).or_default() += 1;
+        self.total.fetch_add(1, Ordering::Relaxed);
+        Watcher { load: self.clone(), scope }
     }
 
     /// The number of watches that a write of this object notifies; the name is empty if it has none yet. `least`: smaller numbers
     /// do not matter and are reported as 0.
-    pub fn watchers(&self, of: &TypeName, namespace: &str, name: &str, least: usize) -> usize {
-        if self.all.load(Ordering::Relaxed) < least {
+    pub fn watchers(&self, type_name: &TypeName, namespace: &str, name: &str, least: usize) -> usize {
+        if self.total.load(Ordering::Relaxed) < least {
             return 0;
         }
-        let known = self.watchers.lock();
+        let counts = self.watchers.lock();
         let count = |namespace: &str, name: &str| {
-            known.get(&self.secret.hash_one((of, namespace, name))).copied().unwrap_or_default()
+            counts.get(&self.hasher.hash_one((type_name, namespace, name))).copied().unwrap_or_default()
         };
-        let of_namespace = if namespace.is_empty() { 0 } else { count(namespace, "") };
-        let of_name = if name.is_empty() { 0 } else { count(namespace, name) };
-        count("", "") + of_namespace + of_name
+        let in_namespace = if namespace.is_empty() { 0 } else { count(namespace, "") };
+        let of_object = if name.is_empty() { 0 } else { count(namespace, name) };
+        count("", "") + in_namespace + of_object
     }
 }
 
@@ -63,17 +63,17 @@ impl LoadStats {
 #[derive(Debug)]
 pub struct Watcher {
     load: Arc<LoadStats>,
-    what: u64,
+    scope: u64,
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.load.all.fetch_sub(1, Ordering::Relaxed);
-        let mut known = self.load.watchers.lock();
-        if let Some(count) = known.get_mut(&self.what) {
+        self.load.total.fetch_sub(1, Ordering::Relaxed);
+        let mut counts = self.load.watchers.lock();
+        if let Some(count) = counts.get_mut(&self.scope) {
             *count -= 1;
             if *count == 0 {
-                known.remove(&self.what);
+                counts.remove(&self.scope);
             }
         }
     }
@@ -84,26 +84,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_are_counted_who_will_hear_of_a_write() {
+    fn load_stats_count_watchers_that_a_write_notifies() {
         let (load, pods) = (Arc::new(LoadStats::default()), TypeName::new("pods"));
-        let all: Vec<Watcher> = [("", ""), ("n", ""), ("n", ""), ("n", "a"), ("m", "")]
+        let guards: Vec<Watcher> = [("", ""), ("n", ""), ("n", ""), ("n", "a"), ("m", "")]
             .map(|(namespace, name)| load.watch(&pods, namespace, name))
             .into();
         assert_eq!(load.watchers(&pods, "n", "a", 1), 4);
         assert_eq!(load.watchers(&pods, "n", "", 1), 3);
         assert_eq!(load.watchers(&pods, "o", "a", 1), 1);
         assert_eq!(load.watchers(&TypeName::new("nodes"), "", "a", 1), 0);
-        assert_eq!(load.watchers(&pods, "n", "a", 6), 0, "so few do not matter");
-        drop(all);
+        assert_eq!(load.watchers(&pods, "n", "a", 6), 0, "fewer than `least` are reported as 0");
+        drop(guards);
         assert_eq!((load.watchers(&pods, "n", "a", 0), load.watchers.lock().len()), (0, 0));
     }
 
     #[test]
-    fn the_last_count_of_a_type_is_known() {
+    fn load_stats_keep_last_object_count() {
         let (load, pods) = (LoadStats::default(), TypeName::new("pods"));
         assert_eq!(load.objects(&pods), None);
-        load.note(&pods, 3);
-        load.note(&pods, 7);
+        load.set_objects(&pods, 3);
+        load.set_objects(&pods, 7);
         assert_eq!(load.objects(&pods), Some(7));
     }
 }

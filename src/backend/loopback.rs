@@ -27,19 +27,19 @@ use super::{Backend, Call, Warnings};
 /// The user name of the server for its own requests. Others may have it, too: see [`super::Origin`].
 pub const OWN_NAME: &str = "system:apiserver";
 
-/// Who the server is where it is a client of itself: nobody may forbid it anything.
+/// The identity of the server as a client of itself. As a member of system:masters it is always authorized.
 pub fn own_identity() -> Arc<Identity> {
     let groups = vec![AUTHENTICATED.to_owned(), MASTERS.to_owned()];
     Arc::new(Identity { name: OWN_NAME.to_owned(), groups, ..Identity::default() })
 }
 
-/// What such requests need besides the verbs. One for all threads.
+/// Shared dependencies of loopback requests. One for all threads.
 pub struct Loopback {
     /// The audit policy and backends, if configured.
     pub audit: Option<Arc<Audit>>,
     /// Counts authorization decisions.
     pub metrics: Arc<Metrics>,
-    /// The source of time.
+    /// The clock.
     pub clock: Clock,
     /// The schemas by which responses are decoded for audit events.
     pub registry: Arc<Registry>,
@@ -56,9 +56,9 @@ pub fn source_address(server: IpAddr) -> IpAddr {
 
 /// One request, as it would be sent.
 pub struct LoopbackRequest<'a> {
-    /// The user who asks.
+    /// The user.
     pub user: &'a Arc<Identity>,
-    /// The User-Agent.
+    /// The User-Agent header.
     pub user_agent: &'a str,
     /// The HTTP method.
     pub method: &'static str,
@@ -66,38 +66,38 @@ pub struct LoopbackRequest<'a> {
     pub path: &'a str,
     /// The query string, empty for none.
     pub query: &'a str,
-    /// Where verbs leave annotations and the body.
+    /// Collects annotations and the body for the audit log.
     pub warnings: &'a Warnings,
 }
 
-/// How a request ended.
+/// The response of a loopback request, for the audit log.
 #[derive(Clone, Copy)]
 pub enum Response<'a> {
-    /// With this code, and an object or list as JSON.
+    /// A status code, and an object or list as JSON.
     Object(u16, &'a [u8]),
-    /// With this Status.
+    /// An error, or a success without an object.
     Status(&'a Status),
-    /// With this code; nobody knows the response.
+    /// A status code only.
     Code(u16),
 }
 
-/// An authorized request that is being served. If it is dropped, its audit trail ends all the same.
+/// An authorized request that is being served. Dropping it ends its audit trail.
 #[must_use]
-pub struct Admitted(Option<Rc<Trail>>);
+pub struct AdmittedRequest(Option<Rc<Trail>>);
 
-impl Admitted {
+impl AdmittedRequest {
     /// Audits the end of the request.
     pub async fn end(self, warnings: &Warnings, response: Response<'_>) {
         if let Some(trail) = self.0 {
-            complete(&trail, warnings, response).await;
+            finish(&trail, warnings, response).await;
         }
     }
 }
 
-async fn complete(trail: &Trail, warnings: &Warnings, response: Response<'_>) {
+async fn finish(trail: &Trail, warnings: &Warnings, response: Response<'_>) {
     let code = match response {
         Response::Object(code, json) => {
-            trail.told(Encoding::Json, json);
+            trail.record_response(Encoding::Json, json);
             code
         }
         Response::Status(status) => {
@@ -112,11 +112,15 @@ async fn complete(trail: &Trail, warnings: &Warnings, response: Response<'_>) {
 
 impl Loopback {
     /// Begins auditing a request and writes RequestReceived; `None` if the request is not audited.
-    async fn open(&self, request: &LoopbackRequest<'_>, parsed: &Request<'_>) -> Result<Option<Rc<Trail>>> {
+    async fn begin_trail(
+        &self,
+        request: &LoopbackRequest<'_>,
+        parsed: &Request<'_>,
+    ) -> Result<Option<Rc<Trail>>> {
         let Some(audit) = &self.audit else { return Ok(None) };
         let LoopbackRequest { user, user_agent, path, query, warnings, .. } = *request;
         let Some(decision) = audit.decide(Some(user), parsed) else { return Ok(None) };
-        warnings.received.want(decision.level, decision.drops_owners);
+        warnings.audit_body.enable(decision.level, decision.omits_managed_fields);
         let head = EventMetadata {
             level: decision.level,
             id: random::uuid(),
@@ -136,52 +140,54 @@ impl Loopback {
 }
 
 impl Loopback {
-    /// Audits a request of the server itself that calls no verb. It needs no authorizer: nobody may forbid the server anything.
-    pub async fn audit(&self, request: &LoopbackRequest<'_>) -> Result<Admitted> {
+    /// Audits a request of the server itself that calls no verb. It is not authorized: the server may do everything.
+    pub async fn audit(&self, request: &LoopbackRequest<'_>) -> Result<AdmittedRequest> {
         let parsed = Request::parse(request.method, request.path, &Query::parse(request.query))?;
-        let trail = self.open(request, &parsed).await?;
+        let trail = self.begin_trail(request, &parsed).await?;
         if let Some(trail) = &trail {
             trail.annotate(DECISION, "allow".to_owned());
             trail.annotate(REASON, String::new());
         }
-        Ok(Admitted(trail))
+        Ok(AdmittedRequest(trail))
     }
 }
 
 impl Backend {
-    /// Audits and authorizes a request. Answers the error that a client would get.
-    pub async fn admit(&self, request: &LoopbackRequest<'_>) -> Result<Admitted> {
+    /// Audits and authorizes a request. Returns the error that a client would get.
+    pub async fn admit(&self, request: &LoopbackRequest<'_>) -> Result<AdmittedRequest> {
         let loopback = &*self.loopback;
         let parsed = Request::parse(request.method, request.path, &Query::parse(request.query))?;
-        let trail = loopback.open(request, &parsed).await?;
+        let trail = loopback.begin_trail(request, &parsed).await?;
         let action = Arc::new(action(&parsed));
-        let judged =
-            self.access.judge((&loopback.metrics, &self.clock), request.user, action, Arc::default()).await;
-        let result = match judged {
+        let decided = self
+            .access
+            .authorize_request((&loopback.metrics, &self.clock), request.user, action, Arc::default())
+            .await;
+        let result = match decided {
             Ok((result, record)) => {
                 trail.iter().for_each(|trail| record.annotate(trail));
                 result
             }
             Err(_) => Err(Status::unavailable("the authorizer does not answer")),
         };
-        let Err(status) = result else { return Ok(Admitted(trail)) };
+        let Err(status) = result else { return Ok(AdmittedRequest(trail)) };
         if loopback.refusals.allows(self.clock.moment()) {
             tracing::warn!(user = request.user.name, path = request.path, %status, "a request of a controller is refused");
         }
         if let Some(trail) = trail {
-            complete(&trail, request.warnings, Response::Status(&status)).await;
+            finish(&trail, request.warnings, Response::Status(&status)).await;
         }
         Err(status)
     }
 
-    /// The same for a call of a verb. `query`: the query string of the call.
+    /// Like [`Backend::admit`], for a call of a verb. `query` is its query string.
     pub async fn admit_call(
         &self,
         verb: Verb,
         user: &Arc<Identity>,
         call: &Call<'_>,
         query: &str,
-    ) -> Result<Admitted> {
+    ) -> Result<AdmittedRequest> {
         let (path, user_agent, warnings) = (path(call), call.user_agent, call.warnings);
         self.admit(&LoopbackRequest { user, user_agent, method: method(verb), path: &path, query, warnings })
             .await
@@ -227,10 +233,10 @@ mod tests {
     use crate::backend::{BodylessCall, Origin};
 
     #[test]
-    fn a_call_is_authorized_as_the_request_that_a_client_would_send() {
+    fn loopback_path_of_call_parses_to_same_verb() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let (query, warnings, user) = (Query::default(), Warnings::default(), own_identity());
-        let sent =
+        let check_path =
             |(group, plural): (&str, &str), verb, (namespace, name, subresource): (&str, &str, &str)| {
                 let resource = catalog.find(group, "v1", plural).unwrap();
                 let (origin, user_agent, query, warnings) = (Origin::Server, "a", &query, &warnings);
@@ -253,21 +259,24 @@ mod tests {
                 path
             };
         let maps = ("", "configmaps");
-        assert_eq!(sent(maps, Verb::Create, ("n", "", "")), "/api/v1/namespaces/n/configmaps");
-        assert_eq!(sent(maps, Verb::List, ("n", "", "")), "/api/v1/namespaces/n/configmaps");
-        assert_eq!(sent(maps, Verb::DeleteCollection, ("n", "", "")), "/api/v1/namespaces/n/configmaps");
-        assert_eq!(sent(maps, Verb::Delete, ("n", "a", "")), "/api/v1/namespaces/n/configmaps/a");
+        assert_eq!(check_path(maps, Verb::Create, ("n", "", "")), "/api/v1/namespaces/n/configmaps");
+        assert_eq!(check_path(maps, Verb::List, ("n", "", "")), "/api/v1/namespaces/n/configmaps");
         assert_eq!(
-            sent(("", "namespaces"), Verb::Update, ("", "n", "finalize")),
+            check_path(maps, Verb::DeleteCollection, ("n", "", "")),
+            "/api/v1/namespaces/n/configmaps"
+        );
+        assert_eq!(check_path(maps, Verb::Delete, ("n", "a", "")), "/api/v1/namespaces/n/configmaps/a");
+        assert_eq!(
+            check_path(("", "namespaces"), Verb::Update, ("", "n", "finalize")),
             "/api/v1/namespaces/n/finalize"
         );
         let roles = ("rbac.authorization.k8s.io", "clusterroles");
-        let path = sent(roles, Verb::Patch, ("", "system:x", ""));
+        let path = check_path(roles, Verb::Patch, ("", "system:x", ""));
         assert_eq!(path, "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:x");
     }
 
     #[test]
-    fn requests_come_from_the_address_of_the_server() {
+    fn loopback_source_is_server_address_or_localhost() {
         let source = |address: &str| source_address(address.parse().unwrap()).to_string();
         assert_eq!(source("0.0.0.0"), "::1");
         assert_eq!(source("::"), "::1");

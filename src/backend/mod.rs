@@ -1,4 +1,4 @@
-//! What the verbs work with: their dependencies ([`Backend`]), the parsed request ([`Call`]), access to the stores, conversion
+//! The layer below the verbs: their dependencies ([`Backend`]), the parsed request ([`Call`]), access to the stores, conversion
 //! between bodies, values and stored objects, admission, and the encoding of responses. Nothing here knows HTTP or a verb.
 
 pub mod admission;
@@ -49,7 +49,7 @@ use pilothouse_types::object::{Key, Object};
 
 use crate::audit::Trail;
 use crate::auth::service_account::issuer::Issuer;
-use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNING_HEADERS};
+use crate::limits::{REQUEST_ANNOTATIONS, TRUNCATED_WARNING_CHARS, WARNING_CHARS, WARNING_HEADERS};
 
 use self::admission::Chain;
 use self::audit_body::AuditBody;
@@ -64,12 +64,12 @@ use self::services::Services;
 use self::stores::Stores;
 use self::work_limit::WorkLimit;
 
-/// Where a request comes from. The name of its user does not tell: whoever may impersonate can take the server's.
+/// Where a request comes from. The user name does not tell: a user with impersonation rights can take the server's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A client, or a controller that acts as its service account.
     Client,
-    /// The server itself, for the objects without which it would not work. No webhook and no AlwaysDeny can keep it from them.
+    /// The server itself, for objects that it needs to work. Webhooks and AlwaysDeny are not applied to it.
     Server,
 }
 
@@ -81,7 +81,7 @@ pub struct Backend {
     pub stores: Stores,
     /// The admission plug-ins.
     pub admission: Chain,
-    /// The source of time, which tests replace.
+    /// The clock. Tests replace it.
     pub clock: Clock,
     /// Allocates cluster IPs and node ports.
     pub services: Rc<Services>,
@@ -97,23 +97,23 @@ pub struct Backend {
     pub load: Arc<LoadStats>,
     /// Authenticates and authorizes users.
     pub access: Access,
-    /// Audits what the server and its controllers do.
+    /// Audits requests of the server and its controllers.
     pub loopback: Arc<Loopback>,
     /// Calls conversion webhooks.
     pub conversions: Rc<Conversions>,
-    /// The resource that is served under a name now: custom resources are replaced when their definition changes, and removed
+    /// Looks up the current version of a resource: custom resources are replaced when their definition changes, and removed
     /// with it.
-    pub served_now: ServedNow,
+    pub current_resource: CurrentResource,
 }
 
-/// Finds the resource that is served under the name of another one now.
-pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
+/// Returns the resource that is currently served under the name of the given one.
+pub type CurrentResource = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 
 impl Backend {
     /// Reads the object of the call.
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
-        let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
-        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
+        let object = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+        object.map_err(|error| Status::from_store(&error, call.group_resource(), call.name))
     }
 }
 
@@ -143,20 +143,20 @@ pub struct Call<'a> {
     pub form: ResponseFormat,
     /// Collects warnings for the client.
     pub warnings: &'a Warnings,
-    /// The user who asks.
+    /// The authenticated user.
     pub user: &'a Identity,
-    /// Whether the server itself asks.
+    /// Whether the request comes from a client or from the server itself.
     pub origin: Origin,
     /// The User-Agent header.
     pub user_agent: &'a str,
-    /// The seat of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
+    /// The permit of the request. Every message carries a copy, so that a client that disconnects does not free it while a store
     /// still works on the request.
     pub permit: Permit,
-    /// When the client stops waiting; the server itself never does.
-    pub ends: Option<Moment>,
-    /// Converted versions of its objects, where a webhook makes them.
-    pub elsewhere: ConvertedVersions,
-    /// How much work may be done at once on this thread.
+    /// When the client stops waiting; `None` for requests of the server itself.
+    pub deadline: Option<Moment>,
+    /// Versions of its objects that a conversion webhook has made.
+    pub converted_versions: ConvertedVersions,
+    /// How much work the call may do on this thread.
     pub work: WorkLimit,
 }
 
@@ -174,22 +174,22 @@ pub struct BodylessCall<'a> {
     pub query: &'a Query<'a>,
     /// Collects warnings.
     pub warnings: &'a Warnings,
-    /// The user who asks.
+    /// The authenticated user.
     pub user: &'a Identity,
-    /// Whether the server itself asks.
+    /// Whether the request comes from a client or from the server itself.
     pub origin: Origin,
-    /// The User-Agent.
+    /// The User-Agent header.
     pub user_agent: &'a str,
 }
 
 impl<'a> BodylessCall<'a> {
-    /// The call, which takes no seat.
+    /// Makes a call without a permit, in the store of the resource.
     pub fn call(self) -> Result<Call<'a>> {
         let stored = self.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
         Ok(self.call_in(stored))
     }
 
-    /// The same with another store than that of the resource, which may have none.
+    /// Makes a call without a permit, in another store. The resource itself may have none.
     pub fn call_in(self, stored: &'a Stored) -> Call<'a> {
         let BodylessCall {
             resource,
@@ -219,8 +219,8 @@ impl<'a> BodylessCall<'a> {
             origin,
             user_agent,
             permit: Permit::none(),
-            ends: None,
-            elsewhere: ConvertedVersions::default(),
+            deadline: None,
+            converted_versions: ConvertedVersions::default(),
             work: WorkLimit::unlimited(),
         }
     }
@@ -228,24 +228,25 @@ impl<'a> BodylessCall<'a> {
 
 impl Call<'_> {
     /// The resource and subresource as the rules of webhooks and policies name them.
-    pub fn addressed(&self) -> (&Arc<Resource>, &str) {
+    pub fn requested_resource(&self) -> (&Arc<Resource>, &str) {
         self.alias.map_or((self.resource, self.subresource), |alias| (alias, ""))
     }
 
-    /// Whether the memory that this call needs may be refused. What the server does itself never waits for a client's answer.
+    /// Whether the memory that this call needs may be refused. Calls of the server itself have no deadline and are never refused.
     pub fn claim(&self) -> Claim<'_> {
-        if self.ends.is_some() { Claim::User(&self.user.name) } else { Claim::Granted }
+        if self.deadline.is_some() { Claim::User(&self.user.name) } else { Claim::Granted }
     }
 
-    /// Whether a client writes a definition, whose compilation takes memory. What the server writes is never refused.
+    /// Whether a client writes a CustomResourceDefinition, whose compilation takes memory. Writes of the server are never
+    /// refused.
     pub fn writes_definition(&self) -> bool {
         self.claim() != Claim::Granted
             && *self.resource.kind == *"CustomResourceDefinition"
             && self.resource.custom.is_none()
     }
 
-    /// The resource as errors name it.
-    pub fn of(&self) -> GroupResource<'_> {
+    /// Group and resource, for error messages.
+    pub fn group_resource(&self) -> GroupResource<'_> {
         self.resource.name()
     }
 
@@ -255,17 +256,17 @@ impl Call<'_> {
     }
 
     /// The group version and kind of the body and the response: those of the resource, unless a subresource has its own.
-    pub fn shown_kind(&self) -> (&GroupVersion, &str) {
+    pub fn body_kind(&self) -> (&GroupVersion, &str) {
         match self.resource.subresource(self.subresource) {
             Some(sub) => (&sub.gv, &sub.kind),
             None => (&self.resource.gv, &self.resource.kind),
         }
     }
 
-    /// The custom definition of the shown kind, if it has one.
+    /// The definition of the body's kind, if it is a custom resource.
     pub fn custom(&self) -> Option<&CustomResource> {
         let custom = self.resource.custom.as_deref();
-        custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
+        custom.filter(|_| *self.body_kind().0 == self.resource.gv)
     }
 
     /// Whether the call is about the scale of a custom resource.
@@ -273,30 +274,30 @@ impl Call<'_> {
         self.resource.custom.is_some() && self.subresource == "scale"
     }
 
-    /// The subresource of the path, if it can be read and written.
-    pub fn part(&self) -> Result<&SubresourceStrategy> {
+    /// How the subresource of the path is read and written.
+    pub fn subresource_strategy(&self) -> Result<&SubresourceStrategy> {
         let own = self.resource.custom.as_ref().filter(|_| self.subresource == "scale");
-        let part = match own {
+        let strategy = match own {
             Some(custom) => custom.scale.as_ref(),
-            None => subresources::of(self.subresource),
+            None => subresources::strategy(self.subresource),
         };
-        part.ok_or_else(Status::no_such_resource)
+        strategy.ok_or_else(Status::no_such_resource)
     }
 
-    /// The rules of the kind. A kind in two groups is stored once, but each group has its own rules.
+    /// The kind with its rules. A kind in two groups is stored once, but each group has its own rules.
     pub fn kind(&self) -> Kind {
         Kind {
             rules: match self.resource.custom {
                 Some(_) => &kinds::CUSTOM,
-                None => kinds::rules(self.of().group, &self.resource.kind),
+                None => kinds::rules(self.group_resource().group, &self.resource.kind),
             },
             namespaced: self.resource.namespaced,
             has_status: self.resource.subresource("status").is_some(),
         }
     }
 
-    /// The user as the rules of kinds see them.
-    pub fn writer(&self) -> UserInfo {
+    /// The user, in the form that the rules of kinds take.
+    pub fn user_info(&self) -> UserInfo {
         UserInfo {
             name: self.user.name.clone(),
             uid: self.user.uid.clone(),
@@ -306,13 +307,13 @@ impl Call<'_> {
     }
 
     /// Adds warnings. Repeated attempts add them once.
-    pub fn warn(&self, warned: WarningList) {
-        warned.into_iter().for_each(|warning| self.warnings.add(warning));
+    pub fn warn(&self, warnings: WarningList) {
+        warnings.into_iter().for_each(|warning| self.warnings.add(warning));
     }
 
     /// 500 for a corrupt object.
     pub fn unreadable(&self, object: &Object) -> Box<Status> {
-        Status::unreadable(self.of(), object.key.as_str(), object.revision.0)
+        Status::unreadable(self.group_resource(), object.key.as_str(), object.revision.0)
     }
 
     /// 422 for invalid fields, with the kind of the body.
@@ -321,7 +322,7 @@ impl Call<'_> {
         name: &str,
         errors: &[pilothouse_apimachinery::field::FieldError],
     ) -> Box<Status> {
-        let (gv, kind) = self.shown_kind();
+        let (gv, kind) = self.body_kind();
         Status::invalid(&gv.group, kind, name, errors)
     }
 
@@ -340,16 +341,16 @@ impl Call<'_> {
         Status::invalid(group, kind, name, errors)
     }
 
-    /// The storage key as messages show it. Custom resources include their group.
-    pub fn registered(&self, name: &str) -> String {
+    /// The etcd key that the reference would show in messages. For custom resources it includes their group.
+    pub fn storage_key(&self, name: &str) -> String {
         let key = self.key(name);
         // In a dry run the reference reports the key before it adds its prefix.
-        let root = if self.query.get("dryRun") == Some("All") { "" } else { "registry/" };
+        let prefix = if self.query.get("dryRun") == Some("All") { "" } else { "registry/" };
         match self.resource.custom {
             Some(_) => {
-                format!("{root}{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str())
+                format!("{prefix}{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str())
             }
-            None => format!("{root}{}/{}", status::storage_folder(self.of()), key.as_str()),
+            None => format!("{prefix}{}/{}", status::storage_folder(self.group_resource()), key.as_str()),
         }
     }
 
@@ -363,27 +364,27 @@ impl Call<'_> {
 #[derive(Debug, Default)]
 pub struct Warnings {
     texts: RefCell<Vec<String>>,
-    notes: RefCell<BTreeMap<String, String>>,
+    annotations: RefCell<BTreeMap<String, String>>,
     /// The body for the audit log.
-    pub received: AuditBody,
+    pub audit_body: AuditBody,
 }
 
-/// What was recorded up to a point of a call.
+/// A point in the recording of [`Warnings`], to which they can be reset.
 pub struct WarningsMark {
     texts: usize,
-    notes: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
 }
 
 impl Warnings {
-    /// The present state, for [`Warnings::reset`].
+    /// Marks the current state, for [`Warnings::reset`].
     pub fn mark(&self) -> WarningsMark {
-        WarningsMark { texts: self.texts.borrow().len(), notes: self.notes.borrow().clone() }
+        WarningsMark { texts: self.texts.borrow().len(), annotations: self.annotations.borrow().clone() }
     }
 
-    /// Forgets what was recorded since: the call begins again.
+    /// Forgets what was recorded since the mark: the call is carried out again.
     pub fn reset(&self, mark: WarningsMark) {
         self.texts.borrow_mut().truncate(mark.texts);
-        self.notes.replace(mark.notes);
+        self.annotations.replace(mark.annotations);
     }
 
     /// Adds a warning, up to a bound: a body with a thousand unknown fields must not cause a thousand headers.
@@ -397,52 +398,52 @@ impl Warnings {
 
     /// All warnings in order, shortened to fit into headers.
     pub fn take(&self) -> Vec<String> {
-        fitting(self.texts.take())
+        shorten(self.texts.take())
     }
 
     /// Adds an audit annotation, up to a bound. The first value of a key stays.
-    pub fn note(&self, key: &str, text: String) {
-        let mut notes = self.notes.borrow_mut();
-        if notes.len() < REQUEST_NOTES && !notes.contains_key(key) {
-            notes.insert(key.to_owned(), text);
+    pub fn annotate(&self, key: &str, text: String) {
+        let mut annotations = self.annotations.borrow_mut();
+        if annotations.len() < REQUEST_ANNOTATIONS && !annotations.contains_key(key) {
+            annotations.insert(key.to_owned(), text);
         }
     }
 
-    /// Takes over annotations and body into the trail of the request, and the status code.
+    /// Adds annotations, body and status code to the audit trail of the request.
     pub fn record(&self, trail: &Trail, code: u16) {
-        trail.add_annotations(self.notes());
-        trail.answered(code, self.received.body(), self.received.named());
+        trail.add_annotations(self.annotations());
+        trail.record_request(code, self.audit_body.body(), self.audit_body.identity());
     }
 
     /// Adds what another thread recorded for the same call.
     pub fn absorb(&self, other: &Warnings) {
         other.texts.take().into_iter().for_each(|text| self.add(text));
-        other.notes.take().into_iter().for_each(|(key, text)| self.note(&key, text));
-        self.received.absorb(&other.received);
+        other.annotations.take().into_iter().for_each(|(key, text)| self.annotate(&key, text));
+        self.audit_body.absorb(&other.audit_body);
     }
 
     /// All audit annotations.
-    pub fn notes(&self) -> BTreeMap<String, String> {
-        self.notes.borrow().clone()
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.annotations.borrow().clone()
     }
 }
 
 /// Shortens warnings as the reference does. If all together are too long, each is cut, including earlier ones. If they are still
 /// too long, the rest is dropped.
-fn fitting(mut all: Vec<String>) -> Vec<String> {
+fn shorten(mut all: Vec<String>) -> Vec<String> {
     let total: usize = all.iter().map(|text| text.chars().count()).sum();
     if total <= WARNING_CHARS {
         return all;
     }
     let mut written = 0;
-    let mut room = |text: &mut String| {
-        let cut = text.char_indices().nth(CUT_WARNING_CHARS).map_or(text.len(), |(at, _)| at);
+    let mut keep_fitting = |text: &mut String| {
+        let cut = text.char_indices().nth(TRUNCATED_WARNING_CHARS).map_or(text.len(), |(index, _)| index);
         text.truncate(cut);
         let fits = written < WARNING_CHARS;
         written += text.chars().count();
         fits
     };
-    all.retain_mut(|text| room(text));
+    all.retain_mut(|text| keep_fitting(text));
     all
 }
 
@@ -451,7 +452,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_fit_into_headers() {
+    fn warnings_are_shortened_to_header_limits() {
         let lengths_after = |lengths: &[usize]| {
             let warnings = Warnings::default();
             for (index, length) in lengths.iter().enumerate() {
@@ -460,7 +461,11 @@ mod tests {
             warnings.take().iter().map(|text| text.chars().count()).collect::<Vec<_>>()
         };
         assert_eq!(lengths_after(&[4000, 96]), [4000, 96]);
-        assert_eq!(lengths_after(&[4000, 97]), [256, 97], "too long together: the first is cut too");
-        assert_eq!(lengths_after(&[300; 40]), [256; 16], "what does not fit even so is left out");
+        assert_eq!(
+            lengths_after(&[4000, 97]),
+            [256, 97],
+            "over the total limit, earlier warnings are cut too"
+        );
+        assert_eq!(lengths_after(&[300; 40]), [256; 16], "warnings beyond the total limit are dropped");
     }
 }

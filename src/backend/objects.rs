@@ -1,4 +1,4 @@
-//! What can be done with one object alone. This file: between request bodies, values and stored objects.
+//! Decodes and encodes objects: request bodies, values, and stored objects.
 
 use std::sync::Arc;
 
@@ -27,34 +27,34 @@ use pilothouse_types::object::{Draft, Key, Object, Pairs};
 use super::Call;
 use super::declarative_validation::DeclarativeValidation;
 
-/// Decodes, defaults, converts, validates and encodes objects, and records who owns their fields. Pure and synchronous: it asks no
-/// store and no other server. One per worker.
+/// Decodes, defaults, converts, validates and encodes objects, and records field ownership. Synchronous, without access to stores
+/// or other servers. One per worker.
 pub struct Objects {
     /// The schemas of all built-in kinds.
     pub registry: Arc<Registry>,
     /// Feature gates and settings that change the rules of kinds.
     pub features: EnabledFeatures,
-    /// Which validation decides.
+    /// Settings of declarative validation.
     pub validation: DeclarativeValidation,
-    /// The source of time, which tests replace.
+    /// The clock. Tests replace it.
     pub clock: Clock,
     /// The memory of encodings that are cached with their objects.
     pub encodings: MemoryBudget,
 }
 
-/// Looks for unknown fields in a body of a custom resource with another apiVersion, which precede that error.
-fn other_version(
+/// Checks a body of a custom resource with another apiVersion for unknown fields: their error takes precedence.
+fn unknown_fields_in_other_version(
     call: &Call<'_>,
     kind: &GroupVersionKind,
     validation: FieldValidation,
 ) -> Option<Box<Status>> {
     let custom = call.custom().filter(|_| call.encoding == Encoding::Json)?;
     let mut value = json::read(&call.body).ok()?;
-    let stated = value.str("apiVersion").to_owned();
-    if value.str("kind").is_empty() || stated == kind.api_version() {
+    let api_version = value.str("apiVersion").to_owned();
+    if value.str("kind").is_empty() || api_version == kind.api_version() {
         return None;
     }
-    let unknown = custom.unknown_in(&stated, &mut value);
+    let unknown = custom.unknown_fields_in(&api_version, &mut value);
     match validation {
         FieldValidation::Ignore => None,
         FieldValidation::Warn => {
@@ -62,7 +62,7 @@ fn other_version(
             None
         }
         FieldValidation::Strict => {
-            let (group, version) = stated.split_once('/').unwrap_or(("", &stated));
+            let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
             let kind = GroupVersionKind::new(group, version, &kind.kind);
             (!unknown.is_empty()).then(|| Status::bad_request(codec::strict_refusal(&kind, &unknown).message))
         }
@@ -80,11 +80,11 @@ impl Objects {
         time::format_seconds(self.clock.now().unix_seconds())
     }
 
-    /// Decodes the body as the shown kind, applies defaults and converts it to the stored version. Adds warnings about unknown
-    /// and duplicate fields.
+    /// Decodes the body as [`Call::body_kind`], applies defaults and converts it to the stored version. Adds warnings about
+    /// unknown and duplicate fields.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
-        let decoded = self.decoded(call, validation);
-        // The reference cannot say what is wrong with the scale of a custom resource.
+        let decoded = self.decode_strict(call, validation);
+        // The reference has only one message for an invalid scale of a custom resource.
         let value = match decoded {
             Err(status) if call.is_custom_scale() && status.code == 400 => {
                 return Err(Status::bad_request(codec::NO_CUSTOM_SCALE));
@@ -92,24 +92,24 @@ impl Objects {
             decoded => decoded?,
         };
         let stored = self.to_stored(call, value)?;
-        self.note_body(call, &stored);
+        self.record_body(call, &stored);
         Ok(stored)
     }
 
-    /// The body as the shown kind, without defaults.
-    fn decoded(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
-        let (gv, name) = call.shown_kind();
+    /// Decodes the body as [`Call::body_kind`] without defaulting, and handles unknown fields as requested.
+    fn decode_strict(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
+        let (gv, name) = call.body_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
-        let decoded = self.decode(call, &kind).or_else(|refused| {
-            let older = subresources::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
+        let decoded = self.decode(call, &kind).or_else(|error| {
+            let older = subresources::eviction::older_version(&kind).ok_or_else(|| error.clone())?;
             let decoded = self.decode_any_version(call, &kind).ok();
-            decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
+            decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(error)
         });
-        let Decoded { mut value, mut strict } =
-            decoded.map_err(|refused| other_version(call, &kind, validation).unwrap_or(refused))?;
+        let Decoded { mut value, mut strict } = decoded
+            .map_err(|error| unknown_fields_in_other_version(call, &kind, validation).unwrap_or(error))?;
         if let Some(custom) = call.custom() {
             let coerced = custom.coerce(&mut value);
-            strict.extend(coerced.map_err(|why| Status::bad_request(codec::not_handled(&kind, &why)))?);
+            strict.extend(coerced.map_err(|reason| Status::bad_request(codec::not_handled(&kind, &reason)))?);
         }
         match validation {
             FieldValidation::Ignore => {}
@@ -122,17 +122,17 @@ impl Objects {
         Ok(value)
     }
 
-    /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
+    /// Applies defaults to a value in the version of the request and converts it to the stored version.
     pub fn to_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         check_size(&value)?;
         if let Some(custom) = call.custom() {
-            if !custom.fill(&mut value) {
+            if !custom.set_defaults(&mut value) {
                 return Err(Status::too_large("the defaults of the object are too large"));
             }
             return Ok(value);
         }
         // The kind's own defaulting comes first: it can still see which fields the client omitted.
-        let (gv, name) = call.shown_kind();
+        let (gv, name) = call.body_kind();
         kinds::apply_defaults(kinds::rules(&gv.group, name), &mut value, self.features);
         default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
         // A subresource of another kind is not stored in that form.
@@ -142,9 +142,9 @@ impl Objects {
         self.convert(value, gv, &call.stored.version, name)
     }
 
-    /// Turns a part that the path shows, in the stored version, into the version of the request.
-    pub fn to_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
-        let (gv, name) = call.shown_kind();
+    /// Converts a value from the stored version to the version of the request.
+    pub fn to_requested(&self, call: &Call<'_>, value: Value) -> Result<Value> {
+        let (gv, name) = call.body_kind();
         if *name != *call.resource.kind {
             return Ok(value);
         }
@@ -185,14 +185,14 @@ impl Objects {
         // Every group version has its own DeleteOptions: the body may name any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
         let options = self.decode_any_version(call, &kind)?;
-        self.note_options(call, &options.value);
+        self.record_options(call, &options.value);
         DeleteOptions::parse(call.query, Some(&options.value), force)
     }
 
     /// The schema type of a built-in kind.
     pub(crate) fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
-        let found = self.registry.kind(&gv.group, &gv.version, kind);
-        found.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
+        let ty = self.registry.kind(&gv.group, &gv.version, kind);
+        ty.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
     }
 
     /// Decodes a stored object in the stored version.
@@ -210,9 +210,9 @@ impl Objects {
     }
 
     /// Decodes a stored object of any resource in the stored version.
-    pub fn load_of(&self, resource: &Resource, object: &Object) -> Result<Value> {
-        let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
-        self.load_one(resource, object).ok_or_else(broken)
+    pub fn load_resource(&self, resource: &Resource, object: &Object) -> Result<Value> {
+        let unreadable = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
+        self.load_one(resource, object).ok_or_else(unreadable)
     }
 
     /// Decodes a stored object of another kind than the call's, in its stored version.
@@ -228,7 +228,12 @@ impl Objects {
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
         if let Some(custom) = &call.resource.custom {
-            return Ok(drafted(custom_resource::stored(custom, value), key, value, custom.kept(value)));
+            return Ok(build_draft(
+                custom_resource::encode_stored(custom, value),
+                key,
+                value,
+                custom.stored_fields(value),
+            ));
         }
         self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
     }
@@ -236,11 +241,12 @@ impl Objects {
     /// Encodes a value of another kind than the call's, in its stored version.
     pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
         let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
-        Ok(drafted(encoded, key, value, select::fields_of(&version.group, kind, value)))
+        Ok(build_draft(encoded, key, value, select::selectable_fields(&version.group, kind, value)))
     }
 }
 
-pub(crate) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
+/// Builds a draft with the labels of the object and its indexed fields.
+pub(crate) fn build_draft(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
     let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
     let labels: Pairs = labels
         .into_iter()
@@ -250,8 +256,8 @@ pub(crate) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: 
     encoded.into_draft(key, labels, fields)
 }
 
-/// Refuses an object with so many parts that its defaults would exceed any bound. Metadata is not counted: it has no defaults,
-/// and managedFields has many parts.
+/// Refuses an object with so many nested objects that its defaults could exceed any bound. Metadata is not counted: it has no
+/// defaults, and managedFields has many nested objects.
 pub(crate) fn check_size(value: &Value) -> Result<()> {
     let fields = value.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
     let parts =
@@ -264,10 +270,10 @@ pub(crate) fn check_size(value: &Value) -> Result<()> {
 
 /// Reports strict decoding errors as warnings. The first line of a list of errors only announces them.
 fn warn(call: &Call<'_>, strict: &[String]) {
-    for fault in strict {
-        match fault.split_once('\n') {
-            Some((_, faults)) => faults.lines().for_each(|fault| call.warnings.add(fault.trim())),
-            None => call.warnings.add(fault.as_str()),
+    for error in strict {
+        match error.split_once('\n') {
+            Some((_, errors)) => errors.lines().for_each(|error| call.warnings.add(error.trim())),
+            None => call.warnings.add(error.as_str()),
         }
     }
 }

@@ -19,19 +19,19 @@ use super::request_memory::{BodyMemory, Claim};
 use super::{Backend, Call};
 
 /// Fields that no new object can set.
-const NEVER_NEW: [&[&str]; 2] =
+const CREATE_RESET_FIELDS: [&[&str]; 2] =
     [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
 
 impl Backend {
-    /// Reserves what the owners of the items of sets take in a body of this version: the text of the body does not tell those from
-    /// items of other lists, which have none.
+    /// Reserves memory for the managedFields of set items in a body of this version. The size of the body does not tell how many
+    /// there are: items of other lists need none.
     pub fn reserve_set_items(
         &self,
         call: &Call<'_>,
         version: &GroupVersion,
         value: &Value,
     ) -> Result<Option<BodyMemory>> {
-        // A small patch may change a large object, but not on a worker.
+        // A small patch may change a large object, but not on a worker thread.
         let is_small = call.body.len() <= SMALL_BODY_BYTES && call.work.is_limited();
         if is_small || call.claim() == Claim::Granted {
             return Ok(None);
@@ -43,18 +43,18 @@ impl Backend {
 }
 
 impl Objects {
-    /// Updates managedFields in the new state of the call's object. Before admission: its changes get no owner.
+    /// Updates managedFields in the new state of the call's object. Must run before admission, whose changes get no owner.
     pub fn record(&self, call: &Call<'_>, old: Option<&Value>, new: &mut Value) {
         let mut reset = self.reset(call);
         if old.is_none() {
-            reset.extend_from_slice(&NEVER_NEW);
+            reset.extend_from_slice(&CREATE_RESET_FIELDS);
         }
         let (manager, now) = (call.manager(), self.now());
         managed_fields::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
     }
 
     /// Updates managedFields for a change that this server makes itself to an object of another kind.
-    pub(crate) fn record_own(
+    pub(crate) fn record_server_fields(
         &self,
         version: &GroupVersion,
         kind: &str,
@@ -62,54 +62,58 @@ impl Objects {
         old: &Value,
         new: &mut Value,
     ) {
-        record_own(&self.registry, (version, kind), subresource, &self.now(), Some(old), new);
+        record_server_fields(&self.registry, (version, kind), subresource, &self.now(), Some(old), new);
     }
 
-    /// The subresource of the path, with the owners of its fields.
-    pub(crate) fn show_owned<'v>(
+    /// Reads the subresource of the path, with its managedFields.
+    pub(crate) fn view_with_owners<'v>(
         &self,
         call: &Call<'_>,
-        part: &SubresourceStrategy,
+        strategy: &SubresourceStrategy,
         object: &'v Value,
     ) -> Result<Cow<'v, Value>> {
-        let mut shown = part.show(object)?;
-        if let Some(view) = self.view(call, part) {
-            view.lend(object, shown.to_mut());
+        let mut view = strategy.show(object)?;
+        if let Some(scale) = self.scale_view(call, strategy) {
+            scale.share_managers(object, view.to_mut());
         }
-        Ok(shown)
+        Ok(view)
     }
 
     /// Writes `body` as the subresource into the object, with updated field ownership.
-    pub(crate) fn write_owned(
+    pub(crate) fn write_view(
         &self,
         call: &Call<'_>,
-        part: &SubresourceStrategy,
+        strategy: &SubresourceStrategy,
         object: &Value,
         body: Value,
     ) -> Result<Value> {
-        let view = self.view(call, part);
-        let owned = view.as_ref().map(|view| view.owners(object, &body));
-        let mut new = part.write(object, body).map_err(|errors| call.invalid_body(call.name, &errors))?;
-        if let Some(owners) = owned {
+        let scale = self.scale_view(call, strategy);
+        let owners = scale.as_ref().map(|scale| scale.owners(object, &body));
+        let mut new = strategy.write(object, body).map_err(|errors| call.invalid_body(call.name, &errors))?;
+        if let Some(owners) = owners {
             owners.store(&mut new);
         }
         Ok(new)
     }
 
-    /// The field that a subresource of another kind shares with its object.
-    fn view<'a>(&'a self, call: &'a Call<'_>, part: &'a SubresourceStrategy) -> Option<ScaleView<'a>> {
-        let field = part.shared_field()?;
+    /// How managedFields of the shared field are mapped, if the subresource shares one with its object.
+    fn scale_view<'a>(
+        &'a self,
+        call: &'a Call<'_>,
+        strategy: &'a SubresourceStrategy,
+    ) -> Option<ScaleView<'a>> {
+        let field = strategy.shared_field()?;
         Some(ScaleView {
             whole: self.whole_versions(call),
             version: &call.resource.gv,
-            shown: call.shown_kind().0,
+            shown: call.body_kind().0,
             field,
         })
     }
 
-    /// The versions of the shown kind.
+    /// The versions of [`Call::body_kind`].
     pub(crate) fn versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
-        let (gv, kind) = call.shown_kind();
+        let (gv, kind) = call.body_kind();
         if *kind == *call.resource.kind {
             return self.whole_versions(call);
         }
@@ -118,12 +122,12 @@ impl Objects {
     }
 
     fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
-        let converts = call.resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
+        let has_conversion = call.resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
         Versions {
             registry: self.registry_of(call.resource),
             kind: &call.resource.kind,
             stored: &call.stored.version,
-            elsewhere: converts.then_some(&call.elsewhere),
+            elsewhere: has_conversion.then_some(&call.converted_versions),
             is_custom: call.resource.custom.is_some(),
         }
     }
@@ -134,13 +138,18 @@ impl Objects {
         if call.resource.custom.is_some() {
             return managed_fields::custom_reset_fields(call.subresource, has_status).to_vec();
         }
-        managed_fields::reset_fields(call.of().group, &call.resource.kind, call.subresource, has_status)
-            .to_vec()
+        managed_fields::reset_fields(
+            call.group_resource().group,
+            &call.resource.kind,
+            call.subresource,
+            has_status,
+        )
+        .to_vec()
     }
 }
 
 /// Updates managedFields for a change that this server makes itself.
-pub(crate) fn record_own(
+pub(crate) fn record_server_fields(
     registry: &Registry,
     (version, kind): (&GroupVersion, &str),
     subresource: &str,
@@ -160,13 +169,13 @@ impl Call<'_> {
         managed_fields::manager_name(&self.query.text("fieldManager"), self.user_agent)
     }
 
-    /// The write as field ownership sees it.
+    /// The parameters of the managedFields update.
     pub(crate) fn owned_write<'a>(
         &'a self,
         manager: &'a str,
         now: &'a str,
         reset: &'a [&'a [&'a str]],
     ) -> Write<'a> {
-        Write { manager, version: self.shown_kind().0, subresource: self.subresource, now, reset }
+        Write { manager, version: self.body_kind().0, subresource: self.subresource, now, reset }
     }
 }

@@ -17,7 +17,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::response_format::{
     IncludeObject, MetaVersion, Representation, ResponseFormat, partial_metadata,
 };
-use pilothouse_apimachinery::schema::encode::EmptyLists as Telling;
+use pilothouse_apimachinery::schema::encode::EmptyLists;
 use pilothouse_apimachinery::schema::{Registry, TypeId};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
@@ -31,27 +31,28 @@ use super::objects::Objects;
 
 /// A stored object: JSON of the stored version, and the offset of its fields after kind and apiVersion.
 #[derive(Clone, Copy)]
-struct Kept<'a> {
-    /// What to call it when something is wrong with it.
+struct StoredJson<'a> {
+    /// For error messages.
     key: &'a str,
     bytes: &'a Bytes,
-    item_at: usize,
+    fields_offset: usize,
 }
 
-impl<'a> Kept<'a> {
-    fn of(object: &'a Object) -> Kept<'a> {
-        Kept { key: object.key.as_str(), bytes: &object.bytes, item_at: object.item_at() }
+impl<'a> StoredJson<'a> {
+    fn from_object(object: &'a Object) -> StoredJson<'a> {
+        StoredJson { key: object.key.as_str(), bytes: &object.bytes, fields_offset: object.item_offset() }
     }
 
     /// The bytes of the metadata, which comes right after kind and apiVersion.
     fn metadata(self) -> Result<&'a [u8]> {
-        let broken = || Status::internal(format!("the stored object {:?} has no metadata", self.key));
-        let fields = self.bytes.get(self.item_at..).and_then(|fields| fields.strip_prefix(br#""metadata":"#));
+        let no_metadata = || Status::internal(format!("the stored object {:?} has no metadata", self.key));
+        let fields =
+            self.bytes.get(self.fields_offset..).and_then(|fields| fields.strip_prefix(br#""metadata":"#));
         let mut stream =
-            serde_json::Deserializer::from_slice(fields.ok_or_else(broken)?).into_iter::<&RawValue>();
+            serde_json::Deserializer::from_slice(fields.ok_or_else(no_metadata)?).into_iter::<&RawValue>();
         match stream.next() {
             Some(Ok(metadata)) => Ok(metadata.get().as_bytes()),
-            _ => Err(broken()),
+            _ => Err(no_metadata()),
         }
     }
 
@@ -60,20 +61,20 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Tells whether a cached form of an object is still useful: those from before a change of the custom definition are not.
-pub(crate) fn is_living(resource: &Resource) -> impl Fn(Variant) -> bool {
-    let living = resource.custom.as_ref().map(|custom| custom.ordinals.clone());
+/// Tells whether a cached variant of an object is still valid: those from before a change of its definition are not.
+pub(crate) fn is_current_variant(resource: &Resource) -> impl Fn(Variant) -> bool {
+    let ordinals = resource.custom.as_ref().map(|custom| custom.ordinals.clone());
     move |variant: Variant| {
-        living.as_ref().is_none_or(|living| living.contains(&(variant.0 / ResponseFormat::NUMBERS)))
+        ordinals.as_ref().is_none_or(|ordinals| ordinals.contains(&(variant.0 / ResponseFormat::NUMBERS)))
     }
 }
 
-/// The cache key of a form of an object.
+/// The cache key of an object in this format.
 pub(crate) fn variant(resource: &Resource, form: ResponseFormat) -> Variant {
     Variant(resource.ordinal * ResponseFormat::NUMBERS + form.number())
 }
 
-/// Whether objects are sent in this form as they are stored, so that nothing has to be encoded.
+/// Whether objects in this format are sent as stored, without encoding.
 pub(crate) fn is_sent_as_stored(resource: &Resource, form: ResponseFormat) -> bool {
     matches!(form.encoding, Encoding::Json | Encoding::Yaml)
         && form.shape == Representation::Whole
@@ -81,28 +82,29 @@ pub(crate) fn is_sent_as_stored(resource: &Resource, form: ResponseFormat) -> bo
 }
 
 impl Objects {
-    /// Whether the response of the call is the object as it is stored, so that its size does not matter.
-    pub fn shows_verbatim(&self, call: &Call<'_>) -> bool {
-        is_sent_as_stored(call.resource, call.form) && call.part().is_ok_and(|part| !part.is_view())
+    /// Whether the response of the call is the object as stored. Then its size does not matter, because nothing is encoded.
+    pub fn responds_as_stored(&self, call: &Call<'_>) -> bool {
+        is_sent_as_stored(call.resource, call.form)
+            && call.subresource_strategy().is_ok_and(|strategy| !strategy.is_view())
     }
 
     /// Encodes an object as the response of the call.
-    pub fn show(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
-        let part = call.part()?;
-        if !part.is_view() {
-            return self.present(call.resource, call.form, object, true);
+    pub fn encode_object(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
+        let strategy = call.subresource_strategy()?;
+        if !strategy.is_view() {
+            return self.encode(call.resource, call.form, object, true);
         }
         let value = self.load(call, object)?;
-        let shown = part.read(&value)?;
-        self.show_body(call, &shown)
+        let view = strategy.read(&value)?;
+        self.encode_view(call, &view)
     }
 
     /// Encodes a subresource of another kind as the response of the call.
-    pub fn show_body(&self, call: &Call<'_>, shown: &Value) -> Result<Bytes> {
-        let (gv, kind) = call.shown_kind();
+    pub fn encode_view(&self, call: &Call<'_>, view: &Value) -> Result<Bytes> {
+        let (gv, kind) = call.body_kind();
         let columns = call.resource.custom.iter().flat_map(|_| print::custom_scale_columns()).collect();
-        // Treated as an unstored resource of its own, so that it is shown in its own version.
-        let looks = Resource {
+        // Treated as an unstored resource of its own, so that it is encoded in its own version.
+        let resource = Resource {
             gv: gv.clone(),
             api_version: gv.to_string().into(),
             kind: kind.into(),
@@ -111,16 +113,16 @@ impl Objects {
             custom: None,
             ..Resource::clone(call.resource)
         };
-        self.presented(&looks, call.form, shown, true)
+        self.encode_value(&resource, call.form, view, true)
     }
 
-    /// Encodes a value that was never stored: the response of a dry run.
-    pub fn show_value(&self, call: &Call<'_>, value: &Value) -> Result<Bytes> {
-        self.presented(call.resource, call.form, value, true)
+    /// Encodes a value that was not stored, such as the response of a dry run.
+    pub fn encode_unstored(&self, call: &Call<'_>, value: &Value) -> Result<Bytes> {
+        self.encode_value(call.resource, call.form, value, true)
     }
 
-    /// Encodes a value of the stored version in this form. Of an unstored kind, the value has the requested version.
-    pub(crate) fn presented(
+    /// Encodes a value. It has the stored version, or the requested one if the kind is not stored.
+    pub(crate) fn encode_value(
         &self,
         resource: &Resource,
         form: ResponseFormat,
@@ -128,16 +130,16 @@ impl Objects {
         columns: bool,
     ) -> Result<Bytes> {
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
-        let bytes = codec::encode(&self.registry, self.type_in(resource, version)?, value);
+        let bytes = codec::encode(&self.registry, self.type_in_version(resource, version)?, value);
         let bytes = Bytes::from(bytes);
-        let item_at = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
-        let kept = Kept { key: meta::name(value), bytes: &bytes, item_at };
+        let fields_offset = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
+        let source = StoredJson { key: meta::name(value), bytes: &bytes, fields_offset };
         match form.encoding {
             Encoding::Protobuf => {
-                let message = self.message(resource, form, kept)?;
-                Ok(self.enveloped(resource, form, &message))
+                let bytes = self.encode_message(resource, form, source)?;
+                Ok(self.wrap_protobuf(resource, form, &bytes))
             }
-            _ => self.made(resource, form, kept, columns),
+            _ => self.encode_uncached(resource, form, source, columns),
         }
     }
 
@@ -146,7 +148,7 @@ impl Objects {
         &self,
         resource: &Resource,
         form: ResponseFormat,
-        at: Revision,
+        revision: Revision,
         initial_end: bool,
         columns: bool,
     ) -> Result<Bytes> {
@@ -154,24 +156,24 @@ impl Objects {
         let mut value = Value::object();
         value.set("kind", &*resource.kind);
         value.set("apiVersion", version.to_string());
-        value.entry("metadata").set("resourceVersion", at.to_string());
+        value.entry("metadata").set("resourceVersion", revision.to_string());
         if initial_end {
             let blueprint = STANDARD.encode(super::list_envelope::blueprint(self, resource, form)?);
             let metadata = value.entry("metadata");
             metadata.entry("annotations").set(INITIAL_EVENTS_END, "true");
             metadata.entry("annotations").set(INITIAL_EVENTS_BLUEPRINT, blueprint);
         }
-        let text =
+        let is_text =
             matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Representation::Whole;
-        if resource.custom.is_some() && text {
-            // Encoded as it is: defaults would be misleading in a bookmark.
+        if resource.custom.is_some() && is_text {
+            // Encoded without a schema: its defaults would be misleading in a bookmark.
             return Ok(Bytes::from(codec::encode(&self.registry, self.registry.free_object(), &value)));
         }
-        self.presented(resource, form, &value, columns)
+        self.encode_value(resource, form, &value, columns)
     }
 
-    /// Encodes an object in this form, with its kind. `columns`: a table includes its column definitions.
-    pub fn present(
+    /// Encodes an object with its kind. `columns`: a table includes its column definitions.
+    pub fn encode(
         &self,
         resource: &Resource,
         form: ResponseFormat,
@@ -180,8 +182,8 @@ impl Objects {
     ) -> Result<Bytes> {
         match (form.encoding, form.shape) {
             (Encoding::Protobuf, _) => {
-                let message = self.protobuf_message(resource, form, object)?;
-                Ok(self.enveloped(resource, form, &message))
+                let bytes = self.protobuf_message(resource, form, object)?;
+                Ok(self.wrap_protobuf(resource, form, &bytes))
             }
             (Encoding::Json | Encoding::Yaml, Representation::Whole) if resource.is_storage_version() => {
                 Ok(object.bytes.clone())
@@ -190,18 +192,18 @@ impl Objects {
                 .variant(
                     Some(&self.encodings),
                     variant(resource, ResponseFormat::PLAIN),
-                    is_living(resource),
-                    |object| self.json(resource, Kept::of(object)),
+                    is_current_variant(resource),
+                    |object| self.json(resource, StoredJson::from_object(object)),
                 ),
             (_, Representation::Table(..))
             | (Encoding::Json | Encoding::Yaml, Representation::Metadata(_)) => {
-                self.made(resource, form, Kept::of(object), columns)
+                self.encode_uncached(resource, form, StoredJson::from_object(object), columns)
             }
             _ => object.variant(
                 Some(&self.encodings),
                 variant(resource, form),
-                is_living(resource),
-                |object| self.made(resource, form, Kept::of(object), columns),
+                is_current_variant(resource),
+                |object| self.encode_uncached(resource, form, StoredJson::from_object(object), columns),
             ),
         }
     }
@@ -213,12 +215,15 @@ impl Objects {
         form: ResponseFormat,
         object: &Object,
     ) -> Result<Bytes> {
-        object.variant(Some(&self.encodings), variant(resource, form), is_living(resource), |object| {
-            self.message(resource, form, Kept::of(object))
-        })
+        object.variant(
+            Some(&self.encodings),
+            variant(resource, form),
+            is_current_variant(resource),
+            |object| self.encode_message(resource, form, StoredJson::from_object(object)),
+        )
     }
 
-    /// The Protobuf message of an object, for one use: it is not cached, unless it is already.
+    /// The Protobuf message of an object, from the cache if it is there, but without adding it.
     pub fn transient_message(
         &self,
         resource: &Resource,
@@ -226,44 +231,49 @@ impl Objects {
         object: &Object,
     ) -> Result<Bytes> {
         let cached = object.cached_variant(variant(resource, form));
-        cached.map_or_else(|| self.message(resource, form, Kept::of(object)), Ok)
+        cached.map_or_else(|| self.encode_message(resource, form, StoredJson::from_object(object)), Ok)
     }
 
-    fn message(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>) -> Result<Bytes> {
+    fn encode_message(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        source: StoredJson<'_>,
+    ) -> Result<Bytes> {
         // An object stored in the requested version is transcoded directly, without building a value.
         if form.shape == Representation::Whole && resource.is_storage_version() {
             let ty = self.type_of(&resource.gv, &resource.kind)?;
-            let message = protobuf::transcode(&self.registry, ty, kept.bytes);
-            return message.map(Bytes::from).ok_or_else(|| kept.unreadable());
+            let bytes = protobuf::transcode(&self.registry, ty, source.bytes);
+            return bytes.map(Bytes::from).ok_or_else(|| source.unreadable());
         }
-        let (ty, value) = self.shaped(resource, form, kept)?;
+        let (ty, value) = self.value_in_form(resource, form, source)?;
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
     }
 
-    fn enveloped(&self, resource: &Resource, form: ResponseFormat, message: &[u8]) -> Bytes {
+    fn wrap_protobuf(&self, resource: &Resource, form: ResponseFormat, bytes: &[u8]) -> Bytes {
         let (api_version, kind) = match form.shape {
             Representation::Metadata(version) => (version.api_version(), "PartialObjectMetadata"),
             _ => (&*resource.api_version, &*resource.kind),
         };
-        Bytes::from(protobuf::envelope(api_version, kind, message))
+        Bytes::from(protobuf::envelope(api_version, kind, bytes))
     }
 
     /// Encodes everything but Protobuf, without the cache.
-    fn made(
+    fn encode_uncached(
         &self,
         resource: &Resource,
         form: ResponseFormat,
-        kept: Kept<'_>,
+        source: StoredJson<'_>,
         columns: bool,
     ) -> Result<Bytes> {
         if form.encoding == Encoding::Cbor {
-            return self.cbor(resource, form, kept, false);
+            return self.cbor(resource, form, source, false);
         }
         let json = match form.shape {
-            Representation::Whole => self.json(resource, kept)?,
-            Representation::Metadata(version) => partial(version, kept)?,
+            Representation::Whole => self.json(resource, source)?,
+            Representation::Metadata(version) => partial_metadata_json(version, source)?,
             Representation::Table(version, include) => {
-                let value = self.stored_value(resource, kept)?;
+                let value = self.stored_value(resource, source)?;
                 let revision = value.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
                 let list_meta = match revision {
                     Some(revision) => format!(r#"{{"resourceVersion":"{revision}"}}"#),
@@ -272,8 +282,8 @@ impl Objects {
                 let definitions = columns.then(|| print::columns(resource));
                 let mut table = Vec::new();
                 print::head(&mut table, definitions.as_deref(), version, list_meta.as_bytes());
-                let object = self.included(resource, version, include, kept)?;
-                self.put_row(resource, &value, object.as_deref(), true, &mut table);
+                let object = self.row_object(resource, version, include, source)?;
+                self.write_row(resource, &value, object.as_deref(), true, &mut table);
                 print::tail(&mut table);
                 Bytes::from(table)
             }
@@ -282,45 +292,56 @@ impl Objects {
     }
 
     /// Encodes an object in CBOR: whole, or as a list item without kind and apiVersion.
-    fn cbor(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>, item: bool) -> Result<Bytes> {
-        let (ty, value) = self.shaped(resource, form, kept)?;
+    fn cbor(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        source: StoredJson<'_>,
+        item: bool,
+    ) -> Result<Bytes> {
+        let (ty, value) = self.value_in_form(resource, form, source)?;
         // Items of custom resources state their kind, because clients may not know it.
         let whole = !item || matches!(form.shape, Representation::Metadata(_)) || resource.custom.is_some();
         Ok(Bytes::from(match whole {
-            true => cbor::encode_object(&self.registry, ty, &value, Telling::Kept),
+            true => cbor::encode_object(&self.registry, ty, &value, EmptyLists::AsStored),
             false => cbor::encode_item(&self.registry, ty, &value),
         }))
     }
 
     /// Encodes a list item in CBOR.
     pub fn cbor_item(&self, resource: &Resource, form: ResponseFormat, object: &Object) -> Result<Bytes> {
-        let bytes = self.cbor(resource, form, Kept::of(object), true)?;
+        let bytes = self.cbor(resource, form, StoredJson::from_object(object), true)?;
         Ok(match bytes.strip_prefix(&cbor::PREFIX) {
             Some(item) => bytes.slice_ref(item),
             None => bytes,
         })
     }
 
-    /// The object as a value in the requested form, and its type.
-    fn shaped(&self, resource: &Resource, form: ResponseFormat, kept: Kept<'_>) -> Result<(TypeId, Value)> {
+    /// The object or its metadata as a value, and its type.
+    fn value_in_form(
+        &self,
+        resource: &Resource,
+        form: ResponseFormat,
+        source: StoredJson<'_>,
+    ) -> Result<(TypeId, Value)> {
         match form.shape {
             Representation::Metadata(version) => {
                 let ty = partial_type(&self.registry)?;
-                Ok((ty, self.value_of(ty, kept, &partial(version, kept)?)?))
+                Ok((ty, self.decode_json(ty, source, &partial_metadata_json(version, source)?)?))
             }
-            _ => Ok((self.type_in(resource, &resource.gv)?, self.converted(resource, kept)?)),
+            _ => Ok((self.type_in_version(resource, &resource.gv)?, self.requested_value(resource, source)?)),
         }
     }
 
-    /// Whether tables of this kind have an order of their own, for which all objects are decoded.
+    /// Whether rows of this kind are sorted, which requires decoding all objects.
     pub fn sorts_rows(&self, resource: &Resource) -> bool {
         row_order(resource).is_some()
     }
 
-    /// Sorts the objects of a page in the order of their kind's tables.
+    /// Sorts the objects of a page by the row order of their kind.
     pub fn sort_rows(&self, resource: &Resource, items: &mut Vec<Arc<Object>>) -> Result<()> {
         let Some(order) = row_order(resource) else { return Ok(()) };
-        let values = items.iter().map(|object| self.stored_value(resource, Kept::of(object)));
+        let values = items.iter().map(|object| self.stored_value(resource, StoredJson::from_object(object)));
         let values: Vec<Value> = values.collect::<Result<_>>()?;
         let mut rows: Vec<(Value, Arc<Object>)> = values.into_iter().zip(items.drain(..)).collect();
         rows.sort_by(|a, b| order(&a.0, &b.0));
@@ -328,8 +349,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Appends one row to a table.
-    pub fn put_table_row(
+    /// Appends the row of an object to a table.
+    pub fn append_row(
         &self,
         resource: &Resource,
         (version, include): (MetaVersion, IncludeObject),
@@ -337,29 +358,29 @@ impl Objects {
         is_first: bool,
         table: &mut Vec<u8>,
     ) -> Result<()> {
-        let kept = Kept::of(object);
-        let value = self.stored_value(resource, kept)?;
-        let object = self.included(resource, version, include, kept)?;
-        self.put_row(resource, &value, object.as_deref(), is_first, table);
+        let source = StoredJson::from_object(object);
+        let value = self.stored_value(resource, source)?;
+        let object = self.row_object(resource, version, include, source)?;
+        self.write_row(resource, &value, object.as_deref(), is_first, table);
         Ok(())
     }
 
     /// The `object` of a table row.
-    fn included(
+    fn row_object(
         &self,
         resource: &Resource,
         version: MetaVersion,
         include: IncludeObject,
-        kept: Kept<'_>,
+        source: StoredJson<'_>,
     ) -> Result<Option<Bytes>> {
         match include {
             IncludeObject::None => Ok(None),
-            IncludeObject::Metadata => partial(version, kept).map(Some),
-            IncludeObject::Object => self.json(resource, kept).map(Some),
+            IncludeObject::Metadata => partial_metadata_json(version, source).map(Some),
+            IncludeObject::Object => self.json(resource, source).map(Some),
         }
     }
 
-    fn put_row(
+    fn write_row(
         &self,
         resource: &Resource,
         value: &Value,
@@ -369,24 +390,24 @@ impl Objects {
     ) {
         let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
         let now = self.clock.now().unix_seconds();
-        let cells = print::cells_of(resource, value, now);
+        let cells = print::resource_cells(resource, value, now);
         let completion = print::completion(group, &resource.kind, value);
         print::row(table, is_first, &cells, completion, object);
     }
 
     /// The object in JSON of the requested version.
-    fn json(&self, resource: &Resource, kept: Kept<'_>) -> Result<Bytes> {
+    fn json(&self, resource: &Resource, source: StoredJson<'_>) -> Result<Bytes> {
         if resource.is_storage_version() {
-            return Ok(kept.bytes.clone());
+            return Ok(source.bytes.clone());
         }
-        let value = self.converted(resource, kept)?;
-        let made = codec::encode(&self.registry, self.type_in(resource, &resource.gv)?, &value);
+        let value = self.requested_value(resource, source)?;
+        let encoded = codec::encode(&self.registry, self.type_in_version(resource, &resource.gv)?, &value);
         // If the result equals the stored bytes, share those.
-        Ok(if *made == **kept.bytes { kept.bytes.clone() } else { Bytes::from(made) })
+        Ok(if *encoded == **source.bytes { source.bytes.clone() } else { Bytes::from(encoded) })
     }
 
     /// The schema type of a resource in one of its versions.
-    fn type_in(&self, resource: &Resource, version: &GroupVersion) -> Result<TypeId> {
+    fn type_in_version(&self, resource: &Resource, version: &GroupVersion) -> Result<TypeId> {
         match resource.custom {
             Some(_) => Ok(self.registry.free_object()),
             None => self.type_of(version, &resource.kind),
@@ -394,25 +415,25 @@ impl Objects {
     }
 
     /// The object as a value of the requested version.
-    fn converted(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
-        let value = self.stored_value(resource, kept)?;
+    fn requested_value(&self, resource: &Resource, source: StoredJson<'_>) -> Result<Value> {
+        let value = self.stored_value(resource, source)?;
         match &resource.stored {
             Some(stored) => self.convert(value, &stored.version, &resource.gv, &resource.kind),
             None => Ok(value),
         }
     }
 
-    fn stored_value(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
+    fn stored_value(&self, resource: &Resource, source: StoredJson<'_>) -> Result<Value> {
         if let Some(custom) = &resource.custom {
-            return custom.read(kept.bytes).ok_or_else(|| kept.unreadable());
+            return custom.read(source.bytes).ok_or_else(|| source.unreadable());
         }
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
-        self.value_of(self.type_of(version, &resource.kind)?, kept, kept.bytes)
+        self.decode_json(self.type_of(version, &resource.kind)?, source, source.bytes)
     }
 
-    /// The bytes of an object, or what was made of them, as a value.
-    fn value_of(&self, ty: TypeId, kept: Kept<'_>, bytes: &[u8]) -> Result<Value> {
-        codec::decode_stored(bytes, ty, &self.registry).ok_or_else(|| kept.unreadable())
+    /// Decodes JSON that stems from `source`.
+    fn decode_json(&self, ty: TypeId, source: StoredJson<'_>, bytes: &[u8]) -> Result<Value> {
+        codec::decode_stored(bytes, ty, &self.registry).ok_or_else(|| source.unreadable())
     }
 
     /// Converts a value between versions of a kind.
@@ -428,8 +449,8 @@ impl Objects {
 }
 
 /// The PartialObjectMetadata of an object.
-fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
-    let metadata = partial_metadata::metadata(kept.bytes, kept.metadata()?);
+fn partial_metadata_json(version: MetaVersion, source: StoredJson<'_>) -> Result<Bytes> {
+    let metadata = partial_metadata::metadata(source.bytes, source.metadata()?);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);
     json.put_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
     json.put_slice(version.api_version().as_bytes());
@@ -439,7 +460,7 @@ fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     Ok(json.freeze())
 }
 
-/// The order of the tables of a kind, if they have one of their own.
+/// The row order of a kind, if it has one.
 fn row_order(resource: &Resource) -> Option<fn(&Value, &Value) -> std::cmp::Ordering> {
     let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
     print::row_order(group, &resource.kind)
@@ -447,6 +468,6 @@ fn row_order(resource: &Resource) -> Option<fn(&Value, &Value) -> std::cmp::Orde
 
 /// Both versions of PartialObjectMetadata share one type; the apiVersion tells them apart.
 fn partial_type(registry: &Registry) -> Result<TypeId> {
-    let found = registry.meta("PartialObjectMetadata");
-    found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))
+    let ty = registry.meta("PartialObjectMetadata");
+    ty.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))
 }

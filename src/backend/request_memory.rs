@@ -1,4 +1,4 @@
-//! The memory of requests: what their bodies, and the stored objects that they change, take while they are processed.
+//! The memory of requests: of their bodies, and of the stored objects that they change, while they are processed.
 
 use pilothouse_actors::user_shares::{UserShare, UserShares};
 use pilothouse_apimachinery::codec::decoded_bytes_bound;
@@ -12,18 +12,18 @@ use crate::limits::{HEAVY_BYTES, LARGE_BODY_BYTES};
 /// Whether memory may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim<'u> {
-    /// On behalf of this user, within the share that one user may have. The client can ask again.
+    /// On behalf of this user, within the share of one user. The client can retry.
     User(&'u str),
-    /// Counted, but never refused: a write that is stored already, whose client would repeat it; a deletion or what the server does
-    /// itself, which give memory back; a watch, which would end.
+    /// Counted, but never refused: a write that is already stored, which its client would repeat; deletions and requests of the
+    /// server, which free memory; watches, which would end.
     Granted,
 }
 
-/// A budget for what requests in flight take, with a share for each user. Cheap to clone.
+/// The memory budget of requests in flight, with a share for each user. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RequestMemory {
     budget: MemoryBudget,
-    /// What of it each user has for what is large. Small reservations are not worth a look at a table.
+    /// The share of each user in large reservations. Small ones are not worth the lookup.
     users: UserShares,
 }
 
@@ -33,15 +33,15 @@ impl RequestMemory {
         RequestMemory { users: UserShares::new(budget.most() / 2), budget }
     }
 
-    /// Reserves memory for a request beside its body, such as a copy that another server is sent: 429 if there is no room, or if
-    /// the user has as much as one may have.
+    /// Reserves memory for a request beside its body, such as a copy for another server: 429 if the budget or the share of the
+    /// user is exhausted.
     pub fn reserve(&self, bytes: usize, claim: Claim<'_>) -> Result<BodyMemory> {
         let mut memory = self.body();
         memory.resize(bytes, claim)?;
         Ok(memory)
     }
 
-    /// Reserves what a stored object takes that is changed: its tree lives beside that of the body.
+    /// Reserves memory for the decoded form of a stored object that the request changes.
     pub fn stored(&self, user: &str, object: &Object) -> Result<Option<BodyMemory>> {
         if object.bytes.len() <= HEAVY_BYTES {
             return Ok(None);
@@ -51,13 +51,13 @@ impl RequestMemory {
         Ok(Some(memory))
     }
 
-    /// The memory of one body, which is empty yet.
+    /// An empty reservation.
     pub fn body(&self) -> BodyMemory {
-        BodyMemory { memory: self.clone(), reserved: self.budget.nothing(), share: None }
+        BodyMemory { memory: self.clone(), reserved: self.budget.empty_reservation(), share: None }
     }
 }
 
-/// What a request takes for its body, or for something else.
+/// A reservation of a request, for its body or for something else.
 #[derive(Debug)]
 pub struct BodyMemory {
     memory: RequestMemory,
@@ -66,24 +66,23 @@ pub struct BodyMemory {
 }
 
 impl BodyMemory {
-    /// Reserves what a body of this size takes while it is read.
+    /// Reserves memory for reading a body of this size.
     pub fn read(&mut self, bytes: usize) -> Result<()> {
         Ok(self.reserved.set(bytes)?)
     }
 
-    /// Reserves what this body takes while it is processed, for this user: 429 if there is no room for it, or if the user has as
-    /// much as one may have.
+    /// Reserves memory for this body and its decoded form: 429 if the budget or the share of the user is exhausted.
     pub fn process(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
         let bytes = decoded_bytes_bound(encoding, body).saturating_add(body.len());
         self.resize(bytes, Claim::User(user))
     }
 
-    /// The bytes that are reserved.
+    /// The reserved bytes.
     pub fn bytes(&self) -> usize {
         self.reserved.bytes()
     }
 
-    /// Reserves so much instead.
+    /// Changes the size of the reservation.
     pub fn resize(&mut self, bytes: usize, claim: Claim<'_>) -> Result<()> {
         let user = match claim {
             Claim::User(user) => user,
@@ -105,10 +104,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_with_large_bodies_leaves_half_to_others() {
+    fn request_memory_of_one_user_is_limited_to_half() {
         let body = format!("[{}]", vec!["1"; 20_000].join(",")).into_bytes();
-        let takes = decoded_bytes_bound(Encoding::Json, &body) + body.len();
-        let memory = RequestMemory::new(MemoryBudget::alone(4 * takes));
+        let size = decoded_bytes_bound(Encoding::Json, &body) + body.len();
+        let memory = RequestMemory::new(MemoryBudget::standalone(4 * size));
         let process = |user: &str| {
             let mut held = memory.body();
             held.read(body.len())?;
@@ -127,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_resized_and_what_is_granted_is_never_refused() {
+    fn request_memory_resizes_shares_and_never_refuses_granted_claims() {
         const LARGE: usize = LARGE_BODY_BYTES + 1;
-        let memory = RequestMemory::new(MemoryBudget::alone(6 * LARGE));
+        let memory = RequestMemory::new(MemoryBudget::standalone(6 * LARGE));
         let mut held = memory.reserve(LARGE, Claim::User("greedy")).unwrap();
         held.resize(2 * LARGE, Claim::User("greedy")).unwrap();
-        held.resize(3 * LARGE, Claim::User("greedy")).expect("what it had does not count twice");
+        held.resize(3 * LARGE, Claim::User("greedy")).expect("its previous size does not count twice");
         assert_eq!(memory.reserve(LARGE, Claim::User("greedy")).unwrap_err().code, 429);
         assert!(memory.reserve(LARGE, Claim::User("modest")).is_ok());
         let granted = memory.reserve(9 * LARGE, Claim::Granted).unwrap();

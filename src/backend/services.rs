@@ -1,10 +1,10 @@
-//! Allocates cluster IPs and node ports for writes of Services: before a service is stored its addresses and ports are taken, and
-//! afterwards those that it no longer uses are released.
+//! Allocates cluster IPs and node ports for writes of Services: before a service is stored its addresses and ports are allocated,
+//! and afterwards those that it no longer uses are released.
 //!
-//! An address is taken by creating the IPAddress of its name. That store serializes concurrent writers, is durable, and is
-//! readable for clients. Ports are taken from the actor that owns them. Whatever happens to the write or its client, the
-//! [`Claim`] is settled: it compares with the stored service and releases the rest. A crash between the two writes leaves an
-//! address without a service; the next start or periodic check finds it ([`repair`]).
+//! An address is allocated by creating the IPAddress of its name. That store serializes concurrent writers, is durable, and is
+//! readable for clients. Ports are allocated by their own actor. Whatever happens to the write or its client, the [`Claim`] is
+//! settled: it is compared with the stored service, and the rest is released. A crash between the two writes leaves an address
+//! without a service; the next start or periodic check releases it ([`repair`]).
 
 mod allocate;
 mod claim;
@@ -42,8 +42,8 @@ use crate::limits::RELEASE_ATTEMPTS;
 use crate::random;
 
 use self::allocate::{AllocationError, AllocationRequest};
-use self::claim::{Open, UnsettledHoldings};
-use super::objects::drafted;
+use self::claim::{PendingClaim, UnsettledAllocations};
+use super::objects::build_draft;
 use super::ownership;
 use super::stores::Stores;
 use super::{Backend, Call};
@@ -53,7 +53,7 @@ const ENDPOINTS: &str = "endpoints";
 /// The store of IPAddresses.
 pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
-/// The ServiceCIDR of the flags; it is always used, whatever its object says.
+/// The ServiceCIDR of the flags.
 const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
@@ -100,13 +100,13 @@ impl Services {
         Families { first, both: self.ranges.iter().any(|range| range.family() != first) }
     }
 
-    /// The ranges of a family from which addresses are taken: that of the flags, unless its object is being deleted or is not ready,
-    /// and those of other ServiceCIDR objects.
+    /// The ranges of a family from which addresses are allocated: that of the flags, unless its object is being deleted or is not
+    /// ready, and those of other ServiceCIDR objects.
     async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
-        let of = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
+        let resource = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
         let (mut added, mut closed) = (Vec::new(), Vec::new());
         let objects = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
-        for object in objects.map_err(|error| Status::from_store(&error, of, ""))?.iter() {
+        for object in objects.map_err(|error| Status::from_store(&error, resource, ""))?.iter() {
             let Some(range) = self.decode(object, NETWORKING_GROUP, "ServiceCIDR") else { continue };
             let cidrs = list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse);
             let is_open = is_ready(&range) && !meta::is_terminating(&range);
@@ -116,7 +116,7 @@ impl Services {
                 (true, true) | (false, false) => {}
             }
         }
-        // Deleting the default range is how a cluster moves to another one; it stays as long as it has addresses.
+        // A cluster moves to another range by deleting the default one, which stays as long as it has addresses.
         let mut ranges: Vec<AddressRange> =
             self.ranges.iter().filter(|range| !closed.contains(range)).chain(&added).copied().collect();
         ranges.retain(|range| range.family() == family);
@@ -131,39 +131,39 @@ impl Services {
         codec::decode_stored(&object.bytes, self.type_of(group, kind)?, &self.registry)
     }
 
-    /// Takes an address for a service. Answers whether it was free.
+    /// Allocates an address for a service. Returns whether it was free.
     async fn take_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
-        let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
+        let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
         let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
         let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
         let now = time::format_seconds(self.clock.now().unix_seconds());
-        let mut object = address_object(address, owner, &now);
+        let mut object = new_address(address, owner, &now);
         let version = GroupVersion::new(NETWORKING_GROUP, "v1");
-        ownership::record_own(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
+        ownership::record_server_fields(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
         let draft = self.address_draft(ty, &address.to_string(), &object);
         match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
             Ok(_) => Ok(true),
             Err(StoreError::Exists) => Ok(false),
-            Err(error) => Err(Status::from_store(&error, of, &address.to_string())),
+            Err(error) => Err(Status::from_store(&error, resource, &address.to_string())),
         }
     }
 
     fn address_draft(&self, ty: TypeId, name: &str, object: &Value) -> Draft {
         let encoded = codec::encode_draft(&self.registry, ty, object);
-        let fields = select::fields_of(NETWORKING_GROUP, "IPAddress", object);
-        drafted(encoded, Key::cluster(name), object, fields)
+        let fields = select::selectable_fields(NETWORKING_GROUP, "IPAddress", object);
+        build_draft(encoded, Key::cluster(name), object, fields)
     }
 
-    /// Takes any free address of a family.
-    async fn take_any(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
-        let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
-        let taken = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
-        let taken = taken.map_err(|error| Status::from_store(&error, of, ""))?;
+    /// Allocates any free address of a family.
+    async fn take_any_address(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
+        let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
+        let allocated = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
+        let allocated = allocated.map_err(|error| Status::from_store(&error, resource, ""))?;
         let mut random = |bound: u64| random::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
         for range in self.ranges(family, permit).await? {
             for address in range.candidates(&mut random) {
                 // If the address was taken since the snapshot, creating its IPAddress fails and the search goes on.
-                if taken.get(&address.to_string()).is_none()
+                if allocated.get(&address.to_string()).is_none()
                     && self.take_address(address, owner, permit).await?
                 {
                     return Ok(address);
@@ -201,68 +201,75 @@ impl Services {
         let store = TypeName::new(ENDPOINTS);
         let object = self.stores.get(&store, owner.clone(), &Permit::none()).await?;
         let endpoints = self.decode(&object, "", "Endpoints").unwrap_or_default();
-        if meta::of(&endpoints).get("finalizers").is_none() {
+        if meta::metadata(&endpoints).get("finalizers").is_none() {
             self.stores.remove(&store, owner.clone(), object.revision, &Permit::none()).await?;
         }
         Ok(())
     }
 
     /// The addresses and ports of the stored service, after all pending writes of it.
-    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<StoredAllocations, StoreError> {
-        let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
-        Ok(match found {
+    async fn stored_allocations(
+        &self,
+        owner: &Key,
+        permit: &Permit,
+    ) -> std::result::Result<StoredAllocations, StoreError> {
+        let object = self.stores.get_settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
+        Ok(match object {
             None => StoredAllocations::Absent,
             Some(object) => {
                 self.decode(&object, "", "Service").map_or(StoredAllocations::Unknown, |service| {
-                    StoredAllocations::Holds(ServiceAllocations::of(&service))
+                    StoredAllocations::Holds(ServiceAllocations::from_service(&service))
                 })
             }
         })
     }
 
-    /// Releases what is not needed. An item that cannot be released now does not stop the others: it stays in the doubt, and the
-    /// error tells whether to retry.
-    async fn release_unused(&self, doubt: &mut UnsettledHoldings) -> std::result::Result<(), StoreError> {
-        let owner = doubt.owner.clone();
-        match self.held(&owner, &doubt.permit).await? {
+    /// Releases what the stored service does not use. An item that cannot be released now does not stop the others: it stays in
+    /// `unsettled`, and the error tells whether to retry.
+    async fn release_unused(
+        &self,
+        unsettled: &mut UnsettledAllocations,
+    ) -> std::result::Result<(), StoreError> {
+        let owner = unsettled.owner.clone();
+        match self.stored_allocations(&owner, &unsettled.permit).await? {
             StoredAllocations::Absent => {}
             StoredAllocations::Holds(held) => {
-                doubt.endpoints = false;
-                doubt.held = doubt.held.without(&held);
+                unsettled.endpoints = false;
+                unsettled.held = unsettled.held.without(&held);
             }
-            // All of it may be in use.
+            // Everything may be in use.
             StoredAllocations::Unknown => {
                 tracing::warn!(
                     service = owner.as_str(),
                     "a deleted service cannot be read; its addresses and ports are not released"
                 );
-                (doubt.held, doubt.endpoints) = (ServiceAllocations::default(), false);
+                (unsettled.held, unsettled.endpoints) = (ServiceAllocations::default(), false);
             }
         }
-        let ports = std::mem::take(&mut doubt.held.ports);
+        let ports = std::mem::take(&mut unsettled.held.ports);
         if !ports.is_empty() {
-            let back = ReleasePorts { owner: owner.clone(), ports: ports.into_iter().collect() };
-            self.ports.send(back).await.map_err(|_| StoreError::Unavailable)?;
+            let release = ReleasePorts { owner: owner.clone(), ports: ports.into_iter().collect() };
+            self.ports.send(release).await.map_err(|_| StoreError::Unavailable)?;
         }
-        let mut failed = None;
-        for address in std::mem::take(&mut doubt.held.addresses) {
+        let mut last_error = None;
+        for address in std::mem::take(&mut unsettled.held.addresses) {
             if let Err(error) = self.release_address(&address, &owner).await {
-                doubt.held.addresses.insert(address);
-                failed = Some(error);
+                unsettled.held.addresses.insert(address);
+                last_error = Some(error);
             }
         }
-        if doubt.endpoints {
+        if unsettled.endpoints {
             match self.remove_endpoints(&owner).await {
                 // A concurrent write uses the endpoints again.
-                Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => doubt.endpoints = false,
-                Err(error) => failed = Some(error),
+                Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => unsettled.endpoints = false,
+                Err(error) => last_error = Some(error),
             }
         }
-        failed.map_or(Ok(()), Err)
+        last_error.map_or(Ok(()), Err)
     }
 }
 
-/// Whether a range may be used. Without a condition it may: no controller might be there to set one.
+/// Whether a range may be used. It may without a condition: there might be no controller to set one.
 fn is_ready(range: &Value) -> bool {
     let conditions = range.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.str("type") == "Ready");
@@ -272,17 +279,17 @@ fn is_ready(range: &Value) -> bool {
 /// The service that an IPAddress belongs to.
 fn parent(address: &Value) -> Option<Key> {
     let parent = address.at(&["spec", "parentRef"])?;
-    let of_service = parent.str("group").is_empty() && parent.str("resource") == SERVICES;
-    of_service.then(|| Key::namespaced(parent.str("namespace"), parent.str("name")))
+    let is_service = parent.str("group").is_empty() && parent.str("resource") == SERVICES;
+    is_service.then(|| Key::namespaced(parent.str("namespace"), parent.str("name")))
 }
 
-fn address_object(address: IpAddr, owner: &Key, now: &str) -> Value {
+fn new_address(address: IpAddr, owner: &Key, now: &str) -> Value {
     let mut object = Value::object();
     object.set("kind", "IPAddress");
     object.set("apiVersion", "networking.k8s.io/v1");
     let metadata = object.entry("metadata");
     metadata.set("name", address.to_string());
-    metadata.entry("labels").set(FAMILY, Family::of(address).as_str());
+    metadata.entry("labels").set(FAMILY, Family::from_address(address).as_str());
     metadata.entry("labels").set(MANAGED_BY, MANAGER);
     let parent = object.entry("spec").entry("parentRef");
     parent.set("resource", SERVICES);
@@ -296,7 +303,7 @@ fn is_service(call: &Call<'_>) -> bool {
     call.stored.store.as_str() == SERVICES
 }
 
-/// Takes the addresses and ports of a new service and writes them into it.
+/// Allocates the addresses and ports of a new service and writes them into it.
 pub async fn claim_new(
     backend: &Backend,
     call: &Call<'_>,
@@ -310,7 +317,7 @@ pub async fn claim_new(
     take(backend, call, service, None, mode).await
 }
 
-/// Takes the additional addresses and ports of a changed service, and remembers the old ones.
+/// Allocates the additional addresses and ports of a changed service, and remembers the old ones.
 pub async fn claim_changed(
     backend: &Backend,
     call: &Call<'_>,
@@ -322,32 +329,40 @@ pub async fn claim_changed(
         return Ok(Claim::none());
     }
     if call.subresource.is_empty() {
-        retained_fields::keep_given(service, old);
+        retained_fields::restore_allocated(service, old);
         return take(backend, call, service, Some(old), mode).await;
     }
-    // A write of a subresource takes nothing, but it may be the last step of a pending deletion.
+    // A write of a subresource allocates nothing, but it may be the last step of a pending deletion.
     if mode.is_dry_run() || !meta::is_terminating(old) {
         return Ok(Claim::none());
     }
-    Ok(leaving(backend, call, call.key(meta::name(old)), ServiceAllocations::of(old)))
+    Ok(claim_for_removal(backend, call, call.key(meta::name(old)), ServiceAllocations::from_service(old)))
 }
 
 /// Remembers the addresses and ports of a service that is about to be removed.
-pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim {
+pub fn claim_removed(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim {
     if !is_service(call) {
         return Claim::none();
     }
     let before = backend
         .objects
         .load(call, object)
-        .map(|service| ServiceAllocations::of(&service))
+        .map(|service| ServiceAllocations::from_service(&service))
         .unwrap_or_default();
-    leaving(backend, call, object.key.clone(), before)
+    claim_for_removal(backend, call, object.key.clone(), before)
 }
 
-fn leaving(backend: &Backend, call: &Call<'_>, owner: Key, before: ServiceAllocations) -> Claim {
+fn claim_for_removal(backend: &Backend, call: &Call<'_>, owner: Key, before: ServiceAllocations) -> Claim {
     let (services, permit) = (backend.services.clone(), call.permit.clone());
-    Open { services, owner, taken: ServiceAllocations::default(), before, goes: true, permit }.into()
+    PendingClaim {
+        services,
+        owner,
+        allocated: ServiceAllocations::default(),
+        before,
+        may_remove: true,
+        permit,
+    }
+    .into()
 }
 
 async fn take(
@@ -358,34 +373,34 @@ async fn take(
     mode: WriteMode,
 ) -> Result<Claim> {
     let (services, name) = (&backend.services, meta::name(service).to_owned());
-    // Check the IP families before anything is taken.
-    families::settle(service, old, services.families()).map_err(|errors| call.invalid(&name, &errors))?;
-    let (now, was) = (spec(service), old.map(spec));
-    let addresses =
-        was.map_or_else(|| families::asked_by_new(now), |was| families::asked_by_changed(now, was));
-    let ports = was.map_or_else(|| ports::for_new(now), |was| ports::for_changed(now, was));
-    let refused = |refused: AllocationError, service: &Value, asks: &[NodePortRequest]| match refused.told(
-        service,
-        asks,
-        &services.port_range,
-    ) {
+    // Check the IP families before anything is allocated.
+    families::resolve(service, old, services.families()).map_err(|errors| call.invalid(&name, &errors))?;
+    let (spec, old_spec) = (self::spec(service), old.map(self::spec));
+    let addresses = old_spec.map_or_else(
+        || families::addresses_for_new(spec),
+        |old_spec| families::addresses_for_updated(spec, old_spec),
+    );
+    let ports = old_spec.map_or_else(|| ports::for_new(spec), |old_spec| ports::for_updated(spec, old_spec));
+    let to_status = |error: AllocationError, service: &Value, requests: &[NodePortRequest]| match error
+        .into_field_error(service, requests, &services.port_range)
+    {
         Ok(error) => call.invalid(&name, &[error]),
         Err(status) => status,
     };
     if mode.is_dry_run() {
-        let pretended = services.pretend(service, addresses, &ports, &call.permit).await;
-        return pretended.map(|()| Claim::none()).map_err(|error| refused(error, service, &ports));
+        let result = services.dry_run(service, addresses, &ports, &call.permit).await;
+        return result.map(|()| Claim::none()).map_err(|error| to_status(error, service, &ports));
     }
-    let wanted = AllocationRequest {
+    let request = AllocationRequest {
         service: service.clone(),
         addresses,
         ports: ports.clone(),
-        before: old.map(ServiceAllocations::of).unwrap_or_default(),
-        goes: old.is_some_and(meta::is_terminating),
+        before: old.map(ServiceAllocations::from_service).unwrap_or_default(),
+        may_remove: old.is_some_and(meta::is_terminating),
     };
-    let taking = services.clone().take(call.key(&name), wanted, call.permit.clone());
-    let taken = actix::spawn(taking).await.map_err(|error| Status::internal(error.to_string()))?;
-    let (filled, claim) = taken.map_err(|error| refused(error, service, &ports))?;
-    *service = filled;
+    let allocation = services.clone().take(call.key(&name), request, call.permit.clone());
+    let result = actix::spawn(allocation).await.map_err(|error| Status::internal(error.to_string()))?;
+    let (allocated, claim) = result.map_err(|error| to_status(error, service, &ports))?;
+    *service = allocated;
     Ok(claim)
 }

@@ -9,11 +9,11 @@ use pilothouse_kinds::services::addresses::AddressRange;
 use serde_json::Value as Json;
 use serde_json::json;
 
-use super::{ObjectAddress, Own, Verb};
+use super::{ObjectAddress, OwnClient, Verb};
 use crate::backend::Backend;
 
 /// The field manager of the ServiceCIDR's Ready condition.
-const RANGE_KEEPER: &str = "kubernetes-service-cidr-controller";
+const FIELD_MANAGER: &str = "kubernetes-service-cidr-controller";
 /// The name of this server's service, endpoints and ServiceCIDR.
 pub const KUBERNETES: &str = "kubernetes";
 
@@ -28,81 +28,92 @@ pub struct KubernetesService {
     pub port: u16,
 }
 
-/// Makes what the cluster needs to find this server, and puts right what names it wrongly. The first address of the
-/// first range is this server's for good. What cannot be put right does not keep the rest.
-pub async fn kubernetes(backend: &Backend, catalog: &Catalog, home: &KubernetesService) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    let done = range(&own, home).await.and(own_service(&own, home).await);
-    match home.address {
+/// Creates the objects by which the cluster finds this server, and corrects existing ones. The first address of the first
+/// range is reserved for this server. A failed step does not stop the others.
+pub async fn kubernetes(
+    backend: &Backend,
+    catalog: &Catalog,
+    service_config: &KubernetesService,
+) -> Result<()> {
+    let client = OwnClient::new(backend, catalog);
+    let result =
+        ensure_service_cidr(&client, service_config).await.and(ensure_service(&client, service_config).await);
+    match service_config.address {
         Some(address) => {
-            let listed = own_endpoints(&own, address, home.port).await;
-            done.and(listed).and(own_slice(&own, address, home.port).await)
+            let endpoints = ensure_endpoints(&client, address, service_config.port).await;
+            result.and(endpoints).and(ensure_endpoint_slice(&client, address, service_config.port).await)
         }
-        None => done,
+        None => result,
     }
 }
 
-async fn own_service(own: &Own<'_>, home: &KubernetesService) -> Result<()> {
-    let place = ObjectAddress { group: "", resource: "services", namespace: "default", name: KUBERNETES };
-    if own.serves(place) && own.find(place).await?.is_none() {
-        let address = home.ranges.first().and_then(|range| range.at(0));
-        own.make(place, &service(address, home.port)).await?;
+async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesService) -> Result<()> {
+    let object_address =
+        ObjectAddress { group: "", resource: "services", namespace: "default", name: KUBERNETES };
+    if client.serves(object_address) && client.find(object_address).await?.is_none() {
+        let address = service_config.ranges.first().and_then(|range| range.address_at(0));
+        client.create(object_address, &service(address, service_config.port)).await?;
     }
     Ok(())
 }
 
-async fn own_endpoints(own: &Own<'_>, address: IpAddr, port: u16) -> Result<()> {
-    let place = ObjectAddress { group: "", resource: "endpoints", namespace: "default", name: KUBERNETES };
-    if own.serves(place) { own.keep(place, &endpoints(address, port), "subsets").await } else { Ok(()) }
+async fn ensure_endpoints(client: &OwnClient<'_>, address: IpAddr, port: u16) -> Result<()> {
+    let object_address =
+        ObjectAddress { group: "", resource: "endpoints", namespace: "default", name: KUBERNETES };
+    if client.serves(object_address) {
+        client.restore(object_address, &endpoints(address, port), "subsets").await
+    } else {
+        Ok(())
+    }
 }
 
-async fn own_slice(own: &Own<'_>, address: IpAddr, port: u16) -> Result<()> {
+async fn ensure_endpoint_slice(client: &OwnClient<'_>, address: IpAddr, port: u16) -> Result<()> {
     let (group, resource) = ("discovery.k8s.io", "endpointslices");
-    let place = ObjectAddress { group, resource, namespace: "default", name: KUBERNETES };
-    if own.serves(place) {
+    let object_address = ObjectAddress { group, resource, namespace: "default", name: KUBERNETES };
+    if client.serves(object_address) {
         let slice = slice(address, port);
-        own.keep(place, &slice, "endpoints").await?;
-        own.keep(place, &slice, "ports").await?;
+        client.restore(object_address, &slice, "endpoints").await?;
+        client.restore(object_address, &slice, "ports").await?;
     }
     Ok(())
 }
 
-async fn range(own: &Own<'_>, home: &KubernetesService) -> Result<()> {
-    let place =
+async fn ensure_service_cidr(client: &OwnClient<'_>, service_config: &KubernetesService) -> Result<()> {
+    let object_address =
         ObjectAddress { group: NETWORKING_GROUP, resource: "servicecidrs", namespace: "", name: KUBERNETES };
-    if !own.serves(place) {
+    if !client.serves(object_address) {
         return Ok(());
     }
-    let ranges: Vec<String> = home.ranges.iter().map(ToString::to_string).collect();
+    let ranges: Vec<String> = service_config.ranges.iter().map(ToString::to_string).collect();
     let object = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
         "metadata": {"name": KUBERNETES}, "spec": {"cidrs": ranges}});
-    let found = match own.find(place).await? {
-        Some(found) => found,
+    let current = match client.find(object_address).await? {
+        Some(current) => current,
         None => {
-            own.make(place, &object).await?;
+            client.create(object_address, &object).await?;
             object
         }
     };
-    let had = found["spec"]["cidrs"].as_array().cloned().unwrap_or_default();
-    if json!(had) != json!(ranges) {
-        let grows = had.len() == 1 && ranges.len() == 2 && had[0] == ranges[0];
+    let current_ranges = current["spec"]["cidrs"].as_array().cloned().unwrap_or_default();
+    if json!(current_ranges) != json!(ranges) {
+        let grows = current_ranges.len() == 1 && ranges.len() == 2 && current_ranges[0] == ranges[0];
         if grows {
-            let mut found = found;
-            found["spec"]["cidrs"] = json!(ranges);
-            return own.call(place, Verb::Update, &found).await.map(drop);
+            let mut current = current;
+            current["spec"]["cidrs"] = json!(ranges);
+            return client.call(object_address, Verb::Update, &current).await.map(drop);
         }
-        tracing::warn!(?had, ?ranges, "the default ServiceCIDR differs from --service-cluster-ip-range");
+        tracing::warn!(had = ?current_ranges, ?ranges, "the default ServiceCIDR differs from --service-cluster-ip-range");
         return Ok(());
     }
-    let conditions = found["status"]["conditions"].as_array().map(Vec::len);
-    if conditions.unwrap_or(0) > 0 || !found["metadata"]["deletionTimestamp"].is_null() {
+    let conditions = current["status"]["conditions"].as_array().map(Vec::len);
+    if conditions.unwrap_or(0) > 0 || !current["metadata"]["deletionTimestamp"].is_null() {
         return Ok(());
     }
     let ready = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": KUBERNETES},
-        "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": own.backend.objects.now(),
+        "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": client.backend.objects.now(),
             "message": "Kubernetes default Service CIDR is ready"}]}});
-    let query = format!("fieldManager={RANGE_KEEPER}&force=true");
-    own.ask(place, Verb::ApplyStatus, &query, ready.to_string().into()).await.map(drop)
+    let query = format!("fieldManager={FIELD_MANAGER}&force=true");
+    client.request(object_address, Verb::ApplyStatus, &query, ready.to_string().into()).await.map(drop)
 }
 
 fn service(address: Option<IpAddr>, port: u16) -> Json {

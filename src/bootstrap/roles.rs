@@ -14,60 +14,67 @@ use pilothouse_types::object::{Key, TypeName};
 
 use crate::backend::Backend;
 
-use super::{ObjectAddress, Own, Verb, all_of};
+use super::{ObjectAddress, OwnClient, Verb, join_steps};
 
 /// Creates missing roles and bindings and restores missing rules and subjects. `enabled` tells which feature gates are on.
 pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
-    let own = Own::new(backend, catalog);
+    let client = OwnClient::new(backend, catalog);
     let all = roles::all(enabled);
-    let of_resource = |resource: &'static str| {
-        let ours: Vec<&BootstrapObject> = all.iter().filter(|wanted| wanted.resource == resource).collect();
-        own.look_after_all(ours)
+    let reconcile_resource = |resource: &'static str| {
+        let expected_objects: Vec<&BootstrapObject> =
+            all.iter().filter(|expected| expected.resource == resource).collect();
+        client.reconcile_all(expected_objects)
     };
-    // All at once, so that they share a sync of the disk: nobody is served yet who could see a binding before its role.
-    all_of(RESOURCES.map(of_resource)).await
+    // Concurrently, so that they share a disk sync: no request is served yet, so nobody can see a binding before its role.
+    join_steps(RESOURCES.map(reconcile_resource)).await
 }
 
-impl Own<'_> {
-    async fn look_after_all(&self, ours: Vec<&BootstrapObject>) -> Result<()> {
-        let served = ours.first().filter(|wanted| self.serves(ObjectAddress::of(wanted)));
+impl OwnClient<'_> {
+    async fn reconcile_all(&self, expected_objects: Vec<&BootstrapObject>) -> Result<()> {
+        let served =
+            expected_objects.first().filter(|expected| self.serves(ObjectAddress::for_object(expected)));
         let Some(BootstrapObject { group, resource, .. }) = served else { return Ok(()) };
-        let of = GroupResource { group, resource };
-        let snapshot = self.backend.stores.snapshot(&TypeName::new(&of.to_string()), &Permit::none()).await;
-        let snapshot = snapshot.map_err(|error| Status::from_store(&error, of, ""))?;
-        all_of(ours.into_iter().map(|wanted| self.look_after(wanted, &snapshot))).await
+        let name = GroupResource { group, resource };
+        let snapshot = self.backend.stores.snapshot(&TypeName::new(&name.to_string()), &Permit::none()).await;
+        let snapshot = snapshot.map_err(|error| Status::from_store(&error, name, ""))?;
+        join_steps(expected_objects.into_iter().map(|expected| self.reconcile(expected, &snapshot))).await
     }
 
-    async fn look_after(&self, wanted: &BootstrapObject, snapshot: &Snapshot) -> Result<()> {
-        let (name, namespace) = (meta::name(&wanted.object), meta::of(&wanted.object).str("namespace"));
-        let place = ObjectAddress { namespace, ..ObjectAddress::of(wanted) };
+    async fn reconcile(&self, expected: &BootstrapObject, snapshot: &Snapshot) -> Result<()> {
+        let (name, namespace) =
+            (meta::name(&expected.object), meta::metadata(&expected.object).str("namespace"));
+        let address = ObjectAddress { namespace, ..ObjectAddress::for_object(expected) };
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-        let version = GroupVersion::new(wanted.group, "v1");
-        let load = |stored| self.backend.objects.load_kind(&version, wanted.object.str("kind"), stored);
+        let version = GroupVersion::new(expected.group, "v1");
+        let load = |stored| self.backend.objects.load_kind(&version, expected.object.str("kind"), stored);
         let Some(stored) = snapshot.get(key.as_str()) else {
-            let origin = roles::origin(name).filter(|_| place.resource == "clusterrolebindings");
+            let origin = roles::origin(name).filter(|_| address.resource == "clusterrolebindings");
             let body = match origin.and_then(|origin| snapshot.get(Key::cluster(origin).as_str())) {
-                Some(origin) => codec::to_json(&roles::split_off(&wanted.object, &load(origin)?)),
-                None => codec::to_json(&wanted.object),
+                Some(origin) => codec::to_json(&roles::split_off(&expected.object, &load(origin)?)),
+                None => codec::to_json(&expected.object),
             };
-            return self.make_from(place, "", body.into()).await.map(drop);
+            return self.create_from(address, "", body.into()).await.map(drop);
         };
-        let found = load(stored)?;
-        // Whoever writes the object in the same moment means it: the next start looks again.
-        match roles::repair(&found, &wanted.object) {
+        let current = load(stored)?;
+        // A concurrent write of the object wins: the next start checks again.
+        match roles::repair(&current, &expected.object) {
             Reconciliation::Nothing => Ok(()),
             Reconciliation::Replace(repaired) => {
-                tracing::info!(resource = place.resource, name, "repaired");
-                let written = self.ask(place, Verb::Update, "", codec::to_json(&repaired).into()).await;
-                written.ignore_not_found_or_conflict()?;
+                tracing::info!(resource = address.resource, name, "a default role or binding was repaired");
+                let result = self.request(address, Verb::Update, "", codec::to_json(&repaired).into()).await;
+                result.ignore_not_found_or_conflict()?;
                 Ok(())
             }
-            Reconciliation::Remake => {
-                tracing::info!(resource = place.resource, name, "recreated: its roleRef had changed");
-                self.ask(place, Verb::Delete, "", bytes::Bytes::new())
+            Reconciliation::Recreate => {
+                tracing::info!(
+                    resource = address.resource,
+                    name,
+                    "a default binding was recreated because its roleRef had changed"
+                );
+                self.request(address, Verb::Delete, "", bytes::Bytes::new())
                     .await
                     .ignore_not_found_or_conflict()?;
-                self.make_from(place, "", codec::to_json(&wanted.object).into()).await.map(drop)
+                self.create_from(address, "", codec::to_json(&expected.object).into()).await.map(drop)
             }
         }
     }

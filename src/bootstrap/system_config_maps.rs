@@ -5,7 +5,7 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::SYSTEM_NAMESPACE;
 use serde_json::{Value as Json, json};
 
-use super::{ObjectAddress, Own};
+use super::{ObjectAddress, OwnClient};
 use crate::backend::Backend;
 
 /// The ConfigMap that extension API servers read.
@@ -16,7 +16,7 @@ pub const TRACKED: (&str, &str) = (SYSTEM_NAMESPACE, "kube-apiserver-legacy-serv
 pub const SINCE: &str = "since";
 
 /// The key that is omitted if its list is empty.
-const UIDS: &str = "requestheader-uid-headers";
+const UID_HEADERS: &str = "requestheader-uid-headers";
 
 /// The contents of extension-apiserver-authentication.
 pub struct ExtensionAuthentication {
@@ -33,9 +33,9 @@ impl ExtensionAuthentication {
         let mut data = json!({"client-ca-file": self.client_authority});
         let Some(authority) = self.proxy_authority else { return data };
         data["requestheader-client-ca-file"] = json!(authority);
-        for (name, words) in self.proxy_lists {
-            if name != UIDS || !words.is_empty() {
-                data[name] = json!(json!(words).to_string());
+        for (name, values) in self.proxy_lists {
+            if name != UID_HEADERS || !values.is_empty() {
+                data[name] = json!(json!(values).to_string());
             }
         }
         data
@@ -46,29 +46,29 @@ impl ExtensionAuthentication {
 pub async fn authentication(
     backend: &Backend,
     catalog: &Catalog,
-    told: ExtensionAuthentication,
+    contents: ExtensionAuthentication,
 ) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    let place = ObjectAddress { group: "", resource: "configmaps", namespace: "kube-system", name: NAME };
-    if !own.serves(place) {
+    let client = OwnClient::new(backend, catalog);
+    let address = ObjectAddress { group: "", resource: "configmaps", namespace: "kube-system", name: NAME };
+    if !client.serves(address) {
         return Ok(());
     }
     let body = json!({"kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {"name": NAME, "namespace": "kube-system"},
-        "data": told.data()});
-    own.keep(place, &body, "data").await
+        "data": contents.data()});
+    client.restore(address, &body, "data").await
 }
 
 /// Records since which day the use of token Secrets is tracked, unless recorded already.
 pub async fn token_tracking(backend: &Backend, catalog: &Catalog, today: &str) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    let place = ObjectAddress { group: "", resource: "configmaps", namespace: TRACKED.0, name: TRACKED.1 };
-    if !own.serves(place) || own.find(place).await?.is_some() {
+    let client = OwnClient::new(backend, catalog);
+    let address = ObjectAddress { group: "", resource: "configmaps", namespace: TRACKED.0, name: TRACKED.1 };
+    if !client.serves(address) || client.find(address).await?.is_some() {
         return Ok(());
     }
     let body = json!({"kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {"name": TRACKED.1, "namespace": TRACKED.0}, "data": {SINCE: today}});
-    own.make(place, &body).await.map(drop)
+    client.create(address, &body).await.map(drop)
 }
 
 #[cfg(test)]
@@ -76,16 +76,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extensions_are_told_of_the_proxy_only_where_one_is_believed() {
-        let lists = || vec![("requestheader-allowed-names", vec!["a".to_owned()]), (UIDS, Vec::new())];
-        let told = |proxy: Option<&str>| {
+    fn extension_authentication_has_proxy_settings_only_with_a_front_proxy() {
+        let lists = || vec![("requestheader-allowed-names", vec!["a".to_owned()]), (UID_HEADERS, Vec::new())];
+        let data_with = |proxy: Option<&str>| {
             let proxy_authority = proxy.map(str::to_owned);
             ExtensionAuthentication { client_authority: "c".into(), proxy_authority, proxy_lists: lists() }
                 .data()
         };
-        assert_eq!(told(None), json!({"client-ca-file": "c"}));
-        let wanted = json!({"client-ca-file": "c", "requestheader-client-ca-file": "p",
+        assert_eq!(data_with(None), json!({"client-ca-file": "c"}));
+        let expected = json!({"client-ca-file": "c", "requestheader-client-ca-file": "p",
             "requestheader-allowed-names": "[\"a\"]"});
-        assert_eq!(told(Some("p")), wanted);
+        assert_eq!(data_with(Some("p")), expected);
     }
 }

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::limits;
 
 /// Convert an object from stdin to stdout, by its type alone: nothing is defaulted, nothing is validated, and fields
-/// that the type does not have are dropped. The object's own kind and apiVersion say what it is. One of a kind that is
-/// not built in is converted field by field between JSON, YAML and CBOR; Protobuf has only kinds that are built in.
+/// that the type does not have are dropped. The object's kind and apiVersion select the type. Objects of
+/// kinds that are not built in are converted field by field between JSON, YAML and CBOR; Protobuf supports only built-in kinds.
 ///
-/// With --lines, each line of stdin is {"data":"<base64>"} and is answered, in order, by a line {"data":"<base64>"} or
-/// {"error":"<why>"}. A line that cannot be converted does not end the stream.
+/// With --lines, each line of stdin is {"data":"<base64>"} and yields, in order, a line {"data":"<base64>"} or
+/// {"error":"<message>"}. A line that cannot be converted does not end the stream.
 ///
 /// Exit code 0 if the conversion was done, 1 if not.
 #[derive(Debug, Parser)]
@@ -28,7 +28,7 @@ pub(super) struct Options {
     /// The encoding of the output.
     #[arg(long, value_enum)]
     to: Wire,
-    /// Convert one object after the other, each on a line.
+    /// Convert a stream of objects, one per line.
     #[arg(long)]
     lines: bool,
 }
@@ -53,13 +53,13 @@ impl From<Wire> for Encoding {
 }
 
 #[derive(Deserialize)]
-struct Question {
+struct InputLine {
     data: String,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Answer {
+enum OutputLine {
     Data(String),
     Error(String),
 }
@@ -78,7 +78,7 @@ pub(super) enum Failure {
 }
 
 impl super::Command for Options {
-    const WORD: &str = "convert";
+    const NAME: &str = "convert";
     type Failure = Failure;
 
     fn run(&self) -> Result<(), Failure> {
@@ -97,17 +97,17 @@ fn single(
     mut output: impl Write,
     convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
 ) -> Result<(), Failure> {
-    let most = limits::CONVERT_BYTES;
+    let max_bytes = limits::CONVERT_BYTES;
     let mut bytes = Vec::new();
-    input.take(most as u64 + 1).read_to_end(&mut bytes).map_err(Failure::Read)?;
-    if bytes.len() > most {
+    input.take(max_bytes as u64 + 1).read_to_end(&mut bytes).map_err(Failure::Read)?;
+    if bytes.len() > max_bytes {
         return Err(Failure::TooLong);
     }
-    let converted = convert(&bytes).map_err(Failure::Refused)?;
-    output.write_all(&converted).and_then(|()| output.flush()).map_err(Failure::Write)
+    let output_bytes = convert(&bytes).map_err(Failure::Refused)?;
+    output.write_all(&output_bytes).and_then(|()| output.flush()).map_err(Failure::Write)
 }
 
-/// Answers each line before it waits for the next one: for interactive callers.
+/// Writes the result of each line before it reads the next one, for interactive callers.
 fn stream(
     mut input: impl BufRead,
     output: impl Write,
@@ -115,67 +115,69 @@ fn stream(
 ) -> Result<(), Failure> {
     let mut output = io::BufWriter::with_capacity(limits::CONVERT_CHUNK_BYTES, output);
     loop {
-        let answer = match next_line(&mut input).map_err(Failure::Read)? {
+        let result = match next_line(&mut input).map_err(Failure::Read)? {
             Line::End => return output.flush().map_err(Failure::Write),
             Line::TooLong => {
-                Answer::Error(format!("the line is longer than {} bytes", limits::CONVERT_BYTES))
+                OutputLine::Error(format!("the line is longer than {} bytes", limits::CONVERT_BYTES))
             }
-            Line::Whole(line) => answered(&line, &convert),
+            Line::Complete(line) => convert_line(&line, &convert),
         };
-        serde_json::to_writer(&mut output, &answer).map_err(io::Error::from).map_err(Failure::Write)?;
+        serde_json::to_writer(&mut output, &result).map_err(io::Error::from).map_err(Failure::Write)?;
         output.write_all(b"\n").map_err(Failure::Write)?;
         output.flush().map_err(Failure::Write)?;
     }
 }
 
 enum Line {
-    Whole(Vec<u8>),
+    Complete(Vec<u8>),
     TooLong,
     End,
 }
 
-/// The next line without its end. A line that is too long is dropped.
+/// Reads the next line without its line ending. A line that is too long is dropped.
 fn next_line(input: &mut impl BufRead) -> io::Result<Line> {
     let mut line = Vec::new();
-    let (mut any, mut too_long) = (false, false);
+    let (mut has_input, mut too_long) = (false, false);
     loop {
         let chunk = input.fill_buf()?;
         if chunk.is_empty() {
             break;
         }
-        any = true;
+        has_input = true;
         let end = memchr::memchr(b'\n', chunk);
-        let taken = end.unwrap_or(chunk.len());
-        too_long |= line.len() + taken > limits::CONVERT_BYTES;
+        let length = end.unwrap_or(chunk.len());
+        too_long |= line.len() + length > limits::CONVERT_BYTES;
         if too_long {
             line = Vec::new();
         } else {
-            line.extend_from_slice(chunk.get(..taken).unwrap_or_default());
+            line.extend_from_slice(chunk.get(..length).unwrap_or_default());
         }
-        input.consume(end.map_or(taken, |at| at + 1));
+        input.consume(end.map_or(length, |position| position + 1));
         if end.is_some() {
             break;
         }
     }
-    Ok(match (any, too_long) {
+    Ok(match (has_input, too_long) {
         (false, _) => Line::End,
         (true, true) => Line::TooLong,
-        (true, false) => Line::Whole(line),
+        (true, false) => Line::Complete(line),
     })
 }
 
-fn answered(line: &[u8], convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>) -> Answer {
-    let question: Question = match serde_json::from_slice(line) {
-        Ok(question) => question,
-        Err(why) => return Answer::Error(format!("the line is no {{\"data\":\"<base64>\"}}: {why}")),
+fn convert_line(line: &[u8], convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>) -> OutputLine {
+    let input: InputLine = match serde_json::from_slice(line) {
+        Ok(input) => input,
+        Err(error) => {
+            return OutputLine::Error(format!("the line is not {{\"data\":\"<base64>\"}}: {error}"));
+        }
     };
-    let bytes = match STANDARD.decode(question.data) {
+    let bytes = match STANDARD.decode(input.data) {
         Ok(bytes) => bytes,
-        Err(why) => return Answer::Error(format!("data is no base64: {why}")),
+        Err(error) => return OutputLine::Error(format!("data is not base64: {error}")),
     };
     match convert(&bytes) {
-        Ok(converted) => Answer::Data(STANDARD.encode(converted)),
-        Err(why) => Answer::Error(why),
+        Ok(output) => OutputLine::Data(STANDARD.encode(output)),
+        Err(error) => OutputLine::Error(error),
     }
 }
 
@@ -187,43 +189,46 @@ mod tests {
         Options::try_parse_from(line.split(' ')).unwrap()
     }
 
-    fn converted(line: &str, input: &[u8]) -> Result<String, String> {
+    fn convert_text(line: &str, input: &[u8]) -> Result<String, String> {
         let mut output = Vec::new();
         run(&options(line), input, &mut output).map_err(|failure| failure.to_string())?;
         Ok(String::from_utf8(output).unwrap())
     }
 
     #[test]
-    fn one_object_is_converted() {
-        let yaml =
-            converted("--from json --to yaml", br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"b":"1"}}"#);
+    fn convert_single_object() {
+        let yaml = convert_text(
+            "--from json --to yaml",
+            br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"b":"1"}}"#,
+        );
         assert_eq!(
             yaml.unwrap(),
             "apiVersion: v1\ndata:\n  b: \"1\"\nkind: ConfigMap\nmetadata:\n  creationTimestamp: null\n"
         );
-        let why = converted("--from yaml --to json", b"kind: Pod\napiVersion: v1\nspec: 5\n").unwrap_err();
+        let error =
+            convert_text("--from yaml --to json", b"kind: Pod\napiVersion: v1\nspec: 5\n").unwrap_err();
         assert!(
-            why.contains("cannot unmarshal number into Go struct field Pod.spec of type v1.PodSpec"),
-            "{why}"
+            error.contains("cannot unmarshal number into Go struct field Pod.spec of type v1.PodSpec"),
+            "{error}"
         );
     }
 
     #[test]
-    fn lines_are_answered_in_order_and_a_bad_one_ends_nothing() {
-        let good = STANDARD.encode(br#"{"kind":"Status","apiVersion":"v1"}"#);
+    fn convert_lines_in_order_continues_after_errors() {
+        let status = STANDARD.encode(br#"{"kind":"Status","apiVersion":"v1"}"#);
         let mut input =
-            format!("{{\"data\":\"{good}\"}}\n\nnonsense\n{{\"data\":\"?\"}}\n{{\"data\":\"e30=\"}}\n");
+            format!("{{\"data\":\"{status}\"}}\n\nnonsense\n{{\"data\":\"?\"}}\n{{\"data\":\"e30=\"}}\n");
         input.push_str(&"x".repeat(limits::CONVERT_BYTES + 1));
-        input.push_str(&format!("\n{{\"data\":\"{good}\"}}"));
-        let output = converted("--from json --to json --lines", input.as_bytes()).unwrap();
+        input.push_str(&format!("\n{{\"data\":\"{status}\"}}"));
+        let output = convert_text("--from json --to json --lines", input.as_bytes()).unwrap();
         let lines: Vec<&str> = output.lines().collect();
         let data = STANDARD.encode(b"{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{}}\n");
         let data = format!("{{\"data\":\"{data}\"}}");
         assert_eq!((lines.len(), lines[0], lines[6]), (7, data.as_str(), data.as_str()));
         for (line, error) in [
-            (1, "the line is no"),
-            (2, "the line is no"),
-            (3, "data is no base64"),
+            (1, "the line is not"),
+            (2, "the line is not"),
+            (3, "data is not base64"),
             (4, "Object 'Kind' is missing"),
             (5, "the line is longer than"),
         ] {

@@ -1,7 +1,7 @@
-//! `pilothouse healthcheck`: asks a running server whether it is ready, and answers with its exit code.
+//! `pilothouse healthcheck`: checks whether a running server is ready, and reports it by its exit code.
 //!
-//! So an image without a shell or an HTTP client can check itself. Only the authority that the server made counts,
-//! not those of the system: a stranger on the same port is not healthy.
+//! For images without a shell or an HTTP client. Only the CA that the server created is trusted, not those of the system:
+//! another process on the same port is not healthy.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,20 +18,20 @@ use openssl::x509::store::X509StoreBuilder;
 
 use crate::limits;
 
-/// Ask a running server whether it is ready: exit code 0 if it is, 1 if not.
+/// Check whether a running server is ready: exit code 0 if it is, 1 if not.
 #[derive(Debug, Parser)]
 #[command(bin_name = "pilothouse healthcheck", no_binary_name = true)]
 pub(super) struct Options {
-    /// What to ask; a URL without a path asks /readyz.
+    /// The URL to check; without a path /readyz is used.
     #[arg(long, default_value = "https://127.0.0.1:6443")]
     url: Target,
     /// The server's data directory.
     #[arg(long, default_value = "./pilothouse-data", value_name = "DIR")]
     data_dir: PathBuf,
-    /// The authority behind the serving certificate [default: pki/ca.crt in the data directory].
+    /// The CA of the serving certificate [default: pki/ca.crt in the data directory].
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Client certificate, for a server that lets nobody in without one; needs --client-key.
+    /// Client certificate, for a server that requires one; needs --client-key.
     #[arg(long, requires = "client_key", value_name = "FILE")]
     client_certificate: Option<PathBuf>,
     /// Private key of --client-certificate.
@@ -53,9 +53,9 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        let uri: Uri = text.parse().map_err(|why| format!("\"{text}\" is no URL: {why}"))?;
+        let uri: Uri = text.parse().map_err(|reason| format!("\"{text}\" is not a URL: {reason}"))?;
         let (Some("https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(format!("\"{text}\" is no URL such as https://127.0.0.1:6443/readyz"));
+            return Err(format!("\"{text}\" is not a URL such as https://127.0.0.1:6443/readyz"));
         };
         let path = match uri.path_and_query().map(|path| path.as_str()) {
             None | Some("/") => "/readyz",
@@ -82,18 +82,18 @@ pub(super) enum Unhealthy {
     Crypto(#[from] ErrorStack),
     #[error("cannot connect to {authority}: {source}")]
     Connect { authority: String, source: io::Error },
-    #[error("no TLS connection to {authority}: {why}")]
-    Handshake { authority: String, why: String },
-    #[error("the connection broke: {0}")]
+    #[error("TLS handshake with {authority} failed: {reason}")]
+    Handshake { authority: String, reason: String },
+    #[error("connection error: {0}")]
     Broken(#[from] io::Error),
-    #[error("the answer is not HTTP")]
+    #[error("the response is not HTTP")]
     NotHttp,
     #[error("the server answered {code}\n{body}")]
     Refused { code: u16, body: String },
 }
 
 impl super::Command for Options {
-    const WORD: &str = "healthcheck";
+    const NAME: &str = "healthcheck";
     type Failure = Unhealthy;
 
     fn run(&self) -> Result<(), Unhealthy> {
@@ -106,10 +106,11 @@ fn check(options: &Options) -> Result<(), Unhealthy> {
     let connector = connector(options)?;
     let stream =
         dial(&options.url).map_err(|source| Unhealthy::Connect { authority: authority.clone(), source })?;
-    let mut stream = connector
-        .connect(host, stream)
-        .map_err(|why| Unhealthy::Handshake { authority: authority.clone(), why: why.to_string() })?;
-    ask(&mut stream, &options.url)
+    let mut stream = connector.connect(host, stream).map_err(|reason| Unhealthy::Handshake {
+        authority: authority.clone(),
+        reason: reason.to_string(),
+    })?;
+    request_readiness(&mut stream, &options.url)
 }
 
 fn connector(options: &Options) -> Result<SslConnector, Unhealthy> {
@@ -150,27 +151,27 @@ fn dial(target: &Target) -> io::Result<TcpStream> {
     Err(last)
 }
 
-fn ask(stream: &mut (impl Read + Write), target: &Target) -> Result<(), Unhealthy> {
+fn request_readiness(stream: &mut (impl Read + Write), target: &Target) -> Result<(), Unhealthy> {
     let Target { authority, path, .. } = target;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: pilothouse-healthcheck\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes())?;
     stream.flush()?;
-    let mut answer = Vec::new();
-    let ended = stream.take(limits::HEALTHCHECK_ANSWER_BYTES).read_to_end(&mut answer);
-    // A complete response counts, however the connection ended.
-    match parse(&answer) {
+    let mut response = Vec::new();
+    let end = stream.take(limits::HEALTHCHECK_RESPONSE_BYTES).read_to_end(&mut response);
+    // A complete response is accepted, however the connection ended.
+    match parse(&response) {
         Some((200, _)) => Ok(()),
         Some((code, body)) => Err(Unhealthy::Refused { code, body }),
-        None => Err(ended.map_or_else(Unhealthy::Broken, |_| Unhealthy::NotHttp)),
+        None => Err(end.map_or_else(Unhealthy::Broken, |_| Unhealthy::NotHttp)),
     }
 }
 
 /// The status and the body of a response with complete headers.
-fn parse(answer: &[u8]) -> Option<(u16, String)> {
-    let answer = String::from_utf8_lossy(answer);
-    let (head, body) = answer.split_once("\r\n\r\n")?;
+fn parse(response: &[u8]) -> Option<(u16, String)> {
+    let response = String::from_utf8_lossy(response);
+    let (head, body) = response.split_once("\r\n\r\n")?;
     let code = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
     Some((code, body.trim().to_owned()))
 }
@@ -184,21 +185,21 @@ mod tests {
     use socket2::{Domain, Socket, Type};
 
     use super::*;
-    use crate::pki::testing::own;
+    use crate::pki::testing::self_signed;
 
     const READY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     const UNREADY: &str = "HTTP/1.1 500 Internal Server Error\r\n\r\n[-]shutdown failed: reason withheld\n";
 
-    /// A server for one connection, the options that reach it, and its directory. The server answers the received request, or
-    /// nothing if the client did not trust it.
-    struct Scene {
+    /// A server for one connection, the options that reach it, and its data directory. The thread returns the received request, or
+    /// `None` if the handshake failed.
+    struct Fixture {
         options: Options,
         server: thread::JoinHandle<Option<String>>,
         _data: tempfile::TempDir,
     }
 
-    fn scene(answer: &'static str, trusted: Option<&X509>, client: bool) -> Scene {
-        let (certificate, key) = own("127.0.0.1");
+    fn fixture(response: &'static str, trusted: Option<&X509>, needs_client_certificate: bool) -> Fixture {
+        let (certificate, key) = self_signed("127.0.0.1");
         let data = tempfile::tempdir().unwrap();
         let pki = data.path().join("pki");
         fs::create_dir(&pki).unwrap();
@@ -209,7 +210,7 @@ mod tests {
         let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
         acceptor.set_certificate(&certificate).unwrap();
         acceptor.set_private_key(&key).unwrap();
-        if client {
+        if needs_client_certificate {
             acceptor
                 .set_verify_callback(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT, |_, _| true);
         }
@@ -218,69 +219,69 @@ mod tests {
         let url = format!("--url=https://{}", listener.local_addr().unwrap());
         let server = thread::spawn(move || {
             let mut stream = acceptor.accept(listener.accept().unwrap().0).ok()?;
-            let mut asked = String::new();
+            let mut request = String::new();
             let mut byte = [0];
-            while !asked.ends_with("\r\n\r\n") {
+            while !request.ends_with("\r\n\r\n") {
                 stream.read_exact(&mut byte).ok()?;
-                asked.push(char::from(byte[0]));
+                request.push(char::from(byte[0]));
             }
-            stream.write_all(answer.as_bytes()).unwrap();
+            stream.write_all(response.as_bytes()).unwrap();
             // No close_notify: a server that stops at once must not invalidate its response.
-            Some(asked)
+            Some(request)
         });
         let data_dir = format!("--data-dir={}", data.path().display());
         let mut line = vec![url, data_dir];
-        if client {
+        if needs_client_certificate {
             line.push(format!("--client-certificate={}", pki.join("admin.crt").display()));
             line.push(format!("--client-key={}", pki.join("admin.key").display()));
         }
-        Scene { options: Options::try_parse_from(line).unwrap(), server, _data: data }
+        Fixture { options: Options::try_parse_from(line).unwrap(), server, _data: data }
     }
 
     #[test]
-    fn a_ready_server_is_healthy() {
-        let scene = scene(READY, None, false);
-        check(&scene.options).unwrap();
-        let asked = scene.server.join().unwrap().unwrap();
-        assert!(asked.starts_with("GET /readyz HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
+    fn healthcheck_succeeds_for_ready_server() {
+        let fixture = fixture(READY, None, false);
+        check(&fixture.options).unwrap();
+        let request = fixture.server.join().unwrap().unwrap();
+        assert!(request.starts_with("GET /readyz HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
     }
 
     #[test]
-    fn a_server_that_asks_for_a_client_certificate_gets_it() {
-        let scene = scene(READY, None, true);
-        check(&scene.options).unwrap();
-        assert!(scene.server.join().unwrap().is_some());
+    fn healthcheck_presents_client_certificate() {
+        let fixture = fixture(READY, None, true);
+        check(&fixture.options).unwrap();
+        assert!(fixture.server.join().unwrap().is_some());
     }
 
     #[test]
-    fn an_unready_server_is_not_healthy_and_its_reason_is_told() {
-        let scene = scene(UNREADY, None, false);
-        let told = check(&scene.options).unwrap_err().to_string();
-        assert_eq!(told, "the server answered 500\n[-]shutdown failed: reason withheld");
+    fn healthcheck_reports_body_of_unready_server() {
+        let fixture = fixture(UNREADY, None, false);
+        let error = check(&fixture.options).unwrap_err().to_string();
+        assert_eq!(error, "the server answered 500\n[-]shutdown failed: reason withheld");
     }
 
     #[test]
-    fn a_stranger_on_the_port_is_not_healthy() {
-        let scene = scene(READY, Some(&own("127.0.0.1").0), false);
-        assert!(matches!(check(&scene.options), Err(Unhealthy::Handshake { .. })));
-        assert_eq!(scene.server.join().unwrap(), None);
+    fn healthcheck_fails_for_untrusted_certificate() {
+        let fixture = fixture(READY, Some(&self_signed("127.0.0.1").0), false);
+        assert!(matches!(check(&fixture.options), Err(Unhealthy::Handshake { .. })));
+        assert_eq!(fixture.server.join().unwrap(), None);
     }
 
     #[test]
-    fn what_does_not_speak_http_is_not_healthy() {
-        assert!(matches!(check(&scene("220 mail\r\n\r\n", None, false).options), Err(Unhealthy::NotHttp)));
+    fn healthcheck_fails_for_non_http_server() {
+        assert!(matches!(check(&fixture("220 mail\r\n\r\n", None, false).options), Err(Unhealthy::NotHttp)));
     }
 
     #[test]
-    fn nobody_there_is_not_healthy() {
-        let (certificate, _) = own("127.0.0.1");
+    fn healthcheck_fails_without_server_or_ca_file() {
+        let (certificate, _) = self_signed("127.0.0.1");
         let data = tempfile::tempdir().unwrap();
         let ca_file = data.path().join("some.crt");
         fs::write(&ca_file, certificate.to_pem().unwrap()).unwrap();
-        // Bound but not listening, so that nobody else can take the port.
-        let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let url = format!("--url=https://{}", taken.local_addr().unwrap().as_socket().unwrap());
+        // Bound but not listening, so that no other process can take the port.
+        let unlistened = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        unlistened.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let url = format!("--url=https://{}", unlistened.local_addr().unwrap().as_socket().unwrap());
         let mut options = Options::try_parse_from([url, format!("--ca-file={}", ca_file.display())]).unwrap();
         assert!(matches!(check(&options), Err(Unhealthy::Connect { .. })));
         options.ca_file = None;
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn healthcheck_url_is_parsed() {
         for (text, host, port, path) in [
             ("https://127.0.0.1:6443", "127.0.0.1", 6443, "/readyz"),
             ("https://localhost/", "localhost", 443, "/readyz"),

@@ -27,12 +27,13 @@ impl AdmissionFile {
     pub fn read(path: Option<&Path>) -> Result<AdmissionFile, ConfigError> {
         let Some(path) = path else { return Ok(AdmissionFile::default()) };
         let base = path.parent().unwrap_or(Path::new(""));
-        parse(&load(path)?, &mut |named| load(&base.join(named)))
-            .map_err(|why| ConfigError(format!("--admission-control-config-file: {}: {why}", path.display())))
+        parse(&load(path)?, &mut |name| load(&base.join(name))).map_err(|error| {
+            ConfigError(format!("--admission-control-config-file: {}: {error}", path.display()))
+        })
     }
 
     /// The configuration of a plug-in.
-    pub fn of(&self, plugin: &str) -> Option<&Value> {
+    pub fn configuration(&self, plugin: &str) -> Option<&Value> {
         self.0.get(plugin)
     }
 
@@ -56,17 +57,17 @@ fn parse(text: &[u8], load: Load<'_>) -> Result<AdmissionFile, String> {
     let file = document(text)?;
     let (version, kind) = (file.str("apiVersion"), file.str("kind"));
     if kind.is_empty() && version.is_empty() {
-        let found = LEGACY.iter().find(|(field, _)| file.get(field).is_some());
-        let (_, plugin) = found.ok_or("apiVersion and kind must be set")?;
+        let legacy = LEGACY.iter().find(|(field, _)| file.get(field).is_some());
+        let (_, plugin) = legacy.ok_or("apiVersion and kind must be set")?;
         return Ok(AdmissionFile(BTreeMap::from([(plugin.as_str().to_owned(), file)])));
     }
     if kind != KIND || !VERSIONS.contains(&version) {
-        let known = VERSIONS[0];
+        let latest = VERSIONS[0];
         return Err(format!(
-            "no kind {kind:?} is known in version {version:?}: a {KIND} of {known} is needed"
+            "no kind {kind:?} is known in version {version:?}: a {KIND} of {latest} is needed"
         ));
     }
-    only(&file, "", &["apiVersion", "kind", "plugins"])?;
+    check_fields(&file, "", &["apiVersion", "kind", "plugins"])?;
     let mut documents = BTreeMap::new();
     let plugins = match file.get("plugins") {
         None => &[][..],
@@ -74,18 +75,18 @@ fn parse(text: &[u8], load: Load<'_>) -> Result<AdmissionFile, String> {
         Some(_) => return Err("plugins must be a list".to_owned()),
     };
     for (index, plugin) in plugins.iter().enumerate() {
-        let at = format!("plugins[{index}].");
-        only(plugin, &at, &["name", "path", "configuration"])?;
+        let path = format!("plugins[{index}].");
+        check_fields(plugin, &path, &["name", "path", "configuration"])?;
         let name = plugin.str("name");
         let document = match (plugin.get("configuration"), plugin.str("path")) {
             (Some(inline), _) => inline.clone(),
             (None, "") => continue,
             (None, path) => {
                 let text = load(path).map_err(|error| error.to_string())?;
-                document(&text).map_err(|why| format!("{path}: {why}"))?
+                document(&text).map_err(|error| format!("{path}: {error}"))?
             }
         };
-        // The first of two configurations of a plug-in counts, as in the reference.
+        // The first of two configurations of a plug-in is used, as in kube-apiserver.
         documents.entry(name.to_owned()).or_insert(document);
     }
     Ok(AdmissionFile(documents))
@@ -99,10 +100,10 @@ fn document(text: &[u8]) -> Result<Value, String> {
     }
 }
 
-fn only(value: &Value, at: &str, known: &[&str]) -> Result<(), String> {
-    let fields = value.fields().ok_or_else(|| format!("{} must be an object", at.trim_end_matches('.')))?;
-    match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => Err(format!("unknown field \"{at}{name}\"")),
+fn check_fields(value: &Value, path: &str, allowed: &[&str]) -> Result<(), String> {
+    let fields = value.fields().ok_or_else(|| format!("{} must be an object", path.trim_end_matches('.')))?;
+    match fields.keys().find(|name| !allowed.contains(&name.as_str())) {
+        Some(name) => Err(format!("unknown field \"{path}{name}\"")),
         None => Ok(()),
     }
 }
@@ -121,27 +122,27 @@ mod tests {
     const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n";
 
     #[test]
-    fn documents_stand_inside_or_beside_the_file() {
+    fn admission_file_reads_inline_and_referenced_configurations() {
         let file = read(&format!(
             "{HEAD}plugins:\n- name: A\n  configuration: {{kind: Inline}}\n- name: B\n  path: other.yaml\n- name: C\n\
              - name: A\n  path: other.yaml\n"
         ))
         .unwrap();
-        assert_eq!(file.of("A").unwrap().str("kind"), "Inline");
-        assert_eq!(file.of("B").unwrap().str("kind"), "Other");
+        assert_eq!(file.configuration("A").unwrap().str("kind"), "Inline");
+        assert_eq!(file.configuration("B").unwrap().str("kind"), "Other");
         assert_eq!(file.plugins().collect::<Vec<_>>(), ["A", "B"]);
         assert_eq!(AdmissionFile::read(None), Ok(AdmissionFile::default()));
     }
 
     #[test]
-    fn the_oldest_form_is_the_document_of_one_plugin() {
+    fn admission_file_accepts_legacy_plugin_configuration() {
         let file = read("podNodeSelectorPluginConfig: {a: b=c}\n").unwrap();
         assert_eq!(file.plugins().collect::<Vec<_>>(), ["PodNodeSelector"]);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (text, wanted) in [
+    fn admission_file_errors_name_the_field() {
+        for (text, expected) in [
             (format!("{HEAD}plugin: []"), "unknown field \"plugin\""),
             (format!("{HEAD}plugins: [{{nam: A}}]"), "unknown field \"plugins[0].nam\""),
             (format!("{HEAD}plugins: {{}}"), "plugins must be a list"),
@@ -150,14 +151,14 @@ mod tests {
             ("a: b".to_owned(), "apiVersion and kind must be set"),
             ("- a".to_owned(), "it must be an object"),
         ] {
-            assert_eq!(read(&text).unwrap_err(), wanted, "{text}");
+            assert_eq!(read(&text).unwrap_err(), expected, "{text}");
         }
         let other = read("apiVersion: v1\nkind: Pod\n").unwrap_err();
         assert!(other.starts_with("no kind \"Pod\" is known in version \"v1\""), "{other}");
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn missing_admission_file_is_named() {
         let error = AdmissionFile::read(Some(Path::new("/nowhere/at/all.yaml"))).unwrap_err().to_string();
         assert!(
             error.starts_with("unable to read admission control configuration from \"/nowhere/at/all.yaml\"")

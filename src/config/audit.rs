@@ -1,4 +1,4 @@
-//! What is written down of requests, where, and how.
+//! The audit flags: policy, backends and delivery of events.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::limits;
 const MODES: &str = "batch,blocking,blocking-strict";
 const FORMATS: [&str; 2] = ["legacy", "json"];
 
-/// When a record is sent.
+/// When events are delivered to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Later, with others: no request waits for it.
+    /// Later, in batches: no request waits.
     Batch,
-    /// At once: the answer waits for it.
+    /// At once: the response waits until the event is written.
     Blocking,
-    /// At once, and a request of which nothing can be written down is refused.
+    /// At once, and a request whose RequestReceived event cannot be written is refused.
     BlockingStrict,
 }
 
@@ -33,44 +33,44 @@ impl Mode {
     }
 }
 
-/// How records are gathered in batch mode.
+/// How events are batched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batching {
-    /// How many may wait.
+    /// The capacity of the queue.
     pub waiting: usize,
-    /// How many are sent at once.
+    /// The maximum number of events in a batch.
     pub most: usize,
-    /// How long the first of them waits for others.
+    /// How long the first event of a batch waits for others.
     pub wait: Duration,
-    /// How many batches are sent in a second, and how many at once after a pause.
+    /// The rate limit: batches per second, and the burst.
     pub rate: Option<(f64, u32)>,
 }
 
-/// How large records may be.
+/// Size limits of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Bytes of a record; a larger one loses its bodies.
+    /// The maximum bytes of an event; a larger one is sent without its bodies.
     pub event: usize,
-    /// Bytes of records that are sent at once.
+    /// The maximum bytes of a batch.
     pub batch: usize,
 }
 
-/// How one place gets its records.
+/// How a backend gets its events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delivery {
-    /// When.
+    /// When events are delivered.
     pub mode: Mode,
-    /// How many at once.
+    /// The batches.
     pub batching: Batching,
-    /// How large.
+    /// The size limits; `None` for no limits.
     pub truncation: Option<Truncation>,
 }
 
-/// What is written down of requests.
+/// The audit flags.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Audit")]
 pub struct Audit {
-    /// Policy that says what is written down of which requests; without one nothing is.
+    /// Audit policy: which requests are audited at which level; without a policy no events are recorded.
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
     /// The log file.
@@ -81,111 +81,111 @@ pub struct Audit {
     pub webhook: AuditWebhook,
 }
 
-/// A file of records.
+/// The flags of the log backend.
 #[derive(Args, Clone, Debug)]
 pub struct AuditLog {
-    /// File that records are appended to; - is the standard output.
+    /// File that audit events are appended to; - means standard output.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub audit_log_path: Option<PathBuf>,
-    /// Form of records: json has all of them, legacy is one line of words each.
+    /// Format of the events: json for structured events, legacy for one line of text per event.
     #[arg(long, default_value = "json", value_name = "json|legacy")]
     pub audit_log_format: String,
-    /// Version of records in the log.
+    /// API group and version of the events in the log.
     #[arg(long, default_value = API_VERSION, value_name = "API_VERSION")]
     pub audit_log_version: String,
-    /// Days that old log files stay, by the time in their names; 0 is for ever.
+    /// Maximum number of days to retain old log files, by the timestamp in their names; 0 means no limit.
     #[arg(long, default_value_t = 0, value_name = "DAYS", allow_hyphen_values = true)]
     pub audit_log_maxage: i64,
-    /// Old log files that stay; 0 is all of them.
+    /// Maximum number of old log files to retain; 0 means no limit.
     #[arg(long, default_value_t = 0, value_name = "N", allow_hyphen_values = true)]
     pub audit_log_maxbackup: i64,
-    /// Megabytes of the log file before another is begun; 0 stands for 100.
+    /// Maximum size in megabytes of the log file before it is rotated; 0 means 100.
     #[arg(long, default_value_t = 0, value_name = "MB", allow_hyphen_values = true)]
     pub audit_log_maxsize: i64,
-    /// Compress old log files.
+    /// Compress rotated log files.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub audit_log_compress: bool,
-    /// When records are written: batch (no answer waits), blocking (answers wait), blocking-strict (and without a record
-    /// a request is refused).
+    /// How events are written: batch (responses do not wait), blocking (responses wait), blocking-strict (and requests are refused
+    /// if the event cannot be written).
     #[arg(long, default_value = "blocking", value_name = "MODE")]
     pub audit_log_mode: String,
-    /// Records that may wait in batch mode; more are lost, and counted.
+    /// Number of events that are queued in batch mode; further ones are dropped, and counted.
     #[arg(long, default_value_t = 10_000, value_name = "N", allow_hyphen_values = true)]
     pub audit_log_batch_buffer_size: i64,
-    /// Records that are written at once in batch mode.
+    /// Maximum number of events per batch in batch mode.
     #[arg(long, default_value_t = 1, value_name = "N", allow_hyphen_values = true)]
     pub audit_log_batch_max_size: i64,
-    /// How long a record waits for others in batch mode.
+    /// Maximum time that an event waits for others in batch mode.
     #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
     pub audit_log_batch_max_wait: Duration,
-    /// Whether batches are few.
+    /// Whether the rate of batches is limited.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub audit_log_batch_throttle_enable: bool,
-    /// Batches in a second.
+    /// Maximum average number of batches per second.
     #[arg(long, default_value_t = 0.0, value_name = "N", allow_hyphen_values = true)]
     pub audit_log_batch_throttle_qps: f64,
-    /// Batches at once after a pause.
+    /// Maximum number of batches sent at once after an idle period.
     #[arg(long, default_value_t = 0, value_name = "N", allow_hyphen_values = true)]
     pub audit_log_batch_throttle_burst: i64,
-    /// Whether records that are too large lose their bodies.
+    /// Whether events and batches that are too large are truncated.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub audit_log_truncate_enabled: bool,
-    /// Bytes of records that are written at once.
+    /// Maximum size in bytes of a batch.
     #[arg(long, default_value_t = 10 << 20, value_name = "BYTES", allow_hyphen_values = true)]
     pub audit_log_truncate_max_batch_size: i64,
-    /// Bytes of a record; a larger one loses its bodies, or is lost.
+    /// Maximum size in bytes of an event; a larger one loses its bodies, or is dropped.
     #[arg(long, default_value_t = 100 << 10, value_name = "BYTES", allow_hyphen_values = true)]
     pub audit_log_truncate_max_event_size: i64,
 }
 
-/// Another server that gets records.
+/// The flags of the webhook backend.
 #[derive(Args, Clone, Debug)]
 pub struct AuditWebhook {
-    /// Kubeconfig of the server that records are sent to.
+    /// Kubeconfig of the server that audit events are sent to.
     #[arg(long, value_name = "FILE")]
     pub audit_webhook_config_file: Option<PathBuf>,
-    /// Version of records that are sent.
+    /// API group and version of the events that are sent.
     #[arg(long, default_value = API_VERSION, value_name = "API_VERSION")]
     pub audit_webhook_version: String,
-    /// Pause before records are sent for the second time; each later one is half as long again.
+    /// Pause before the first retry of a failed request; each later pause is half as long again.
     #[arg(long, alias = "audit-webhook-batch-initial-backoff", default_value = "10s", value_parser = go_duration,
         value_name = "DURATION")]
     pub audit_webhook_initial_backoff: Duration,
-    /// When records are sent: batch (no answer waits), blocking (answers wait), blocking-strict (and without a record a
-    /// request is refused).
+    /// How events are sent: batch (responses do not wait), blocking (responses wait), blocking-strict (and requests are refused if
+    /// the event cannot be sent).
     #[arg(long, default_value = "batch", value_name = "MODE")]
     pub audit_webhook_mode: String,
-    /// Records that may wait in batch mode; more are lost, and counted.
+    /// Number of events that are queued in batch mode; further ones are dropped, and counted.
     #[arg(long, default_value_t = 10_000, value_name = "N", allow_hyphen_values = true)]
     pub audit_webhook_batch_buffer_size: i64,
-    /// Records that are sent at once in batch mode.
+    /// Maximum number of events per batch in batch mode.
     #[arg(long, default_value_t = 400, value_name = "N", allow_hyphen_values = true)]
     pub audit_webhook_batch_max_size: i64,
-    /// How long a record waits for others in batch mode.
+    /// Maximum time that an event waits for others in batch mode.
     #[arg(long, default_value = "30s", value_parser = go_duration, value_name = "DURATION")]
     pub audit_webhook_batch_max_wait: Duration,
-    /// Whether batches are few.
+    /// Whether the rate of batches is limited.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub audit_webhook_batch_throttle_enable: bool,
-    /// Batches in a second.
+    /// Maximum average number of batches per second.
     #[arg(long, default_value_t = 10.0, value_name = "N", allow_hyphen_values = true)]
     pub audit_webhook_batch_throttle_qps: f64,
-    /// Batches at once after a pause.
+    /// Maximum number of batches sent at once after an idle period.
     #[arg(long, default_value_t = 15, value_name = "N", allow_hyphen_values = true)]
     pub audit_webhook_batch_throttle_burst: i64,
-    /// Whether records that are too large lose their bodies.
+    /// Whether events and batches that are too large are truncated.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub audit_webhook_truncate_enabled: bool,
-    /// Bytes of records that are sent at once.
+    /// Maximum size in bytes of a batch.
     #[arg(long, default_value_t = 10 << 20, value_name = "BYTES", allow_hyphen_values = true)]
     pub audit_webhook_truncate_max_batch_size: i64,
-    /// Bytes of a record; a larger one loses its bodies, or is lost.
+    /// Maximum size in bytes of an event; a larger one loses its bodies, or is dropped.
     #[arg(long, default_value_t = 100 << 10, value_name = "BYTES", allow_hyphen_values = true)]
     pub audit_webhook_truncate_max_event_size: i64,
 }
 
-/// What the flags of both places say alike.
-struct Said<'a> {
+/// The flags that both backends have.
+struct BackendFlags<'a> {
     plugin: &'a str,
     mode: &'a str,
     version: &'a str,
@@ -204,30 +204,30 @@ fn positive(number: i64) -> usize {
     usize::try_from(number).unwrap_or_default()
 }
 
-impl Said<'_> {
-    /// All that is wrong, in the reference's words and order; or what is meant.
+impl BackendFlags<'_> {
+    /// Checks the flags. The errors have kube-apiserver's texts and order.
     fn delivery(&self) -> Result<Delivery, Vec<String>> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         let mode = Mode::read(self.plugin, self.mode);
-        wrong.extend(mode.clone().and_then(|mode| self.batching(mode)).err());
+        errors.extend(mode.clone().and_then(|mode| self.check_batching(mode)).err());
         let plugin = self.plugin;
         if self.event_bytes <= 0 {
             let bytes = self.event_bytes;
-            wrong.push(format!(
+            errors.push(format!(
                 "invalid audit truncate {plugin} max event size {bytes}, must be a positive number"
             ));
         } else if self.batch_bytes < self.event_bytes {
-            wrong.push(format!(
+            errors.push(format!(
                 "invalid audit truncate {plugin} max batch size {}, must be greater than max event size ({})",
                 self.batch_bytes, self.event_bytes
             ));
         }
         if self.version != API_VERSION {
-            wrong.push(format!("invalid group version, allowed versions are [{API_VERSION:?}]"));
+            errors.push(format!("invalid group version, allowed versions are [{API_VERSION:?}]"));
         }
-        let Ok(mode) = mode.and_then(|mode| if wrong.is_empty() { Ok(mode) } else { Err(String::new()) })
+        let Ok(mode) = mode.and_then(|mode| if errors.is_empty() { Ok(mode) } else { Err(String::new()) })
         else {
-            return Err(wrong);
+            return Err(errors);
         };
         let truncation = Truncation { event: positive(self.event_bytes), batch: positive(self.batch_bytes) };
         let burst = u32::try_from(self.burst).unwrap_or_default();
@@ -243,7 +243,7 @@ impl Said<'_> {
         })
     }
 
-    fn batching(&self, mode: Mode) -> Result<(), String> {
+    fn check_batching(&self, mode: Mode) -> Result<(), String> {
         if mode != Mode::Batch {
             return Ok(());
         }
@@ -251,21 +251,21 @@ impl Said<'_> {
         let rate = (self.throttles && self.qps <= 0.0).then(|| ("throttle QPS", self.qps.to_string()));
         let burst = (self.throttles && self.burst <= 0).then(|| ("throttle burst", self.burst.to_string()));
         let counts = counts.into_iter().filter(|(_, number)| *number <= 0);
-        let mut wrong = counts.map(|(what, number)| (what, number.to_string())).chain(rate).chain(burst);
-        match wrong.next() {
+        let mut invalid = counts.map(|(field, number)| (field, number.to_string())).chain(rate).chain(burst);
+        match invalid.next() {
             None => Ok(()),
-            Some((what, number)) => {
+            Some((field, number)) => {
                 let plugin = self.plugin;
-                Err(format!("invalid audit batch {plugin} {what} {number}, must be a positive number"))
+                Err(format!("invalid audit batch {plugin} {field} {number}, must be a positive number"))
             }
         }
     }
 }
 
 impl AuditLog {
-    /// How the log gets its records, or all that is wrong.
+    /// The delivery to the log, or all errors.
     pub fn delivery(&self) -> Result<Delivery, Vec<String>> {
-        let delivery = Said {
+        let delivery = BackendFlags {
             plugin: "log",
             mode: &self.audit_log_mode,
             version: &self.audit_log_version,
@@ -280,10 +280,10 @@ impl AuditLog {
             event_bytes: self.audit_log_truncate_max_event_size,
         }
         .delivery();
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         let format = &self.audit_log_format;
         if !FORMATS.contains(&format.as_str()) {
-            wrong.push(format!(
+            errors.push(format!(
                 "invalid audit log format {format}, allowed formats are {:?}",
                 FORMATS.join(",")
             ));
@@ -294,21 +294,21 @@ impl AuditLog {
             ("maxsize", self.audit_log_maxsize),
         ] {
             if number < 0 {
-                wrong.push(format!("--audit-log-{flag} {number} can't be a negative number"));
+                errors.push(format!("--audit-log-{flag} {number} can't be a negative number"));
             }
         }
         match delivery {
-            Ok(delivery) if wrong.is_empty() => Ok(delivery),
-            Ok(_) => Err(wrong),
-            Err(before) => Err([before, wrong].concat()),
+            Ok(delivery) if errors.is_empty() => Ok(delivery),
+            Ok(_) => Err(errors),
+            Err(delivery_errors) => Err([delivery_errors, errors].concat()),
         }
     }
 }
 
 impl AuditWebhook {
-    /// How the webhook gets its records, or all that is wrong.
+    /// The delivery to the webhook, or all errors.
     pub fn delivery(&self) -> Result<Delivery, Vec<String>> {
-        Said {
+        BackendFlags {
             plugin: "webhook",
             mode: &self.audit_webhook_mode,
             version: &self.audit_webhook_version,
@@ -327,53 +327,54 @@ impl AuditWebhook {
 }
 
 impl Audit {
-    /// All that is wrong with the settings. What is not used is not looked at.
+    /// Reports all errors of the flags. Backends that are not enabled are not checked.
     pub(super) fn validate(&self) -> Result<(), String> {
         let log = self.log.audit_log_path.as_ref().and_then(|_| self.log.delivery().err());
         let webhook =
             self.webhook.audit_webhook_config_file.as_ref().and_then(|_| self.webhook.delivery().err());
-        let wrong: Vec<String> = log.into_iter().chain(webhook).flatten().collect();
-        match wrong.as_slice() {
+        let errors: Vec<String> = log.into_iter().chain(webhook).flatten().collect();
+        match errors.as_slice() {
             [] => Ok(()),
-            [one] => Err(one.clone()),
+            [error] => Err(error.clone()),
             several => Err(format!("[{}]", several.join(", "))),
         }
     }
 
-    /// What the operator should know.
+    /// Warnings about ineffective flags.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let places = [
+        let backends = [
             ("--audit-log-path", self.log.audit_log_path.is_some()),
             ("--audit-webhook-config-file", self.webhook.audit_webhook_config_file.is_some()),
         ];
-        let given = places.into_iter().filter(|(_, given)| *given && self.audit_policy_file.is_none());
-        given
-            .map(|(flag, _)| format!("{flag}: without --audit-policy-file no requests are written down"))
+        let ineffective =
+            backends.into_iter().filter(|(_, is_set)| *is_set && self.audit_policy_file.is_none());
+        ineffective
+            .map(|(flag, _)| format!("{flag}: without --audit-policy-file no requests are audited"))
             .collect()
     }
 
-    /// The policy, if there is one, and what a stricter reader would refuse of it. Reads a file: asked once, at start.
+    /// Reads the policy, if there is one, with warnings about duplicate and unknown fields. Called once, at start.
     pub fn policy(&self) -> Result<Option<(Policy, Vec<String>)>, String> {
         let Some(path) = &self.audit_policy_file else { return Ok(None) };
-        let wrong = |why: String| format!("loading audit policy file: {why}");
-        let shown = path.display();
+        let load_error = |error: String| format!("loading audit policy file: {error}");
+        let path_text = path.display();
         let text = std::fs::read(path).map_err(|error| {
-            let why = error.to_string();
-            // As the reference says it: in small letters, and without a number.
-            let why = why.split(" (os error").next().unwrap_or_default().to_lowercase();
-            wrong(format!("failed to read file path \"{shown}\": open {shown}: {why}"))
+            let reason = error.to_string();
+            // Like Go's message: in lower case, and without the error number.
+            let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
+            load_error(format!("failed to read file path \"{path_text}\": open {path_text}: {reason}"))
         })?;
-        let from = |why: String| wrong(format!("{why}: from file {shown}"));
+        let file_error = |error: String| load_error(format!("{error}: from file {path_text}"));
         if text.len() > limits::AUDIT_POLICY_BYTES {
-            return Err(from(format!("more than {} bytes", limits::AUDIT_POLICY_BYTES)));
+            return Err(file_error(format!("more than {} bytes", limits::AUDIT_POLICY_BYTES)));
         }
-        let (file, repeated) =
-            yaml::read_strict(&text).map_err(|why| from(format!("failed decoding: yaml: {why}")))?;
+        let (file, repeated) = yaml::read_strict(&text)
+            .map_err(|error| file_error(format!("failed decoding: yaml: {error}")))?;
         if !matches!(file, Value::Object(_) | Value::Null) {
-            return Err(from("failed decoding: it must be an object".to_owned()));
+            return Err(file_error("failed decoding: it must be an object".to_owned()));
         }
-        let read = Policy::read(&file).map_err(from)?;
-        Ok(Some((read.policy, repeated.into_iter().chain(read.unknown).collect())))
+        let parsed = Policy::read(&file).map_err(file_error)?;
+        Ok(Some((parsed.policy, repeated.into_iter().chain(parsed.unknown).collect())))
     }
 }
 
@@ -381,14 +382,14 @@ impl Audit {
 mod tests {
     use crate::config::Config;
 
-    fn wrong(flags: &str) -> String {
+    fn validation_error(flags: &str) -> String {
         let flags = ["pilothouse"].into_iter().chain(flags.split_whitespace());
         Config::parse(flags).unwrap().validate().map_or_else(|error| error.to_string(), |()| String::new())
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_the_words_of_the_reference() {
-        for (flags, why) in [
+    fn audit_flag_errors_match_kube_apiserver() {
+        for (flags, expected) in [
             ("--audit-log-path=-", ""),
             ("--audit-log-mode=never --audit-log-maxage=-1", ""),
             (
@@ -417,12 +418,12 @@ mod tests {
                 "invalid group version, allowed versions are [\"audit.k8s.io/v1\"]",
             ),
         ] {
-            assert_eq!(wrong(flags), why, "{flags}");
+            assert_eq!(validation_error(flags), expected, "{flags}");
         }
     }
 
     #[test]
-    fn defaults_are_those_of_the_reference() {
+    fn audit_flag_defaults_match_kube_apiserver() {
         let config = Config::default();
         let log = config.audit.log.delivery().unwrap();
         assert_eq!((log.mode, log.batching.most, log.batching.rate), (super::Mode::Blocking, 1, None));

@@ -12,7 +12,7 @@ use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::value::Value;
 
 use super::document;
-use super::oidc::wrong_with_url;
+use super::oidc::url_error;
 use crate::limits::{AUTHENTICATION_FILE_BYTES, JWT_AUTHENTICATORS};
 
 const KIND: &str = "AuthenticationConfiguration";
@@ -61,7 +61,7 @@ pub enum Source {
     /// A claim.
     Claim(Mapping),
     /// A CEL expression over all claims.
-    Made(Expression),
+    Expression(Expression),
 }
 
 impl Default for Source {
@@ -89,27 +89,27 @@ pub struct Anonymous {
 }
 
 impl AuthenticationFile {
-    /// Parses a file and reports all errors. `others` are issuers of this server's own tokens, which a provider must not share.
-    pub fn parse(text: &[u8], others: &[String]) -> Result<AuthenticationFile, String> {
+    /// Parses a file and reports all errors. `own_issuers` are issuers of this server's own tokens, which a provider must not share.
+    pub fn parse(text: &[u8], own_issuers: &[String]) -> Result<AuthenticationFile, String> {
         if text.is_empty() {
             return Err("empty config data".to_owned());
         }
         let file = document::read(text, AUTHENTICATION_FILE_BYTES, KIND, &VERSIONS)?;
-        let mut found = Found { others, ..Found::default() };
-        found.only(&file, &FieldPath::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
+        let mut parser = FileParser { own_issuers, ..FileParser::default() };
+        parser.check_fields(&file, &FieldPath::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
         let path = FieldPath::new("jwt");
-        let all = found.list(&file, "jwt", &path);
-        let jwt = if all.len() > JWT_AUTHENTICATORS {
-            found.wrong(&FieldError::too_many(&path, all.len(), JWT_AUTHENTICATORS));
+        let entries = parser.list(&file, "jwt", &path);
+        let jwt = if entries.len() > JWT_AUTHENTICATORS {
+            parser.push_error(&FieldError::too_many(&path, entries.len(), JWT_AUTHENTICATORS));
             Vec::new()
         } else {
-            all.iter().enumerate().map(|(at, one)| found.jwt(one, &path.index(at))).collect()
+            entries.iter().enumerate().map(|(index, entry)| parser.jwt(entry, &path.index(index))).collect()
         };
         let anonymous = file.get("anonymous").filter(|value| !value.is_null());
-        let anonymous = anonymous.map(|value| found.anonymous(value));
-        match found.wrong.as_slice() {
+        let anonymous = anonymous.map(|value| parser.anonymous(value));
+        match parser.errors.as_slice() {
             [] => Ok(AuthenticationFile { jwt, anonymous }),
-            [one] => Err(one.clone()),
+            [error] => Err(error.clone()),
             several => Err(format!("[{}]", several.join(", "))),
         }
     }
@@ -117,90 +117,95 @@ impl AuthenticationFile {
 
 /// The state of parsing a file.
 #[derive(Default)]
-struct Found<'a> {
-    others: &'a [String],
+struct FileParser<'a> {
+    own_issuers: &'a [String],
     issuers: BTreeSet<String>,
     discoveries: BTreeSet<String>,
     compiler: Compiler,
-    wrong: Vec<String>,
+    errors: Vec<String>,
 }
 
-impl Found<'_> {
-    fn wrong(&mut self, error: &FieldError) {
-        self.wrong.push(error.to_string());
+impl FileParser<'_> {
+    fn push_error(&mut self, error: &FieldError) {
+        self.errors.push(error.to_string());
     }
 
-    fn only(&mut self, value: &Value, path: &FieldPath, known: &[&str]) {
+    fn check_fields(&mut self, value: &Value, path: &FieldPath, allowed: &[&str]) {
         let Some(fields) = value.fields() else {
-            return self.wrong.push(format!("{path}: must be an object"));
+            return self.errors.push(format!("{path}: must be an object"));
         };
-        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-            self.wrong.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
+        for name in fields.keys().filter(|name| !allowed.contains(&name.as_str())) {
+            self.errors.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
         }
     }
 
     fn list<'v>(&mut self, value: &'v Value, field: &str, path: &FieldPath) -> &'v [Value] {
         match value.get(field) {
             None | Some(Value::Null) => &[],
-            Some(Value::Array(all)) => all,
+            Some(Value::Array(items)) => items,
             Some(_) => {
-                self.wrong.push(format!("{path}: must be a list"));
+                self.errors.push(format!("{path}: must be a list"));
                 &[]
             }
         }
     }
 
     /// A string; `None` if absent.
-    fn maybe_text(&mut self, value: &Value, field: &str, path: &FieldPath) -> Option<String> {
+    fn optional_string(&mut self, value: &Value, field: &str, path: &FieldPath) -> Option<String> {
         match value.get(field) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.to_string()),
             Some(_) => {
-                self.wrong.push(format!("{}: must be a text", path.child(field)));
+                self.errors.push(format!("{}: must be a text", path.child(field)));
                 None
             }
         }
     }
 
     fn text(&mut self, value: &Value, field: &str, path: &FieldPath) -> String {
-        self.maybe_text(value, field, path).unwrap_or_default()
+        self.optional_string(value, field, path).unwrap_or_default()
     }
 
-    fn jwt(&mut self, one: &Value, path: &FieldPath) -> Jwt {
-        self.only(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"]);
-        let nothing = Value::object();
-        let part = |field: &str| one.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
+    fn jwt(&mut self, entry: &Value, path: &FieldPath) -> Jwt {
+        self.check_fields(
+            entry,
+            path,
+            &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"],
+        );
+        let empty = Value::object();
+        let object_field = |field: &str| entry.get(field).filter(|value| !value.is_null()).unwrap_or(&empty);
         let mut jwt = Jwt::default();
-        self.issuer(part("issuer"), &path.child("issuer"), &mut jwt);
-        let verified = self.claim_rules(one, &path.child("claimValidationRules"), &mut jwt);
-        self.mappings(part("claimMappings"), &path.child("claimMappings"), verified, &mut jwt);
-        self.user_rules(one, &path.child("userValidationRules"), &mut jwt);
+        self.issuer(object_field("issuer"), &path.child("issuer"), &mut jwt);
+        let verified = self.claim_rules(entry, &path.child("claimValidationRules"), &mut jwt);
+        self.mappings(object_field("claimMappings"), &path.child("claimMappings"), verified, &mut jwt);
+        self.user_rules(entry, &path.child("userValidationRules"), &mut jwt);
         jwt
     }
 
     fn issuer(&mut self, value: &Value, path: &FieldPath, jwt: &mut Jwt) {
-        let known = ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy"];
-        self.only(value, path, &known);
-        let (url, at) = (self.text(value, "url", path), path.child("url"));
+        let allowed = ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy"];
+        self.check_fields(value, path, &allowed);
+        let (url, url_path) = (self.text(value, "url", path), path.child("url"));
         if url.is_empty() {
-            self.wrong(&FieldError::required(&at, "URL is required"));
-        } else if let Some(why) = wrong_with_url(&url, self.others) {
-            self.wrong(&FieldError::invalid(&at, &quoted(&url), &why));
+            self.push_error(&FieldError::required(&url_path, "URL is required"));
+        } else if let Some(reason) = url_error(&url, self.own_issuers) {
+            self.push_error(&FieldError::invalid(&url_path, &quoted(&url), &reason));
         }
         if !self.issuers.insert(url.clone()) {
-            self.wrong(&FieldError::duplicate(&at, &quoted(&url)));
+            self.push_error(&FieldError::duplicate(&url_path, &quoted(&url)));
         }
-        let (discovery, at) = (self.text(value, "discoveryURL", path), path.child("discoveryURL"));
+        let discovery_path = path.child("discoveryURL");
+        let discovery = self.text(value, "discoveryURL", path);
         if !discovery.is_empty() {
             if url.trim_end_matches('/') == discovery.trim_end_matches('/') {
-                let why = "discoveryURL must be different from URL";
-                self.wrong(&FieldError::invalid(&at, &quoted(&discovery), why));
+                let reason = "discoveryURL must be different from URL";
+                self.push_error(&FieldError::invalid(&discovery_path, &quoted(&discovery), reason));
             }
-            if let Some(why) = wrong_with_url(&discovery, &[]) {
-                self.wrong(&FieldError::invalid(&at, &quoted(&discovery), &why));
+            if let Some(reason) = url_error(&discovery, &[]) {
+                self.push_error(&FieldError::invalid(&discovery_path, &quoted(&discovery), &reason));
             }
             if !self.discoveries.insert(discovery.clone()) {
-                self.wrong(&FieldError::duplicate(&at, &quoted(&discovery)));
+                self.push_error(&FieldError::duplicate(&discovery_path, &quoted(&discovery)));
             }
             jwt.discovery = Some(discovery);
         }
@@ -208,31 +213,34 @@ impl Found<'_> {
         jwt.audiences = self.audiences(value, path);
         let pem = self.text(value, "certificateAuthority", path);
         if !pem.is_empty() {
-            if !X509::stack_from_pem(pem.as_bytes()).is_ok_and(|all| !all.is_empty()) {
-                let why = "data does not contain any valid RSA or ECDSA certificates";
-                let at = path.child("certificateAuthority");
-                self.wrong(&FieldError::invalid(&at, "\"<omitted>\"", why));
+            if !X509::stack_from_pem(pem.as_bytes()).is_ok_and(|certificates| !certificates.is_empty()) {
+                let reason = "data does not contain any valid RSA or ECDSA certificates";
+                let ca_path = path.child("certificateAuthority");
+                self.push_error(&FieldError::invalid(&ca_path, "\"<omitted>\"", reason));
             }
             jwt.authority_pem = Some(pem.into_bytes());
         }
     }
 
     fn audiences(&mut self, issuer: &Value, path: &FieldPath) -> Vec<String> {
-        let at = path.child("audiences");
+        let list_path = path.child("audiences");
         let mut audiences = Vec::new();
-        for (number, value) in self.list(issuer, "audiences", &at).iter().enumerate() {
-            let (text, at) = (value.as_str().unwrap_or_default(), at.index(number));
+        for (index, value) in self.list(issuer, "audiences", &list_path).iter().enumerate() {
+            let (text, path) = (value.as_str().unwrap_or_default(), list_path.index(index));
             if text.is_empty() {
-                self.wrong(&FieldError::required(&at, "audience can't be empty"));
-            } else if audiences.iter().any(|known| known == text) {
-                self.wrong(&FieldError::duplicate(&at, &quoted(text)));
+                self.push_error(&FieldError::required(&path, "audience can't be empty"));
+            } else if audiences.iter().any(|audience| audience == text) {
+                self.push_error(&FieldError::duplicate(&path, &quoted(text)));
             }
             audiences.push(text.to_owned());
         }
         let policy = self.text(issuer, "audienceMatchPolicy", path);
-        let why = match audiences.len() {
+        let reason = match audiences.len() {
             0 => {
-                self.wrong(&FieldError::required(&at, &format!("at least one {at} is required")));
+                self.push_error(&FieldError::required(
+                    &list_path,
+                    &format!("at least one {list_path} is required"),
+                ));
                 return audiences;
             }
             1 if policy.is_empty() || policy == MATCH_ANY => return audiences,
@@ -240,30 +248,30 @@ impl Found<'_> {
             _ if policy == MATCH_ANY => return audiences,
             _ => "audienceMatchPolicy must be MatchAny for multiple audiences",
         };
-        self.wrong(&FieldError::invalid(&path.child("audienceMatchPolicy"), &quoted(&policy), why));
+        self.push_error(&FieldError::invalid(&path.child("audienceMatchPolicy"), &quoted(&policy), reason));
         audiences
     }
 
     fn anonymous(&mut self, value: &Value) -> Anonymous {
         let path = FieldPath::new("anonymous");
-        self.only(value, &path, &["enabled", "conditions"]);
+        self.check_fields(value, &path, &["enabled", "conditions"]);
         let enabled = match value.get("enabled") {
             None | Some(Value::Null) => false,
             Some(value) => value.as_bool().unwrap_or_else(|| {
-                self.wrong.push(format!("{}: must be true or false", path.child("enabled")));
+                self.errors.push(format!("{}: must be true or false", path.child("enabled")));
                 false
             }),
         };
-        let at = path.child("conditions");
+        let list_path = path.child("conditions");
         let mut paths = Vec::new();
-        for (number, condition) in self.list(value, "conditions", &at).iter().enumerate() {
-            let at = at.index(number);
-            self.only(condition, &at, &["path"]);
-            paths.push(self.text(condition, "path", &at));
+        for (index, condition) in self.list(value, "conditions", &list_path).iter().enumerate() {
+            let path = list_path.index(index);
+            self.check_fields(condition, &path, &["path"]);
+            paths.push(self.text(condition, "path", &path));
         }
         if !enabled && !paths.is_empty() {
-            let why = "enabled should be set to true when conditions are defined";
-            self.wrong(&FieldError::invalid(&at, &quoted(&paths.join(",")), why));
+            let reason = "enabled should be set to true when conditions are defined";
+            self.push_error(&FieldError::invalid(&list_path, &quoted(&paths.join(",")), reason));
         }
         Anonymous { enabled, paths }
     }

@@ -28,15 +28,15 @@ const MODES: [(&str, AuthorizationMode); 6] = [
     ("RBAC", AuthorizationMode::Rbac),
     ("Webhook", AuthorizationMode::Webhook),
 ];
-const ALLOWED_FOR: Duration = Duration::from_secs(300);
-const REFUSED_FOR: Duration = Duration::from_secs(30);
+const DEFAULT_AUTHORIZED_TTL: Duration = Duration::from_secs(300);
+const DEFAULT_UNAUTHORIZED_TTL: Duration = Duration::from_secs(30);
 /// The name of the flags' webhook in metrics.
 const DEFAULT_WEBHOOK: &str = "default";
 
 /// One authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizerConfig {
-    /// Its mode.
+    /// The mode.
     pub mode: AuthorizationMode,
     /// Its name in metrics.
     pub name: String,
@@ -51,10 +51,10 @@ pub struct Webhook {
     pub kubeconfig: PathBuf,
     /// The version of SubjectAccessReview.
     pub version: String,
-    /// How long an allowing answer is cached.
-    pub allowed_for: Duration,
-    /// How long other answers are cached.
-    pub refused_for: Duration,
+    /// How long allowing responses are cached.
+    pub authorized_ttl: Duration,
+    /// How long other responses are cached.
+    pub unauthorized_ttl: Duration,
     /// The timeout of one call.
     pub timeout: Duration,
     /// Whether a failed call denies the request. Otherwise the other authorizers decide.
@@ -64,15 +64,15 @@ pub struct Webhook {
 }
 
 impl AuthorizerConfig {
-    fn plain(mode: AuthorizationMode) -> AuthorizerConfig {
+    fn without_webhook(mode: AuthorizationMode) -> AuthorizerConfig {
         AuthorizerConfig { mode, name: mode.to_string().to_lowercase(), webhook: None }
     }
 
     /// The authorizers of the flags.
-    pub fn of_flags(flags: &Authorization) -> Result<Vec<AuthorizerConfig>, String> {
-        let one = |mode: &AuthorizationMode| {
+    pub fn from_flags(flags: &Authorization) -> Result<Vec<AuthorizerConfig>, String> {
+        let authorizer = |mode: &AuthorizationMode| {
             if *mode != AuthorizationMode::Webhook {
-                return Ok(AuthorizerConfig::plain(*mode));
+                return Ok(AuthorizerConfig::without_webhook(*mode));
             }
             let kubeconfig = flags.authorization_webhook_config_file.clone();
             let kubeconfig =
@@ -80,49 +80,54 @@ impl AuthorizerConfig {
             let webhook = Webhook {
                 kubeconfig,
                 version: flags.authorization_webhook_version.clone(),
-                allowed_for: flags.authorization_webhook_cache_authorized_ttl,
-                refused_for: flags.authorization_webhook_cache_unauthorized_ttl,
+                authorized_ttl: flags.authorization_webhook_cache_authorized_ttl,
+                unauthorized_ttl: flags.authorization_webhook_cache_unauthorized_ttl,
                 timeout: WEBHOOK_TIMEOUT,
                 denies_on_failure: false,
                 conditions: Vec::new(),
             };
             Ok(AuthorizerConfig { mode: *mode, name: DEFAULT_WEBHOOK.to_owned(), webhook: Some(webhook) })
         };
-        flags.authorization_mode.iter().map(one).collect()
+        flags.authorization_mode.iter().map(authorizer).collect()
     }
 
     /// Parses a file and reports all errors.
     pub fn parse(text: &[u8]) -> Result<Vec<AuthorizerConfig>, String> {
         let file = document::read(text, AUTHORIZATION_FILE_BYTES, KIND, &VERSIONS)?;
-        let mut found = Found::default();
-        found.only(&file, &FieldPath::root(), &["apiVersion", "kind", "authorizers"]);
-        let all = file.get("authorizers").map(Value::items).unwrap_or_default();
+        let mut parser = FileParser::default();
+        parser.check_fields(&file, &FieldPath::root(), &["apiVersion", "kind", "authorizers"]);
+        let entries = file.get("authorizers").map(Value::items).unwrap_or_default();
         let path = FieldPath::new("authorizers");
-        if all.is_empty() {
-            found.wrong(&FieldError::required(&path, "at least one authorization mode must be defined"));
+        if entries.is_empty() {
+            parser
+                .push_error(&FieldError::required(&path, "at least one authorization mode must be defined"));
         }
-        let deciders: Vec<AuthorizerConfig> =
-            all.iter().enumerate().filter_map(|(at, one)| found.decider(one, &path.index(at))).collect();
-        match found.wrong.as_slice() {
-            [] => Ok(deciders),
-            [one] => Err(one.clone()),
+        let authorizers: Vec<AuthorizerConfig> = entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| parser.authorizer(entry, &path.index(index)))
+            .collect();
+        match parser.errors.as_slice() {
+            [] => Ok(authorizers),
+            [error] => Err(error.clone()),
             several => Err(format!("[{}]", several.join(", "))),
         }
     }
 
-    /// Whether a list may replace the one from the start: authorizers that follow stored objects must be the same.
-    pub fn may_follow(first: &[AuthorizerConfig], next: &[AuthorizerConfig]) -> Result<(), String> {
-        let own = |all: &[AuthorizerConfig]| -> BTreeSet<String> {
-            let own = all.iter().filter(|one| one.mode != AuthorizationMode::Webhook);
-            own.map(|one| one.mode.to_string()).collect()
+    /// Whether a list may replace the one from the start: authorizers that depend on stored objects must be the same.
+    pub fn check_reload(first: &[AuthorizerConfig], next: &[AuthorizerConfig]) -> Result<(), String> {
+        let builtin_modes = |authorizers: &[AuthorizerConfig]| -> BTreeSet<String> {
+            let builtin =
+                authorizers.iter().filter(|authorizer| authorizer.mode != AuthorizationMode::Webhook);
+            builtin.map(|authorizer| authorizer.mode.to_string()).collect()
         };
-        let (first, next) = (own(first), own(next));
-        let lost: Vec<String> = first.difference(&next).cloned().collect();
-        if !lost.is_empty() {
-            return Err(format!("missing required types: [{}]", lost.join(" ")));
+        let (first, next) = (builtin_modes(first), builtin_modes(next));
+        let missing: Vec<String> = first.difference(&next).cloned().collect();
+        if !missing.is_empty() {
+            return Err(format!("missing required types: [{}]", missing.join(" ")));
         }
-        let free = ["AlwaysAllow", "AlwaysDeny"];
-        match next.difference(&first).find(|mode| !free.contains(&mode.as_str())) {
+        let reloadable = ["AlwaysAllow", "AlwaysDeny"];
+        match next.difference(&first).find(|mode| !reloadable.contains(&mode.as_str())) {
             None => Ok(()),
             Some(mode) => Err(format!(
                 "authorizer type {mode} is not allowed if it was not enabled at initial server startup"
@@ -133,53 +138,57 @@ impl AuthorizerConfig {
 
 /// The state of parsing a file.
 #[derive(Default)]
-struct Found {
+struct FileParser {
     modes: BTreeSet<String>,
     names: BTreeSet<String>,
     compiler: Compiler,
-    wrong: Vec<String>,
+    errors: Vec<String>,
 }
 
-impl Found {
-    fn wrong(&mut self, error: &FieldError) {
-        self.wrong.push(error.to_string());
+impl FileParser {
+    fn push_error(&mut self, error: &FieldError) {
+        self.errors.push(error.to_string());
     }
 
-    fn only(&mut self, value: &Value, path: &FieldPath, known: &[&str]) {
+    fn check_fields(&mut self, value: &Value, path: &FieldPath, allowed: &[&str]) {
         let Some(fields) = value.fields() else {
-            return self.wrong.push(format!("{path}: must be an object"));
+            return self.errors.push(format!("{path}: must be an object"));
         };
-        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-            self.wrong.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
+        for name in fields.keys().filter(|name| !allowed.contains(&name.as_str())) {
+            self.errors.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
         }
     }
 
-    fn decider(&mut self, one: &Value, path: &FieldPath) -> Option<AuthorizerConfig> {
-        self.only(one, path, &["type", "name", "webhook"]);
-        let (kind, at) = (one.str("type"), path.child("type"));
+    fn authorizer(&mut self, entry: &Value, path: &FieldPath) -> Option<AuthorizerConfig> {
+        self.check_fields(entry, path, &["type", "name", "webhook"]);
+        let (kind, type_path) = (entry.str("type"), path.child("type"));
         if kind.is_empty() {
-            self.wrong(&FieldError::required(&at, ""));
+            self.push_error(&FieldError::required(&type_path, ""));
             return None;
         }
         let Some((_, mode)) = MODES.iter().find(|(name, _)| *name == kind) else {
-            self.wrong(&FieldError::not_supported(&at, &quoted(kind), &MODES.map(|(name, _)| name)));
+            self.push_error(&FieldError::not_supported(
+                &type_path,
+                &quoted(kind),
+                &MODES.map(|(name, _)| name),
+            ));
             return None;
         };
         if !self.modes.insert(kind.to_owned()) && *mode != AuthorizationMode::Webhook {
-            self.wrong(&FieldError::duplicate(&at, &quoted(kind)));
+            self.push_error(&FieldError::duplicate(&type_path, &quoted(kind)));
             return None;
         }
-        let name = one.str("name");
+        let name = entry.str("name");
         self.name(name, *mode, &path.child("name"));
-        let webhook = match (mode, one.get("webhook")) {
+        let webhook = match (mode, entry.get("webhook")) {
             (AuthorizationMode::Webhook, Some(webhook)) => Some(self.webhook(webhook, path)),
             (AuthorizationMode::Webhook, None) => {
-                self.wrong(&FieldError::required(&path.child("webhook"), "required when type=Webhook"));
+                self.push_error(&FieldError::required(&path.child("webhook"), "required when type=Webhook"));
                 None
             }
             (_, Some(_)) => {
-                let why = "may only be specified when type=Webhook";
-                self.wrong(&FieldError::invalid(&path.child("webhook"), "\"non-null\"", why));
+                let reason = "may only be specified when type=Webhook";
+                self.push_error(&FieldError::invalid(&path.child("webhook"), "\"non-null\"", reason));
                 None
             }
             (_, None) => None,
@@ -188,23 +197,23 @@ impl Found {
     }
 
     fn name(&mut self, name: &str, mode: AuthorizationMode, path: &FieldPath) {
-        let wrong = names::dns_subdomain(name);
+        let name_errors = names::dns_subdomain(name);
         if name.is_empty() {
-            self.wrong(&FieldError::required(path, ""));
+            self.push_error(&FieldError::required(path, ""));
         } else if !self.names.insert(name.to_owned()) {
-            self.wrong(&FieldError::duplicate(path, &quoted(name)));
-        } else if !wrong.is_empty() {
-            let why = format!("authorizer name is invalid: {}", wrong.join(", "));
-            self.wrong(&FieldError::invalid(path, &quoted(name), &why));
+            self.push_error(&FieldError::duplicate(path, &quoted(name)));
+        } else if !name_errors.is_empty() {
+            let reason = format!("authorizer name is invalid: {}", name_errors.join(", "));
+            self.push_error(&FieldError::invalid(path, &quoted(name), &reason));
         } else if mode != AuthorizationMode::Webhook && name != mode.to_string().to_lowercase() {
             let expected = mode.to_string().to_lowercase();
-            self.wrong.push(format!("expected name {expected} for authorizer {mode} instead of {name}"));
+            self.errors.push(format!("expected name {expected} for authorizer {mode} instead of {name}"));
         }
     }
 
-    /// Parses `webhook`. Errors name its fields as if they were beside it, as in the reference.
+    /// Parses `webhook`. Errors name its fields as if they were beside it, as in kube-apiserver.
     fn webhook(&mut self, webhook: &Value, path: &FieldPath) -> Webhook {
-        const KNOWN: [&str; 8] = [
+        const FIELDS: [&str; 8] = [
             "authorizedTTL",
             "unauthorizedTTL",
             "timeout",
@@ -214,67 +223,75 @@ impl Found {
             "connectionInfo",
             "matchConditions",
         ];
-        self.only(webhook, &path.child("webhook"), &KNOWN);
+        self.check_fields(webhook, &path.child("webhook"), &FIELDS);
         let timeout = self.duration(webhook, path, "timeout", None, Some(WEBHOOK_TIMEOUT));
-        let allowed_for = self.duration(webhook, path, "authorizedTTL", Some(ALLOWED_FOR), None);
-        let refused_for = self.duration(webhook, path, "unauthorizedTTL", Some(REFUSED_FOR), None);
-        let version = self.one_of(webhook, path, "subjectAccessReviewVersion", &["v1", "v1beta1"]);
-        let conditions = webhook.get("matchConditions").filter(|all| !all.is_null());
+        let authorized_ttl =
+            self.duration(webhook, path, "authorizedTTL", Some(DEFAULT_AUTHORIZED_TTL), None);
+        let unauthorized_ttl =
+            self.duration(webhook, path, "unauthorizedTTL", Some(DEFAULT_UNAUTHORIZED_TTL), None);
+        let version = self.enum_field(webhook, path, "subjectAccessReviewVersion", &["v1", "v1beta1"]);
+        let conditions = webhook.get("matchConditions").filter(|conditions| !conditions.is_null());
         let field = "matchConditionSubjectAccessReviewVersion";
         if !webhook.str(field).is_empty() {
-            self.one_of(webhook, path, field, &["v1"]);
-        } else if conditions.is_some_and(|all| !all.items().is_empty()) {
-            let why = "required if match conditions are specified";
-            self.wrong(&FieldError::required(&path.child(field), why));
+            self.enum_field(webhook, path, field, &["v1"]);
+        } else if conditions.is_some_and(|conditions| !conditions.items().is_empty()) {
+            let reason = "required if match conditions are specified";
+            self.push_error(&FieldError::required(&path.child(field), reason));
         }
-        let policy = self.one_of(webhook, path, "failurePolicy", &["NoOpinion", "Deny"]);
+        let policy = self.enum_field(webhook, path, "failurePolicy", &["NoOpinion", "Deny"]);
         let kubeconfig = self.connection(webhook.get("connectionInfo").unwrap_or(&Value::Null), path);
-        let conditions = conditions.map(|all| self.conditions(all, &path.child("matchConditions")));
+        let conditions = conditions.map(|list| self.conditions(list, &path.child("matchConditions")));
         Webhook {
             kubeconfig,
             version: version.to_owned(),
-            allowed_for,
-            refused_for,
+            authorized_ttl,
+            unauthorized_ttl,
             timeout,
             denies_on_failure: policy == "Deny",
             conditions: conditions.unwrap_or_default(),
         }
     }
 
-    fn conditions(&mut self, all: &Value, path: &FieldPath) -> Vec<Expression> {
+    fn conditions(&mut self, list: &Value, path: &FieldPath) -> Vec<Expression> {
         // An error, because without its conditions the webhook would be called for requests that it must not see.
-        let Value::Array(all) = all else {
-            self.wrong.push(format!("{path}: must be a list"));
+        let Value::Array(list) = list else {
+            self.errors.push(format!("{path}: must be a list"));
             return Vec::new();
         };
-        if all.len() > MATCH_CONDITIONS {
-            self.wrong(&FieldError::too_many(path, all.len(), MATCH_CONDITIONS));
+        if list.len() > MATCH_CONDITIONS {
+            self.push_error(&FieldError::too_many(path, list.len(), MATCH_CONDITIONS));
             return Vec::new();
         }
-        let (mut seen, mut made) = (BTreeSet::new(), Vec::new());
-        for (at, condition) in all.iter().enumerate() {
-            self.only(condition, &path.index(at), &["expression"]);
-            let (text, at) = (condition.str("expression"), path.index(at).child("expression"));
+        let (mut seen, mut expressions) = (BTreeSet::new(), Vec::new());
+        for (index, condition) in list.iter().enumerate() {
+            self.check_fields(condition, &path.index(index), &["expression"]);
+            let (text, path) = (condition.str("expression"), path.index(index).child("expression"));
             if text.trim().is_empty() {
-                self.wrong(&FieldError::required(&at, ""));
+                self.push_error(&FieldError::required(&path, ""));
             } else if !seen.insert(text) {
-                self.wrong(&FieldError::duplicate(&at, &quoted(text)));
+                self.push_error(&FieldError::duplicate(&path, &quoted(text)));
             } else {
                 match self.compiler.compile(text) {
-                    Ok(condition) => made.push(condition),
-                    Err(why) => self.wrong(&FieldError::invalid(&at, &quoted(text), &why)),
+                    Ok(condition) => expressions.push(condition),
+                    Err(error) => self.push_error(&FieldError::invalid(&path, &quoted(text), &error)),
                 }
             }
         }
-        made
+        expressions
     }
 
-    fn one_of<'a>(&mut self, value: &'a Value, path: &FieldPath, field: &str, known: &[&str]) -> &'a str {
-        let (text, at) = (value.str(field), path.child(field));
+    fn enum_field<'a>(
+        &mut self,
+        value: &'a Value,
+        path: &FieldPath,
+        field: &str,
+        allowed: &[&str],
+    ) -> &'a str {
+        let (text, path) = (value.str(field), path.child(field));
         if text.is_empty() {
-            self.wrong(&FieldError::required(&at, ""));
-        } else if !known.contains(&text) {
-            self.wrong(&FieldError::not_supported(&at, &quoted(text), known));
+            self.push_error(&FieldError::required(&path, ""));
+        } else if !allowed.contains(&text) {
+            self.push_error(&FieldError::not_supported(&path, &quoted(text), allowed));
         }
         text
     }
@@ -285,22 +302,22 @@ impl Found {
         path: &FieldPath,
         field: &str,
         default: Option<Duration>,
-        most: Option<Duration>,
+        max: Option<Duration>,
     ) -> Duration {
-        let (text, at) = (value.str(field), path.child(field));
+        let (text, path) = (value.str(field), path.child(field));
         let parsed = match value.get(field) {
             None | Some(Value::Null) => Ok(Duration::ZERO),
             Some(Value::String(text)) => go_duration(text),
-            Some(_) => Err("must be a text such as 30s".to_owned()),
+            Some(_) => Err("must be a string such as 30s".to_owned()),
         };
         match (parsed, default) {
-            (Err(why), _) => self.wrong(&FieldError::invalid(&at, &quoted(text), &why)),
+            (Err(error), _) => self.push_error(&FieldError::invalid(&path, &quoted(text), &error)),
             (Ok(Duration::ZERO), Some(default)) => return default,
-            (Ok(Duration::ZERO), None) => self.wrong(&FieldError::required(&at, "")),
-            (Ok(found), _) if most.is_some_and(|most| found > most) => {
-                self.wrong(&FieldError::invalid(&at, &quoted(text), "must be > 0s and <= 30s"));
+            (Ok(Duration::ZERO), None) => self.push_error(&FieldError::required(&path, "")),
+            (Ok(duration), _) if max.is_some_and(|max| duration > max) => {
+                self.push_error(&FieldError::invalid(&path, &quoted(text), "must be > 0s and <= 30s"));
             }
-            (Ok(found), _) => return found,
+            (Ok(duration), _) => return duration,
         }
         Duration::ZERO
     }
@@ -308,24 +325,24 @@ impl Found {
     fn connection(&mut self, info: &Value, path: &FieldPath) -> PathBuf {
         let path = path.child("connectionInfo");
         if !info.is_null() {
-            self.only(info, &path, &["type", "kubeConfigFile"]);
+            self.check_fields(info, &path, &["type", "kubeConfigFile"]);
         }
         let (kind, file) = (info.str("type"), info.str("kubeConfigFile"));
-        let (of_kind, of_file) = (path.child("type"), path.child("kubeConfigFile"));
+        let (type_path, file_path) = (path.child("type"), path.child("kubeConfigFile"));
         match kind {
-            "" => self.wrong(&FieldError::required(&of_kind, "")),
-            "KubeConfigFile" if file.is_empty() => self.wrong(&FieldError::required(&of_file, "")),
+            "" => self.push_error(&FieldError::required(&type_path, "")),
+            "KubeConfigFile" if file.is_empty() => self.push_error(&FieldError::required(&file_path, "")),
             "KubeConfigFile" if !FilePath::new(file).is_absolute() => {
-                self.wrong(&FieldError::invalid(&of_file, &quoted(file), "must be an absolute path"));
+                self.push_error(&FieldError::invalid(&file_path, &quoted(file), "must be an absolute path"));
             }
             "KubeConfigFile" => {}
             "InClusterConfig" => {
-                let why = "the API server cannot ask itself";
-                self.wrong(&FieldError::invalid(&of_kind, &quoted(kind), why));
+                let reason = "the API server cannot call itself";
+                self.push_error(&FieldError::invalid(&type_path, &quoted(kind), reason));
             }
             _ => {
-                let known = ["InClusterConfig", "KubeConfigFile"];
-                self.wrong(&FieldError::not_supported(&of_kind, &quoted(kind), &known));
+                let allowed = ["InClusterConfig", "KubeConfigFile"];
+                self.push_error(&FieldError::not_supported(&type_path, &quoted(kind), &allowed));
             }
         }
         PathBuf::from(file)

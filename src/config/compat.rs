@@ -1,23 +1,23 @@
-//! Flags of the reference without effect here. They are accepted, so that start scripts work, and logged, so that nobody is
-//! misled. Flags whose absence would make the server less safe than requested are refused. A flag that gains an effect moves to
+//! Flags of kube-apiserver without effect here. They are accepted, so that start scripts work, and logged, so that operators
+//! notice. Flags whose absence would make the server less secure than requested are refused. A flag that gains an effect moves to
 //! `flag_groups.rs`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 /// The value of a flag.
 #[derive(Clone, Copy)]
-enum Takes {
+enum ValueKind {
     /// None, or `=true`, or `=false`.
     Bool,
     /// Any text.
     Text,
 }
-use Takes::{Bool, Text};
+use ValueKind::{Bool, Text};
 
 const HEADING: &str = "Accepted for compatibility, without effect";
 
 /// Flags about etcd.
-const ETCD: &[(&str, Takes)] = &[
+const ETCD: &[(&str, ValueKind)] = &[
     ("etcd-cafile", Text),
     ("etcd-certfile", Text),
     ("etcd-count-metric-poll-period", Text),
@@ -32,7 +32,7 @@ const ETCD: &[(&str, Takes)] = &[
     ("storage-media-type", Text),
 ];
 
-const OTHERS: &[(&str, Takes)] = &[
+const OTHERS: &[(&str, ValueKind)] = &[
     ("allow-metric-labels", Text),
     ("allow-metric-labels-manifest", Text),
     ("apiserver-count", Text),
@@ -75,51 +75,53 @@ const OTHERS: &[(&str, Takes)] = &[
     ("watch-cache-sizes", Text),
 ];
 
-/// Flags of [`OTHERS`] that would restrict something. What stays as it is without them is said in the log.
-const RESTRICTING: &[(&str, &str)] = &[
+/// Flags of [`OTHERS`] that would restrict something, with the log message about what stays unrestricted.
+const INEFFECTIVE_RESTRICTIONS: &[(&str, &str)] = &[
     ("allow-metric-labels", "metrics have all values of their labels"),
     ("allow-metric-labels-manifest", "metrics have all values of their labels"),
     ("disabled-metrics", "all metrics are shown"),
     ("emulated-version", "features and kinds of later releases stay on"),
     ("endpoint-reconciler-type", "the endpoints of this server are always written"),
-    ("max-connection-bytes-per-sec", "no connection is slowed down"),
+    ("max-connection-bytes-per-sec", "connections are not throttled"),
 ];
 
 /// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
 const REFUSED: &[(&str, &str)] = &[
-    ("egress-selector-config-file", "this server reaches others directly and would go around the proxy"),
-    ("encryption-provider-config", "this server does not encrypt what it stores"),
-    ("service-account-signing-endpoint", "this server signs tokens with keys of its own only"),
+    ("egress-selector-config-file", "this server connects directly and would bypass the proxy"),
+    ("encryption-provider-config", "this server does not encrypt stored objects"),
+    ("service-account-signing-endpoint", "this server signs tokens only with its own keys"),
 ];
 
 /// Adds the flags to a command.
 pub(super) fn extend(command: Command) -> Command {
-    let flag = |&(name, takes): &(&'static str, Takes), help: &'static str| {
+    let flag = |&(name, kind): &(&'static str, ValueKind), help: &'static str| {
         let arg = Arg::new(name).long(name).help(help).help_heading(HEADING).hide_short_help(true);
-        match takes {
+        match kind {
             Bool => arg.action(ArgAction::Set).value_parser(clap::value_parser!(bool)),
             Text => arg.action(ArgAction::Append).allow_hyphen_values(true).value_name("VALUE"),
         }
     };
     command
-        .args(ETCD.iter().map(|one| flag(one, "Accepted for compatibility; this server does not use etcd")))
-        .args(OTHERS.iter().map(|one| flag(one, "Accepted for compatibility")))
-        .args(REFUSED.iter().map(|(name, why)| {
-            let empty = |text: &str| if text.is_empty() { Ok(String::new()) } else { Err(*why) };
-            let arg = Arg::new(*name).long(*name).value_name("VALUE").value_parser(empty);
-            arg.help(format!("Refused: {why}")).help_heading("Refused").hide_short_help(true)
+        .args(
+            ETCD.iter().map(|entry| flag(entry, "Accepted for compatibility; this server does not use etcd")),
+        )
+        .args(OTHERS.iter().map(|entry| flag(entry, "Accepted for compatibility")))
+        .args(REFUSED.iter().map(|(name, reason)| {
+            let only_empty = |text: &str| if text.is_empty() { Ok(String::new()) } else { Err(*reason) };
+            let arg = Arg::new(*name).long(*name).value_name("VALUE").value_parser(only_empty);
+            arg.help(format!("Refused: {reason}")).help_heading("Refused").hide_short_help(true)
         }))
 }
 
-/// The flags that were given.
-pub(super) fn given(matches: &ArgMatches) -> Vec<String> {
-    let given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
-    let etcd = ETCD.iter().filter(|(name, _)| given(name));
-    let others = OTHERS.iter().filter(|(name, _)| given(name));
-    etcd.map(|(name, _)| format!("--{name} is not used: this server keeps its objects without etcd"))
+/// Log messages about the ineffective flags on the command line.
+pub(super) fn ignored_flags(matches: &ArgMatches) -> Vec<String> {
+    let is_set = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
+    let etcd = ETCD.iter().filter(|(name, _)| is_set(name));
+    let others = OTHERS.iter().filter(|(name, _)| is_set(name));
+    etcd.map(|(name, _)| format!("--{name} is not used: this server stores objects without etcd"))
         .chain(others.map(|(name, _)| {
-            let unrestricted = RESTRICTING.iter().find(|(known, _)| known == name);
-            let unrestricted = unrestricted.map(|(_, what)| format!(": {what}")).unwrap_or_default();
+            let unrestricted = INEFFECTIVE_RESTRICTIONS.iter().find(|(flag, _)| flag == name);
+            let unrestricted = unrestricted.map(|(_, effect)| format!(": {effect}")).unwrap_or_default();
             format!("--{name} is accepted for compatibility and has no effect{unrestricted}")
         }))
         .collect()
@@ -130,22 +132,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_flag_stands_twice() {
+    fn compatibility_flags_are_unique() {
         let refused = REFUSED.iter().map(|(name, _)| name);
         let mut names: Vec<_> = ETCD.iter().chain(OTHERS).map(|(name, _)| name).chain(refused).collect();
-        let all = names.len();
+        let count = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), all);
+        assert_eq!(names.len(), count);
     }
 
     #[test]
-    fn a_restriction_that_is_not_made_is_told() {
-        for (name, unrestricted) in RESTRICTING {
-            assert!(OTHERS.iter().any(|(known, _)| known == name), "{name}");
+    fn ineffective_restrictions_are_logged() {
+        for (name, unrestricted) in INEFFECTIVE_RESTRICTIONS {
+            assert!(OTHERS.iter().any(|(flag, _)| flag == name), "{name}");
             let line = ["pilothouse".to_owned(), format!("--{name}=1")];
             let remarks = super::super::Config::parse(line).unwrap().remarks;
-            assert!(matches!(remarks.as_slice(), [one] if one.ends_with(unrestricted)), "{remarks:?}");
+            assert!(matches!(remarks.as_slice(), [remark] if remark.ends_with(unrestricted)), "{remarks:?}");
         }
     }
 }

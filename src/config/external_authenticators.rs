@@ -1,4 +1,4 @@
-//! Who else says who is asking: a proxy in front of this server, and another server that knows tokens.
+//! The flags of external authenticators: the front proxy and the token webhook.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,43 +9,43 @@ use pilothouse_api::gates::REMOTE_REQUEST_HEADER_UID;
 use super::FeatureGates;
 use super::values::go_duration;
 
-/// A proxy that says in headers whom it asks for.
+/// The flags of the authenticating front proxy.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Authenticating proxy")]
 pub struct FrontProxy {
-    /// Certificate authorities of the proxy. Headers count only on connections with a certificate of theirs.
+    /// CA bundle that verifies the client certificate of the proxy; identity headers are trusted only on such connections.
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
-    /// Common names that the certificate of the proxy may have [default: any].
+    /// Common names that the client certificate of the proxy may have [default: any].
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub requestheader_allowed_names: Vec<String>,
-    /// Headers that name the user; the first that says something counts. X-Remote-User is usual.
+    /// Request headers to inspect for usernames; the first nonempty one is used. X-Remote-User is common.
     #[arg(long, value_delimiter = ',', value_name = "HEADER,...")]
     pub requestheader_username_headers: Vec<String>,
-    /// Headers that name the uid. X-Remote-Uid is usual.
+    /// Request headers to inspect for UIDs. X-Remote-Uid is suggested.
     #[arg(long, value_delimiter = ',', value_name = "HEADER,...")]
     pub requestheader_uid_headers: Vec<String>,
-    /// Headers that name groups. X-Remote-Group is usual.
+    /// Request headers to inspect for groups. X-Remote-Group is suggested.
     #[arg(long, value_delimiter = ',', value_name = "HEADER,...")]
     pub requestheader_group_headers: Vec<String>,
-    /// What headers with further facts begin with. X-Remote-Extra- is usual.
+    /// Request header prefixes to inspect for extra attributes. X-Remote-Extra- is suggested.
     #[arg(long, value_delimiter = ',', value_name = "PREFIX,...")]
     pub requestheader_extra_headers_prefix: Vec<String>,
 }
 
 /// A list flag without an empty single entry.
-pub fn listed(words: &[String]) -> Vec<String> {
-    match words {
-        [one] if one.is_empty() => Vec::new(),
-        words => words.to_vec(),
+pub fn listed(values: &[String]) -> Vec<String> {
+    match values {
+        [value] if value.is_empty() => Vec::new(),
+        values => values.to_vec(),
     }
 }
 
 impl FrontProxy {
-    /// Checks these settings.
+    /// Checks the flags.
     pub(super) fn validate(&self, gates: &FeatureGates) -> Result<(), String> {
-        for (flag, words) in self.lists() {
-            if words.iter().any(|word| word.trim().is_empty()) {
+        for (flag, values) in self.lists() {
+            if values.iter().any(|value| value.trim().is_empty()) {
                 return Err(format!("empty value in {flag:?}"));
             }
         }
@@ -66,24 +66,28 @@ impl FrontProxy {
         Ok(())
     }
 
-    /// Remarks for the operator.
+    /// Warnings about headers that aggregated API servers do not expect.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let usual = [
+        let standard = [
             ("requestheader-username-headers", "X-Remote-User"),
             ("requestheader-group-headers", "X-Remote-Group"),
             ("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
         ];
         let lists = self.lists();
-        let given = |flag: &str| lists.iter().find(|(name, _)| *name == flag).map(|(_, words)| words);
-        let odd = usual.into_iter().filter(|(flag, header)| {
-            let has = |words: &Vec<String>| words.iter().any(|word| word.eq_ignore_ascii_case(header));
-            given(flag).is_some_and(|words| !words.is_empty() && !has(words))
+        let flag_values = |flag: &str| lists.iter().find(|(name, _)| *name == flag).map(|(_, values)| values);
+        let nonstandard = standard.into_iter().filter(|(flag, header)| {
+            let has_header =
+                |values: &Vec<String>| values.iter().any(|value| value.eq_ignore_ascii_case(header));
+            flag_values(flag).is_some_and(|values| !values.is_empty() && !has_header(values))
         });
-        odd.map(|(flag, header)| format!("--{flag} does not name {header}, which extensions of this API use"))
+        nonstandard
+            .map(|(flag, header)| {
+                format!("--{flag} does not name {header}, which aggregated API servers use")
+            })
             .collect()
     }
 
-    /// The list settings by flag name, for extension-apiserver-authentication.
+    /// The values of the list flags by flag name, for extension-apiserver-authentication.
     pub fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
         [
             ("requestheader-allowed-names", &self.requestheader_allowed_names),
@@ -93,7 +97,7 @@ impl FrontProxy {
             ("requestheader-extra-headers-prefix", &self.requestheader_extra_headers_prefix),
         ]
         .into_iter()
-        .map(|(flag, words)| (flag, listed(words)))
+        .map(|(flag, values)| (flag, listed(values)))
         .collect()
     }
 
@@ -103,17 +107,17 @@ impl FrontProxy {
     }
 }
 
-/// Another server that knows tokens.
+/// The flags of the token webhook.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Token webhook")]
 pub struct TokenWebhook {
-    /// Kubeconfig that says which server is asked for tokens that nobody here knows.
+    /// Kubeconfig of the server that is queried about bearer tokens unknown to the other authenticators.
     #[arg(long, value_name = "FILE")]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
-    /// Version of the reviews that are sent to it: v1 or v1beta1.
+    /// API version of the TokenReviews that are sent to it: v1 or v1beta1.
     #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"], value_name = "VERSION")]
     pub authentication_token_webhook_version: String,
-    /// How long its answers are remembered.
+    /// How long its responses are cached.
     #[arg(long, default_value = "2m0s", value_parser = go_duration, value_name = "DURATION")]
     pub authentication_token_webhook_cache_ttl: Duration,
 }
@@ -122,13 +126,13 @@ pub struct TokenWebhook {
 mod tests {
     use super::super::Config;
 
-    fn parsed(line: &str) -> Config {
+    fn parse(line: &str) -> Config {
         Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace())).unwrap()
     }
 
     #[test]
-    fn headers_of_proxies_are_checked() {
-        for (line, part) in [
+    fn front_proxy_header_flags_are_validated() {
+        for (line, expected) in [
             (
                 "--requestheader-username-headers=X-Remote-User,",
                 "empty value in \"requestheader-username-headers\"",
@@ -140,16 +144,16 @@ mod tests {
                 "requires the \"RemoteRequestHeaderUID\" feature",
             ),
         ] {
-            let said = parsed(line).validate().err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(said.contains(part), "{line}: {said}");
+            let error = parse(line).validate().err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(expected), "{line}: {error}");
         }
-        let usual = "--requestheader-client-ca-file=ca --requestheader-username-headers=X-Remote-User \
+        let standard = "--requestheader-client-ca-file=ca --requestheader-username-headers=X-Remote-User \
                      --requestheader-uid-headers=x-remote-uid,Y --requestheader-allowed-names=";
-        let config = parsed(usual);
+        let config = parse(standard);
         assert_eq!(config.validate(), Ok(()));
         assert!(config.front_proxy.allowed().is_empty());
         assert_eq!(
-            parsed("--requestheader-group-headers=X --requestheader-username-headers=Y").remarks.len(),
+            parse("--requestheader-group-headers=X --requestheader-username-headers=Y").remarks.len(),
             2
         );
     }

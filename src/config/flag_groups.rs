@@ -1,5 +1,5 @@
-//! The settings that have an effect, by theme. Each field is a flag of the same name, its comment is the flag's help,
-//! and its default stands beside it and nowhere else.
+//! The flags that have an effect, by topic. Each field is a flag of the same name, its comment is the help text, and its default
+//! is stated only here.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,23 +15,23 @@ use super::tls_values::{NamedCertificate, transport_directive};
 use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
 use crate::limits;
 
-/// Where and how the server listens.
+/// Secure serving.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Secure serving")]
 pub struct Serving {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
     pub bind_address: IpAddr,
-    /// Port to listen on; 0 takes a free one.
+    /// Port to listen on; 0 picks a free one.
     #[arg(long, default_value_t = 6443, value_name = "PORT")]
     pub secure_port: u16,
-    /// Address that other members of the cluster reach this server at; by default the one it listens on.
+    /// IP address on which to advertise the server to members of the cluster; by default the bind address.
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
-    /// Host name under which clients outside the cluster reach this server; the serving certificate covers it.
+    /// Host name for clients outside of the cluster; the serving certificate covers it.
     #[arg(long, value_name = "NAME")]
     pub external_hostname: Option<String>,
-    /// Directory of keys and certificates; what is missing is made there [default: pki in the data directory].
+    /// Directory of keys and certificates; missing ones are created there [default: pki in the data directory].
     #[arg(long, value_name = "DIR")]
     pub cert_dir: Option<PathBuf>,
     /// Serving certificate, followed by its intermediates; needs --tls-private-key-file.
@@ -40,68 +40,67 @@ pub struct Serving {
     /// Private key of --tls-cert-file.
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
-    /// Oldest TLS version that clients may use.
+    /// Minimum TLS version.
     #[arg(long, default_value = "VersionTLS12", value_enum, value_name = "VERSION")]
     pub tls_min_version: TlsVersion,
-    /// Cipher suites by their IANA names [default: a list that is good today].
+    /// Cipher suites by their IANA names [default: a list of secure suites].
     #[arg(long, value_delimiter = ',', value_name = "SUITE,...")]
     pub tls_cipher_suites: Vec<String>,
-    /// Another certificate, for clients that ask for one of its names: CERT,KEY or CERT,KEY:NAME,...; may be given often.
+    /// Serving certificate for certain names (SNI): CERT,KEY or CERT,KEY:NAME,...; may be repeated.
     #[arg(long, value_name = "CERT,KEY[:NAME,...]")]
     pub tls_sni_cert_key: Vec<NamedCertificate>,
-    /// What browsers are told about speaking HTTPS alone: max-age=SECONDS, includeSubDomains, preload.
+    /// Directives of the Strict-Transport-Security header: max-age=SECONDS, includeSubDomains, preload.
     #[arg(long, value_delimiter = ',', value_parser = transport_directive, value_name = "DIRECTIVE,...")]
     pub strict_transport_security_directives: Vec<String>,
-    /// Streams that one HTTP/2 connection may have open; 0 stands for 250.
+    /// Maximum number of concurrent streams per HTTP/2 connection; 0 means 250.
     #[arg(long, default_value_t = limits::STREAMS_PER_CONNECTION, value_name = "N")]
     pub http2_max_streams_per_connection: u32,
-    /// Connections that may be open; 0 stands for 25000 per worker, or fewer if not so many files may be open. At the bound, idle
-    /// connections without an authenticated request make room.
+    /// Maximum number of open connections; 0 means 25000 per worker, or fewer if the limit of open files is lower. At the limit, idle
+    /// connections without an authenticated request are closed.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub max_connections: usize,
-    /// Connections that one address may have open (of IPv6 addresses, one /64 network); 0 stands for half of all. The loopback
-    /// addresses 127.0.0.1 and ::1 have no bound of their own.
+    /// Maximum number of open connections per source address (for IPv6, per /64 network); 0 means half of all. The loopback
+    /// addresses 127.0.0.1 and ::1 have no limit of their own.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub max_connections_per_source: usize,
-    /// Speak HTTP/1.1 only.
+    /// Disable HTTP/2, so that only HTTP/1.1 is served.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub disable_http2_serving: bool,
-    /// Chance that a request makes the server ask its connection to reconnect elsewhere; at most 0.02.
+    /// Probability that a request closes its HTTP/2 connection with GOAWAY, so that the client reconnects; at most 0.02.
     #[arg(long, default_value_t = 0.0, value_name = "CHANCE")]
     pub goaway_chance: f64,
-    /// Threads that serve connections; 0 takes one per core.
+    /// Number of threads that serve connections; 0 means one per core.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub workers: usize,
 }
 
-/// Where objects are kept.
+/// The storage of objects.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Storage")]
 pub struct Storage {
-    /// Directory of everything this server keeps. An embedder may leave it out with the memory engine: then nothing
-    /// is written at all.
+    /// Directory of all files of this server. An embedder may omit it with the memory engine: then no files are written.
     #[arg(long, default_value = "./pilothouse-data", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// What keeps the objects: redb is durable, memory forgets.
+    /// Storage engine: redb is durable, memory loses all objects when the server stops.
     #[arg(long, default_value = "redb", value_enum)]
     pub engine: Engine,
-    /// The reference server's name of --engine; etcd3 is accepted and means redb.
+    /// kube-apiserver's name of --engine; etcd3 is accepted and means redb.
     #[arg(long, value_enum)]
     pub storage_backend: Option<Backend>,
-    /// How long superseded versions stay: watches and lists reach back that far.
+    /// How long old revisions are retained for watches and lists.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
-    /// How long events are kept after they were last written; 0 is for ever.
+    /// How long events are retained after they were last written; 0 means forever.
     #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,
 }
 
-/// What keeps the objects.
+/// The storage engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// One file, durable.
+    /// A database file; durable.
     Redb,
-    /// Nothing outlives the process.
+    /// In memory; lost when the server stops.
     Memory,
 }
 
@@ -117,15 +116,15 @@ impl fmt::Display for Engine {
 /// A value of `--storage-backend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// As `--engine redb`.
+    /// Like `--engine redb`.
     Redb,
-    /// As `--engine memory`.
+    /// Like `--engine memory`.
     Memory,
-    /// What start scripts of the reference server say.
+    /// kube-apiserver's value; means redb.
     Etcd3,
 }
 
-/// The oldest TLS version a client may use, spelled as the reference server spells it.
+/// The minimum TLS version, spelled as in kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -136,29 +135,29 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Who is asking.
+/// Authentication.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Authentication")]
 pub struct Authentication {
-    /// Certificate authorities whose client certificates are accepted, besides the server's own.
+    /// CA bundle for client certificates, besides the server's own CA.
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// CSV file of static tokens: token,user,uid,"group,...".
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
-    /// Let requests without credentials in, as system:anonymous.
+    /// Accept requests without credentials, as system:anonymous.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub anonymous_auth: bool,
-    /// Whether somebody said so: then no file may.
+    /// Whether the flag is set: then the authentication file must not configure anonymous access.
     #[arg(skip)]
     pub anonymous_auth_given: bool,
-    /// File that says whose OpenID Connect tokens are accepted, and where requests without credentials get in.
+    /// File with an AuthenticationConfiguration: accepted OpenID Connect providers, and paths of anonymous access.
     #[arg(long, value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
-    /// Accept the bootstrap tokens that lie as secrets in kube-system.
+    /// Accept bootstrap tokens, which are stored as Secrets in kube-system.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub enable_bootstrap_token_auth: bool,
-    /// What tokens must be meant for [default: the issuers].
+    /// Audiences of the API: tokens must be bound to at least one of them [default: the issuers].
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub api_audiences: Vec<String>,
 }
@@ -167,7 +166,7 @@ pub struct Authentication {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Service accounts")]
 pub struct ServiceAccounts {
-    /// Issuer of service account tokens; the first makes new tokens, the others are still accepted.
+    /// Issuer of service account tokens; the first is used for new tokens, all are accepted.
     #[arg(long, default_value = "https://kubernetes.default.svc", value_name = "URL")]
     pub service_account_issuer: Vec<String>,
     /// Keys that verify service account tokens, besides the signing key [default: that of --tls-private-key-file].
@@ -176,28 +175,26 @@ pub struct ServiceAccounts {
     /// Key that signs service account tokens [default: sa.key in the certificate directory].
     #[arg(long, value_name = "FILE")]
     pub service_account_signing_key_file: Option<PathBuf>,
-    /// Refuse tokens that lie in a secret when that secret or its service account is gone. Other tokens are always looked
-    /// after.
+    /// Refuse legacy tokens if their Secret or service account no longer exists. The objects of other tokens are always checked.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub service_account_lookup: bool,
-    /// Longest life of a new service account token; 0 sets no limit.
+    /// Maximum lifetime of new service account tokens; 0 means no limit.
     #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
     pub service_account_max_token_expiration: Duration,
-    /// Let the tokens that pods are given by default live for a year, so that old clients that never read them again
-    /// still work.
+    /// Extend the default tokens of pods to a year, so that old clients that never reload them still work.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub service_account_extend_token_expiration: bool,
-    /// Where others find the keys that verify tokens [default: this server].
+    /// URI of the JSON Web Key Set in the discovery document [default: this server].
     #[arg(long, value_name = "URL")]
     pub service_account_jwks_uri: Option<String>,
 }
 
-/// May they.
+/// Authorization.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Authorization")]
 pub struct Authorization {
-    /// File that says who decides, in order, and how servers that are asked are asked. Takes the place of the mode and
-    /// webhook flags; changes are taken while the server runs.
+    /// File with an AuthorizationConfiguration: the ordered authorizers and the settings of webhooks. Replaces the mode and webhook
+    /// flags; changes are applied while the server runs.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "authorization_mode",
         "authorization_webhook_config_file",
@@ -206,45 +203,45 @@ pub struct Authorization {
         "authorization_webhook_cache_unauthorized_ttl",
     ])]
     pub authorization_config: Option<PathBuf>,
-    /// Who decides, in order.
+    /// Ordered list of authorization modes.
     #[arg(long, default_value = "RBAC", value_enum, value_delimiter = ',', value_name = "MODE,...")]
     pub authorization_mode: Vec<AuthorizationMode>,
-    /// File of rules, one JSON object a line; for the mode ABAC.
+    /// File of ABAC policies, one JSON object per line; for the mode ABAC.
     #[arg(long, value_name = "FILE")]
     pub authorization_policy_file: Option<PathBuf>,
-    /// Kubeconfig that says which server the mode Webhook asks.
+    /// Kubeconfig of the webhook; for the mode Webhook.
     #[arg(long, value_name = "FILE")]
     pub authorization_webhook_config_file: Option<PathBuf>,
-    /// Version of the reviews that are sent to it: v1 or v1beta1.
+    /// API version of the SubjectAccessReviews that are sent to it: v1 or v1beta1.
     #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"], value_name = "VERSION")]
     pub authorization_webhook_version: String,
-    /// How long its permissions are remembered.
+    /// How long its allowing responses are cached.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub authorization_webhook_cache_authorized_ttl: Duration,
-    /// How long its refusals are remembered.
+    /// How long its other responses are cached.
     #[arg(long, default_value = "30s", value_parser = go_duration, value_name = "DURATION")]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 }
 
-/// Who decides whether a request may pass, spelled as the reference server spells it.
+/// An authorization mode, spelled as in kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AuthorizationMode {
-    /// Everybody may do everything.
+    /// Allows all requests.
     #[value(name = "AlwaysAllow")]
     AlwaysAllow,
-    /// Nobody may do anything.
+    /// Denies all requests.
     #[value(name = "AlwaysDeny")]
     AlwaysDeny,
-    /// A file of rules.
+    /// A policy file.
     #[value(name = "ABAC")]
     Abac,
-    /// Another server is asked.
+    /// A remote server.
     #[value(name = "Webhook")]
     Webhook,
     /// Roles and bindings.
     #[value(name = "RBAC")]
     Rbac,
-    /// Kubelets see what their pods need.
+    /// Kubelets may read what their pods need.
     #[value(name = "Node")]
     Node,
 }
@@ -262,17 +259,17 @@ impl fmt::Display for AuthorizationMode {
     }
 }
 
-/// What is served, and what is checked and changed on the way in.
+/// The served APIs and admission.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API and admission")]
 pub struct Api {
-    /// API versions to serve or not: batch/v1=false, api/beta=true.
+    /// API versions to enable or disable: batch/v1=false, api/beta=true.
     #[arg(long, value_delimiter = ',', value_name = "KEY=BOOL,...")]
     pub runtime_config: Vec<RuntimeSetting>,
-    /// Features to switch: Name=true, AllAlpha=true.
+    /// Feature gates: Name=true, AllAlpha=true.
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL,...")]
     pub feature_gates: Vec<GateSetting>,
-    /// Control loops to run: * for the usual ones, NAME for one, -NAME for all but one, -* for none.
+    /// Controllers to enable: * for all that are on by default, NAME enables one, -NAME disables one, -* disables all.
     #[arg(
         long,
         value_delimiter = ',',
@@ -281,43 +278,43 @@ pub struct Api {
         value_name = "NAME,..."
     )]
     pub controllers: Vec<String>,
-    /// Addresses that services get; one range per address family.
+    /// IP ranges for services; one per address family.
     #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24", value_name = "CIDR,...")]
     pub service_cluster_ip_range: Vec<IpRange>,
-    /// Ports that services of type NodePort get.
+    /// Port range for services of type NodePort.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
     pub service_node_port_range: PortRange,
-    /// Admission components to add to the usual ones.
+    /// Admission plug-ins to enable in addition to the default ones.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub enable_admission_plugins: Vec<String>,
-    /// Admission components to leave out.
+    /// Admission plug-ins to disable.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub disable_admission_plugins: Vec<String>,
-    /// The admission components that run, and no others. Deprecated: use the two flags above, which do not go with it.
+    /// The exact list of admission plug-ins. Deprecated: use the two flags above, which exclude it.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub admission_control: Vec<String>,
-    /// A file with the settings of admission components.
+    /// File with the configurations of admission plug-ins.
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
-    /// How long a pod that does not say otherwise stays on a node that is not ready.
+    /// Default tolerationSeconds of the not-ready:NoExecute toleration.
     #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_name = "SECONDS")]
     pub default_not_ready_toleration_seconds: i64,
-    /// How long a pod that does not say otherwise stays on a node that cannot be reached.
+    /// Default tolerationSeconds of the unreachable:NoExecute toleration.
     #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_name = "SECONDS")]
     pub default_unreachable_toleration_seconds: i64,
-    /// Let pods have privileged containers.
+    /// Allow privileged containers.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub allow_privileged: bool,
-    /// The release that clients are told of.
+    /// The release that /version reports.
     #[arg(skip)]
     pub release: Release,
 }
 
-/// How the agents on the nodes are reached, for logs, commands and proxies.
+/// Connections to kubelets, for logs, exec, port forwarding and proxies.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Kubelets")]
 pub struct Kubelets {
-    /// Which address of a node to use, the best kind first.
+    /// Preferred types of node addresses, best first.
     #[arg(
         long,
         value_delimiter = ',',
@@ -325,130 +322,130 @@ pub struct Kubelets {
         value_name = "TYPE,..."
     )]
     pub kubelet_preferred_address_types: Vec<String>,
-    /// Port of kubelets that do not say where they listen.
+    /// Port of kubelets whose Node does not state one.
     #[arg(long, default_value_t = 10_250, value_name = "PORT")]
     pub kubelet_port: u16,
-    /// Certificate authorities of the kubelets' serving certificates; without it these are not verified.
+    /// CA bundle for the serving certificates of kubelets; without it these are not verified.
     #[arg(long, value_name = "FILE")]
     pub kubelet_certificate_authority: Option<PathBuf>,
-    /// Certificate that this server shows to kubelets; needs --kubelet-client-key.
+    /// Client certificate for kubelets; needs --kubelet-client-key.
     #[arg(long, value_name = "FILE")]
     pub kubelet_client_certificate: Option<PathBuf>,
     /// Private key of --kubelet-client-certificate.
     #[arg(long, value_name = "FILE")]
     pub kubelet_client_key: Option<PathBuf>,
-    /// How long it may take to connect to a kubelet, a pod or a service.
+    /// Timeout for connecting to a kubelet, a pod or a service.
     #[arg(long, default_value = "5s", value_parser = go_duration, value_name = "DURATION")]
     pub kubelet_timeout: Duration,
-    /// Reach webhooks and extension servers that are services at one of their endpoints instead of the address of the service.
+    /// Connect to webhooks and aggregated API servers at an endpoint of their service instead of its cluster IP.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub enable_aggregator_routing: bool,
 }
 
 impl Kubelets {
-    /// A remark for the operator if kubelets are not verified. A server that only its own machine reaches, and that has no
-    /// certificate for kubelets, has none to talk to.
+    /// A warning if kubelets are not verified. A server on the loopback interface without a client certificate for kubelets has no
+    /// kubelets to connect to.
     pub(super) fn remark(&self, bind_address: IpAddr) -> Option<String> {
         let has_kubelets = !bind_address.is_loopback() || self.kubelet_client_certificate.is_some();
         (has_kubelets && self.kubelet_certificate_authority.is_none()).then(|| {
-            "--kubelet-certificate-authority is not given: kubelets are not verified, and whoever answers at the address of \
-             a node can read and change logs, commands and forwarded connections"
+            "--kubelet-certificate-authority is not set: kubelets are not verified, and an attacker at the address of a node \
+             can read and change logs, commands and forwarded connections"
                 .to_owned()
         })
     }
 }
 
-/// How requests are passed on to servers that extend this API.
+/// Proxying to aggregated API servers.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Extension servers")]
+#[command(next_help_heading = "API aggregation")]
 pub struct Aggregation {
-    /// Certificate by which extension servers know this server as the one who speaks for others; needs --proxy-client-key-file.
+    /// Client certificate of this server as the front proxy of aggregated API servers; needs --proxy-client-key-file.
     #[arg(long, value_name = "FILE")]
     pub proxy_client_cert_file: Option<PathBuf>,
     /// Private key of --proxy-client-cert-file.
     #[arg(long, value_name = "FILE")]
     pub proxy_client_key_file: Option<PathBuf>,
-    /// Refuse answers of extension servers that lead clients elsewhere.
+    /// Refuse redirects of aggregated API servers.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub aggregator_reject_forwarding_redirect: bool,
 }
 
-/// What the control loops are told.
+/// The settings of controllers.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Control loops")]
+#[command(next_help_heading = "Controllers")]
 pub struct Controllers {
-    /// How often the use of every resource quota is counted though nothing happened; 0 for never.
+    /// Period for recalculating the usage of all resource quotas; 0 disables it.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub resource_quota_sync_period: Duration,
-    /// How long a token that lies in a Secret must have been unused before it is marked invalid, and then before it goes.
+    /// How long a legacy token must be unused before it is marked invalid, and then before it is deleted.
     #[arg(long, default_value = "8760h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub legacy_service_account_token_clean_up_period: Duration,
-    /// How many pods that are over may stay; 0 for all.
+    /// Number of terminated pods that may exist before the oldest are deleted; 0 disables it.
     #[arg(long, default_value_t = 12_500, value_name = "N")]
     pub terminated_pod_gc_threshold: u32,
 }
 
-/// How much at once, and how long.
+/// Limits of requests and memory.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
 pub struct RequestLimits {
-    /// Reading requests in flight; 0 is no limit. With priority and fairness the sum of both is shared by the priority levels.
+    /// Maximum number of non-mutating requests in flight; 0 means no limit. With priority and fairness the sum of both is shared by the priority levels.
     #[arg(long, default_value_t = 400, value_name = "N")]
     pub max_requests_inflight: u32,
-    /// Writing requests in flight; 0 is no limit. With priority and fairness the sum of both is shared by the priority levels.
+    /// Maximum number of mutating requests in flight; 0 means no limit. With priority and fairness the sum of both is shared by the priority levels.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub max_mutating_requests_inflight: u32,
-    /// Let requests in by flow schemas and priority levels, with queues that are fair to flows, instead of by two plain limits.
+    /// Use API Priority and Fairness instead of the two limits of requests in flight.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub enable_priority_and_fairness: bool,
-    /// How long a request may take, watches excepted.
+    /// Timeout of requests, except for watches and other long-running ones.
     #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
     pub request_timeout: Duration,
-    /// Memory that the server may use, such as 512Mi; requests that need more get a 429. By default what the control group (the
-    /// container) allows, less a tenth; `none` for no limit. Not a flag of the reference.
+    /// Memory limit of the server, such as 512Mi; requests beyond it get a 429. The default is 90% of the limit of the control group
+    /// (the container); `none` for no limit. Not a flag of kube-apiserver.
     #[arg(long, default_value = "auto", value_parser = MemoryLimit::parse, value_name = "QUANTITY")]
     pub memory_limit: MemoryLimit,
-    /// Watches that one user may have open; 0 for no number, but at most half of what the memory limit has room for. Not a flag of
-    /// the reference.
+    /// Maximum number of open watches per user; 0 for no number, but at most half of what fits into the memory limit. Not a flag of
+    /// kube-apiserver.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub max_watches_per_user: usize,
-    /// Seconds that a watch without a timeout of its own lasts at least; at most it lasts twice as long.
+    /// Minimum duration in seconds of a watch without timeoutSeconds; the maximum is twice that.
     #[arg(long, default_value_t = 1_800, value_name = "SECONDS")]
     pub min_request_timeout: u32,
 }
 
-/// How the server goes.
+/// Start and shutdown.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Start and stop")]
 pub struct Lifecycle {
-    /// How long /readyz fails before the server stops taking connections.
+    /// How long /readyz fails before the server stops accepting connections.
     #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
     pub shutdown_delay_duration: Duration,
 }
 
-/// What the server tells its operator.
+/// Logging.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Logging")]
 pub struct Logging {
-    /// How much to say: 0 the usual, 4 debugging, 6 everything. The variable RUST_LOG wins over it.
+    /// Log verbosity: 0 info, 4 debug, 6 trace. The variable RUST_LOG takes precedence.
     #[arg(short = 'v', long = "v", default_value_t = 0, value_name = "LEVEL")]
     pub verbosity: u32,
-    /// Let /debug/flags/v change how much is said while the server runs.
+    /// Serve /debug/flags/v, which changes the log verbosity at run time.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub profiling: bool,
-    /// How much single modules say: http=6,pki=4.
+    /// Log verbosity of single modules: http=6,pki=4.
     #[arg(long, value_delimiter = ',', value_name = "MODULE=LEVEL,...")]
     pub vmodule: Vec<String>,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, default_value = "text", value_enum)]
     pub logging_format: LogFormat,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text.
     Text,
-    /// For machines.
+    /// JSON.
     Json,
 }

@@ -49,10 +49,10 @@ pub struct Gate {
 /// The subject of an entry of `--feature-gates`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
-    One(&'static Gate),
-    All(Stage),
+    Gate(&'static Gate),
+    Stage(Stage),
     /// An empty entry.
-    Nothing,
+    Empty,
 }
 
 /// The component prefix of entries: there is no other component here.
@@ -68,14 +68,14 @@ pub struct GateSetting {
 impl GateSetting {
     /// A warning about this entry for the operator, if any.
     pub fn warning(&self) -> Option<String> {
-        let Subject::One(gate) = self.subject else { return None };
-        let what = match gate.stage {
+        let Subject::Gate(gate) = self.subject else { return None };
+        let stage = match gate.stage {
             Stage::Deprecated => "deprecated",
             Stage::Stable => "generally available",
             Stage::Alpha | Stage::Beta => return None,
         };
         let Gate { name, .. } = gate;
-        Some(format!("feature gate {name} is {what}: it will be removed in a future release"))
+        Some(format!("feature gate {name} is {stage}: it will be removed in a future release"))
     }
 }
 
@@ -89,18 +89,18 @@ impl FromStr for GateSetting {
             None => text,
         };
         if text.is_empty() {
-            return Ok(GateSetting { subject: Subject::Nothing, enabled: false });
+            return Ok(GateSetting { subject: Subject::Empty, enabled: false });
         }
         let missing = || format!("missing bool value for {}", text.trim());
         let (name, value) = text.split_once('=').ok_or_else(missing)?;
         let (name, value) = (name.trim(), value.trim());
-        let enabled = go_bool(value).map_err(|why| format!("invalid value of {name}={value}: {why}"))?;
+        let enabled = go_bool(value).map_err(|error| format!("invalid value of {name}={value}: {error}"))?;
         let subject = match name {
-            "AllAlpha" => Subject::All(Stage::Alpha),
-            "AllBeta" => Subject::All(Stage::Beta),
-            _ => Subject::One(find(name).ok_or_else(|| format!("unrecognized feature gate: {name}"))?),
+            "AllAlpha" => Subject::Stage(Stage::Alpha),
+            "AllBeta" => Subject::Stage(Stage::Beta),
+            _ => Subject::Gate(find(name).ok_or_else(|| format!("unrecognized feature gate: {name}"))?),
         };
-        if let Subject::One(Gate { locked: true, default, .. }) = subject
+        if let Subject::Gate(Gate { locked: true, default, .. }) = subject
             && enabled != *default
         {
             return Err(format!(
@@ -112,13 +112,13 @@ impl FromStr for GateSetting {
 }
 
 /// The gate for all features of a stage.
-fn all_of(stage: Stage) -> &'static str {
+fn stage_gate(stage: Stage) -> &'static str {
     if stage == Stage::Alpha { "AllAlpha" } else { "AllBeta" }
 }
 
 fn find(name: &str) -> Option<&'static Gate> {
-    let at = GATES.binary_search_by(|gate| gate.name.cmp(name)).ok()?;
-    GATES.get(at)
+    let index = GATES.binary_search_by(|gate| gate.name.cmp(name)).ok()?;
+    GATES.get(index)
 }
 
 /// The gates of a server.
@@ -131,34 +131,34 @@ impl FeatureGates {
     pub fn new(settings: &[GateSetting]) -> FeatureGates {
         let mut gates = BTreeMap::new();
         for setting in settings {
-            if let Subject::All(stage) = setting.subject {
-                gates.insert(all_of(stage), setting.enabled);
+            if let Subject::Stage(stage) = setting.subject {
+                gates.insert(stage_gate(stage), setting.enabled);
                 let of_stage = GATES.iter().filter(|gate| gate.stage == stage && !gate.locked);
                 gates.extend(of_stage.map(|gate| (gate.name, setting.enabled)));
             }
         }
         for setting in settings {
-            if let Subject::One(gate) = setting.subject {
+            if let Subject::Gate(gate) = setting.subject {
                 gates.insert(gate.name, setting.enabled);
             }
         }
         FeatureGates(gates)
     }
 
-    /// Refuses gates that depend on others.
+    /// Refuses a gate whose required gate is off.
     pub fn validate(&self) -> Result<(), String> {
-        let (open, needed) = (AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS);
-        match self.enabled(open) && !self.enabled(needed) {
-            true => Err(format!("{open} feature requires {needed} feature to be enabled")),
+        let (gate, required) = (AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS);
+        match self.enabled(gate) && !self.enabled(required) {
+            true => Err(format!("{gate} feature requires {required} feature to be enabled")),
             false => Ok(()),
         }
     }
 
     /// Every gate with its stage and state, including `AllAlpha` and `AllBeta`.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
-        let every = [Stage::Alpha, Stage::Beta].map(|stage| (all_of(stage), stage));
-        let named = every.into_iter().chain(GATES.iter().map(|gate| (gate.name, gate.stage)));
-        named.map(|(name, stage)| (name, stage, self.enabled(name)))
+        let stage_gates = [Stage::Alpha, Stage::Beta].map(|stage| (stage_gate(stage), stage));
+        let all_gates = stage_gates.into_iter().chain(GATES.iter().map(|gate| (gate.name, gate.stage)));
+        all_gates.map(|(name, stage)| (name, stage, self.enabled(name)))
     }
 
     /// Whether the feature is on. An unknown name is off.
@@ -174,27 +174,27 @@ mod tests {
     use super::*;
 
     fn gates(text: &str) -> FeatureGates {
-        let settings: Vec<GateSetting> = text.split(',').map(|one| one.parse().unwrap()).collect();
+        let settings: Vec<GateSetting> = text.split(',').map(|entry| entry.parse().unwrap()).collect();
         FeatureGates::new(&settings)
     }
 
     #[test]
-    fn every_gate_that_the_server_asks_for_is_known() {
+    fn all_used_feature_gates_are_in_the_table() {
         for name in pilothouse_api::gates::ALL {
             assert!(find(name).is_some(), "{name}");
         }
     }
 
     #[test]
-    fn the_table_is_sorted_so_that_every_gate_is_found() {
+    fn feature_gate_table_is_sorted() {
         assert!(GATES.is_sorted_by(|a, b| a.name < b.name));
         assert!(GATES.iter().all(|gate| find(gate.name) == Some(gate)));
     }
 
     #[test]
-    fn defaults_are_those_of_the_release() {
+    fn feature_gate_defaults_match_the_release() {
         let gates = FeatureGates::default();
-        for (name, on) in [
+        for (name, expected) in [
             ("CBORServingAndStorage", false),
             ("AllowUnsafeMalformedObjectDeletion", false),
             ("WatchList", false),
@@ -203,13 +203,13 @@ mod tests {
             ("DeclarativeValidationTakeover", false),
             ("StructuredAuthenticationConfiguration", true),
         ] {
-            assert_eq!(gates.enabled(name), on, "{name}");
+            assert_eq!(gates.enabled(name), expected, "{name}");
         }
         assert!(!gates.enabled("NoSuchGate"));
     }
 
     #[test]
-    fn an_entry_of_its_own_wins_over_all_of_a_stage() {
+    fn single_feature_gate_overrides_stage_gate() {
         let gates = gates("CBORServingAndStorage=false,AllAlpha=true,AllBeta=false,WatchList=true");
         assert!(!gates.enabled("CBORServingAndStorage"));
         assert!(gates.enabled("AllowUnsafeMalformedObjectDeletion"));
@@ -218,18 +218,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_is_refused() {
-        let refused = |text: &str| text.parse::<GateSetting>().unwrap_err();
-        assert_eq!(refused("Nonsense=true"), "unrecognized feature gate: Nonsense");
-        assert_eq!(refused("WatchList"), "missing bool value for WatchList");
-        assert!(refused("WatchList=perhaps").starts_with("invalid value of WatchList=perhaps"));
-        let wrong = "cannot set feature gate SidecarContainers to false, feature is locked to true";
-        assert_eq!(refused("SidecarContainers=false"), wrong);
-        assert_eq!(refused("wardle:WatchList=true"), "component not registered: wardle");
+    fn invalid_feature_gates_are_refused() {
+        let parse_error = |text: &str| text.parse::<GateSetting>().unwrap_err();
+        assert_eq!(parse_error("Nonsense=true"), "unrecognized feature gate: Nonsense");
+        assert_eq!(parse_error("WatchList"), "missing bool value for WatchList");
+        assert!(parse_error("WatchList=perhaps").starts_with("invalid value of WatchList=perhaps"));
+        let expected = "cannot set feature gate SidecarContainers to false, feature is locked to true";
+        assert_eq!(parse_error("SidecarContainers=false"), expected);
+        assert_eq!(parse_error("wardle:WatchList=true"), "component not registered: wardle");
     }
 
     #[test]
-    fn what_can_be_set_is_taken() {
+    fn valid_feature_gates_are_parsed() {
         for (text, name) in [
             ("SidecarContainers=true", "SidecarContainers"),
             ("kube:WatchList=true", "WatchList"),
@@ -242,41 +242,41 @@ mod tests {
             assert!(gates(text).enabled(name), "{text}");
         }
         assert!(!gates("ExecProbeTimeout=false").enabled("ExecProbeTimeout"), "stable, but not locked");
-        assert!(!gates(",WatchList=true,,WatchList=false,").enabled("WatchList"), "the last one counts");
+        assert!(!gates(",WatchList=true,,WatchList=false,").enabled("WatchList"), "the last entry wins");
     }
 
     #[test]
-    fn a_gate_that_needs_another_is_refused_without_it() {
-        let wrong =
+    fn feature_gate_without_required_gate_is_refused() {
+        let expected =
             "AuthorizeNodeWithSelectors feature requires AuthorizeWithSelectors feature to be enabled";
-        assert_eq!(gates("AuthorizeWithSelectors=false").validate(), Err(wrong.to_owned()));
+        assert_eq!(gates("AuthorizeWithSelectors=false").validate(), Err(expected.to_owned()));
         assert_eq!(gates("AllBeta=false").validate(), Ok(()));
         assert_eq!(FeatureGates::default().validate(), Ok(()));
     }
 
     #[test]
-    fn all_gates_can_be_told() {
-        let told = gates("AllAlpha=true");
-        assert!(told.all().any(|one| one == ("AllAlpha", Stage::Alpha, true)));
-        assert!(told.all().any(|one| one == ("AllBeta", Stage::Beta, false)));
-        assert!(told.all().any(|one| one == ("CBORServingAndStorage", Stage::Alpha, true)));
-        assert_eq!(told.all().count(), GATES.len() + 2);
+    fn all_lists_every_feature_gate() {
+        let enabled_alpha = gates("AllAlpha=true");
+        assert!(enabled_alpha.all().any(|entry| entry == ("AllAlpha", Stage::Alpha, true)));
+        assert!(enabled_alpha.all().any(|entry| entry == ("AllBeta", Stage::Beta, false)));
+        assert!(enabled_alpha.all().any(|entry| entry == ("CBORServingAndStorage", Stage::Alpha, true)));
+        assert_eq!(enabled_alpha.all().count(), GATES.len() + 2);
     }
 
     #[test]
-    fn what_decides_about_objects_are_gates_with_the_same_defaults() {
-        for (feature, on) in Feature::all() {
+    fn validation_features_have_gates_with_same_defaults() {
+        for (feature, default) in Feature::all() {
             let gate = find(&format!("{feature:?}")).unwrap_or_else(|| panic!("{feature:?}"));
-            assert_eq!((gate.default, gate.locked), (on, false), "{feature:?}");
+            assert_eq!((gate.default, gate.locked), (default, false), "{feature:?}");
         }
         let release = FeatureGates::default();
         assert_eq!(EnabledFeatures::new(|name| release.enabled(name), false), EnabledFeatures::RELEASE);
     }
 
     #[test]
-    fn gates_on_their_way_out_warn() {
-        let open = GATES.iter().find(|gate| gate.stage == Stage::Deprecated && !gate.locked).unwrap();
-        let setting: GateSetting = format!("{}=true", open.name).parse().unwrap();
+    fn deprecated_feature_gate_warns() {
+        let gate = GATES.iter().find(|gate| gate.stage == Stage::Deprecated && !gate.locked).unwrap();
+        let setting: GateSetting = format!("{}=true", gate.name).parse().unwrap();
         assert!(setting.warning().unwrap().contains("deprecated"));
         assert_eq!("WatchList=true".parse::<GateSetting>().unwrap().warning(), None);
     }

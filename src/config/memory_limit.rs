@@ -1,4 +1,4 @@
-//! `--memory-limit`: a number of bytes, or what the control group of the process allows.
+//! `--memory-limit`: a number of bytes, or the limit of the process's control group.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::limits::CGROUP_PART_PERCENT;
 /// How much memory the server may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the control group of the process allows.
+    /// The limit of the control group of the process.
     Cgroup,
     /// No limit.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
 }
 
@@ -33,7 +33,7 @@ impl MemoryLimit {
             .ok_or_else(|| format!("\"{text}\" is no amount of memory such as 512Mi"))
     }
 
-    /// The limit in bytes, if there is one. A part of a control group's memory is left for what the server does not count.
+    /// The limit in bytes, if there is one. Of a control group's limit a part is left for memory that the server does not account for.
     pub fn bytes(self) -> Option<usize> {
         match self {
             MemoryLimit::None => None,
@@ -58,12 +58,12 @@ fn group_limit(line: &str, root: &Path) -> Option<usize> {
         "memory" => (root.join("memory"), "memory.limit_in_bytes"),
         _ => return None,
     };
-    // In a container the path may be the host's, which is not there; the group's own files are at the root then.
+    // In a container the path may be the host's, which does not exist; the group's own files are at the root then.
     let group = root.join(group.trim_start_matches('/'));
-    let above = group.ancestors().take_while(|path| path.starts_with(&root));
+    let ancestors = group.ancestors().take_while(|path| path.starts_with(&root));
     let read = |path: &Path| fs::read_to_string(path.join(file)).ok()?.trim().parse::<usize>().ok();
-    // The first version writes a number near the largest there is for "none".
-    above.filter_map(read).filter(|bytes| *bytes < usize::MAX / 4).min()
+    // The first version represents "no limit" by a number near the maximum.
+    ancestors.filter_map(read).filter(|bytes| *bytes < usize::MAX / 4).min()
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_narrowest_control_group_decides() {
+    fn lowest_cgroup_memory_limit_applies() {
         let root = tempfile::tempdir().unwrap();
         let group = root.path().join("outer/inner");
         fs::create_dir_all(&group).unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_quantities_or_words() {
+    fn memory_limit_parses_quantities_auto_and_none() {
         assert_eq!(MemoryLimit::parse("512Mi"), Ok(MemoryLimit::Bytes(512 << 20)));
         assert_eq!(
             (MemoryLimit::parse("none"), MemoryLimit::parse("auto")),

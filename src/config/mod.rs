@@ -1,6 +1,6 @@
 //! The configuration of a server: parsed once from flags, or built by an embedder, then validated as a whole.
 //!
-//! [`flag_groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the reference
+//! [`flag_groups`] has the flags, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of kube-apiserver
 //! that are accepted without effect.
 
 pub mod admission_file;
@@ -50,77 +50,77 @@ use pilothouse_api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AU
 use self::plugins::PluginFlags;
 use crate::limits;
 
-/// Everything the server is told at start.
+/// The configuration of a server.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
-    /// Where and how the server listens.
+    /// Secure serving.
     #[command(flatten)]
     pub serving: Serving,
-    /// Where objects are kept.
+    /// The storage of objects.
     #[command(flatten)]
     pub storage: Storage,
-    /// Who is asking.
+    /// Authentication.
     #[command(flatten)]
     pub authentication: Authentication,
-    /// Whose OpenID Connect tokens are accepted.
+    /// The OpenID Connect provider.
     #[command(flatten)]
     pub openid: OpenId,
-    /// A proxy that says who is asking.
+    /// The authenticating front proxy.
     #[command(flatten)]
     pub front_proxy: FrontProxy,
-    /// Another server that says who is asking.
+    /// The token webhook.
     #[command(flatten)]
     pub token_webhook: TokenWebhook,
     /// The tokens of service accounts.
     #[command(flatten)]
     pub service_accounts: ServiceAccounts,
-    /// May they.
+    /// Authorization.
     #[command(flatten)]
     pub authorization: Authorization,
-    /// What is served.
+    /// The served APIs and admission.
     #[command(flatten)]
     pub api: Api,
-    /// How nodes are reached.
+    /// Connections to kubelets.
     #[command(flatten)]
     pub kubelets: Kubelets,
-    /// How servers that extend this API are reached.
+    /// Proxying to aggregated API servers.
     #[command(flatten)]
     pub aggregation: Aggregation,
-    /// What the control loops are told.
+    /// The settings of controllers.
     #[command(flatten)]
-    pub loops: Controllers,
-    /// Who answers requests for certificates.
+    pub controllers: Controllers,
+    /// The signers of certificate requests.
     #[command(flatten)]
     pub signing: Signing,
-    /// How much at once.
+    /// Limits of requests and memory.
     #[command(flatten)]
     pub limits: RequestLimits,
-    /// How the server comes and goes.
+    /// Start and shutdown.
     #[command(flatten)]
     pub lifecycle: Lifecycle,
-    /// What is written down of requests.
+    /// Auditing.
     #[command(flatten)]
     pub audit: Audit,
-    /// What the server tells its operator.
+    /// Logging.
     #[command(flatten)]
     pub logging: Logging,
     /// The value of every flag, as text.
     #[arg(skip)]
     pub flags: BTreeMap<String, String>,
-    /// What the operator should know about the flags that were given; logged at start.
+    /// Warnings about the given flags; logged at start.
     #[arg(skip)]
     pub remarks: Vec<String>,
 }
 
-/// Settings that contradict each other.
+/// An invalid or inconsistent configuration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
 
 impl ConfigError {
-    /// An error that only the user of a setting can detect.
-    pub fn new(why: impl Into<String>) -> ConfigError {
-        ConfigError(why.into())
+    /// An error that is detected where a setting is used.
+    pub fn new(message: impl Into<String>) -> ConfigError {
+        ConfigError(message.into())
     }
 }
 
@@ -142,30 +142,31 @@ impl Config {
         config
     }
 
-    /// Parses a command line, including the program's name. The error knows how to print itself, also for `--help` and
-    /// `--version`.
+    /// Parses a command line, including the program's name. `--help` and `--version` are errors, too, which print the text.
     pub fn parse<I, T>(arguments: I) -> Result<Config, clap::Error>
     where
         I: IntoIterator<Item = T>,
         T: Into<OsString>,
     {
         let arguments: Vec<OsString> =
-            arguments.into_iter().map(|argument| dashed(argument.into())).collect();
-        let stands_in = arguments.first().is_some_and(|name| stands_in_for_the_reference(name));
+            arguments.into_iter().map(|argument| normalize_flag(argument.into())).collect();
+        let runs_as_kube_apiserver = arguments.first().is_some_and(|name| is_named_kube_apiserver(name));
         let mut command = command();
-        if stands_in {
+        if runs_as_kube_apiserver {
             command = command.mut_arg("controllers", |controllers| controllers.default_value("-*"));
         }
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        config.api.release = version::asked(&matches)?;
-        if stands_in && matches.value_source("data_dir") == Some(clap::parser::ValueSource::DefaultValue) {
-            config.storage.data_dir = data_dir_of_stand_in(config.serving.cert_dir.as_deref());
+        config.api.release = version::requested_release(&matches)?;
+        if runs_as_kube_apiserver
+            && matches.value_source("data_dir") == Some(clap::parser::ValueSource::DefaultValue)
+        {
+            config.storage.data_dir = kube_apiserver_data_dir(config.serving.cert_dir.as_deref());
         }
         config.authentication.anonymous_auth_given =
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
-        config.flags = values_of(&command, &matches);
-        config.remarks = compat::given(&matches);
+        config.flags = flag_values(&command, &matches);
+        config.remarks = compat::ignored_flags(&matches);
         match config.storage.storage_backend {
             Some(Backend::Redb) => config.storage.engine = Engine::Redb,
             Some(Backend::Memory) => config.storage.engine = Engine::Memory,
@@ -179,10 +180,10 @@ impl Config {
         config.remarks.extend(config.service_accounts.remarks());
         config.remarks.extend(config.front_proxy.remarks());
         config.remarks.extend(config.audit.remarks());
-        let is_said_elsewhere = config.authentication.authentication_config.is_some();
-        if config.authentication.anonymous_auth && !is_said_elsewhere && !config.admits_anonymous() {
-            let why = "--anonymous-auth is off: it does not go with the authorization mode AlwaysAllow";
-            config.remarks.push(why.to_owned());
+        let has_authentication_file = config.authentication.authentication_config.is_some();
+        if config.authentication.anonymous_auth && !has_authentication_file && !config.admits_anonymous() {
+            let remark = "--anonymous-auth is off: it is not allowed with the authorization mode AlwaysAllow";
+            config.remarks.push(remark.to_owned());
         }
         config.remarks.extend(PluginFlags::new(&config.api).remarks());
         config.remarks.extend(config.kubelets.remark(config.serving.bind_address));
@@ -191,46 +192,46 @@ impl Config {
 
     /// Checks that the settings are consistent.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |why: &str| Err(ConfigError(why.to_owned()));
+        let invalid = |message: &str| Err(ConfigError(message.to_owned()));
         let serving = &self.serving;
         match (&serving.tls_cert_file, &serving.tls_private_key_file) {
-            (Some(_), None) => return refuse("--tls-cert-file needs --tls-private-key-file"),
-            (None, Some(_)) => return refuse("--tls-private-key-file needs --tls-cert-file"),
+            (Some(_), None) => return invalid("--tls-cert-file needs --tls-private-key-file"),
+            (None, Some(_)) => return invalid("--tls-private-key-file needs --tls-cert-file"),
             _ => {}
         }
         match (&self.kubelets.kubelet_client_certificate, &self.kubelets.kubelet_client_key) {
-            (Some(_), None) => return refuse("--kubelet-client-certificate needs --kubelet-client-key"),
-            (None, Some(_)) => return refuse("--kubelet-client-key needs --kubelet-client-certificate"),
+            (Some(_), None) => return invalid("--kubelet-client-certificate needs --kubelet-client-key"),
+            (None, Some(_)) => return invalid("--kubelet-client-key needs --kubelet-client-certificate"),
             _ => {}
         }
         if self.kubelets.kubelet_timeout.is_zero() {
-            return refuse("--kubelet-timeout must be greater than zero");
+            return invalid("--kubelet-timeout must be greater than zero");
         }
         if self.storage.engine == Engine::Redb && self.storage.data_dir.is_none() {
-            return refuse("the redb engine needs a data directory");
+            return invalid("the redb engine needs a data directory");
         }
         if serving.advertise_address.is_some_and(|address| address.is_unspecified() || address.is_loopback())
             && !serving.bind_address.is_loopback()
         {
-            return refuse("--advertise-address must be an address that others can reach");
+            return invalid("--advertise-address must be an address that clients can reach");
         }
         if !(0.0..=limits::GOAWAY_CHANCE).contains(&serving.goaway_chance) {
-            return refuse("--goaway-chance can not be less than 0 or greater than 0.02");
+            return invalid("--goaway-chance can not be less than 0 or greater than 0.02");
         }
         if self.limits.request_timeout.is_zero() {
-            return refuse("--request-timeout must be greater than zero");
+            return invalid("--request-timeout must be greater than zero");
         }
         if self.limits.enable_priority_and_fairness
             && self.limits.max_requests_inflight == 0
             && self.limits.max_mutating_requests_inflight == 0
         {
-            return refuse(
-                "--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive, or \
-                 --enable-priority-and-fairness=false must be given",
+            return invalid(
+                "--max-requests-inflight and --max-mutating-requests-inflight must not both be 0, unless \
+                 --enable-priority-and-fairness=false is set",
             );
         }
         if serving.workers > limits::WORKERS {
-            return refuse("--workers can not be greater than 512");
+            return invalid("--workers can not be greater than 512");
         }
         self.service_accounts.validate().map_err(ConfigError)?;
         self.openid.validate(&self.service_accounts.service_account_issuer).map_err(ConfigError)?;
@@ -238,7 +239,7 @@ impl Config {
         gates.validate().map_err(ConfigError)?;
         self.front_proxy.validate(&gates).map_err(ConfigError)?;
         PluginFlags::new(&self.api).validate().map_err(ConfigError)?;
-        self.signing.signed_by().map_err(ConfigError)?;
+        self.signing.signing_authority().map_err(ConfigError)?;
         self.audit.validate().map_err(ConfigError)?;
         self.validate_ranges()?;
         self.validate_modes()
@@ -265,20 +266,20 @@ impl Config {
             return Err(ConfigError("at least one authorization mode must be given".to_owned()));
         }
         let flags = &self.authorization;
-        // A file can name them, too, and is read later.
+        // The modes are in a file, which is read later.
         if flags.authorization_config.is_some() {
             return Ok(());
         }
-        let alone =
+        let is_unused =
             |file: &Option<PathBuf>, mode| file.is_some() && !flags.authorization_mode.contains(&mode);
-        if alone(&flags.authorization_policy_file, AuthorizationMode::Abac) {
+        if is_unused(&flags.authorization_policy_file, AuthorizationMode::Abac) {
             return Err(ConfigError(
                 "--authorization-policy-file needs --authorization-mode=ABAC".to_owned(),
             ));
         }
-        if alone(&flags.authorization_webhook_config_file, AuthorizationMode::Webhook) {
-            let why = "--authorization-webhook-config-file needs --authorization-mode=Webhook";
-            return Err(ConfigError(why.to_owned()));
+        if is_unused(&flags.authorization_webhook_config_file, AuthorizationMode::Webhook) {
+            let message = "--authorization-webhook-config-file needs --authorization-mode=Webhook";
+            return Err(ConfigError(message.to_owned()));
         }
         Ok(())
     }
@@ -301,9 +302,11 @@ impl Config {
     /// Parses the authentication configuration, and checks it against the other settings.
     pub fn authentication_file(&self, text: &[u8]) -> Result<AuthenticationFile, String> {
         let gates = self.gates();
-        let needed = STRUCTURED_AUTHENTICATION_CONFIGURATION;
-        if !gates.enabled(needed) {
-            return Err(format!("set --feature-gates={needed}=true to use authentication-config file"));
+        let required_gate = STRUCTURED_AUTHENTICATION_CONFIGURATION;
+        if !gates.enabled(required_gate) {
+            return Err(format!(
+                "set --feature-gates={required_gate}=true to use authentication-config file"
+            ));
         }
         let file = AuthenticationFile::parse(text, &self.service_accounts.service_account_issuer)?;
         if file.anonymous.is_some() && self.authentication.anonymous_auth_given {
@@ -321,19 +324,20 @@ impl Config {
 
     /// The directory of keys and certificates; `None` keeps them in memory.
     pub fn cert_dir(&self) -> Option<PathBuf> {
-        let of_data = || self.storage.data_dir.as_ref().map(|data| data.join("pki"));
-        self.serving.cert_dir.clone().or_else(of_data)
+        let default_dir = || self.storage.data_dir.as_ref().map(|data| data.join("pki"));
+        self.serving.cert_dir.clone().or_else(default_dir)
     }
 
     /// The number of threads that serve connections.
     pub fn workers(&self) -> usize {
         match self.serving.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from).min(limits::WORKERS),
-            some => some,
+            count => count,
         }
     }
 
-    /// The threads for heavy work of levels that are not exempt: one less than there are workers, whose processors they share.
+    /// The number of threads for heavy work of priority levels that are not exempt: one less than the workers, whose cores they
+    /// share.
     pub fn heavy_threads(&self) -> usize {
         self.workers().saturating_sub(1).max(1)
     }
@@ -342,11 +346,11 @@ impl Config {
     pub fn streams_per_connection(&self) -> u32 {
         match self.serving.http2_max_streams_per_connection {
             0 => limits::STREAMS_PER_CONNECTION_ZERO,
-            some => some,
+            count => count,
         }
     }
 
-    /// The address that others use to reach this server.
+    /// The address that is advertised to the cluster.
     pub fn advertised(&self) -> IpAddr {
         self.serving.advertise_address.unwrap_or(self.serving.bind_address)
     }
@@ -357,20 +361,20 @@ impl Config {
         self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)
     }
 
-    /// The audiences of tokens. An empty flag is none: a token for the audience without a name is not for this server.
+    /// The audiences of tokens. An empty flag counts as unset: a token for the empty audience is not for this server.
     pub fn audiences(&self) -> &[String] {
         match self.authentication.api_audiences.as_slice() {
             [] => &self.service_accounts.service_account_issuer,
-            [one] if one.is_empty() => &self.service_accounts.service_account_issuer,
-            named => named,
+            [audience] if audience.is_empty() => &self.service_accounts.service_account_issuer,
+            audiences => audiences,
         }
     }
 }
 
 /// Selected by the first argument, before flags are parsed: `src/commands.rs`.
 const COMMANDS: &str = "\
-Commands that start no server, each with a --help of its own:
-  healthcheck  Ask a running server whether it is ready
+Commands that do not start a server, each with its own --help:
+  healthcheck  Check whether a running server is ready
   convert      Convert objects between JSON, YAML, Protobuf and CBOR";
 
 fn command() -> Command {
@@ -378,15 +382,15 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
         .arg(version::argument())
-        // The last of several equal flags counts, as in the reference: scripts append their own flags.
+        // The last of several equal flags wins, as in kube-apiserver: scripts append their own flags.
         .args_override_self(true);
     let command = Config::augment_args(command)
-        .about("A control-plane API server that speaks the Kubernetes 1.33 API")
+        .about("A control-plane API server that serves the Kubernetes 1.33 API")
         .after_help(COMMANDS);
     compat::extend(command).mut_args(|arg| {
-        let bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
+        let is_bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
             && matches!(arg.get_action(), clap::ArgAction::Set);
-        if !bool_flag {
+        if !is_bool_flag {
             return arg;
         }
         arg.num_args(0..=1)
@@ -397,19 +401,19 @@ fn command() -> Command {
     })
 }
 
-/// Whether the program was started as `kube-apiserver`, by a test harness for instance. Then two defaults are the reference's: it
-/// runs no controllers, because the harness checks what its own controllers do, and keeps nothing in the working directory.
-fn stands_in_for_the_reference(program: &OsStr) -> bool {
+/// Whether the program was started as `kube-apiserver`, for instance by a test harness. Then two defaults are kube-apiserver's: no
+/// controllers run, because the harness tests its own controllers, and the working directory stays empty.
+fn is_named_kube_apiserver(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "kube-apiserver")
 }
 
-/// Below the directory that the harness has made for this server, which it removes afterwards.
-fn data_dir_of_stand_in(cert_dir: Option<&Path>) -> Option<PathBuf> {
+/// The data directory in the certificate directory, which a test harness creates for the server and removes afterwards.
+fn kube_apiserver_data_dir(cert_dir: Option<&Path>) -> Option<PathBuf> {
     Some(cert_dir.unwrap_or(Path::new(".")).join("pilothouse-data"))
 }
 
-/// The values of all flags, given or not. Those of a list are joined by commas.
-fn values_of(command: &Command, matches: &ArgMatches) -> BTreeMap<String, String> {
+/// The values of all flags, including defaults. Lists are joined by commas.
+fn flag_values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, String> {
     let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag.get_id().as_str())));
     let value = |id: &str| {
         let values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
@@ -418,8 +422,8 @@ fn values_of(command: &Command, matches: &ArgMatches) -> BTreeMap<String, String
     flags.map(|(name, id)| (name.to_owned(), value(id))).collect()
 }
 
-/// Replaces underscores in flag names, as the reference does.
-fn dashed(argument: OsString) -> OsString {
+/// Replaces underscores in flag names, as kube-apiserver does.
+fn normalize_flag(argument: OsString) -> OsString {
     let Some(text) = argument.to_str().filter(|text| text.starts_with("--")) else { return argument };
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     if !name.contains('_') {

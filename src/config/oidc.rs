@@ -1,4 +1,4 @@
-//! Whose OpenID Connect tokens are accepted, and what of them counts.
+//! The flags of an OpenID Connect provider and of its claims.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,36 +11,36 @@ pub const SIGNING_ALGORITHMS: [&str; 9] =
     ["ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"];
 
 /// The default claim of the user name.
-const USUAL_CLAIM: &str = "sub";
+const DEFAULT_USERNAME_CLAIM: &str = "sub";
 /// The default signature algorithm.
-const USUAL_ALGORITHM: &str = "RS256";
+const DEFAULT_ALGORITHM: &str = "RS256";
 
-/// Tokens of an OpenID Connect provider.
+/// The flags of an OpenID Connect provider.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "OpenID Connect")]
 pub struct OpenId {
-    /// URL of the provider whose tokens are accepted; only https. Needs --oidc-client-id.
+    /// URL of the OpenID issuer; only https. Needs --oidc-client-id.
     #[arg(long, value_name = "URL", conflicts_with = "authentication_config")]
     pub oidc_issuer_url: Option<String>,
-    /// The client that all tokens must be issued for.
+    /// Client ID that all tokens must be issued for.
     #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_client_id: Option<String>,
-    /// Certificate authorities that the provider must be known to [default: those of this machine].
+    /// CA bundle that verifies the provider [default: the CAs of the host].
     #[arg(long, value_name = "FILE", conflicts_with = "authentication_config")]
     pub oidc_ca_file: Option<PathBuf>,
-    /// The claim that names the user [default: sub].
+    /// Claim of the user name [default: sub].
     #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_username_claim: Option<String>,
-    /// What is put before user names; - for nothing [default: the issuer and #, or nothing if the claim is email].
+    /// Prefix of user names; - for none [default: the issuer and #, or none if the claim is email].
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_username_prefix: Option<String>,
-    /// The claim that names the groups: a text or a list of them.
+    /// Claim of the groups: a string or a list of strings.
     #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_groups_claim: Option<String>,
-    /// What is put before the names of groups.
+    /// Prefix of group names.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_groups_prefix: Option<String>,
-    /// A claim that tokens must have with this value; may be repeated.
+    /// Claim that tokens must have with this value; may be repeated.
     #[arg(
         long,
         value_name = "CLAIM=VALUE",
@@ -49,7 +49,7 @@ pub struct OpenId {
         conflicts_with = "authentication_config"
     )]
     pub oidc_required_claim: Vec<(String, String)>,
-    /// How tokens may be signed: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384, PS512 [default: RS256].
+    /// Accepted signing algorithms: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384, PS512 [default: RS256].
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", conflicts_with = "authentication_config")]
     pub oidc_signing_algs: Vec<String>,
 }
@@ -61,18 +61,18 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// A nonempty text.
-fn said(text: Option<&String>) -> Option<&str> {
+fn nonempty(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// Why a provider URL is invalid. `others` are issuers of this server's own tokens, which a provider must not share.
-pub(super) fn wrong_with_url(url: &str, others: &[String]) -> Option<String> {
-    if others.iter().any(|other| other == url) {
-        return Some(format!("URL must not overlap with disallowed issuers: [{}]", others.join(" ")));
+/// Why a provider URL is invalid. `own_issuers` are issuers of this server's own tokens, which a provider must not share.
+pub(super) fn url_error(url: &str, own_issuers: &[String]) -> Option<String> {
+    if own_issuers.iter().any(|issuer| issuer == url) {
+        return Some(format!("URL must not overlap with disallowed issuers: [{}]", own_issuers.join(" ")));
     }
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let host = || url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::is_empty));
-    let why = if !scheme.eq_ignore_ascii_case("https") {
+    let reason = if !scheme.eq_ignore_ascii_case("https") {
         "URL scheme must be https"
     } else if rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
         "URL must not contain a username or password"
@@ -81,28 +81,28 @@ pub(super) fn wrong_with_url(url: &str, others: &[String]) -> Option<String> {
     } else if rest.contains('#') {
         "URL must not contain a fragment"
     } else if host() != Some(false) {
-        "URL has no host that could be asked"
+        "URL has no host"
     } else {
         return None;
     };
-    Some(why.to_owned())
+    Some(reason.to_owned())
 }
 
 impl OpenId {
     /// The issuer and the client ID, if a provider is configured.
     pub fn issuer_and_client(&self) -> Option<(&str, &str)> {
-        said(self.oidc_issuer_url.as_ref()).zip(said(self.oidc_client_id.as_ref()))
+        nonempty(self.oidc_issuer_url.as_ref()).zip(nonempty(self.oidc_client_id.as_ref()))
     }
 
     /// The claim of the user name.
     pub fn username_claim(&self) -> &str {
-        self.oidc_username_claim.as_deref().unwrap_or(USUAL_CLAIM)
+        self.oidc_username_claim.as_deref().unwrap_or(DEFAULT_USERNAME_CLAIM)
     }
 
     /// The prefix of user names. By default the issuer, so that providers cannot name each other's users. Email addresses are
     /// unique already.
     pub fn username_prefix(&self) -> String {
-        match said(self.oidc_username_prefix.as_ref()) {
+        match nonempty(self.oidc_username_prefix.as_ref()) {
             Some("-") => String::new(),
             Some(prefix) => prefix.to_owned(),
             None if self.username_claim() == "email" => String::new(),
@@ -112,10 +112,10 @@ impl OpenId {
 
     /// The claim of the groups.
     pub fn groups_claim(&self) -> Option<&str> {
-        said(self.oidc_groups_claim.as_ref())
+        nonempty(self.oidc_groups_claim.as_ref())
     }
 
-    /// The required claims; the later of two values counts.
+    /// The required claims; the later of two values wins.
     pub fn required_claims(&self) -> BTreeMap<String, String> {
         self.oidc_required_claim.iter().cloned().collect()
     }
@@ -123,22 +123,22 @@ impl OpenId {
     /// The accepted signature algorithms.
     pub fn signing_algorithms(&self) -> Vec<&str> {
         match self.oidc_signing_algs.as_slice() {
-            [] => vec![USUAL_ALGORITHM],
-            some => some.iter().map(String::as_str).collect(),
+            [] => vec![DEFAULT_ALGORITHM],
+            names => names.iter().map(String::as_str).collect(),
         }
     }
 
-    /// Checks these settings. `others` are issuers of this server's own tokens, which a provider must not share.
-    pub(super) fn validate(&self, others: &[String]) -> Result<(), String> {
+    /// Checks the flags. `own_issuers` are issuers of this server's own tokens, which a provider must not share.
+    pub(super) fn validate(&self, own_issuers: &[String]) -> Result<(), String> {
         let Some((issuer, _)) = self.issuer_and_client() else {
-            return match self.any() {
+            return match self.is_set() {
                 true => Err("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"
                     .to_owned()),
                 false => Ok(()),
             };
         };
-        if let Some(why) = wrong_with_url(issuer, others) {
-            return Err(format!("issuer.url: Invalid value: {issuer:?}: {why}"));
+        if let Some(reason) = url_error(issuer, own_issuers) {
+            return Err(format!("issuer.url: Invalid value: {issuer:?}: {reason}"));
         }
         if self.oidc_required_claim.iter().any(|(claim, _)| claim.is_empty()) {
             return Err("claimValidationRules[0]: Required value: claim or expression is required".to_owned());
@@ -152,9 +152,9 @@ impl OpenId {
         }
     }
 
-    /// Whether any of the flags was given.
-    fn any(&self) -> bool {
-        let texts = [
+    /// Whether any of the flags is set.
+    fn is_set(&self) -> bool {
+        let strings = [
             &self.oidc_issuer_url,
             &self.oidc_client_id,
             &self.oidc_username_claim,
@@ -162,7 +162,7 @@ impl OpenId {
             &self.oidc_groups_claim,
             &self.oidc_groups_prefix,
         ];
-        texts.iter().any(|text| text.is_some())
+        strings.iter().any(|value| value.is_some())
             || self.oidc_ca_file.is_some()
             || !self.oidc_required_claim.is_empty()
             || !self.oidc_signing_algs.is_empty()
@@ -175,22 +175,22 @@ mod tests {
 
     const BOTH: &str = "--oidc-issuer-url=https://login.example --oidc-client-id=c";
 
-    fn parsed(line: &str) -> Config {
+    fn parse(line: &str) -> Config {
         Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace())).unwrap()
     }
 
-    fn refused(line: &str) -> String {
-        let mut words = std::iter::once("pilothouse").chain(line.split_whitespace());
-        match Config::parse(&mut words) {
+    fn config_error(line: &str) -> String {
+        let mut arguments = std::iter::once("pilothouse").chain(line.split_whitespace());
+        match Config::parse(&mut arguments) {
             Ok(config) => config.validate().expect_err(line).to_string(),
             Err(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn settings_that_cannot_work_are_named() {
+    fn invalid_oidc_flags_are_refused() {
         let together = "oidc-issuer-url and oidc-client-id must be specified together";
-        for (line, part) in [
+        for (line, expected) in [
             ("--oidc-issuer-url=https://login.example", together),
             ("--oidc-client-id=c", together),
             ("--oidc-issuer-url=https://login.example --oidc-client-id=", together),
@@ -199,9 +199,9 @@ mod tests {
             ("--oidc-signing-algs=RS256", together),
             ("--oidc-ca-file=ca.pem", together),
         ] {
-            assert!(refused(line).contains(part), "{line}: {}", refused(line));
+            assert!(config_error(line).contains(expected), "{line}: {}", config_error(line));
         }
-        for (url, part) in [
+        for (url, expected) in [
             ("http://login.example", "\"http://login.example\": URL scheme must be https"),
             ("login.example", "URL scheme must be https"),
             ("https://u:p@login.example/a", "URL must not contain a username or password"),
@@ -211,10 +211,13 @@ mod tests {
             ("https:///a", "no host"),
             ("https://kubernetes.default.svc", "disallowed issuers: [https://kubernetes.default.svc]"),
         ] {
-            let said = refused(&format!("--oidc-client-id=c --oidc-issuer-url={url}"));
-            assert!(said.starts_with("issuer.url: Invalid value: ") && said.contains(part), "{url}: {said}");
+            let error = config_error(&format!("--oidc-client-id=c --oidc-issuer-url={url}"));
+            assert!(
+                error.starts_with("issuer.url: Invalid value: ") && error.contains(expected),
+                "{url}: {error}"
+            );
         }
-        for (flag, part) in [
+        for (flag, expected) in [
             ("--oidc-signing-algs=RS256,HS256", "oidc: unsupported signing alg: \"HS256\""),
             ("--oidc-signing-algs=none", "oidc: unsupported signing alg: \"none\""),
             ("--oidc-signing-algs=rs256", "oidc: unsupported signing alg: \"rs256\""),
@@ -223,17 +226,17 @@ mod tests {
             ("--oidc-required-claim==x", "claimValidationRules[0]: Required value"),
             ("--authentication-config=file", "cannot be used with"),
         ] {
-            let said = refused(&format!("{BOTH} {flag}"));
-            assert!(said.contains(part), "{flag}: {said}");
+            let error = config_error(&format!("{BOTH} {flag}"));
+            assert!(error.contains(expected), "{flag}: {error}");
         }
-        assert_eq!(parsed(BOTH).validate(), Ok(()));
-        assert_eq!(parsed("").validate(), Ok(()));
-        assert!(parsed("").openid.issuer_and_client().is_none());
+        assert_eq!(parse(BOTH).validate(), Ok(()));
+        assert_eq!(parse("").validate(), Ok(()));
+        assert!(parse("").openid.issuer_and_client().is_none());
     }
 
     #[test]
-    fn what_no_flag_says_is_as_in_the_reference() {
-        let openid = parsed(BOTH).openid;
+    fn oidc_flag_defaults_match_kube_apiserver() {
+        let openid = parse(BOTH).openid;
         assert_eq!(openid.issuer_and_client(), Some(("https://login.example", "c")));
         assert_eq!((openid.username_claim(), openid.groups_claim()), ("sub", None));
         assert_eq!(openid.signing_algorithms(), ["RS256"]);
@@ -248,13 +251,13 @@ mod tests {
             ("--oidc-username-prefix -", ""),
             ("--oidc-username-prefix --", "--"),
         ] {
-            assert_eq!(parsed(&format!("{BOTH} {flags}")).openid.username_prefix(), prefix, "{flags}");
+            assert_eq!(parse(&format!("{BOTH} {flags}")).openid.username_prefix(), prefix, "{flags}");
         }
     }
 
     #[test]
-    fn claims_and_algorithms_may_be_repeated() {
-        let openid = parsed(&format!(
+    fn oidc_claims_and_algorithms_may_be_repeated() {
+        let openid = parse(&format!(
             "{BOTH} --oidc-required-claim=a=1 --oidc-required-claim=b=x,y=z --oidc-required-claim a=2 \
              --oidc-signing-algs=ES512,PS384 --oidc-signing-algs RS256"
         ))

@@ -1,4 +1,4 @@
-//! The admission plug-ins of the reference: names, order and defaults.
+//! The admission plug-ins of kube-apiserver: names, order and defaults.
 
 use std::collections::BTreeSet;
 
@@ -13,40 +13,40 @@ use self::Effect::{Absent, Idle, Works};
 /// One plug-in.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plugin {
-    /// Its name.
+    /// The name of the plug-in.
     pub name: PluginName,
-    /// What it is when nothing is said.
-    pub usually: DefaultState,
-    /// What it does when it is on.
+    /// Whether it is on by default.
+    pub default_state: DefaultState,
+    /// Its effect when it is on.
     pub effect: Effect,
 }
 
-/// Whether a plug-in works when nothing is said.
+/// Whether a plug-in is on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultState {
-    /// It does.
+    /// On by default.
     On,
-    /// It does if somebody names it.
+    /// On only if a flag names it.
     Off,
 }
 
-/// What a plug-in does.
+/// The effect of a plug-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// What it does in the reference.
+    /// That of kube-apiserver.
     Works,
-    /// Nothing, as in the reference.
+    /// None, as in kube-apiserver.
     Idle,
-    /// Nothing, because it is not here. The name is taken, so that start scripts work, and named in the log.
+    /// None, because it is not implemented. The name is accepted, so that start scripts work, and logged.
     Absent,
 }
 
-const fn plugin(name: PluginName, usually: DefaultState, effect: Effect) -> Plugin {
-    Plugin { name, usually, effect }
+const fn plugin(name: PluginName, default_state: DefaultState, effect: Effect) -> Plugin {
+    Plugin { name, default_state, effect }
 }
 
 /// Unimplemented plug-ins that are refused: ignoring them would admit images that the operator wants to refuse.
-const MISSED: [PluginName; 1] = [PluginName::ImagePolicyWebhook];
+const REFUSED: [PluginName; 1] = [PluginName::ImagePolicyWebhook];
 
 /// All plug-ins, in the order in which they run.
 pub const PLUGINS: [Plugin; 36] = [
@@ -88,19 +88,19 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin(PluginName::AlwaysDeny, Off, Works),
 ];
 
-/// What the flags say about plug-ins.
+/// The flags of plug-ins.
 pub struct PluginFlags {
-    /// `--admission-control`, the deprecated flag: these and no others. An empty list switches all off.
-    only: Option<Vec<String>>,
-    /// `--enable-admission-plugins`: these besides the usual ones.
+    /// `--admission-control`, the deprecated flag: exactly these. An empty list disables all.
+    exact: Option<Vec<String>>,
+    /// `--enable-admission-plugins`: these in addition to the default ones.
     enable: Option<Vec<String>>,
-    /// `--disable-admission-plugins`: the usual ones without these.
+    /// `--disable-admission-plugins`: the default ones without these.
     disable: Option<Vec<String>>,
 }
 
-/// The names that a flag was given; `None` if it was not.
-fn given(words: &[String]) -> Option<Vec<String>> {
-    (!words.is_empty()).then(|| listed(words))
+/// The names in a flag; `None` if it is not set.
+fn flag_names(values: &[String]) -> Option<Vec<String>> {
+    (!values.is_empty()).then(|| listed(values))
 }
 
 fn is_named(names: Option<&Vec<String>>, plugin: PluginName) -> bool {
@@ -108,24 +108,24 @@ fn is_named(names: Option<&Vec<String>>, plugin: PluginName) -> bool {
 }
 
 impl PluginFlags {
-    /// The flags as they were given.
+    /// Reads the flags.
     pub fn new(flags: &Api) -> PluginFlags {
         PluginFlags {
-            only: given(&flags.admission_control),
-            enable: given(&flags.enable_admission_plugins),
-            disable: given(&flags.disable_admission_plugins),
+            exact: flag_names(&flags.admission_control),
+            enable: flag_names(&flags.enable_admission_plugins),
+            disable: flag_names(&flags.disable_admission_plugins),
         }
     }
 
-    /// Checks the names. Errors are the reference's, except for unimplemented plug-ins.
+    /// Checks the names. Errors are kube-apiserver's, except for unimplemented plug-ins.
     pub fn validate(&self) -> Result<(), String> {
-        if self.only.is_some() && (self.enable.is_some() || self.disable.is_some()) {
+        if self.exact.is_some() && (self.enable.is_some() || self.disable.is_some()) {
             return Err("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually \
                         exclusive"
                 .to_owned());
         }
         let lists = [
-            ("admission-control", &self.only),
+            ("admission-control", &self.exact),
             ("enable-admission-plugins", &self.enable),
             ("disable-admission-plugins", &self.disable),
         ];
@@ -135,35 +135,37 @@ impl PluginFlags {
                 return Err(format!("{flag} plugin {name:?} is unknown"));
             }
         }
-        for (flag, names) in [("admission-control", &self.only), ("enable-admission-plugins", &self.enable)] {
-            if let Some(missed) = MISSED.iter().find(|missed| is_named(names.as_ref(), **missed)) {
-                return Err(format!("{flag} plugin {:?} is not supported by this server", missed.as_str()));
+        for (flag, names) in [("admission-control", &self.exact), ("enable-admission-plugins", &self.enable)]
+        {
+            if let Some(refused) = REFUSED.iter().find(|refused| is_named(names.as_ref(), **refused)) {
+                return Err(format!("{flag} plugin {:?} is not supported by this server", refused.as_str()));
             }
         }
         let (enable, disable) = (self.enable.iter().flatten(), self.disable.iter().flatten());
         let disable: BTreeSet<&String> = disable.collect();
-        let both: BTreeSet<&str> = enable.filter(|name| disable.contains(name)).map(String::as_str).collect();
-        if both.is_empty() {
+        let overlap: BTreeSet<&str> =
+            enable.filter(|name| disable.contains(name)).map(String::as_str).collect();
+        if overlap.is_empty() {
             return Ok(());
         }
-        let both: Vec<&str> = both.into_iter().collect();
-        let both = both.join(" ");
-        Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"))
+        let overlap: Vec<&str> = overlap.into_iter().collect();
+        let overlap = overlap.join(" ");
+        Err(format!("[{overlap}] in enable-admission-plugins and disable-admission-plugins overlapped"))
     }
 
     /// The enabled plug-ins, in the order in which they run, whatever the order of the names.
     pub fn enabled(&self) -> Vec<PluginName> {
-        let on = |plugin: &&Plugin| match &self.only {
-            Some(only) => is_named(Some(only), plugin.name),
+        let is_enabled = |plugin: &&Plugin| match &self.exact {
+            Some(exact) => is_named(Some(exact), plugin.name),
             None => {
                 is_named(self.enable.as_ref(), plugin.name)
-                    || (plugin.usually == On && !is_named(self.disable.as_ref(), plugin.name))
+                    || (plugin.default_state == On && !is_named(self.disable.as_ref(), plugin.name))
             }
         };
-        PLUGINS.iter().filter(on).map(|plugin| plugin.name).collect()
+        PLUGINS.iter().filter(is_enabled).map(|plugin| plugin.name).collect()
     }
 
-    /// Remarks for the operator.
+    /// Warnings about deprecated flags and plug-ins without effect.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         let deprecated = "Flag --admission-control has been deprecated, Use --enable-admission-plugins or \
                           --disable-admission-plugins instead. Will be removed in a future version.";
@@ -171,7 +173,7 @@ impl PluginFlags {
         let absent = absent
             .filter(|plugin| is_named(self.enable.as_ref(), plugin.name))
             .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name.as_str()));
-        self.only.iter().map(move |_| deprecated.to_owned()).chain(absent)
+        self.exact.iter().map(move |_| deprecated.to_owned()).chain(absent)
     }
 }
 
@@ -190,12 +192,18 @@ mod tests {
     }
 
     #[test]
-    fn flags_add_and_take_away_and_the_order_stays() {
-        let usual = flags("").enabled();
-        assert_eq!(usual.len(), 22);
-        assert_eq!(usual.first(), Some(&PluginName::NamespaceLifecycle));
-        assert!(usual.contains(&PluginName::Priority) && !usual.contains(&PluginName::AlwaysPullImages));
-        assert_eq!(flags("--enable-admission-plugins= --disable-admission-plugins=").enabled(), usual);
+    fn admission_plugin_flags_keep_the_execution_order() {
+        let default_plugins = flags("").enabled();
+        assert_eq!(default_plugins.len(), 22);
+        assert_eq!(default_plugins.first(), Some(&PluginName::NamespaceLifecycle));
+        assert!(
+            default_plugins.contains(&PluginName::Priority)
+                && !default_plugins.contains(&PluginName::AlwaysPullImages)
+        );
+        assert_eq!(
+            flags("--enable-admission-plugins= --disable-admission-plugins=").enabled(),
+            default_plugins
+        );
         let changed = "--enable-admission-plugins=AlwaysDeny,AlwaysPullImages \
                        --disable-admission-plugins=Priority,NodeRestriction";
         let changed = flags(changed).enabled();
@@ -204,24 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn admission_control_names_all_that_are_on() {
-        let strict = flags("--admission-control=AlwaysDeny,NodeRestriction --admission-control=LimitRanger");
-        assert_eq!(strict.validate(), Ok(()));
-        assert_eq!(names(&strict.enabled()), ["LimitRanger", "NodeRestriction", "AlwaysDeny"]);
-        let said: Vec<String> = strict.remarks().collect();
+    fn admission_control_flag_lists_exactly_the_enabled_plugins() {
+        let exact = flags("--admission-control=AlwaysDeny,NodeRestriction --admission-control=LimitRanger");
+        assert_eq!(exact.validate(), Ok(()));
+        assert_eq!(names(&exact.enabled()), ["LimitRanger", "NodeRestriction", "AlwaysDeny"]);
+        let remarks: Vec<String> = exact.remarks().collect();
         assert!(
-            matches!(said.as_slice(), [one] if one.starts_with("Flag --admission-control has been deprecated"))
+            matches!(remarks.as_slice(), [remark] if remark.starts_with("Flag --admission-control has been deprecated"))
         );
-        let none = flags("--admission-control=");
+        let no_plugins = flags("--admission-control=");
         assert_eq!(
-            (none.validate(), none.enabled().len()),
+            (no_plugins.validate(), no_plugins.enabled().len()),
             (Ok(()), 0),
-            "no plug-in is named, so none is on"
+            "the empty list disables all"
         );
     }
 
     #[test]
-    fn unknown_and_contradicting_names_are_refused() {
+    fn unknown_and_contradicting_admission_plugins_are_refused() {
         let accepted =
             flags("--enable-admission-plugins=Priority --disable-admission-plugins=ServiceAccount");
         assert_eq!(accepted.validate(), Ok(()));
@@ -252,9 +260,9 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_does_nothing_is_named() {
+    fn admission_plugin_without_effect_is_logged() {
         let line = "--enable-admission-plugins=AlwaysAdmit,ValidatingAdmissionPolicy,ImagePolicyWebhook";
-        let said: Vec<String> = flags(line).remarks().collect();
-        assert_eq!(said, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
+        let remarks: Vec<String> = flags(line).remarks().collect();
+        assert_eq!(remarks, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
     }
 }

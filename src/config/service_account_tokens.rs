@@ -1,29 +1,29 @@
-//! Validates the settings of service account tokens.
+//! Validates the flags of service account tokens.
 
 use std::time::Duration;
 
 use super::ServiceAccounts;
-use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE, TOKEN_LIFE};
+use crate::limits::{EXTENDED_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, POD_TOKEN_LIFETIME};
 
 /// The minimum of `--service-account-max-token-expiration`: the default lifetime of a token.
-const SHORTEST_MAX: Duration = Duration::from_secs(3_600);
+const MIN_MAX_EXPIRATION: Duration = Duration::from_secs(3_600);
 
 impl ServiceAccounts {
-    /// Checks these settings.
+    /// Checks the flags.
     pub(super) fn validate(&self) -> Result<(), String> {
-        for (at, issuer) in self.service_account_issuer.iter().enumerate() {
+        for (index, issuer) in self.service_account_issuer.iter().enumerate() {
             if issuer.is_empty() {
                 return Err("--service-account-issuer must not be empty".to_owned());
             }
             if issuer.contains(':') && !has_scheme(issuer) {
-                return Err(format!("--service-account-issuer {issuer:?} contains a ':' but is no URL"));
+                return Err(format!("--service-account-issuer {issuer:?} contains a ':' but is not a URL"));
             }
-            if self.service_account_issuer.iter().take(at).any(|earlier| earlier == issuer) {
+            if self.service_account_issuer.iter().take(index).any(|earlier| earlier == issuer) {
                 return Err(format!("--service-account-issuer {issuer:?} is already specified"));
             }
         }
-        let longest = self.service_account_max_token_expiration;
-        if !longest.is_zero() && !(SHORTEST_MAX..=TOKEN_LIFE).contains(&longest) {
+        let max_expiration = self.service_account_max_token_expiration;
+        if !max_expiration.is_zero() && !(MIN_MAX_EXPIRATION..=MAX_TOKEN_LIFETIME).contains(&max_expiration) {
             return Err(
                 "--service-account-max-token-expiration must be between 1 hour and 2^32 seconds".into()
             );
@@ -36,30 +36,30 @@ impl ServiceAccounts {
         }
     }
 
-    /// A remark for the operator about contradicting settings.
+    /// A warning about contradicting flags.
     pub(super) fn remarks(&self) -> Option<String> {
-        let longest = self.service_account_max_token_expiration;
-        if !self.service_account_extend_token_expiration || longest.is_zero() {
+        let max_expiration = self.service_account_max_token_expiration;
+        if !self.service_account_extend_token_expiration || max_expiration.is_zero() {
             return None;
         }
-        if longest < POD_TOKEN_LIFE {
+        if max_expiration < POD_TOKEN_LIFETIME {
             return Some(format!(
-                "--service-account-extend-token-expiration has no effect: pods are recognised by a token life of {} \
+                "--service-account-extend-token-expiration has no effect: the tokens of pods are recognized by a lifetime of {} \
                  seconds, more than --service-account-max-token-expiration allows",
-                POD_TOKEN_LIFE.as_secs()
+                POD_TOKEN_LIFETIME.as_secs()
             ));
         }
-        (longest < TOKEN_EXTENDED_LIFE).then(|| {
+        (max_expiration < EXTENDED_TOKEN_LIFETIME).then(|| {
             format!(
-                "--service-account-extend-token-expiration lets tokens of pods live for {} seconds, longer than \
+                "--service-account-extend-token-expiration extends the tokens of pods to {} seconds, longer than \
                  --service-account-max-token-expiration",
-                TOKEN_EXTENDED_LIFE.as_secs()
+                EXTENDED_TOKEN_LIFETIME.as_secs()
             )
         })
     }
 }
 
-/// Whether the text before the first colon is a valid URL scheme, and the rest has no blanks.
+/// Whether the text before the first colon is a valid URL scheme, and the rest has no whitespace.
 fn has_scheme(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -71,34 +71,34 @@ fn has_scheme(text: &str) -> bool {
 mod tests {
     use super::super::Config;
 
-    fn refused(line: &str) -> Option<String> {
+    fn validation_error(line: &str) -> Option<String> {
         let config = Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace())).unwrap();
         config.validate().err().map(|error| error.to_string())
     }
 
     #[test]
-    fn issuers_and_lives_are_checked() {
-        for (line, part) in [
+    fn service_account_token_flags_are_validated() {
+        for (line, expected) in [
             ("--service-account-issuer=", "must not be empty"),
-            ("--service-account-issuer=1:x", "is no URL"),
+            ("--service-account-issuer=1:x", "is not a URL"),
             ("--service-account-issuer=a --service-account-issuer=a", "already specified"),
             ("--service-account-max-token-expiration=30m", "between 1 hour"),
             ("--service-account-max-token-expiration=2000000h", "2^32 seconds"),
             ("--service-account-jwks-uri=http://x", "https URL"),
         ] {
-            let said = refused(line).unwrap_or_default();
-            assert!(said.contains(part), "{line}: {said}");
+            let error = validation_error(line).unwrap_or_default();
+            assert!(error.contains(expected), "{line}: {error}");
         }
         for line in [
             "--service-account-issuer=plain --service-account-issuer=https://x.example:6443/y",
             "--service-account-max-token-expiration=1h --service-account-jwks-uri=https://x/keys",
         ] {
-            assert_eq!(refused(line), None, "{line}");
+            assert_eq!(validation_error(line), None, "{line}");
         }
     }
 
     #[test]
-    fn a_limit_that_the_extension_passes_is_named() {
+    fn token_extension_beyond_max_expiration_is_logged() {
         let remarks = |line: &str| {
             Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace())).unwrap().remarks.len()
         };

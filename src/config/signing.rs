@@ -1,4 +1,4 @@
-//! Who answers requests for certificates, and for how long.
+//! The flags of the signers of certificate requests.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,42 +8,42 @@ use pilothouse_apimachinery::well_known::signers;
 
 use super::values::go_duration;
 
-/// Who answers requests for certificates.
+/// The flags of the signers of certificate requests.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Certificate signing")]
 pub struct Signing {
-    /// The certificate of the authority that signs requests; without any of these files our own.
+    /// Certificate of the CA that signs certificate requests; without any of these files the server's own CA signs.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_cert_file: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that CA.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_key_file: Option<PathBuf>,
-    /// The certificate of the authority that signs for kubernetes.io/kubelet-serving. Signers without files of their own sign
-    /// nothing if another one has some.
+    /// Certificate of the CA that signs for kubernetes.io/kubelet-serving. Signers without files of their
+    /// own sign nothing if another signer has some.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_serving_cert_file: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that CA.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_serving_key_file: Option<PathBuf>,
-    /// The certificate of the authority that signs for kubernetes.io/kube-apiserver-client-kubelet.
+    /// Certificate of the CA that signs for kubernetes.io/kube-apiserver-client-kubelet.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_client_cert_file: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that CA.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_client_key_file: Option<PathBuf>,
-    /// The certificate of the authority that signs for kubernetes.io/kube-apiserver-client.
+    /// Certificate of the CA that signs for kubernetes.io/kube-apiserver-client.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kube_apiserver_client_cert_file: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that CA.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kube_apiserver_client_key_file: Option<PathBuf>,
-    /// The certificate of the authority that signs for kubernetes.io/legacy-unknown.
+    /// Certificate of the CA that signs for kubernetes.io/legacy-unknown.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_legacy_unknown_cert_file: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that CA.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_legacy_unknown_key_file: Option<PathBuf>,
-    /// How long signed certificates live at most.
+    /// Maximum lifetime of signed certificates.
     #[arg(long, default_value = "8760h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub cluster_signing_duration: Duration,
 }
@@ -57,21 +57,21 @@ pub struct SigningFiles<'a> {
     pub pair: Option<(&'a Path, &'a Path)>,
 }
 
-/// Whose authority signs.
+/// The CA of the signers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SignedBy<'a> {
-    /// Our own, for every signer.
+pub enum SigningAuthority<'a> {
+    /// The server's own, for every signer.
     Own,
-    /// That of these files, for every signer.
-    One(&'a Path, &'a Path),
-    /// That of the files of each signer.
-    Each([SigningFiles<'a>; 4]),
+    /// The one of these files, for every signer.
+    Shared(&'a Path, &'a Path),
+    /// Separate ones for each signer.
+    Separate([SigningFiles<'a>; 4]),
 }
 
 type Files<'a> = (Option<&'a Path>, Option<&'a Path>);
 
 impl Signing {
-    fn each(&self) -> [(&'static str, &'static str, Files<'_>); 4] {
+    fn files_by_signer(&self) -> [(&'static str, &'static str, Files<'_>); 4] {
         [
             (
                 signers::SERVING,
@@ -108,38 +108,37 @@ impl Signing {
         ]
     }
 
-    /// Whose authority signs, if the files go together.
-    pub fn signed_by(&self) -> Result<SignedBy<'_>, String> {
-        let pair = |flag: &str, (certificate, key): Files<'_>| match (certificate, key) {
+    /// The CA of the signers, if the flags are consistent.
+    pub fn signing_authority(&self) -> Result<SigningAuthority<'_>, String> {
+        let check_pair = |flag: &str, (certificate, key): Files<'_>| match (certificate, key) {
             (Some(_), None) => Err(format!("{flag:?}: cannot specify cert without key")),
             (None, Some(_)) => Err(format!("{flag:?}: cannot specify key without cert")),
             _ => Ok(()),
         };
-        let one = (self.cluster_signing_cert_file.as_deref(), self.cluster_signing_key_file.as_deref());
-        let each = self.each();
-        pair("cluster-signing", one)?;
-        each.iter().try_for_each(|(_, flag, files)| pair(flag, *files))?;
-        let any = each.iter().any(|(.., (certificate, _))| certificate.is_some());
-        match (one, any) {
+        let shared = (self.cluster_signing_cert_file.as_deref(), self.cluster_signing_key_file.as_deref());
+        let files_by_signer = self.files_by_signer();
+        check_pair("cluster-signing", shared)?;
+        files_by_signer.iter().try_for_each(|(_, flag, files)| check_pair(flag, *files))?;
+        let has_separate = files_by_signer.iter().any(|(.., (certificate, _))| certificate.is_some());
+        match (shared, has_separate) {
             ((Some(_), _), true) => Err("cannot specify --cluster-signing-{cert,key}-file and other \
                                          --cluster-signing-*-file flags at the same time"
                 .to_owned()),
-            ((Some(certificate), Some(key)), false) => Ok(SignedBy::One(certificate, key)),
+            ((Some(certificate), Some(key)), false) => Ok(SigningAuthority::Shared(certificate, key)),
             (_, true) => {
-                Ok(SignedBy::Each(each.map(|(signer, _, (certificate, key))| SigningFiles {
-                    signer,
-                    pair: certificate.zip(key),
+                Ok(SigningAuthority::Separate(files_by_signer.map(|(signer, _, (certificate, key))| {
+                    SigningFiles { signer, pair: certificate.zip(key) }
                 })))
             }
-            _ => Ok(SignedBy::Own),
+            _ => Ok(SigningAuthority::Own),
         }
     }
 
-    /// Every file that is named.
+    /// All files that the flags name.
     pub fn files(&self) -> Vec<&Path> {
-        let one = (self.cluster_signing_cert_file.as_deref(), self.cluster_signing_key_file.as_deref());
-        let all = self.each().map(|(.., files)| files).into_iter().chain([one]);
-        all.flat_map(|(certificate, key)| [certificate, key]).flatten().collect()
+        let shared = (self.cluster_signing_cert_file.as_deref(), self.cluster_signing_key_file.as_deref());
+        let pairs = self.files_by_signer().map(|(.., files)| files).into_iter().chain([shared]);
+        pairs.flat_map(|(certificate, key)| [certificate, key]).flatten().collect()
     }
 }
 
@@ -153,23 +152,25 @@ mod tests {
     }
 
     #[test]
-    fn one_authority_signs_for_all_or_each_signer_has_its_own() {
-        assert_eq!(signing("").signed_by(), Ok(SignedBy::Own));
-        let one = signing("--cluster-signing-cert-file=a --cluster-signing-key-file=b");
-        assert_eq!(one.signed_by(), Ok(SignedBy::One(Path::new("a"), Path::new("b"))));
-        assert_eq!(one.files(), [Path::new("a"), Path::new("b")]);
+    fn signing_flags_select_shared_or_separate_cas() {
+        assert_eq!(signing("").signing_authority(), Ok(SigningAuthority::Own));
+        let shared = signing("--cluster-signing-cert-file=a --cluster-signing-key-file=b");
+        assert_eq!(shared.signing_authority(), Ok(SigningAuthority::Shared(Path::new("a"), Path::new("b"))));
+        assert_eq!(shared.files(), [Path::new("a"), Path::new("b")]);
         let flags =
             "--cluster-signing-kubelet-client-cert-file=a --cluster-signing-kubelet-client-key-file=b";
-        let some = signing(flags);
-        let Ok(SignedBy::Each(each)) = some.signed_by() else { panic!("{some:?}") };
-        let signs: Vec<&str> =
-            each.iter().filter(|files| files.pair.is_some()).map(|files| files.signer).collect();
-        assert_eq!(signs, ["kubernetes.io/kube-apiserver-client-kubelet"]);
+        let separate = signing(flags);
+        let Ok(SigningAuthority::Separate(files_by_signer)) = separate.signing_authority() else {
+            panic!("{separate:?}")
+        };
+        let signers: Vec<&str> =
+            files_by_signer.iter().filter(|files| files.pair.is_some()).map(|files| files.signer).collect();
+        assert_eq!(signers, ["kubernetes.io/kube-apiserver-client-kubelet"]);
     }
 
     #[test]
-    fn halves_and_mixtures_are_refused() {
-        for (flags, why) in [
+    fn inconsistent_signing_flags_are_refused() {
+        for (flags, expected) in [
             ("--cluster-signing-cert-file=a", "\"cluster-signing\": cannot specify cert without key"),
             (
                 "--cluster-signing-legacy-unknown-key-file=a",
@@ -181,7 +182,7 @@ mod tests {
                 "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time",
             ),
         ] {
-            assert_eq!(signing(flags).signed_by().unwrap_err(), why, "{flags}");
+            assert_eq!(signing(flags).signing_authority().unwrap_err(), expected, "{flags}");
         }
     }
 }

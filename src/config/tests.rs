@@ -8,12 +8,12 @@ fn parse(line: &str) -> Result<Config, clap::Error> {
     Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace()))
 }
 
-fn refused(line: &str) -> String {
+fn parse_error(line: &str) -> String {
     parse(line).expect_err(line).to_string()
 }
 
 #[test]
-fn no_flag_gives_the_documented_defaults() {
+fn config_defaults_match_documentation() {
     let config = Config::default();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!(config.serving.bind_address.to_string(), "127.0.0.1");
@@ -31,27 +31,27 @@ fn no_flag_gives_the_documented_defaults() {
 }
 
 #[test]
-fn what_would_make_the_server_safer_and_cannot_be_done_is_refused() {
-    for (flag, why) in [
+fn unsupported_security_flags_are_refused() {
+    for (flag, expected) in [
         ("--encryption-provider-config", "does not encrypt"),
         ("--egress-selector-config-file", "directly"),
-        ("--service-account-signing-endpoint", "keys of its own"),
+        ("--service-account-signing-endpoint", "its own keys"),
     ] {
-        let said = refused(&format!("{flag}=/etc/file"));
-        assert!(said.contains(flag) && said.contains(why), "{said}");
-        assert!(parse(&format!("{flag}=")).is_ok(), "nothing is asked for");
+        let error = parse_error(&format!("{flag}=/etc/file"));
+        assert!(error.contains(flag) && error.contains(expected), "{error}");
+        assert!(parse(&format!("{flag}=")).is_ok(), "an empty value is accepted");
     }
 }
 
 #[test]
-fn an_ephemeral_server_writes_nothing() {
+fn ephemeral_config_writes_no_files() {
     let config = Config::ephemeral();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!((config.cert_dir(), config.serving.secure_port), (None, 0));
 }
 
 #[test]
-fn flags_are_spelled_as_in_go() {
+fn flags_accept_go_spellings() {
     let config = parse(
         "--secure-port 7443 --bind_address=0.0.0.0 --anonymous-auth=false --allow-privileged \
          --shutdown-delay-duration=1m30s -v 4 --enable-bootstrap-token-auth=T --controllers -*",
@@ -71,19 +71,19 @@ fn flags_are_spelled_as_in_go() {
 }
 
 #[test]
-fn nobody_is_anonymous_where_a_flag_lets_everybody_do_everything() {
+fn anonymous_access_is_off_with_always_allow_flag() {
     let admits = |line: &str| parse(line).unwrap().admits_anonymous();
     assert!(admits("") && admits("--authorization-mode=RBAC,AlwaysDeny"));
     assert!(!admits("--anonymous-auth=false") && !admits("--authorization-mode=AlwaysAllow"));
     assert!(!admits("--anonymous-auth=true --authorization-mode=RBAC,AlwaysAllow"));
-    // A file may say so too, and as in the reference nobody minds: whoever writes it knows what it says.
+    // As in kube-apiserver, AlwaysAllow in an authorization file does not disable anonymous access.
     assert!(admits("--authorization-config=file"));
-    let given = |line: &str| parse(line).unwrap().authentication.anonymous_auth_given;
-    assert!(given("--anonymous-auth=true") && given("--anonymous-auth=false") && !given(""));
+    let is_set = |line: &str| parse(line).unwrap().authentication.anonymous_auth_given;
+    assert!(is_set("--anonymous-auth=true") && is_set("--anonymous-auth=false") && !is_set(""));
 }
 
 #[test]
-fn lists_may_be_repeated_or_joined_and_the_last_single_value_wins() {
+fn list_flags_accumulate_and_last_single_value_wins() {
     let config = parse(
         "--secure-port=1 --secure-port=2 --disable-admission-plugins=Priority,RuntimeClass --disable-admission-plugins=LimitRanger \
          --feature-gates=WatchList=true,AllAlpha=false --feature-gates=CBORServingAndStorage=true \
@@ -100,7 +100,7 @@ fn lists_may_be_repeated_or_joined_and_the_last_single_value_wins() {
 }
 
 #[test]
-fn the_arguments_of_common_harnesses_are_accepted() {
+fn envtest_and_kubeadm_flags_are_accepted() {
     let envtest = "--advertise-address=127.0.0.1 --allow-privileged=true --authorization-mode=RBAC \
         --bind-address=127.0.0.1 --cert-dir=certs --client-ca-file=ca.crt \
         --disable-admission-plugins=ServiceAccount --etcd-servers=http://127.0.0.1:2379 --secure-port=40001 \
@@ -120,17 +120,17 @@ fn the_arguments_of_common_harnesses_are_accepted() {
 }
 
 #[test]
-fn an_unknown_flag_is_refused_with_the_nearest_known_one() {
-    let message = refused("--secur-port=1");
+fn unknown_flag_is_refused_with_suggestion() {
+    let message = parse_error("--secur-port=1");
     assert!(message.contains("--secur-port") && message.contains("'--secure-port'"), "{message}");
-    assert!(refused("--etcd-server=x").contains("'--etcd-servers'"));
+    assert!(parse_error("--etcd-server=x").contains("'--etcd-servers'"));
     assert_ne!(parse("--nonsense").unwrap_err().exit_code(), 0);
     assert!(parse("stray").is_err());
 }
 
 #[test]
-fn bad_values_say_what_was_expected() {
-    for (line, part) in [
+fn invalid_flag_values_name_expected_values() {
+    for (line, expected) in [
         ("--secure-port=70000", "70000"),
         ("--bind-address=nowhere", "nowhere"),
         ("--anonymous-auth=maybe", "neither true nor false"),
@@ -141,14 +141,14 @@ fn bad_values_say_what_was_expected() {
         ("--service-node-port-range=9-1", "30000-32767"),
         ("--engine=floppy", "memory"),
     ] {
-        let message = refused(line);
-        assert!(message.contains(part), "{line}: {message}");
+        let message = parse_error(line);
+        assert!(message.contains(expected), "{line}: {message}");
     }
 }
 
 #[test]
-fn settings_that_do_not_go_together_are_refused() {
-    for (line, part) in [
+fn inconsistent_flags_are_refused() {
+    for (line, expected) in [
         ("--tls-cert-file=x", "needs --tls-private-key-file"),
         ("--tls-private-key-file=x", "needs --tls-cert-file"),
         ("--goaway-chance=0.5", "0.02"),
@@ -156,11 +156,11 @@ fn settings_that_do_not_go_together_are_refused() {
         ("--authorization-mode=RBAC,RBAC", "more than once"),
         ("--request-timeout=0", "--request-timeout"),
         ("--workers=1000", "512"),
-        ("--max-requests-inflight=0 --max-mutating-requests-inflight=0", "something positive"),
+        ("--max-requests-inflight=0 --max-mutating-requests-inflight=0", "must not both be 0"),
         ("--bind-address=0.0.0.0 --advertise-address=0.0.0.0", "reach"),
     ] {
         let error = parse(line).unwrap().validate().expect_err(line).to_string();
-        assert!(error.contains(part), "{line}: {error}");
+        assert!(error.contains(expected), "{line}: {error}");
     }
     let mut config = Config::default();
     config.storage.data_dir = None;
@@ -168,17 +168,17 @@ fn settings_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn help_is_grouped_by_theme() {
-    let help = refused("--help");
+fn help_is_grouped_by_topic() {
+    let help = parse_error("--help");
     for heading in ["Secure serving:", "Storage:", "Authentication:", "Limits:", "Logging:", "Accepted for"] {
         assert!(help.contains(heading), "{heading} in\n{help}");
     }
     assert_eq!(parse("--help").unwrap_err().exit_code(), 0);
-    assert!(refused("--version").contains(env!("CARGO_PKG_VERSION")));
+    assert!(parse_error("--version").contains(env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn kubelets_are_reached_as_the_flags_say() {
+fn kubelet_flags_are_parsed_and_validated() {
     let kubelets = Config::default().kubelets;
     assert_eq!(
         kubelets.kubelet_preferred_address_types,
@@ -191,13 +191,13 @@ fn kubelets_are_reached_as_the_flags_say() {
     .unwrap();
     assert_eq!(config.kubelets.kubelet_preferred_address_types, ["InternalIP", "Hostname"]);
     assert!(config.validate().is_ok() && config.remarks.is_empty());
-    for half in ["--kubelet-client-certificate=x", "--kubelet-client-key=x", "--kubelet-timeout=0"] {
-        assert!(parse(half).unwrap().validate().is_err(), "{half}");
+    for flag in ["--kubelet-client-certificate=x", "--kubelet-client-key=x", "--kubelet-timeout=0"] {
+        assert!(parse(flag).unwrap().validate().is_err(), "{flag}");
     }
 }
 
 #[test]
-fn an_empty_audience_is_none() {
+fn empty_api_audiences_flag_counts_as_unset() {
     for (line, audiences) in [
         ("--service-account-issuer=i", &["i"][..]),
         ("--service-account-issuer=i --api-audiences=", &["i"]),
@@ -208,10 +208,10 @@ fn an_empty_audience_is_none() {
 }
 
 #[test]
-fn kubelets_that_are_not_verified_are_told_of_where_there_can_be_some() {
+fn unverified_kubelets_are_logged_unless_loopback_only() {
     let identity = "--kubelet-client-certificate=x --kubelet-client-key=x";
     let authority = "--kubelet-certificate-authority=x";
-    for (line, is_told) in [
+    for (line, is_warned) in [
         (String::new(), false),
         ("--bind-address=::1".to_owned(), false),
         ("--bind-address=0.0.0.0".to_owned(), true),
@@ -221,44 +221,45 @@ fn kubelets_that_are_not_verified_are_told_of_where_there_can_be_some() {
         (format!("{identity} {authority}"), false),
     ] {
         let remarks = parse(&line).unwrap().remarks;
-        let about = remarks.iter().filter(|remark| remark.contains("kubelets are not verified")).count();
-        assert_eq!(about, usize::from(is_told), "{line}: {remarks:?}");
+        let warnings = remarks.iter().filter(|remark| remark.contains("kubelets are not verified")).count();
+        assert_eq!(warnings, usize::from(is_warned), "{line}: {remarks:?}");
     }
-    assert!(parse("--kubelet-certificate-authority=").is_err(), "an empty name is no file");
+    assert!(parse("--kubelet-certificate-authority=").is_err(), "an empty path is refused");
 }
 
 #[test]
-fn the_version_is_printed_or_set() {
+fn version_flag_prints_or_sets_the_release() {
     let printed = |line: &str| {
         let error = parse(line).expect_err(line);
         assert_eq!(error.exit_code(), 0, "{line}");
         error.to_string()
     };
-    let usual = Release::default().to_string();
-    assert_eq!(printed("--version"), format!("Kubernetes {usual}\n"));
+    let default_release = Release::default().to_string();
+    assert_eq!(printed("--version"), format!("Kubernetes {default_release}\n"));
     assert_eq!(printed("--version=true"), printed("--version"));
     assert_eq!(printed("--version=raw"), printed("--version"));
     let reported = |line: &str| parse(line).unwrap().api.release.to_string();
-    assert_eq!(reported("--version=false"), usual);
+    assert_eq!(reported("--version=false"), default_release);
     assert_eq!(reported("--version=v1.33.12-mine"), "v1.33.12-mine");
-    assert!(refused("--version=v1.32.0").contains("must match major/minor/patch"));
+    assert!(parse_error("--version=v1.32.0").contains("must match major/minor/patch"));
     assert_ne!(parse("--version=nonsense").unwrap_err().exit_code(), 0);
 }
 
 #[test]
-fn under_the_name_of_the_reference_two_defaults_are_its_own() {
-    let started = |line: &str| Config::parse(line.split_whitespace()).unwrap();
-    let stand_in =
-        started("/assets/kube-apiserver --cert-dir=/tmp/harness --etcd-servers=http://127.0.0.1:2379");
-    assert_eq!(stand_in.storage.data_dir, Some("/tmp/harness/pilothouse-data".into()));
-    assert_eq!(stand_in.api.controllers, ["-*"]);
-    let told = started("kube-apiserver --cert-dir=/tmp/harness --data-dir=/data --controllers=namespace");
-    assert_eq!(told.storage.data_dir, Some("/data".into()));
-    assert_eq!(told.api.controllers, ["namespace"]);
-    assert_eq!(started("kube-apiserver").storage.data_dir, Some("./pilothouse-data".into()));
-    let own = started("/usr/bin/pilothouse --cert-dir=/tmp/harness");
+fn kube_apiserver_program_name_changes_two_defaults() {
+    let parse_line = |line: &str| Config::parse(line.split_whitespace()).unwrap();
+    let as_kube_apiserver =
+        parse_line("/assets/kube-apiserver --cert-dir=/tmp/harness --etcd-servers=http://127.0.0.1:2379");
+    assert_eq!(as_kube_apiserver.storage.data_dir, Some("/tmp/harness/pilothouse-data".into()));
+    assert_eq!(as_kube_apiserver.api.controllers, ["-*"]);
+    let with_flags =
+        parse_line("kube-apiserver --cert-dir=/tmp/harness --data-dir=/data --controllers=namespace");
+    assert_eq!(with_flags.storage.data_dir, Some("/data".into()));
+    assert_eq!(with_flags.api.controllers, ["namespace"]);
+    assert_eq!(parse_line("kube-apiserver").storage.data_dir, Some("./pilothouse-data".into()));
+    let as_pilothouse = parse_line("/usr/bin/pilothouse --cert-dir=/tmp/harness");
     assert_eq!(
-        (own.storage.data_dir, own.api.controllers),
+        (as_pilothouse.storage.data_dir, as_pilothouse.api.controllers),
         (Some("./pilothouse-data".into()), vec!["*".to_owned()])
     );
 }

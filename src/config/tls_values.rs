@@ -23,11 +23,11 @@ impl FromStr for NamedCertificate {
             None => (text, None),
         };
         if names == Some("") {
-            return Err("no name stands after the colon".to_owned());
+            return Err("there is no name after the colon".to_owned());
         }
         let names = names.into_iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned());
         let Some((certificate, key)) = files.split_once(',').filter(|(_, key)| !key.contains(',')) else {
-            return Err("is not the file of a certificate, a comma, and the file of its key".to_owned());
+            return Err("must be CERT,KEY or CERT,KEY:NAME,...".to_owned());
         };
         Ok(NamedCertificate {
             certificate: certificate.trim().into(),
@@ -46,7 +46,7 @@ pub fn transport_directive(text: &str) -> Result<String, String> {
     if matches!(text, "includeSubDomains" | "preload") || is_age(text) {
         return Ok(text.to_owned());
     }
-    Err("is none of max-age=SECONDS, includeSubDomains and preload".to_owned())
+    Err("must be max-age=SECONDS, includeSubDomains or preload".to_owned())
 }
 
 #[cfg(test)]
@@ -54,23 +54,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_certificate_is_two_files_and_names() {
+    fn sni_certificate_flag_is_parsed() {
         let parsed: NamedCertificate = " a.crt , a.key : one.example.com, *.two".parse().unwrap();
         assert_eq!((parsed.certificate, parsed.key), ("a.crt".into(), "a.key".into()));
         assert_eq!(parsed.names, ["one.example.com", "*.two"]);
         assert!("a.crt,a.key".parse::<NamedCertificate>().unwrap().names.is_empty());
-        for wrong in ["", "a.crt", "a.crt,a.key:", "a.crt,a.key,more", "a.crt:name"] {
-            assert!(wrong.parse::<NamedCertificate>().is_err(), "{wrong}");
+        for invalid in ["", "a.crt", "a.crt,a.key:", "a.crt,a.key,more", "a.crt:name"] {
+            assert!(invalid.parse::<NamedCertificate>().is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn directives_are_those_of_the_standard() {
-        for good in ["max-age=31536000", "includeSubDomains", "preload"] {
-            assert_eq!(transport_directive(good).as_deref(), Ok(good));
+    fn strict_transport_security_directives_are_validated() {
+        for valid in ["max-age=31536000", "includeSubDomains", "preload"] {
+            assert_eq!(transport_directive(valid).as_deref(), Ok(valid));
         }
-        for wrong in ["", "max-age", "max-age=", "max-age=a", "max-age=1;x", "includesubdomains", "other"] {
-            assert!(transport_directive(wrong).is_err(), "{wrong}");
+        for invalid in ["", "max-age", "max-age=", "max-age=a", "max-age=1;x", "includesubdomains", "other"] {
+            assert!(transport_directive(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is no duration such as 300ms, 90s or 1m30s");
+    let invalid = || format!("\"{text}\" is no duration such as 300ms, 90s or 1m30s");
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -16,11 +16,11 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
     }
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest.is_empty() {
-        return Err(wrong());
+        return Err(invalid());
     }
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
         let (number, tail) = rest.split_at(digits);
         let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
@@ -31,11 +31,11 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
             "s" => 1.0,
             "m" => 60.0,
             "h" => 3_600.0,
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(number * unit_seconds).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
+        let number: f64 = number.parse().map_err(|_| invalid())?;
+        let component = Duration::try_from_secs_f64(number * unit_seconds).map_err(|_| invalid())?;
+        total = total.checked_add(component).ok_or_else(invalid)?;
         rest = tail;
     }
     Ok(total)
@@ -83,12 +83,12 @@ fn mask(address: IpAddr, prefix: u8) -> IpAddr {
     let prefix = u32::from(prefix);
     match address {
         IpAddr::V4(v4) => {
-            let kept = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
-            Ipv4Addr::from_bits(v4.to_bits() & kept).into()
+            let network_bits = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+            Ipv4Addr::from_bits(v4.to_bits() & network_bits).into()
         }
         IpAddr::V6(v6) => {
-            let kept = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
-            Ipv6Addr::from_bits(v6.to_bits() & kept).into()
+            let network_bits = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+            Ipv6Addr::from_bits(v6.to_bits() & network_bits).into()
         }
     }
 }
@@ -97,12 +97,12 @@ impl FromStr for IpRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<IpRange, String> {
-        let wrong = || format!("\"{text}\" is no address range such as 10.0.0.0/24");
-        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
+        let invalid = || format!("\"{text}\" is no address range such as 10.0.0.0/24");
+        let (address, prefix) = text.split_once('/').ok_or_else(invalid)?;
+        let address: IpAddr = address.parse().map_err(|_| invalid())?;
+        let prefix: u8 = prefix.parse().map_err(|_| invalid())?;
         if prefix > if address.is_ipv4() { 32 } else { 128 } {
-            return Err(wrong());
+            return Err(invalid());
         }
         Ok(IpRange { network: mask(address, prefix), prefix })
     }
@@ -127,19 +127,19 @@ impl FromStr for PortRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PortRange, String> {
-        let wrong = || format!("\"{text}\" is no port range such as 30000-32767 or 30000+100");
-        let number = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
+        let invalid = || format!("\"{text}\" is no port range such as 30000-32767 or 30000+100");
+        let number = |text: &str| text.trim().parse::<u16>().map_err(|_| invalid());
         let (first, last) = if let Some((first, last)) = text.split_once('-') {
             (number(first)?, number(last)?)
         } else if let Some((first, more)) = text.split_once('+') {
             let first = number(first)?;
-            (first, first.checked_add(number(more)?).ok_or_else(wrong)?)
+            (first, first.checked_add(number(more)?).ok_or_else(invalid)?)
         } else {
-            let one = number(text)?;
-            (one, one)
+            let port = number(text)?;
+            (port, port)
         };
         if first > last {
-            return Err(wrong());
+            return Err(invalid());
         }
         Ok(PortRange { first, last })
     }
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn go_durations_are_parsed() {
         let table = [
             ("0", 0),
             ("1m30s", 90_000),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_know_their_first_service_address() {
+    fn ip_range_yields_first_service_address() {
         let range: IpRange = "10.96.7.9/16".parse().unwrap();
         assert_eq!(range.to_string(), "10.96.0.0/16");
         assert_eq!(range.first_service().to_string(), "10.96.0.1");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn port_ranges_have_three_spellings() {
+    fn port_range_has_three_spellings() {
         for (text, first, last) in [("1-5", 1, 5), ("30000+100", 30_000, 30_100), ("80", 80, 80)] {
             assert_eq!(text.parse(), Ok(PortRange { first, last }), "{text}");
         }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_runtime_key_is_on() {
+    fn runtime_config_key_without_value_is_enabled() {
         for (text, key, enabled) in
             [("api/all", "api/all", true), ("batch/v1=", "batch/v1", true), ("v1=false", "v1", false)]
         {
@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_breaks_a_parser(text in ".{0,24}") {
+        fn flag_value_parsers_never_panic(text in ".{0,24}") {
             let _ = go_duration(&text);
             let _ = text.parse::<IpRange>();
             let _ = text.parse::<PortRange>();
@@ -245,7 +245,7 @@ mod tests {
         }
 
         #[test]
-        fn a_range_contains_its_own_addresses(bits: u32, prefix in 0u8..=32) {
+        fn ip_range_contains_its_addresses(bits: u32, prefix in 0u8..=32) {
             let range: IpRange = format!("{}/{prefix}", Ipv4Addr::from_bits(bits)).parse().unwrap();
             prop_assert!(range.contains(Ipv4Addr::from_bits(bits).into()));
             prop_assert!(range.contains(range.network));

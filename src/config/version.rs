@@ -1,4 +1,4 @@
-//! `--version`: prints the version, or sets the one that clients are told, as in the reference server.
+//! `--version`: prints the version, or sets the one that /version reports, as in kube-apiserver.
 
 use std::str::FromStr;
 
@@ -11,28 +11,28 @@ use super::values::go_bool;
 const NAME: &str = "version";
 
 #[derive(Clone)]
-enum Wanted {
-    /// Print it and stop.
-    Printed,
-    /// Start, with the usual one.
-    Nothing,
-    /// Start, with this one.
-    Reported(Release),
+enum VersionFlag {
+    /// Print the version and exit.
+    Print,
+    /// Start with the default release.
+    Unset,
+    /// Start and report this release.
+    Report(Release),
 }
 
-impl FromStr for Wanted {
+impl FromStr for VersionFlag {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Wanted, String> {
+    fn from_str(text: &str) -> Result<VersionFlag, String> {
         match text {
-            "raw" => Ok(Wanted::Printed),
-            _ if text.starts_with('v') => text.parse().map(Wanted::Reported),
-            _ => go_bool(text).map(|print| if print { Wanted::Printed } else { Wanted::Nothing }),
+            "raw" => Ok(VersionFlag::Print),
+            _ if text.starts_with('v') => text.parse().map(VersionFlag::Report),
+            _ => go_bool(text).map(|print| if print { VersionFlag::Print } else { VersionFlag::Unset }),
         }
     }
 }
 
-/// The flag.
+/// The `--version` flag.
 pub fn argument() -> Arg {
     Arg::new(NAME)
         .long(NAME)
@@ -41,21 +41,21 @@ pub fn argument() -> Arg {
         .num_args(0..=1)
         .require_equals(true)
         .default_missing_value("true")
-        .value_parser(Wanted::from_str)
+        .value_parser(VersionFlag::from_str)
 }
 
-/// The release to report. What is to be printed instead of a start comes as an error that shows itself.
-pub fn asked(matches: &ArgMatches) -> Result<Release, clap::Error> {
-    match matches.get_one::<Wanted>(NAME) {
-        Some(Wanted::Printed) => Err(printed()),
-        Some(Wanted::Reported(release)) => Ok(release.clone()),
-        Some(Wanted::Nothing) | None => Ok(Release::default()),
+/// The release to report. A version that is printed instead is an error whose text is the version.
+pub fn requested_release(matches: &ArgMatches) -> Result<Release, clap::Error> {
+    match matches.get_one::<VersionFlag>(NAME) {
+        Some(VersionFlag::Print) => Err(version_text()),
+        Some(VersionFlag::Report(release)) => Ok(release.clone()),
+        Some(VersionFlag::Unset) | None => Ok(Release::default()),
     }
 }
 
-/// The line that the reference server prints, with this server's version. Scripts take its second word.
-fn printed() -> clap::Error {
+/// The line that kube-apiserver prints, with this server's version. Scripts take its second word.
+fn version_text() -> clap::Error {
     let program = Command::new("Kubernetes").version(OWN_VERSION);
-    let shown = program.try_get_matches_from(["", "--version"]);
-    shown.err().unwrap_or_else(|| clap::Error::new(ErrorKind::DisplayVersion))
+    let result = program.try_get_matches_from(["", "--version"]);
+    result.err().unwrap_or_else(|| clap::Error::new(ErrorKind::DisplayVersion))
 }

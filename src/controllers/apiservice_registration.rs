@@ -1,6 +1,6 @@
 //! The APIServices of custom group versions: restored when changed or deleted, and removed with the last definition of their
-//! version. Those of built-in versions are only created at the start, as in the reference. Runs in every server, whichever loops
-//! are enabled.
+//! version. Those of built-in versions are only created at the start, as in the reference. Runs in every server, whichever
+//! controllers are enabled.
 
 use std::rc::Rc;
 
@@ -16,9 +16,9 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::TypeName;
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-registrations";
@@ -33,18 +33,18 @@ pub struct ApiServiceRegistration {
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     Nothing,
-    Make,
+    Create,
     Restore,
     Remove,
 }
 
-/// Decides the action. `is_defined`: whether a CustomResourceDefinition has the version; `spec`: the wanted spec in that case.
-fn decide(found: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Action {
-    let Some(found) = found else { return if is_defined { Action::Make } else { Action::Nothing } };
-    let managed = meta::of(found).get("labels").map_or("", |labels| labels.str(MANAGED));
+/// Decides the action. `is_defined`: whether a CustomResourceDefinition has the version; `spec`: the expected spec in that case.
+fn decide(current: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Action {
+    let Some(current) = current else { return if is_defined { Action::Create } else { Action::Nothing } };
+    let managed = meta::metadata(current).get("labels").map_or("", |labels| labels.str(MANAGED));
     match (managed, is_defined) {
         (DEFINED, false) => Action::Remove,
-        (DEFINED | ON_START, true) if found.get("spec") != spec => Action::Restore,
+        (DEFINED | ON_START, true) if current.get("spec") != spec => Action::Restore,
         _ => Action::Nothing,
     }
 }
@@ -52,27 +52,27 @@ fn decide(found: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Acti
 impl Controller for ApiServiceRegistration {
     type Key = String;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[STORE])
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
         queue.add(change.object.key.name().to_owned());
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
-        // What says of a defined version that it is there may have gone unheard.
-        for GroupVersion { group, version } in self.client.known().defined() {
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
+        // The deletion of the APIService of a defined version may have been missed.
+        for GroupVersion { group, version } in self.client.resource_index().defined() {
             queue.add(format!("{version}.{group}"));
         }
-        self.on_each(of, snapshot, queue);
+        self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            match self.settle(&name).await {
+            match self.reconcile_api_service(&name).await {
                 Ok(()) => Outcome::Done,
-                Err(status) => Outcome::Again(status.to_string()),
+                Err(status) => Outcome::Retry(status.to_string()),
             }
         }
         .boxed_local()
@@ -80,36 +80,36 @@ impl Controller for ApiServiceRegistration {
 }
 
 impl ApiServiceRegistration {
-    async fn settle(&self, name: &str) -> Result<()> {
+    async fn reconcile_api_service(&self, name: &str) -> Result<()> {
         let Some((version, group)) = name.split_once('.') else { return Ok(()) };
         let resource = self.client.resource(STORE)?;
-        let at = At { resource: &resource, namespace: "", name };
-        let found = self.client.read_cached(at).await?;
-        let known = self.client.known();
+        let target = ObjectRef { resource: &resource, namespace: "", name };
+        let current = self.client.read_cached(target).await?;
+        let known = self.client.resource_index();
         let is_defined = known.defines(group, version);
         // A definition that cannot be read may define it.
         if !is_defined && known.has_unreadable(group) {
             return Ok(());
         }
-        let wanted = defined(&GroupVersion::new(group, version)).object;
-        match decide(found.as_ref(), is_defined, wanted.get("spec")) {
+        let expected = defined(&GroupVersion::new(group, version)).object;
+        match decide(current.as_ref(), is_defined, expected.get("spec")) {
             Action::Nothing => Ok(()),
-            Action::Make => match self.client.create(at, &wanted).await {
-                Err(status) if !status.is_taken() => Err(status),
+            Action::Create => match self.client.create(target, &expected).await {
+                Err(status) if !status.is_already_exists() => Err(status),
                 _ => Ok(()),
             },
             Action::Restore => {
-                let spec = wanted.get("spec").cloned().unwrap_or_default();
-                let written = self.client.edit(at, "", |object| {
+                let spec = expected.get("spec").cloned().unwrap_or_default();
+                let update = self.client.edit(target, "", |object| {
                     object.set("spec", spec.clone());
                     Ok(true)
                 });
-                written.await.ignore_not_found_or_conflict()?;
+                update.await.ignore_not_found_or_conflict()?;
                 Ok(())
             }
             Action::Remove => {
-                let Some(object) = self.client.cached(at).await? else { return Ok(()) };
-                let uid = found.as_ref().map(|found| meta::of(found).str("uid").to_owned());
+                let Some(object) = self.client.cached(target).await? else { return Ok(()) };
+                let uid = current.as_ref().map(|current| meta::metadata(current).str("uid").to_owned());
                 let options = DeleteOptions { uid, ..DeleteOptions::default() };
                 self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;
                 Ok(())
@@ -124,21 +124,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_defined_is_registered_and_nothing_else_is_touched() {
-        let wanted = defined(&GroupVersion::new("x.io", "v1")).object;
-        let spec = wanted.get("spec");
-        let with = |label: &str, priority: i64| {
+    fn api_services_of_defined_versions_are_created_restored_and_removed() {
+        let expected = defined(&GroupVersion::new("x.io", "v1")).object;
+        let spec = expected.get("spec");
+        let api_service = |label: &str, priority: i64| {
             object(&format!(
                 r#"{{"metadata":{{"name":"v1.x.io","labels":{{"{MANAGED}":"{label}"}}}},
                     "spec":{{"group":"x.io","version":"v1","groupPriorityMinimum":1000,"versionPriority":{priority}}}}}"#
             ))
         };
-        let of = |found: Option<&Value>, is_defined| decide(found, is_defined, spec);
-        assert_eq!((of(None, true), of(None, false)), (Action::Make, Action::Nothing));
-        assert_eq!(of(Some(&with("true", 100)), true), Action::Nothing);
-        assert_eq!(of(Some(&with("true", 7)), true), Action::Restore);
-        assert_eq!(of(Some(&with("true", 100)), false), Action::Remove);
-        assert_eq!(of(Some(&with("onstart", 100)), false), Action::Nothing);
-        assert_eq!(of(Some(&with("false", 7)), true), Action::Nothing, "somebody else looks after it");
+        let decide_for = |current: Option<&Value>, is_defined| decide(current, is_defined, spec);
+        assert_eq!((decide_for(None, true), decide_for(None, false)), (Action::Create, Action::Nothing));
+        assert_eq!(decide_for(Some(&api_service("true", 100)), true), Action::Nothing);
+        assert_eq!(decide_for(Some(&api_service("true", 7)), true), Action::Restore);
+        assert_eq!(decide_for(Some(&api_service("true", 100)), false), Action::Remove);
+        assert_eq!(decide_for(Some(&api_service("onstart", 100)), false), Action::Nothing);
+        assert_eq!(
+            decide_for(Some(&api_service("false", 7)), true),
+            Action::Nothing,
+            "managed by somebody else"
+        );
     }
 }

@@ -4,7 +4,7 @@
 use futures::{StreamExt as _, stream};
 use pilothouse_apimachinery::status::{Result, Status};
 
-/// The errors so far. The first one makes the loop retry, after all other steps are done.
+/// The errors so far. The first one makes the controller retry, after all other steps are done.
 #[derive(Debug, Default)]
 pub struct Attempts {
     first: Option<Box<Status>>,
@@ -12,8 +12,8 @@ pub struct Attempts {
 
 impl Attempts {
     /// The result of one step, if it succeeded.
-    pub fn take<T>(&mut self, tried: Result<T>) -> Option<T> {
-        tried.map_err(|status| self.first.get_or_insert(status)).ok()
+    pub fn take<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|status| self.first.get_or_insert(status)).ok()
     }
 
     /// The result of all steps.
@@ -22,15 +22,15 @@ impl Attempts {
     }
 }
 
-/// Runs all futures, `at_once` at a time: they share disk syncs and still let others write.
+/// Runs all futures, `concurrency` at a time: they share disk syncs and still let others write.
 pub async fn all<W: Future<Output = Result<()>>>(
-    works: impl IntoIterator<Item = W>,
-    at_once: usize,
+    steps: impl IntoIterator<Item = W>,
+    concurrency: usize,
 ) -> Result<()> {
-    let mut works = stream::iter(works).buffer_unordered(at_once);
+    let mut steps = stream::iter(steps).buffer_unordered(concurrency);
     let mut attempts = Attempts::default();
-    while let Some(done) = works.next().await {
-        attempts.take(done);
+    while let Some(result) = steps.next().await {
+        attempts.take(result);
     }
     attempts.end()
 }
@@ -42,9 +42,9 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn one_that_fails_does_not_keep_the_others_and_the_first_failure_is_told() {
+    async fn failed_step_does_not_stop_others_and_first_error_is_returned() {
         let done = RefCell::new(Vec::new());
-        let works = (0..5).map(|number| {
+        let steps = (0..5).map(|number| {
             let done = &done;
             async move {
                 if number % 2 == 1 {
@@ -54,8 +54,8 @@ mod tests {
                 Ok(())
             }
         });
-        let failed = all(works, 1).await.unwrap_err();
-        assert!(failed.message.contains("the 1th"), "{failed}");
+        let error = all(steps, 1).await.unwrap_err();
+        assert!(error.message.contains("the 1th"), "{error}");
         assert_eq!(*done.borrow(), [0, 2, 4]);
         assert!(all(std::iter::empty::<std::future::Ready<Result<()>>>(), 1).await.is_ok());
     }

@@ -1,8 +1,8 @@
-//! A control loop as a client of the server's own verbs: with an identity of its own, and the same authorization, audit, admission,
+//! A controller as a client of the server's own verbs: with an identity of its own, and the same authorization, audit, admission,
 //! field ownership and events as other clients.
 //!
-//! What the reference reads from its informers is read here without a request (`cached`, `snapshot`). What it asks the API server
-//! for is a request (`get`, `list`), and so is every write: the rights of its service account must allow it.
+//! Reads that the reference makes from its informers need no request here (`cached`, `snapshot`). Reads that it requests from the
+//! API server are requests (`get`, `list`), and so is every write: the permissions of its service account must allow them.
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -32,8 +32,8 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use crate::backend::audit_body::note_difference;
-use crate::backend::loopback::{Admitted, LoopbackRequest, Response, own_identity};
+use crate::backend::audit_body::record_difference;
+use crate::backend::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
 use crate::backend::services::Services;
 use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::limits::{AUDIT_BODY_BYTES, DELETIONS_IN_FLIGHT};
@@ -50,7 +50,7 @@ const MANAGER: &str = "system:kube-controller-manager";
 /// The code of a response that carries an object or a list.
 const OK: u16 = 200;
 
-/// The client of one loop.
+/// The client of one controller.
 #[derive(Clone)]
 pub struct Client {
     backend: Rc<Backend>,
@@ -60,9 +60,9 @@ pub struct Client {
     agent: Rc<str>,
 }
 
-/// The place of an object, or of a collection if the name is empty.
+/// The location of an object, or of a collection if the name is empty.
 #[derive(Clone, Copy)]
-pub struct At<'a> {
+pub struct ObjectRef<'a> {
     /// The resource.
     pub resource: &'a Arc<Resource>,
     /// The namespace; empty for cluster-scoped resources.
@@ -71,10 +71,10 @@ pub struct At<'a> {
     pub name: &'a str,
 }
 
-impl<'a> At<'a> {
-    /// The place of a stored object.
-    pub fn of(resource: &'a Arc<Resource>, key: &'a Key) -> At<'a> {
-        At { resource, namespace: key.namespace(), name: key.name() }
+impl<'a> ObjectRef<'a> {
+    /// The location of a stored object.
+    pub fn new(resource: &'a Arc<Resource>, key: &'a Key) -> ObjectRef<'a> {
+        ObjectRef { resource, namespace: key.namespace(), name: key.name() }
     }
 }
 
@@ -82,15 +82,15 @@ impl<'a> At<'a> {
 struct Edit<'a, F> {
     client: &'a Client,
     call: &'a Call<'a>,
-    /// What the change is as a request: an update or a patch.
+    /// The verb of the request: update or patch.
     verb: Verb,
     change: F,
-    /// The state that the change was found necessary for, and the one after it.
+    /// The state that was read, and the changed one: the change need not be computed again if the state is still the same.
     prepared: RefCell<Option<(Value, Value)>>,
 }
 
 impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
-    fn after(&self, old: &Value) -> Result<Value> {
+    fn next_state(&self, old: &Value) -> Result<Value> {
         let mut new = match self.prepared.take() {
             Some((read, new)) if read == *old => new,
             _ => {
@@ -103,8 +103,8 @@ impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
         };
         let objects = &self.client.backend.objects;
         match self.verb {
-            Verb::Patch => note_difference(self.call, old, &new),
-            _ => objects.note_body(self.call, &new),
+            Verb::Patch => record_difference(self.call, old, &new),
+            _ => objects.record_body(self.call, &new),
         }
         objects.record(self.call, Some(old), &mut new);
         Ok(new)
@@ -127,14 +127,14 @@ impl Client {
     }
 
     /// A client that acts as kube-controller-manager itself, for its part `name`.
-    pub fn of_manager(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, name: &str) -> Client {
+    pub fn for_controller_manager(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, name: &str) -> Client {
         let groups = vec![AUTHENTICATED.to_owned()];
         let user = Identity { name: MANAGER.to_owned(), groups, ..Identity::default() };
         Client { backend, catalogs, user: Arc::new(user), origin: Origin::Client, agent: agent(name) }
     }
 
     /// A client that acts as the server itself. `origin` says whether webhooks can keep it from its work.
-    pub fn of_server(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, origin: Origin) -> Client {
+    pub fn for_server(backend: Rc<Backend>, catalogs: Rc<ResourceIndexes>, origin: Origin) -> Client {
         Client { backend, catalogs, user: own_identity(), origin, agent: SERVER_NAME.into() }
     }
 
@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// The resources that are served now.
-    pub fn known(&self) -> Rc<ResourceIndex> {
+    pub fn resource_index(&self) -> Rc<ResourceIndex> {
         self.catalogs.now()
     }
 
@@ -165,7 +165,7 @@ impl Client {
 
     /// The resource of a store, if it is served.
     pub fn resource(&self, store: &str) -> Result<Arc<Resource>> {
-        self.known().of_store(&TypeName::new(store)).cloned().ok_or_else(Status::no_such_resource)
+        self.resource_index().for_store(&TypeName::new(store)).cloned().ok_or_else(Status::no_such_resource)
     }
 
     /// The current Unix time in seconds.
@@ -179,69 +179,68 @@ impl Client {
     }
 
     /// Reads an object as its informer would know it; `None` if it does not exist.
-    pub async fn cached(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
-        let stored = at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
-        let key = if at.resource.namespaced {
-            Key::namespaced(at.namespace, at.name)
+    pub async fn cached(&self, target: ObjectRef<'_>) -> Result<Option<Arc<Object>>> {
+        let stored = target.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        let key = if target.resource.namespaced {
+            Key::namespaced(target.namespace, target.name)
         } else {
-            Key::cluster(at.name)
+            Key::cluster(target.name)
         };
         match self.backend.stores.get(&stored.store, key, &Permit::none()).await {
             Ok(object) => Ok(Some(object)),
             Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(Status::from_store(&error, at.resource.name(), at.name)),
+            Err(error) => Err(Status::from_store(&error, target.resource.name(), target.name)),
         }
     }
 
     /// The same, decoded in the stored version.
-    pub async fn read_cached(&self, at: At<'_>) -> Result<Option<Value>> {
-        match self.cached(at).await? {
-            Some(object) => self.load(at.resource, &object).map(Some),
+    pub async fn read_cached(&self, target: ObjectRef<'_>) -> Result<Option<Value>> {
+        match self.cached(target).await? {
+            Some(object) => self.load(target.resource, &object).map(Some),
             None => Ok(None),
         }
     }
 
     /// Requests an object; `None` if it does not exist.
-    pub async fn get(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
+    pub async fn get(&self, target: ObjectRef<'_>) -> Result<Option<Arc<Object>>> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(at, "", &query, &warnings)?;
+        let call = self.call(target, "", &query, &warnings)?;
         let admitted = self.backend.admit_call(Verb::Get, &self.user, &call, "").await?;
-        let found = self.backend.read(&call).await;
-        let shown = match &found {
+        let result = self.backend.read(&call).await;
+        let recorded = match &result {
             Ok(object) if is_response_recorded(&call) => {
                 Some(self.backend.encode_response(&call, object, call.claim()).await?)
             }
             _ => None,
         };
-        let response = match (&shown, &found) {
+        let response = match (&recorded, &result) {
             (Some(json), _) => Response::Object(OK, json),
             (None, Ok(_)) => Response::Code(OK),
             (None, Err(status)) => Response::Status(status),
         };
         admitted.end(&warnings, response).await;
-        found.ignore_not_found()
+        result.ignore_not_found()
     }
 
     /// The same, decoded in the stored version.
-    pub async fn read(&self, at: At<'_>) -> Result<Option<Value>> {
-        match self.get(at).await? {
-            Some(object) => self.load(at.resource, &object).map(Some),
+    pub async fn read(&self, target: ObjectRef<'_>) -> Result<Option<Value>> {
+        match self.get(target).await? {
+            Some(object) => self.load(target.resource, &object).map(Some),
             None => Ok(None),
         }
     }
 
     /// Requests all objects of a resource in a namespace.
-    pub async fn list(&self, at: At<'_>) -> Result<Vec<Arc<Object>>> {
+    pub async fn list(&self, target: ObjectRef<'_>) -> Result<Vec<Arc<Object>>> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(At { name: "", ..at }, "", &query, &warnings)?;
+        let call = self.call(ObjectRef { name: "", ..target }, "", &query, &warnings)?;
         let admitted = self.backend.admit_call(Verb::List, &self.user, &call, "").await?;
-        let objects = self
-            .snapshot(&call.stored.store)
-            .await
-            .map(|snapshot| snapshot.scan(Some(at.namespace), Bound::Unbounded).cloned().collect::<Vec<_>>());
-        let listed = self.recorded_list(&call).await;
+        let objects = self.snapshot(&call.stored.store).await.map(|snapshot| {
+            snapshot.scan(Some(target.namespace), Bound::Unbounded).cloned().collect::<Vec<_>>()
+        });
+        let recorded = self.recorded_list(&call).await;
         admitted
-            .end(&warnings, collection_response(listed.as_ref(), objects.as_ref().err().map(AsRef::as_ref)))
+            .end(&warnings, collection_response(recorded.as_ref(), objects.as_ref().err().map(AsRef::as_ref)))
             .await;
         objects
     }
@@ -252,130 +251,139 @@ impl Client {
             return None;
         }
         let Ok(Reply::List(mut listing)) = list::list(&self.backend, call).await else { return None };
-        let mut whole = BytesMut::new();
+        let mut body = BytesMut::new();
         while let Some(chunk) = listing.next_chunk() {
-            whole.extend_from_slice(&chunk.ok()?);
-            // An audit event has no room for a larger one.
-            if whole.len() > AUDIT_BODY_BYTES {
+            body.extend_from_slice(&chunk.ok()?);
+            // An audit event does not contain a larger one.
+            if body.len() > AUDIT_BODY_BYTES {
                 return None;
             }
             tokio::task::yield_now().await;
         }
-        Some(whole.freeze())
+        Some(body.freeze())
     }
 
     /// Decodes a stored object in the stored version.
     pub fn load(&self, resource: &Resource, object: &Object) -> Result<Value> {
-        self.backend.objects.load_of(resource, object)
+        self.backend.objects.load_resource(resource, object)
     }
 
     /// A snapshot of a store.
     pub async fn snapshot(&self, store: &TypeName) -> Result<Snapshot> {
-        let nothing = GroupResource { group: "", resource: store.as_str() };
-        let taken = self.backend.stores.snapshot(store, &Permit::none()).await;
-        taken.map_err(|error| Status::from_store(&error, nothing, ""))
+        let name = GroupResource { group: "", resource: store.as_str() };
+        let result = self.backend.stores.snapshot(store, &Permit::none()).await;
+        result.map_err(|error| Status::from_store(&error, name, ""))
     }
 
     /// Every type that was ever written to.
-    pub async fn written(&self) -> Result<Vec<TypeName>> {
-        let nothing = GroupResource { group: "", resource: "" };
+    pub async fn written_types(&self) -> Result<Vec<TypeName>> {
+        let name = GroupResource { group: "", resource: "" };
         let types = self.backend.stores.types().await;
-        types.map_err(|error| Status::from_store(&error, nothing, ""))
+        types.map_err(|error| Status::from_store(&error, name, ""))
     }
 
     /// Creates an object.
-    pub async fn create(&self, at: At<'_>, object: &Value) -> Result<()> {
+    pub async fn create(&self, target: ObjectRef<'_>, object: &Value) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let mut call = self.call(At { name: "", ..at }, "", &query, &warnings)?;
+        let mut call = self.call(ObjectRef { name: "", ..target }, "", &query, &warnings)?;
         call.body = Bytes::from(codec::to_json(object));
         let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
         let created = create::create(&self.backend, &call).await;
-        verbs::end(admitted, &call, created).await.map(drop)
+        verbs::end_request(admitted, &call, created).await.map(drop)
     }
 
-    /// Asks for a review, and answers it.
-    pub async fn review(&self, resource: &Arc<Resource>, question: &Value) -> Result<Value> {
+    /// Creates a review, such as a SubjectAccessReview, and returns it with its status.
+    pub async fn review(&self, resource: &Arc<Resource>, review: &Value) -> Result<Value> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let stored = review::place(resource).ok_or_else(Status::no_such_resource)?;
-        let mut call = self.call_in(&stored, At { resource, namespace: "", name: "" }, "", &query, &warnings);
-        call.body = Bytes::from(codec::to_json(question));
+        let stored = review::placeholder_store(resource).ok_or_else(Status::no_such_resource)?;
+        let mut call =
+            self.call_in(&stored, ObjectRef { resource, namespace: "", name: "" }, "", &query, &warnings);
+        call.body = Bytes::from(codec::to_json(review));
         let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
         let reviewed = review::create(&self.backend, &call).await;
-        match verbs::end(admitted, &call, reviewed).await? {
-            Reply::Object(_, json) => json::read(&json)
-                .map_err(|error| Status::internal(format!("the answer of a review cannot be read: {error}"))),
-            _ => Err(Status::internal("a review has no answer")),
+        match verbs::end_request(admitted, &call, reviewed).await? {
+            Reply::Object(_, json) => json::read(&json).map_err(|error| {
+                Status::internal(format!("the response to a review cannot be decoded: {error}"))
+            }),
+            _ => Err(Status::internal("a review has no response")),
         }
     }
 
-    /// Updates an object or subresource. `change` answers whether it changed anything; it is called again after a conflict. Nothing
+    /// Updates an object or subresource. `change` returns whether it changed anything; it is called again after a conflict. Nothing
     /// is requested where nothing is to be changed.
     pub async fn edit(
         &self,
-        at: At<'_>,
+        target: ObjectRef<'_>,
         subresource: &str,
         change: impl Fn(&mut Value) -> Result<bool>,
     ) -> Result<()> {
-        self.change(Verb::Update, at, subresource, change).await
+        self.change(Verb::Update, target, subresource, change).await
     }
 
-    /// The same as a patch, for those whom the reference gives no right to update.
+    /// The same as a patch, for controllers that have no permission to update in the reference.
     pub async fn patch(
         &self,
-        at: At<'_>,
+        target: ObjectRef<'_>,
         subresource: &str,
         change: impl Fn(&mut Value) -> Result<bool>,
     ) -> Result<()> {
-        self.change(Verb::Patch, at, subresource, change).await
+        self.change(Verb::Patch, target, subresource, change).await
     }
 
     async fn change(
         &self,
         verb: Verb,
-        at: At<'_>,
+        target: ObjectRef<'_>,
         subresource: &str,
         change: impl Fn(&mut Value) -> Result<bool>,
     ) -> Result<()> {
-        let Some(read) = self.read_cached(at).await? else {
-            return Err(Status::not_found(at.resource.name(), at.name));
+        let Some(current) = self.read_cached(target).await? else {
+            return Err(Status::not_found(target.resource.name(), target.name));
         };
-        let mut new = read.clone();
+        let mut new = current.clone();
         if !change(&mut new)? {
             return Ok(());
         }
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(at, subresource, &query, &warnings)?;
+        let call = self.call(target, subresource, &query, &warnings)?;
         let admitted = self.backend.admit_call(verb, &self.user, &call, "").await?;
-        let prepared = RefCell::new(Some((read, new)));
+        let prepared = RefCell::new(Some((current, new)));
         let state = Edit { client: self, call: &call, verb, change, prepared };
         let stored = store_update(&self.backend, &call, &state, WriteMode::Store).await;
-        verbs::end(admitted, &call, stored).await.map(drop)
+        verbs::end_request(admitted, &call, stored).await.map(drop)
     }
 
     /// Updates an object that was read before, and only while it is at that version: what was decided about one object must not
-    /// happen to another that has taken its name. Where it has changed nothing is written, and its notifier fires again.
-    pub async fn edit_as_read(
+    /// happen to another that has taken its name. If it has changed, nothing is written, and its event starts another
+    /// reconciliation.
+    pub async fn edit_if_unchanged(
         &self,
-        at: At<'_>,
+        target: ObjectRef<'_>,
         subresource: &str,
         read: &Value,
         change: impl Fn(&mut Value) -> Result<bool>,
     ) -> Result<()> {
-        let version = |object: &Value| meta::of(object).str("resourceVersion").to_owned();
+        let version = |object: &Value| meta::metadata(object).str("resourceVersion").to_owned();
         let read = version(read);
-        self.edit(at, subresource, |object| Ok(version(object) == read && change(object)?)).await
+        self.edit(target, subresource, |object| Ok(version(object) == read && change(object)?)).await
     }
 
     /// Applies fields of an object or subresource with server-side apply, and takes their ownership by force.
-    pub async fn apply(&self, at: At<'_>, subresource: &str, manager: &str, object: &Value) -> Result<()> {
+    pub async fn apply(
+        &self,
+        target: ObjectRef<'_>,
+        subresource: &str,
+        manager: &str,
+        object: &Value,
+    ) -> Result<()> {
         let text = format!("fieldManager={manager}&force=true");
         let (query, warnings) = (Query::parse(&text), Warnings::default());
-        let mut call = self.call(at, subresource, &query, &warnings)?;
+        let mut call = self.call(target, subresource, &query, &warnings)?;
         call.body = Bytes::from(codec::to_json(object));
         call.patch = Some(PatchType::Apply);
         let admitted = self.backend.admit_call(Verb::Patch, &self.user, &call, &text).await?;
         let applied = patch::patch(&self.backend, &call).await;
-        verbs::end(admitted, &call, applied).await.map(drop)
+        verbs::end_request(admitted, &call, applied).await.map(drop)
     }
 
     /// Deletes an object that was read before.
@@ -387,9 +395,9 @@ impl Client {
     ) -> Result<()> {
         let key = object.key.clone();
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(At::of(resource, &key), "", &query, &warnings)?;
+        let call = self.call(ObjectRef::new(resource, &key), "", &query, &warnings)?;
         let admitted = self.backend.admit_call(Verb::Delete, &self.user, &call, "").await?;
-        self.note_options(&call, options);
+        self.record_options(&call, options);
         let outcome = match delete_object(&self.backend, &call, object, options).await {
             Ok(outcome) => outcome,
             Err(status) => {
@@ -398,10 +406,10 @@ impl Client {
             }
         };
         // The reply costs decoding the object once more, and only audit events contain it.
-        if call.warnings.received.is_wanted() {
+        if call.warnings.audit_body.is_enabled() {
             let reply = reply(&self.backend, &call, outcome, options).await;
             // The object is deleted, whether the reply can be made or not.
-            let _recorded = verbs::end(admitted, &call, reply).await;
+            let _recorded = verbs::end_request(admitted, &call, reply).await;
         }
         Ok(())
     }
@@ -410,19 +418,19 @@ impl Client {
     /// write. One that cannot be deleted does not keep the others.
     pub async fn delete_collection(
         &self,
-        at: At<'_>,
+        target: ObjectRef<'_>,
         objects: Vec<Arc<Object>>,
         propagation: Propagation,
     ) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = &self.call(At { name: "", ..at }, "", &query, &warnings)?;
+        let call = &self.call(ObjectRef { name: "", ..target }, "", &query, &warnings)?;
         let admitted = self.backend.admit_call(Verb::DeleteCollection, &self.user, call, "").await?;
         let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
-        self.note_options(call, &options);
-        let listed = self.recorded_list(call).await;
+        self.record_options(call, &options);
+        let recorded = self.recorded_list(call).await;
         let deletions = objects.into_iter().map(|object| {
             // Exactly this object: another one may have taken its name.
-            let uid = Some(ObjectMeta::of(&object).uid.into_owned());
+            let uid = Some(ObjectMeta::from_object(&object).uid.into_owned());
             let options = DeleteOptions { uid, propagation: Some(propagation), ..DeleteOptions::default() };
             async move {
                 let deleted = delete_object(&self.backend, call, object, &options).await;
@@ -431,14 +439,14 @@ impl Client {
         });
         let deleted = attempts::all(deletions, DELETIONS_IN_FLIGHT).await;
         admitted
-            .end(&warnings, collection_response(listed.as_ref(), deleted.as_ref().err().map(AsRef::as_ref)))
+            .end(&warnings, collection_response(recorded.as_ref(), deleted.as_ref().err().map(AsRef::as_ref)))
             .await;
         deleted
     }
 
-    fn note_options(&self, call: &Call<'_>, options: &DeleteOptions) {
-        if call.warnings.received.is_wanted() {
-            self.backend.objects.note_options(call, &options.to_value());
+    fn record_options(&self, call: &Call<'_>, options: &DeleteOptions) {
+        if call.warnings.audit_body.is_enabled() {
+            self.backend.objects.record_options(call, &options.to_value());
         }
     }
 
@@ -448,41 +456,41 @@ impl Client {
         method: &'static str,
         (path, query): (&str, &str),
         warnings: &Warnings,
-    ) -> Result<Admitted> {
+    ) -> Result<AdmittedRequest> {
         let (user, user_agent) = (&self.user, &*self.agent);
         self.backend.admit(&LoopbackRequest { user, user_agent, method, path, query, warnings }).await
     }
 
-    /// Removes an expired object from its store without admission and finalizers. Answers whether it was still at this revision.
+    /// Removes an expired object from its store without admission and finalizers. Returns whether it was still at this revision.
     pub async fn expire(&self, store: &TypeName, object: &Object) -> Result<bool> {
-        let of = GroupResource { group: "", resource: store.as_str() };
+        let name = GroupResource { group: "", resource: store.as_str() };
         match self.backend.stores.remove(store, object.key.clone(), object.revision, &Permit::none()).await {
             Ok(_) => Ok(true),
             Err(StoreError::NotFound | StoreError::Conflict(_)) => Ok(false),
-            Err(error) => Err(Status::from_store(&error, of, object.key.name())),
+            Err(error) => Err(Status::from_store(&error, name, object.key.name())),
         }
     }
 
     fn call<'a>(
         &'a self,
-        at: At<'a>,
+        target: ObjectRef<'a>,
         subresource: &'a str,
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
-        let stored = at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
-        Ok(self.call_in(stored, at, subresource, query, warnings))
+        let stored = target.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        Ok(self.call_in(stored, target, subresource, query, warnings))
     }
 
     fn call_in<'a>(
         &'a self,
         stored: &'a Stored,
-        at: At<'a>,
+        target: ObjectRef<'a>,
         subresource: &'a str,
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Call<'a> {
-        let At { resource, namespace, name } = at;
+        let ObjectRef { resource, namespace, name } = target;
         let (user, origin, user_agent) = (&*self.user, self.origin, &*self.agent);
         BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }
             .call_in(stored)
@@ -496,11 +504,11 @@ fn agent(name: &str) -> Rc<str> {
 
 /// Whether the audit events of a call contain its response.
 fn is_response_recorded(call: &Call<'_>) -> bool {
-    call.warnings.received.level() == Level::RequestResponse
+    call.warnings.audit_body.level() == Level::RequestResponse
 }
 
-fn collection_response<'a>(listed: Option<&'a Bytes>, failure: Option<&'a Status>) -> Response<'a> {
-    match (failure, listed) {
+fn collection_response<'a>(recorded: Option<&'a Bytes>, error: Option<&'a Status>) -> Response<'a> {
+    match (error, recorded) {
         (Some(status), _) => Response::Status(status),
         (None, Some(json)) => Response::Object(OK, json.trim_ascii_end()),
         (None, None) => Response::Code(OK),

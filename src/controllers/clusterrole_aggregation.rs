@@ -17,9 +17,9 @@ use pilothouse_authorization::rbac::aggregate::{RoleAggregator, joined};
 use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 use pilothouse_types::object::{Key, TypeName};
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in flags, and the field manager of the rules.
 pub const NAME: &str = "clusterrole-aggregation-controller";
@@ -31,12 +31,12 @@ pub struct ClusterRoleAggregation {
     client: Client,
     /// Which roles select which.
     roles: RefCell<RoleAggregator>,
-    /// Roles that cannot be read. Their labels are unknown, too: any aggregated role may owe them rules.
+    /// Roles that cannot be read. Their labels are unknown, too: any aggregated role may get rules from them.
     unreadable: RefCell<BTreeSet<String>>,
 }
 
 impl ClusterRoleAggregation {
-    /// A loop without any known roles.
+    /// A controller without any known roles.
     pub fn new(client: Client) -> ClusterRoleAggregation {
         ClusterRoleAggregation { client, roles: RefCell::default(), unreadable: RefCell::default() }
     }
@@ -56,8 +56,8 @@ impl ClusterRoleAggregation {
         // One snapshot, however many roles are selected.
         let all = self.client.snapshot(&TypeName::new(STORE)).await?;
         let read = |name: &str| {
-            let found = all.get(Key::cluster(name).as_str()).filter(|object| object.is_readable());
-            found.map(|object| self.client.load(&resource, object)).transpose()
+            let object = all.get(Key::cluster(name).as_str()).filter(|object| object.is_readable());
+            object.map(|object| self.client.load(&resource, object)).transpose()
         };
         let mut rules: Vec<Rule> = Vec::new();
         for source in &sources {
@@ -73,11 +73,11 @@ impl ClusterRoleAggregation {
         body.set("kind", "ClusterRole");
         body.entry("metadata").set("name", name);
         // With its uid, so that a role that was deleted meanwhile is not created again.
-        body.entry("metadata").set("uid", meta::of(&role).str("uid"));
+        body.entry("metadata").set("uid", meta::metadata(&role).str("uid"));
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
-        let at = At { resource: &resource, namespace: "", name };
-        // Gone meanwhile, or made anew: that will be heard of.
-        self.client.apply(at, "", NAME, &body).await.ignore_not_found_or_conflict()?;
+        let target = ObjectRef { resource: &resource, namespace: "", name };
+        // Deleted or recreated meanwhile: the event of that is still to come.
+        self.client.apply(target, "", NAME, &body).await.ignore_not_found_or_conflict()?;
         Ok(())
     }
 }
@@ -85,40 +85,40 @@ impl ClusterRoleAggregation {
 impl Controller for ClusterRoleAggregation {
     type Key = String;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[STORE])
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
         let (name, mut roles) = (change.object.key.name(), self.roles.borrow_mut());
-        let role = if change.gone { None } else { json::read(&change.object.bytes).ok() };
+        let role = if change.is_deleted { None } else { json::read(&change.object.bytes).ok() };
         let mut unreadable = self.unreadable.borrow_mut();
-        let is_news = match role.is_none() && !change.gone {
+        let changes_readability = match role.is_none() && !change.is_deleted {
             true => unreadable.insert(name.to_owned()),
             false => unreadable.remove(name) || !change.object.is_readable(),
         };
-        let concerned = match role {
+        let affected = match role {
             Some(role) => roles.put(name, &role),
             None => roles.remove(name),
         };
-        // All waited for it, or will.
-        let waiting = if is_news { roles.aggregated() } else { Vec::new() };
-        concerned.into_iter().chain(waiting).for_each(|name| queue.add(name));
+        // While any role is unreadable, no aggregated role is updated: all of them wait for it.
+        let blocked = if changes_readability { roles.aggregated() } else { Vec::new() };
+        affected.into_iter().chain(blocked).for_each(|name| queue.add(name));
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
         // Roles that were deleted unnoticed must not count any more. All aggregated roles are checked again.
         *self.roles.borrow_mut() = RoleAggregator::default();
         let unreadable = snapshot.iter().filter(|object| !object.is_readable());
         *self.unreadable.borrow_mut() = unreadable.map(|object| object.key.name().to_owned()).collect();
-        self.on_each(of, snapshot, queue);
+        self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
         async move {
             match self.sync(&name).await {
                 Ok(()) => Outcome::Done,
-                Err(status) => Outcome::Again(status.to_string()),
+                Err(status) => Outcome::Retry(status.to_string()),
             }
         }
         .boxed_local()

@@ -1,5 +1,5 @@
 //! certificatesigningrequest-signing-controller and -approving-controller: node certificate requests are approved if the
-//! requester has the right, and approved requests for the built-in signers are signed.
+//! requester has the permission, and approved requests for the built-in signers are signed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,22 +17,24 @@ use pilothouse_types::object::Key;
 
 use crate::pki::signing::{Request, Subject};
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::per_object::PerObject;
 use super::queue::Outcome;
 use super::start::Authorities;
 
-/// The kind that asks for somebody's rights.
+/// The review that tells whether a user has a permission.
 const REVIEW: (&str, &str) = ("authorization.k8s.io/v1", "SubjectAccessReview");
 /// The minimum lifetime of a certificate, whatever was requested.
-const SHORTEST: Duration = Duration::from_secs(600);
+const MIN_LIFETIME: Duration = Duration::from_secs(600);
 
 fn conditions(request: &Value) -> &[Value] {
     request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default()
 }
 
-fn has(request: &Value, condition: &str) -> bool {
-    conditions(request).iter().any(|one| one.str("type") == condition && one.str("status") != "False")
+fn has_condition(request: &Value, condition: &str) -> bool {
+    conditions(request)
+        .iter()
+        .any(|existing| existing.str("type") == condition && existing.str("status") != "False")
 }
 
 fn usages(request: &Value) -> Vec<&str> {
@@ -40,9 +42,9 @@ fn usages(request: &Value) -> Vec<&str> {
     usages.iter().filter_map(Value::as_str).collect()
 }
 
-fn parsed(request: &Value) -> std::result::Result<Request, String> {
+fn parse_request(request: &Value) -> std::result::Result<Request, String> {
     let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
-    Request::read(&STANDARD.decode(text).unwrap_or_default())
+    Request::from_pem(&STANDARD.decode(text).unwrap_or_default())
 }
 
 fn add_condition(request: &mut Value, fields: [(&str, &str); 4]) {
@@ -54,47 +56,47 @@ fn add_condition(request: &mut Value, fields: [(&str, &str); 4]) {
 }
 
 /// Whether these are exactly the required usages, with or without key encipherment, which only some keys support.
-fn same_usages(given: &[&str], purpose: &str) -> std::result::Result<(), String> {
-    let given: BTreeSet<&str> = given.iter().copied().collect();
-    let wanted = BTreeSet::from(["digital signature", "key encipherment", purpose]);
-    let without = BTreeSet::from(["digital signature", purpose]);
-    if given == wanted || given == without {
+fn check_usages(usages: &[&str], purpose: &str) -> std::result::Result<(), String> {
+    let usages: BTreeSet<&str> = usages.iter().copied().collect();
+    let required = BTreeSet::from(["digital signature", "key encipherment", purpose]);
+    let without_encipherment = BTreeSet::from(["digital signature", purpose]);
+    if usages == required || usages == without_encipherment {
         return Ok(());
     }
-    let names: Vec<&str> = wanted.into_iter().collect();
+    let names: Vec<&str> = required.into_iter().collect();
     Err(format!("usages did not match [{}]", names.join(" ")))
 }
 
-/// What a signer rejects in an approved request.
+/// Checks an approved request by the rules of its signer. An error is the reason of the rejection.
 fn check(signer: &str, subject: &Subject, usages: &[&str]) -> std::result::Result<(), String> {
-    let refuse = |wrong: bool, why: &str| if wrong { Err(why.to_owned()) } else { Ok(()) };
-    let of_nodes = subject.groups == [NODES];
-    let of_node = subject.name.starts_with(NODE_PREFIX);
+    let reject_if = |is_invalid: bool, reason: &str| if is_invalid { Err(reason.to_owned()) } else { Ok(()) };
+    let is_in_nodes_group = subject.groups == [NODES];
+    let has_node_name = subject.name.starts_with(NODE_PREFIX);
     match signer {
         SERVING => {
-            refuse(!of_nodes, "subject organization is not system:nodes")?;
-            refuse(subject.hosts + subject.addresses == 0, "DNS or IP subjectAltName is required")?;
-            refuse(subject.mailboxes > 0, "Email subjectAltNames are not allowed")?;
-            refuse(subject.uris > 0, "URI subjectAltNames are not allowed")?;
-            same_usages(usages, "server auth")?;
-            refuse(!of_node, "subject common name does not begin with system:node:")
+            reject_if(!is_in_nodes_group, "subject organization is not system:nodes")?;
+            reject_if(subject.hosts + subject.addresses == 0, "DNS or IP subjectAltName is required")?;
+            reject_if(subject.emails > 0, "Email subjectAltNames are not allowed")?;
+            reject_if(subject.uris > 0, "URI subjectAltNames are not allowed")?;
+            check_usages(usages, "server auth")?;
+            reject_if(!has_node_name, "subject common name does not begin with system:node:")
         }
         KUBELET => {
-            refuse(!of_nodes, "subject organization is not system:nodes")?;
-            refuse(subject.hosts > 0, "DNS subjectAltNames are not allowed")?;
-            refuse(subject.mailboxes > 0, "Email subjectAltNames are not allowed")?;
-            refuse(subject.addresses > 0, "IP subjectAltNames are not allowed")?;
-            refuse(subject.uris > 0, "URI subjectAltNames are not allowed")?;
-            refuse(!of_node, "subject common name does not begin with system:node:")?;
-            same_usages(usages, "client auth")
+            reject_if(!is_in_nodes_group, "subject organization is not system:nodes")?;
+            reject_if(subject.hosts > 0, "DNS subjectAltNames are not allowed")?;
+            reject_if(subject.emails > 0, "Email subjectAltNames are not allowed")?;
+            reject_if(subject.addresses > 0, "IP subjectAltNames are not allowed")?;
+            reject_if(subject.uris > 0, "URI subjectAltNames are not allowed")?;
+            reject_if(!has_node_name, "subject common name does not begin with system:node:")?;
+            check_usages(usages, "client auth")
         }
         CLIENT => {
             let known = ["digital signature", "key encipherment", "client auth"];
             if let Some(other) = usages.iter().find(|usage| !known.contains(usage)) {
                 return Err(format!("invalid usage for client certificate: {other}"));
             }
-            let missing = !usages.contains(&"client auth");
-            refuse(missing, "missing required usage for client certificate: client auth")
+            let is_missing = !usages.contains(&"client auth");
+            reject_if(is_missing, "missing required usage for client certificate: client auth")
         }
         _ => Ok(()),
     }
@@ -106,20 +108,19 @@ pub struct CertificateSigner {
     pub client: Client,
     /// The source of time.
     pub clock: Clock,
-    /// The signing CAs. When they change, the loop is restarted.
+    /// The signing CAs. When they change, the controller is restarted.
     pub authorities: Arc<Authorities>,
     /// The maximum lifetime of certificates.
-    pub longest: Duration,
+    pub max_lifetime: Duration,
 }
 
 impl CertificateSigner {
-    fn life(&self, request: &Value) -> Duration {
-        let asked = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int);
-        let asked = asked.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
-        asked.map_or(
-            self.longest,
-            |asked| if asked > self.longest { self.longest } else { asked.max(SHORTEST) },
-        )
+    fn lifetime(&self, request: &Value) -> Duration {
+        let requested = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int);
+        let requested = requested.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+        requested.map_or(self.max_lifetime, |requested| {
+            if requested > self.max_lifetime { self.max_lifetime } else { requested.max(MIN_LIFETIME) }
+        })
     }
 }
 
@@ -128,31 +129,35 @@ impl PerObject for CertificateSigner {
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
-        let at = At::of(&resource, key);
-        let Some(request) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
+        let target = ObjectRef::new(&resource, key);
+        let Some(request) = self.client.read_cached(target).await? else { return Ok(Outcome::Done) };
         let signer = request.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
-        let issued = request.at(&["status", "certificate"]).is_some();
-        let Some(authority) = self.authorities.signers.of(signer) else { return Ok(Outcome::Done) };
-        if issued || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed") {
+        let is_issued = request.at(&["status", "certificate"]).is_some();
+        let Some(authority) = self.authorities.signers.get(signer) else { return Ok(Outcome::Done) };
+        if is_issued
+            || !has_condition(&request, "Approved")
+            || has_condition(&request, "Denied")
+            || has_condition(&request, "Failed")
+        {
             return Ok(Outcome::Done);
         }
-        let asked = match parsed(&request) {
-            Ok(asked) => asked,
-            Err(why) => return Ok(Outcome::Again(why)),
+        let csr = match parse_request(&request) {
+            Ok(csr) => csr,
+            Err(error) => return Ok(Outcome::Retry(error)),
         };
         let usages = usages(&request);
-        let written = match check(signer, &asked.subject, &usages) {
-            Err(why) => {
+        let result = match check(signer, &csr.subject, &usages) {
+            Err(error) => {
                 let now = self.client.now();
                 let failed = [
                     ("type", "Failed"),
                     ("status", "True"),
                     ("reason", "SignerValidationFailure"),
-                    ("message", why.as_str()),
+                    ("message", error.as_str()),
                 ];
                 self.client
-                    .edit_as_read(at, "status", &request, |request| {
-                        if has(request, "Failed") {
+                    .edit_if_unchanged(target, "status", &request, |request| {
+                        if has_condition(request, "Failed") {
                             return Ok(false);
                         }
                         add_condition(request, failed);
@@ -167,32 +172,32 @@ impl PerObject for CertificateSigner {
                     .await
             }
             Ok(()) => {
-                let pem = authority.sign(&asked, &usages, self.life(&request), self.clock.now());
+                let pem = authority.sign(&csr, &usages, self.lifetime(&request), self.clock.now());
                 let pem = match pem {
                     Ok(pem) => STANDARD.encode(pem),
-                    Err(why) => return Ok(Outcome::Again(why)),
+                    Err(error) => return Ok(Outcome::Retry(error)),
                 };
                 self.client
-                    .edit_as_read(at, "status", &request, |request| {
+                    .edit_if_unchanged(target, "status", &request, |request| {
                         request.entry("status").set("certificate", pem.as_str());
                         Ok(true)
                     })
                     .await
             }
         };
-        written.ignore_not_found()?;
+        result.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 }
 
 /// Approves node certificate requests.
 pub struct CertificateApprover {
-    /// Reads and writes objects, and asks for the requester's rights.
+    /// Reads and writes objects, and reviews the requester's permissions.
     pub client: Client,
 }
 
-/// The question whether the requester has a right.
-fn access_review(spec: &Value, right: &str) -> Value {
+/// The review of whether the requester has a permission.
+fn access_review(spec: &Value, permission: &str) -> Value {
     let mut review = Value::object();
     review.set("apiVersion", REVIEW.0);
     review.set("kind", REVIEW.1);
@@ -207,7 +212,7 @@ fn access_review(spec: &Value, right: &str) -> Value {
         ("group", "certificates.k8s.io"),
         ("version", "*"),
         ("resource", "certificatesigningrequests"),
-        ("subresource", right),
+        ("subresource", permission),
         ("verb", "create"),
     ] {
         attributes.set(field, text);
@@ -216,11 +221,11 @@ fn access_review(spec: &Value, right: &str) -> Value {
 }
 
 impl CertificateApprover {
-    async fn may(&self, spec: &Value, right: &str) -> Result<bool> {
-        let known = self.client.known();
+    async fn has_permission(&self, spec: &Value, permission: &str) -> Result<bool> {
+        let known = self.client.resource_index();
         let resource = known.review(REVIEW.0, REVIEW.1).ok_or_else(Status::no_such_resource)?;
-        let answer = self.client.review(resource, &access_review(spec, right)).await?;
-        Ok(answer.at(&["status", "allowed"]).and_then(Value::as_bool) == Some(true))
+        let review = self.client.review(resource, &access_review(spec, permission)).await?;
+        Ok(review.at(&["status", "allowed"]).and_then(Value::as_bool) == Some(true))
     }
 }
 
@@ -229,42 +234,45 @@ impl PerObject for CertificateApprover {
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
-        let at = At::of(&resource, key);
-        let Some(request) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
+        let target = ObjectRef::new(&resource, key);
+        let Some(request) = self.client.read_cached(target).await? else { return Ok(Outcome::Done) };
         let spec = request.get("spec").unwrap_or(&Value::Null);
-        let issued = request.at(&["status", "certificate"]).is_some();
-        if issued || has(&request, "Approved") || has(&request, "Denied") || spec.str("signerName") != KUBELET
+        let is_issued = request.at(&["status", "certificate"]).is_some();
+        if is_issued
+            || has_condition(&request, "Approved")
+            || has_condition(&request, "Denied")
+            || spec.str("signerName") != KUBELET
         {
             return Ok(Outcome::Done);
         }
-        let asked = match parsed(&request) {
-            Ok(asked) if check(KUBELET, &asked.subject, &usages(&request)).is_ok() => asked,
+        let csr = match parse_request(&request) {
+            Ok(csr) if check(KUBELET, &csr.subject, &usages(&request)).is_ok() => csr,
             Ok(_) => return Ok(Outcome::Done),
-            Err(why) => return Ok(Outcome::Again(why)),
+            Err(error) => return Ok(Outcome::Retry(error)),
         };
-        let own = spec.str("username") == asked.subject.name;
-        let ways = [
+        let is_own_certificate = spec.str("username") == csr.subject.name;
+        let permissions = [
             ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
             ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
         ];
-        for (right, message) in ways.into_iter().skip(usize::from(!own)) {
-            if !self.may(spec, right).await? {
+        for (permission, message) in permissions.into_iter().skip(usize::from(!is_own_certificate)) {
+            if !self.has_permission(spec, permission).await? {
                 continue;
             }
             let approved =
                 [("type", "Approved"), ("status", "True"), ("reason", "AutoApproved"), ("message", message)];
-            let written = self.client.edit_as_read(at, "approval", &request, |request| {
-                let open = !has(request, "Approved") && !has(request, "Denied");
-                if open {
+            let result = self.client.edit_if_unchanged(target, "approval", &request, |request| {
+                let is_undecided = !has_condition(request, "Approved") && !has_condition(request, "Denied");
+                if is_undecided {
                     add_condition(request, approved);
                 }
-                Ok(open)
+                Ok(is_undecided)
             });
-            written.await.ignore_not_found()?;
+            result.await.ignore_not_found()?;
             return Ok(Outcome::Done);
         }
-        // The right may be granted later; until then an administrator decides.
-        Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))
+        // The permission may be granted later; until then an administrator decides.
+        Ok(Outcome::Retry("the requester is not allowed to get a node certificate".to_owned()))
     }
 }
 
@@ -275,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_signer_has_its_rules() {
+    fn csr_check_applies_the_rules_of_each_signer() {
         let node = Subject {
             name: "system:node:n".to_owned(),
             groups: vec!["system:nodes".to_owned()],
@@ -287,17 +295,20 @@ mod tests {
             check(KUBELET, &node, &server).unwrap_err(),
             "usages did not match [client auth digital signature key encipherment]"
         );
-        let hosted = Subject { hosts: 1, ..node.clone() };
-        assert_eq!(check(KUBELET, &hosted, &client).unwrap_err(), "DNS subjectAltNames are not allowed");
-        assert_eq!(check(SERVING, &hosted, &server), Ok(()));
-        assert_eq!(check(SERVING, &node, &server).unwrap_err(), "DNS or IP subjectAltName is required");
-        let person = Subject { name: "jane".to_owned(), ..Subject::default() };
-        assert_eq!(check(CLIENT, &person, &client), Ok(()));
+        let node_with_host = Subject { hosts: 1, ..node.clone() };
         assert_eq!(
-            check(CLIENT, &person, &server).unwrap_err(),
+            check(KUBELET, &node_with_host, &client).unwrap_err(),
+            "DNS subjectAltNames are not allowed"
+        );
+        assert_eq!(check(SERVING, &node_with_host, &server), Ok(()));
+        assert_eq!(check(SERVING, &node, &server).unwrap_err(), "DNS or IP subjectAltName is required");
+        let user = Subject { name: "jane".to_owned(), ..Subject::default() };
+        assert_eq!(check(CLIENT, &user, &client), Ok(()));
+        assert_eq!(
+            check(CLIENT, &user, &server).unwrap_err(),
             "invalid usage for client certificate: server auth"
         );
-        assert_eq!(check(KUBELET, &person, &client).unwrap_err(), "subject organization is not system:nodes");
-        assert_eq!(check(LEGACY, &person, &["any"]), Ok(()));
+        assert_eq!(check(KUBELET, &user, &client).unwrap_err(), "subject organization is not system:nodes");
+        assert_eq!(check(LEGACY, &user, &["any"]), Ok(()));
     }
 }

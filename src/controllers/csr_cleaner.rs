@@ -1,5 +1,5 @@
-//! certificatesigningrequest-cleaner-controller: deletes certificate requests some time after they were signed, denied or
-//! forgotten.
+//! certificatesigningrequest-cleaner-controller: deletes certificate requests some time after they were signed or
+//! denied, and undecided ones after a day.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::stores::SIGNING_REQUESTS;
 use pilothouse_types::object::Key;
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::per_object::PerObject;
 use super::queue::Outcome;
 
 /// Seconds that a decided request stays.
-const DECIDED: i64 = 3_600;
+const DECIDED_TTL: i64 = 3_600;
 /// Seconds that an undecided request stays.
-const FORGOTTEN: i64 = 24 * 3_600;
+const PENDING_TTL: i64 = 24 * 3_600;
 
 /// Deletes old certificate requests.
 pub struct CertificateCleaner {
@@ -31,33 +31,33 @@ pub struct CertificateCleaner {
 }
 
 /// When a request is deleted, in Unix seconds; `None` while it waits for its certificate.
-fn goes_at(request: &Value) -> Option<i64> {
+fn deletion_time(request: &Value) -> Option<i64> {
     let conditions = request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     if conditions.is_empty() {
-        let made = time::parse_seconds(meta::of(request).str("creationTimestamp")).ok()?;
-        return Some(made.saturating_add(FORGOTTEN));
+        let created = time::parse_seconds(meta::metadata(request).str("creationTimestamp")).ok()?;
+        return Some(created.saturating_add(PENDING_TTL));
     }
     let certificate = request.at(&["status", "certificate"]).and_then(Value::as_str).unwrap_or_default();
-    let ends = |condition: &Value| {
-        let decided = match condition.str("type") {
+    let condition_deadline = |condition: &Value| {
+        let is_decided = match condition.str("type") {
             "Denied" | "Failed" => true,
             "Approved" => !certificate.is_empty(),
             _ => false,
         };
         let updated = time::parse_seconds(condition.str("lastUpdateTime")).ok();
-        updated.filter(|_| decided).map(|at| at.saturating_add(DECIDED))
+        updated.filter(|_| is_decided).map(|time| time.saturating_add(DECIDED_TTL))
     };
-    let issued = conditions.iter().any(|condition| condition.str("type") == "Approved");
-    let expires = if issued { expiry(certificate) } else { None };
-    conditions.iter().filter_map(ends).chain(expires).min()
+    let is_approved = conditions.iter().any(|condition| condition.str("type") == "Approved");
+    let expires = if is_approved { certificate_expiry(certificate) } else { None };
+    conditions.iter().filter_map(condition_deadline).chain(expires).min()
 }
 
 /// When a certificate expires.
-fn expiry(certificate: &str) -> Option<i64> {
+fn certificate_expiry(certificate: &str) -> Option<i64> {
     let pem = STANDARD.decode(certificate).ok().filter(|pem| !pem.is_empty())?;
     let certificate = X509::from_pem(&pem).ok()?;
-    let since = Asn1Time::from_unix(0).ok()?.diff(certificate.not_after()).ok()?;
-    Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
+    let since_epoch = Asn1Time::from_unix(0).ok()?.diff(certificate.not_after()).ok()?;
+    Some(i64::from(since_epoch.days) * 86_400 + i64::from(since_epoch.secs))
 }
 
 impl PerObject for CertificateCleaner {
@@ -65,16 +65,16 @@ impl PerObject for CertificateCleaner {
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
-        let Some(object) = self.client.cached(At::of(&resource, key)).await? else {
+        let Some(object) = self.client.cached(ObjectRef::new(&resource, key)).await? else {
             return Ok(Outcome::Done);
         };
         let request = self.client.load(&resource, &object)?;
-        let Some(at) = goes_at(&request) else { return Ok(Outcome::Done) };
-        let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
-        if left > 0 {
-            return Ok(Outcome::After(Duration::from_secs(left)));
+        let Some(due) = deletion_time(&request) else { return Ok(Outcome::Done) };
+        let remaining = u64::try_from(due - self.client.seconds()).unwrap_or(0);
+        if remaining > 0 {
+            return Ok(Outcome::RequeueAfter(Duration::from_secs(remaining)));
         }
-        let uid = Some(meta::of(&request).str("uid").to_owned());
+        let uid = Some(meta::metadata(&request).str("uid").to_owned());
         let options = DeleteOptions { uid, ..DeleteOptions::default() };
         self.client.delete(&resource, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(Outcome::Done)
@@ -87,9 +87,9 @@ mod tests {
     use crate::controllers::testing::object;
 
     #[test]
-    fn requests_go_when_they_are_decided_or_forgotten() {
+    fn csrs_are_deleted_when_decided_or_long_pending() {
         let request = |status: &str| {
-            goes_at(&object(&format!(
+            deletion_time(&object(&format!(
                 r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:00:00Z"}},"status":{status}}}"#
             )))
         };

@@ -1,4 +1,4 @@
-//! The loops that `--controllers` enables: their names, service accounts and constructors.
+//! The controllers that `--controllers` enables: their names, service accounts and constructors.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::csr::{CertificateApprover, CertificateSigner};
 use super::csr_cleaner::CertificateCleaner;
 use super::garbagecollector::GarbageCollector;
 use super::legacy_serviceaccount_token_cleaner::LegacyTokenCleaner;
-use super::namespace::{NamespaceController, Rules};
+use super::namespace::{DeletionRules, NamespaceController};
 use super::per_namespace::{NamespaceObject, PerNamespace};
 use super::podgc::PodCollector;
 use super::pv_protection::{Protected, Protection};
@@ -22,19 +22,19 @@ use super::start::{ControllerContext, Settings};
 use super::ttl_after_finished::TtlAfterFinished;
 use super::validatingadmissionpolicy_status::PolicyTypeCheck;
 
-/// One loop.
+/// One controller.
 pub struct ControllerDescriptor {
     /// Its name in kube-controller-manager, used in flags, health checks and metrics.
     pub name: &'static str,
     /// Its deprecated name.
     pub old_name: &'static str,
-    /// Who it acts as.
+    /// The user it acts as.
     identity: ControllerIdentity,
     /// Starts it.
     run: fn(StartInputs<'_>),
 }
 
-/// Who a loop acts as.
+/// The user that a controller acts as.
 #[derive(Clone, Copy)]
 enum ControllerIdentity {
     /// The service account of this name in kube-system.
@@ -43,7 +43,7 @@ enum ControllerIdentity {
     Manager(&'static str),
 }
 
-/// The inputs of a loop.
+/// The inputs of a controller.
 struct StartInputs<'a> {
     context: &'a ControllerContext,
     name: &'static str,
@@ -61,13 +61,13 @@ const fn entry(
     ControllerDescriptor { name, old_name, identity: ControllerIdentity::Account(account), run }
 }
 
-/// All loops that can be enabled.
+/// All controllers that can be enabled.
 pub static DESCRIPTORS: &[ControllerDescriptor] = &[
     entry("namespace-controller", "namespace", "namespace-controller", namespace),
     entry("garbage-collector-controller", "garbagecollector", "generic-garbage-collector", garbagecollector),
     entry("serviceaccount-controller", "serviceaccount", "service-account-controller", |inputs| {
-        let (client, made) = (inputs.client, Rc::new(NamespaceObject::default_account()));
-        inputs.context.run(inputs.name, move || PerNamespace::new(client.clone(), made.clone()));
+        let (client, template) = (inputs.client, Rc::new(NamespaceObject::default_account()));
+        inputs.context.run(inputs.name, move || PerNamespace::new(client.clone(), template.clone()));
     }),
     entry(
         "root-ca-certificate-publisher-controller",
@@ -78,7 +78,7 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
     ControllerDescriptor {
         name: "serviceaccount-token-controller",
         old_name: "serviceaccount-token",
-        // It makes the credentials of the others, and so cannot have some of its own kind.
+        // It creates the tokens of service accounts, so it cannot act as one.
         identity: ControllerIdentity::Manager("tokens-controller"),
         run: serviceaccount_token,
     },
@@ -91,7 +91,7 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
     entry("resourcequota-controller", "resourcequota", "resourcequota-controller", resourcequota),
     entry("pod-garbage-collector-controller", "podgc", "pod-garbage-collector", |inputs| {
         let StartInputs { context, name, client, settings, clock } = inputs;
-        let threshold = settings.pods_that_are_over;
+        let threshold = settings.max_finished_pods;
         context.run(name, move || PodCollector::new(client.clone(), clock.clone(), threshold));
     }),
     entry("bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer", |inputs| {
@@ -154,7 +154,8 @@ impl ControllerContext {
 }
 
 fn namespace(StartInputs { context, name, client, settings, clock }: StartInputs<'_>) {
-    let rules = Rules { pods_first: settings.pods_first, needed: settings.namespaces_needed };
+    let rules =
+        DeletionRules { pods_first: settings.pods_first, require_namespaces: settings.require_namespaces };
     let extensions = context.extensions.clone();
     context.run(name, move || {
         NamespaceController::new(client.clone(), clock.clone(), rules, extensions.clone())
@@ -167,14 +168,14 @@ fn garbagecollector(StartInputs { context, name, client, .. }: StartInputs<'_>) 
 }
 
 fn resourcequota(StartInputs { context, name, client, settings, clock }: StartInputs<'_>) {
-    let (features, every) = (settings.quota_features, settings.quotas_counted_every);
-    context.run(name, move || QuotaStatus::new(client.clone(), clock.clone(), features, every));
+    let (features, sync_period) = (settings.quota_features, settings.quota_sync_period);
+    context.run(name, move || QuotaStatus::new(client.clone(), clock.clone(), features, sync_period));
 }
 
 fn root_certificate(StartInputs { context, name, client, .. }: StartInputs<'_>) {
     context.run_with_authorities(name, move |authorities| {
-        let made = Rc::new(NamespaceObject::root_certificate(&authorities.root_pem));
-        PerNamespace::new(client.clone(), made)
+        let template = Rc::new(NamespaceObject::root_certificate(&authorities.root_pem));
+        PerNamespace::new(client.clone(), template)
     });
 }
 
@@ -184,7 +185,7 @@ fn serviceaccount_token(StartInputs { context, name, client, .. }: StartInputs<'
         client: client.clone(),
         authorities,
         sign: sign.clone(),
-        more: RefCell::default(),
+        pending: RefCell::default(),
     });
 }
 
@@ -197,17 +198,17 @@ fn legacy_token_cleaner(StartInputs { context, name, client, settings, clock }: 
     });
 }
 
-fn protection(StartInputs { context, name, client, .. }: StartInputs<'_>, what: Protected) {
-    context.run(name, move || Protection::new(client.clone(), what));
+fn protection(StartInputs { context, name, client, .. }: StartInputs<'_>, protected: Protected) {
+    context.run(name, move || Protection::new(client.clone(), protected));
 }
 
 fn csr_signing(StartInputs { context, name, client, settings, clock }: StartInputs<'_>) {
-    let longest = settings.longest_certificate;
+    let max_lifetime = settings.max_certificate_lifetime;
     context.run_with_authorities(name, move |authorities| CertificateSigner {
         client: client.clone(),
         clock: clock.clone(),
         authorities,
-        longest,
+        max_lifetime,
     });
 }
 

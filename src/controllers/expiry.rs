@@ -1,6 +1,6 @@
 //! Removes events after their TTL, as if their etcd lease had expired.
 //!
-//! Part of every server, whichever loops are enabled.
+//! Runs in every server, whichever controllers are enabled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use serde::Deserialize;
 
 use crate::limits::DELETIONS_IN_FLIGHT;
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "event-expiry";
@@ -31,24 +31,24 @@ pub struct Expiry {
     /// The lifetime of an event.
     ttl: Duration,
     /// The revision of each event, and its expiry. An event may be due and then be updated before it is removed.
-    changed: RefCell<HashMap<Key, (Revision, Timestamp)>>,
+    expirations: RefCell<HashMap<Key, (Revision, Timestamp)>>,
 }
 
 impl Expiry {
-    /// A loop with this TTL.
+    /// A controller with this TTL.
     pub fn new(client: Client, clock: Clock, ttl: Duration) -> Expiry {
-        Expiry { client, clock, ttl, changed: RefCell::default() }
+        Expiry { client, clock, ttl, expirations: RefCell::default() }
     }
 
     async fn expire(&self, key: &Key) -> Outcome {
         let Ok(resource) = self.client.resource(STORE) else { return Outcome::Done };
-        let found = match self.client.cached(At::of(&resource, key)).await {
-            Ok(found) => found,
-            Err(status) => return Outcome::Again(status.to_string()),
+        let object = match self.client.cached(ObjectRef::new(&resource, key)).await {
+            Ok(object) => object,
+            Err(status) => return Outcome::Retry(status.to_string()),
         };
-        let Some((revision, due)) = self.changed.borrow().get(key).copied() else { return Outcome::Done };
-        let Some(object) = found else {
-            self.changed.borrow_mut().remove(key);
+        let Some((revision, due)) = self.expirations.borrow().get(key).copied() else { return Outcome::Done };
+        let Some(object) = object else {
+            self.expirations.borrow_mut().remove(key);
             return Outcome::Done;
         };
         // A newer version has an expiry of its own.
@@ -57,11 +57,11 @@ impl Expiry {
         }
         let now = self.clock.now();
         if now < due {
-            return Outcome::After(due.since(now));
+            return Outcome::RequeueAfter(due.since(now));
         }
         match self.client.expire(&TypeName::new(STORE), &object).await {
             Ok(_) => Outcome::Done,
-            Err(status) => Outcome::Again(status.to_string()),
+            Err(status) => Outcome::Retry(status.to_string()),
         }
     }
 }
@@ -91,7 +91,7 @@ struct Series {
 }
 
 /// The last write of an event from before the start, as far as its timestamps tell; never in the future.
-fn written(event: &[u8], now: Timestamp) -> Timestamp {
+fn last_write(event: &[u8], now: Timestamp) -> Timestamp {
     let times: Times = serde_json::from_slice(event).unwrap_or_default();
     let all = [
         times.metadata.creation_timestamp,
@@ -102,14 +102,14 @@ fn written(event: &[u8], now: Timestamp) -> Timestamp {
         times.series.and_then(|series| series.last_observed_time),
     ];
     let seconds = all.into_iter().flatten().filter_map(|text| time::parse_seconds(&text).ok()).max();
-    seconds.filter(|at| *at >= 0).map_or(now, Timestamp::from_unix).min(now)
+    seconds.filter(|seconds| *seconds >= 0).map_or(now, Timestamp::from_unix).min(now)
 }
 
 impl Controller for Expiry {
     type Key = Key;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[STORE])
     }
 
     fn workers(&self) -> usize {
@@ -119,17 +119,17 @@ impl Controller for Expiry {
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
         let key = &change.object.key;
         queue.forget(key);
-        if change.gone {
-            self.changed.borrow_mut().remove(key);
+        if change.is_deleted {
+            self.expirations.borrow_mut().remove(key);
             return;
         }
-        let at = change.at.unwrap_or_else(|| written(&change.object.bytes, self.clock.now()));
-        let due = at.plus(self.ttl);
-        self.changed.borrow_mut().insert(key.clone(), (change.object.revision, due));
+        let time = change.time.unwrap_or_else(|| last_write(&change.object.bytes, self.clock.now()));
+        let due = time.plus(self.ttl);
+        self.expirations.borrow_mut().insert(key.clone(), (change.object.revision, due));
         queue.add_at(key.clone(), due);
     }
 
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
         async move { self.expire(&key).await }.boxed_local()
     }
 }
@@ -139,18 +139,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_time_of_an_event_counts() {
+    fn event_expiry_counts_from_the_newest_timestamp() {
         let now = Timestamp(2_000_000_000_000_000);
-        let at = |text: &str| written(text.as_bytes(), now).seconds();
+        let last_write_of = |text: &str| last_write(text.as_bytes(), now).seconds();
         let old = r#""eventTime":"1970-01-01T00:00:05.000000Z","firstTimestamp":null"#;
         assert_eq!(
-            at(&format!(r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:01:00Z"}},{old}}}"#)),
+            last_write_of(&format!(r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:01:00Z"}},{old}}}"#)),
             60
         );
-        assert_eq!(at(&format!("{{{old}}}")), 5);
+        assert_eq!(last_write_of(&format!("{{{old}}}")), 5);
         let series = r#"{"series":{"count":2,"lastObservedTime":"1970-01-01T00:00:09.500000Z"}}"#;
-        assert_eq!(at(series), 9);
-        assert_eq!(at(r#"{"lastTimestamp":"2999-01-01T00:00:00Z"}"#), now.seconds());
-        assert_eq!(at("{}"), now.seconds());
+        assert_eq!(last_write_of(series), 9);
+        assert_eq!(last_write_of(r#"{"lastTimestamp":"2999-01-01T00:00:00Z"}"#), now.seconds());
+        assert_eq!(last_write_of("{}"), now.seconds());
     }
 }

@@ -31,10 +31,10 @@ use super::informer::{CatchUp, Informer};
 use super::object_meta::{ObjectMeta, OwnerReference};
 use super::queue::{Outcome, Queue};
 use super::resource_index::ResourceIndex;
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// Events are not collected: they are many, own nothing, and expire.
-const IGNORED: &str = "events";
+const IGNORED_TYPE: &str = "events";
 
 /// The garbage collector.
 pub struct GarbageCollector {
@@ -42,8 +42,8 @@ pub struct GarbageCollector {
     recorder: Recorder,
     informer: Addr<Informer>,
     state: RefCell<State>,
-    /// Further tasks that the work so far has found.
-    more: RefCell<Vec<Task>>,
+    /// Tasks that the work so far has produced.
+    follow_up: RefCell<Vec<Task>>,
 }
 
 #[derive(Default)]
@@ -51,65 +51,65 @@ struct State {
     graph: Graph,
     /// The types of the graph's nodes, by number.
     types: Vec<TypeName>,
-    /// Their numbers: each event asks for one.
+    /// The number of each type, looked up for each event.
     numbers: HashMap<TypeName, u32>,
     /// Owners that a lookup did not find.
-    absent: Absent,
+    absent: AbsentOwners,
 }
 
 /// The number of cached absent owners.
-const ABSENT_REMEMBERED: usize = 512;
+const MAX_ABSENT_OWNERS: usize = 512;
 
 /// Absent owners by their reference, so that a thousand dependents look for one owner once. The UID alone is not enough: another
 /// reference may name the same object correctly. Digests, because references have no maximum length.
 #[derive(Default)]
-struct Absent {
-    all: HashSet<[u8; 32]>,
-    in_order: VecDeque<[u8; 32]>,
+struct AbsentOwners {
+    digests: HashSet<[u8; 32]>,
+    by_age: VecDeque<[u8; 32]>,
 }
 
-impl Absent {
-    fn contains(&self, described: &str) -> bool {
-        self.all.contains(&sha256(described.as_bytes()))
+impl AbsentOwners {
+    fn contains(&self, reference: &str) -> bool {
+        self.digests.contains(&sha256(reference.as_bytes()))
     }
 
-    fn insert(&mut self, described: &str) {
-        let digest = sha256(described.as_bytes());
-        if self.all.insert(digest) {
-            self.in_order.push_back(digest);
+    fn insert(&mut self, reference: &str) {
+        let digest = sha256(reference.as_bytes());
+        if self.digests.insert(digest) {
+            self.by_age.push_back(digest);
         }
-        if self.in_order.len() > ABSENT_REMEMBERED
-            && let Some(oldest) = self.in_order.pop_front()
+        if self.by_age.len() > MAX_ABSENT_OWNERS
+            && let Some(oldest) = self.by_age.pop_front()
         {
-            self.all.remove(&oldest);
+            self.digests.remove(&oldest);
         }
     }
 }
 
 impl State {
-    fn number(&mut self, of: &TypeName) -> u32 {
-        if let Some(known) = self.numbers.get(of) {
-            return *known;
+    fn type_number(&mut self, type_name: &TypeName) -> u32 {
+        if let Some(type_number) = self.numbers.get(type_name) {
+            return *type_number;
         }
-        let number = u32::try_from(self.types.len()).unwrap_or(u32::MAX);
-        self.types.push(of.clone());
-        self.numbers.insert(of.clone(), number);
-        number
+        let type_number = u32::try_from(self.types.len()).unwrap_or(u32::MAX);
+        self.types.push(type_name.clone());
+        self.numbers.insert(type_name.clone(), type_number);
+        type_number
     }
 
-    fn type_of(&self, place: &ObjectLocation) -> Option<&TypeName> {
-        self.types.get(usize::try_from(place.of).ok()?)
+    fn type_of(&self, location: &ObjectLocation) -> Option<&TypeName> {
+        self.types.get(usize::try_from(location.type_number).ok()?)
     }
 
     /// Whether a reference in `namespace` agrees with the observed owner.
-    fn fits(&self, known: &ResourceIndex, reference: &OwnerReference<'_>, namespace: &str) -> bool {
-        let Some(place) = self.graph.place(Uid::new(&reference.uid)) else { return true };
-        let owner = place.key.namespace();
-        let kind = known.of_kind(&reference.api_version, &reference.kind);
-        let store = kind.and_then(|resource| resource.stored.as_ref()).map(|stored| &stored.store);
-        (owner.is_empty() || owner == namespace)
-            && place.key.name() == reference.name
-            && self.type_of(place) == store
+    fn matches(&self, resources: &ResourceIndex, reference: &OwnerReference<'_>, namespace: &str) -> bool {
+        let Some(location) = self.graph.location(Uid::new(&reference.uid)) else { return true };
+        let owner_namespace = location.key.namespace();
+        let resource = resources.for_kind(&reference.api_version, &reference.kind);
+        let store = resource.and_then(|resource| resource.stored.as_ref()).map(|stored| &stored.store);
+        (owner_namespace.is_empty() || owner_namespace == namespace)
+            && location.key.name() == reference.name
+            && self.type_of(location) == store
     }
 }
 
@@ -117,22 +117,34 @@ impl GarbageCollector {
     /// A collector that acts as `client`.
     pub fn new(client: Client, informer: Addr<Informer>) -> GarbageCollector {
         let recorder = Recorder::new(client.clone(), "garbage-collector-controller");
-        GarbageCollector { client, recorder, informer, state: RefCell::default(), more: RefCell::default() }
+        GarbageCollector {
+            client,
+            recorder,
+            informer,
+            state: RefCell::default(),
+            follow_up: RefCell::default(),
+        }
     }
 
-    fn observe(&self, of: &TypeName, object: &Arc<Object>, known: &ResourceIndex, tasks: &mut Vec<Task>) {
-        let head = ObjectMeta::of(object);
+    fn observe(
+        &self,
+        type_name: &TypeName,
+        object: &Arc<Object>,
+        resources: &ResourceIndex,
+        tasks: &mut Vec<Task>,
+    ) {
+        let metadata = ObjectMeta::from_object(object);
         let mut state = self.state.borrow_mut();
-        let place = ObjectLocation { of: state.number(of), key: object.key.clone() };
+        let location = ObjectLocation { type_number: state.type_number(type_name), key: object.key.clone() };
         let owner = |reference: &OwnerReference<'_>| Owner {
             uid: Uid::new(&reference.uid),
             blocks: reference.blocks(),
-            fits: state.fits(known, reference, object.key.namespace()),
+            matches: state.matches(resources, reference, object.key.namespace()),
         };
-        let mut owners: Vec<Owner> = head.owner_references.iter().map(owner).collect();
+        let mut owners: Vec<Owner> = metadata.owner_references.iter().map(owner).collect();
         merge(&mut owners);
-        let uid = Uid::new(&head.uid);
-        state.graph.observe(uid, place, &owners, going(&head), tasks);
+        let uid = Uid::new(&metadata.uid);
+        state.graph.observe(uid, location, &owners, deletion_mode(&metadata), tasks);
     }
 
     /// Waits until the index knows everything that was acknowledged before. Types are reported one after the other: a dependent
@@ -140,54 +152,54 @@ impl GarbageCollector {
     async fn catch_up(&self) -> Result<()> {
         match self.informer.send(CatchUp).await {
             Ok(true) => Ok(()),
-            _ => Err(Status::internal("what happened until now cannot be heard")),
+            _ => Err(Status::internal("the informer did not catch up")),
         }
     }
 
-    fn resource(&self, place: &ObjectLocation) -> Option<Arc<Resource>> {
-        let of = self.state.borrow().type_of(place)?.clone();
-        self.client.known().of_store(&of).cloned()
+    fn resource(&self, location: &ObjectLocation) -> Option<Arc<Resource>> {
+        let type_name = self.state.borrow().type_of(location)?.clone();
+        self.client.resource_index().for_store(&type_name).cloned()
     }
 }
 
-/// Whether an object has no owner and is not being deleted, seen without parsing it: then it concerns nobody until it is removed.
-/// Most writes are of this kind, and most objects at the start.
+/// Whether an object has no owner and is not being deleted, decided without parsing it: such an object only matters when it is
+/// removed. Most writes are of this kind, and most objects at the start.
 fn is_plain(object: &Object) -> bool {
-    let names = |field: &[u8]| memchr::memmem::find(&object.bytes, field).is_some();
-    !names(b"\"ownerReferences\"") && !names(b"\"deletionTimestamp\"")
+    let contains = |field: &[u8]| memchr::memmem::find(&object.bytes, field).is_some();
+    !contains(b"\"ownerReferences\"") && !contains(b"\"deletionTimestamp\"")
 }
 
 /// Merges references to the same owner: an object may name it twice in different ways.
 fn merge(owners: &mut Vec<Owner>) {
     owners.sort_by_key(|owner| owner.uid);
     owners.dedup_by(|later, first| {
-        let same = later.uid == first.uid;
-        if same {
+        let is_same = later.uid == first.uid;
+        if is_same {
             first.blocks |= later.blocks;
-            first.fits &= later.fits;
+            first.matches &= later.matches;
         }
-        same
+        is_same
     });
 }
 
-fn going(head: &ObjectMeta<'_>) -> DeletionMode {
+fn deletion_mode(metadata: &ObjectMeta<'_>) -> DeletionMode {
     match (
-        head.is_terminating(),
-        head.has_finalizer(ORPHAN_FINALIZER),
-        head.has_finalizer(FOREGROUND_FINALIZER),
+        metadata.is_terminating(),
+        metadata.has_finalizer(ORPHAN_FINALIZER),
+        metadata.has_finalizer(FOREGROUND_FINALIZER),
     ) {
-        (false, ..) => DeletionMode::No,
-        (true, true, _) => DeletionMode::Orphaning,
+        (false, ..) => DeletionMode::None,
+        (true, true, _) => DeletionMode::Orphan,
         (true, false, true) => DeletionMode::Foreground,
-        (true, false, false) => DeletionMode::Plainly,
+        (true, false, false) => DeletionMode::Background,
     }
 }
 
 impl Controller for GarbageCollector {
     type Key = Task;
 
-    fn follows(&self) -> Follows {
-        Follows::Every
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::All
     }
 
     fn workers(&self) -> usize {
@@ -195,56 +207,56 @@ impl Controller for GarbageCollector {
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Task>) {
-        let plain = !change.gone
+        let plain = !change.is_deleted
             && is_plain(change.object)
             && change.previous.is_none_or(|previous| is_plain(previous));
-        if plain || change.of.as_str() == IGNORED {
+        if plain || change.type_name.as_str() == IGNORED_TYPE {
             return;
         }
         let mut tasks = Vec::new();
-        if change.gone {
-            let uid = Uid::new(&ObjectMeta::of(change.object).uid);
+        if change.is_deleted {
+            let uid = Uid::new(&ObjectMeta::from_object(change.object).uid);
             self.state.borrow_mut().graph.remove(uid, &mut tasks);
         } else {
-            self.observe(change.of, change.object, &self.client.known(), &mut tasks);
+            self.observe(change.type_name, change.object, &self.client.resource_index(), &mut tasks);
         }
         tasks.into_iter().for_each(|task| queue.add(task));
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Task>) {
-        if of.as_str() == IGNORED {
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Task>) {
+        if type_name.as_str() == IGNORED_TYPE {
             return;
         }
-        let number = self.state.borrow_mut().number(of);
-        let seen = self.state.borrow().graph.seen_of(number);
-        let (known, mut tasks) = (self.client.known(), Vec::new());
-        let mut there = HashSet::new();
+        let type_number = self.state.borrow_mut().type_number(type_name);
+        let observed = self.state.borrow().graph.observed_of_type(type_number);
+        let (resources, mut tasks) = (self.client.resource_index(), Vec::new());
+        let mut listed = HashSet::new();
         let readable = snapshot.iter().filter(|object| object.is_readable());
-        for object in readable.filter(|object| !(seen.is_empty() && is_plain(object))) {
-            if !seen.is_empty() {
-                there.insert(Uid::new(&ObjectMeta::of(object).uid));
+        for object in readable.filter(|object| !(observed.is_empty() && is_plain(object))) {
+            if !observed.is_empty() {
+                listed.insert(Uid::new(&ObjectMeta::from_object(object).uid));
             }
-            self.observe(of, object, &known, &mut tasks);
+            self.observe(type_name, object, &resources, &mut tasks);
         }
-        for uid in seen.into_iter().filter(|uid| !there.contains(uid)) {
+        for uid in observed.into_iter().filter(|uid| !listed.contains(uid)) {
             self.state.borrow_mut().graph.remove(uid, &mut tasks);
         }
         tasks.into_iter().for_each(|task| queue.add(task));
     }
 
-    fn work(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            let done = match task {
+            let result = match task {
                 Task::Attempt(uid) => self.attempt(uid).await,
                 Task::Orphan(uid) => self.orphan(uid).await,
             };
-            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
         }
         .boxed_local()
     }
 
-    fn more(&self) -> Vec<Task> {
-        self.more.take()
+    fn take_follow_ups(&self) -> Vec<Task> {
+        self.follow_up.take()
     }
 }
 
@@ -253,13 +265,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_so_many_absent_owners_are_remembered() {
-        let mut absent = Absent::default();
-        for number in 0..=ABSENT_REMEMBERED {
+    fn absent_owner_cache_is_bounded() {
+        let mut absent = AbsentOwners::default();
+        for number in 0..=MAX_ABSENT_OWNERS {
             absent.insert(&number.to_string());
             absent.insert(&number.to_string());
         }
-        assert_eq!((absent.all.len(), absent.in_order.len()), (ABSENT_REMEMBERED, ABSENT_REMEMBERED));
+        assert_eq!((absent.digests.len(), absent.by_age.len()), (MAX_ABSENT_OWNERS, MAX_ABSENT_OWNERS));
         assert!(!absent.contains("0") && absent.contains("1") && absent.contains("512"));
     }
 }

@@ -1,10 +1,10 @@
-//! The actor that tells all loops of changes: one notifier for the thread, one cursor per type, no HTTP.
+//! The actor that notifies all controllers of changes: one notifier for the thread, one cursor per type, no HTTP.
 //!
 //! It reads windows like a watch session and passes events on, type by type. After each round it announces that it has caught up.
-//! If it falls behind the events in memory, it reads the log; if it falls behind the log too, every loop is told all objects. A
-//! type is followed from its first write on, so unused types cost nothing. A loop that joins is told all objects. A type whose
-//! store does not answer is tried again soon. If the informer panics, [`InformerHandle`] starts another one and the loops join
-//! that.
+//! If it falls behind the events in memory, it reads the log; if it falls behind the log too, every controller gets a new list. A
+//! type is read from its first write on, so unused types cost nothing. A controller that joins gets a list of all objects. A type
+//! whose store does not answer is retried soon. If the informer panics, [`InformerHandle`] starts another one and the controllers
+//! join that.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -23,28 +23,28 @@ use tokio::sync::watch;
 use crate::backend::stores::{StoreResult, Stores};
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
 
-use super::runner::{CaughtUp, Changed, Follows, Listed};
+use super::runner::{CaughtUp, Changed, Listed, WatchedTypes};
 
-/// When a type is tried again whose store did not answer.
-const ASKED_AGAIN: Duration = Duration::from_millis(200);
+/// When a type whose store did not answer is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Adds a loop. Answers when it was told everything; on an error the loop is not added. On Full the sender waits; on Closed it
-/// asks for another informer.
+/// Adds a controller. Answers when it got the lists of all its types; on an error the controller is not added. On Full the sender
+/// waits; on Closed it asks for another informer.
 #[derive(Message)]
 #[rtype(result = "StoreResult<()>")]
 pub struct AddSubscriber(pub Subscriber);
 
-/// Tells all loops everything up to now. Answers whether that succeeded: then every loop knows all writes that were acknowledged
-/// before. On Full the sender waits; on Closed it asks again later.
+/// Sends all events up to now to all controllers. Answers whether that succeeded: then every controller knows all writes that were
+/// acknowledged before. On Full the sender waits; on Closed it asks again later.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "bool")]
 pub struct CatchUp;
 
-/// A loop that receives events.
+/// A controller that receives events.
 #[derive(Clone)]
 pub struct Subscriber {
-    /// The types that it follows.
-    pub follows: Follows,
+    /// The types that it watches.
+    pub watched_types: WatchedTypes,
     /// Receives snapshots.
     pub listed: Recipient<Listed>,
     /// Receives events.
@@ -53,20 +53,20 @@ pub struct Subscriber {
     pub caught_up: Recipient<CaughtUp>,
 }
 
-/// One followed type.
-struct Followed {
+/// The position in the events of one type.
+struct Cursor {
     window: Arc<Window>,
-    cursor: Revision,
+    revision: Revision,
 }
 
-impl Followed {
-    /// What comes after the cursor, also if only the log still has it: a list would say nothing of what has gone meanwhile, and
-    /// some loops act on just that. `None` if nobody has it any more.
+impl Cursor {
+    /// The next events, also if only the log still has them: a list would not contain deletions, and some controllers act on
+    /// those. `None` if the log no longer has them.
     async fn next(&self) -> Option<Vec<Arc<Event>>> {
-        match self.window.read(self.cursor, CONTROLLER_EVENTS_PER_TURN) {
+        match self.window.read(self.revision, CONTROLLER_EVENTS_PER_TURN) {
             Read::Events(events) => Some(events),
             Read::Archived(archive_reader, through) => {
-                let read = archive_reader.read(self.cursor, through, CONTROLLER_EVENTS_PER_TURN).await;
+                let read = archive_reader.read(self.revision, through, CONTROLLER_EVENTS_PER_TURN).await;
                 read.inspect_err(
                     |error| tracing::warn!(%error, "controllers lost their watch history and list again"),
                 )
@@ -77,13 +77,13 @@ impl Followed {
     }
 }
 
-/// The followed types and the loops. It moves into each round and back.
+/// The cursors and the controllers. It moves into each round and back.
 #[derive(Default)]
 struct Subscriptions {
-    followed: HashMap<TypeName, Followed>,
+    cursors: HashMap<TypeName, Cursor>,
     subscribers: Vec<Subscriber>,
-    /// Types that could not be read in the last round: their notifiers will not fire again for that.
-    behind: BTreeSet<TypeName>,
+    /// Types that could not be read in the last round. They are retried by a timer, because no notification follows.
+    lagging: BTreeSet<TypeName>,
 }
 
 /// The actor. See the module documentation.
@@ -93,42 +93,42 @@ pub struct Informer {
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
     subscriptions: Subscriptions,
     /// Dropped with the informer: that signals its end.
-    _lives: watch::Sender<()>,
+    _liveness: watch::Sender<()>,
 }
 
 /// Fails when the informer has ended.
-pub type Lives = watch::Receiver<()>;
+pub type Liveness = watch::Receiver<()>;
 
 /// Finds the living informer of this thread, or starts a new one.
 pub struct InformerHandle {
     notifiers: ChangeNotifiers,
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
-    current: RefCell<Option<(Addr<Informer>, Lives)>>,
+    current: RefCell<Option<(Addr<Informer>, Liveness)>>,
 }
 
 impl InformerHandle {
-    /// Informers add their notifier there and read these stores.
+    /// A handle whose informers register with `notifiers` and read `stores`.
     pub fn new(notifiers: ChangeNotifiers, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> InformerHandle {
         InformerHandle { notifiers, stores, current: RefCell::default() }
     }
 
     /// The informer, and the signal of its end.
-    pub fn informer(&self) -> (Addr<Informer>, Lives) {
+    pub fn informer(&self) -> (Addr<Informer>, Liveness) {
         let mut current = self.current.borrow_mut();
         match &*current {
-            Some((informer, lives)) if informer.connected() => (informer.clone(), lives.clone()),
-            _ => current.insert(Informer::begin(&self.notifiers, self.stores.clone())).clone(),
+            Some((informer, liveness)) if informer.connected() => (informer.clone(), liveness.clone()),
+            _ => current.insert(Informer::start_new(&self.notifiers, self.stores.clone())).clone(),
         }
     }
 }
 
 impl Informer {
     /// Starts the informer of this thread and adds its notifier.
-    fn begin(
+    fn start_new(
         notifiers: &ChangeNotifiers,
         stores: Arc<dyn Fn() -> Stores + Send + Sync>,
-    ) -> (Addr<Informer>, Lives) {
-        let (lives, told) = watch::channel(());
+    ) -> (Addr<Informer>, Liveness) {
+        let (sender, liveness) = watch::channel(());
         let informer = Informer::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
             Informer {
@@ -136,13 +136,13 @@ impl Informer {
                 notifiers: notifiers.clone(),
                 stores,
                 subscriptions: Subscriptions::default(),
-                _lives: lives,
+                _liveness: sender,
             }
         });
-        (informer, told)
+        (informer, liveness)
     }
 
-    /// A round over the types that were announced; whether all of them could be read.
+    /// A round over the types that changed; returns whether all of them could be read.
     fn deliver() -> impl ActorFuture<Self, Output = bool> {
         Informer::round(|informer| {
             let notified = informer.notifier.drain();
@@ -150,29 +150,29 @@ impl Informer {
         })
     }
 
-    /// Work on the ear as a future that takes it along and brings it back. What could not be read is asked for again.
+    /// Work on the subscriptions, as a future that owns them while it runs. Types that could not be read are retried.
     ///
-    /// The subscriptions and the marks of the notifier are taken when the future is polled and not before: until an actor waits for
-    /// a future, those that it has spawned may still run once, and would find an empty ear and lose what they drain.
-    fn round<T, W>(begin: impl FnOnce(&mut Informer) -> W) -> impl ActorFuture<Self, Output = T>
+    /// The subscriptions and the notifications are taken when the future is first polled and not before: until an actor waits for
+    /// a future, those that it has spawned may still run once, and would find no subscriptions and lose what they drain.
+    fn round<T, W>(prepare: impl FnOnce(&mut Informer) -> W) -> impl ActorFuture<Self, Output = T>
     where
         W: AsyncFnOnce(&mut Subscriptions, Stores) -> T,
     {
         let round = actix::fut::ready(()).then(move |(), informer: &mut Informer, _| {
-            let (work, stores) = (begin(informer), (informer.stores)());
+            let (work, stores) = (prepare(informer), (informer.stores)());
             let mut subscriptions = std::mem::take(&mut informer.subscriptions);
             let round = async move {
-                let done = work(&mut subscriptions, stores).await;
-                (subscriptions, done)
+                let result = work(&mut subscriptions, stores).await;
+                (subscriptions, result)
             };
             round.into_actor(informer)
         });
-        round.map(|(subscriptions, done), informer: &mut Informer, context: &mut Context<Informer>| {
-            if !subscriptions.behind.is_empty() {
-                context.notify_later(Published, ASKED_AGAIN);
+        round.map(|(subscriptions, result), informer: &mut Informer, context: &mut Context<Informer>| {
+            if !subscriptions.lagging.is_empty() {
+                context.notify_later(Published, RETRY_DELAY);
             }
             informer.subscriptions = subscriptions;
-            done
+            result
         })
     }
 }
@@ -220,74 +220,83 @@ impl Handler<AddSubscriber> for Informer {
 }
 
 impl Subscriptions {
-    /// Tells the loops the new events of the types that changed. Answers whether all could be read.
+    /// Sends the new events of the types that changed. Returns whether all could be read.
     async fn deliver(&mut self, notified: &[TypeName], stores: &Stores) -> bool {
-        let mut due = std::mem::take(&mut self.behind);
+        let mut due = std::mem::take(&mut self.lagging);
         due.extend(notified.iter().cloned());
-        for of in due {
-            if let Err(error) = self.advance(&of, stores).await {
-                tracing::debug!(%of, %error, "cannot be followed now");
-                self.behind.insert(of);
+        for type_name in due {
+            if let Err(error) = self.advance(&type_name, stores).await {
+                tracing::debug!(%type_name, %error, "the events of a type cannot be read; retrying");
+                self.lagging.insert(type_name);
             }
         }
-        self.say_caught_up().await;
-        self.behind.is_empty()
+        self.announce_caught_up().await;
+        self.lagging.is_empty()
     }
 
-    async fn say_caught_up(&mut self) {
+    async fn announce_caught_up(&mut self) {
         join_all(self.subscribers.iter().map(|subscriber| subscriber.caught_up.send(CaughtUp))).await;
         self.subscribers.retain(|subscriber| subscriber.changed.connected());
     }
 
-    async fn advance(&mut self, of: &TypeName, stores: &Stores) -> StoreResult<()> {
-        if !self.subscribers.iter().any(|subscriber| subscriber.follows.includes(of)) {
+    async fn advance(&mut self, type_name: &TypeName, stores: &Stores) -> StoreResult<()> {
+        if !self.subscribers.iter().any(|subscriber| subscriber.watched_types.includes(type_name)) {
             return Ok(());
         }
-        if !self.followed.contains_key(of) {
-            let window = stores.open_watch(of, &Permit::none()).await?.window;
-            // A type that was empty until now is told event by event, with their times.
+        if !self.cursors.contains_key(type_name) {
+            let window = stores.open_watch(type_name, &Permit::none()).await?.window;
+            // The history of a new type is complete: it is sent as events, which have times.
             if window.floor() > Revision::FIRST {
-                return self.list(of, stores).await;
+                return self.list(type_name, stores).await;
             }
-            self.followed.insert(of.clone(), Followed { window, cursor: Revision::FIRST });
+            self.cursors.insert(type_name.clone(), Cursor { window, revision: Revision::FIRST });
         }
-        let Some(followed) = self.followed.get_mut(of) else { return Ok(()) };
+        let Some(cursor) = self.cursors.get_mut(type_name) else { return Ok(()) };
         // Events that come meanwhile notify again.
-        let head = followed.window.head();
-        while followed.cursor < head {
-            let Some(events) = followed.next().await else { return self.list(of, stores).await };
+        let head = cursor.window.head();
+        while cursor.revision < head {
+            let Some(events) = cursor.next().await else { return self.list(type_name, stores).await };
             let Some(last) = events.last() else { break };
-            followed.cursor = last.revision();
-            let changed = Changed { of: of.clone(), events: events.into() };
-            let following = self.subscribers.iter().filter(|subscriber| subscriber.follows.includes(of));
-            join_all(following.map(|subscriber| subscriber.changed.send(changed.clone()))).await;
+            cursor.revision = last.revision();
+            let changed = Changed { type_name: type_name.clone(), events: events.into() };
+            let subscribers =
+                self.subscribers.iter().filter(|subscriber| subscriber.watched_types.includes(type_name));
+            join_all(subscribers.map(|subscriber| subscriber.changed.send(changed.clone()))).await;
         }
         Ok(())
     }
 
-    /// Starts to follow a type, or starts over after events were missed: the loops get a snapshot.
-    async fn list(&mut self, of: &TypeName, stores: &Stores) -> StoreResult<()> {
-        let position = stores.open_watch(of, &Permit::none()).await?;
-        let followed = Followed { window: position.window, cursor: position.snapshot.revision };
-        self.followed.insert(of.clone(), followed);
-        let listed = Listed { of: of.clone(), snapshot: position.snapshot };
-        let following = self.subscribers.iter().filter(|subscriber| subscriber.follows.includes(of));
-        join_all(following.map(|subscriber| subscriber.listed.send(listed.clone()))).await;
+    /// Starts to read a type, or starts over after events were missed: the controllers get a snapshot.
+    async fn list(&mut self, type_name: &TypeName, stores: &Stores) -> StoreResult<()> {
+        let watch = stores.open_watch(type_name, &Permit::none()).await?;
+        let cursor = Cursor { window: watch.window, revision: watch.snapshot.revision };
+        self.cursors.insert(type_name.clone(), cursor);
+        let listed = Listed { type_name: type_name.clone(), snapshot: watch.snapshot };
+        let subscribers =
+            self.subscribers.iter().filter(|subscriber| subscriber.watched_types.includes(type_name));
+        join_all(subscribers.map(|subscriber| subscriber.listed.send(listed.clone()))).await;
         Ok(())
     }
 
-    /// Adds a loop. Its snapshot contains everything that the others were told before.
+    /// Adds a controller. Its snapshot contains everything that was sent to the others before.
     async fn join(&mut self, subscriber: Subscriber, stores: &Stores) -> StoreResult<()> {
-        for of in stores.types().await?.iter().filter(|of| subscriber.follows.includes(of)) {
-            // A type that is new since the last round is told to the other loops now: afterwards it counts as told.
-            self.advance(of, stores).await?;
-            let position = stores.open_watch(of, &Permit::none()).await?;
-            let cursor = position.snapshot.revision;
-            self.followed.entry(of.clone()).or_insert_with(|| Followed { window: position.window, cursor });
-            let _ended = subscriber.listed.send(Listed { of: of.clone(), snapshot: position.snapshot }).await;
+        for type_name in
+            stores.types().await?.iter().filter(|type_name| subscriber.watched_types.includes(type_name))
+        {
+            // The other controllers get the events of a type that is new since the last round now: afterwards they count as sent.
+            self.advance(type_name, stores).await?;
+            let watch = stores.open_watch(type_name, &Permit::none()).await?;
+            let revision = watch.snapshot.revision;
+            self.cursors
+                .entry(type_name.clone())
+                .or_insert_with(|| Cursor { window: watch.window, revision });
+            let _ended = subscriber
+                .listed
+                .send(Listed { type_name: type_name.clone(), snapshot: watch.snapshot })
+                .await;
         }
         self.subscribers.push(subscriber);
-        self.say_caught_up().await;
+        self.announce_caught_up().await;
         Ok(())
     }
 }

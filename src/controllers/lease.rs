@@ -1,4 +1,4 @@
-//! The lease that decides which server's loops work, should several servers share a store.
+//! The lease that decides which server's controllers work, should several servers share a store.
 //!
 //! Today one process owns the store, so this server always has the lease. The holder's identity consists of the host and the
 //! cluster, and survives restarts: a restarted server need not wait for its own lease.
@@ -19,19 +19,19 @@ use pilothouse_apimachinery::well_known::stores::LEASES;
 use pilothouse_apimachinery::well_known::{NAMESPACES, SYSTEM_NAMESPACE};
 use pilothouse_types::clock::{Clock, Timestamp};
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
-/// The name of the lease. It differs from that of kube-controller-manager, which may run beside our loops.
+/// The name of the lease. It differs from that of kube-controller-manager, which may run beside our controllers.
 pub const LEASE: &str = "pilothouse-controllers";
 /// The duration of the lease without renewal.
-const HOLDS: Duration = Duration::from_secs(60);
+const LEASE_DURATION: Duration = Duration::from_secs(60);
 /// How often it is renewed: each renewal is a write.
-const RENEWED_EVERY: Duration = Duration::from_secs(30);
+const RENEW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The loops that run in every server.
-const OF_EACH_SERVER: [&str; 9] = [
+/// The controllers that run in every server, with or without the lease.
+const UNCONDITIONAL: [&str; 9] = [
     super::availability::NAME,
     super::expiry::NAME,
     super::extension_documents::NAME,
@@ -43,12 +43,12 @@ const OF_EACH_SERVER: [&str; 9] = [
     super::token_use::NAME,
 ];
 
-/// Loops may work now that could not before. Answers nothing. On Full another is on its way; on Closed nobody waits.
+/// Controllers may work now that could not before. Answers nothing. On Full another one is queued; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Wake;
 
-/// Whether the loops of this server work. Shared by all of them.
+/// Whether the controllers of this server work. Shared by all of them.
 #[derive(Clone, Default)]
 pub struct Leadership(Rc<State>);
 
@@ -59,16 +59,16 @@ struct State {
 }
 
 impl Leadership {
-    /// Whether a loop may work. Loops of every server always may.
-    pub fn allows(&self, name: &str) -> bool {
-        self.0.held.get() || name == LEASE || OF_EACH_SERVER.contains(&name)
+    /// Whether a controller may work. Those that run in every server always may.
+    pub fn allows(&self, controller: &str) -> bool {
+        self.0.held.get() || controller == LEASE || UNCONDITIONAL.contains(&controller)
     }
 
-    /// Wakes this loop when it may work.
-    pub fn wakes(&self, waiting: Recipient<Wake>) {
-        let mut all = self.0.waiting.borrow_mut();
-        all.retain(Recipient::connected);
-        all.push(waiting);
+    /// Sends [`Wake`] to this runner when the lease changes.
+    pub fn notify_when_leading(&self, runner: Recipient<Wake>) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        waiting.retain(Recipient::connected);
+        waiting.push(runner);
     }
 
     fn set(&self, held: bool) {
@@ -87,11 +87,11 @@ pub struct LeaseHolder {
     pub client: Client,
     /// The source of time.
     pub clock: Clock,
-    /// Tells the loops whether they may work.
+    /// Tells the controllers whether they may work.
     pub leadership: Leadership,
-    /// Whether it has held the lease since the start. Whoever else is named before that is an earlier run of this server, perhaps
+    /// Whether it has held the lease since the start. Until then, any other holder is an earlier run of this server, perhaps
     /// under another host name: the store belongs to one process.
-    pub has_begun: Cell<bool>,
+    pub has_held_lease: Cell<bool>,
 }
 
 impl LeaseHolder {
@@ -101,33 +101,36 @@ impl LeaseHolder {
             self.leadership.set(true);
             return Ok(Outcome::Done);
         };
-        let at = At { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
-        let (me, now) = (self.identity().await?, self.clock.now());
-        let Some(found) = self.client.read(at).await? else {
-            self.client.create(at, &lease(&me, now)).await?;
-            self.has_begun.set(true);
+        let target = ObjectRef { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
+        let (identity, now) = (self.identity().await?, self.clock.now());
+        let Some(lease) = self.client.read(target).await? else {
+            self.client.create(target, &new_lease(&identity, now)).await?;
+            self.has_held_lease.set(true);
             self.leadership.set(true);
-            return Ok(Outcome::After(RENEWED_EVERY));
+            return Ok(Outcome::RequeueAfter(RENEW_INTERVAL));
         };
-        let spec = found.get("spec").unwrap_or(&Value::Null);
-        let renewed = until(spec, Duration::ZERO);
-        if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
-            self.has_begun.set(true);
+        let spec = lease.get("spec").unwrap_or(&Value::Null);
+        let renewed = renewed_plus(spec, Duration::ZERO);
+        if spec.str("holderIdentity") == identity && renewed.plus(RENEW_INTERVAL) > now && renewed <= now {
+            self.has_held_lease.set(true);
             self.leadership.set(true);
-            return Ok(Outcome::After(renewed.plus(RENEWED_EVERY).since(now)));
+            return Ok(Outcome::RequeueAfter(renewed.plus(RENEW_INTERVAL).since(now)));
         }
-        let holds =
-            spec.get("leaseDurationSeconds").and_then(Value::as_int).and_then(|all| u64::try_from(all).ok());
-        let ends = until(spec, Duration::from_secs(holds.unwrap_or(0)));
-        let is_others = !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me;
-        if is_others && ends > now && self.has_begun.get() {
+        let duration = spec
+            .get("leaseDurationSeconds")
+            .and_then(Value::as_int)
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        let expiry = renewed_plus(spec, Duration::from_secs(duration.unwrap_or(0)));
+        let is_held_by_other =
+            !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != identity;
+        if is_held_by_other && expiry > now && self.has_held_lease.get() {
             self.leadership.set(false);
-            return Ok(Outcome::After(ends.since(now)));
+            return Ok(Outcome::RequeueAfter(expiry.since(now)));
         }
-        self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
-        self.has_begun.set(true);
+        self.client.edit(target, "", |lease| Ok(acquire(lease, &identity, now))).await?;
+        self.has_held_lease.set(true);
         self.leadership.set(true);
-        Ok(Outcome::After(RENEWED_EVERY))
+        Ok(Outcome::RequeueAfter(RENEW_INTERVAL))
     }
 
     /// The identity of this server, which survives restarts.
@@ -137,64 +140,65 @@ impl LeaseHolder {
         let resource = self.client.resource(NAMESPACES)?;
         let cluster = self
             .client
-            .read_cached(At { resource: &resource, namespace: "", name: SYSTEM_NAMESPACE })
+            .read_cached(ObjectRef { resource: &resource, namespace: "", name: SYSTEM_NAMESPACE })
             .await?;
-        let uid = cluster.map(|namespace| meta::of(&namespace).str("uid").to_owned()).unwrap_or_default();
+        let uid =
+            cluster.map(|namespace| meta::metadata(&namespace).str("uid").to_owned()).unwrap_or_default();
         Ok(format!("{host}_{uid}"))
     }
 }
 
 /// When a lease ends, `span` after its last renewal.
-fn until(spec: &Value, span: Duration) -> Timestamp {
+fn renewed_plus(spec: &Value, span: Duration) -> Timestamp {
     let (seconds, micros) = time::parse_micros(spec.str("renewTime")).unwrap_or_default();
     Timestamp::from_unix(seconds).plus(Duration::from_micros(micros.into())).plus(span)
 }
 
-fn moment(now: Timestamp) -> String {
+fn micro_time(now: Timestamp) -> String {
     time::format_micros(now.unix_seconds(), now.subsec_micros())
 }
 
-fn lease(me: &str, now: Timestamp) -> Value {
+fn new_lease(identity: &str, now: Timestamp) -> Value {
     let text = format!(
         r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{SYSTEM_NAMESPACE}"}}}}"#
     );
     let mut lease = json::read(text.as_bytes()).unwrap_or_default();
-    take(&mut lease, me, now);
+    acquire(&mut lease, identity, now);
     lease.entry("spec").remove("leaseTransitions");
     lease
 }
 
 /// Makes this server the holder.
-fn take(lease: &mut Value, me: &str, now: Timestamp) -> bool {
+fn acquire(lease: &mut Value, identity: &str, now: Timestamp) -> bool {
     let spec = lease.entry("spec");
-    if spec.str("holderIdentity") != me {
+    if spec.str("holderIdentity") != identity {
         let transitions = spec.get("leaseTransitions").and_then(Value::as_int).unwrap_or(0);
         spec.set("leaseTransitions", transitions + 1);
-        spec.set("acquireTime", moment(now));
-        spec.set("holderIdentity", me);
+        spec.set("acquireTime", micro_time(now));
+        spec.set("holderIdentity", identity);
     }
-    spec.set("leaseDurationSeconds", i64::try_from(HOLDS.as_secs()).unwrap_or(i64::MAX));
-    spec.set("renewTime", moment(now));
+    spec.set("leaseDurationSeconds", i64::try_from(LEASE_DURATION.as_secs()).unwrap_or(i64::MAX));
+    spec.set("renewTime", micro_time(now));
     true
 }
 
 impl Controller for LeaseHolder {
     type Key = ();
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[LEASES])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[LEASES])
     }
 
-    fn longest_retry(&self) -> Duration {
-        RENEWED_EVERY
+    fn max_retry_delay(&self) -> Duration {
+        RENEW_INTERVAL
     }
 
-    fn begins_with(&self) -> Vec<()> {
+    fn initial_keys(&self) -> Vec<()> {
         vec![()]
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
-        if change.at.is_some()
+        if change.time.is_some()
             && change.object.key.name() == LEASE
             && change.object.key.namespace() == SYSTEM_NAMESPACE
         {
@@ -202,8 +206,8 @@ impl Controller for LeaseHolder {
         }
     }
 
-    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.hold().await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.hold().await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
             .boxed_local()
     }
 }
@@ -213,15 +217,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taking_the_lease_from_another_is_a_transition() {
+    fn acquiring_the_lease_of_another_holder_counts_as_transition() {
         let now = Timestamp(1_700_000_000_000_001);
-        let mut held = lease("a", now);
-        assert_eq!(held.at(&["spec", "leaseTransitions"]), None);
-        assert_eq!(until(held.get("spec").unwrap(), HOLDS), now.plus(HOLDS));
-        take(&mut held, "a", now);
-        assert_eq!(held.at(&["spec", "leaseTransitions"]), None);
-        take(&mut held, "b", now);
-        assert_eq!(held.at(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
-        assert_eq!(held.at(&["spec", "holderIdentity"]), Some(&"b".into()));
+        let mut lease = new_lease("a", now);
+        assert_eq!(lease.at(&["spec", "leaseTransitions"]), None);
+        assert_eq!(renewed_plus(lease.get("spec").unwrap(), LEASE_DURATION), now.plus(LEASE_DURATION));
+        acquire(&mut lease, "a", now);
+        assert_eq!(lease.at(&["spec", "leaseTransitions"]), None);
+        acquire(&mut lease, "b", now);
+        assert_eq!(lease.at(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
+        assert_eq!(lease.at(&["spec", "holderIdentity"]), Some(&"b".into()));
     }
 }

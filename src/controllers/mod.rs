@@ -1,7 +1,7 @@
-//! Control loops: clients of the server's own verbs that reconcile the cluster. One file each.
+//! Controllers: clients of the server's own verbs that reconcile the cluster. One file each.
 //!
-//! All loops run on one thread of their own, so that they never block a worker. Each is an actor (`runner.rs`) around a
-//! [`runner::Controller`]. One informer tells them of changes. Their work waits in a queue (`queue.rs`). Their writes go through
+//! All controllers run on one thread of their own, so that they never block a worker. Each is an actor (`runner.rs`) around a
+//! [`runner::Controller`]. One informer notifies them of changes. Their work waits in a queue (`queue.rs`). Their writes go through
 //! the verbs (`client.rs`) like those of other clients. See docs/controllers.md.
 
 mod apiservice_registration;
@@ -38,29 +38,31 @@ pub mod serviceaccount_token;
 pub mod start;
 mod token_use;
 
-use self::descriptors::{ControllerDescriptor, DESCRIPTORS};
 mod ttl_after_finished;
 mod validatingadmissionpolicy_status;
 
-/// The loops that `--controllers` asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that names a
-/// loop decides. Also answers unknown names.
-pub fn choose(asked: &[String]) -> (Vec<&'static ControllerDescriptor>, Vec<&str>) {
-    let (plain, star) = (
+use self::descriptors::{ControllerDescriptor, DESCRIPTORS};
+
+/// The controllers that `--controllers` enables: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that names a
+/// controller decides. Also returns unknown names.
+pub fn select(requested: &[String]) -> (Vec<&'static ControllerDescriptor>, Vec<&str>) {
+    let (without_minus, has_star) = (
         |entry: &str| entry.strip_prefix('-').unwrap_or(entry).to_owned(),
-        asked.iter().any(|entry| entry == "*"),
+        requested.iter().any(|entry| entry == "*"),
     );
-    let is_on = |ControllerDescriptor { name, old_name, .. }: &&ControllerDescriptor| {
-        let decides = asked.iter().find(|entry| [*name, *old_name].contains(&plain(entry).as_str()));
-        decides.map_or(star, |entry| !entry.starts_with('-'))
+    let is_enabled = |ControllerDescriptor { name, old_name, .. }: &&ControllerDescriptor| {
+        let deciding =
+            requested.iter().find(|entry| [*name, *old_name].contains(&without_minus(entry).as_str()));
+        deciding.map_or(has_star, |entry| !entry.starts_with('-'))
     };
-    let on = DESCRIPTORS.iter().filter(is_on).collect();
-    let means_nothing = |entry: &&str| {
-        let entry = plain(entry);
+    let enabled = DESCRIPTORS.iter().filter(is_enabled).collect();
+    let is_unknown = |entry: &&str| {
+        let entry = without_minus(entry);
         !entry.is_empty()
             && entry != "*"
             && !DESCRIPTORS.iter().any(|known| [known.name, known.old_name].contains(&&*entry))
     };
-    (on, asked.iter().map(String::as_str).filter(means_nothing).collect())
+    (enabled, requested.iter().map(String::as_str).filter(is_unknown).collect())
 }
 
 #[cfg(test)]
@@ -79,18 +81,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loops_are_chosen_as_in_the_reference() {
-        let chosen = |asked: &[&str]| {
-            let asked: Vec<String> = asked.iter().map(|entry| (*entry).to_owned()).collect();
-            let (on, unknown) = choose(&asked);
-            (on.len(), on.iter().any(|entry| entry.name == "namespace-controller"), unknown.len())
+    fn controllers_flag_selects_controllers_as_in_the_reference() {
+        let count_selected = |requested: &[&str]| {
+            let requested: Vec<String> = requested.iter().map(|entry| (*entry).to_owned()).collect();
+            let (enabled, unknown) = select(&requested);
+            (enabled.len(), enabled.iter().any(|entry| entry.name == "namespace-controller"), unknown.len())
         };
-        assert_eq!(chosen(&["*"]), (DESCRIPTORS.len(), true, 0));
-        assert_eq!(chosen(&["-*"]), (0, false, 0));
-        assert_eq!(chosen(&["*", "-namespace"]), (DESCRIPTORS.len() - 1, false, 0));
-        assert_eq!(chosen(&["*", "-namespace-controller"]), (DESCRIPTORS.len() - 1, false, 0));
-        assert_eq!(chosen(&["namespace"]), (1, true, 0));
-        assert_eq!(chosen(&["-namespace", "namespace", "*"]), (DESCRIPTORS.len() - 1, false, 0));
-        assert_eq!(chosen(&["deployment", "*"]), (DESCRIPTORS.len(), true, 1));
+        assert_eq!(count_selected(&["*"]), (DESCRIPTORS.len(), true, 0));
+        assert_eq!(count_selected(&["-*"]), (0, false, 0));
+        assert_eq!(count_selected(&["*", "-namespace"]), (DESCRIPTORS.len() - 1, false, 0));
+        assert_eq!(count_selected(&["*", "-namespace-controller"]), (DESCRIPTORS.len() - 1, false, 0));
+        assert_eq!(count_selected(&["namespace"]), (1, true, 0));
+        assert_eq!(count_selected(&["-namespace", "namespace", "*"]), (DESCRIPTORS.len() - 1, false, 0));
+        assert_eq!(count_selected(&["deployment", "*"]), (DESCRIPTORS.len(), true, 1));
     }
 }

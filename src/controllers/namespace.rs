@@ -36,45 +36,45 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::object::{Object, TypeName};
 
 use super::attempts;
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::object_meta::ObjectMeta;
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// Seconds until the next check if only finalizers are left.
-const FINALIZERS_TAKE: i64 = 15;
+const FINALIZER_CHECK_SECONDS: i64 = 15;
 /// How long removals in a namespace are gathered before the next check whether it is empty.
-const REMOVALS_GATHERED: Duration = Duration::from_millis(20);
+const REMOVAL_DELAY: Duration = Duration::from_millis(20);
 
 /// How namespaces are deleted.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct DeletionRules {
     /// Whether pods are deleted before everything else.
     pub pods_first: bool,
     /// Whether objects in missing namespaces are deleted: those that were admitted before the namespace was removed and stored
     /// afterwards.
-    pub needed: bool,
+    pub require_namespaces: bool,
 }
 
 /// Deletes terminating namespaces.
 pub struct NamespaceController {
     client: Client,
     clock: Clock,
-    rules: Rules,
-    elsewhere: AggregatedResources,
+    rules: DeletionRules,
+    aggregated: AggregatedResources,
     /// The existing namespaces.
-    there: RefCell<HashSet<String>>,
+    existing: RefCell<HashSet<String>>,
     /// Terminating namespaces that are not empty: a removal in them triggers another check.
     waiting: RefCell<HashSet<String>>,
 }
 
-/// What a namespace still waits for.
+/// The objects that a terminating namespace still waits for.
 #[derive(Default)]
 struct Progress {
-    found: DeletionFindings,
+    findings: DeletionFindings,
     /// Seconds until the next check; zero if nothing left is known to take time.
     estimate: i64,
-    /// Errors, which make the loop retry.
+    /// Errors, which make the controller retry.
     errors: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl Progress {
     /// Notes an error of one resource.
     fn fail(&mut self, error: String) {
         self.errors.push(error.clone());
-        self.found.failures.push(error);
+        self.findings.failures.push(error);
     }
 
     /// Notes how many objects of a resource are left, and how many of them have each finalizer. `estimate`: how many seconds they
@@ -97,13 +97,13 @@ impl Progress {
         if count == 0 {
             return Ok(());
         }
-        *self.found.remaining.entry(format!("{plural}.{}", gv.group)).or_default() += count;
-        let held = !finalizers.is_empty();
+        *self.findings.remaining.entry(format!("{plural}.{}", gv.group)).or_default() += count;
+        let has_finalizers = !finalizers.is_empty();
         for (finalizer, count) in finalizers {
-            *self.found.finalizers.entry(finalizer).or_default() += count;
+            *self.findings.finalizers.entry(finalizer).or_default() += count;
         }
-        match (estimate, held) {
-            (0, true) => self.estimate = self.estimate.max(FINALIZERS_TAKE),
+        match (estimate, has_finalizers) {
+            (0, true) => self.estimate = self.estimate.max(FINALIZER_CHECK_SECONDS),
             (0, false) => {
                 let (group, version) = (&gv.group, &gv.version);
                 return Err(format!(
@@ -117,108 +117,113 @@ impl Progress {
 }
 
 impl NamespaceController {
-    /// A loop that acts as `client`.
+    /// A controller that acts as `client`.
     pub fn new(
         client: Client,
         clock: Clock,
-        rules: Rules,
+        rules: DeletionRules,
         extensions: Arc<Extensions>,
     ) -> NamespaceController {
-        let elsewhere = AggregatedResources { client: client.clone(), extensions };
-        let (there, waiting) = (RefCell::default(), RefCell::default());
-        NamespaceController { client, clock, rules, elsewhere, there, waiting }
+        let aggregated = AggregatedResources { client: client.clone(), extensions };
+        let (existing, waiting) = (RefCell::default(), RefCell::default());
+        NamespaceController { client, clock, rules, aggregated, existing, waiting }
     }
 
     async fn sync(&self, name: &str) -> Result<Outcome> {
         self.waiting.borrow_mut().remove(name);
         let resource = self.client.resource(NAMESPACES)?;
-        let at = At { resource: &resource, namespace: "", name };
-        let Some(namespace) = self.client.read(at).await? else {
-            return if self.rules.needed { self.sweep_latecomers(at).await } else { Ok(Outcome::Done) };
+        let target = ObjectRef { resource: &resource, namespace: "", name };
+        let Some(namespace) = self.client.read(target).await? else {
+            return if self.rules.require_namespaces {
+                self.delete_objects_of_missing_namespace(target).await
+            } else {
+                Ok(Outcome::Done)
+            };
         };
         if !meta::is_terminating(&namespace) {
             return Ok(Outcome::Done);
         }
         if namespace.at(&["status", "phase"]).and_then(Value::as_str) != Some("Terminating") {
-            self.client.edit(at, "status", |namespace| Ok(terminating(namespace))).await?;
+            self.client.edit(target, "status", |namespace| Ok(set_terminating(namespace))).await?;
         }
         if finalizers(&namespace).is_empty() {
             return Ok(Outcome::Done);
         }
-        let uid = meta::of(&namespace).str("uid").to_owned();
+        let uid = meta::metadata(&namespace).str("uid").to_owned();
         let deleted_at =
-            time::parse_seconds(meta::of(&namespace).str("deletionTimestamp")).unwrap_or_default();
+            time::parse_seconds(meta::metadata(&namespace).str("deletionTimestamp")).unwrap_or_default();
         // Before anything is deleted, so that removals during the check are not missed.
         self.waiting.borrow_mut().insert(name.to_owned());
         let progress = self.clear(name, deleted_at).await?;
         let now = self.client.now();
-        let told = self.client.edit(at, "status", |namespace| {
-            Ok(meta::of(namespace).str("uid") == uid && progress.found.write(namespace, &now))
+        let update = self.client.edit(target, "status", |namespace| {
+            Ok(meta::metadata(namespace).str("uid") == uid && progress.findings.write(namespace, &now))
         });
-        match told.await {
+        match update.await {
             Err(status) if status.is_not_found() => return Ok(Outcome::Done),
             Err(status) => {
                 tracing::warn!(namespace = name, %status, "the conditions of a namespace cannot be written");
             }
             Ok(()) => {}
         }
-        if progress.found.remaining.is_empty() {
+        if progress.findings.remaining.is_empty() {
             self.waiting.borrow_mut().remove(name);
         }
         if !progress.errors.is_empty() {
-            return Ok(Outcome::Again(progress.errors.join(", ")));
+            return Ok(Outcome::Retry(progress.errors.join(", ")));
         }
         if progress.estimate > 0 {
             let seconds = u64::try_from(progress.estimate / 2 + 1).unwrap_or(1);
-            return Ok(Outcome::After(Duration::from_secs(seconds)));
+            return Ok(Outcome::RequeueAfter(Duration::from_secs(seconds)));
         }
-        let finalized = self.client.edit(at, "finalize", |namespace| {
-            Ok(meta::of(namespace).str("uid") == uid && take_off(namespace))
+        let update = self.client.edit(target, "finalize", |namespace| {
+            Ok(meta::metadata(namespace).str("uid") == uid && remove_kubernetes_finalizer(namespace))
         });
-        finalized.await.ignore_not_found()?;
+        update.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
     /// Deletes everything in the namespace, and counts what is left.
     async fn clear(&self, namespace: &str, deleted_at: i64) -> Result<Progress> {
         let mut progress = Progress::default();
-        let known = self.client.known();
-        let written = self.client.written().await?;
+        let resources = self.client.resource_index();
+        let written_types = self.client.written_types().await?;
         // A type that was never written to is not even started for this.
         let is_used = |resource: &Arc<Resource>| {
-            resource.stored.as_ref().is_some_and(|stored| written.contains(&stored.store))
+            resource.stored.as_ref().is_some_and(|stored| written_types.contains(&stored.store))
         };
-        let all: Vec<&Arc<Resource>> = known.deletable.iter().filter(|resource| is_used(resource)).collect();
+        let used: Vec<&Arc<Resource>> =
+            resources.deletable.iter().filter(|resource| is_used(resource)).collect();
         let is_pods =
             |resource: &&&Arc<Resource>| resource.gv.group.is_empty() && &*resource.plural == "pods";
-        if let Some(pods) = all.iter().find(is_pods).filter(|_| self.rules.pods_first) {
+        if let Some(pods) = used.iter().find(is_pods).filter(|_| self.rules.pods_first) {
             if let Err(error) = self.clear_type(pods, namespace, deleted_at, &mut progress).await {
                 progress
                     .errors
                     .push(format!("failed to delete pods for namespace: {namespace}, err: {error}"));
-                progress.found.failures.push(error);
+                progress.findings.failures.push(error);
             }
-            if !progress.found.remaining.is_empty() {
+            if !progress.findings.remaining.is_empty() {
                 return Ok(progress);
             }
         }
-        for resource in all.iter().filter(|resource| !(self.rules.pods_first && is_pods(resource))) {
+        for resource in used.iter().filter(|resource| !(self.rules.pods_first && is_pods(resource))) {
             if let Err(error) = self.clear_type(resource, namespace, deleted_at, &mut progress).await {
                 progress.fail(error);
             }
         }
-        self.check_undefined(namespace, &mut progress).await;
-        self.clear_elsewhere(namespace, &mut progress).await;
+        self.wait_for_undefined(namespace, &mut progress).await;
+        self.clear_aggregated(namespace, &mut progress).await;
         Ok(progress)
     }
 
     /// Waits for objects whose definition cannot be read: without it nobody can delete them, and they would be left behind.
-    async fn check_undefined(&self, namespace: &str, progress: &mut Progress) {
-        for name in self.client.known().unreadable.iter() {
+    async fn wait_for_undefined(&self, namespace: &str, progress: &mut Progress) {
+        for name in self.client.resource_index().unreadable.iter() {
             match self.objects(&store_named(name), namespace).await {
                 Ok(objects) if objects.is_empty() => {}
                 Ok(objects) => {
-                    progress.found.remaining.insert(name.clone(), objects.len());
+                    progress.findings.remaining.insert(name.clone(), objects.len());
                     let resource = "customresourcedefinitions.apiextensions.k8s.io";
                     progress.fail(format!("{resource} {} cannot be read", quoted(name)));
                 }
@@ -228,27 +233,29 @@ impl NamespaceController {
     }
 
     /// Deletes the objects of extension API servers.
-    async fn clear_elsewhere(&self, namespace: &str, progress: &mut Progress) {
-        let Some((resources, unknown)) = self.elsewhere.resources().await else {
-            progress.fail("nobody knows which extension servers there are".to_owned());
+    async fn clear_aggregated(&self, namespace: &str, progress: &mut Progress) {
+        let Some((resources, unknown)) = self.aggregated.resources().await else {
+            progress.fail("the APIServices cannot be read".to_owned());
             return;
         };
         for resource in &resources {
-            let left = match self.elsewhere.clear(resource, namespace).await {
-                Ok(left) => left,
+            let remaining = match self.aggregated.clear(resource, namespace).await {
+                Ok(remaining) => remaining,
                 Err(error) => {
                     progress.fail(error);
                     continue;
                 }
             };
             let gv = &resource.registration.gv;
-            let of = (gv, resource.resource.as_str());
-            if let Err(error) = progress.note(namespace, of, 0, (left.count, left.finalizers)) {
+            let resource_name = (gv, resource.resource.as_str());
+            if let Err(error) =
+                progress.note(namespace, resource_name, 0, (remaining.count, remaining.finalizers))
+            {
                 progress.fail(error);
             }
         }
         progress.errors.extend(conditions::undiscovered(&unknown));
-        progress.found.undiscovered = unknown;
+        progress.findings.undiscovered = unknown;
     }
 
     /// Deletes the objects of one resource, in bounded batches, and counts what is left.
@@ -264,17 +271,17 @@ impl NamespaceController {
         if objects.is_empty() {
             return Ok(());
         }
-        let estimate = self.grace(resource, &objects, deleted_at);
+        let estimate = self.longest_grace_period(resource, &objects, deleted_at);
         progress.estimate = progress.estimate.max(estimate);
-        let at = At { resource, namespace, name: "" };
-        let deleted = self.client.delete_collection(at, objects, Propagation::Background).await;
+        let target = ObjectRef { resource, namespace, name: "" };
+        let deleted = self.client.delete_collection(target, objects, Propagation::Background).await;
         deleted.map_err(|status| status.message)?;
-        let left = self.client.list(at).await.map_err(|status| status.message)?;
+        let remaining = self.client.list(target).await.map_err(|status| status.message)?;
         let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
-        for finalizer in left.iter().flat_map(|object| ObjectMeta::of(object).finalizers) {
+        for finalizer in remaining.iter().flat_map(|object| ObjectMeta::from_object(object).finalizers) {
             *finalizers.entry(finalizer.into_owned()).or_default() += 1;
         }
-        progress.note(namespace, (&resource.gv, &*resource.plural), estimate, (left.len(), finalizers))
+        progress.note(namespace, (&resource.gv, &*resource.plural), estimate, (remaining.len(), finalizers))
     }
 
     async fn objects(
@@ -286,7 +293,7 @@ impl NamespaceController {
         Ok(snapshot.scan(Some(namespace), Bound::Unbounded).cloned().collect())
     }
 
-    /// Deletes objects concurrently, so that they share disk syncs, but only a few at a time: others want to write, too.
+    /// Deletes objects concurrently, so that they share disk syncs, but only a few at a time, so that others can write.
     async fn delete_all(
         &self,
         resource: &Arc<Resource>,
@@ -295,7 +302,7 @@ impl NamespaceController {
         let deletions = objects.into_iter().map(|object| async move {
             // Exactly this object: a new namespace of the same name may have an object of the same name.
             let options = DeleteOptions {
-                uid: Some(ObjectMeta::of(&object).uid.into_owned()),
+                uid: Some(ObjectMeta::from_object(&object).uid.into_owned()),
                 propagation: Some(Propagation::Background),
                 ..DeleteOptions::default()
             };
@@ -306,7 +313,7 @@ impl NamespaceController {
     }
 
     /// How many seconds the pods of a namespace may take to terminate, counted from its deletion.
-    fn grace(&self, resource: &Resource, objects: &[Arc<Object>], deleted_at: i64) -> i64 {
+    fn longest_grace_period(&self, resource: &Resource, objects: &[Arc<Object>], deleted_at: i64) -> i64 {
         if !(resource.gv.group.is_empty() && &*resource.plural == "pods") {
             return 0;
         }
@@ -317,43 +324,47 @@ impl NamespaceController {
             }
             pod.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_int)
         };
-        let most = objects.iter().filter_map(seconds).max().unwrap_or(0);
-        if self.client.seconds() - deleted_at >= most { 0 } else { most }
+        let longest = objects.iter().filter_map(seconds).max().unwrap_or(0);
+        if self.client.seconds() - deleted_at >= longest { 0 } else { longest }
     }
 
-    /// An object is in this namespace: if the namespace is missing, it is checked.
-    fn hear_of_place(&self, namespace: &str, queue: &mut Queue<String>) {
-        if self.rules.needed && !namespace.is_empty() && !self.there.borrow().contains(namespace) {
+    /// Queues the namespace of an object if it does not exist.
+    fn check_namespace_exists(&self, namespace: &str, queue: &mut Queue<String>) {
+        if self.rules.require_namespaces
+            && !namespace.is_empty()
+            && !self.existing.borrow().contains(namespace)
+        {
             queue.add(namespace.to_owned());
         }
     }
 
     /// Removes objects that were admitted before their namespace was removed. Their list is taken before the namespace is seen to
     /// be missing, so no object of a new namespace of the same name is removed.
-    async fn sweep_latecomers(&self, at: At<'_>) -> Result<Outcome> {
-        let written = self.client.written().await?;
-        let (mut late, mut first) = (Vec::new(), None);
-        for resource in &self.client.known().deletable {
-            let Some(stored) = resource.stored.as_ref().filter(|stored| written.contains(&stored.store))
+    async fn delete_objects_of_missing_namespace(&self, target: ObjectRef<'_>) -> Result<Outcome> {
+        let written_types = self.client.written_types().await?;
+        let (mut leftovers, mut first_error) = (Vec::new(), None);
+        for resource in &self.client.resource_index().deletable {
+            let Some(stored) =
+                resource.stored.as_ref().filter(|stored| written_types.contains(&stored.store))
             else {
                 continue;
             };
-            match self.objects(&stored.store, at.name).await {
+            match self.objects(&stored.store, target.name).await {
                 Ok(objects) if objects.is_empty() => {}
-                Ok(objects) => late.push((resource.clone(), objects)),
+                Ok(objects) => leftovers.push((resource.clone(), objects)),
                 // A corrupt type or object does not stop the others.
-                Err(why) => drop(first.get_or_insert(why)),
+                Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        if !late.is_empty() && self.client.cached(at).await?.is_some() {
+        if !leftovers.is_empty() && self.client.cached(target).await?.is_some() {
             return Ok(Outcome::Done);
         }
-        for (resource, objects) in late {
-            if let Err(why) = self.delete_all(&resource, objects).await {
-                first.get_or_insert(why);
+        for (resource, objects) in leftovers {
+            if let Err(error) = self.delete_all(&resource, objects).await {
+                first_error.get_or_insert(error);
             }
         }
-        Ok(first.map_or(Outcome::Done, Outcome::Again))
+        Ok(first_error.map_or(Outcome::Done, Outcome::Retry))
     }
 }
 
@@ -361,95 +372,98 @@ fn finalizers(namespace: &Value) -> &[Value] {
     namespace.at(&["spec", "finalizers"]).map(Value::items).unwrap_or_default()
 }
 
-fn terminating(namespace: &mut Value) -> bool {
-    let going = meta::is_terminating(namespace);
-    if going {
+fn set_terminating(namespace: &mut Value) -> bool {
+    let is_terminating = meta::is_terminating(namespace);
+    if is_terminating {
         namespace.entry("status").set("phase", "Terminating");
     }
-    going
+    is_terminating
 }
 
 /// Removes the `kubernetes` finalizer.
-fn take_off(namespace: &mut Value) -> bool {
-    let mut left: Vec<String> =
+fn remove_kubernetes_finalizer(namespace: &mut Value) -> bool {
+    let mut remaining: Vec<String> =
         finalizers(namespace).iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let before = left.len();
-    left.retain(|finalizer| finalizer != NAMESPACE_FINALIZER);
-    left.sort();
-    left.dedup();
-    let changed = left.len() != before;
-    namespace.entry("spec").set("finalizers", left);
+    let before = remaining.len();
+    remaining.retain(|finalizer| finalizer != NAMESPACE_FINALIZER);
+    remaining.sort();
+    remaining.dedup();
+    let changed = remaining.len() != before;
+    namespace.entry("spec").set("finalizers", remaining);
     changed
 }
 
 impl Controller for NamespaceController {
     type Key = String;
 
-    fn follows(&self) -> Follows {
-        Follows::Every
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::All
     }
 
     fn workers(&self) -> usize {
         10
     }
 
-    fn longest_retry(&self) -> Duration {
+    fn max_retry_delay(&self) -> Duration {
         Duration::from_secs(60)
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<String>) {
-        if change.of.as_str() == NAMESPACES {
+        if change.type_name.as_str() == NAMESPACES {
             let name = change.object.key.name();
-            if change.gone {
+            if change.is_deleted {
                 // Objects that are stored by now are found at once; later ones cause an event.
-                self.there.borrow_mut().remove(name);
+                self.existing.borrow_mut().remove(name);
                 queue.add(name.to_owned());
                 return;
             }
-            self.there.borrow_mut().insert(name.to_owned());
+            self.existing.borrow_mut().insert(name.to_owned());
             if change.object.fields.get("status.phase") == Some("Terminating")
-                || ObjectMeta::of(change.object).is_terminating()
+                || ObjectMeta::from_object(change.object).is_terminating()
             {
                 queue.add(name.to_owned());
             }
-        } else if change.gone {
+        } else if change.is_deleted {
             let namespace = change.object.key.namespace();
             if !namespace.is_empty() && self.waiting.borrow().contains(namespace) {
-                queue.add_at(namespace.to_owned(), self.clock.now().plus(REMOVALS_GATHERED));
+                queue.add_at(namespace.to_owned(), self.clock.now().plus(REMOVAL_DELAY));
             }
         } else if change.previous.is_none() {
-            self.hear_of_place(change.object.key.namespace(), queue);
+            self.check_namespace_exists(change.object.key.namespace(), queue);
         }
     }
 
     fn on_list(
         &self,
-        of: &TypeName,
+        type_name: &TypeName,
         snapshot: &pilothouse_actors::snapshot::Snapshot,
         queue: &mut Queue<String>,
     ) {
-        if of.as_str() == NAMESPACES {
+        if type_name.as_str() == NAMESPACES {
             // Some may have been removed unnoticed.
-            self.there.borrow_mut().drain().for_each(|name| queue.add(name));
+            self.existing.borrow_mut().drain().for_each(|name| queue.add(name));
             for object in snapshot.iter() {
-                self.on_change(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
+                self.on_change(
+                    &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
+                    queue,
+                );
             }
             return;
         }
-        // What they wait for may have gone unheard.
+        // The removals that they wait for may have been missed.
         self.waiting.borrow().iter().for_each(|namespace| queue.add(namespace.clone()));
         // Each namespace once: keys are sorted.
         let mut last = "";
         for namespace in snapshot.iter().map(|object| object.key.namespace()) {
             if namespace != last {
-                self.hear_of_place(namespace, queue);
+                self.check_namespace_exists(namespace, queue);
                 last = namespace;
             }
         }
     }
 
-    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&name).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&name).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
             .boxed_local()
     }
 }

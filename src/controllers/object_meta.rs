@@ -1,4 +1,4 @@
-//! The metadata that loops need, parsed from the stored bytes without building the rest of the object.
+//! The metadata that controllers need, parsed from the stored bytes without building the rest of the object.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use pilothouse_types::object::Object;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The part of the metadata that loops need.
+/// The part of the metadata that controllers need.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectMeta<'a> {
@@ -60,12 +60,12 @@ struct MetaOnly<'a> {
 
 impl<'a> ObjectMeta<'a> {
     /// Parses the metadata of a stored object. Unparsable metadata, which no store contains, counts as empty.
-    pub fn of(object: &'a Object) -> ObjectMeta<'a> {
+    pub fn from_object(object: &'a Object) -> ObjectMeta<'a> {
         ObjectMeta::read(&object.bytes)
     }
 
     fn read(bytes: &'a [u8]) -> ObjectMeta<'a> {
-        serde_json::from_slice(bytes).map(|whole: MetaOnly<'a>| whole.metadata).unwrap_or_default()
+        serde_json::from_slice(bytes).map(|object: MetaOnly<'a>| object.metadata).unwrap_or_default()
     }
 
     /// Whether it is being deleted.
@@ -84,15 +84,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_loops_need_is_read() {
+    fn object_meta_reads_uid_finalizers_and_owners() {
         let text = br#"{"kind":"Pod","metadata":{"name":"a","uid":"u","deletionTimestamp":"2024-01-01T00:00:00Z",
             "finalizers":["orphan"],"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n\u00e4","uid":"o",
             "blockOwnerDeletion":true}]},"spec":{"metadata":{"uid":"x"}}}"#;
-        let head = ObjectMeta::read(text);
-        assert_eq!(head.uid, "u");
-        assert!(head.is_terminating() && head.has_finalizer("orphan") && !head.has_finalizer("x"));
-        assert_eq!(head.owner_references[0].name, "n\u{e4}");
-        assert!(head.owner_references[0].blocks());
+        let metadata = ObjectMeta::read(text);
+        assert_eq!(metadata.uid, "u");
+        assert!(
+            metadata.is_terminating() && metadata.has_finalizer("orphan") && !metadata.has_finalizer("x")
+        );
+        assert_eq!(metadata.owner_references[0].name, "n\u{e4}");
+        assert!(metadata.owner_references[0].blocks());
         assert!(!ObjectMeta::read(b"{}").is_terminating());
         assert!(ObjectMeta::read(br#"{"metadata":{"uid":"u"}}"#).owner_references.is_empty());
     }

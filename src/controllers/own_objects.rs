@@ -1,5 +1,5 @@
 //! Restores the objects of the server itself when they are changed or deleted: the `kubernetes` service,
-//! extension-apiserver-authentication, and the system namespaces. Runs in every server, whichever loops are enabled.
+//! extension-apiserver-authentication, and the system namespaces. Runs in every server, whichever controllers are enabled.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::bootstrap::kubernetes_service::KUBERNETES;
 use crate::bootstrap::system_config_maps;
 
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "own-objects";
 /// How often they are checked without an event; the reference's value.
-const EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How soon they are checked after an event. It bounds the rate of writes if another writer disagrees.
-const SOON: Duration = Duration::from_secs(1);
+const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Restores the objects.
 pub type Reconcile = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>;
@@ -31,7 +31,7 @@ pub struct OwnObjects {
     /// The source of time.
     pub clock: Clock,
     /// Does the work.
-    pub settle: Reconcile,
+    pub reconcile: Reconcile,
 }
 
 /// Whether this is one of those objects.
@@ -47,8 +47,8 @@ fn is_own(store: &str, namespace: &str, name: &str) -> bool {
 impl Controller for OwnObjects {
     type Key = ();
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[
             NAMESPACES,
             "configmaps",
             "services",
@@ -58,28 +58,28 @@ impl Controller for OwnObjects {
         ])
     }
 
-    fn longest_retry(&self) -> Duration {
-        EVERY
+    fn max_retry_delay(&self) -> Duration {
+        CHECK_INTERVAL
     }
 
-    fn begins_with(&self) -> Vec<()> {
+    fn initial_keys(&self) -> Vec<()> {
         vec![()]
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
         let key = &change.object.key;
-        if change.at.is_some() && is_own(change.of.as_str(), key.namespace(), key.name()) {
-            queue.add_at((), self.clock.now().plus(SOON));
+        if change.time.is_some() && is_own(change.type_name.as_str(), key.namespace(), key.name()) {
+            queue.add_at((), self.clock.now().plus(CHECK_DELAY));
         }
     }
 
-    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            match (self.settle)().await {
-                Ok(()) => Outcome::After(EVERY),
+            match (self.reconcile)().await {
+                Ok(()) => Outcome::RequeueAfter(CHECK_INTERVAL),
                 Err(status) => {
                     tracing::warn!(%status, "the objects that describe this server cannot be maintained; retrying");
-                    Outcome::Again(status.to_string())
+                    Outcome::Retry(status.to_string())
                 }
             }
         }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_belongs_to_the_server_is_looked_after() {
+    fn only_objects_of_the_server_are_restored() {
         assert!(is_own("services", "default", "kubernetes") && !is_own("services", "other", "kubernetes"));
         assert!(is_own(NAMESPACES, "", "kube-node-lease") && !is_own(NAMESPACES, "", "kubernetes"));
         assert!(is_own("configmaps", "kube-system", "extension-apiserver-authentication"));

@@ -13,21 +13,21 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{NAMESPACES, ROOT_CERTIFICATE};
 use pilothouse_types::object::TypeName;
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
-const DESCRIPTION: &str = "kubernetes.io/description";
+const DESCRIPTION_ANNOTATION: &str = "kubernetes.io/description";
 /// The text of the description annotation; clients may show it.
-const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such \
+const DESCRIPTION_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such \
                      as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions \
                      of Kubernetes clusters.";
 
-/// The object that such a loop creates.
+/// The object that such a controller creates.
 pub struct NamespaceObject {
-    /// The store of the object, and the types to follow.
+    /// The store of the object, and the types to watch.
     pub store: &'static str,
-    follows: &'static [&'static str],
+    watched: &'static [&'static str],
     /// The name of the object.
     object_name: &'static str,
     /// Its required data.
@@ -39,7 +39,7 @@ impl NamespaceObject {
     pub fn default_account() -> NamespaceObject {
         NamespaceObject {
             store: "serviceaccounts",
-            follows: &[NAMESPACES, "serviceaccounts"],
+            watched: &[NAMESPACES, "serviceaccounts"],
             object_name: "default",
             content: None,
         }
@@ -51,22 +51,23 @@ impl NamespaceObject {
         data.set("ca.crt", authority_pem);
         NamespaceObject {
             store: "configmaps",
-            follows: &[NAMESPACES, "configmaps"],
+            watched: &[NAMESPACES, "configmaps"],
             object_name: ROOT_CERTIFICATE,
             content: Some(data),
         }
     }
 
-    /// Sets the required data; answers whether the object changed.
+    /// Sets the required data; returns whether the object changed.
     fn fill(&self, object: &mut Value) -> bool {
         let Some(data) = &self.content else { return false };
-        let described =
-            meta::of(object).get("annotations").is_some_and(|all| !all.str(DESCRIPTION).is_empty());
-        if described && object.get("data") == Some(data) {
+        let has_description = meta::metadata(object)
+            .get("annotations")
+            .is_some_and(|all| !all.str(DESCRIPTION_ANNOTATION).is_empty());
+        if has_description && object.get("data") == Some(data) {
             return false;
         }
         object.set("data", data.clone());
-        object.entry("metadata").entry("annotations").set(DESCRIPTION, ABOUT);
+        object.entry("metadata").entry("annotations").set(DESCRIPTION_ANNOTATION, DESCRIPTION_TEXT);
         true
     }
 
@@ -80,50 +81,53 @@ impl NamespaceObject {
     }
 }
 
-/// What is looked at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
     /// One namespace.
-    One(String),
-    /// All of them: what they should have may have gone unheard.
-    Every,
+    Namespace(String),
+    /// All of them: deletions of their objects may have been missed.
+    All,
 }
 
 /// Creates an object in every namespace.
 pub struct PerNamespace {
     client: Client,
-    made: Rc<NamespaceObject>,
-    /// What the work so far makes worth looking at.
-    more: RefCell<Vec<Work>>,
+    template: Rc<NamespaceObject>,
+    /// Keys that the work so far has produced.
+    pending: RefCell<Vec<Work>>,
 }
 
 impl PerNamespace {
     /// Creates this object in every namespace, acting as `client`.
-    pub fn new(client: Client, made: Rc<NamespaceObject>) -> PerNamespace {
-        PerNamespace { client, made, more: RefCell::default() }
+    pub fn new(client: Client, template: Rc<NamespaceObject>) -> PerNamespace {
+        PerNamespace { client, template, pending: RefCell::default() }
     }
 
-    async fn every(&self) -> Result<Outcome> {
+    async fn queue_all(&self) -> Result<Outcome> {
         let snapshot = self.client.snapshot(&TypeName::new(NAMESPACES)).await?;
-        let names = snapshot.iter().map(|namespace| Work::One(namespace.key.name().to_owned()));
-        self.more.borrow_mut().extend(names);
+        let names = snapshot.iter().map(|namespace| Work::Namespace(namespace.key.name().to_owned()));
+        self.pending.borrow_mut().extend(names);
         Ok(Outcome::Done)
     }
 
     async fn sync(&self, namespace: &str) -> Result<Outcome> {
         let namespaces = self.client.resource(NAMESPACES)?;
-        let home = self.client.cached(At { resource: &namespaces, namespace: "", name: namespace }).await?;
-        if home.is_none_or(|home| home.fields.get("status.phase") != Some("Active")) {
+        let namespace_object =
+            self.client.cached(ObjectRef { resource: &namespaces, namespace: "", name: namespace }).await?;
+        if namespace_object
+            .is_none_or(|namespace_object| namespace_object.fields.get("status.phase") != Some("Active"))
+        {
             return Ok(Outcome::Done);
         }
-        let resource = self.client.resource(self.made.store)?;
-        let at = At { resource: &resource, namespace, name: self.made.object_name };
-        let written = match self.client.cached(at).await? {
-            None => self.client.create(at, &self.made.object(&resource.kind)).await,
-            Some(_) if self.made.content.is_none() => Ok(()),
-            Some(_) => self.client.edit(at, "", |object| Ok(self.made.fill(object))).await,
+        let resource = self.client.resource(self.template.store)?;
+        let target = ObjectRef { resource: &resource, namespace, name: self.template.object_name };
+        let result = match self.client.cached(target).await? {
+            None => self.client.create(target, &self.template.object(&resource.kind)).await,
+            Some(_) if self.template.content.is_none() => Ok(()),
+            Some(_) => self.client.edit(target, "", |object| Ok(self.template.fill(object))).await,
         };
-        match written {
+        match result {
             Err(status) if !status.is_settled() => Err(status),
             _ => Ok(Outcome::Done),
         }
@@ -133,41 +137,43 @@ impl PerNamespace {
 impl Controller for PerNamespace {
     type Key = Work;
 
-    fn follows(&self) -> Follows {
-        Follows::These(self.made.follows)
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(self.template.watched)
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
         let key = &change.object.key;
-        if change.of.as_str() == NAMESPACES {
-            if !change.gone && change.object.fields.get("status.phase") == Some("Active") {
-                queue.add(Work::One(key.name().to_owned()));
+        if change.type_name.as_str() == NAMESPACES {
+            if !change.is_deleted && change.object.fields.get("status.phase") == Some("Active") {
+                queue.add(Work::Namespace(key.name().to_owned()));
             }
-        } else if key.name() == self.made.object_name && (change.gone || self.made.content.is_some()) {
-            queue.add(Work::One(key.namespace().to_owned()));
+        } else if key.name() == self.template.object_name
+            && (change.is_deleted || self.template.content.is_some())
+        {
+            queue.add(Work::Namespace(key.namespace().to_owned()));
         }
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
-        if of.as_str() != NAMESPACES {
-            return queue.add(Work::Every);
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if type_name.as_str() != NAMESPACES {
+            return queue.add(Work::All);
         }
-        self.on_each(of, snapshot, queue);
+        self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            let done = match &work {
-                Work::One(namespace) => self.sync(namespace).await,
-                Work::Every => self.every().await,
+            let result = match &work {
+                Work::Namespace(namespace) => self.sync(namespace).await,
+                Work::All => self.queue_all().await,
             };
-            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
         }
         .boxed_local()
     }
 
-    fn more(&self) -> Vec<Work> {
-        self.more.take()
+    fn take_follow_ups(&self) -> Vec<Work> {
+        self.pending.take()
     }
 }
 
@@ -178,15 +184,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_changed_is_put_right_once() {
-        let made = NamespaceObject::root_certificate("PEM");
-        let mut object = made.object("ConfigMap");
-        let wanted = object.clone();
-        assert!(!made.fill(&mut object));
+    fn changed_root_certificate_config_map_is_restored() {
+        let template = NamespaceObject::root_certificate("PEM");
+        let mut object = template.object("ConfigMap");
+        let expected = object.clone();
+        assert!(!template.fill(&mut object));
         object.entry("data").set("more", "x");
-        assert!(made.fill(&mut object));
-        assert_eq!(object, wanted);
-        let text = codec::to_json(&wanted);
+        assert!(template.fill(&mut object));
+        assert_eq!(object, expected);
+        let text = codec::to_json(&expected);
         assert!(String::from_utf8_lossy(&text).contains(r#""ca.crt":"PEM""#));
         assert!(!NamespaceObject::default_account().fill(&mut object));
     }

@@ -1,4 +1,4 @@
-//! The simplest loops: each checks an object of one type whenever it changes.
+//! The simplest controllers: each checks an object of one type whenever it changes.
 
 use std::rc::Rc;
 
@@ -8,11 +8,11 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_types::object::Key;
 
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
-/// A loop over the objects of one type.
+/// A controller over the objects of one type.
 pub trait PerObject: 'static {
-    /// The type that it follows.
+    /// The type that it watches.
     const STORES: &'static [&'static str];
 
     /// Checks one object. An error makes it retry later.
@@ -22,18 +22,18 @@ pub trait PerObject: 'static {
 impl<L: PerObject> Controller for L {
     type Key = Key;
 
-    fn follows(&self) -> Follows {
-        Follows::These(L::STORES)
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(L::STORES)
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
-        if !change.gone {
+        if !change.is_deleted {
             queue.add(change.object.key.clone());
         }
     }
 
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
             .boxed_local()
     }
 }

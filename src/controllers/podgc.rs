@@ -25,31 +25,31 @@ use pilothouse_types::object::{Key, Object, TypeName};
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::attempts::{self, Attempts};
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::object_meta::ObjectMeta;
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 const NODES: &str = "nodes";
 /// How long a node may be missing before its pods are deleted: it may be about to register.
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// When a node is checked again whose state is unknown, or whose pods could not be deleted; the reference's interval.
-const AGAIN: Duration = Duration::from_secs(20);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(20);
 /// How long finished pods are gathered before they are counted.
-const GATHERED: Duration = Duration::from_secs(1);
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// The taint of a node that is gone for good though its object exists.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// The pods of all doubtful nodes. One key for all: finding the pods means scanning every pod, which costs the same for a
+    /// The pods of all suspected nodes. One key for all: finding the pods means scanning every pod, which costs the same for a
     /// hundred nodes as for one.
     Nodes,
     /// A terminating pod without a node.
     Pod(Key),
     /// All finished pods.
-    Over,
+    Finished,
 }
 
 /// Deletes orphaned and finished pods.
@@ -66,15 +66,15 @@ struct State {
     /// The existing nodes.
     nodes: HashSet<String>,
     /// Nodes that are out of service.
-    lost: HashSet<String>,
+    out_of_service: HashSet<String>,
     /// The nodes whose pods are to be checked, and when.
-    doubted: HashMap<String, Timestamp>,
+    suspects: HashMap<String, Timestamp>,
     /// The finished pods, as far as they are counted.
-    over: HashSet<Key>,
+    finished: HashSet<Key>,
 }
 
 impl PodCollector {
-    /// A loop that acts as `client`.
+    /// A controller that acts as `client`.
     pub fn new(client: Client, clock: Clock, threshold: u32) -> PodCollector {
         let threshold = usize::try_from(threshold).unwrap_or(usize::MAX);
         PodCollector { client, clock, threshold, state: RefCell::default() }
@@ -85,31 +85,35 @@ impl PodCollector {
         match work {
             Work::Nodes => self.nodes(&resource).await,
             Work::Pod(key) => {
-                let Some(object) = self.client.cached(At::of(&resource, key)).await? else {
+                let Some(object) = self.client.cached(ObjectRef::new(&resource, key)).await? else {
                     return Ok(Outcome::Done);
                 };
-                if node_of(&object).is_empty() && ObjectMeta::of(&object).is_terminating() {
-                    self.end(&resource, object, None).await?;
+                if node_name(&object).is_empty() && ObjectMeta::from_object(&object).is_terminating() {
+                    self.delete_pod(&resource, object, None).await?;
                 }
                 Ok(Outcome::Done)
             }
-            Work::Over => {
+            Work::Finished => {
                 let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
-                let over: Vec<_> = snapshot.iter().filter(|pod| is_over(pod)).cloned().collect();
-                let many = over.len().saturating_sub(self.threshold);
-                if self.threshold == 0 || many == 0 {
+                let finished: Vec<_> = snapshot.iter().filter(|pod| is_finished(pod)).cloned().collect();
+                let excess = finished.len().saturating_sub(self.threshold);
+                if self.threshold == 0 || excess == 0 {
                     return Ok(Outcome::Done);
                 }
-                let mut aged: Vec<(bool, String, Arc<Object>)> = Vec::with_capacity(over.len());
+                let mut by_age: Vec<(bool, String, Arc<Object>)> = Vec::with_capacity(finished.len());
                 let mut attempts = Attempts::default();
-                for object in over {
+                for object in finished {
                     let Some(pod) = attempts.take(self.client.load(&resource, &object)) else { continue };
-                    let evicted = pod.at(&["status", "reason"]).and_then(Value::as_str) == Some("Evicted");
-                    aged.push((!evicted, meta::of(&pod).str("creationTimestamp").to_owned(), object));
+                    let is_evicted = pod.at(&["status", "reason"]).and_then(Value::as_str) == Some("Evicted");
+                    by_age.push((
+                        !is_evicted,
+                        meta::metadata(&pod).str("creationTimestamp").to_owned(),
+                        object,
+                    ));
                 }
-                aged.sort_by(|a, b| (a.0, &a.1, a.2.key.name()).cmp(&(b.0, &b.1, b.2.key.name())));
-                let oldest = aged.into_iter().take(many).map(|(.., object)| object);
-                attempts.take(self.end_all(&resource, oldest.collect(), None).await);
+                by_age.sort_by(|a, b| (a.0, &a.1, a.2.key.name()).cmp(&(b.0, &b.1, b.2.key.name())));
+                let oldest = by_age.into_iter().take(excess).map(|(.., object)| object);
+                attempts.take(self.delete_pods(&resource, oldest.collect(), None).await);
                 attempts.end().map(|()| Outcome::Done)
             }
         }
@@ -117,155 +121,170 @@ impl PodCollector {
 
     async fn nodes(&self, resource: &Arc<Resource>) -> Result<Outcome> {
         let now = self.clock.now();
-        // Taken out before the check: a pod that comes meanwhile makes its node doubtful again.
+        // Taken out before the check: a pod that comes meanwhile makes its node suspected again.
         let due = self.state.borrow_mut().due(now);
-        if let Err(status) = self.look_at(resource, due).await {
+        if let Err(status) = self.check_nodes(resource, due).await {
             // Not retried as a whole: the pause would grow, also for the other nodes.
             tracing::debug!(%status, "pod garbage collection is retried");
         }
-        let next = self.state.borrow().doubted.values().min().copied();
-        // Nodes that become doubtful shortly after each other share one scan.
-        let left = |at: Timestamp| at.since(self.clock.now());
-        Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
+        let next_due = self.state.borrow().suspects.values().min().copied();
+        // Nodes that become suspected shortly after each other share one scan.
+        let remaining = |due: Timestamp| due.since(self.clock.now());
+        Ok(next_due.map_or(Outcome::Done, |due| Outcome::RequeueAfter(remaining(due).max(BATCH_DELAY))))
     }
 
-    /// Deletes the pods of missing and lost nodes. Nodes whose state is unknown, or whose pods could not be deleted, stay
-    /// doubtful.
-    async fn look_at(&self, resource: &Arc<Resource>, doubted: Vec<String>) -> Result<()> {
-        let mut found = Found::default();
+    /// Deletes the pods of missing and out-of-service nodes. Nodes whose state is unknown, or whose pods could not be deleted, stay
+    /// suspected.
+    async fn check_nodes(&self, resource: &Arc<Resource>, names: Vec<String>) -> Result<()> {
+        let mut states = NodeStates::default();
         let nodes = self.client.resource(NODES);
-        for name in doubted {
+        for name in names {
             let node = match &nodes {
-                Ok(nodes) => self.client.read(At { resource: nodes, namespace: "", name: &name }).await,
+                Ok(nodes) => {
+                    self.client.read(ObjectRef { resource: nodes, namespace: "", name: &name }).await
+                }
                 Err(status) => Err(status.clone()),
             };
-            found.sort(name, node);
+            states.sort(name, node);
         }
-        if let Err(status) = self.end_pods_of(resource, &found).await {
-            found.attempts.take(Err::<(), _>(status));
-            found.in_doubt.extend(found.gone.drain().chain(found.lost.drain()));
+        if let Err(status) = self.delete_pods_of(resource, &states).await {
+            states.attempts.take(Err::<(), _>(status));
+            states.unknown.extend(states.missing.drain().chain(states.out_of_service.drain()));
         }
-        let (mut state, again) = (self.state.borrow_mut(), self.clock.now().plus(AGAIN));
-        found.in_doubt.into_iter().for_each(|node| state.doubt(node, again));
-        found.attempts.end()
+        let (mut state, recheck) = (self.state.borrow_mut(), self.clock.now().plus(RECHECK_INTERVAL));
+        states.unknown.into_iter().for_each(|node| state.suspect(node, recheck));
+        states.attempts.end()
     }
 
-    async fn end_pods_of(&self, resource: &Arc<Resource>, found: &Found) -> Result<()> {
-        if found.gone.is_empty() && found.lost.is_empty() {
+    async fn delete_pods_of(&self, resource: &Arc<Resource>, states: &NodeStates) -> Result<()> {
+        if states.missing.is_empty() && states.out_of_service.is_empty() {
             return Ok(());
         }
         let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
-        let (mut orphans, mut going) = (Vec::new(), Vec::new());
+        let (mut orphans, mut terminating) = (Vec::new(), Vec::new());
         for pod in snapshot.iter() {
-            let node = node_of(pod);
-            if found.gone.contains(node) {
+            let node = node_name(pod);
+            if states.missing.contains(node) {
                 orphans.push(pod.clone());
-            } else if found.lost.contains(node) && ObjectMeta::of(pod).is_terminating() {
-                going.push(pod.clone());
+            } else if states.out_of_service.contains(node) && ObjectMeta::from_object(pod).is_terminating() {
+                terminating.push(pod.clone());
             }
         }
-        let orphans = self.end_all(resource, orphans, Some("PodGC: node no longer exists")).await;
-        orphans.and(self.end_all(resource, going, None).await)
+        let orphans = self.delete_pods(resource, orphans, Some("PodGC: node no longer exists")).await;
+        orphans.and(self.delete_pods(resource, terminating, None).await)
     }
 
-    async fn end_all(
+    async fn delete_pods(
         &self,
         resource: &Arc<Resource>,
         pods: Vec<Arc<Object>>,
-        because: Option<&str>,
+        message: Option<&str>,
     ) -> Result<()> {
-        attempts::all(pods.into_iter().map(|pod| self.end(resource, pod, because)), DELETIONS_IN_FLIGHT).await
+        attempts::all(
+            pods.into_iter().map(|pod| self.delete_pod(resource, pod, message)),
+            DELETIONS_IN_FLIGHT,
+        )
+        .await
     }
 
     /// Marks a pod as failed, because no kubelet will, and removes it.
-    async fn end(&self, resource: &Arc<Resource>, object: Arc<Object>, because: Option<&str>) -> Result<()> {
-        let head = ObjectMeta::of(&object);
-        let uid = head.uid.to_string();
-        if !is_over(&object) {
+    async fn delete_pod(
+        &self,
+        resource: &Arc<Resource>,
+        object: Arc<Object>,
+        message: Option<&str>,
+    ) -> Result<()> {
+        let metadata = ObjectMeta::from_object(&object);
+        let uid = metadata.uid.to_string();
+        if !is_finished(&object) {
             let now = self.client.now();
-            let failed = self.client.patch(At::of(resource, &object.key), "status", |pod| {
-                if meta::of(pod).str("uid") != uid {
+            let update = self.client.patch(ObjectRef::new(resource, &object.key), "status", |pod| {
+                if meta::metadata(pod).str("uid") != uid {
                     return Err(Status::not_found(resource.name(), object.key.name()));
                 }
-                Ok(fail(pod, because, &now))
+                Ok(mark_failed(pod, message, &now))
             });
-            if failed.await.ignore_not_found()?.is_none() {
+            if update.await.ignore_not_found()?.is_none() {
                 return Ok(());
             }
         }
         let options =
             DeleteOptions { uid: Some(uid), grace_period_seconds: Some(0), ..DeleteOptions::default() };
-        let Some(object) = self.client.cached(At::of(resource, &object.key)).await? else { return Ok(()) };
+        let Some(object) = self.client.cached(ObjectRef::new(resource, &object.key)).await? else {
+            return Ok(());
+        };
         self.client.delete(resource, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(())
     }
 
-    fn hear_node(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+    fn on_node_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
         let name = change.object.key.name();
         let mut state = self.state.borrow_mut();
-        if change.gone {
+        if change.is_deleted {
             state.nodes.remove(name);
-            state.lost.remove(name);
-            self.doubt(&mut state, queue, name, QUARANTINE);
+            state.out_of_service.remove(name);
+            self.suspect(&mut state, queue, name, QUARANTINE);
             return;
         }
         state.nodes.insert(name.to_owned());
         if memchr::memmem::find(&change.object.bytes, OUT_OF_SERVICE.as_bytes()).is_some() {
-            state.lost.insert(name.to_owned());
-            self.doubt(&mut state, queue, name, GATHERED);
+            state.out_of_service.insert(name.to_owned());
+            self.suspect(&mut state, queue, name, BATCH_DELAY);
         } else {
-            state.lost.remove(name);
+            state.out_of_service.remove(name);
         }
     }
 
-    fn hear_pod(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
-        let (key, node) = (&change.object.key, node_of(change.object));
+    fn on_pod_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
+        let (key, node) = (&change.object.key, node_name(change.object));
         let mut state = self.state.borrow_mut();
-        if change.gone {
-            state.over.remove(key);
+        if change.is_deleted {
+            state.finished.remove(key);
             return;
         }
-        if is_over(change.object) && self.threshold > 0 {
-            state.over.insert(key.clone());
-            if state.over.len() > self.threshold {
-                queue.add_at(Work::Over, self.clock.now().plus(GATHERED));
+        if is_finished(change.object) && self.threshold > 0 {
+            state.finished.insert(key.clone());
+            if state.finished.len() > self.threshold {
+                queue.add_at(Work::Finished, self.clock.now().plus(BATCH_DELAY));
             }
         }
         if node.is_empty() {
-            if ObjectMeta::of(change.object).is_terminating() {
+            if ObjectMeta::from_object(change.object).is_terminating() {
                 queue.add(Work::Pod(key.clone()));
             }
         } else if !state.nodes.contains(node) {
-            self.doubt(&mut state, queue, node, QUARANTINE);
-        } else if state.lost.contains(node) && ObjectMeta::of(change.object).is_terminating() {
-            self.doubt(&mut state, queue, node, GATHERED);
+            self.suspect(&mut state, queue, node, QUARANTINE);
+        } else if state.out_of_service.contains(node)
+            && ObjectMeta::from_object(change.object).is_terminating()
+        {
+            self.suspect(&mut state, queue, node, BATCH_DELAY);
         }
     }
 
     /// Schedules a check of a node's pods.
-    fn doubt(&self, state: &mut State, queue: &mut Queue<Work>, node: &str, after: Duration) {
+    fn suspect(&self, state: &mut State, queue: &mut Queue<Work>, node: &str, after: Duration) {
         let at = self.clock.now().plus(after);
-        state.doubt(node.to_owned(), at);
+        state.suspect(node.to_owned(), at);
         queue.add_at(Work::Nodes, at);
     }
 }
 
-/// The state of doubtful nodes.
+/// The states of suspected nodes.
 #[derive(Default)]
-struct Found {
-    gone: HashSet<String>,
-    lost: HashSet<String>,
+struct NodeStates {
+    missing: HashSet<String>,
+    out_of_service: HashSet<String>,
     /// Nodes whose state is unknown.
-    in_doubt: Vec<String>,
+    unknown: Vec<String>,
     attempts: Attempts,
 }
 
-impl Found {
+impl NodeStates {
     fn sort(&mut self, name: String, node: Result<Option<Value>>) {
         match self.attempts.take(node) {
-            None => self.in_doubt.push(name),
-            Some(None) => drop(self.gone.insert(name)),
-            Some(Some(node)) if is_lost(&node) => drop(self.lost.insert(name)),
+            None => self.unknown.push(name),
+            Some(None) => drop(self.missing.insert(name)),
+            Some(Some(node)) if is_out_of_service(&node) => drop(self.out_of_service.insert(name)),
             Some(Some(_)) => {}
         }
     }
@@ -273,40 +292,40 @@ impl Found {
 
 impl State {
     /// The earlier time counts.
-    fn doubt(&mut self, node: String, at: Timestamp) {
-        self.doubted.entry(node).and_modify(|due| *due = at.min(*due)).or_insert(at);
+    fn suspect(&mut self, node: String, at: Timestamp) {
+        self.suspects.entry(node).and_modify(|due| *due = at.min(*due)).or_insert(at);
     }
 
     /// Takes out the nodes whose time has come.
     fn due(&mut self, now: Timestamp) -> Vec<String> {
-        self.doubted.extract_if(|_, at| *at <= now).map(|(node, _)| node).collect()
+        self.suspects.extract_if(|_, due| *due <= now).map(|(node, _)| node).collect()
     }
 }
 
-fn node_of(pod: &Object) -> &str {
+fn node_name(pod: &Object) -> &str {
     pod.fields.get("spec.nodeName").unwrap_or_default()
 }
 
-fn is_over(pod: &Object) -> bool {
+fn is_finished(pod: &Object) -> bool {
     matches!(pod.fields.get("status.phase"), Some("Succeeded" | "Failed"))
 }
 
 /// Whether a node is out of service and not ready.
-fn is_lost(node: &Value) -> bool {
+fn is_out_of_service(node: &Value) -> bool {
     let items = |path: &[&str]| node.at(path).map(Value::items).unwrap_or_default();
-    let ready = |condition: &Value| condition.str("type") == "Ready" && condition.str("status") == "True";
+    let is_ready = |condition: &Value| condition.str("type") == "Ready" && condition.str("status") == "True";
     items(&["spec", "taints"]).iter().any(|taint| taint.str("key") == OUT_OF_SERVICE)
-        && !items(&["status", "conditions"]).iter().any(ready)
+        && !items(&["status", "conditions"]).iter().any(is_ready)
 }
 
 /// Marks a pod as failed, with the reason of its disruption.
-fn fail(pod: &mut Value, because: Option<&str>, now: &str) -> bool {
+fn mark_failed(pod: &mut Value, message: Option<&str>, now: &str) -> bool {
     let status = pod.entry("status");
     if matches!(status.str("phase"), "Succeeded" | "Failed") {
         return false;
     }
     status.set("phase", "Failed");
-    let Some(message) = because else { return true };
+    let Some(message) = message else { return true };
     let mut conditions = status.get("conditions").map(Value::items).unwrap_or_default().to_vec();
     conditions.retain(|condition| condition.str("type") != "DisruptionTarget");
     let mut condition = Value::object();
@@ -327,35 +346,38 @@ fn fail(pod: &mut Value, because: Option<&str>, now: &str) -> bool {
 impl Controller for PodCollector {
     type Key = Work;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[NODES, PODS])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[NODES, PODS])
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
-        match change.of.as_str() {
-            NODES => self.hear_node(change, queue),
-            _ => self.hear_pod(change, queue),
+        match change.type_name.as_str() {
+            NODES => self.on_node_change(change, queue),
+            _ => self.on_pod_change(change, queue),
         }
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
-        if of.as_str() == NODES {
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if type_name.as_str() == NODES {
             // Some may have been removed unnoticed.
             let mut state = self.state.borrow_mut();
-            for gone in std::mem::take(&mut state.nodes) {
-                self.doubt(&mut state, queue, &gone, QUARANTINE);
+            for missing in std::mem::take(&mut state.nodes) {
+                self.suspect(&mut state, queue, &missing, QUARANTINE);
             }
-            state.lost.clear();
+            state.out_of_service.clear();
         } else {
-            self.state.borrow_mut().over.clear();
+            self.state.borrow_mut().finished.clear();
         }
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.on_change(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
+            self.on_change(
+                &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
+                queue,
+            );
         }
     }
 
-    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&work).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&work).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
             .boxed_local()
     }
 }
@@ -366,60 +388,67 @@ mod tests {
     use crate::controllers::testing::object;
 
     #[test]
-    fn a_pod_fails_once_and_says_why() {
+    fn podgc_marks_pod_failed_once_with_reason() {
         let mut pod = object(
             r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"DisruptionTarget","status":"False"}]}}"#,
         );
-        assert!(fail(&mut pod, Some("m"), "t"));
-        let wanted = object(
+        assert!(mark_failed(&mut pod, Some("m"), "t"));
+        let expected = object(
             r#"{"status":{"phase":"Failed","conditions":[{"type":"Ready","status":"True"},{"type":"DisruptionTarget",
                 "status":"True","reason":"DeletionByPodGC","message":"m","lastTransitionTime":"t"}]}}"#,
         );
-        assert_eq!(pod, wanted);
-        assert!(!fail(&mut pod, Some("other"), "t2"));
-        let mut going = object("{}");
-        assert!(fail(&mut going, None, "t"));
-        assert_eq!(going, object(r#"{"status":{"phase":"Failed"}}"#));
+        assert_eq!(pod, expected);
+        assert!(!mark_failed(&mut pod, Some("other"), "t2"));
+        let mut terminating = object("{}");
+        assert!(mark_failed(&mut terminating, None, "t"));
+        assert_eq!(terminating, object(r#"{"status":{"phase":"Failed"}}"#));
     }
 
     #[test]
-    fn nodes_wait_for_their_time_and_the_earlier_one_counts() {
+    fn suspected_nodes_are_due_at_the_earlier_time() {
         let mut state = State::default();
-        for (node, at) in [("a", 40), ("b", 50), ("a", 60), ("b", 10)] {
-            state.doubt(node.to_owned(), Timestamp(at));
+        for (node, due) in [("a", 40), ("b", 50), ("a", 60), ("b", 10)] {
+            state.suspect(node.to_owned(), Timestamp(due));
         }
         assert_eq!(state.due(Timestamp(9)), [""; 0]);
         assert_eq!(state.due(Timestamp(10)), ["b"]);
-        assert_eq!((state.due(Timestamp(60)), state.doubted.len()), (vec!["a".to_owned()], 0));
+        assert_eq!((state.due(Timestamp(60)), state.suspects.len()), (vec!["a".to_owned()], 0));
     }
 
     #[test]
-    fn a_node_that_cannot_be_read_stays_in_doubt_and_keeps_no_other() {
-        let lost = object(r#"{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service"}]}}"#);
-        let mut found = Found::default();
+    fn unreadable_node_stays_unknown_without_blocking_others() {
+        let out_of_service = object(r#"{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service"}]}}"#);
+        let mut states = NodeStates::default();
         for (name, node) in [
             ("broken", Err(Status::internal("it cannot be read"))),
             ("gone", Ok(None)),
-            ("lost", Ok(Some(lost))),
+            ("lost", Ok(Some(out_of_service))),
             ("there", Ok(Some(object("{}")))),
         ] {
-            found.sort(name.to_owned(), node);
+            states.sort(name.to_owned(), node);
         }
-        let Found { gone, lost, in_doubt, attempts } = found;
-        assert_eq!((gone, lost), (HashSet::from(["gone".to_owned()]), HashSet::from(["lost".to_owned()])));
-        assert_eq!(in_doubt, ["broken"]);
+        let NodeStates { missing, out_of_service, unknown, attempts } = states;
+        assert_eq!(
+            (missing, out_of_service),
+            (HashSet::from(["gone".to_owned()]), HashSet::from(["lost".to_owned()]))
+        );
+        assert_eq!(unknown, ["broken"]);
         assert!(attempts.end().is_err());
     }
 
     #[test]
-    fn a_node_is_lost_if_somebody_says_so_and_it_does_not_work() {
+    fn node_is_out_of_service_if_tainted_and_not_ready() {
         let node = |ready: &str| {
             object(&format!(
                 r#"{{"spec":{{"taints":[{{"key":"node.kubernetes.io/out-of-service"}}]}},
                     "status":{{"conditions":[{{"type":"Ready","status":"{ready}"}}]}}}}"#
             ))
         };
-        assert!(is_lost(&node("Unknown")) && is_lost(&node("False")) && !is_lost(&node("True")));
-        assert!(!is_lost(&object("{}")));
+        assert!(
+            is_out_of_service(&node("Unknown"))
+                && is_out_of_service(&node("False"))
+                && !is_out_of_service(&node("True"))
+        );
+        assert!(!is_out_of_service(&object("{}")));
     }
 }

@@ -17,14 +17,14 @@ use pilothouse_apimachinery::well_known::stores::PODS;
 use pilothouse_apimachinery::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::object_meta::ObjectMeta;
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 const CLAIMS: &str = "persistentvolumeclaims";
 
-/// What is protected.
+/// The kind of protected objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protected {
     /// Claims, while a scheduled pod uses them.
@@ -50,9 +50,9 @@ impl Protected {
 }
 
 /// The result of checking an object.
-enum Looked {
+enum CheckResult {
     /// Nothing is to be done.
-    Settled,
+    Done,
     /// It is being deleted, but in use.
     InUse,
 }
@@ -60,71 +60,73 @@ enum Looked {
 /// Adds and removes protection finalizers.
 pub struct Protection {
     client: Client,
-    what: Protected,
+    protected: Protected,
     /// Claims that are being deleted and in use: a pod that ends triggers another check.
     waiting: RefCell<HashSet<Key>>,
 }
 
 impl Protection {
-    /// A loop that protects `what`, acting as `client`.
-    pub fn new(client: Client, what: Protected) -> Protection {
-        Protection { client, what, waiting: RefCell::default() }
+    /// A controller that protects `protected`, acting as `client`.
+    pub fn new(client: Client, protected: Protected) -> Protection {
+        Protection { client, protected, waiting: RefCell::default() }
     }
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         // Before the check, so that a pod that ends during it is not missed.
         self.waiting.borrow_mut().insert(key.clone());
-        let outcome = self.look(key).await;
-        if !matches!(outcome, Ok(Looked::InUse)) {
+        let outcome = self.check(key).await;
+        if !matches!(outcome, Ok(CheckResult::InUse)) {
             self.waiting.borrow_mut().remove(key);
         }
         outcome.map(|_| Outcome::Done)
     }
 
-    async fn look(&self, key: &Key) -> Result<Looked> {
-        let resource = self.client.resource(self.what.store())?;
-        let at = At::of(&resource, key);
-        let Some(object) = self.client.read_cached(at).await? else { return Ok(Looked::Settled) };
-        let (going, finalizer) = (meta::is_terminating(&object), self.what.finalizer());
-        let finalizers = meta::of(&object).get("finalizers").map(Value::items).unwrap_or_default();
-        let held = finalizers.iter().any(|one| one.as_str() == Some(finalizer));
+    async fn check(&self, key: &Key) -> Result<CheckResult> {
+        let resource = self.client.resource(self.protected.store())?;
+        let target = ObjectRef::new(&resource, key);
+        let Some(object) = self.client.read_cached(target).await? else { return Ok(CheckResult::Done) };
+        let (is_terminating, finalizer) = (meta::is_terminating(&object), self.protected.finalizer());
+        let finalizers = meta::metadata(&object).get("finalizers").map(Value::items).unwrap_or_default();
+        let has_finalizer = finalizers.iter().any(|existing| existing.as_str() == Some(finalizer));
         // Nothing to do for a terminating object without our finalizer, or a living one with it.
-        if going != held {
-            return Ok(Looked::Settled);
+        if is_terminating != has_finalizer {
+            return Ok(CheckResult::Done);
         }
-        if going && self.is_used(&object, key).await? {
-            return Ok(Looked::InUse);
+        if is_terminating && self.is_used(&object, key).await? {
+            return Ok(CheckResult::InUse);
         }
-        let changed = self.client.edit(at, "", |object| {
-            if meta::is_terminating(object) != going {
+        let changed = self.client.edit(target, "", |object| {
+            if meta::is_terminating(object) != is_terminating {
                 return Ok(false);
             }
-            let mut all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
-            all.retain(|one| one.as_str() != Some(finalizer));
-            if !going {
-                all.push(finalizer.into());
+            let mut finalizers =
+                meta::metadata(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
+            finalizers.retain(|existing| existing.as_str() != Some(finalizer));
+            if !is_terminating {
+                finalizers.push(finalizer.into());
             }
-            object.entry("metadata").set("finalizers", all);
+            object.entry("metadata").set("finalizers", finalizers);
             Ok(true)
         });
         changed.await.ignore_not_found()?;
-        Ok(Looked::Settled)
+        Ok(CheckResult::Done)
     }
 
     async fn is_used(&self, object: &Value, key: &Key) -> Result<bool> {
-        if self.what == Protected::Volumes {
+        if self.protected == Protected::Volumes {
             return Ok(object.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound"));
         }
         let pods: Arc<Resource> = self.client.resource(PODS)?;
-        // A pod that the informer has not told of yet may use the claim: so they are listed, as in the reference.
-        let all = self.client.list(At { resource: &pods, namespace: key.namespace(), name: "" }).await?;
-        let named = format!("\"{}\"", key.name());
+        // A pod that the informer has not reported yet may use the claim, so pods are listed, as in the reference.
+        let pod_list =
+            self.client.list(ObjectRef { resource: &pods, namespace: key.namespace(), name: "" }).await?;
+        let quoted_name = format!("\"{}\"", key.name());
         // Most pods can be excluded without parsing: they neither name the claim nor can have a generated claim of that name.
         let may_use = |pod: &&Arc<Object>| {
-            memchr::memmem::find(&pod.bytes, named.as_bytes()).is_some()
+            memchr::memmem::find(&pod.bytes, quoted_name.as_bytes()).is_some()
                 || key.name().strip_prefix(pod.key.name()).is_some_and(|rest| rest.starts_with('-'))
         };
-        for pod in all.iter().filter(may_use) {
+        for pod in pod_list.iter().filter(may_use) {
             if uses(&self.client.load(&pods, pod)?, object) {
                 return Ok(true);
             }
@@ -138,34 +140,37 @@ fn uses(pod: &Value, claim: &Value) -> bool {
     if pod.at(&["spec", "nodeName"]).and_then(Value::as_str).is_none_or(str::is_empty) {
         return false;
     }
-    let grace = meta::of(pod).get("deletionGracePeriodSeconds").and_then(Value::as_int);
-    let shut_down = meta::is_terminating(pod) && grace == Some(0);
-    let uid = meta::of(pod).str("uid");
-    let owners = meta::of(claim).get("ownerReferences").map(Value::items).unwrap_or_default();
-    let of_pod = owners.iter().any(|owner| {
+    let grace = meta::metadata(pod).get("deletionGracePeriodSeconds").and_then(Value::as_int);
+    let is_shut_down = meta::is_terminating(pod) && grace == Some(0);
+    let uid = meta::metadata(pod).str("uid");
+    let owners = meta::metadata(claim).get("ownerReferences").map(Value::items).unwrap_or_default();
+    let is_owned_by_pod = owners.iter().any(|owner| {
         owner.str("uid") == uid && owner.get("controller").and_then(Value::as_bool) == Some(true)
     });
     let volumes = pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
     volumes.iter().any(|volume| {
-        let named = volume.at(&["persistentVolumeClaim", "claimName"]).and_then(Value::as_str);
-        let made = || format!("{}-{}", meta::name(pod), volume.str("name"));
-        named == Some(meta::name(claim))
-            || (!shut_down && of_pod && volume.get("ephemeral").is_some() && made() == meta::name(claim))
+        let claim_name = volume.at(&["persistentVolumeClaim", "claimName"]).and_then(Value::as_str);
+        let generated_name = || format!("{}-{}", meta::name(pod), volume.str("name"));
+        claim_name == Some(meta::name(claim))
+            || (!is_shut_down
+                && is_owned_by_pod
+                && volume.get("ephemeral").is_some()
+                && generated_name() == meta::name(claim))
     })
 }
 
 impl Controller for Protection {
     type Key = Key;
 
-    fn follows(&self) -> Follows {
-        match self.what {
-            Protected::Claims => Follows::These(&[CLAIMS, PODS]),
-            Protected::Volumes => Follows::These(&["persistentvolumes"]),
+    fn watched_types(&self) -> WatchedTypes {
+        match self.protected {
+            Protected::Claims => WatchedTypes::Only(&[CLAIMS, PODS]),
+            Protected::Volumes => WatchedTypes::Only(&["persistentvolumes"]),
         }
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {
-        if change.of.as_str() == PODS {
+        if change.type_name.as_str() == PODS {
             let waiting = self.waiting.borrow();
             let namespace = change.object.key.namespace();
             waiting
@@ -174,22 +179,22 @@ impl Controller for Protection {
                 .for_each(|claim| queue.add(claim.clone()));
             return;
         }
-        let head = ObjectMeta::of(change.object);
-        if !change.gone && head.is_terminating() == head.has_finalizer(self.what.finalizer()) {
+        let head = ObjectMeta::from_object(change.object);
+        if !change.is_deleted && head.is_terminating() == head.has_finalizer(self.protected.finalizer()) {
             queue.add(change.object.key.clone());
         }
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Key>) {
-        if of.as_str() == PODS {
-            // The last pod that used a claim may have gone unheard, wherever the others are.
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Key>) {
+        if type_name.as_str() == PODS {
+            // The deletion of the last pod that used a claim may have been missed.
             return self.waiting.borrow().iter().for_each(|claim| queue.add(claim.clone()));
         }
-        self.on_each(of, snapshot, queue);
+        self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
             .boxed_local()
     }
 }
@@ -200,7 +205,7 @@ mod tests {
     use crate::controllers::testing::object;
 
     #[test]
-    fn a_pod_uses_a_claim_once_it_is_on_a_node() {
+    fn scheduled_pod_uses_its_claims() {
         let claim = object(r#"{"metadata":{"name":"c"}}"#);
         let pod = |spec: &str| object(&format!(r#"{{"metadata":{{"name":"p","uid":"u"}},"spec":{spec}}}"#));
         let volumes = r#""volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"c"}}]"#;

@@ -1,4 +1,4 @@
-//! The work queue of a loop: keys, each at most once, some of them delayed.
+//! The work queue of a controller: keys, each at most once, some of them delayed.
 //!
 //! Pure: the caller passes the time. A key that is added while it is worked on is worked on again afterwards, and never by two
 //! workers at the same time. So the queue holds at most as many keys as there are objects.
@@ -12,7 +12,7 @@ use pilothouse_types::clock::Timestamp;
 
 /// The first pause of a key whose work failed; doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
-/// Retries per second of one loop, when many keys fail at once.
+/// Retries per second of one controller, when many keys fail at once.
 const RETRIES_PER_SECOND: u32 = 10;
 /// The number of retries before that limit applies.
 const RETRY_BURST: u32 = 100;
@@ -23,163 +23,163 @@ pub enum Outcome {
     /// The work is done.
     Done,
     /// The work failed for this reason, and is retried after a growing pause.
-    Again(String),
+    Retry(String),
     /// The key is checked again after this time.
-    After(Duration),
+    RequeueAfter(Duration),
 }
 
-/// The queue of one loop.
+/// The queue of one controller.
 #[derive(Debug)]
 pub struct Queue<K> {
     /// Keys that are ready, in order.
     ready: VecDeque<K>,
     /// All keys in `ready`, and those to be added again when the work on them ends.
-    wanted: HashSet<K>,
-    working: HashSet<K>,
+    dirty: HashSet<K>,
+    processing: HashSet<K>,
     /// Delayed keys. The number tells keys with the same time apart.
-    later: BTreeMap<(Timestamp, u64), K>,
-    /// The place of each key in `later`.
+    delayed: BTreeMap<(Timestamp, u64), K>,
+    /// The position of each key in `delayed`.
     due: HashMap<K, (Timestamp, u64)>,
     failures: HashMap<K, u32>,
-    longest_retry: Duration,
+    max_retry_delay: Duration,
     /// When the next retry would be due at an even rate.
-    even: Timestamp,
-    /// The time when it was last looked at.
-    seen: Timestamp,
-    count: u64,
+    next_retry: Timestamp,
+    /// The time of the last call.
+    last_seen: Timestamp,
+    sequence: u64,
     /// The number of keys ever added.
     pub added: u64,
     /// The number of retries ever made.
-    pub retried: u64,
+    pub retries: u64,
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
     /// An empty queue with a maximum pause between retries.
-    pub fn new(longest_retry: Duration) -> Queue<K> {
+    pub fn new(max_retry_delay: Duration) -> Queue<K> {
         Queue {
             ready: VecDeque::new(),
-            wanted: HashSet::new(),
-            working: HashSet::new(),
-            later: BTreeMap::new(),
+            dirty: HashSet::new(),
+            processing: HashSet::new(),
+            delayed: BTreeMap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
-            longest_retry,
-            even: Timestamp::default(),
-            seen: Timestamp::default(),
-            count: 0,
+            max_retry_delay,
+            next_retry: Timestamp::default(),
+            last_seen: Timestamp::default(),
+            sequence: 0,
             added: 0,
-            retried: 0,
+            retries: 0,
         }
     }
 
     /// Adds a key.
     pub fn add(&mut self, key: K) {
-        if let Some(at) = self.due.remove(&key) {
-            self.later.remove(&at);
+        if let Some(position) = self.due.remove(&key) {
+            self.delayed.remove(&position);
         }
-        if self.wanted.insert(key.clone()) {
+        if self.dirty.insert(key.clone()) {
             self.added += 1;
-            if !self.working.contains(&key) {
+            if !self.processing.contains(&key) {
                 self.ready.push_back(key);
             }
         }
     }
 
     /// Adds a key at a time, or earlier if it was added for an earlier time before.
-    pub fn add_at(&mut self, key: K, at: Timestamp) {
-        if self.wanted.contains(&key) {
+    pub fn add_at(&mut self, key: K, time: Timestamp) {
+        if self.dirty.contains(&key) {
             return;
         }
         match self.due.get(&key) {
-            Some((due, _)) if *due <= at => return,
+            Some((due, _)) if *due <= time => return,
             Some(due) => {
-                self.later.remove(due);
+                self.delayed.remove(due);
             }
             None => {}
         }
-        self.count += 1;
-        self.due.insert(key.clone(), (at, self.count));
-        self.later.insert((at, self.count), key);
+        self.sequence += 1;
+        self.due.insert(key.clone(), (time, self.sequence));
+        self.delayed.insert((time, self.sequence), key);
     }
 
     /// Cancels the timer of a key and forgets its failures; one that is ready stays.
     pub fn forget(&mut self, key: &K) {
-        if let Some(at) = self.due.remove(key) {
-            self.later.remove(&at);
+        if let Some(position) = self.due.remove(key) {
+            self.delayed.remove(&position);
         }
         self.failures.remove(key);
     }
 
-    /// Where the clock was set back, everything that waits comes earlier by as much: nobody shall wait for the hour to come again.
-    fn note_time(&mut self, now: Timestamp) {
-        let back = Duration::from_micros(self.seen.0.saturating_sub(now.0));
-        self.seen = now;
+    /// If the clock was set back, delayed keys move back by as much, so that no key waits for the old time to come again.
+    fn adjust_to_clock(&mut self, now: Timestamp) {
+        let back = Duration::from_micros(self.last_seen.0.saturating_sub(now.0));
+        self.last_seen = now;
         if back < CLOCK_SET_BACK {
             return;
         }
-        self.even = self.even.minus(back);
-        for ((at, count), key) in std::mem::take(&mut self.later) {
-            let due = (at.minus(back), count);
+        self.next_retry = self.next_retry.minus(back);
+        for ((time, sequence), key) in std::mem::take(&mut self.delayed) {
+            let due = (time.minus(back), sequence);
             self.due.insert(key.clone(), due);
-            self.later.insert(due, key);
+            self.delayed.insert(due, key);
         }
     }
 
     /// Takes the next key. The caller must call [`Queue::done`] afterwards.
     pub fn next(&mut self, now: Timestamp) -> Option<K> {
-        self.note_time(now);
-        while self.later.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
-            if let Some((_, key)) = self.later.pop_first() {
+        self.adjust_to_clock(now);
+        while self.delayed.first_key_value().is_some_and(|((time, _), _)| *time <= now) {
+            if let Some((_, key)) = self.delayed.pop_first() {
                 self.due.remove(&key);
                 self.add(key);
             }
         }
         let key = self.ready.pop_front()?;
-        self.wanted.remove(&key);
-        self.working.insert(key.clone());
+        self.dirty.remove(&key);
+        self.processing.insert(key.clone());
         Some(key)
     }
 
     /// Ends the work on a key.
     pub fn done(&mut self, key: K, outcome: &Outcome, now: Timestamp) {
-        self.note_time(now);
-        self.working.remove(&key);
-        if !matches!(outcome, Outcome::Again(_)) {
+        self.adjust_to_clock(now);
+        self.processing.remove(&key);
+        if !matches!(outcome, Outcome::Retry(_)) {
             self.failures.remove(&key);
         }
-        if self.wanted.contains(&key) {
+        if self.dirty.contains(&key) {
             self.ready.push_back(key);
             return;
         }
         match outcome {
             Outcome::Done => {}
-            Outcome::After(pause) => self.add_at(key, now.plus(*pause)),
-            Outcome::Again(_) => {
-                let at = now.plus(self.pause(&key)).max(self.even_pace(now));
-                self.retried += 1;
-                self.add_at(key, at);
+            Outcome::RequeueAfter(delay) => self.add_at(key, now.plus(*delay)),
+            Outcome::Retry(_) => {
+                let time = now.plus(self.retry_delay(&key)).max(self.next_retry_time(now));
+                self.retries += 1;
+                self.add_at(key, time);
             }
         }
     }
 
-    fn pause(&mut self, key: &K) -> Duration {
+    fn retry_delay(&mut self, key: &K) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
-        let pause = FIRST_RETRY.saturating_mul(1_u32.checked_shl(*failures).unwrap_or(u32::MAX));
+        let delay = FIRST_RETRY.saturating_mul(1_u32.checked_shl(*failures).unwrap_or(u32::MAX));
         *failures = (*failures + 1).min(31);
-        pause.min(self.longest_retry)
+        delay.min(self.max_retry_delay)
     }
 
     /// The time of one more retry, so that a thousand keys that fail together do not retry together.
-    fn even_pace(&mut self, now: Timestamp) -> Timestamp {
-        let step = Duration::from_secs(1) / RETRIES_PER_SECOND;
-        let slack = step * RETRY_BURST;
-        self.even = self.even.max(now.minus(slack)).plus(step);
-        self.even
+    fn next_retry_time(&mut self, now: Timestamp) -> Timestamp {
+        let interval = Duration::from_secs(1) / RETRIES_PER_SECOND;
+        let burst = interval * RETRY_BURST;
+        self.next_retry = self.next_retry.max(now.minus(burst)).plus(interval);
+        self.next_retry
     }
 
     /// When the first delayed key is due; `None` if there is none.
     pub fn due(&self) -> Option<Timestamp> {
-        self.later.first_key_value().map(|((at, _), _)| *at)
+        self.delayed.first_key_value().map(|((time, _), _)| *time)
     }
 
     /// The number of ready keys.
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    const LONGEST: Duration = Duration::from_secs(60);
+    const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
     fn at(millis: u64) -> Timestamp {
         // Not at the epoch, because the queue looks into the past.
@@ -202,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_worked_on_once_and_once_more_if_it_was_wanted_meanwhile() {
-        let mut queue = Queue::new(LONGEST);
+    fn key_added_during_its_work_is_processed_once_more() {
+        let mut queue = Queue::new(MAX_RETRY_DELAY);
         queue.add("a");
         queue.add("b");
         queue.add("a");
@@ -218,19 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_longer_and_longer_and_success_forgets_them() {
-        let mut queue = Queue::new(LONGEST);
-        let again = Outcome::Again("no".to_owned());
+    fn retry_delay_grows_with_failures_and_resets_on_success() {
+        let mut queue = Queue::new(MAX_RETRY_DELAY);
+        let failure = Outcome::Retry("no".to_owned());
         queue.add("a");
         for millis in [5, 10, 20, 40] {
-            assert_eq!(queue.next(at(0).plus(LONGEST)), Some("a"));
-            queue.done("a", &again, at(0));
+            assert_eq!(queue.next(at(0).plus(MAX_RETRY_DELAY)), Some("a"));
+            queue.done("a", &failure, at(0));
             assert_eq!(queue.due(), Some(at(millis)));
         }
         for _ in 0..40 {
             queue.add("a");
             queue.next(at(0));
-            queue.done("a", &again, at(0));
+            queue.done("a", &failure, at(0));
         }
         assert_eq!(queue.due(), Some(at(60_000)));
         queue.add("a");
@@ -238,49 +238,49 @@ mod tests {
         queue.done("a", &Outcome::Done, at(0));
         queue.add("a");
         queue.next(at(0));
-        queue.done("a", &again, at(0));
+        queue.done("a", &failure, at(0));
         assert_eq!(queue.due(), Some(at(5)));
     }
 
     #[test]
-    fn nothing_waits_for_an_hour_that_comes_twice() {
-        let mut queue = Queue::new(LONGEST);
+    fn queue_adjusts_delays_when_the_clock_is_set_back() {
+        let mut queue = Queue::new(MAX_RETRY_DELAY);
         let hour = Duration::from_secs(3_600);
         queue.add("a");
         queue.next(at(0).plus(hour));
-        queue.done("a", &Outcome::Again(String::new()), at(0).plus(hour));
-        queue.add_at("b", at(0).plus(hour).plus(LONGEST));
-        assert_eq!((queue.next(at(0)), queue.next(at(5))), (None, Some("a")), "its pause is what it was");
-        queue.done("a", &Outcome::Again(String::new()), at(5));
-        assert!(queue.due().is_some_and(|due| due <= at(100)), "retries do not keep to the old pace");
+        queue.done("a", &Outcome::Retry(String::new()), at(0).plus(hour));
+        queue.add_at("b", at(0).plus(hour).plus(MAX_RETRY_DELAY));
+        assert_eq!((queue.next(at(0)), queue.next(at(5))), (None, Some("a")), "its delay is unchanged");
+        queue.done("a", &Outcome::Retry(String::new()), at(5));
+        assert!(queue.due().is_some_and(|due| due <= at(100)), "the rate limit moves back, too");
         assert_eq!((queue.next(at(59_000)).is_some(), queue.next(at(59_000))), (true, None));
         assert_eq!(queue.next(at(61_000)), Some("b"));
     }
 
     #[test]
-    fn many_failures_come_back_evenly() {
-        let mut queue = Queue::new(LONGEST);
+    fn retries_of_many_keys_are_rate_limited() {
+        let mut queue = Queue::new(MAX_RETRY_DELAY);
         for key in 0..200 {
             queue.add(key);
             queue.next(at(0));
-            queue.done(key, &Outcome::Again(String::new()), at(0));
+            queue.done(key, &Outcome::Retry(String::new()), at(0));
         }
-        let mut back = 0;
+        let mut retried = 0;
         while queue.next(at(0).plus(Duration::from_secs(1))).is_some() {
-            back += 1;
+            retried += 1;
         }
-        assert_eq!(back, 110);
+        assert_eq!(retried, 110);
     }
 
     #[test]
-    fn the_earlier_time_counts() {
-        let mut queue = Queue::new(LONGEST);
+    fn delayed_key_is_due_at_the_earliest_requested_time() {
+        let mut queue = Queue::new(MAX_RETRY_DELAY);
         queue.add_at("a", at(50));
         queue.add_at("a", at(20));
         queue.add_at("a", at(90));
         assert_eq!((queue.next(at(19)), queue.due()), (None, Some(at(20))));
         assert_eq!((queue.next(at(20)), queue.due()), (Some("a"), None));
-        queue.done("a", &Outcome::After(Duration::from_millis(5)), at(20));
+        queue.done("a", &Outcome::RequeueAfter(Duration::from_millis(5)), at(20));
         assert_eq!(queue.due(), Some(at(25)));
         queue.forget(&"a");
         assert_eq!((queue.due(), queue.next(at(1_000))), (None, None));
@@ -310,39 +310,39 @@ mod tests {
     proptest! {
         /// No key is ever with two workers, and no added key is lost.
         #[test]
-        fn nothing_is_lost_and_nothing_is_done_twice_at_once(steps in steps()) {
-            let mut queue = Queue::new(LONGEST);
-            let (mut now, mut working, mut owed) = (at(0), HashSet::new(), HashSet::new());
+        fn queue_never_loses_a_key_or_runs_it_twice_at_once(steps in steps()) {
+            let mut queue = Queue::new(MAX_RETRY_DELAY);
+            let (mut now, mut processing, mut pending) = (at(0), HashSet::new(), HashSet::new());
             for step in steps {
                 match step {
-                    Step::Add(key) => { queue.add(key); owed.insert(key); }
+                    Step::Add(key) => { queue.add(key); pending.insert(key); }
                     Step::AddAt(key, millis) => {
                         queue.add_at(key, now.plus(Duration::from_millis(millis)));
-                        owed.insert(key);
+                        pending.insert(key);
                     }
                     Step::Next => if let Some(key) = queue.next(now) {
-                        prop_assert!(working.insert(key));
-                        owed.remove(&key);
+                        prop_assert!(processing.insert(key));
+                        pending.remove(&key);
                     },
-                    Step::Done(key, outcome) => if working.remove(&key) {
+                    Step::Done(key, outcome) => if processing.remove(&key) {
                         let outcome = match outcome {
                             0 => Outcome::Done,
-                            1 => Outcome::Again(String::new()),
-                            _ => Outcome::After(Duration::from_millis(3)),
+                            1 => Outcome::Retry(String::new()),
+                            _ => Outcome::RequeueAfter(Duration::from_millis(3)),
                         };
-                        if outcome != Outcome::Done { owed.insert(key); }
+                        if outcome != Outcome::Done { pending.insert(key); }
                         queue.done(key, &outcome, now);
                     },
                     Step::Wait(millis) => now = now.plus(Duration::from_millis(millis)),
                 }
             }
-            for key in working.drain() { queue.done(key, &Outcome::Done, now); }
+            for key in processing.drain() { queue.done(key, &Outcome::Done, now); }
             now = now.plus(Duration::from_secs(3_600));
             while let Some(key) = queue.next(now) {
-                owed.remove(&key);
+                pending.remove(&key);
                 queue.done(key, &Outcome::Done, now);
             }
-            prop_assert!(owed.is_empty(), "{owed:?}");
+            prop_assert!(pending.is_empty(), "{pending:?}");
             prop_assert!(queue.due().is_none());
         }
     }

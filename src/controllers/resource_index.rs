@@ -1,4 +1,4 @@
-//! The served resources by store and by kind. Made anew when the catalog is replaced.
+//! The served resources by store and by kind. Rebuilt when the catalog is replaced.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,10 +14,10 @@ use pilothouse_types::object::TypeName;
 /// A published catalog.
 pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
 
-/// Gives loops the current catalog.
+/// Gives controllers an index of the current catalog.
 pub struct ResourceIndexes {
-    newest: Box<dyn Fn() -> Published>,
-    known: RefCell<Option<(Published, Rc<ResourceIndex>)>>,
+    current_catalog: Box<dyn Fn() -> Published>,
+    cached: RefCell<Option<(Published, Rc<ResourceIndex>)>>,
 }
 
 /// The resources of one catalog.
@@ -27,7 +27,7 @@ pub struct ResourceIndex {
     by_store: BTreeMap<TypeName, Arc<Resource>>,
     /// The resource of each `apiVersion` and kind.
     by_kind: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
-    /// The same of kinds whose objects are not stored.
+    /// The same for kinds whose objects are not stored, such as reviews.
     reviews: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
     /// Each namespaced, deletable resource in the preferred version of its group.
     pub deletable: Vec<Arc<Resource>>,
@@ -37,53 +37,53 @@ pub struct ResourceIndex {
 
 impl ResourceIndexes {
     /// Gets catalogs from this function.
-    pub fn new(newest: impl Fn() -> Published + 'static) -> ResourceIndexes {
-        ResourceIndexes { newest: Box::new(newest), known: RefCell::default() }
+    pub fn new(current_catalog: impl Fn() -> Published + 'static) -> ResourceIndexes {
+        ResourceIndexes { current_catalog: Box::new(current_catalog), cached: RefCell::default() }
     }
 
     /// The current catalog.
     pub fn now(&self) -> Rc<ResourceIndex> {
-        let newest = (self.newest)();
-        let mut known = self.known.borrow_mut();
-        match &*known {
-            Some((of, known)) if Arc::ptr_eq(of, &newest) => known.clone(),
+        let current_catalog = (self.current_catalog)();
+        let mut cached = self.cached.borrow_mut();
+        match &*cached {
+            Some((catalog, index)) if Arc::ptr_eq(catalog, &current_catalog) => index.clone(),
             _ => {
-                let made = Rc::new(ResourceIndex::of((*newest).as_ref()));
-                *known = Some((newest, made.clone()));
-                made
+                let index = Rc::new(ResourceIndex::new((*current_catalog).as_ref()));
+                *cached = Some((current_catalog, index.clone()));
+                index
             }
         }
     }
 }
 
 impl ResourceIndex {
-    fn of(catalog: &Catalog) -> ResourceIndex {
-        let mut known =
+    fn new(catalog: &Catalog) -> ResourceIndex {
+        let mut index =
             ResourceIndex { unreadable: catalog.unreadable().clone(), ..ResourceIndex::default() };
         for group in catalog.groups() {
             let mut deletable: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
             for resource in group.versions.iter().flat_map(|version| &version.resources) {
                 let kind = (resource.api_version.clone(), resource.kind.clone());
                 let Some(stored) = &resource.stored else {
-                    known.reviews.insert(kind, resource.clone());
+                    index.reviews.insert(kind, resource.clone());
                     continue;
                 };
-                let held = known.by_store.entry(stored.store.clone()).or_insert_with(|| resource.clone());
+                let entry = index.by_store.entry(stored.store.clone()).or_insert_with(|| resource.clone());
                 if resource.is_storage_version() {
-                    *held = resource.clone();
+                    *entry = resource.clone();
                 }
-                known.by_kind.insert(kind, resource.clone());
+                index.by_kind.insert(kind, resource.clone());
                 if resource.namespaced && resource.verbs.contains(Verb::Delete) {
                     deletable.entry(resource.plural.clone()).or_insert_with(|| resource.clone());
                 }
             }
-            known.deletable.extend(deletable.into_values());
+            index.deletable.extend(deletable.into_values());
         }
-        known
+        index
     }
 
     /// The resource whose objects this store has.
-    pub fn of_store(&self, store: &TypeName) -> Option<&Arc<Resource>> {
+    pub fn for_store(&self, store: &TypeName) -> Option<&Arc<Resource>> {
         self.by_store.get(store)
     }
 
@@ -94,7 +94,7 @@ impl ResourceIndex {
 
     /// Whether a definition in this group cannot be read.
     pub fn has_unreadable(&self, group: &str) -> bool {
-        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group);
+        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, name_group)| name_group == group);
         self.unreadable.iter().any(is_in)
     }
 
@@ -105,7 +105,7 @@ impl ResourceIndex {
         self.by_kind.values().any(|resource| is_custom(&resource))
     }
 
-    /// The versions that somebody has defined.
+    /// The versions that CustomResourceDefinitions define.
     pub fn defined(&self) -> impl Iterator<Item = &GroupVersion> {
         let custom = self.by_kind.values().filter(|resource| resource.custom.is_some());
         custom.map(|resource| &resource.gv)
@@ -124,7 +124,7 @@ impl ResourceIndex {
     }
 
     /// The resource of a kind.
-    pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+    pub fn for_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.by_kind.get(&(api_version.into(), kind.into()))
     }
 }
@@ -145,26 +145,27 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_found_by_store_and_by_kind() {
+    fn resource_index_finds_resources_by_store_and_by_kind() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let published: Published = Arc::new(Holder(catalog));
         let catalogs = ResourceIndexes::new(move || published.clone());
-        let known = catalogs.now();
-        assert!(Rc::ptr_eq(&known, &catalogs.now()));
-        assert_eq!(&*known.of_store(&TypeName::new("pods")).unwrap().kind, "Pod");
-        let autoscaler = known.of_kind("autoscaling/v1", "HorizontalPodAutoscaler").unwrap();
+        let index = catalogs.now();
+        assert!(Rc::ptr_eq(&index, &catalogs.now()));
+        assert_eq!(&*index.for_store(&TypeName::new("pods")).unwrap().kind, "Pod");
+        let autoscaler = index.for_kind("autoscaling/v1", "HorizontalPodAutoscaler").unwrap();
         assert_eq!(&*autoscaler.gv.version, "v1");
-        assert!(known.of_kind("apps/v1", "Pod").is_none());
-        assert_eq!(&*known.plural("apps", "v1", "deployments").unwrap().kind, "Deployment");
-        let named: Vec<String> = known
+        assert!(index.for_kind("apps/v1", "Pod").is_none());
+        assert_eq!(&*index.plural("apps", "v1", "deployments").unwrap().kind, "Deployment");
+        let deletable: Vec<String> = index
             .deletable
             .iter()
             .map(|resource| format!("{} {}", resource.api_version, resource.plural))
             .collect();
-        assert!(named.contains(&"autoscaling/v2 horizontalpodautoscalers".to_owned()));
+        assert!(deletable.contains(&"autoscaling/v2 horizontalpodautoscalers".to_owned()));
         assert!(
-            named.contains(&"events.k8s.io/v1 events".to_owned()) && named.contains(&"v1 events".to_owned())
+            deletable.contains(&"events.k8s.io/v1 events".to_owned())
+                && deletable.contains(&"v1 events".to_owned())
         );
-        assert!(!named.iter().any(|name| name.ends_with(" nodes") || name.ends_with(" bindings")));
+        assert!(!deletable.iter().any(|name| name.ends_with(" nodes") || name.ends_with(" bindings")));
     }
 }

@@ -1,9 +1,9 @@
-//! The actor around one loop: receives events of the types that the loop follows, keeps its queue, and runs a bounded number of
+//! The actor around one controller: receives events of the types that it watches, keeps its queue, and runs a bounded number of
 //! workers.
 //!
-//! The informer sends it events. Work begins only after the informer has caught up: before a loop acts on an owner, it must know
-//! all dependents that were acknowledged before. A loop that panics takes its actor with it. The drop notifies the supervisor,
-//! which starts another one.
+//! The informer sends it events. Work begins only after the informer has caught up: before a controller acts on an owner, it must
+//! know all dependents that were acknowledged before. A controller that panics takes its actor with it. The drop notifies the
+//! supervisor, which starts another one.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -26,21 +26,21 @@ use crate::metrics::Metrics;
 use super::lease::{Leadership, Wake};
 use super::queue::{Outcome, Queue};
 
-/// The types that a loop follows.
+/// The types that a controller watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follows {
+pub enum WatchedTypes {
     /// All types.
-    Every,
+    All,
     /// The types with these names.
-    These(&'static [&'static str]),
+    Only(&'static [&'static str]),
 }
 
-impl Follows {
-    /// Whether this type is followed.
+impl WatchedTypes {
+    /// Whether this type is watched.
     pub fn includes(self, name: &TypeName) -> bool {
         match self {
-            Follows::Every => true,
-            Follows::These(names) => names.contains(&name.as_str()),
+            WatchedTypes::All => true,
+            WatchedTypes::Only(names) => names.contains(&name.as_str()),
         }
     }
 }
@@ -48,24 +48,24 @@ impl Follows {
 /// One event.
 pub struct ObjectChange<'a> {
     /// The type of the object.
-    pub of: &'a TypeName,
+    pub type_name: &'a TypeName,
     /// Its present state, or the last one.
     pub object: &'a Arc<Object>,
     /// Its previous state, if known.
     pub previous: Option<&'a Arc<Object>>,
     /// Whether it was removed.
-    pub gone: bool,
-    /// The time of the event; `None` if the object existed before the loop began.
-    pub at: Option<Timestamp>,
+    pub is_deleted: bool,
+    /// The time of the event; `None` if the object comes from a list.
+    pub time: Option<Timestamp>,
 }
 
-/// A control loop: it decides what to work on after an event, and does the work.
+/// A controller: it decides which keys to work on after an event, and does the work.
 pub trait Controller: 'static {
     /// The key of a work item.
     type Key: Clone + Debug + Eq + Hash + Unpin + 'static;
 
-    /// The types that it follows.
-    fn follows(&self) -> Follows;
+    /// The types that it watches.
+    fn watched_types(&self) -> WatchedTypes;
 
     /// The number of keys that it works on concurrently.
     fn workers(&self) -> usize {
@@ -73,76 +73,79 @@ pub trait Controller: 'static {
     }
 
     /// The maximum pause between retries of a failing key.
-    fn longest_retry(&self) -> Duration {
+    fn max_retry_delay(&self) -> Duration {
         Duration::from_secs(1_000)
     }
 
     /// Keys that it works on at the start, whatever exists.
-    fn begins_with(&self) -> Vec<Self::Key> {
+    fn initial_keys(&self) -> Vec<Self::Key> {
         Vec::new()
     }
 
     /// Handles one event.
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Self::Key>);
 
-    /// Hears of all objects of a type, when it begins or when it has missed something. Nothing says what has gone unheard: a loop
-    /// that acts on what goes looks at all that this may concern.
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
-        self.on_each(of, snapshot, queue);
+    /// Handles the list of all objects of a type, at the start or after events were missed. Deletions may be among the missed
+    /// events: a controller that acts on deletions must queue everything that they may affect.
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
+        self.on_each_object(type_name, snapshot, queue);
     }
 
-    /// Hears of the objects of a type one by one.
-    fn on_each(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
+    /// Handles each listed object as a change.
+    fn on_each_object(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.on_change(&ObjectChange { of, object, previous: None, gone: false, at: None }, queue);
+            self.on_change(
+                &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
+                queue,
+            );
         }
     }
 
     /// Works on one key.
-    fn work(self: Rc<Self>, key: Self::Key) -> LocalBoxFuture<'static, Outcome>;
+    fn reconcile(self: Rc<Self>, key: Self::Key) -> LocalBoxFuture<'static, Outcome>;
 
     /// Further keys that the work so far has found. Called after each work and each event.
-    fn more(&self) -> Vec<Self::Key> {
+    fn take_follow_ups(&self) -> Vec<Self::Key> {
         Vec::new()
     }
 }
 
-/// All objects of a type, as they are now. Answers nothing. The sender waits; on Closed the loop has ended.
+/// All objects of a type, as they are now. Answers nothing. The sender waits; on Closed the controller has ended.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Listed {
     /// The type of the objects.
-    pub of: TypeName,
+    pub type_name: TypeName,
     /// The objects.
     pub snapshot: Snapshot,
 }
 
-/// The events of a type, in order. Answers nothing. The sender waits; on Closed the loop has ended.
+/// The events of a type, in order. Answers nothing. The sender waits; on Closed the controller has ended.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Changed {
     /// The type of the objects.
-    pub of: TypeName,
+    pub type_name: TypeName,
     /// The events in order.
     pub events: Arc<[Arc<Event>]>,
 }
 
-/// All events so far were sent. Answers nothing. The sender waits; on Closed the loop has ended.
+/// All events so far were sent. Answers nothing. The sender waits; on Closed the controller has ended.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct CaughtUp;
 
-/// Ends the loop, because its informer has ended. Answers nothing. On Closed it has ended.
+/// Ends the controller, because its informer has ended. Answers nothing. On Closed it has ended.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
 
-/// Dependencies of every runner besides its loop.
+/// Dependencies of every runner besides its controller.
 #[derive(Clone)]
 pub struct RunnerDeps {
     /// The source of time.
     pub clock: Clock,
-    /// Counts the work of the loops.
+    /// Counts the work of the controllers.
     pub metrics: Arc<Metrics>,
     /// Whether this server holds the lease.
     pub leadership: Leadership,
@@ -150,7 +153,7 @@ pub struct RunnerDeps {
     pub stopping: ShutdownFlag,
 }
 
-/// Set once, when the server begins to stop: loops that end afterwards are not restarted. Cheap to clone.
+/// Set once, when the server begins to stop: controllers that end afterwards are not restarted. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ShutdownFlag(Arc<AtomicBool>);
 
@@ -172,10 +175,10 @@ struct LastSnapshots(HashMap<TypeName, Revision>);
 
 impl LastSnapshots {
     /// Whether the event of this revision, the next one of its type, is not in the snapshot.
-    fn is_news(&mut self, of: &TypeName, revision: Revision) -> bool {
-        match self.0.get(of) {
-            Some(listed) if revision <= *listed => false,
-            Some(_) => self.0.remove(of).is_some(),
+    fn is_new(&mut self, type_name: &TypeName, revision: Revision) -> bool {
+        match self.0.get(type_name) {
+            Some(snapshot) if revision <= *snapshot => false,
+            Some(_) => self.0.remove(type_name).is_some(),
             None => true,
         }
     }
@@ -185,15 +188,15 @@ impl LastSnapshots {
 pub struct Runner<L: Controller> {
     /// The name in flags, health checks and metrics.
     name: &'static str,
-    inner: Rc<L>,
+    controller: Rc<L>,
     queue: Queue<L::Key>,
     /// The number of keys being worked on.
-    working: usize,
+    in_progress: usize,
     /// Whether the informer has caught up.
-    caught_up: bool,
-    listed: LastSnapshots,
+    is_caught_up: bool,
+    last_snapshots: LastSnapshots,
     /// The numbers of added and retried keys at the last update of the metrics.
-    counted: (u64, u64),
+    counted_totals: (u64, u64),
     /// The only timer, for the next delayed key.
     timer: Option<(Timestamp, SpawnHandle)>,
     deps: RunnerDeps,
@@ -203,22 +206,22 @@ pub struct Runner<L: Controller> {
 
 impl<L: Controller> Runner<L> {
     /// Starts the actor on this thread. `ended` is dropped when it ends.
-    pub fn begin(
+    pub fn start_new(
         name: &'static str,
-        inner: L,
+        controller: L,
         deps: RunnerDeps,
         ended: oneshot::Sender<()>,
     ) -> Addr<Runner<L>> {
-        let mut queue = Queue::new(inner.longest_retry());
-        inner.begins_with().into_iter().for_each(|key| queue.add(key));
+        let mut queue = Queue::new(controller.max_retry_delay());
+        controller.initial_keys().into_iter().for_each(|key| queue.add(key));
         let runner = Runner {
             name,
-            inner: Rc::new(inner),
+            controller: Rc::new(controller),
             queue,
-            working: 0,
-            caught_up: false,
-            listed: LastSnapshots::default(),
-            counted: (0, 0),
+            in_progress: 0,
+            is_caught_up: false,
+            last_snapshots: LastSnapshots::default(),
+            counted_totals: (0, 0),
             timer: None,
             deps,
             _ended: ended,
@@ -227,59 +230,64 @@ impl<L: Controller> Runner<L> {
     }
 
     /// Gives free workers keys, and sets the timer for delayed ones.
-    fn go_on(&mut self, ctx: &mut Context<Self>) {
-        self.inner.more().into_iter().for_each(|key| self.queue.add(key));
+    fn dispatch(&mut self, ctx: &mut Context<Self>) {
+        self.controller.take_follow_ups().into_iter().for_each(|key| self.queue.add(key));
         // Work only while this server holds the lease.
-        if !self.caught_up || !self.deps.leadership.allows(self.name) {
+        if !self.is_caught_up || !self.deps.leadership.allows(self.name) {
             return;
         }
-        let (now, begun) = (self.deps.clock.now(), self.deps.clock.moment());
-        while self.working < self.inner.workers() {
+        let (now, started) = (self.deps.clock.now(), self.deps.clock.moment());
+        while self.in_progress < self.controller.workers() {
             let Some(key) = self.queue.next(now) else { break };
-            self.working += 1;
-            let work = self.inner.clone().work(key.clone());
+            self.in_progress += 1;
+            let work = self.controller.clone().reconcile(key.clone());
             let work = work
                 .into_actor(self)
-                .map(move |outcome, runner, ctx| runner.worked(key, &outcome, begun, ctx));
+                .map(move |outcome, runner, ctx| runner.finish_work(key, &outcome, started, ctx));
             ctx.spawn(work);
         }
         self.set_timer(now, ctx);
         self.count();
     }
 
-    fn worked(&mut self, key: L::Key, outcome: &Outcome, begun: Moment, ctx: &mut Context<Self>) {
-        if let Outcome::Again(why) = outcome {
-            tracing::debug!(controller = self.name, ?key, %why, "will be tried again");
+    fn finish_work(&mut self, key: L::Key, outcome: &Outcome, started: Moment, ctx: &mut Context<Self>) {
+        if let Outcome::Retry(error) = outcome {
+            tracing::debug!(controller = self.name, ?key, %error, "reconciliation failed; it will be retried");
         }
-        self.working -= 1;
-        let took = self.deps.clock.elapsed(begun);
-        self.deps.metrics.loops.count_work(self.name, took.as_secs_f64());
+        self.in_progress -= 1;
+        let elapsed = self.deps.clock.elapsed(started);
+        self.deps.metrics.controllers.count_work(self.name, elapsed.as_secs_f64());
         self.queue.done(key, outcome, self.deps.clock.now());
-        self.go_on(ctx);
+        self.dispatch(ctx);
     }
 
     fn set_timer(&mut self, now: Timestamp, ctx: &mut Context<Self>) {
         // A worker that ends calls this again: while all are busy, a timer would fire in vain.
-        let due = self.queue.due().filter(|_| self.working < self.inner.workers());
-        if self.timer.as_ref().map(|(at, _)| *at) == due {
+        let due = self.queue.due().filter(|_| self.in_progress < self.controller.workers());
+        if self.timer.as_ref().map(|(time, _)| *time) == due {
             return;
         }
-        if let Some((_, old)) = self.timer.take() {
-            ctx.cancel_future(old);
+        if let Some((_, handle)) = self.timer.take() {
+            ctx.cancel_future(handle);
         }
         let Some(due) = due else { return };
-        let wait = due.since(now);
-        let handle = ctx.run_later(wait, |runner, ctx| {
+        let delay = due.since(now);
+        let handle = ctx.run_later(delay, |runner, ctx| {
             runner.timer = None;
-            runner.go_on(ctx);
+            runner.dispatch(ctx);
         });
         self.timer = Some((due, handle));
     }
 
     fn count(&mut self) {
-        let (name, all) = (self.name, (self.queue.added, self.queue.retried));
-        let (added, retried) = std::mem::replace(&mut self.counted, all);
-        self.deps.metrics.loops.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
+        let (name, totals) = (self.name, (self.queue.added, self.queue.retries));
+        let (added, retried) = std::mem::replace(&mut self.counted_totals, totals);
+        self.deps.metrics.controllers.count_queue(
+            name,
+            self.queue.depth(),
+            totals.0 - added,
+            totals.1 - retried,
+        );
     }
 }
 
@@ -290,27 +298,28 @@ impl<L: Controller> Actor for Runner<L> {
 impl<L: Controller> Handler<Listed> for Runner<L> {
     type Result = ();
 
-    fn handle(&mut self, Listed { of, snapshot }: Listed, _: &mut Self::Context) {
-        self.caught_up = false;
-        self.inner.on_list(&of, &snapshot, &mut self.queue);
-        self.listed.0.insert(of, snapshot.revision);
+    fn handle(&mut self, Listed { type_name, snapshot }: Listed, _: &mut Self::Context) {
+        self.is_caught_up = false;
+        self.controller.on_list(&type_name, &snapshot, &mut self.queue);
+        self.last_snapshots.0.insert(type_name, snapshot.revision);
     }
 }
 
 impl<L: Controller> Handler<Changed> for Runner<L> {
     type Result = ();
 
-    fn handle(&mut self, Changed { of, events }: Changed, _: &mut Self::Context) {
-        self.caught_up = false;
-        for event in events.iter().filter(|event| self.listed.is_news(&of, event.revision())) {
-            let gone = event.change == Change::Removed;
+    fn handle(&mut self, Changed { type_name, events }: Changed, _: &mut Self::Context) {
+        self.is_caught_up = false;
+        for event in events.iter().filter(|event| self.last_snapshots.is_new(&type_name, event.revision())) {
+            let is_deleted = event.change == Change::Removed;
             let (object, previous) = (&event.object, event.previous.as_ref());
             // The contents of a corrupt object are unknown; it must not be taken for an empty one.
-            if !gone && !object.is_readable() {
+            if !is_deleted && !object.is_readable() {
                 continue;
             }
-            let change = ObjectChange { of: &of, object, previous, gone, at: Some(event.at) };
-            self.inner.on_change(&change, &mut self.queue);
+            let change =
+                ObjectChange { type_name: &type_name, object, previous, is_deleted, time: Some(event.at) };
+            self.controller.on_change(&change, &mut self.queue);
         }
     }
 }
@@ -319,8 +328,8 @@ impl<L: Controller> Handler<CaughtUp> for Runner<L> {
     type Result = ();
 
     fn handle(&mut self, _: CaughtUp, ctx: &mut Self::Context) {
-        self.caught_up = true;
-        self.go_on(ctx);
+        self.is_caught_up = true;
+        self.dispatch(ctx);
     }
 }
 
@@ -328,7 +337,7 @@ impl<L: Controller> Handler<Wake> for Runner<L> {
     type Result = ();
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
-        self.go_on(ctx);
+        self.dispatch(ctx);
     }
 }
 
@@ -345,14 +354,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_is_remembered_until_something_newer_is_heard() {
+    fn events_contained_in_the_snapshot_are_skipped() {
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
-        let mut listed = LastSnapshots(HashMap::from([(pods.clone(), Revision(5))]));
-        assert!(listed.is_news(&nodes, Revision(2)));
-        assert!(!listed.is_news(&pods, Revision(4)));
-        assert!(!listed.is_news(&pods, Revision(5)));
-        assert!(listed.is_news(&pods, Revision(6)));
-        assert!(listed.is_news(&pods, Revision(7)));
-        assert!(listed.0.is_empty(), "types that come and go leave nothing behind");
+        let mut last_snapshots = LastSnapshots(HashMap::from([(pods.clone(), Revision(5))]));
+        assert!(last_snapshots.is_new(&nodes, Revision(2)));
+        assert!(!last_snapshots.is_new(&pods, Revision(4)));
+        assert!(!last_snapshots.is_new(&pods, Revision(5)));
+        assert!(last_snapshots.is_new(&pods, Revision(6)));
+        assert!(last_snapshots.is_new(&pods, Revision(7)));
+        assert!(last_snapshots.0.is_empty(), "no entry stays after a newer event");
     }
 }

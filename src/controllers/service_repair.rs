@@ -1,6 +1,6 @@
 //! Compares Services with the allocated cluster IPs and node ports every few minutes. A disagreement that is found twice in a row
 //! is repaired; one that is found once may be a write in progress. A deleted IPAddress of an existing Service is recreated at
-//! once, before another Service gets the address. Runs in every server, whichever loops are enabled.
+//! once, before another Service gets the address. Runs in every server, whichever controllers are enabled.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,81 +19,82 @@ use crate::backend::services::repair::Finding;
 use super::attempts;
 use super::client::Client;
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "service-repair";
 
-/// What is looked at.
+/// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Everything.
+    /// The comparison of all Services with the allocations.
     All,
-    /// An address that is no longer taken, and the service for which it was.
-    Gone(String, Key),
+    /// The removed IPAddress, and the Service that it was allocated to.
+    AddressRemoved(String, Key),
 }
 
 /// Repairs allocations.
 pub struct ServiceRepair {
     client: Client,
     /// The interval of the checks.
-    every: Duration,
+    interval: Duration,
     /// The disagreements of the last check.
-    doubted: RefCell<BTreeSet<Finding>>,
+    last_findings: RefCell<BTreeSet<Finding>>,
 }
 
 impl ServiceRepair {
-    /// A loop with this interval.
-    pub fn new(client: Client, every: Duration) -> ServiceRepair {
-        ServiceRepair { client, every, doubted: RefCell::default() }
+    /// A controller with this interval.
+    pub fn new(client: Client, interval: Duration) -> ServiceRepair {
+        ServiceRepair { client, interval, last_findings: RefCell::default() }
     }
 
-    /// Takes an address again that its service still says.
-    async fn keep(&self, address: &str, owner: &Key) -> Result<Outcome> {
-        self.client.services().keep(address, owner).await?;
+    /// Recreates an IPAddress that its Service still uses.
+    async fn recreate_address(&self, address: &str, owner: &Key) -> Result<Outcome> {
+        self.client.services().restore_address(address, owner).await?;
         Ok(Outcome::Done)
     }
 
-    async fn look(&self) -> Result<Outcome> {
-        let of = GroupResource { group: "", resource: "services" };
+    async fn check_all(&self) -> Result<Outcome> {
+        let resource = GroupResource { group: "", resource: "services" };
         let services = self.client.services();
-        let found = services.findings().await.map_err(|error| Status::from_store(&error, of, ""))?;
-        let wrong: Vec<Finding> = found.intersection(&self.doubted.borrow()).cloned().collect();
-        let mended = attempts::all(wrong.iter().map(|finding| services.mend(finding)), 1).await;
-        *self.doubted.borrow_mut() = found;
-        mended?;
-        Ok(Outcome::After(self.every))
+        let findings = services.findings().await.map_err(|error| Status::from_store(&error, resource, ""))?;
+        let confirmed: Vec<Finding> = findings.intersection(&self.last_findings.borrow()).cloned().collect();
+        let result = attempts::all(confirmed.iter().map(|finding| services.repair_finding(finding)), 1).await;
+        *self.last_findings.borrow_mut() = findings;
+        result?;
+        Ok(Outcome::RequeueAfter(self.interval))
     }
 }
 
 impl Controller for ServiceRepair {
     type Key = Work;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[ADDRESSES])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[ADDRESSES])
     }
 
-    fn begins_with(&self) -> Vec<Work> {
+    fn initial_keys(&self) -> Vec<Work> {
         vec![Work::All]
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
         let owner = || self.client.services().owner_of(change.object);
-        if let Some(owner) = change.gone.then(owner).flatten() {
-            queue.add(Work::Gone(change.object.key.name().to_owned(), owner));
+        if let Some(owner) = change.is_deleted.then(owner).flatten() {
+            queue.add(Work::AddressRemoved(change.object.key.name().to_owned(), owner));
         }
     }
 
-    /// What has gone unheard is found by the next look. None is taken for that: two in a row could both meet one write.
+    /// Missed removals are found by the next periodic check. No extra check is made: two in a row could both see the same write
+    /// in progress.
     fn on_list(&self, _: &TypeName, _: &Snapshot, _: &mut Queue<Work>) {}
 
-    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            let done = match &work {
-                Work::All => self.look().await,
-                Work::Gone(address, owner) => self.keep(address, owner).await,
+            let result = match &work {
+                Work::All => self.check_all().await,
+                Work::AddressRemoved(address, owner) => self.recreate_address(address, owner).await,
             };
-            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
         }
         .boxed_local()
     }

@@ -21,9 +21,9 @@ use pilothouse_types::object::{Key, Object, TypeName};
 use serde_json::json;
 
 use super::attempts;
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 use super::start::Authorities;
 
 const ACCOUNTS: &str = "serviceaccounts";
@@ -39,53 +39,56 @@ pub enum Work {
     /// A removed service account.
     Account(Key),
     /// A removed Secret, and the service account that may still list it.
-    Gone(Key, String),
-    /// All token Secrets: the loop may have missed the removal of service accounts.
-    Every,
+    SecretRemoved(Key, String),
+    /// All token Secrets: the removal of service accounts may have been missed.
+    All,
 }
 
 /// Maintains token Secrets.
 pub struct AccountTokens {
     /// Reads and writes objects.
     pub client: Client,
-    /// The CA for the bearers of tokens. When it changes, the loop is restarted.
+    /// The CA bundle in token Secrets. When it changes, the controller is restarted.
     pub authorities: Arc<Authorities>,
     /// Signs tokens.
     pub sign: SignToken,
     /// Keys that earlier work found.
-    pub more: RefCell<Vec<Work>>,
+    pub pending: RefCell<Vec<Work>>,
 }
 
 fn annotation<'a>(secret: &'a Value, name: &str) -> &'a str {
-    meta::of(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default()
+    meta::metadata(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default()
 }
 
-fn asks_for_token(secret: &Object) -> bool {
+fn is_token_secret(secret: &Object) -> bool {
     secret.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE)
 }
 
 impl AccountTokens {
     async fn secret(&self, key: &Key) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
-        let at = At::of(&secrets, key);
-        let Some(secret) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
-        let (name, wanted) = (annotation(&secret, ACCOUNT_NAME), annotation(&secret, ACCOUNT_UID));
+        let target = ObjectRef::new(&secrets, key);
+        let Some(secret) = self.client.read_cached(target).await? else { return Ok(Outcome::Done) };
+        let (name, account_uid) = (annotation(&secret, ACCOUNT_NAME), annotation(&secret, ACCOUNT_UID));
         if secret.str("type") != ACCOUNT_TOKEN_TYPE || name.is_empty() || meta::is_terminating(&secret) {
             return Ok(Outcome::Done);
         }
-        let account =
-            self.client.read_cached(At { resource: &accounts, namespace: key.namespace(), name }).await?;
-        let uid = account.map(|account| meta::of(&account).str("uid").to_owned());
-        let Some(uid) = uid.filter(|uid| wanted.is_empty() || wanted == uid) else {
-            return self.delete(key, meta::of(&secret).str("uid")).await;
+        let account = self
+            .client
+            .read_cached(ObjectRef { resource: &accounts, namespace: key.namespace(), name })
+            .await?;
+        let uid = account.map(|account| meta::metadata(&account).str("uid").to_owned());
+        let Some(uid) = uid.filter(|uid| account_uid.is_empty() || account_uid == uid) else {
+            return self.delete(key, meta::metadata(&secret).str("uid")).await;
         };
-        let filled =
-            self.client.edit_as_read(at, "", &secret, |secret| Ok(self.fill(secret, key, name, &uid)));
-        filled.await.ignore_not_found()?;
+        let update = self
+            .client
+            .edit_if_unchanged(target, "", &secret, |secret| Ok(self.fill(secret, key, name, &uid)));
+        update.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
-    /// Adds missing data to a Secret; answers whether any was missing.
+    /// Adds missing data to a Secret; returns whether any was missing.
     fn fill(&self, secret: &mut Value, key: &Key, account: &str, uid: &str) -> bool {
         let before = secret.clone();
         let missing =
@@ -112,9 +115,9 @@ impl AccountTokens {
     async fn account(&self, key: &Key) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
-        let in_place = snapshot.scan(Some(key.namespace()), Bound::Unbounded);
-        let tokens = in_place.filter(|object| asks_for_token(object));
-        let looks = tokens.map(|object| async {
+        let secrets_in_namespace = snapshot.scan(Some(key.namespace()), Bound::Unbounded);
+        let tokens = secrets_in_namespace.filter(|object| is_token_secret(object));
+        let checks = tokens.map(|object| async {
             let secret = self.client.load(&secrets, object)?;
             if annotation(&secret, ACCOUNT_NAME) == key.name() {
                 // Decides again by the present state.
@@ -122,42 +125,47 @@ impl AccountTokens {
             }
             Ok(())
         });
-        attempts::all(looks, 1).await.map(|()| Outcome::Done)
+        attempts::all(checks, 1).await.map(|()| Outcome::Done)
     }
 
-    async fn every(&self) -> Result<Outcome> {
+    async fn queue_all(&self) -> Result<Outcome> {
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
-        let tokens = snapshot.iter().filter(|object| asks_for_token(object));
-        self.more.borrow_mut().extend(tokens.map(|object| Work::Secret(object.key.clone())));
+        let tokens = snapshot.iter().filter(|object| is_token_secret(object));
+        self.pending.borrow_mut().extend(tokens.map(|object| Work::Secret(object.key.clone())));
         Ok(Outcome::Done)
     }
 
     /// Removes a deleted Secret from its service account.
-    async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
+    async fn remove_reference(&self, secret: &Key, account: &str) -> Result<Outcome> {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
-        if self.client.cached(At::of(&secrets, secret)).await?.is_some() {
+        if self.client.cached(ObjectRef::new(&secrets, secret)).await?.is_some() {
             return Ok(Outcome::Done);
         }
-        let at = At { resource: &accounts, namespace: secret.namespace(), name: account };
-        let forgotten = self.client.edit(at, "", |account| {
-            let named = account.get("secrets").map(Value::items).unwrap_or_default();
-            let left: Vec<Value> =
-                named.iter().filter(|one| one.str("name") != secret.name()).cloned().collect();
-            let changes = left.len() < named.len();
-            match left.is_empty() {
-                _ if !changes => {}
+        let target = ObjectRef { resource: &accounts, namespace: secret.namespace(), name: account };
+        let update = self.client.edit(target, "", |account| {
+            let references = account.get("secrets").map(Value::items).unwrap_or_default();
+            let remaining: Vec<Value> = references
+                .iter()
+                .filter(|reference| reference.str("name") != secret.name())
+                .cloned()
+                .collect();
+            let is_changed = remaining.len() < references.len();
+            match remaining.is_empty() {
+                _ if !is_changed => {}
                 true => drop(account.remove("secrets")),
-                false => account.set("secrets", left),
+                false => account.set("secrets", remaining),
             }
-            Ok(changes)
+            Ok(is_changed)
         });
-        forgotten.await.ignore_not_found()?;
+        update.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
-        let Some(object) = self.client.cached(At::of(&secrets, key)).await? else { return Ok(Outcome::Done) };
+        let Some(object) = self.client.cached(ObjectRef::new(&secrets, key)).await? else {
+            return Ok(Outcome::Done);
+        };
         let options = DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() };
         self.client.delete(&secrets, object, &options).await.ignore_not_found_or_conflict()?;
         Ok(Outcome::Done)
@@ -181,21 +189,21 @@ fn claims(secret: &Key, account: &str, uid: &str) -> String {
 impl Controller for AccountTokens {
     type Key = Work;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[SECRETS, ACCOUNTS])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[SECRETS, ACCOUNTS])
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
         let key = change.object.key.clone();
-        match (change.of.as_str(), change.gone) {
-            (SECRETS, false) if asks_for_token(change.object) => queue.add(Work::Secret(key)),
-            (SECRETS, true) if asks_for_token(change.object) => {
+        match (change.type_name.as_str(), change.is_deleted) {
+            (SECRETS, false) if is_token_secret(change.object) => queue.add(Work::Secret(key)),
+            (SECRETS, true) if is_token_secret(change.object) => {
                 let secrets = self.client.resource(SECRETS);
                 let last = secrets.and_then(|secrets| self.client.load(&secrets, change.object));
                 let account =
                     last.map(|secret| annotation(&secret, ACCOUNT_NAME).to_owned()).unwrap_or_default();
                 if !account.is_empty() {
-                    queue.add(Work::Gone(key, account));
+                    queue.add(Work::SecretRemoved(key, account));
                 }
             }
             (ACCOUNTS, true) => queue.add(Work::Account(key)),
@@ -203,28 +211,28 @@ impl Controller for AccountTokens {
         }
     }
 
-    fn on_list(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
-        if of.as_str() == ACCOUNTS {
-            return queue.add(Work::Every);
+    fn on_list(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if type_name.as_str() == ACCOUNTS {
+            return queue.add(Work::All);
         }
-        self.on_each(of, snapshot, queue);
+        self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            let done = match &work {
+            let result = match &work {
                 Work::Secret(key) => self.secret(key).await,
                 Work::Account(key) => self.account(key).await,
-                Work::Gone(key, account) => self.forget(key, account).await,
-                Work::Every => self.every().await,
+                Work::SecretRemoved(key, account) => self.remove_reference(key, account).await,
+                Work::All => self.queue_all().await,
             };
-            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
         }
         .boxed_local()
     }
 
-    fn more(&self) -> Vec<Work> {
-        self.more.take()
+    fn take_follow_ups(&self) -> Vec<Work> {
+        self.pending.take()
     }
 }
 
@@ -233,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_claims_are_those_of_the_reference() {
+    fn legacy_token_claims_match_the_reference() {
         let claims = claims(&Key::namespaced("n", "s"), "a", "u");
         assert_eq!(
             claims,

@@ -1,4 +1,4 @@
-//! Starts the loops on their own thread, and restarts those that panic.
+//! Starts the controllers on their own thread, and restarts those that panic.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -37,42 +37,42 @@ use super::service_repair::{self, ServiceRepair};
 use super::serviceaccount_token::SignToken;
 use super::token_use::{self, TokenUse};
 
-/// The first pause before a panicked loop is restarted; doubled each time, up to the maximum.
-const FIRST_RESTART: Duration = Duration::from_secs(1);
-const LONGEST_RESTART: Duration = Duration::from_secs(60);
+/// The first pause before a panicked controller is restarted; doubled each time, up to the maximum.
+const MIN_RESTART_DELAY: Duration = Duration::from_secs(1);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(60);
 /// How often Services are compared with allocations.
-const REPAIRED_EVERY: Duration = Duration::from_secs(180);
-/// A loop that ran this long before it panicked starts with the first pause again.
-const RAN_WELL: Duration = Duration::from_secs(300);
+const REPAIR_INTERVAL: Duration = Duration::from_secs(180);
+/// A controller that ran this long before it panicked starts with the first pause again.
+const STABLE_AFTER: Duration = Duration::from_secs(300);
 
-/// The loops that are down, and why.
+/// The controllers that are down, and why.
 pub type Down = BTreeMap<&'static str, String>;
 
-/// Settings of the loops.
+/// Settings of the controllers.
 pub struct Settings {
-    /// The enabled loops.
+    /// The enabled controllers.
     pub enabled: Vec<&'static ControllerDescriptor>,
     /// Whether the pods of a namespace are deleted before the rest.
     pub pods_first: bool,
     /// The lifetime of events.
     pub event_ttl: Duration,
     /// The maximum lifetime of signed certificates.
-    pub longest_certificate: Duration,
+    pub max_certificate_lifetime: Duration,
     /// Whether objects in missing namespaces are deleted.
-    pub namespaces_needed: bool,
+    pub require_namespaces: bool,
     /// Feature gates that change how quotas count.
     pub quota_features: Features,
     /// How often all quotas are counted; zero for never.
-    pub quotas_counted_every: Duration,
+    pub quota_sync_period: Duration,
     /// How long legacy tokens must be unused before they are marked, and then before they are deleted.
     pub tokens_unused_for: Duration,
     /// The maximum number of finished pods; zero for no limit.
-    pub pods_that_are_over: u32,
+    pub max_finished_pods: u32,
     /// Whether API Priority and Fairness is enabled.
-    pub has_flows: bool,
+    pub flow_control_enabled: bool,
 }
 
-/// Dependencies of the loops that are made on their thread.
+/// Dependencies of the controllers that are made on their thread.
 pub struct ControllerDeps {
     /// The dependencies of the verbs.
     pub backend: Rc<Backend>,
@@ -81,11 +81,11 @@ pub struct ControllerDeps {
     /// Signs service account tokens.
     pub sign_token: SignToken,
     /// Restores the server's own objects.
-    pub settle: Reconcile,
+    pub restore_own_objects: Reconcile,
     /// Restores the built-in flow schemas and priority levels.
-    pub settle_flows: Reconcile,
+    pub restore_flow_control: Reconcile,
     /// Applies the configuration of API Priority and Fairness.
-    pub count_flows: Reconcile,
+    pub apply_flow_control: Reconcile,
     /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
 }
@@ -99,10 +99,10 @@ pub struct Authorities {
     pub signers: Signers,
 }
 
-/// A loop of a program that embeds the server: started and supervised like the built-in ones.
+/// A controller of a program that embeds the server: started and supervised like the built-in ones.
 pub type ExtraController = Box<dyn FnOnce(&ControllerContext) + Send>;
 
-/// Dependencies of the loops that come from other threads.
+/// Dependencies of the controllers that come from other threads.
 pub struct SharedDeps {
     /// Where the informer adds its notifier.
     pub notifiers: ChangeNotifiers,
@@ -110,9 +110,9 @@ pub struct SharedDeps {
     pub stores: Arc<dyn Fn() -> Stores + Send + Sync>,
     /// The source of time.
     pub clock: Clock,
-    /// Counts the work of the loops.
+    /// Counts the work of the controllers.
     pub metrics: Arc<Metrics>,
-    /// Publishes the loops that are down.
+    /// Publishes the controllers that are down.
     pub down: watch::Sender<Down>,
     /// Receives the use of legacy tokens.
     pub uses: LegacyUseReceiver,
@@ -122,14 +122,14 @@ pub struct SharedDeps {
     pub extra_controllers: Vec<ExtraController>,
 }
 
-/// The running loops. They end with [`Running::stop`].
+/// The running controllers. They end with [`Running::stop`].
 pub struct Running {
     arbiter: Arbiter,
     stopping: ShutdownFlag,
 }
 
 impl Running {
-    /// Ends all loops at once: completed writes stay, and unfinished work is found again at the next start.
+    /// Ends all controllers at once: completed writes stay, and unfinished work is found again at the next start.
     pub fn stop(&self) {
         // First, because the thread may end after the stores do.
         self.stopping.begin();
@@ -137,33 +137,33 @@ impl Running {
     }
 }
 
-/// Starts the loops.
+/// Starts the controllers.
 pub fn start(
     settings: Settings,
     shared: SharedDeps,
-    make: impl FnOnce() -> ControllerDeps + Send + 'static,
+    make_deps: impl FnOnce() -> ControllerDeps + Send + 'static,
 ) -> io::Result<Running> {
     let (arbiter, stopping) = (Arbiter::try_new()?, ShutdownFlag::default());
-    let of_house = stopping.clone();
-    let begun = arbiter.spawn_fn(move || {
-        let (context, extra_controllers) = ControllerContext::new(shared, make(), of_house);
+    let shutdown = stopping.clone();
+    let is_spawned = arbiter.spawn_fn(move || {
+        let (context, extra_controllers) = ControllerContext::new(shared, make_deps(), shutdown);
         context.open(&settings, extra_controllers);
     });
-    match begun {
+    match is_spawned {
         true => Ok(Running { arbiter, stopping }),
-        false => Err(io::Error::other("the thread of the control loops ended")),
+        false => Err(io::Error::other("the controllers' thread has ended")),
     }
 }
 
-/// The state of the loops' thread.
+/// The state of the controllers' thread.
 pub struct ControllerContext {
     backend: Rc<Backend>,
     catalogs: Rc<ResourceIndexes>,
     pub(super) sign_token: SignToken,
     pub(super) informers: Rc<InformerHandle>,
-    settle: Reconcile,
-    settle_flows: Reconcile,
-    count_flows: Reconcile,
+    restore_own_objects: Reconcile,
+    restore_flow_control: Reconcile,
+    apply_flow_control: Reconcile,
     pub(super) extensions: Arc<Extensions>,
     uses: Rc<Mutex<LegacyUseReceiver>>,
     authorities: watch::Receiver<Arc<Authorities>>,
@@ -184,9 +184,9 @@ impl ControllerContext {
             catalogs: Rc::new(controller_deps.catalogs),
             sign_token: controller_deps.sign_token,
             informers: Rc::new(InformerHandle::new(notifiers, stores)),
-            settle: controller_deps.settle,
-            settle_flows: controller_deps.settle_flows,
-            count_flows: controller_deps.count_flows,
+            restore_own_objects: controller_deps.restore_own_objects,
+            restore_flow_control: controller_deps.restore_flow_control,
+            apply_flow_control: controller_deps.apply_flow_control,
             extensions: controller_deps.extensions,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
@@ -203,17 +203,20 @@ impl ControllerContext {
 
     /// A client that acts as kube-controller-manager itself, for a part of it.
     pub(super) fn manager_client(&self, part: &str) -> Client {
-        Client::of_manager(self.backend.clone(), self.catalogs.clone(), part)
+        Client::for_controller_manager(self.backend.clone(), self.catalogs.clone(), part)
     }
 
     fn server_client(&self, origin: Origin) -> Client {
-        Client::of_server(self.backend.clone(), self.catalogs.clone(), origin)
+        Client::for_server(self.backend.clone(), self.catalogs.clone(), origin)
     }
 
     fn open(&self, settings: &Settings, extra_controllers: Vec<ExtraController>) {
         let clock = self.deps.clock.clone();
-        let (of_server, settle) = (clock.clone(), self.settle.clone());
-        self.run(own_objects::NAME, move || OwnObjects { clock: of_server.clone(), settle: settle.clone() });
+        let (own_clock, reconcile) = (clock.clone(), self.restore_own_objects.clone());
+        self.run(own_objects::NAME, move || OwnObjects {
+            clock: own_clock.clone(),
+            reconcile: reconcile.clone(),
+        });
         let (client, ttl) = (self.server_client(Origin::Server), settings.event_ttl);
         if !ttl.is_zero() {
             let clock = clock.clone();
@@ -222,36 +225,36 @@ impl ControllerContext {
         let client = self.server_client(Origin::Client);
         self.run(server_leases::NAME, move || ServerLeases { client: client.clone() });
         let client = self.server_client(Origin::Server);
-        self.run(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIRED_EVERY));
+        self.run(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIR_INTERVAL));
         let (client, uses) = (self.server_client(Origin::Client), self.uses.clone());
-        let of_uses = clock.clone();
+        let use_clock = clock.clone();
         self.run(token_use::NAME, move || TokenUse {
             client: client.clone(),
-            clock: of_uses.clone(),
+            clock: use_clock.clone(),
             uses: uses.clone(),
         });
         let client = self.server_client(Origin::Server);
-        let (of_flows, settle, tells) = (clock.clone(), self.settle_flows.clone(), settings.has_flows);
-        let count = self.count_flows.clone();
+        let (flow_clock, restore) = (clock.clone(), self.restore_flow_control.clone());
+        let (apply, writes_status) = (self.apply_flow_control.clone(), settings.flow_control_enabled);
         self.run(flow_schemas::NAME, move || FlowSchemas {
             client: client.clone(),
-            clock: of_flows.clone(),
-            settle: settle.clone(),
-            count: count.clone(),
-            tells,
-            written: RefCell::default(),
+            clock: flow_clock.clone(),
+            restore: restore.clone(),
+            apply: apply.clone(),
+            writes_status,
+            recent_writes: RefCell::default(),
         });
         self.run_extensions();
         if settings.enabled.is_empty() && extra_controllers.is_empty() {
             return;
         }
         let (client, leadership) = (self.manager_client("leader-election"), self.deps.leadership.clone());
-        let of_lease = clock.clone();
+        let lease_clock = clock.clone();
         self.run(LEASE, move || LeaseHolder {
             client: client.clone(),
-            clock: of_lease.clone(),
+            clock: lease_clock.clone(),
             leadership: leadership.clone(),
-            has_begun: Cell::new(false),
+            has_held_lease: Cell::new(false),
         });
         for entry in &settings.enabled {
             self.run_descriptor(entry, settings, &clock);
@@ -259,15 +262,17 @@ impl ControllerContext {
         extra_controllers.into_iter().for_each(|extra| extra(self));
     }
 
-    /// Starts the loops that maintain APIServices and extension API servers.
+    /// Starts the controllers that maintain APIServices and extension API servers.
     fn run_extensions(&self) {
         let client = self.server_client(Origin::Server);
-        let of_server = client.clone();
-        self.run(apiservice_registration::NAME, move || ApiServiceRegistration { client: of_server.clone() });
-        let (of_server, extensions) = (client.clone(), self.extensions.clone());
+        let own_client = client.clone();
+        self.run(apiservice_registration::NAME, move || ApiServiceRegistration {
+            client: own_client.clone(),
+        });
+        let (own_client, extensions) = (client.clone(), self.extensions.clone());
         let metrics = self.deps.metrics.clone();
         self.run(availability::NAME, move || Availability {
-            client: of_server.clone(),
+            client: own_client.clone(),
             extensions: extensions.clone(),
             metrics: metrics.clone(),
         });
@@ -278,20 +283,20 @@ impl ControllerContext {
         });
     }
 
-    /// Runs the loop that `make` makes, and a new one after each panic. It works while this server holds the lease.
+    /// Runs the controller that `make` makes, and a new one after each panic. It works while this server holds the lease.
     pub fn run<L: Controller>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
         let never = std::future::pending;
         actix::spawn(self.supervised(name, make, never));
     }
 
-    /// Like [`ControllerContext::run`], for a loop that depends on the CA or the signers: it is restarted when they change.
+    /// Like [`ControllerContext::run`], for a controller that depends on the CA or the signers: it is restarted when they change.
     pub(super) fn run_with_authorities<L: Controller>(
         &self,
         name: &'static str,
         make: impl Fn(Arc<Authorities>) -> L + 'static,
     ) {
-        let (told, changes) = (self.authorities.clone(), self.authorities.clone());
-        let stale = move || {
+        let (current, changes) = (self.authorities.clone(), self.authorities.clone());
+        let inputs_changed = move || {
             let mut changes = changes.clone();
             changes.mark_unchanged();
             async move {
@@ -301,110 +306,110 @@ impl ControllerContext {
                 }
             }
         };
-        let make = move || make(told.borrow().clone());
-        actix::spawn(self.supervised(name, make, stale));
+        let make = move || make(current.borrow().clone());
+        actix::spawn(self.supervised(name, make, inputs_changed));
     }
 
     fn supervised<L: Controller, S: Future<Output = ()> + 'static>(
         &self,
         name: &'static str,
         make: impl Fn() -> L + 'static,
-        stale: impl Fn() -> S + 'static,
+        inputs_changed: impl Fn() -> S + 'static,
     ) -> impl Future<Output = ()> + 'static {
-        supervise(name, make, stale, self.informers.clone(), self.deps.clone(), self.down.clone())
+        supervise(name, make, inputs_changed, self.informers.clone(), self.deps.clone(), self.down.clone())
     }
 }
 
-/// Why a loop ended.
+/// Why a controller ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum StopReason {
     /// It panicked.
     Panicked,
     /// Its informer ended.
-    Deaf,
+    InformerEnded,
     /// Its inputs have changed.
-    Stale,
+    InputsChanged,
 }
 
-/// Keeps a loop running. A loop that panicked, or whose informer ended, is restarted after a growing pause; one whose inputs
-/// changed is restarted at once.
+/// Keeps a controller running. A controller that panicked, or whose informer ended, is restarted after a growing pause; one whose
+/// inputs changed is restarted at once.
 async fn supervise<L: Controller, S: Future<Output = ()>>(
     name: &'static str,
     make: impl Fn() -> L,
-    stale: impl Fn() -> S,
+    inputs_changed: impl Fn() -> S,
     informers: Rc<InformerHandle>,
     deps: RunnerDeps,
     down: Rc<watch::Sender<Down>>,
 ) {
-    let mut pause = FIRST_RESTART;
+    let mut pause = MIN_RESTART_DELAY;
     loop {
-        let began = deps.clock.moment();
-        // Subscribed before the loop is made, so that a change in between is noticed.
-        let stale = stale();
-        let end = run(name, make(), stale, &informers, &deps).await;
+        let started = deps.clock.moment();
+        // Subscribed before the controller is made, so that a change in between is noticed.
+        let inputs_changed = inputs_changed();
+        let stop_reason = run(name, make(), inputs_changed, &informers, &deps).await;
         if deps.stopping.has_begun() {
-            // At shutdown stores and loops end in any order.
+            // At shutdown stores and controllers end in any order.
             return;
         }
-        let why = match end {
-            End::Stale => continue,
-            End::Panicked => "panicked",
-            End::Deaf => "hears nothing",
+        let reason = match stop_reason {
+            StopReason::InputsChanged => continue,
+            StopReason::Panicked => "panicked",
+            StopReason::InformerEnded => "lost its informer",
         };
-        if deps.clock.elapsed(began) > RAN_WELL {
-            pause = FIRST_RESTART;
+        if deps.clock.elapsed(started) > STABLE_AFTER {
+            pause = MIN_RESTART_DELAY;
         }
-        tracing::error!(controller = name, "a control loop {why} and is started again in {pause:?}");
-        deps.metrics.loops.count_restart(name);
+        tracing::error!(controller = name, "a controller {reason} and is restarted in {pause:?}");
+        deps.metrics.controllers.count_restart(name);
         down.send_modify(|down| {
-            down.insert(name, format!("{why} and waits to be started again"));
+            down.insert(name, format!("{reason} and waits to be restarted"));
         });
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_RESTART);
+        pause = (pause * 2).min(MAX_RESTART_DELAY);
         down.send_modify(|down| {
             down.remove(name);
         });
     }
 }
 
-/// Runs a loop until it panics, its informer ends, or its inputs change.
+/// Runs a controller until it panics, its informer ends, or its inputs change.
 async fn run<L: Controller>(
     name: &'static str,
     inner: L,
-    stale: impl Future<Output = ()>,
+    inputs_changed: impl Future<Output = ()>,
     informers: &InformerHandle,
     deps: &RunnerDeps,
-) -> End {
+) -> StopReason {
     let (ended, mut end) = oneshot::channel();
-    let follows = inner.follows();
-    let (informer, mut lives) = informers.informer();
-    let runner = Runner::begin(name, inner, deps.clone(), ended);
-    deps.leadership.wakes(runner.clone().recipient());
+    let watched_types = inner.watched_types();
+    let (informer, mut liveness) = informers.informer();
+    let runner = Runner::start_new(name, inner, deps.clone(), ended);
+    deps.leadership.notify_when_leading(runner.clone().recipient());
     let subscriber = Subscriber {
-        follows,
+        watched_types,
         listed: runner.clone().recipient(),
         changed: runner.clone().recipient(),
         caught_up: runner.clone().recipient(),
     };
-    let deaf = async {
+    let informer_ended = async {
         match informer.send(AddSubscriber(subscriber)).await {
             // Nothing is ever sent on this channel, either.
-            Ok(Ok(())) => drop(lives.changed().await),
+            Ok(Ok(())) => drop(liveness.changed().await),
             Ok(Err(error)) if !deps.stopping.has_begun() => {
                 tracing::warn!(%error, "a controller cannot list its objects");
             }
             _ => {}
         }
     };
-    let why = tokio::select! {
-        _nothing_is_ever_sent = &mut end => End::Panicked,
-        () = deaf => End::Deaf,
-        () = stale => End::Stale,
+    let reason = tokio::select! {
+        _nothing_is_ever_sent = &mut end => StopReason::Panicked,
+        () = informer_ended => StopReason::InformerEnded,
+        () = inputs_changed => StopReason::InputsChanged,
     };
-    if why != End::Panicked {
-        let _already_gone = runner.send(Stop).await;
+    if reason != StopReason::Panicked {
+        let _already_ended = runner.send(Stop).await;
     }
-    why
+    reason
 }
 
 #[cfg(test)]

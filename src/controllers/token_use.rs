@@ -1,5 +1,5 @@
 //! Tracks the use of legacy tokens: a ConfigMap records since when, and a label on each Secret the date of its last use. Runs in
-//! every server, whichever loops are enabled: the token cleaner relies on it, ours or that of kube-controller-manager.
+//! every server, whichever controllers are enabled: the token cleaner relies on it, ours or that of kube-controller-manager.
 
 use std::rc::Rc;
 
@@ -17,9 +17,9 @@ use crate::auth::service_account::legacy_use::{
 };
 use crate::bootstrap::system_config_maps::{SINCE, TRACKED};
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
-use super::runner::{Controller, Follows, ObjectChange};
+use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "legacy-token-tracking";
@@ -28,9 +28,9 @@ pub const NAME: &str = "legacy-token-tracking";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
     /// Record since when use is tracked.
-    Since,
+    TrackingStart,
     /// Wait for a report and write it.
-    Use,
+    NextUse,
 }
 
 /// Tracks the use of legacy tokens.
@@ -39,51 +39,51 @@ pub struct TokenUse {
     pub client: Client,
     /// The source of time.
     pub clock: Clock,
-    /// Receives reports; a restarted loop continues with it.
+    /// Receives reports; a restarted controller continues with it.
     pub uses: Rc<Mutex<LegacyUseReceiver>>,
 }
 
 impl TokenUse {
-    async fn since(&self) -> Result<Outcome> {
+    async fn record_start(&self) -> Result<Outcome> {
         let resource = self.client.resource(CONFIG_MAPS)?;
-        let at = At { resource: &resource, namespace: TRACKED.0, name: TRACKED.1 };
+        let target = ObjectRef { resource: &resource, namespace: TRACKED.0, name: TRACKED.1 };
         let today = day(self.clock.now());
-        let written = match self.client.cached(at).await? {
-            Some(_) => self.client.edit(at, "", |map| Ok(begin(map, &today))).await,
+        let result = match self.client.cached(target).await? {
+            Some(_) => self.client.edit(target, "", |map| Ok(set_start(map, &today))).await,
             None => {
                 let mut map = Value::object();
                 map.set("apiVersion", "v1");
                 map.set("kind", "ConfigMap");
                 map.entry("metadata").set("name", TRACKED.1);
                 map.entry("metadata").set("namespace", TRACKED.0);
-                begin(&mut map, &today);
-                self.client.create(at, &map).await
+                set_start(&mut map, &today);
+                self.client.create(target, &map).await
             }
         };
-        match written {
+        match result {
             Err(status) if !status.is_settled() => Err(status),
             _ => Ok(Outcome::Done),
         }
     }
 
-    async fn mark(&self, LegacyTokenUse { secret, uid }: &LegacyTokenUse) -> Result<()> {
+    async fn record_use(&self, LegacyTokenUse { secret, uid }: &LegacyTokenUse) -> Result<()> {
         let resource = self.client.resource("secrets")?;
-        let marked = self.client.patch(At::of(&resource, secret), "", |secret| {
+        let update = self.client.patch(ObjectRef::new(&resource, secret), "", |secret| {
             let now = self.clock.now();
             let label = secret.at(&["metadata", "labels", LAST_USED]).and_then(Value::as_str);
-            if meta::of(secret).str("uid") != uid || !is_outdated(label, now) {
+            if meta::metadata(secret).str("uid") != uid || !is_outdated(label, now) {
                 return Ok(false);
             }
             secret.entry("metadata").entry("labels").set(LAST_USED, day(now));
             Ok(true)
         });
-        marked.await.ignore_not_found()?;
+        update.await.ignore_not_found()?;
         Ok(())
     }
 }
 
-/// Records the start of tracking; answers whether it was missing.
-fn begin(map: &mut Value, today: &str) -> bool {
+/// Records the start of tracking; returns whether it was missing.
+fn set_start(map: &mut Value, today: &str) -> bool {
     if map.at(&["data", SINCE]).and_then(Value::as_str).is_some_and(is_day) {
         return false;
     }
@@ -94,37 +94,37 @@ fn begin(map: &mut Value, today: &str) -> bool {
 impl Controller for TokenUse {
     type Key = Work;
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[CONFIG_MAPS])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[CONFIG_MAPS])
     }
 
-    fn begins_with(&self) -> Vec<Work> {
-        vec![Work::Since, Work::Use]
+    fn initial_keys(&self) -> Vec<Work> {
+        vec![Work::TrackingStart, Work::NextUse]
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
         let key = &change.object.key;
-        if change.at.is_some() && (key.namespace(), key.name()) == TRACKED {
-            queue.add(Work::Since);
+        if change.time.is_some() && (key.namespace(), key.name()) == TRACKED {
+            queue.add(Work::TrackingStart);
         }
     }
 
-    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            let done = match work {
-                Work::Since => self.since().await,
-                Work::Use => match self.uses.lock().await.recv().await {
+            let result = match work {
+                Work::TrackingStart => self.record_start().await,
+                Work::NextUse => match self.uses.lock().await.recv().await {
                     // After a failed write, the next request reports the use again.
                     Some(used) => {
-                        if let Err(status) = self.mark(&used).await {
+                        if let Err(status) = self.record_use(&used).await {
                             tracing::warn!(secret = used.secret.as_str(), %status, "the last use of a token cannot be recorded");
                         }
-                        Ok(Outcome::After(std::time::Duration::ZERO))
+                        Ok(Outcome::RequeueAfter(std::time::Duration::ZERO))
                     }
                     None => Ok(Outcome::Done),
                 },
             };
-            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
         }
         .boxed_local()
     }

@@ -9,7 +9,7 @@ use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Key;
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::per_object::PerObject;
 use super::queue::Outcome;
 
@@ -22,24 +22,24 @@ pub struct TtlAfterFinished {
 }
 
 /// When a job is deleted, in Unix seconds; `None` if it is not finished or has no TTL.
-fn goes_at(job: &Value) -> Option<i64> {
+fn deletion_time(job: &Value) -> Option<i64> {
     let ttl = job.at(&["spec", "ttlSecondsAfterFinished"]).and_then(Value::as_int)?;
     if meta::is_terminating(job) {
         return None;
     }
     let conditions = job.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
-    let over = conditions.iter().find(|condition| {
+    let finished = conditions.iter().find(|condition| {
         matches!(condition.str("type"), "Complete" | "Failed") && condition.str("status") == "True"
     })?;
-    Some(time::parse_seconds(over.str("lastTransitionTime")).ok()?.saturating_add(ttl))
+    Some(time::parse_seconds(finished.str("lastTransitionTime")).ok()?.saturating_add(ttl))
 }
 
 impl TtlAfterFinished {
-    /// How to go on with a job that is not deleted now; `None` if it is.
-    fn pause(&self, job: Option<&Value>) -> Option<Outcome> {
-        let Some(at) = job.and_then(goes_at) else { return Some(Outcome::Done) };
-        let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
-        (left > 0).then(|| Outcome::After(Duration::from_secs(left)))
+    /// The outcome for a job that is not deleted now; `None` if it is due.
+    fn outcome_unless_due(&self, job: Option<&Value>) -> Option<Outcome> {
+        let Some(due) = job.and_then(deletion_time) else { return Some(Outcome::Done) };
+        let remaining = u64::try_from(due - self.client.seconds()).unwrap_or(0);
+        (remaining > 0).then(|| Outcome::RequeueAfter(Duration::from_secs(remaining)))
     }
 }
 
@@ -48,18 +48,18 @@ impl PerObject for TtlAfterFinished {
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
-        let at = At::of(&resource, key);
-        let seen = self.client.read_cached(at).await?;
-        if let Some(pause) = self.pause(seen.as_ref()) {
-            return Ok(pause);
+        let target = ObjectRef::new(&resource, key);
+        let cached = self.client.read_cached(target).await?;
+        if let Some(outcome) = self.outcome_unless_due(cached.as_ref()) {
+            return Ok(outcome);
         }
         // Its end is checked once more, as in the reference: a later TTL saves it.
-        let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
+        let Some(object) = self.client.get(target).await? else { return Ok(Outcome::Done) };
         let job = self.client.load(&resource, &object)?;
-        if let Some(pause) = self.pause(Some(&job)) {
-            return Ok(pause);
+        if let Some(outcome) = self.outcome_unless_due(Some(&job)) {
+            return Ok(outcome);
         }
-        let uid = Some(meta::of(&job).str("uid").to_owned());
+        let uid = Some(meta::metadata(&job).str("uid").to_owned());
         let options =
             DeleteOptions { uid, propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
         self.client.delete(&resource, object, &options).await.ignore_not_found()?;
@@ -73,16 +73,17 @@ mod tests {
     use crate::controllers::testing::object;
 
     #[test]
-    fn a_job_goes_its_time_after_its_end() {
-        let over = r#""status":{"conditions":[{"type":"Suspended","status":"True","lastTransitionTime":"1970-01-01T00:00:01Z"},
+    fn finished_job_is_deleted_after_its_ttl() {
+        let finished = r#""status":{"conditions":[{"type":"Suspended","status":"True","lastTransitionTime":"1970-01-01T00:00:01Z"},
             {"type":"Complete","status":"True","lastTransitionTime":"1970-01-01T00:01:00Z"}]}"#;
-        let job = |spec: &str, status: &str| goes_at(&object(&format!(r#"{{"spec":{spec},{status}}}"#)));
-        assert_eq!(job(r#"{"ttlSecondsAfterFinished":10}"#, over), Some(70));
-        assert_eq!(job(r#"{"ttlSecondsAfterFinished":0}"#, over), Some(60));
-        assert_eq!(job("{}", over), None);
+        let job =
+            |spec: &str, status: &str| deletion_time(&object(&format!(r#"{{"spec":{spec},{status}}}"#)));
+        assert_eq!(job(r#"{"ttlSecondsAfterFinished":10}"#, finished), Some(70));
+        assert_eq!(job(r#"{"ttlSecondsAfterFinished":0}"#, finished), Some(60));
+        assert_eq!(job("{}", finished), None);
         assert_eq!(job(r#"{"ttlSecondsAfterFinished":10}"#, r#""status":{}"#), None);
         assert_eq!(
-            job(r#"{"ttlSecondsAfterFinished":10}"#, &over.replace("Complete", "FailureTarget")),
+            job(r#"{"ttlSecondsAfterFinished":10}"#, &finished.replace("Complete", "FailureTarget")),
             None
         );
     }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use pilothouse_admission::policies::type_checking::{Mismatch, check, named, type_of};
+use pilothouse_admission::policies::type_checking::{Mismatch, check, matched_resources, type_of};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
@@ -12,7 +12,7 @@ use pilothouse_types::object::Key;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::client::{At, Client};
+use super::client::{Client, ObjectRef};
 use super::per_object::PerObject;
 use super::queue::Outcome;
 
@@ -29,21 +29,21 @@ impl PerObject for PolicyTypeCheck {
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
-        let at = At::of(&resource, key);
-        let Some(policy) = self.client.read_cached(at).await? else { return Ok(Outcome::Done) };
+        let target = ObjectRef::new(&resource, key);
+        let Some(policy) = self.client.read_cached(target).await? else { return Ok(Outcome::Done) };
         if is_observed(&policy) {
             return Ok(Outcome::Done);
         }
-        let found = mismatches(policy.clone(), self.kinds(&policy), self.client.registry()).await?;
+        let mismatches = type_check(policy.clone(), self.kinds(&policy), self.client.registry()).await?;
         let generation = meta::generation(&policy);
-        let written = self.client.edit(At::of(&resource, key), "status", |policy| {
+        let update = self.client.edit(ObjectRef::new(&resource, key), "status", |policy| {
             if meta::generation(policy) != generation || is_observed(policy) {
                 return Ok(false);
             }
-            tell(policy, generation, &found);
+            write_warnings(policy, generation, &mismatches);
             Ok(true)
         });
-        written.await.ignore_not_found()?;
+        update.await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
 }
@@ -54,7 +54,7 @@ fn is_observed(policy: &Value) -> bool {
 }
 
 /// Writes the warnings into the status.
-fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
+fn write_warnings(policy: &mut Value, generation: i64, mismatches: &[Mismatch]) {
     let warning = |mismatch: &Mismatch| {
         let mut warning = Value::object();
         warning.set("fieldRef", mismatch.field.as_str());
@@ -64,8 +64,8 @@ fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
     let status = policy.entry("status");
     status.set("observedGeneration", Value::Int(generation));
     let mut types = Value::object();
-    if !found.is_empty() {
-        types.set("expressionWarnings", found.iter().map(warning).collect::<Vec<_>>());
+    if !mismatches.is_empty() {
+        types.set("expressionWarnings", mismatches.iter().map(warning).collect::<Vec<_>>());
     }
     status.set("typeChecking", types);
 }
@@ -73,33 +73,33 @@ fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
 impl PolicyTypeCheck {
     /// The kinds that a policy is about.
     fn kinds(&self, policy: &Value) -> Vec<GroupVersionKind> {
-        let known = self.client.known();
-        let mut kinds: Vec<GroupVersionKind> = named(policy)
+        let resources = self.client.resource_index();
+        let mut kinds: Vec<GroupVersionKind> = matched_resources(policy)
             .into_iter()
             .filter_map(|(group, version, plural)| {
-                let resource = known.plural(&group, &version, &plural)?;
+                let resource = resources.plural(&group, &version, &plural)?;
                 Some(GroupVersionKind::new(&group, &version, &resource.kind))
             })
             .collect();
-        kinds.sort_by(|one, other| {
-            (&one.group, &one.version, &one.kind).cmp(&(&other.group, &other.version, &other.kind))
+        kinds.sort_by(|left, right| {
+            (&left.group, &left.version, &left.kind).cmp(&(&right.group, &right.version, &right.kind))
         });
         kinds.dedup();
         kinds
     }
 }
 
-/// One policy at a time: nobody waits for what is found, and others have work for the processors.
-static CHECKS: Semaphore = Semaphore::const_new(1);
+/// One policy is checked at a time: nobody waits for the result, and the CPU is needed for requests.
+static CHECK_PERMIT: Semaphore = Semaphore::const_new(1);
 
-/// Holds a policy against kinds. That may take seconds, and all loops share one thread: so it happens on one that may block.
-async fn mismatches(
+/// Type-checks a policy against kinds, on a blocking thread: it may take seconds, and all controllers share one thread.
+async fn type_check(
     policy: Value,
     kinds: Vec<GroupVersionKind>,
     registry: Arc<Registry>,
 ) -> Result<Vec<Mismatch>> {
-    let failed = |error: &dyn Display| Status::internal(format!("a policy cannot be checked: {error}"));
-    let _turn = CHECKS.acquire().await.map_err(|error| failed(&error))?;
+    let check_error = |error: &dyn Display| Status::internal(format!("a policy cannot be checked: {error}"));
+    let _permit = CHECK_PERMIT.acquire().await.map_err(|error| check_error(&error))?;
     let checking = spawn_blocking(move || {
         let typed = kinds.into_iter().filter_map(|kind| {
             let object = type_of(&registry, &kind)?;
@@ -113,7 +113,7 @@ async fn mismatches(
         });
         check(&policy, &typed, params.as_ref())
     });
-    checking.await.map_err(|error| failed(&error))
+    checking.await.map_err(|error| check_error(&error))
 }
 
 #[cfg(test)]
@@ -124,25 +124,25 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn nobody_waits_while_a_policy_is_looked_at() {
+    async fn policy_type_check_does_not_block_the_thread() {
         let registry = Arc::new(Registry::builtin().unwrap());
         let policy = object(r#"{"spec":{"validations":[{"expression":"object.no"}]}}"#);
         let kinds = vec![GroupVersionKind::new("apps", "v1", "Deployment")];
-        let mut looking = Box::pin(mismatches(policy, kinds, registry));
-        assert!((&mut looking).now_or_never().is_none(), "the thread of all loops goes on meanwhile");
-        assert_eq!(looking.await.unwrap()[0].field, "spec.validations[0].expression");
+        let mut checking = Box::pin(type_check(policy, kinds, registry));
+        assert!((&mut checking).now_or_never().is_none(), "the controllers' thread is free meanwhile");
+        assert_eq!(checking.await.unwrap()[0].field, "spec.validations[0].expression");
     }
 
     #[test]
-    fn what_was_looked_at_is_not_looked_at_again() {
+    fn policy_is_type_checked_once_per_generation() {
         let mut policy = object(r#"{"metadata":{"generation":2},"status":{"observedGeneration":1}}"#);
         assert!(!is_observed(&policy));
-        let found = [Mismatch { field: "f".to_owned(), warning: "w".to_owned() }];
-        tell(&mut policy, 2, &found);
+        let mismatches = [Mismatch { field: "f".to_owned(), warning: "w".to_owned() }];
+        write_warnings(&mut policy, 2, &mismatches);
         assert!(is_observed(&policy));
-        let told = policy.at(&["status", "typeChecking", "expressionWarnings"]).unwrap();
-        assert_eq!((told.items()[0].str("fieldRef"), told.items()[0].str("warning")), ("f", "w"));
-        tell(&mut policy, 2, &[]);
-        assert_eq!(policy.at(&["status", "typeChecking"]), Some(&Value::object()), "nothing is wrong");
+        let warnings = policy.at(&["status", "typeChecking", "expressionWarnings"]).unwrap();
+        assert_eq!((warnings.items()[0].str("fieldRef"), warnings.items()[0].str("warning")), ("f", "w"));
+        write_warnings(&mut policy, 2, &[]);
+        assert_eq!(policy.at(&["status", "typeChecking"]), Some(&Value::object()), "no mismatches");
     }
 }

@@ -16,7 +16,7 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds::definition::status::{self, AcceptedNames};
 use pilothouse_types::object::{Revision, TypeName};
 
-use super::{Defined, Pending};
+use super::{Completion, Defined};
 
 /// Ordinals of resources wrap around after this one: cached forms of objects are numbered by them, several per ordinal.
 const LAST_ORDINAL: u32 = 10_000_000;
@@ -26,32 +26,32 @@ pub(super) struct Definition {
     revision: Revision,
     /// As it is stored, or is about to be.
     value: Arc<Value>,
-    /// What its resources were made from; `None` if they were not made yet.
-    basis: Option<Basis>,
+    /// The inputs from which its resources were built; `None` if they were not built yet.
+    inputs: Option<ResourceInputs>,
     resources: Vec<Arc<Resource>>,
     /// The resource for deleting its objects; `None` before the definition is established.
     stored: Option<Arc<Resource>>,
     /// Its OpenAPI schemas.
-    described: Vec<Arc<openapi::Custom>>,
+    openapi_schemas: Vec<Arc<openapi::CustomSchema>>,
 }
 
-/// Counts of the work so far: the cost of a change must not depend on unchanged definitions.
+/// Counters of the work so far, for tests: the cost of a change must not depend on unchanged definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Done {
+pub(super) struct WorkCounts {
     /// Definitions whose names were settled.
     pub(super) settled: usize,
     /// Definitions whose resources were made.
     pub(super) made: usize,
 }
 
-/// All definitions. The book moves into each round and back.
+/// All definitions. The set moves into each round and back.
 #[derive(Default)]
 pub(super) struct DefinitionSet {
     definitions: BTreeMap<String, Definition>,
     /// The revision up to which the history of definitions is processed; `None` before the first round.
     pub(super) cursor: Option<Revision>,
     /// Definitions to read again regardless of the history: a write to them may have failed.
-    pub(super) unsure: BTreeSet<String>,
+    pub(super) must_reread: BTreeSet<String>,
     /// Definitions that cannot be read.
     unreadable: BTreeMap<String, Revision>,
     /// The accepted names of each group.
@@ -60,19 +60,19 @@ pub(super) struct DefinitionSet {
     disputed: BTreeMap<String, BTreeSet<String>>,
     /// Definitions whose names have to be settled.
     unsettled: BTreeSet<String>,
-    /// Definitions whose resources may have to be made anew.
+    /// Definitions whose resources may have to be rebuilt.
     touched: BTreeSet<String>,
     /// Definitions that are being deleted and wait for their objects.
-    going: BTreeSet<String>,
+    terminating: BTreeSet<String>,
     /// The number of resources of each version.
     versions: BTreeMap<GroupVersion, usize>,
     /// Whether the definitions differ from the published ones.
-    news: bool,
+    is_changed: bool,
     /// The stores whose resources differ from the published ones.
     changed: BTreeSet<TypeName>,
     /// The stores of definitions that were removed since the last two ticks of the release timer, the latest last. Their watches
-    /// still tell of the last deletions: a store that was released at once would take the history from them.
-    lately_removed: [BTreeSet<TypeName>; 2],
+    /// still send the last deletions: a store that was released at once would take the history from them.
+    recently_removed: [BTreeSet<TypeName>; 2],
     /// The stores of removed definitions, until they are released.
     pub(super) unreleased: BTreeSet<TypeName>,
     /// Released stores, until a check whether they stay released.
@@ -81,7 +81,7 @@ pub(super) struct DefinitionSet {
     pub(super) registered: Option<BTreeSet<GroupVersion>>,
     pub(super) first_ordinal: u32,
     next_ordinal: u32,
-    pub(super) done: Done,
+    pub(super) work_counts: WorkCounts,
 }
 
 impl DefinitionSet {
@@ -98,7 +98,7 @@ impl DefinitionSet {
         self.definitions.keys().chain(self.unreadable.keys())
     }
 
-    /// The definitions that nobody can serve, because they cannot be read.
+    /// The definitions that are not served because they cannot be read.
     pub(super) fn unreadable(&self) -> BTreeSet<String> {
         let is_unknown = |name: &&String| !self.definitions.contains_key(*name);
         self.unreadable.keys().filter(is_unknown).cloned().collect()
@@ -106,20 +106,20 @@ impl DefinitionSet {
 
     /// Whether a definition of this group cannot be read: its names are taken, but unknown except for the plural.
     pub(super) fn has_unreadable(&self, group: &str) -> bool {
-        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group);
+        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, name_group)| name_group == group);
         self.unreadable.keys().any(is_in)
     }
 
     /// Whether this version of a definition is processed already, or corrupt.
-    pub(super) fn knows(&self, name: &str, revision: Revision) -> bool {
+    pub(super) fn is_current(&self, name: &str, revision: Revision) -> bool {
         let known = self.definitions.get(name).map(|known| known.revision);
-        !self.unsure.contains(name)
+        !self.must_reread.contains(name)
             && (known == Some(revision) || self.unreadable.get(name) == Some(&revision))
     }
 
     /// The definitions that are being deleted and wait for their objects.
-    pub(super) fn going(&self) -> &BTreeSet<String> {
-        &self.going
+    pub(super) fn terminating(&self) -> &BTreeSet<String> {
+        &self.terminating
     }
 
     /// The resource for deleting the objects of a definition; `None` if it was never established.
@@ -137,49 +137,49 @@ impl DefinitionSet {
     }
 
     /// Adds a new or changed definition.
-    pub(super) fn take_in(&mut self, name: &str, revision: Revision, value: Value) {
-        self.unsure.remove(name);
+    pub(super) fn put(&mut self, name: &str, revision: Revision, value: Value) {
+        self.must_reread.remove(name);
         self.forget_unreadable(name);
         let store = store_named(name);
-        let [earlier, latest] = &mut self.lately_removed;
+        let [earlier, latest] = &mut self.recently_removed;
         for stores in [earlier, latest, &mut self.unreleased, &mut self.released] {
             stores.remove(&store);
         }
         let value = Arc::new(value);
-        let before = match self.definitions.get_mut(name) {
-            Some(known) => {
-                known.revision = revision;
-                Some(std::mem::replace(&mut known.value, value.clone()))
+        let previous = match self.definitions.get_mut(name) {
+            Some(definition) => {
+                definition.revision = revision;
+                Some(std::mem::replace(&mut definition.value, value.clone()))
             }
             None => {
                 let definition = Definition {
                     revision,
                     value: value.clone(),
-                    basis: None,
+                    inputs: None,
                     resources: Vec::new(),
                     stored: None,
-                    described: Vec::new(),
+                    openapi_schemas: Vec::new(),
                 };
                 self.definitions.insert(name.to_owned(), definition);
                 None
             }
         };
-        self.replace_names(before.as_deref(), Some(&value));
+        self.replace_names(previous.as_deref(), Some(&value));
         self.unsettled.insert(name.to_owned());
     }
 
     /// Notes that a definition cannot be read. If it could be before, that state stays in force, because its objects still exist;
     /// otherwise nothing of it is served, and its names stay reserved.
-    pub(super) fn cannot_read(&mut self, name: &str, revision: Revision) {
-        self.unsure.remove(name);
-        self.news |= !self.definitions.contains_key(name);
+    pub(super) fn mark_unreadable(&mut self, name: &str, revision: Revision) {
+        self.must_reread.remove(name);
+        self.is_changed |= !self.definitions.contains_key(name);
         self.unreadable.insert(name.to_owned(), revision);
     }
 
-    /// A definition was removed or can be read again. Names that it may have had are settled anew.
+    /// A definition was removed or can be read again. Names that it may have had are settled again.
     fn forget_unreadable(&mut self, name: &str) {
         if self.unreadable.remove(name).is_some() {
-            self.news = true;
+            self.is_changed = true;
             let group = name.split_once('.').map_or("", |(_, group)| group);
             self.unsettled.extend(self.disputed.get(group).into_iter().flatten().cloned());
         }
@@ -187,10 +187,10 @@ impl DefinitionSet {
 
     /// Forgets a removed definition.
     pub(super) fn remove(&mut self, name: &str) {
-        self.unsure.remove(name);
+        self.must_reread.remove(name);
         self.forget_unreadable(name);
         let Some(definition) = self.definitions.remove(name) else { return };
-        for set in [&mut self.unsettled, &mut self.touched, &mut self.going] {
+        for set in [&mut self.unsettled, &mut self.touched, &mut self.terminating] {
             set.remove(name);
         }
         self.note_dispute(name, &definition.value, false);
@@ -198,116 +198,120 @@ impl DefinitionSet {
         let store = store_named(name);
         if !definition.resources.is_empty() {
             self.count(&definition.resources, &[]);
-            self.news = true;
+            self.is_changed = true;
             self.changed.insert(store.clone());
         }
-        self.lately_removed[1].insert(store);
+        self.recently_removed[1].insert(store);
     }
 
     /// A tick of the release timer: stores that were removed before the last tick may be released, and released ones are checked.
     pub(super) fn tick_releases(&mut self) {
-        let [earlier, latest] = std::mem::take(&mut self.lately_removed);
-        self.lately_removed = [latest, BTreeSet::new()];
+        let [earlier, latest] = std::mem::take(&mut self.recently_removed);
+        self.recently_removed = [latest, BTreeSet::new()];
         self.unreleased.extend(earlier);
         self.unreleased.append(&mut self.released);
     }
 
     /// Whether there are stores of removed definitions to release or to check.
-    pub(super) fn has_releases(&self) -> bool {
-        let [earlier, latest] = &self.lately_removed;
+    pub(super) fn has_stores_to_release(&self) -> bool {
+        let [earlier, latest] = &self.recently_removed;
         [earlier, latest, &self.unreleased, &self.released].into_iter().any(|stores| !stores.is_empty())
     }
 
-    /// Settles names: accepted names stay, and of the other definitions the oldest come first. Answers the definitions whose
+    /// Settles names: accepted names stay, and of the other definitions the oldest come first. Returns the definitions whose
     /// status must be written.
-    pub(super) fn settle(&mut self, now: &str) -> Vec<String> {
-        let mut written = BTreeSet::new();
+    pub(super) fn settle_names(&mut self, now: &str) -> Vec<String> {
+        let mut changed = BTreeSet::new();
         // Names that become free here may be disputed by others.
         while !self.unsettled.is_empty() {
             let mut in_order: Vec<(String, String)> = std::mem::take(&mut self.unsettled)
                 .into_iter()
                 .filter_map(|name| {
                     let value = &self.definitions.get(&name)?.value;
-                    Some((meta::of(value).str("creationTimestamp").to_owned(), name))
+                    Some((meta::metadata(value).str("creationTimestamp").to_owned(), name))
                 })
                 .collect();
             in_order.sort();
             for (_, name) in in_order {
-                if self.settle_one(&name, now) {
-                    written.insert(name);
+                if self.settle_names_of(&name, now) {
+                    changed.insert(name);
                 }
             }
         }
-        written.into_iter().collect()
+        changed.into_iter().collect()
     }
 
-    fn settle_one(&mut self, name: &str, now: &str) -> bool {
-        let Some(before) = self.value(name) else { return false };
+    fn settle_names_of(&mut self, name: &str, now: &str) -> bool {
+        let Some(previous) = self.value(name) else { return false };
         // Names may be those of a definition that cannot be read.
-        let is_unknown = self.has_unreadable(&group_of(&before));
+        let is_unknown = self.has_unreadable(&group_of(&previous));
         let Some(definition) = self.definitions.get_mut(name) else { return false };
-        self.done.settled += 1;
-        let taken = &*self.groups.entry(group_of(&before)).or_default();
-        let taken = Some(taken).filter(|_| !is_unknown);
-        let mut value = Value::clone(&before);
-        let changed = status::settle(&mut value, taken, now);
+        self.work_counts.settled += 1;
+        let accepted = &*self.groups.entry(group_of(&previous)).or_default();
+        let accepted = Some(accepted).filter(|_| !is_unknown);
+        let mut value = Value::clone(&previous);
+        let changed = status::update_status(&mut value, accepted, now);
         if changed {
             definition.value = Arc::new(value);
         }
         let value = definition.value.clone();
         if changed {
-            self.replace_names(Some(&before), Some(&value));
+            self.replace_names(Some(&previous), Some(&value));
         }
         self.note_dispute(name, &value, !status::is_true(&value, status::NAMES_ACCEPTED));
-        let goes = status::is_kept(&value);
-        if goes {
-            self.going.insert(name.to_owned())
+        let is_terminating = status::has_cleanup_finalizer(&value);
+        if is_terminating {
+            self.terminating.insert(name.to_owned())
         } else {
-            self.going.remove(name)
+            self.terminating.remove(name)
         };
         self.touched.insert(name.to_owned());
         changed
     }
 
     /// Makes the resources of definitions whose relevant parts have changed.
-    pub(super) fn make(&mut self, registry: &Arc<Registry>) {
+    pub(super) fn build_resources(&mut self, registry: &Arc<Registry>) {
         for name in std::mem::take(&mut self.touched) {
             let Some(definition) = self.definitions.get_mut(&name) else { continue };
-            let basis = Basis::of(&definition.value);
-            if definition.basis == Some(basis) {
+            let inputs = ResourceInputs::new(&definition.value);
+            if definition.inputs == Some(inputs) {
                 continue;
             }
-            self.done.made += 1;
-            let before = definition.basis.replace(basis);
-            let same = before.is_some_and(|before| (before.spec, before.names) == (basis.spec, basis.names));
-            let (first, next) = (self.first_ordinal, &mut self.next_ordinal);
-            let made = if status::is_true(&definition.value, status::ESTABLISHED) {
-                definition.described = published(&definition.value).into_iter().map(Arc::new).collect();
-                resources(&definition.value, registry, |count| numbers(first, next, count))
+            self.work_counts.made += 1;
+            let previous = definition.inputs.replace(inputs);
+            let is_same_resource = previous
+                .is_some_and(|previous| (previous.spec, previous.names) == (inputs.spec, inputs.names));
+            let (first_ordinal, next_ordinal) = (self.first_ordinal, &mut self.next_ordinal);
+            let built = if status::is_true(&definition.value, status::ESTABLISHED) {
+                definition.openapi_schemas = published(&definition.value).into_iter().map(Arc::new).collect();
+                resources(&definition.value, registry, |count| {
+                    next_ordinals(first_ordinal, next_ordinal, count)
+                })
             } else {
-                definition.described.clear();
+                definition.openapi_schemas.clear();
                 DefinedResources::default()
             };
-            definition.stored = made.stored;
-            let before = std::mem::replace(&mut definition.resources, made.served);
+            definition.stored = built.stored;
+            let previous = std::mem::replace(&mut definition.resources, built.served);
             let after = definition.resources.clone();
-            self.news |= !before.is_empty() || !after.is_empty();
-            if !before.is_empty() && (!same || after.is_empty()) {
+            self.is_changed |= !previous.is_empty() || !after.is_empty();
+            if !previous.is_empty() && (!is_same_resource || after.is_empty()) {
                 self.changed.insert(store_named(&name));
             }
-            self.count(&before, &after);
+            self.count(&previous, &after);
         }
     }
 
-    /// All that is defined, if that is not what was asked for last. `written`: closed once definitions say so.
-    pub(super) fn news(&mut self, written: Pending) -> Option<Defined> {
-        if !std::mem::take(&mut self.news) {
+    /// All defined resources, if they have changed since the last call. `written`: closed once the status of definitions is
+    /// written.
+    pub(super) fn take_changes(&mut self, written: Completion) -> Option<Defined> {
+        if !std::mem::take(&mut self.is_changed) {
             return None;
         }
-        let served = || self.definitions.values().filter(|one| !one.resources.is_empty());
+        let served = || self.definitions.values().filter(|definition| !definition.resources.is_empty());
         Some(Defined {
-            resources: served().flat_map(|one| one.resources.iter().cloned()).collect(),
-            described: served().flat_map(|one| one.described.iter().cloned()).collect(),
+            resources: served().flat_map(|definition| definition.resources.iter().cloned()).collect(),
+            described: served().flat_map(|definition| definition.openapi_schemas.iter().cloned()).collect(),
             unreadable: Arc::new(self.unreadable()),
             changed: std::mem::take(&mut self.changed).into_iter().collect(),
             written,
@@ -315,11 +319,11 @@ impl DefinitionSet {
     }
 
     /// Updates the number of resources of each version.
-    fn count(&mut self, before: &[Arc<Resource>], after: &[Arc<Resource>]) {
-        for resource in after {
+    fn count(&mut self, removed: &[Arc<Resource>], added: &[Arc<Resource>]) {
+        for resource in added {
             *self.versions.entry(resource.gv.clone()).or_default() += 1;
         }
-        for resource in before {
+        for resource in removed {
             if let Some(count) = self.versions.get_mut(&resource.gv) {
                 *count -= 1;
                 if *count == 0 {
@@ -330,22 +334,22 @@ impl DefinitionSet {
     }
 
     /// Notes the accepted names of a definition. If one becomes free, the disputing definitions are settled again.
-    fn replace_names(&mut self, before: Option<&Value>, after: Option<&Value>) {
+    fn replace_names(&mut self, previous: Option<&Value>, current: Option<&Value>) {
         let names = |value: &Value| value.at(&["status", "acceptedNames"]).cloned().unwrap_or_default();
-        if let Some(before) = before {
-            let group = group_of(before);
-            let taken = self.groups.entry(group.clone()).or_default();
-            taken.remove(before);
-            if after.map(names).unwrap_or_default() != names(before)
+        if let Some(previous) = previous {
+            let group = group_of(previous);
+            let accepted = self.groups.entry(group.clone()).or_default();
+            accepted.remove(previous);
+            if current.map(names).unwrap_or_default() != names(previous)
                 && let Some(disputed) = self.disputed.get(&group)
             {
                 self.unsettled.extend(disputed.iter().cloned());
             }
         }
-        if let Some(after) = after {
-            self.groups.entry(group_of(after)).or_default().add(after);
+        if let Some(current) = current {
+            self.groups.entry(group_of(current)).or_default().add(current);
         }
-        if let Some(group) = before.map(group_of)
+        if let Some(group) = previous.map(group_of)
             && self.groups.get(&group).is_some_and(AcceptedNames::is_empty)
         {
             self.groups.remove(&group);
@@ -367,7 +371,7 @@ impl DefinitionSet {
 }
 
 /// A range of consecutive ordinals.
-fn numbers(first: u32, next: &mut u32, count: u32) -> RangeInclusive<u32> {
+fn next_ordinals(first: u32, next: &mut u32, count: u32) -> RangeInclusive<u32> {
     if next.saturating_add(count) > LAST_ORDINAL {
         *next = first;
     }
@@ -380,19 +384,19 @@ fn group_of(value: &Value) -> String {
     value.get("spec").map_or("", |spec| spec.str("group")).to_owned()
 }
 
-/// What the resources of a definition depend on: they are made anew when it changes. Digests, because the schemas are large.
+/// The inputs of a definition's resources: they are rebuilt when these change. Digests, because the schemas are large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Basis {
+struct ResourceInputs {
     spec: [u8; 32],
     names: [u8; 32],
     is_established: bool,
     is_terminating: bool,
 }
 
-impl Basis {
-    fn of(definition: &Value) -> Basis {
+impl ResourceInputs {
+    fn new(definition: &Value) -> ResourceInputs {
         let digest = |path: &[&str]| digest(definition.at(path).unwrap_or(&Value::Null));
-        Basis {
+        ResourceInputs {
             spec: digest(&["spec"]),
             names: digest(&["status", "acceptedNames"]),
             is_established: status::is_true(definition, status::ESTABLISHED),

@@ -20,7 +20,7 @@ use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
 use crate::backend::{Call, Warnings};
-use crate::limits::DELETIONS_AT_ONCE;
+use crate::limits::DEFINITION_DELETIONS_IN_FLIGHT;
 use crate::verbs::delete::delete_object;
 use crate::verbs::update::NewState;
 
@@ -29,58 +29,58 @@ use crate::verbs::update::NewState;
 pub(super) struct Progress {
     /// All objects up to this revision have been deleted or marked.
     through: Revision,
-    /// Whether the status says that objects are being deleted.
-    is_told: bool,
+    /// Whether the status reports that objects are being deleted.
+    is_status_written: bool,
     /// Whether it takes too long.
     pub(super) is_late: bool,
 }
 
 /// The result of a step.
-pub(super) enum Ended {
+pub(super) enum Deletion {
     /// The definition is removed.
-    Gone,
+    Complete,
     /// Some objects still have finalizers.
-    Waits(Progress),
+    Waiting(Progress),
 }
 
 impl Reconciler {
     /// Continues the deletion of a definition. `resource`: for deleting its objects.
-    pub(super) async fn end(
+    pub(super) async fn continue_deletion(
         self: Rc<Reconciler>,
         name: String,
         resource: Option<Arc<Resource>>,
         mut progress: Progress,
-    ) -> Result<Ended> {
-        if !progress.is_told {
-            self.say(&name, &DeletionProgress::Deleting).await?;
-            progress.is_told = true;
+    ) -> Result<Deletion> {
+        if !progress.is_status_written {
+            self.write_progress(&name, &DeletionProgress::Deleting).await?;
+            progress.is_status_written = true;
         }
         let Some(resource) = resource else {
-            self.say(&name, &DeletionProgress::NeverServed).await?;
-            return Ok(Ended::Gone);
+            self.write_progress(&name, &DeletionProgress::NeverServed).await?;
+            return Ok(Deletion::Complete);
         };
-        let left = match self.delete_all(&resource, &store_named(&name), progress.through).await {
-            Ok((through, left)) => {
+        let remaining = match self.delete_all(&resource, &store_named(&name), progress.through).await {
+            Ok((through, remaining)) => {
                 progress.through = through;
-                left
+                remaining
             }
             Err(status) => {
-                let why = format!("could not issue all deletes: {}", status.message);
-                self.say(&name, &DeletionProgress::Failed(why)).await?;
+                let error = format!("could not issue all deletes: {}", status.message);
+                self.write_progress(&name, &DeletionProgress::Failed(error)).await?;
                 return Err(status);
             }
         };
-        if left == 0 {
-            self.say(&name, &DeletionProgress::Done).await?;
-            return Ok(Ended::Gone);
+        if remaining == 0 {
+            self.write_progress(&name, &DeletionProgress::Done).await?;
+            return Ok(Deletion::Complete);
         }
         if progress.is_late {
-            self.say(&name, &DeletionProgress::Waiting).await?;
+            self.write_progress(&name, &DeletionProgress::Waiting).await?;
         }
-        Ok(Ended::Waits(progress))
+        Ok(Deletion::Waiting(progress))
     }
 
-    /// Deletes the objects that were written after a revision. Answers the new revision, and how many objects are left.
+    /// Deletes the objects that were written after a revision. Returns the new revision, and how many objects are left.
     async fn delete_all(
         &self,
         resource: &Arc<Resource>,
@@ -88,30 +88,30 @@ impl Reconciler {
         after: Revision,
     ) -> Result<(Revision, usize)> {
         let snapshot = || async {
-            let taken = self.backend.stores.snapshot(store, &Permit::none()).await;
-            taken.map_err(|error| Status::from_store(&error, resource.name(), ""))
+            let result = self.backend.stores.snapshot(store, &Permit::none()).await;
+            result.map_err(|error| Status::from_store(&error, resource.name(), ""))
         };
-        let all = snapshot().await?;
-        let new = all.objects.values().filter(|object| object.revision > after).cloned();
+        let listed = snapshot().await?;
+        let new = listed.objects.values().filter(|object| object.revision > after).cloned();
         let mut deletions = futures::stream::iter(new)
             .map(|object| self.delete(resource, object))
-            .buffer_unordered(DELETIONS_AT_ONCE);
-        let mut failed = None;
+            .buffer_unordered(DEFINITION_DELETIONS_IN_FLIGHT);
+        let mut error = None;
         while let Some(deleted) = deletions.next().await {
             if let Err(status) = deleted {
-                failed = Some(status);
+                error = Some(status);
             }
         }
         drop(deletions);
-        match failed {
+        match error {
             Some(status) => Err(status),
-            None => Ok((all.revision, snapshot().await?.objects.len())),
+            None => Ok((listed.revision, snapshot().await?.objects.len())),
         }
     }
 
     async fn delete(&self, resource: &Arc<Resource>, object: Arc<Object>) -> Result<()> {
-        let _place = self.deletions.acquire().await;
-        let value = self.backend.objects.load_of(resource, &object)?;
+        let _permit = self.deletions.acquire().await;
+        let value = self.backend.objects.load_resource(resource, &object)?;
         if meta::is_terminating(&value) {
             return Ok(());
         }
@@ -126,10 +126,10 @@ impl Reconciler {
     }
 
     /// Writes the progress into the status, and removes the finalizer at the end.
-    async fn say(&self, name: &str, how: &DeletionProgress) -> Result<()> {
+    async fn write_progress(&self, name: &str, deletion_progress: &DeletionProgress) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
-        let state = Ends { reconciler: self, call: &call, how };
+        let state = DeletionState { reconciler: self, call: &call, deletion_progress };
         match self.store_status(&call, &state).await {
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(()),
@@ -138,25 +138,25 @@ impl Reconciler {
 }
 
 /// The next state of a definition that is being deleted.
-struct Ends<'a> {
+struct DeletionState<'a> {
     reconciler: &'a Reconciler,
     call: &'a Call<'a>,
-    how: &'a DeletionProgress,
+    deletion_progress: &'a DeletionProgress,
 }
 
-impl NewState for Ends<'_> {
-    fn after(&self, old: &Value) -> Result<Value> {
+impl NewState for DeletionState<'_> {
+    fn next_state(&self, old: &Value) -> Result<Value> {
         let mut new = old.clone();
         // A new definition of the same name may exist by now, or somebody else removed the finalizer.
-        if !status::is_kept(old) {
+        if !status::has_cleanup_finalizer(old) {
             return Ok(new);
         }
-        status::ending(&mut new, self.how, &self.reconciler.now());
-        if matches!(self.how, DeletionProgress::Done | DeletionProgress::NeverServed) {
-            status::release(&mut new);
+        status::set_deletion_progress(&mut new, self.deletion_progress, &self.reconciler.now());
+        if matches!(self.deletion_progress, DeletionProgress::Done | DeletionProgress::NeverServed) {
+            status::remove_cleanup_finalizer(&mut new);
         }
         let objects = &self.reconciler.backend.objects;
-        objects.note_body(self.call, &new);
+        objects.record_body(self.call, &new);
         objects.record(self.call, Some(old), &mut new);
         Ok(new)
     }

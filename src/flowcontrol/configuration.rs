@@ -17,7 +17,7 @@ use pilothouse_api::path::{Request, ResourcePath, Target};
 use pilothouse_apimachinery::well_known::flows::EXEMPT;
 
 /// The wildcard.
-const EVERY: &str = "*";
+const WILDCARD: &str = "*";
 
 /// A parsed FlowSchema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub struct FlowSchema {
 /// The flow distinguisher: how the requests of a FlowSchema are separated into flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowDistinguisher {
-    /// One flow.
+    /// One flow for all requests.
     #[default]
-    Nothing,
+    Single,
     /// By user.
     User,
     /// By namespace.
@@ -49,9 +49,9 @@ impl FlowDistinguisher {
     /// The value of the flow distinguisher for a request.
     pub fn value<'a>(self, user: &'a Identity, request: &'a Request<'a>) -> &'a str {
         match self {
-            FlowDistinguisher::Nothing => "",
+            FlowDistinguisher::Single => "",
             FlowDistinguisher::User => &user.name,
-            FlowDistinguisher::Namespace => request.resource().map_or("", |found| found.namespace),
+            FlowDistinguisher::Namespace => request.resource().map_or("", |resource| resource.namespace),
         }
     }
 }
@@ -63,7 +63,7 @@ pub struct PriorityLevel {
     pub uid: Bytes,
     /// Its concurrency limits.
     pub share: Share,
-    /// Its queues, or that it rejects (limitResponse).
+    /// Whether it is exempt, queues or rejects (limitResponse).
     pub shape: LevelKind,
 }
 
@@ -102,33 +102,33 @@ struct PathRule {
 /// A list of strings, or the wildcard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct StringMatcher {
-    every: bool,
-    words: Vec<String>,
+    is_wildcard: bool,
+    values: Vec<String>,
 }
 
 impl StringMatcher {
     fn read(rule: &Value, field: &str) -> StringMatcher {
-        let words = texts(rule, field);
-        StringMatcher { every: matches!(&*words, [word] if word == EVERY), words }
+        let values = strings(rule, field);
+        StringMatcher { is_wildcard: matches!(&*values, [value] if value == WILDCARD), values }
     }
 
-    fn have(&self, word: &str) -> bool {
-        self.every || self.words.iter().any(|known| known == word)
+    fn matches_value(&self, value: &str) -> bool {
+        self.is_wildcard || self.values.iter().any(|pattern| pattern == value)
     }
 
     /// Matches a resource and its subresource, as `resource/subresource`.
-    fn have_part(&self, resource: &str, part: &str) -> bool {
-        let is_it = |known: &String| {
-            if part.is_empty() {
-                return known == resource;
+    fn matches_resource(&self, resource: &str, subresource: &str) -> bool {
+        let matches = |pattern: &String| {
+            if subresource.is_empty() {
+                return pattern == resource;
             }
-            known.strip_prefix(resource).and_then(|rest| rest.strip_prefix('/')) == Some(part)
+            pattern.strip_prefix(resource).and_then(|rest| rest.strip_prefix('/')) == Some(subresource)
         };
-        self.every || self.words.iter().any(is_it)
+        self.is_wildcard || self.values.iter().any(matches)
     }
 }
 
-fn texts(object: &Value, field: &str) -> Vec<String> {
+fn strings(object: &Value, field: &str) -> Vec<String> {
     let items = object.get(field).map(Value::items).unwrap_or_default();
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
@@ -143,21 +143,21 @@ impl Subject {
             "User" => subject.get("user").map(|user| Subject::User(user.str("name").to_owned())),
             "Group" => subject.get("group").map(|group| Subject::Group(group.str("name").to_owned())),
             "ServiceAccount" => subject.get("serviceAccount").map(|account| {
-                let begin = format!("{ACCOUNT_PREFIX}{}:", account.str("namespace"));
+                let prefix = format!("{ACCOUNT_PREFIX}{}:", account.str("namespace"));
                 match account.str("name") {
-                    EVERY => Subject::Accounts(begin),
-                    name => Subject::User(begin + name),
+                    WILDCARD => Subject::Accounts(prefix),
+                    name => Subject::User(prefix + name),
                 }
             }),
             _ => None,
         }
     }
 
-    fn is(&self, user: &Identity) -> bool {
+    fn matches(&self, user: &Identity) -> bool {
         match self {
-            Subject::User(name) => name == EVERY || *name == user.name,
-            Subject::Group(name) => name == EVERY || user.is_in(name),
-            Subject::Accounts(begin) => user.name.starts_with(begin),
+            Subject::User(name) => name == WILDCARD || *name == user.name,
+            Subject::Group(name) => name == WILDCARD || user.is_in(name),
+            Subject::Accounts(prefix) => user.name.starts_with(prefix),
         }
     }
 }
@@ -173,29 +173,32 @@ impl ResourceRule {
         }
     }
 
-    fn means(&self, verb: Verb, found: &ResourcePath<'_>) -> bool {
-        let in_scope =
-            if found.namespace.is_empty() { self.cluster } else { self.namespaces.have(found.namespace) };
+    fn matches(&self, verb: Verb, resource: &ResourcePath<'_>) -> bool {
+        let in_scope = if resource.namespace.is_empty() {
+            self.cluster
+        } else {
+            self.namespaces.matches_value(resource.namespace)
+        };
         in_scope
-            && self.verbs.have(verb.as_str())
-            && self.resources.have_part(found.resource, found.subresource)
-            && self.groups.have(found.group)
+            && self.verbs.matches_value(verb.as_str())
+            && self.resources.matches_resource(resource.resource, resource.subresource)
+            && self.groups.matches_value(resource.group)
     }
 }
 
 impl PathRule {
     fn read(rule: &Value) -> PathRule {
-        PathRule { verbs: StringMatcher::read(rule, "verbs"), paths: texts(rule, "nonResourceURLs") }
+        PathRule { verbs: StringMatcher::read(rule, "verbs"), paths: strings(rule, "nonResourceURLs") }
     }
 
-    fn means(&self, verb: Verb, path: &str) -> bool {
+    fn matches(&self, verb: Verb, path: &str) -> bool {
         // A path also matches what is below it, with or without a trailing `*`.
-        let below = |known: &str| {
-            let known = known.strip_suffix(EVERY).unwrap_or(known);
-            path.strip_prefix(known).is_some_and(|rest| known.ends_with('/') || rest.starts_with('/'))
+        let is_below = |pattern: &str| {
+            let prefix = pattern.strip_suffix(WILDCARD).unwrap_or(pattern);
+            path.strip_prefix(prefix).is_some_and(|rest| prefix.ends_with('/') || rest.starts_with('/'))
         };
-        self.verbs.have(verb.as_str())
-            && self.paths.iter().any(|known| known == EVERY || known == path || below(known))
+        self.verbs.matches_value(verb.as_str())
+            && self.paths.iter().any(|pattern| pattern == WILDCARD || pattern == path || is_below(pattern))
     }
 }
 
@@ -208,24 +211,26 @@ impl Rule {
         }
     }
 
-    fn means(&self, user: &Identity, request: &Request<'_>) -> bool {
-        let about = || match &request.target {
-            Target::Resource(found) => self.resources.iter().any(|rule| rule.means(request.verb, found)),
-            Target::NonResource(path) => self.paths.iter().any(|rule| rule.means(request.verb, path)),
+    fn matches(&self, user: &Identity, request: &Request<'_>) -> bool {
+        let matches_target = || match &request.target {
+            Target::Resource(resource) => {
+                self.resources.iter().any(|rule| rule.matches(request.verb, resource))
+            }
+            Target::NonResource(path) => self.paths.iter().any(|rule| rule.matches(request.verb, path)),
         };
-        self.subjects.iter().any(|subject| subject.is(user)) && about()
+        self.subjects.iter().any(|subject| subject.matches(user)) && matches_target()
     }
 }
 
-/// Whether a request is long-running and not classified. Watches are, for their initialization.
+/// Whether a request is not classified because it is long-running. Watches are classified, for their initialization.
 pub fn bypasses_flow_control(request: &Request<'_>) -> bool {
     request.verb != Verb::Watch && request.is_long_running()
 }
 
 impl FlowSchema {
     /// Whether it matches this request of this user.
-    pub fn means(&self, user: &Identity, request: &Request<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.means(user, request))
+    pub fn matches(&self, user: &Identity, request: &Request<'_>) -> bool {
+        self.rules.iter().any(|rule| rule.matches(user, request))
     }
 
     /// Parses a stored FlowSchema.
@@ -239,7 +244,7 @@ impl FlowSchema {
             distinguisher: match spec.at(&["distinguisherMethod", "type"]).and_then(Value::as_str) {
                 Some("ByUser") => FlowDistinguisher::User,
                 Some("ByNamespace") => FlowDistinguisher::Namespace,
-                _ => FlowDistinguisher::Nothing,
+                _ => FlowDistinguisher::Single,
             },
             rules: read_all(spec, "rules", |rule| Some(Rule::read(rule))).into(),
         }
@@ -248,14 +253,14 @@ impl FlowSchema {
     /// The mandatory object of this name, for the case that it does not exist.
     pub fn mandatory(name: &str) -> FlowSchema {
         let schemas = flow_control::schemas();
-        let found = schemas.iter().find(|wanted| meta::name(&wanted.object) == name);
-        found.map(|wanted| FlowSchema::read(&wanted.object)).unwrap_or_default()
+        let schema = schemas.iter().find(|schema| meta::name(&schema.object) == name);
+        schema.map(|schema| FlowSchema::read(&schema.object)).unwrap_or_default()
     }
 }
 
 /// The uid of an object.
 pub fn uid(object: &Value) -> Bytes {
-    Bytes::copy_from_slice(meta::of(object).str("uid").as_bytes())
+    Bytes::copy_from_slice(meta::metadata(object).str("uid").as_bytes())
 }
 
 /// A field with a non-negative integer.
@@ -271,14 +276,14 @@ impl PriorityLevel {
         if is_exempt != (meta::name(level) == EXEMPT) {
             return None;
         }
-        let numbers = spec.get(if is_exempt { "exempt" } else { "limited" })?;
+        let limits = spec.get(if is_exempt { "exempt" } else { "limited" })?;
         let share = Share {
             is_exempt,
-            shares: number(numbers, "nominalConcurrencyShares").unwrap_or_default(),
-            lendable: number(numbers, "lendablePercent").unwrap_or_default(),
-            borrowing: number(numbers, "borrowingLimitPercent").filter(|_| !is_exempt),
+            shares: number(limits, "nominalConcurrencyShares").unwrap_or_default(),
+            lendable: number(limits, "lendablePercent").unwrap_or_default(),
+            borrowing: number(limits, "borrowingLimitPercent").filter(|_| !is_exempt),
         };
-        let queuing = numbers.at(&["limitResponse", "queuing"]);
+        let queuing = limits.at(&["limitResponse", "queuing"]);
         let shape = match queuing {
             _ if is_exempt => LevelKind::Exempt,
             None => LevelKind::Reject,
@@ -294,8 +299,8 @@ impl PriorityLevel {
     /// The mandatory object of this name, for the case that it does not exist.
     pub fn mandatory(name: &str) -> Option<PriorityLevel> {
         let levels = flow_control::levels();
-        let found = levels.iter().find(|wanted| meta::name(&wanted.object) == name)?;
-        PriorityLevel::read(&found.object)
+        let level = levels.iter().find(|level| meta::name(&level.object) == name)?;
+        PriorityLevel::read(&level.object)
     }
 }
 
@@ -304,16 +309,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_what_their_configuration_says() {
+    fn priority_levels_are_parsed_from_bootstrap_configuration() {
         let levels: Vec<Option<PriorityLevel>> =
-            flow_control::levels().iter().map(|wanted| PriorityLevel::read(&wanted.object)).collect();
+            flow_control::levels().iter().map(|level| PriorityLevel::read(&level.object)).collect();
         assert!(levels.len() == 8 && levels.iter().all(Option::is_some));
         let workload = levels[7].as_ref().unwrap();
         assert_eq!(workload.shape, LevelKind::Queue { queues: 128, hand: 6, length: 50 });
         assert_eq!(workload.share, Share { is_exempt: false, shares: 100, lendable: 90, borrowing: None });
         assert_eq!(PriorityLevel::mandatory(EXEMPT).unwrap().shape, LevelKind::Exempt);
-        let rest = PriorityLevel::mandatory("catch-all").unwrap();
-        assert_eq!((rest.shape, rest.share.shares), (LevelKind::Reject, 5));
+        let catch_all = PriorityLevel::mandatory("catch-all").unwrap();
+        assert_eq!((catch_all.shape, catch_all.share.shares), (LevelKind::Reject, 5));
         assert_eq!(
             (FlowSchema::mandatory(EXEMPT).precedence, FlowSchema::mandatory("catch-all").distinguisher),
             (1, FlowDistinguisher::User)
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_makes_no_sense_is_none() {
+    fn invalid_priority_level_is_not_parsed() {
         let mut level = flow_control::levels().swap_remove(0).object;
         level.entry("metadata").set("name", "other");
         assert_eq!(PriorityLevel::read(&level), None, "only one is exempt");

@@ -1,5 +1,5 @@
-//! The debug tables of `/debug/api_priority_and_fairness`: priority levels, queues and requests. The columns are the reference
-//! server's.
+//! The debug tables of `/debug/api_priority_and_fairness`: priority levels, queues and requests. The columns are those
+//! of kube-apiserver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
 
 use super::table::Flow;
-use crate::limits::{EMPTY_QUEUES_TOLD, VISIT_CHARS};
+use crate::limits::{DUMP_TEXT_CHARS, DUMPED_EMPTY_QUEUES};
 
 const ROOT: &str = "/debug/api_priority_and_fairness/";
 /// The minimum width and the padding of columns.
-const NARROWEST: usize = 8;
-const GAP: usize = 1;
+const MIN_COLUMN_WIDTH: usize = 8;
+const COLUMN_PADDING: usize = 1;
 /// The start time of requests that are not executing: Go's zero time.
-const NOT_YET: &str = "0001-01-01T00:00:00Z";
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-const OF_LEVELS: [&str; 10] = [
+const LEVEL_COLUMNS: [&str; 10] = [
     "PriorityLevelName",
     "ActiveQueues",
     "IsIdle",
@@ -35,7 +35,7 @@ const OF_LEVELS: [&str; 10] = [
     "TimedoutRequests",
     "CancelledRequests",
 ];
-const OF_QUEUES: [&str; 9] = [
+const QUEUE_COLUMNS: [&str; 9] = [
     "PriorityLevelName",
     "Index",
     "PendingRequests",
@@ -46,8 +46,8 @@ const OF_QUEUES: [&str; 9] = [
     "MaxSeatsSum",
     "TotalWorkSum",
 ];
-/// One is misspelled, as in the reference.
-const OF_REQUESTS: [&str; 10] = [
+/// One is misspelled, as in kube-apiserver.
+const REQUEST_COLUMNS: [&str; 10] = [
     "PriorityLevelName",
     "FlowSchemaName",
     "QueueIndex",
@@ -59,7 +59,7 @@ const OF_REQUESTS: [&str; 10] = [
     "AdditionalLatency",
     "StartTime",
 ];
-const OF_DETAILS: [&str; 8] =
+const DETAIL_COLUMNS: [&str; 8] =
     ["UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource"];
 
 /// A request in a priority level. Keeps only what the rest can be computed from, because the tables are rarely read.
@@ -67,7 +67,7 @@ const OF_DETAILS: [&str; 8] =
 pub struct RequestRecord {
     /// Its FlowSchema and priority level.
     pub flow: Arc<Flow>,
-    /// Who sends it.
+    /// The authenticated user.
     pub user: Arc<Identity>,
     /// The verb.
     pub verb: Verb,
@@ -77,21 +77,21 @@ pub struct RequestRecord {
     pub name: Box<str>,
 }
 
-/// Writes the table of this path.
-pub fn answer(levels: &Levels<RequestRecord>, path: &str, query: &Query<'_>) -> Option<String> {
+/// Renders the table of this path; `None` for other paths.
+pub fn render(levels: &Levels<RequestRecord>, path: &str, query: &Query<'_>) -> Option<String> {
     match path.strip_prefix(ROOT)? {
-        "dump_priority_levels" => Some(of_levels(levels)),
-        "dump_queues" => Some(of_queues(levels)),
+        "dump_priority_levels" => Some(levels_table(levels)),
+        "dump_queues" => Some(queues_table(levels)),
         "dump_requests" => {
-            let details = query.get("includeRequestDetails").is_some_and(|given| !given.is_empty());
-            Some(of_requests(levels, details))
+            let with_details = query.get("includeRequestDetails").is_some_and(|value| !value.is_empty());
+            Some(requests_table(levels, with_details))
         }
         _ => None,
     }
 }
 
-fn of_levels(levels: &Levels<RequestRecord>) -> String {
-    let mut rows = vec![OF_LEVELS.map(str::to_owned).to_vec()];
+fn levels_table(levels: &Levels<RequestRecord>) -> String {
+    let mut rows = vec![LEVEL_COLUMNS.map(str::to_owned).to_vec()];
     for (name, is_wanted, level) in levels.named() {
         let (load, counts, (_, queues)) = (level.load(), level.counts(), level.queues());
         let active = queues.iter().filter(|queue| queue.waiting > 0).count();
@@ -104,20 +104,20 @@ fn of_levels(levels: &Levels<RequestRecord>) -> String {
             load.executing.to_string(),
             counts.dispatched.to_string(),
             counts.rejected.to_string(),
-            // The reference counts timed out requests as cancelled.
+            // kube-apiserver counts timed out requests as cancelled.
             "0".to_owned(),
             counts.cancelled.to_string(),
         ]);
     }
-    aligned(&rows)
+    align(&rows)
 }
 
-fn of_queues(levels: &Levels<RequestRecord>) -> String {
-    let mut rows = vec![OF_QUEUES.map(str::to_owned).to_vec()];
+fn queues_table(levels: &Levels<RequestRecord>) -> String {
+    let mut rows = vec![QUEUE_COLUMNS.map(str::to_owned).to_vec()];
     for (name, _, level) in levels.named() {
-        let (many, used) = level.queues();
+        let (queue_count, used) = level.queues();
         // Empty queues have nothing but their index.
-        let empty = (0..many).take_while(|_| many <= EMPTY_QUEUES_TOLD);
+        let empty = (0..queue_count).take_while(|_| queue_count <= DUMPED_EMPTY_QUEUES);
         let is_used = |index: &u32| used.binary_search_by_key(index, |queue| queue.index).is_ok();
         let empty = empty
             .filter(|index| !is_used(index))
@@ -125,7 +125,7 @@ fn of_queues(levels: &Levels<RequestRecord>) -> String {
         let mut queues: Vec<QueueSnapshot> = used.iter().copied().chain(empty).collect();
         queues.sort_by_key(|queue| queue.index);
         for queue in queues {
-            let [first, most] = queue.wanted;
+            let [first, max] = queue.wanted;
             rows.push(vec![
                 name.clone(),
                 queue.index.to_string(),
@@ -134,75 +134,75 @@ fn of_queues(levels: &Levels<RequestRecord>) -> String {
                 queue.seats.to_string(),
                 seat_seconds(queue.next),
                 first.to_string(),
-                most.to_string(),
+                max.to_string(),
                 seat_seconds(queue.amount as f64),
             ]);
         }
     }
-    aligned(&rows)
+    align(&rows)
 }
 
-fn of_requests(levels: &Levels<RequestRecord>, details: bool) -> String {
-    let head = OF_REQUESTS.iter().chain(OF_DETAILS.iter().filter(|_| details));
+fn requests_table(levels: &Levels<RequestRecord>, with_details: bool) -> String {
+    let head = REQUEST_COLUMNS.iter().chain(DETAIL_COLUMNS.iter().filter(|_| with_details));
     let mut rows = vec![head.map(|name| (*name).to_owned()).collect()];
     for (name, _, level) in levels.named() {
-        rows.extend(level.requests().iter().map(|one| request(&name, one, details)));
+        rows.extend(level.requests().iter().map(|position| request_row(&name, position, with_details)));
     }
-    aligned(&rows)
+    align(&rows)
 }
 
-fn request(
+fn request_row(
     level: &str,
     RequestPosition { entry, place }: &RequestPosition<RequestRecord>,
-    details: bool,
+    with_details: bool,
 ) -> Vec<String> {
     let RequestRecord { flow, user, verb, path, name } = &entry.about;
-    let none = "-1".to_owned();
+    let no_index = "-1".to_owned();
     let query = Query::parse("");
-    // The path parsed before, so it parses again; the verb is the stored one.
+    // The path has been parsed before, so this cannot fail; the verb is the stored one.
     let parsed = Request::parse("GET", path, &query).ok();
-    let told = parsed.as_ref().map_or("", |parsed| flow.schema.distinguisher.value(user, parsed));
+    let distinguisher = parsed.as_ref().map_or("", |parsed| flow.schema.distinguisher.value(user, parsed));
     let mut row = vec![
         level.to_owned(),
         flow.name.clone(),
-        entry.queue.map_or_else(|| none.clone(), |queue| queue.to_string()),
-        place.map_or_else(|| none.clone(), |place| place.to_string()),
-        shown(told),
-        instant(entry.came),
+        entry.queue.map_or_else(|| no_index.clone(), |queue| queue.to_string()),
+        place.map_or_else(|| no_index.clone(), |place| place.to_string()),
+        cell_text(distinguisher),
+        format_time(entry.came),
         entry.work.seats.to_string(),
         entry.work.after.to_string(),
-        span(entry.work.linger),
-        entry.began.map_or_else(|| NOT_YET.to_owned(), instant),
+        format_duration(entry.work.linger),
+        entry.began.map_or_else(|| ZERO_TIME.to_owned(), format_time),
     ];
-    if details {
-        let nothing = ResourcePath::default();
-        let found = parsed.as_ref().and_then(Request::resource).unwrap_or(&nothing);
-        let of_group = if found.group.is_empty() { String::new() } else { format!("{}/", found.group) };
-        let version = of_group + found.version;
-        let parts = [&user.name, verb.as_str(), path, found.namespace, name];
-        row.extend(parts.map(shown));
-        row.extend([version.as_str(), found.resource, found.subresource].map(shown));
+    if with_details {
+        let no_resource = ResourcePath::default();
+        let resource = parsed.as_ref().and_then(Request::resource).unwrap_or(&no_resource);
+        let group = if resource.group.is_empty() { String::new() } else { format!("{}/", resource.group) };
+        let version = group + resource.version;
+        let parts = [&user.name, verb.as_str(), path, resource.namespace, name];
+        row.extend(parts.map(cell_text));
+        row.extend([version.as_str(), resource.resource, resource.subresource].map(cell_text));
     }
     row
 }
 
 /// A client-provided string as a cell: on one line, and truncated.
-fn shown(text: &str) -> String {
-    let plain = text.chars().map(|sign| if sign.is_control() { ' ' } else { sign });
-    plain.take(VISIT_CHARS).collect()
+fn cell_text(text: &str) -> String {
+    let plain = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+    plain.take(DUMP_TEXT_CHARS).collect()
 }
 
 /// A timestamp in Go's RFC3339Nano format: without trailing zeros in the fraction.
-fn instant(at: Timestamp) -> String {
-    let (seconds, micros) = (at.0 / 1_000_000, at.0 % 1_000_000);
+fn format_time(time: Timestamp) -> String {
+    let (seconds, micros) = (time.0 / 1_000_000, time.0 % 1_000_000);
     let text = time::format_micros(i64::try_from(seconds).unwrap_or(i64::MAX), micros as u32);
     let text = text.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
     format!("{text}Z")
 }
 
 /// A duration of less than a minute in Go's format.
-fn span(span: Duration) -> String {
-    let nanos = span.as_nanos();
+fn format_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
     let (unit, size) = match nanos {
         0 => return "0s".to_owned(),
         1..1_000 => ("ns", 1.0),
@@ -221,19 +221,19 @@ fn seat_seconds(work: f64) -> String {
 }
 
 /// Aligns the columns of rows with the same number of cells.
-fn aligned(rows: &[Vec<String>]) -> String {
+fn align(rows: &[Vec<String>]) -> String {
     let mut widths = Vec::new();
     for row in rows {
-        widths.resize(row.len(), NARROWEST);
+        widths.resize(row.len(), MIN_COLUMN_WIDTH);
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count() + 1 + GAP);
+            *width = (*width).max(cell.chars().count() + 1 + COLUMN_PADDING);
         }
     }
     let mut out = String::new();
     for row in rows {
-        for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+        for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
             out.push_str(cell);
-            if at + 1 < row.len() {
+            if index + 1 < row.len() {
                 out.push(',');
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count() + 1)));
             }

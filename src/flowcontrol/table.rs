@@ -27,8 +27,8 @@ pub const TYPES: [FollowedType; 2] = [
 ];
 const SCHEMAS: usize = 0;
 
-/// The first matchingPrecedence that is not taken by the schemas of administrators and of health checks. Of other schemas, any may
-/// come after one that cannot be read.
+/// The first matchingPrecedence after the schemas of administrators and health checks. Any other schema may come after one that
+/// cannot be read.
 const FIRST_ORDINARY_PRECEDENCE: i64 = 3;
 
 /// The classification of a request: a FlowSchema and its priority level.
@@ -44,14 +44,14 @@ pub struct Flow {
     /// The schema.
     pub schema: FlowSchema,
     /// The metrics of its requests, created with the first one.
-    counted: OnceLock<FlowSeries>,
+    series: OnceLock<FlowSeries>,
     metrics: Arc<Metrics>,
 }
 
 impl Flow {
     /// The metrics of its requests.
-    pub fn counted(&self) -> &FlowSeries {
-        self.counted.get_or_init(|| self.metrics.flows.of(&self.schema.level, &self.name))
+    pub fn series(&self) -> &FlowSeries {
+        self.series.get_or_init(|| self.metrics.flows.series(&self.schema.level, &self.name))
     }
 }
 
@@ -64,9 +64,9 @@ pub struct Table {
     /// The priority levels that share the seats of the server.
     seats: Arc<Levels<RequestRecord>>,
     metrics: Arc<Metrics>,
-    /// The priority levels in use, computed on demand, because many changes may come before the next request.
-    used: OnceLock<BTreeMap<String, Arc<level::Level<RequestRecord>>>>,
-    arranged: OnceLock<Vec<Arc<Flow>>>,
+    /// The priority levels in use and the matching order, computed on demand: many changes may come before the next request.
+    active_levels: OnceLock<BTreeMap<String, Arc<level::Level<RequestRecord>>>>,
+    match_order: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl Table {
@@ -78,24 +78,24 @@ impl Table {
             unreadable: Default::default(),
             seats,
             metrics,
-            used: OnceLock::new(),
-            arranged: OnceLock::new(),
+            active_levels: OnceLock::new(),
+            match_order: OnceLock::new(),
         }
     }
 
     fn put_schema(&mut self, name: &str, schema: Option<FlowSchema>) {
         // Most changes of a FlowSchema are of its status.
         if self.schemas.get(name) != schema.as_ref() {
-            put(&mut self.schemas, name, schema);
-            self.arranged.take();
+            set_entry(&mut self.schemas, name, schema);
+            self.match_order.take();
         }
     }
 
     fn put_level(&mut self, name: &str, level: Option<PriorityLevel>) {
         if self.levels.get(name) != level.as_ref() {
-            put(&mut self.levels, name, level);
-            self.used.take();
-            self.arranged.take();
+            set_entry(&mut self.levels, name, level);
+            self.active_levels.take();
+            self.match_order.take();
         }
     }
 
@@ -107,8 +107,8 @@ impl Table {
             .or_else(|| PriorityLevel::mandatory(name).filter(|_| is_mandatory(name)))
     }
 
-    fn used(&self) -> &BTreeMap<String, Arc<level::Level<RequestRecord>>> {
-        self.used.get_or_init(|| {
+    fn active_levels(&self) -> &BTreeMap<String, Arc<level::Level<RequestRecord>>> {
+        self.active_levels.get_or_init(|| {
             let names = self.levels.keys().map(String::as_str).chain([EXEMPT, CATCH_ALL]);
             let names: BTreeSet<&str> = names.collect();
             let spec = |name: &str| {
@@ -123,43 +123,43 @@ impl Table {
         let level = self.level(&schema.level)?;
         Some(Arc::new(Flow {
             level_uid: level.uid,
-            level: self.used().get(&schema.level)?.clone(),
+            level: self.active_levels().get(&schema.level)?.clone(),
             is_exempt: level.shape == LevelKind::Exempt,
             name: name.to_owned(),
             schema: schema.clone(),
-            counted: OnceLock::new(),
+            series: OnceLock::new(),
             metrics: self.metrics.clone(),
         }))
     }
 
     /// The FlowSchemas whose priority level exists, in matching order. The last one is the catch-all.
-    fn arrange(&self) -> Vec<Arc<Flow>> {
+    fn build_match_order(&self) -> Vec<Arc<Flow>> {
         // They are sorted by name already: with equal matchingPrecedence the first name wins.
         let mut order: Vec<Arc<Flow>> =
             self.schemas.iter().filter_map(|(name, schema)| self.flow(name, schema)).collect();
         order.sort_by_key(|flow| flow.schema.precedence);
-        let has = |wanted: &str| order.iter().any(|flow| flow.name == wanted);
-        let (exempt, rest) = (has(EXEMPT), order.iter().find(|flow| flow.name == CATCH_ALL).cloned());
-        if let Some(flow) = self.flow(EXEMPT, &FlowSchema::mandatory(EXEMPT)).filter(|_| !exempt) {
+        let has_exempt = order.iter().any(|flow| flow.name == EXEMPT);
+        let catch_all = order.iter().find(|flow| flow.name == CATCH_ALL).cloned();
+        if let Some(flow) = self.flow(EXEMPT, &FlowSchema::mandatory(EXEMPT)).filter(|_| !has_exempt) {
             order.insert(0, flow);
         }
-        order.extend(rest.or_else(|| self.flow(CATCH_ALL, &FlowSchema::mandatory(CATCH_ALL))));
-        let told = order.iter().map(|flow| (flow.schema.level.clone(), flow.name.clone()));
-        self.metrics.flows.keep(told.collect());
+        order.extend(catch_all.or_else(|| self.flow(CATCH_ALL, &FlowSchema::mandatory(CATCH_ALL))));
+        let series = order.iter().map(|flow| (flow.schema.level.clone(), flow.name.clone()));
+        self.metrics.flows.retain(series.collect());
         order
     }
 
     /// Classifies a request of this user. `None` for long-running requests.
-    pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
+    pub fn classify(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
         if bypasses_flow_control(request) {
             return None;
         }
-        let order = self.arranged.get_or_init(|| self.arrange());
-        let found = order.iter().find(|flow| flow.schema.means(user, request));
+        let order = self.match_order.get_or_init(|| self.build_match_order());
+        let flow = order.iter().find(|flow| flow.schema.matches(user, request));
         // A schema that cannot be read may have been the first to match, with a limited level.
-        let found = found.filter(|flow| !(flow.is_exempt && self.may_be_limited(&flow.schema)));
+        let flow = flow.filter(|flow| !(flow.is_exempt && self.may_be_limited(&flow.schema)));
         // A user without groups matches no FlowSchema.
-        found.or(order.last()).cloned()
+        flow.or(order.last()).cloned()
     }
 
     /// Whether the requests of an exempt schema may be those of another one that cannot be read.
@@ -170,7 +170,7 @@ impl Table {
 
     /// Applies changed configuration to the priority levels, if no request has done so yet.
     pub fn settle(&self) {
-        self.used();
+        self.active_levels();
     }
 }
 
@@ -178,16 +178,16 @@ fn is_mandatory(level: &str) -> bool {
     [EXEMPT, CATCH_ALL].contains(&level)
 }
 
-fn put<T>(all: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
+fn set_entry<T>(map: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
     match value {
-        Some(value) => all.insert(name.to_owned(), value),
-        None => all.remove(name),
+        Some(value) => map.insert(name.to_owned(), value),
+        None => map.remove(name),
     };
 }
 
 impl Table {
-    fn note_unreadable(&mut self, of: usize, name: &str, is_unreadable: bool) {
-        if let Some(names) = self.unreadable.get_mut(of) {
+    fn set_unreadable(&mut self, type_index: usize, name: &str, is_unreadable: bool) {
+        if let Some(names) = self.unreadable.get_mut(type_index) {
             if is_unreadable {
                 names.insert(name.to_owned())
             } else {
@@ -201,9 +201,9 @@ impl StoreIndex for Table {
     const IS_GUARD: bool = true;
     type Prepared = ();
 
-    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
+    fn put(&mut self, type_index: usize, object: &StoredObject<'_>) -> Result<(), ReadError> {
         let (name, value) = (object.name(), object.value()?);
-        match of {
+        match type_index {
             SCHEMAS => self.put_schema(name, Some(FlowSchema::read(&value))),
             _ => {
                 let level = PriorityLevel::read(&value)
@@ -211,36 +211,36 @@ impl StoreIndex for Table {
                 self.put_level(name, Some(level));
             }
         }
-        self.note_unreadable(of, name, false);
+        self.set_unreadable(type_index, name, false);
         Ok(())
     }
 
-    fn remove(&mut self, of: usize, key: &Key) {
-        match of {
+    fn remove(&mut self, type_index: usize, key: &Key) {
+        match type_index {
             SCHEMAS => self.put_schema(key.name(), None),
             _ => self.put_level(key.name(), None),
         }
-        self.note_unreadable(of, key.name(), false);
+        self.set_unreadable(type_index, key.name(), false);
     }
 
-    /// Requests that it may have matched are limited as if nothing else matched them either. Mandatory objects exist in any case.
-    fn fail_closed(&mut self, of: usize, key: &Key) {
-        self.remove(of, key);
-        self.note_unreadable(of, key.name(), true);
+    /// Requests that it may have matched are limited by the catch-all level. Mandatory objects always exist.
+    fn fail_closed(&mut self, type_index: usize, key: &Key) {
+        self.remove(type_index, key);
+        self.set_unreadable(type_index, key.name(), true);
     }
 
-    fn clear(&mut self, of: usize) {
-        if let Some(names) = self.unreadable.get_mut(of) {
+    fn clear(&mut self, type_index: usize) {
+        if let Some(names) = self.unreadable.get_mut(type_index) {
             names.clear();
         }
-        match of {
+        match type_index {
             SCHEMAS => self.schemas.clear(),
             _ => {
                 self.levels.clear();
-                self.used.take();
+                self.active_levels.take();
             }
         }
-        self.arranged.take();
+        self.match_order.take();
     }
 }
 

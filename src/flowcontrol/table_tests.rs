@@ -8,27 +8,27 @@ use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::*;
 
-/// What there is where nobody has made anything.
-fn empty() -> Table {
+/// A table of the mandatory objects only.
+fn mandatory_only() -> Table {
     let seats = Levels::new(600, Clock::manual(Timestamp(0)));
     Table::new(Arc::new(seats), Arc::new(Metrics::new(Timestamp(0)).unwrap()))
 }
 
-/// What a fresh cluster has. Uids are the names.
-fn fresh() -> Table {
-    let mut flows = empty();
-    let named = |object: &Value| {
+/// A table of the bootstrap objects, with their names as UIDs.
+fn bootstrapped() -> Table {
+    let mut flows = mandatory_only();
+    let with_uid = |object: &Value| {
         let name = meta::name(object).to_owned();
         let mut object = object.clone();
         object.entry("metadata").set("uid", name.as_str());
         (name, object)
     };
     for level in flow_control::levels() {
-        let (name, level) = named(&level.object);
+        let (name, level) = with_uid(&level.object);
         flows.put_level(&name, PriorityLevel::read(&level));
     }
     for schema in flow_control::schemas() {
-        let (name, schema) = named(&schema.object);
+        let (name, schema) = with_uid(&schema.object);
         flows.put_schema(&name, Some(FlowSchema::read(&schema)));
     }
     flows
@@ -41,20 +41,20 @@ fn user(name: &str, groups: &[&str]) -> Identity {
 
 fn flow(flows: &Table, user: &Identity, method: &str, path: &str) -> String {
     let query = Query::parse("");
-    let found = flows.of(user, &Request::parse(method, path, &query).unwrap());
+    let flow = flows.classify(user, &Request::parse(method, path, &query).unwrap());
     let text = |uid: &Bytes| String::from_utf8(uid.to_vec()).unwrap();
-    found.map_or("none".to_owned(), |flow| format!("{} {}", text(&flow.schema.uid), text(&flow.level_uid)))
+    flow.map_or("none".to_owned(), |flow| format!("{} {}", text(&flow.schema.uid), text(&flow.level_uid)))
 }
 
 #[test]
-fn a_fresh_cluster_puts_everybody_where_they_belong() {
-    let flows = fresh();
-    let known = "system:authenticated";
-    let (admin, alice) = (user("admin", &["system:masters", known]), user("alice", &[known]));
+fn bootstrap_flow_schemas_classify_requests() {
+    let flows = bootstrapped();
+    let (admin, alice) = (user("admin", &["system:masters", AUTHENTICATED]), user("alice", &[AUTHENTICATED]));
     let nobody = user("system:anonymous", &["system:unauthenticated"]);
-    let node = user("system:node:n", &["system:nodes", known]);
-    let account = user("system:serviceaccount:n:a", &["system:serviceaccounts", known]);
-    let own = user("system:serviceaccount:kube-system:a", &["system:serviceaccounts", known]);
+    let node = user("system:node:n", &["system:nodes", AUTHENTICATED]);
+    let account = user("system:serviceaccount:n:a", &["system:serviceaccounts", AUTHENTICATED]);
+    let system_account =
+        user("system:serviceaccount:kube-system:a", &["system:serviceaccounts", AUTHENTICATED]);
     let pods = "/api/v1/namespaces/n/pods";
     let table = [
         (&admin, "GET", "/healthz", "exempt exempt"),
@@ -67,9 +67,9 @@ fn a_fresh_cluster_puts_everybody_where_they_belong() {
         (&node, "PUT", "/api/v1/nodes/n/status", "system-node-high node-high"),
         (&node, "GET", "/api/v1/nodes/n", "system-node-high node-high"),
         (&account, "GET", pods, "service-accounts workload-low"),
-        (&own, "GET", pods, "kube-system-service-accounts workload-high"),
+        (&system_account, "GET", pods, "kube-system-service-accounts workload-high"),
         (
-            &own,
+            &system_account,
             "PUT",
             "/apis/coordination.k8s.io/v1/namespaces/n/leases/l",
             "system-leader-election leader-election",
@@ -79,14 +79,14 @@ fn a_fresh_cluster_puts_everybody_where_they_belong() {
         (&admin, "GET", "/api/v1/watch/namespaces/n/pods", "exempt exempt"),
         (&user("odd", &[]), "GET", pods, "catch-all catch-all"),
     ];
-    for (who, method, path, wanted) in table {
-        assert_eq!(flow(&flows, who, method, path), wanted, "{} {method} {path}", who.name);
+    for (user, method, path, expected) in table {
+        assert_eq!(flow(&flows, user, method, path), expected, "{} {method} {path}", user.name);
     }
 }
 
 #[test]
-fn schemas_come_by_precedence_and_name_and_need_their_level() {
-    let mut flows = fresh();
+fn flow_schemas_match_by_precedence_and_name_if_level_exists() {
+    let mut flows = bootstrapped();
     let alice = user("alice", &[AUTHENTICATED]);
     let schema = |precedence: i64, level: &str, uid: &str| {
         let text = format!(
@@ -117,10 +117,10 @@ fn schemas_come_by_precedence_and_name_and_need_their_level() {
     assert_eq!(flow(&flows, &alice, "GET", pods), "global-default global-default");
 }
 
-/// A schema that comes first may limit whom a later one exempts.
+/// A schema of lower precedence may limit users that a later one exempts.
 #[test]
-fn nobody_is_exempt_because_a_schema_cannot_be_read() {
-    let mut flows = fresh();
+fn unreadable_flow_schema_disables_exemptions() {
+    let mut flows = bootstrapped();
     let all = r#"{"metadata":{"uid":"all"},"spec":{"matchingPrecedence":100,
         "priorityLevelConfiguration":{"name":"exempt"},
         "rules":[{"subjects":[{"kind":"Group","group":{"name":"*"}}],
@@ -128,33 +128,33 @@ fn nobody_is_exempt_because_a_schema_cannot_be_read() {
     flows.put_schema("all", Some(FlowSchema::read(&object(all))));
     let (admin, alice) = (user("admin", &[MASTERS, AUTHENTICATED]), user("alice", &[AUTHENTICATED]));
     let pods = "/api/v1/namespaces/n/pods";
-    for of in [0, 1] {
+    for type_index in [0, 1] {
         assert_eq!(flow(&flows, &alice, "GET", pods), "all exempt");
-        flows.fail_closed(of, &Key::cluster("limits-alice"));
+        flows.fail_closed(type_index, &Key::cluster("limits-alice"));
         assert_eq!(flow(&flows, &alice, "GET", pods), "catch-all catch-all");
         assert_eq!(flow(&flows, &alice, "GET", "/readyz"), "probes exempt");
         assert_eq!(flow(&flows, &admin, "GET", pods), "exempt exempt");
-        flows.remove(of, &Key::cluster("limits-alice"));
+        flows.remove(type_index, &Key::cluster("limits-alice"));
     }
     flows.fail_closed(0, &Key::cluster(EXEMPT));
     flows.fail_closed(1, &Key::cluster(EXEMPT));
-    assert_eq!(flow(&flows, &admin, "GET", pods), " ", "who must be able to repair it is");
+    assert_eq!(flow(&flows, &admin, "GET", pods), " ", "administrators stay exempt");
 }
 
 #[test]
-fn nothing_is_put_in_order_before_somebody_asks() {
-    let flows = fresh();
-    assert!(flows.arranged.get().is_none(), "to read many costs no more than each of them");
+fn match_order_is_built_on_first_request() {
+    let flows = bootstrapped();
+    assert!(flows.match_order.get().is_none(), "reading objects does not sort them");
     assert_eq!(flow(&flows, &user("odd", &[]), "GET", "/api/v1/pods"), "catch-all catch-all");
-    assert!(flows.arranged.get().is_some());
+    assert!(flows.match_order.get().is_some());
 }
 
 #[test]
-fn what_must_be_there_is_there() {
-    let flows = empty();
+fn mandatory_flow_schemas_always_exist() {
+    let flows = mandatory_only();
     let admin = user("admin", &[MASTERS]);
     assert_eq!(flow(&flows, &admin, "GET", "/api/v1/pods"), " ");
-    let mut flows = fresh();
+    let mut flows = bootstrapped();
     flows.put_schema(EXEMPT, None);
     assert_eq!(flow(&flows, &admin, "GET", "/api/v1/pods"), " exempt");
     flows.put_schema(CATCH_ALL, None);
@@ -162,18 +162,18 @@ fn what_must_be_there_is_there() {
 }
 
 #[test]
-fn a_level_keeps_its_state_while_schemas_change() {
-    let mut flows = fresh();
+fn priority_level_keeps_its_state_when_schemas_change() {
+    let mut flows = bootstrapped();
     let (alice, query) = (user("alice", &[AUTHENTICATED]), Query::parse(""));
     let request = Request::parse("GET", "/api/v1/pods", &query).unwrap();
-    let before = flows.of(&alice, &request).unwrap();
+    let before = flows.classify(&alice, &request).unwrap();
     let schema = flows.schemas.get("probes").cloned();
     flows.put_schema("probes", schema);
-    assert!(Arc::ptr_eq(&before, &flows.of(&alice, &request).unwrap()), "nothing has changed");
+    assert!(Arc::ptr_eq(&before, &flows.classify(&alice, &request).unwrap()), "nothing has changed");
     flows.put_schema("probes", None);
-    let after = flows.of(&alice, &request).unwrap();
+    let after = flows.classify(&alice, &request).unwrap();
     assert!(!Arc::ptr_eq(&before, &after) && Arc::ptr_eq(&before.level, &after.level));
     flows.put_level("system", None);
-    assert!(Arc::ptr_eq(&before.level, &flows.of(&alice, &request).unwrap().level));
+    assert!(Arc::ptr_eq(&before.level, &flows.classify(&alice, &request).unwrap().level));
     assert_eq!(flows.seats.told().len(), 7);
 }

@@ -9,30 +9,30 @@ use pilothouse_apimachinery::verb::Verb;
 use super::RequestInfo;
 use crate::backend::load_stats::LoadStats;
 
-/// The number of listed objects per seat; the reference server's value.
+/// The number of listed objects per seat; kube-apiserver's value.
 const OBJECTS_PER_SEAT: usize = 100;
-/// The number of notified watchers per seat; the reference server's value.
+/// The number of notified watchers per seat; kube-apiserver's value.
 const WATCHERS_PER_SEAT: usize = 10;
-/// The time to notify these watchers. A tenth of the reference server's value, because events take a tenth of its time here
+/// The time to notify these watchers. A tenth of kube-apiserver's value, because events take a tenth of its time here
 /// (docs/numbers.md).
-const TELLING: Duration = Duration::from_micros(500);
+const NOTIFICATION_TIME: Duration = Duration::from_micros(500);
 
 /// The width of a request in a priority level where requests have at most `widest` seats.
-pub fn estimate(asked: &RequestInfo<'_>, load: &LoadStats, widest: u32) -> WorkEstimate {
-    let (Some(found), Some(stored)) =
-        (asked.request.resource(), asked.resource.and_then(|resource| resource.stored.as_ref()))
+pub fn estimate(info: &RequestInfo<'_>, load: &LoadStats, widest: u32) -> WorkEstimate {
+    let (Some(path), Some(stored)) =
+        (info.request.resource(), info.resource.and_then(|resource| resource.stored.as_ref()))
     else {
         return WorkEstimate::ONE;
     };
-    match asked.request.verb {
-        Verb::List => list(asked, found, load.objects(&stored.store), widest),
-        Verb::Watch if asked.query.flag("sendInitialEvents") == Some(true) => {
-            list(asked, found, load.objects(&stored.store), widest)
+    match info.request.verb {
+        Verb::List => list(info, path, load.objects(&stored.store), widest),
+        Verb::Watch if info.query.flag("sendInitialEvents") == Some(true) => {
+            list(info, path, load.objects(&stored.store), widest)
         }
         // Creating a token does not change the service account.
-        Verb::Create if found.subresource == "token" => WorkEstimate::ONE,
+        Verb::Create if path.subresource == "token" => WorkEstimate::ONE,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
-            let watchers = load.watchers(&stored.store, found.namespace, found.name, WATCHERS_PER_SEAT);
+            let watchers = load.watchers(&stored.store, path.namespace, path.name, WATCHERS_PER_SEAT);
             write(watchers, widest)
         }
         _ => WorkEstimate::ONE,
@@ -41,21 +41,22 @@ pub fn estimate(asked: &RequestInfo<'_>, load: &LoadStats, widest: u32) -> WorkE
 
 /// The width of a list, by the number of objects that are examined. If the number is unknown, the type was never listed.
 fn list(
-    asked: &RequestInfo<'_>,
-    found: &ResourcePath<'_>,
+    info: &RequestInfo<'_>,
+    path: &ResourcePath<'_>,
     objects: Option<usize>,
     widest: u32,
 ) -> WorkEstimate {
-    if !found.authorized_name.is_empty() {
+    if !path.authorized_name.is_empty() {
         return WorkEstimate::ONE;
     }
     let objects = objects.unwrap_or_default();
-    let given = |name: &str| asked.query.get(name).is_some_and(|given| !given.is_empty());
+    let is_set = |name: &str| info.query.get(name).is_some_and(|value| !value.is_empty());
     // A page of a filtered list may have to examine everything.
-    let selects = given("labelSelector") || given("fieldSelector");
-    let limit = asked.query.get("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
-    let looked_at = if selects { objects } else { limit.map_or(objects, |limit: usize| limit.min(objects)) };
-    WorkEstimate { seats: seats(looked_at, OBJECTS_PER_SEAT).clamp(1, widest.max(1)), ..WorkEstimate::ONE }
+    let is_filtered = is_set("labelSelector") || is_set("fieldSelector");
+    let limit = info.query.get("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
+    let examined =
+        if is_filtered { objects } else { limit.map_or(objects, |limit: usize| limit.min(objects)) };
+    WorkEstimate { seats: seats(examined, OBJECTS_PER_SEAT).clamp(1, widest.max(1)), ..WorkEstimate::ONE }
 }
 
 /// A write takes one seat, and afterwards the seats of its watch events, while they are delivered. Work that is too wide takes
@@ -64,13 +65,13 @@ fn write(watchers: usize, widest: u32) -> WorkEstimate {
     if watchers < WATCHERS_PER_SEAT {
         return WorkEstimate::ONE;
     }
-    let wanted = seats(watchers, WATCHERS_PER_SEAT);
-    let after = wanted.clamp(1, widest.max(1));
-    WorkEstimate { seats: 1, after, linger: TELLING * wanted / after }
+    let seats_needed = seats(watchers, WATCHERS_PER_SEAT);
+    let after = seats_needed.clamp(1, widest.max(1));
+    WorkEstimate { seats: 1, after, linger: NOTIFICATION_TIME * seats_needed / after }
 }
 
-fn seats(things: usize, per_seat: usize) -> u32 {
-    u32::try_from(things.div_ceil(per_seat)).unwrap_or(u32::MAX)
+fn seats(count: usize, per_seat: usize) -> u32 {
+    u32::try_from(count.div_ceil(per_seat)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -86,48 +87,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dear_takes_more_seats() {
+    fn expensive_requests_take_more_seats() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let load = Arc::new(LoadStats::default());
-        let of = |method: &str, path: &str, query: &str| {
+        let estimate_for = |method: &str, path: &str, query: &str| {
             let (query, user) = (Query::parse(query), Arc::new(Identity::default()));
             let request = Request::parse(method, path, &query).unwrap();
-            let resource = request.resource().and_then(|found| catalog.at(found));
-            let asked = RequestInfo {
+            let resource = request.resource().and_then(|path| catalog.resource_at(path));
+            let info = RequestInfo {
                 user: &user,
                 path,
                 request: &request,
-                resource: resource.map(|found| &**found),
+                resource: resource.map(|resource| &**resource),
                 query: &query,
             };
-            let WorkEstimate { seats, after, linger } = estimate(&asked, &load, 10);
+            let WorkEstimate { seats, after, linger } = estimate(&info, &load, 10);
             (seats, after, linger.as_micros())
         };
         let pods = "/api/v1/namespaces/n/pods";
-        let one = (1, 0, 0);
-        assert_eq!(of("GET", pods, ""), one, "nobody knows");
+        let minimal = (1, 0, 0);
+        assert_eq!(estimate_for("GET", pods, ""), minimal, "unknown number of objects");
         let store = catalog.find("", "v1", "pods").unwrap().stored.as_ref().unwrap().store.clone();
-        load.note(&store, 730);
-        assert_eq!(of("GET", pods, ""), (8, 0, 0));
-        assert_eq!(of("GET", pods, "limit=250"), (3, 0, 0));
-        assert_eq!(of("GET", pods, "limit=250&labelSelector=a"), (8, 0, 0));
-        assert_eq!(of("GET", pods, "fieldSelector=metadata.name%3Da"), one);
-        assert_eq!(of("GET", pods, "watch=1"), one);
-        assert_eq!(of("GET", pods, "watch=1&sendInitialEvents=true"), (8, 0, 0));
-        assert_eq!(of("GET", "/api/v1/namespaces/n/pods/a", ""), one);
-        assert_eq!(of("GET", "/api/v1/nodes", ""), one);
-        assert_eq!(of("GET", "/healthz", ""), one);
-        load.note(&store, 1_000_000);
-        assert_eq!(of("GET", pods, ""), (10, 0, 0));
-        assert_eq!(of("POST", pods, ""), one);
+        load.set_objects(&store, 730);
+        assert_eq!(estimate_for("GET", pods, ""), (8, 0, 0));
+        assert_eq!(estimate_for("GET", pods, "limit=250"), (3, 0, 0));
+        assert_eq!(estimate_for("GET", pods, "limit=250&labelSelector=a"), (8, 0, 0));
+        assert_eq!(estimate_for("GET", pods, "fieldSelector=metadata.name%3Da"), minimal);
+        assert_eq!(estimate_for("GET", pods, "watch=1"), minimal);
+        assert_eq!(estimate_for("GET", pods, "watch=1&sendInitialEvents=true"), (8, 0, 0));
+        assert_eq!(estimate_for("GET", "/api/v1/namespaces/n/pods/a", ""), minimal);
+        assert_eq!(estimate_for("GET", "/api/v1/nodes", ""), minimal);
+        assert_eq!(estimate_for("GET", "/healthz", ""), minimal);
+        load.set_objects(&store, 1_000_000);
+        assert_eq!(estimate_for("GET", pods, ""), (10, 0, 0));
+        assert_eq!(estimate_for("POST", pods, ""), minimal);
         let few: Vec<_> = (0..9).map(|_| load.watch(&store, "", "")).collect();
-        assert_eq!(of("POST", pods, ""), one);
+        assert_eq!(estimate_for("POST", pods, ""), minimal);
         let more: Vec<_> = (0..16).map(|_| load.watch(&store, "n", "")).collect();
-        assert_eq!(of("POST", pods, ""), (1, 3, 500));
-        assert_eq!(of("POST", "/api/v1/namespaces/m/pods", ""), one);
+        assert_eq!(estimate_for("POST", pods, ""), (1, 3, 500));
+        assert_eq!(estimate_for("POST", "/api/v1/namespaces/m/pods", ""), minimal);
         let many: Vec<_> = (0..175).map(|_| load.watch(&store, "n", "a")).collect();
-        assert_eq!(of("PUT", "/api/v1/namespaces/n/pods/a", ""), (1, 10, 1_000));
+        assert_eq!(estimate_for("PUT", "/api/v1/namespaces/n/pods/a", ""), (1, 10, 1_000));
         drop((few, more, many));
-        assert_eq!(of("PUT", "/api/v1/namespaces/n/pods/a", ""), one);
+        assert_eq!(estimate_for("PUT", "/api/v1/namespaces/n/pods/a", ""), minimal);
     }
 }

@@ -38,9 +38,9 @@ impl<W: AsyncWrite + Unpin> Outbox<W> {
             match self.io.write_buf(&mut self.unsent).await {
                 Ok(1..) => {}
                 // The connection is closed for good.
-                failed => {
+                result => {
                     self.unsent.clear();
-                    return failed.and(Err(io::ErrorKind::WriteZero.into()));
+                    return result.and(Err(io::ErrorKind::WriteZero.into()));
                 }
             }
         }
@@ -56,15 +56,18 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn a_frame_that_was_given_up_is_whole_before_the_next() {
+    async fn cancelled_frame_is_completed_before_the_next() {
         let (near, mut far) = tokio::io::duplex(4);
-        let mut out = Outbox::new(near);
-        assert!(out.send(&[b"01", b"2345"]).now_or_never().is_none(), "there is no room for all of it");
+        let mut outbox = Outbox::new(near);
+        assert!(
+            outbox.send(&[b"01", b"2345"]).now_or_never().is_none(),
+            "the pipe is too small for the frame"
+        );
         let mut read = vec![0; 10];
-        let (sent, _) = tokio::join!(out.send(&[b"6789"]), far.read_exact(&mut read));
-        sent.unwrap();
+        let (result, _) = tokio::join!(outbox.send(&[b"6789"]), far.read_exact(&mut read));
+        result.unwrap();
         assert_eq!(read, b"0123456789");
         drop(far);
-        assert!(out.send(&[b"x"]).await.is_err());
+        assert!(outbox.send(&[b"x"]).await.is_err());
     }
 }

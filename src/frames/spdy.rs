@@ -36,7 +36,7 @@ pub enum SpdyFrame {
     /// A ping, to be answered with the same number.
     Ping(u32),
     /// The peer is about to close.
-    Leaving,
+    GoAway,
     /// Any other frame, which is ignored.
     Other,
 }
@@ -45,19 +45,19 @@ pub enum SpdyFrame {
 pub struct Reader<R> {
     io: R,
     stream: u32,
-    left: usize,
+    remaining: usize,
     last: bool,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     /// Reads from `io`.
     pub fn new(io: R) -> Reader<R> {
-        Reader { io, stream: 0, left: 0, last: false }
+        Reader { io, stream: 0, remaining: 0, last: false }
     }
 
     /// The next frame.
     pub async fn next(&mut self) -> io::Result<SpdyFrame> {
-        if self.left > 0 {
+        if self.remaining > 0 {
             return self.piece().await;
         }
         let first = self.io.read_u32().await?;
@@ -66,7 +66,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if first & 0x8000_0000 != 0 {
             return self.control(first as u16, flags, length).await;
         }
-        (self.stream, self.left, self.last) = (first, length, flags & FIN != 0);
+        (self.stream, self.remaining, self.last) = (first, length, flags & FIN != 0);
         if length == 0 {
             return Ok(SpdyFrame::Data(first, Vec::new(), self.last));
         }
@@ -74,14 +74,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn piece(&mut self) -> io::Result<SpdyFrame> {
-        let mut bytes = vec![0; self.left.min(CONVERSATION_BYTES)];
+        let mut bytes = vec![0; self.remaining.min(CONVERSATION_BYTES)];
         let read = self.io.read(&mut bytes).await?;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         bytes.truncate(read);
-        self.left -= read;
-        Ok(SpdyFrame::Data(self.stream, bytes, self.last && self.left == 0))
+        self.remaining -= read;
+        Ok(SpdyFrame::Data(self.stream, bytes, self.last && self.remaining == 0))
     }
 
     async fn control(&mut self, kind: u16, flags: u8, length: usize) -> io::Result<SpdyFrame> {
@@ -95,7 +95,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             (SYN_REPLY, Some(stream)) => SpdyFrame::Reply(stream, flags & FIN != 0),
             (RST_STREAM, Some(stream)) => SpdyFrame::Reset(stream),
             (PING, Some(number)) => SpdyFrame::Ping(number),
-            (GOAWAY, _) => SpdyFrame::Leaving,
+            (GOAWAY, _) => SpdyFrame::GoAway,
             _ => SpdyFrame::Other,
         })
     }
@@ -104,13 +104,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 /// Writes frames to the peer.
 pub struct Writer<W> {
     out: Outbox<W>,
-    begun: bool,
+    has_sent_header: bool,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Writes to `io`.
     pub fn new(io: W) -> Writer<W> {
-        Writer { out: Outbox::new(io), begun: false }
+        Writer { out: Outbox::new(io), has_sent_header: false }
     }
 
     /// Opens a stream with one header.
@@ -120,8 +120,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             header.extend_from_slice(&u32::try_from(text.len()).unwrap_or_default().to_be_bytes());
             header.extend_from_slice(text.as_bytes());
         }
-        let mut block = if self.begun { Vec::new() } else { ZLIB.to_vec() };
-        self.begun = true;
+        let mut block = if self.has_sent_header { Vec::new() } else { ZLIB.to_vec() };
+        self.has_sent_header = true;
         let length = u16::try_from(header.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         block.push(0);
         block.extend_from_slice(&length.to_le_bytes());
@@ -137,7 +137,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// Sends bytes of a stream.
     pub async fn data(&mut self, stream: u32, bytes: &[u8], last: bool) -> io::Result<()> {
-        let length = word(if last { FIN } else { 0 }, bytes.len())?;
+        let length = flags_and_length(if last { FIN } else { 0 }, bytes.len())?;
         self.out.send(&[&stream.to_be_bytes(), &length, bytes]).await
     }
 
@@ -153,12 +153,12 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     async fn control(&mut self, kind: u16, body: &[u8]) -> io::Result<()> {
-        let length = word(0, body.len())?;
+        let length = flags_and_length(0, body.len())?;
         self.out.send(&[&CONTROL.to_be_bytes(), &kind.to_be_bytes(), &length, body]).await
     }
 }
 
-fn word(flags: u8, length: usize) -> io::Result<[u8; 4]> {
+fn flags_and_length(flags: u8, length: usize) -> io::Result<[u8; 4]> {
     let length = u32::try_from(length).ok().filter(|length| *length < 1 << 24);
     let length = length.ok_or(io::ErrorKind::InvalidInput)?;
     Ok((u32::from(flags) << 24 | length).to_be_bytes())
@@ -175,15 +175,15 @@ mod tests {
 
     async fn read(bytes: &[u8]) -> Vec<SpdyFrame> {
         let mut reader = Reader::new(bytes);
-        let mut all = Vec::new();
-        while let Ok(said) = reader.next().await {
-            all.push(said);
+        let mut frames = Vec::new();
+        while let Ok(frame) = reader.next().await {
+            frames.push(frame);
         }
-        all
+        frames
     }
 
     #[actix_rt::test]
-    async fn headers_are_one_zlib_stream() {
+    async fn spdy_headers_are_one_zlib_stream() {
         let mut out = Vec::new();
         let mut writer = Writer::new(&mut out);
         writer.open(1, "streamtype", "error").await.unwrap();
@@ -198,9 +198,9 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn frames_are_told_apart() {
-        let mut out = Vec::new();
-        let mut writer = Writer::new(&mut out);
+    async fn spdy_frames_are_parsed_by_type() {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes);
         writer.data(5, b"abc", false).await.unwrap();
         writer.data(5, b"", true).await.unwrap();
         writer.pong(2).await.unwrap();
@@ -208,24 +208,24 @@ mod tests {
         writer.control(RST_STREAM, &[0, 0, 0, 7, 0, 0, 0, 1]).await.unwrap();
         writer.control(4, &[0; 4]).await.unwrap();
         writer.close().await.unwrap();
-        let wanted = [
+        let expected = [
             SpdyFrame::Data(5, b"abc".to_vec(), false),
             SpdyFrame::Data(5, Vec::new(), true),
             SpdyFrame::Ping(2),
             SpdyFrame::Reply(3, false),
             SpdyFrame::Reset(7),
             SpdyFrame::Other,
-            SpdyFrame::Leaving,
+            SpdyFrame::GoAway,
         ];
-        assert_eq!(read(&out).await, wanted);
+        assert_eq!(read(&bytes).await, expected);
         let ended = [0x80, 3, 0, 2, FIN, 0, 0, 4, 0, 0, 0, 3];
-        assert_eq!(read(&ended).await, [SpdyFrame::Reply(3, true)], "a reply that is all it says");
+        assert_eq!(read(&ended).await, [SpdyFrame::Reply(3, true)], "a reply that ends the stream");
         assert!(read(&[0x80, 3, 0, 2, 0, 0xff, 0xff, 0xff]).await.is_empty(), "a frame that is too long");
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn spdy_reader_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             futures::executor::block_on(async { read(&bytes).await; });
         }
     }

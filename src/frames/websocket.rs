@@ -6,7 +6,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
-use self::frame::{BINARY, CLOSE, CONTINUED, Head, LONGEST_HEAD, NORMAL, PING, PONG, TEXT};
+use self::frame::{BINARY, CLOSE, CONTINUATION, Head, MAX_HEAD_BYTES, NORMAL, PING, PONG, TEXT};
 use super::outbox::Outbox;
 use crate::limits::CONVERSATION_BYTES;
 
@@ -31,8 +31,8 @@ pub struct Reader<R> {
     first: bool,
 }
 
-fn broken(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+fn invalid_data(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -47,11 +47,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             if let Some(head) = self.head.filter(|head| self.passed < head.length) {
                 return self.piece(&head).await;
             }
-            let head = self.begin().await?;
+            let head = self.read_head().await?;
             (self.head, self.passed) = (Some(head), 0);
             match head.opcode {
                 BINARY | TEXT => self.first = true,
-                CONTINUED => {}
+                CONTINUATION => {}
                 PING => return Ok(WebSocketFrame::Ping(self.control(&head).await?)),
                 PONG => drop(self.control(&head).await?),
                 CLOSE => {
@@ -59,24 +59,26 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     let _ = self.control(&head).await;
                     return Ok(WebSocketFrame::Close);
                 }
-                _ => return Err(broken("an unknown frame")),
+                _ => return Err(invalid_data("an unknown frame")),
             }
         }
     }
 
-    async fn begin(&mut self) -> io::Result<Head> {
-        let mut begun = [0; LONGEST_HEAD];
-        self.io.read_exact(&mut begun[..2]).await?;
-        Head::parse(&begun[..2]).map_err(broken)?;
-        let bytes = Head::bytes(begun[1]);
-        self.io.read_exact(&mut begun[2..bytes]).await?;
-        Head::parse(&begun[..bytes]).map_err(broken)?.ok_or_else(|| broken("half a head"))
+    async fn read_head(&mut self) -> io::Result<Head> {
+        let mut head = [0; MAX_HEAD_BYTES];
+        self.io.read_exact(&mut head[..2]).await?;
+        Head::parse(&head[..2]).map_err(invalid_data)?;
+        let bytes = Head::bytes(head[1]);
+        self.io.read_exact(&mut head[2..bytes]).await?;
+        Head::parse(&head[..bytes])
+            .map_err(invalid_data)?
+            .ok_or_else(|| invalid_data("an incomplete frame head"))
     }
 
     async fn piece(&mut self, head: &Head) -> io::Result<WebSocketFrame> {
-        let left = head.length - self.passed;
-        let room = CONVERSATION_BYTES.min(usize::try_from(left).unwrap_or(CONVERSATION_BYTES));
-        let mut bytes = vec![0; room];
+        let remaining = head.length - self.passed;
+        let length = CONVERSATION_BYTES.min(usize::try_from(remaining).unwrap_or(CONVERSATION_BYTES));
+        let mut bytes = vec![0; length];
         let read = self.io.read(&mut bytes).await?;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -130,8 +132,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     async fn frame(&mut self, kind: u8, head: &[u8], body: &[u8]) -> io::Result<()> {
-        let mut start = Vec::with_capacity(LONGEST_HEAD);
-        frame::begin(&mut start, kind, head.len() + body.len());
+        let mut start = Vec::with_capacity(MAX_HEAD_BYTES);
+        frame::write_head(&mut start, kind, head.len() + body.len());
         self.out.send(&[&start, head, body]).await
     }
 }
@@ -145,15 +147,15 @@ mod tests {
 
     async fn read(bytes: &[u8]) -> Vec<WebSocketFrame> {
         let mut reader = Reader::new(bytes);
-        let mut all = Vec::new();
-        while let Ok(said) = reader.next().await {
-            all.push(said);
+        let mut frames = Vec::new();
+        while let Ok(frame) = reader.next().await {
+            frames.push(frame);
         }
-        all
+        frames
     }
 
     #[actix_rt::test]
-    async fn messages_pings_and_the_end_are_told_apart() {
+    async fn websocket_frames_are_parsed_by_type() {
         let frames = [
             masked(0x02, b"\x00ab"),
             masked(0x89, b"?"),
@@ -163,9 +165,9 @@ mod tests {
             masked(0x82, b"\x01"),
             masked(0x88, &NORMAL),
         ];
-        let said = read(&frames.concat()).await;
+        let parsed = read(&frames.concat()).await;
         assert_eq!(
-            said,
+            parsed,
             [
                 WebSocketFrame::Piece(true, b"\x00ab".to_vec()),
                 WebSocketFrame::Ping(b"?".to_vec()),
@@ -174,16 +176,16 @@ mod tests {
                 WebSocketFrame::Close,
             ]
         );
-        for wrong in
+        for invalid in
             [&[0x82, 0x01, 0][..], &[0xc2, 0x80, 0, 0, 0, 0], &[0x83, 0x80, 0, 0, 0, 0], &[0x89, 0xfe, 1, 0]]
         {
-            assert!(Reader::new(wrong).next().await.is_err(), "{wrong:?}");
+            assert!(Reader::new(invalid).next().await.is_err(), "{invalid:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn websocket_reader_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             futures::executor::block_on(async { read(&bytes).await; });
         }
     }

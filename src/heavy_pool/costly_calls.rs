@@ -1,5 +1,5 @@
-//! Remembers whose writes of which resource were costly a moment ago. Such a call is carried out on a thread for heavy work at
-//! once: begun on a worker, it would be given up and begin again, which asks its webhooks twice.
+//! Remembers whose writes of which resource were costly a moment ago. Such a call starts on a thread for heavy work: on a worker,
+//! it would be aborted and repeated, which calls its webhooks twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pilothouse_types::clock::Moment;
 use pilothouse_types::lock::Lock;
 
-use crate::limits::{COSTLY_CALLS, COSTLY_CALLS_REMEMBERED};
+use crate::limits::{COSTLY_CALL_MEMORY, COSTLY_CALLS};
 
 /// A resource, and a user who writes it.
 type Caller = (Arc<str>, Arc<str>);
 
-/// The costly calls of a server. By user as well: nobody sends the requests of others to a queue.
+/// The costly calls of a server. By user as well, so that no user can send the requests of others to a queue.
 #[derive(Default)]
 pub struct CostlyCalls {
     /// Until when a call of this caller is expected to be costly.
-    until: Lock<HashMap<Caller, Moment>>,
+    expected_until: Lock<HashMap<Caller, Moment>>,
     /// The latest of these moments, in nanoseconds. Most requests come later than that, and need no lock.
     latest: AtomicU64,
 }
@@ -25,17 +25,17 @@ pub struct CostlyCalls {
 impl CostlyCalls {
     /// Notes that a call was costly.
     pub fn note(&self, resource: &str, user: &str, now: Moment) {
-        let (caller, expires): (Caller, Moment) =
-            ((resource.into(), user.into()), now.plus(COSTLY_CALLS_REMEMBERED));
-        let mut until = self.until.lock();
-        if until.len() >= COSTLY_CALLS {
-            until.retain(|_, until| *until > now);
+        let (caller, expiry): (Caller, Moment) =
+            ((resource.into(), user.into()), now.plus(COSTLY_CALL_MEMORY));
+        let mut expected_until = self.expected_until.lock();
+        if expected_until.len() >= COSTLY_CALLS {
+            expected_until.retain(|_, until| *until > now);
         }
-        if until.len() >= COSTLY_CALLS {
-            until.clear();
+        if expected_until.len() >= COSTLY_CALLS {
+            expected_until.clear();
         }
-        until.insert(caller, expires);
-        self.latest.fetch_max(nanoseconds(expires), Ordering::AcqRel);
+        expected_until.insert(caller, expiry);
+        self.latest.fetch_max(nanoseconds(expiry), Ordering::AcqRel);
     }
 
     /// Whether such a call was costly lately.
@@ -44,7 +44,7 @@ impl CostlyCalls {
             return false;
         }
         let caller: Caller = (resource.into(), user.into());
-        self.until.lock().get(&caller).is_some_and(|until| *until > now)
+        self.expected_until.lock().get(&caller).is_some_and(|expected_until| *expected_until > now)
     }
 
     /// Whether any costly call was noted lately.
@@ -65,18 +65,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_costly_call_is_expected_of_the_same_user_for_a_while() {
+    fn costly_call_is_expected_of_the_same_user_for_a_while() {
         let (calls, now) = (CostlyCalls::default(), Clock::system().moment());
         assert!(!calls.is_expected("widgets", "alice", now));
         calls.note("widgets", "mallory", now);
         assert!(calls.is_expected("widgets", "mallory", now));
         assert!(!calls.is_expected("widgets", "alice", now) && !calls.is_expected("gadgets", "mallory", now));
-        let later = now.plus(COSTLY_CALLS_REMEMBERED);
+        let later = now.plus(COSTLY_CALL_MEMORY);
         assert!(!calls.is_expected("widgets", "mallory", later));
-        assert!(calls.is_any_expected(now) && !calls.is_any_expected(later), "even if nobody returns");
+        assert!(
+            calls.is_any_expected(now) && !calls.is_any_expected(later),
+            "even if the user does not return"
+        );
         for number in 0..2 * COSTLY_CALLS {
             calls.note("widgets", &format!("user-{number}"), now);
         }
-        assert!(calls.until.lock().len() <= COSTLY_CALLS);
+        assert!(calls.expected_until.lock().len() <= COSTLY_CALLS);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Whom a piece of work is done for.
+/// The request on whose behalf a piece of work is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkOwner {
     /// The priority level of the request.
@@ -18,10 +18,10 @@ pub struct WorkOwner {
 /// A bounded queue with a turn for each level, and for each user in it. An entry without work is removed.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    /// Whose turn is next comes first.
+    /// In the order of their turns.
     levels: VecDeque<LevelQueue<T>>,
     length: usize,
-    most: usize,
+    capacity: usize,
 }
 
 #[derive(Debug)]
@@ -37,76 +37,77 @@ struct UserQueue<T> {
     work: VecDeque<T>,
 }
 
-/// What became of work that was added to a queue.
+/// The outcome of adding work to a queue.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission<T> {
+pub enum PushOutcome<T> {
     /// It waits.
     Queued,
-    /// It waits in the place of the latest work of whoever has the most, which is returned.
+    /// It waits. The latest work of the level and user with the most was removed for it, and is returned.
     Displaced(T),
-    /// The queue is full, and nobody has much more in it than the owner of this work.
+    /// The queue is full, and no other user has much more work in it.
     Refused(T),
 }
 
 impl<T> FairQueue<T> {
-    /// A queue of at most so many pieces of work.
-    pub fn new(most: usize) -> FairQueue<T> {
-        FairQueue { levels: VecDeque::new(), length: 0, most }
+    /// A queue of at most `capacity` pieces of work.
+    pub fn new(capacity: usize) -> FairQueue<T> {
+        FairQueue { levels: VecDeque::new(), length: 0, capacity }
     }
 
-    /// The work that waits.
+    /// The number of waiting pieces of work.
     pub fn len(&self) -> usize {
         self.length
     }
 
     /// Adds work. If the queue is full, the level and then the user with the most in it lose their latest.
-    pub fn push(&mut self, level: &Arc<str>, user: &Arc<str>, work: T) -> Admission<T> {
-        if self.length < self.most {
+    pub fn push(&mut self, level: &Arc<str>, user: &Arc<str>, work: T) -> PushOutcome<T> {
+        if self.length < self.capacity {
             self.append(level, user, work);
-            return Admission::Queued;
+            return PushOutcome::Queued;
         }
-        let Some(displaced) = self.displace(level, user) else { return Admission::Refused(work) };
+        let Some(displaced) = self.displace(level, user) else { return PushOutcome::Refused(work) };
         self.append(level, user, work);
-        Admission::Displaced(displaced)
+        PushOutcome::Displaced(displaced)
     }
 
-    /// Takes the work whose turn it is, of a level and a user whom `may_run` lets; with their names.
+    /// Takes the next work of a level and a user that `may_run` allows; returns it with their names.
     pub fn pop(&mut self, may_run: impl Fn(&str, &str) -> bool) -> Option<(Arc<str>, Arc<str>, T)> {
-        for at in 0..self.levels.len() {
-            let Some(level) = self.levels.get_mut(at) else { continue };
-            let Some(turn) = level.users.iter().position(|user| may_run(&level.name, &user.name)) else {
+        for level_index in 0..self.levels.len() {
+            let Some(level) = self.levels.get_mut(level_index) else { continue };
+            let Some(user_index) = level.users.iter().position(|user| may_run(&level.name, &user.name))
+            else {
                 continue;
             };
-            let Some(mut user) = level.users.remove(turn) else { continue };
-            let (of_level, name, work) = (level.name.clone(), user.name.clone(), user.work.pop_front());
+            let Some(mut user) = level.users.remove(user_index) else { continue };
+            let (level_name, name, work) = (level.name.clone(), user.name.clone(), user.work.pop_front());
             if !user.work.is_empty() {
                 level.users.push_back(user);
             }
             level.length -= 1;
             self.length -= 1;
-            if let Some(level) = self.levels.remove(at).filter(|level| !level.users.is_empty()) {
+            if let Some(level) = self.levels.remove(level_index).filter(|level| !level.users.is_empty()) {
                 self.levels.push_back(level);
             }
-            return work.map(|work| (of_level, name, work));
+            return work.map(|work| (level_name, name, work));
         }
         None
     }
 
-    /// Removes the first work that `is_meant` picks.
-    pub fn remove(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<T> {
+    /// Removes the first work that `is_wanted` selects.
+    pub fn remove(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
         let FairQueue { levels, length, .. } = self;
-        let places = levels.iter().enumerate().flat_map(|(level_at, level)| {
-            level.users.iter().enumerate().map(move |(user_at, user)| (level_at, user_at, user))
+        let positions = levels.iter().enumerate().flat_map(|(level_index, level)| {
+            level.users.iter().enumerate().map(move |(user_index, user)| (level_index, user_index, user))
         });
-        let mut found = places.filter_map(|(level_at, user_at, user)| {
-            user.work.iter().position(&is_meant).map(|at| (level_at, user_at, at))
+        let mut matches = positions.filter_map(|(level_index, user_index, user)| {
+            user.work.iter().position(&is_wanted).map(|index| (level_index, user_index, index))
         });
-        let (level_at, user_at, at) = found.next()?;
-        drop(found);
+        let (level_index, user_index, index) = matches.next()?;
+        drop(matches);
         *length -= 1;
-        let level = levels.get_mut(level_at)?;
+        let level = levels.get_mut(level_index)?;
         level.length -= 1;
-        let work = level.users.get_mut(user_at)?.work.remove(at);
+        let work = level.users.get_mut(user_index)?.work.remove(index);
         level.users.retain(|user| !user.work.is_empty());
         levels.retain(|level| !level.users.is_empty());
         work
@@ -114,39 +115,40 @@ impl<T> FairQueue<T> {
 
     fn append(&mut self, level: &Arc<str>, user: &Arc<str>, work: T) {
         self.length += 1;
-        let at = self.levels.iter().position(|known| known.name == *level).unwrap_or_else(|| {
+        let index = self.levels.iter().position(|queue| queue.name == *level).unwrap_or_else(|| {
             self.levels.push_back(LevelQueue { name: level.clone(), users: VecDeque::new(), length: 0 });
             self.levels.len() - 1
         });
-        let Some(level) = self.levels.get_mut(at) else { return };
+        let Some(level) = self.levels.get_mut(index) else { return };
         level.length += 1;
-        match level.users.iter_mut().find(|known| known.name == *user) {
-            Some(known) => known.work.push_back(work),
+        match level.users.iter_mut().find(|queue| queue.name == *user) {
+            Some(queue) => queue.work.push_back(work),
             None => level.users.push_back(UserQueue { name: user.clone(), work: [work].into() }),
         }
     }
 
-    /// Makes room for work of this user, unless nobody has more than the user would have with it.
+    /// Removes work in favour of this user, unless nobody has more than the user would have then.
     fn displace(&mut self, level: &Arc<str>, user: &Arc<str>) -> Option<T> {
-        let own = self.levels.iter().find(|known| known.name == *level);
-        let of_level = own.map_or(0, |own| own.length);
-        let own = own.and_then(|own| own.users.iter().find(|known| known.name == *user));
-        let of_user = own.map_or(0, |own| own.work.len());
-        let longest = self.levels.iter_mut().max_by_key(|known| known.length)?;
-        let is_other = longest.name != *level && longest.length > of_level + 1;
-        // Within one's own level the users are compared; a level with as much as the longest counts as such.
-        let largest = match is_other {
+        let own_queue = self.levels.iter().find(|queue| queue.name == *level);
+        let level_length = own_queue.map_or(0, |own_queue| own_queue.length);
+        let own_queue =
+            own_queue.and_then(|own_queue| own_queue.users.iter().find(|queue| queue.name == *user));
+        let user_length = own_queue.map_or(0, |own_queue| own_queue.work.len());
+        let longest = self.levels.iter_mut().max_by_key(|queue| queue.length)?;
+        let is_other_level = longest.name != *level && longest.length > level_length + 1;
+        // Within the user's own level, users are compared; it counts as the longest if it is as long.
+        let largest_level = match is_other_level {
             true => longest,
-            false => self.levels.iter_mut().find(|known| known.name == *level)?,
+            false => self.levels.iter_mut().find(|queue| queue.name == *level)?,
         };
-        let greedy = largest.users.iter_mut().max_by_key(|known| known.work.len())?;
-        if !is_other && (greedy.name == *user || greedy.work.len() <= of_user + 1) {
+        let largest_user = largest_level.users.iter_mut().max_by_key(|queue| queue.work.len())?;
+        if !is_other_level && (largest_user.name == *user || largest_user.work.len() <= user_length + 1) {
             return None;
         }
-        let displaced = greedy.work.pop_back();
-        largest.length -= 1;
+        let displaced = largest_user.work.pop_back();
+        largest_level.length -= 1;
         self.length -= 1;
-        largest.users.retain(|user| !user.work.is_empty());
+        largest_level.users.retain(|user| !user.work.is_empty());
         self.levels.retain(|level| !level.users.is_empty());
         displaced
     }
@@ -164,10 +166,10 @@ mod tests {
         text.into()
     }
 
-    fn queue(most: usize, all: &[(&str, &str, u32)]) -> FairQueue<u32> {
-        let mut queue = FairQueue::new(most);
-        for (level, user, work) in all {
-            assert_eq!(queue.push(&name(level), &name(user), *work), Admission::Queued);
+    fn queue(capacity: usize, entries: &[(&str, &str, u32)]) -> FairQueue<u32> {
+        let mut queue = FairQueue::new(capacity);
+        for (level, user, work) in entries {
+            assert_eq!(queue.push(&name(level), &name(user), *work), PushOutcome::Queued);
         }
         queue
     }
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_take_turns_and_so_do_the_users_of_each() {
+    fn fair_queue_alternates_levels_and_users() {
         let all = [
             ("low", "greedy", 1),
             ("low", "greedy", 2),
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_enough_running_work_is_passed_over() {
+    fn fair_queue_skips_users_that_may_not_run() {
         let mut queue = queue(10, &[("low", "greedy", 1), ("low", "modest", 2)]);
         assert_eq!(
             queue.pop(|_, user| user != "greedy").map(|(_, user, work)| (user, work)),
@@ -201,17 +203,25 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_takes_room_from_who_has_the_most() {
+    fn full_queue_displaces_work_of_the_largest_user() {
         let mut queue = queue(4, &[("low", "a", 1), ("low", "a", 2), ("low", "a", 3), ("low", "b", 4)]);
-        assert_eq!(queue.push(&name("low"), &name("a"), 5), Admission::Refused(5));
-        assert_eq!(queue.push(&name("low"), &name("c"), 6), Admission::Displaced(3));
-        assert_eq!(queue.push(&name("low"), &name("c"), 7), Admission::Refused(7), "all have about the same");
-        assert_eq!(queue.push(&name("high"), &name("d"), 8), Admission::Displaced(2), "of the larger level");
+        assert_eq!(queue.push(&name("low"), &name("a"), 5), PushOutcome::Refused(5));
+        assert_eq!(queue.push(&name("low"), &name("c"), 6), PushOutcome::Displaced(3));
+        assert_eq!(
+            queue.push(&name("low"), &name("c"), 7),
+            PushOutcome::Refused(7),
+            "all have about as much"
+        );
+        assert_eq!(
+            queue.push(&name("high"), &name("d"), 8),
+            PushOutcome::Displaced(2),
+            "of the larger level"
+        );
         assert_eq!(drained(queue), [1, 8, 4, 6]);
     }
 
     #[test]
-    fn work_that_nobody_waits_for_leaves_the_queue() {
+    fn abandoned_work_is_removed_from_the_queue() {
         let mut queue = queue(4, &[("low", "a", 1), ("low", "a", 2), ("high", "b", 3)]);
         assert_eq!((queue.remove(|work| *work == 3), queue.remove(|work| *work == 9)), (Some(3), None));
         assert_eq!((queue.len(), drained(queue)), (2, vec![1, 2]));
@@ -221,10 +231,9 @@ mod tests {
     type Owners = BTreeMap<usize, (Arc<str>, Arc<str>)>;
 
     proptest! {
-        /// Whatever comes, the bound holds, nothing is lost or doubled, and nobody is passed over twice in a row: not a level by
-        /// another, and not a user by another of the same level.
+        /// The bound holds, no work is lost or duplicated, and no level or user gets two turns in a row while another one waits.
         #[test]
-        fn nothing_is_lost_and_nobody_starves(
+        fn fair_queue_is_bounded_and_starves_nobody(
             arrivals in proptest::collection::vec((0u8..3, 0u8..4, prop::bool::weighted(0.3)), 1..200),
         ) {
             let mut queue: FairQueue<usize> = FairQueue::new(16);
@@ -233,12 +242,12 @@ mod tests {
             for (work, (level, user, pops)) in arrivals.into_iter().enumerate() {
                 let (level, user) = (name(&format!("l{level}")), name(&format!("l{level}u{user}")));
                 match queue.push(&level, &user, work) {
-                    Admission::Queued => drop(waiting.insert(work, (level, user))),
-                    Admission::Displaced(other) => {
+                    PushOutcome::Queued => drop(waiting.insert(work, (level, user))),
+                    PushOutcome::Displaced(other) => {
                         prop_assert!(waiting.remove(&other).is_some());
                         waiting.insert(work, (level, user));
                     }
-                    Admission::Refused(same) => prop_assert_eq!(same, work),
+                    PushOutcome::Refused(same) => prop_assert_eq!(same, work),
                 }
                 prop_assert!(queue.len() <= 16 && queue.len() == waiting.len());
                 if pops {
@@ -248,8 +257,8 @@ mod tests {
                     prop_assert_eq!((&popped_level, &user), (&level, &owner));
                     if let Some((last_level, last_user, waited)) = &last {
                         let waited = || waited.iter().filter(|(work, _)| before.contains_key(work));
-                        let is_other_level = waited().any(|(_, (of, _))| of != last_level);
-                        let is_other_user = waited().any(|(_, (of, who))| of == last_level && who != last_user);
+                        let is_other_level = waited().any(|(_, (owner_level, _))| owner_level != last_level);
+                        let is_other_user = waited().any(|(_, (owner_level, owner_user))| owner_level == last_level && owner_user != last_user);
                         prop_assert!(!is_other_level || level != *last_level);
                         prop_assert!(!is_other_user || owner != *last_user);
                     }

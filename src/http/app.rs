@@ -10,7 +10,7 @@ use actix_service::Service;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
-use super::body::{Answering, timely};
+use super::body::{BodyWithUnread, with_deadline};
 use super::connections::ConnectionState;
 use super::peer::Peer;
 
@@ -24,11 +24,11 @@ type Handler = dyn Fn(Request) -> LocalBoxFuture<'static, Response<BoxBody>>;
 pub(super) struct App {
     handler: Rc<Handler>,
     /// How long a client may take to send a whole body.
-    body_within: Duration,
+    body_timeout: Duration,
 }
 
 impl App {
-    pub(super) fn new<S, B>(service: S, body_within: Duration) -> App
+    pub(super) fn new<S, B>(service: S, body_timeout: Duration) -> App
     where
         S: Service<Request> + 'static,
         S::Response: Into<Response<B>>,
@@ -37,15 +37,15 @@ impl App {
         B: MessageBody + 'static,
     {
         let handler = Rc::new(move |request| -> LocalBoxFuture<'static, Response<BoxBody>> {
-            let handling = service.call(request);
+            let future = service.call(request);
             Box::pin(async move {
-                match handling.await {
+                match future.await {
                     Ok(response) => response.into().map_body(|_, body| body.boxed()),
                     Err(error) => error.into(),
                 }
             })
         });
-        App { handler, body_within }
+        App { handler, body_timeout }
     }
 
     /// Answers a request. A panic in the handler becomes a 500: it must not take down the connection, the other requests on it,
@@ -53,17 +53,17 @@ impl App {
     pub(super) async fn call(&self, request: Request, peer: Peer) -> Response<BoxBody> {
         let in_flight = peer.connection.as_ref().and_then(ConnectionState::begin_request);
         request.extensions_mut().insert(peer);
-        let (request, unread) = timely(request, self.body_within);
-        let handling = AssertUnwindSafe(async { (self.handler)(request).await });
-        let response = handling.catch_unwind().await.unwrap_or_else(|_| {
+        let (request, unread) = with_deadline(request, self.body_timeout);
+        let future = AssertUnwindSafe(async { (self.handler)(request).await });
+        let response = future.catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!("a request handler panicked");
             Response::with_body(StatusCode::INTERNAL_SERVER_ERROR, BoxBody::new(PANICKED))
         });
-        // An anonymous client that does not read its answer must not keep its connection from being closed in favour of others.
+        // An anonymous client that does not read its response must not keep its connection from being closed in favour of others.
         drop(in_flight);
         if unread.is_none() {
             return response;
         }
-        response.map_body(|_, answer| BoxBody::new(Answering { answer, _to: unread }))
+        response.map_body(|_, body| BoxBody::new(BodyWithUnread { body, _unread: unread }))
     }
 }

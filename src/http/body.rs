@@ -1,5 +1,5 @@
 //! Request bodies that arrive too slowly end with an error instead of holding their handler for ever. The handler limits their
-//! size, because it knows which error to answer.
+//! size, because it knows which error to send.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 struct BodyWithDeadline {
     body: Rc<RefCell<Payload>>,
     deadline: Pin<Box<Sleep>>,
-    lifted: DeadlineLift,
+    lift: DeadlineLift,
 }
 
 /// Lifts the deadline of a body. Handlers find it in the extensions of their request. Proxies use it: the server behind them may
@@ -29,7 +29,7 @@ struct BodyWithDeadline {
 pub(super) struct DeadlineLift(Rc<Cell<bool>>);
 
 impl DeadlineLift {
-    pub(super) fn have(&self) {
+    pub(super) fn lift(&self) {
         self.0.set(true);
     }
 }
@@ -48,48 +48,48 @@ impl Stream for BodyWithDeadline {
         if let Poll::Ready(chunk) = Pin::new(&mut *self.body.borrow_mut()).poll_next(cx) {
             return Poll::Ready(chunk);
         }
-        if self.lifted.0.get() {
+        if self.lift.0.get() {
             return Poll::Pending;
         }
         self.deadline.as_mut().poll(cx).map(|()| {
-            let late = io::Error::new(io::ErrorKind::TimedOut, "the body did not come in time");
-            Some(Err(PayloadError::Io(late)))
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the body did not arrive in time");
+            Some(Err(PayloadError::Io(error)))
         })
     }
 }
 
 /// Puts a deadline on the body of a request.
-pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unread>) {
+pub(super) fn with_deadline(request: Request, timeout: Duration) -> (Request, Option<Unread>) {
     let (request, body) = request.replace_payload(Payload::None);
     if matches!(body, Payload::None) {
         return (request, None);
     }
-    let by_http1 = matches!(body, Payload::H1 { .. });
+    let is_http1 = matches!(body, Payload::H1 { .. });
     let body = Rc::new(RefCell::new(body));
-    let unread = by_http1.then(|| Unread { _body: Rc::clone(&body) });
-    let deadline = Box::pin(tokio::time::sleep(within));
-    let lifted = DeadlineLift::default();
-    request.extensions_mut().insert(lifted.clone());
-    let payload: BoxedPayloadStream = Box::pin(BodyWithDeadline { body, deadline, lifted });
+    let unread = is_http1.then(|| Unread { _body: Rc::clone(&body) });
+    let deadline = Box::pin(tokio::time::sleep(timeout));
+    let lift = DeadlineLift::default();
+    request.extensions_mut().insert(lift.clone());
+    let payload: BoxedPayloadStream = Box::pin(BodyWithDeadline { body, deadline, lift });
     let (request, _) = request.replace_payload(Payload::Stream { payload });
     (request, unread)
 }
 
 /// A response body that keeps the request body alive.
-pub(super) struct Answering {
-    pub(super) answer: BoxBody,
-    pub(super) _to: Option<Unread>,
+pub(super) struct BodyWithUnread {
+    pub(super) body: BoxBody,
+    pub(super) _unread: Option<Unread>,
 }
 
-impl MessageBody for Answering {
+impl MessageBody for BodyWithUnread {
     type Error = <BoxBody as MessageBody>::Error;
 
     fn size(&self) -> BodySize {
-        self.answer.size()
+        self.body.size()
     }
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        Pin::new(&mut self.answer).poll_next(cx)
+        Pin::new(&mut self.body).poll_next(cx)
     }
 }
 
@@ -99,48 +99,51 @@ mod tests {
 
     use super::*;
 
-    const PLENTY: Duration = Duration::from_secs(60);
+    const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn request(body: impl Stream<Item = Result<Bytes, PayloadError>> + 'static) -> Request {
         Request::with_payload(Payload::Stream { payload: Box::pin(body) })
     }
 
     #[actix_rt::test]
-    async fn a_body_that_never_ends_ends_with_an_error() {
+    async fn unfinished_body_fails_at_its_deadline() {
         let start = futures::stream::once(async { Ok(Bytes::from_static(b"start")) });
         let body = start.chain(futures::stream::pending());
-        let mut chunks = timely(request(body), Duration::from_millis(1)).0.take_payload();
+        let mut chunks = with_deadline(request(body), Duration::from_millis(1)).0.take_payload();
         assert_eq!(chunks.next().await.unwrap().unwrap(), "start");
-        let late = chunks.next().await.unwrap().unwrap_err();
-        assert!(matches!(late, PayloadError::Io(error) if error.kind() == io::ErrorKind::TimedOut));
+        let error = chunks.next().await.unwrap().unwrap_err();
+        assert!(matches!(error, PayloadError::Io(error) if error.kind() == io::ErrorKind::TimedOut));
     }
 
     #[actix_rt::test]
-    async fn a_body_that_keeps_dripping_ends_as_well() {
+    async fn slowly_dripping_body_fails_at_its_deadline() {
         let drip = futures::stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             Some((Ok(Bytes::from_static(b"x")), ()))
         });
-        let chunks = timely(request(drip), Duration::from_millis(30)).0.take_payload();
+        let chunks = with_deadline(request(drip), Duration::from_millis(30)).0.take_payload();
         assert!(chunks.take_while(|chunk| std::future::ready(chunk.is_ok())).count().await < 60);
     }
 
     #[actix_rt::test]
-    async fn a_handler_can_lift_the_deadline() {
-        let (mut asks, _) = timely(request(futures::stream::pending()), Duration::from_millis(1));
-        let patience = asks.extensions().get::<DeadlineLift>().cloned().unwrap();
-        patience.have();
+    async fn handler_can_lift_the_body_deadline() {
+        let (mut request, _) = with_deadline(request(futures::stream::pending()), Duration::from_millis(1));
+        let deadline = request.extensions().get::<DeadlineLift>().cloned().unwrap();
+        deadline.lift();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert!(futures::poll!(asks.payload().next()).is_pending());
+        assert!(futures::poll!(request.payload().next()).is_pending());
     }
 
     #[actix_rt::test]
-    async fn a_body_in_time_passes_unchanged() {
+    async fn body_in_time_is_unchanged() {
         let parts = ["one", "two"].map(|part| Ok(Bytes::from_static(part.as_bytes())));
-        let chunks: Vec<_> =
-            timely(request(futures::stream::iter(parts)), PLENTY).0.take_payload().collect().await;
+        let chunks: Vec<_> = with_deadline(request(futures::stream::iter(parts)), LONG_TIMEOUT)
+            .0
+            .take_payload()
+            .collect()
+            .await;
         let text: Vec<_> = chunks.into_iter().map(Result::unwrap).collect();
         assert_eq!(text, ["one", "two"]);
-        assert!(matches!(timely(Request::new(), PLENTY).0.take_payload(), Payload::None));
+        assert!(matches!(with_deadline(Request::new(), LONG_TIMEOUT).0.take_payload(), Payload::None));
     }
 }

@@ -22,7 +22,7 @@ use crate::limits::TLS_RECORD_BYTES;
 thread_local! {
     /// A buffer for gathered writes. A connection holds it only while bytes are unsent, which rarely outlasts one turn of its
     /// task. So one per thread is enough, and idle connections keep none.
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A connection shared by the HTTP/2 codec and the code that drives it. Clones are the same connection.
@@ -49,11 +49,11 @@ impl<S: AsyncWrite + Unpin> CoalescedStream<S> {
 
     /// Runs `work`, which writes to this connection, and sends the gathered bytes whenever `work` is pending. Bytes that it wrote
     /// in its last turn are sent by the next call.
-    pub(super) async fn send_between<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
+    pub(super) async fn run_and_send<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let mut work = pin!(work);
         poll_fn(|cx| {
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
-                return Poll::Ready(Ok(done));
+            if let Poll::Ready(output) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
             }
             match self.0.borrow_mut().poll_send(cx) {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -85,17 +85,17 @@ impl<S: AsyncWrite + Unpin> CoalesceBuffer<S> {
     /// Sends all gathered bytes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            let written = Pin::new(&mut self.io).poll_write(cx, rest);
-            match ready!(self.stall.judge(cx, written))? {
+            let result = Pin::new(&mut self.io).poll_write(cx, rest);
+            match ready!(self.stall.check(cx, result))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                more => self.sent += more,
+                count => self.sent += count,
             }
         }
         self.sent = 0;
-        let mut room = std::mem::take(&mut self.unsent);
-        if room.capacity() > 0 {
-            room.clear();
-            ROOM.set(room);
+        let mut buffer = std::mem::take(&mut self.unsent);
+        if buffer.capacity() > 0 {
+            buffer.clear();
+            BUFFER.set(buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -106,12 +106,12 @@ impl<S: AsyncWrite + Unpin> CoalesceBuffer<S> {
             ready!(self.poll_send(cx))?;
         }
         if self.unsent.capacity() == 0 {
-            self.unsent = ROOM.take();
+            self.unsent = BUFFER.take();
             self.unsent.reserve_exact(TLS_RECORD_BYTES);
         }
-        let (fits, _) = bytes.split_at(bytes.len().min(TLS_RECORD_BYTES.saturating_sub(self.unsent.len())));
-        self.unsent.extend_from_slice(fits);
-        Poll::Ready(Ok(fits.len()))
+        let (part, _) = bytes.split_at(bytes.len().min(TLS_RECORD_BYTES.saturating_sub(self.unsent.len())));
+        self.unsent.extend_from_slice(part);
+        Poll::Ready(Ok(part.len()))
     }
 }
 
@@ -132,15 +132,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescedStream<S> {
         self.0.borrow_mut().poll_gather(cx, bytes)
     }
 
-    /// Does nothing, because the codec flushes after every frame. See [`CoalescedStream::send_between`].
+    /// Does nothing, because the codec flushes after every frame. See [`CoalescedStream::run_and_send`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut gathering = self.0.borrow_mut();
-        ready!(gathering.poll_send(cx))?;
-        Pin::new(&mut gathering.io).poll_shutdown(cx)
+        let mut buffer = self.0.borrow_mut();
+        ready!(buffer.poll_send(cx))?;
+        Pin::new(&mut buffer.io).poll_shutdown(cx)
     }
 }
 
@@ -152,9 +152,9 @@ mod tests {
     use super::*;
 
     /// Counts the writes that reach the other side.
-    struct Counting(DuplexStream, Rc<Cell<usize>>);
+    struct WriteCounter(DuplexStream, Rc<Cell<usize>>);
 
-    impl AsyncWrite for Counting {
+    impl AsyncWrite for WriteCounter {
         fn poll_write(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -173,108 +173,108 @@ mod tests {
         }
     }
 
-    /// A connection that buffers `room` unread bytes, its other end, and the number of writes to it.
-    fn connection(room: usize) -> (CoalescedStream<Counting>, DuplexStream, Rc<Cell<usize>>) {
-        let (near, far) = duplex(room);
+    /// A connection that buffers `capacity` unread bytes, its other end, and the number of writes to it.
+    fn connection(capacity: usize) -> (CoalescedStream<WriteCounter>, DuplexStream, Rc<Cell<usize>>) {
+        let (near, far) = duplex(capacity);
         let writes = Rc::new(Cell::new(0));
-        (CoalescedStream::new(Counting(near, Rc::clone(&writes))), far, writes)
+        (CoalescedStream::new(WriteCounter(near, Rc::clone(&writes))), far, writes)
     }
 
     /// Bytes that differ from their neighbours, so that lost or duplicated pieces show.
-    fn speech(length: usize) -> Vec<u8> {
-        (0..length).map(|place| (place % 251) as u8).collect()
+    fn test_bytes(length: usize) -> Vec<u8> {
+        (0..length).map(|index| (index % 251) as u8).collect()
     }
 
     /// Writes and flushes these pieces, then waits for ever.
-    async fn say(to: CoalescedStream<Counting>, pieces: Vec<Vec<u8>>) {
-        let mut to = to;
+    async fn write_pieces(stream: CoalescedStream<WriteCounter>, pieces: Vec<Vec<u8>>) {
+        let mut stream = stream;
         for piece in pieces {
-            to.write_all(&piece).await.unwrap();
-            to.flush().await.unwrap();
+            stream.write_all(&piece).await.unwrap();
+            stream.flush().await.unwrap();
         }
         std::future::pending::<()>().await;
     }
 
     #[actix_rt::test]
-    async fn many_pieces_leave_in_one_write_once_the_writer_waits() {
-        let (gathered, mut far, writes) = connection(1 << 20);
-        let pieces: Vec<Vec<u8>> = speech(900).chunks(9).map(<[u8]>::to_vec).collect();
-        let said = gathered.send_between(say(gathered.clone(), pieces)).now_or_never();
-        assert!(said.is_none());
+    async fn small_writes_are_sent_as_one_when_the_writer_is_pending() {
+        let (stream, mut far, writes) = connection(1 << 20);
+        let pieces: Vec<Vec<u8>> = test_bytes(900).chunks(9).map(<[u8]>::to_vec).collect();
+        let result = stream.run_and_send(write_pieces(stream.clone(), pieces)).now_or_never();
+        assert!(result.is_none());
         assert_eq!(writes.get(), 1);
-        let mut heard = vec![0; 900];
-        far.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, speech(900));
-        assert_eq!(gathered.0.borrow().unsent.capacity(), 0, "an idle connection keeps no room");
+        let mut received = vec![0; 900];
+        far.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, test_bytes(900));
+        assert_eq!(stream.0.borrow().unsent.capacity(), 0, "an idle connection keeps no buffer");
     }
 
     #[actix_rt::test]
-    async fn a_slow_reader_gets_every_byte_once_and_in_order() {
+    async fn slow_reader_gets_every_byte_once_and_in_order() {
         const LENGTH: usize = 5 * TLS_RECORD_BYTES + 77;
-        let (gathered, mut far, _) = connection(1_000);
-        let pieces: Vec<Vec<u8>> = speech(LENGTH).chunks(7_001).map(<[u8]>::to_vec).collect();
-        let mut heard = vec![0; LENGTH];
+        let (stream, mut far, _) = connection(1_000);
+        let pieces: Vec<Vec<u8>> = test_bytes(LENGTH).chunks(7_001).map(<[u8]>::to_vec).collect();
+        let mut received = vec![0; LENGTH];
         tokio::select! {
-            _ = gathered.send_between(say(gathered.clone(), pieces)) => unreachable!("it waits for ever"),
-            read = far.read_exact(&mut heard) => assert_eq!(read.unwrap(), LENGTH),
+            _ = stream.run_and_send(write_pieces(stream.clone(), pieces)) => unreachable!("the writer never ends"),
+            read = far.read_exact(&mut received) => assert_eq!(read.unwrap(), LENGTH),
         }
-        assert_eq!(heard, speech(LENGTH));
+        assert_eq!(received, test_bytes(LENGTH));
     }
 
     #[actix_rt::test]
-    async fn nobody_gathers_more_than_a_record() {
-        let (gathered, _far, _) = connection(1);
-        let pieces = vec![speech(10 * TLS_RECORD_BYTES)];
-        assert!(gathered.send_between(say(gathered.clone(), pieces)).now_or_never().is_none());
-        assert_eq!(gathered.0.borrow().unsent.len(), TLS_RECORD_BYTES);
+    async fn unsent_bytes_are_bounded_by_a_tls_record() {
+        let (stream, _far, _) = connection(1);
+        let pieces = vec![test_bytes(10 * TLS_RECORD_BYTES)];
+        assert!(stream.run_and_send(write_pieces(stream.clone(), pieces)).now_or_never().is_none());
+        assert_eq!(stream.0.borrow().unsent.len(), TLS_RECORD_BYTES);
     }
 
     #[actix_rt::test]
-    async fn what_is_unsent_leaves_before_the_end() {
-        let (gathered, mut far, _) = connection(1 << 20);
-        let mut end = gathered.clone();
+    async fn shutdown_sends_unsent_bytes_first() {
+        let (stream, mut far, _) = connection(1 << 20);
+        let mut end = stream.clone();
         end.write_all(b"goodbye").await.unwrap();
         end.shutdown().await.unwrap();
-        let mut heard = Vec::new();
-        far.read_to_end(&mut heard).await.unwrap();
-        assert_eq!(heard, b"goodbye");
+        let mut received = Vec::new();
+        far.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"goodbye");
     }
 
     #[actix_rt::test]
-    async fn a_connection_closes_when_its_peer_has_heard_all_and_goes() {
-        const PATIENT: Duration = Duration::from_secs(600);
+    async fn close_waits_until_the_peer_has_read_everything_and_closed() {
+        const SILENCE: Duration = Duration::from_secs(600);
         let (near, mut far) = duplex(128);
-        let gathered = CoalescedStream::new(near);
-        gathered.clone().write_all(&speech(500)).await.unwrap();
-        assert!(!gathered.is_sent());
-        let closing = actix_rt::spawn(gathered.close(PATIENT));
-        let mut heard = Vec::new();
+        let stream = CoalescedStream::new(near);
+        stream.clone().write_all(&test_bytes(500)).await.unwrap();
+        assert!(!stream.is_sent());
+        let closing = actix_rt::spawn(stream.close(SILENCE));
+        let mut received = Vec::new();
         // The peer keeps sending while it reads, like clients that send window updates.
-        while heard.len() < 500 {
+        while received.len() < 500 {
             far.write_all(b"more").await.unwrap();
-            assert!(far.read_buf(&mut heard).await.unwrap() > 0);
+            assert!(far.read_buf(&mut received).await.unwrap() > 0);
         }
-        assert_eq!(heard, speech(500));
-        assert!(!closing.is_finished(), "it has not gone yet");
+        assert_eq!(received, test_bytes(500));
+        assert!(!closing.is_finished(), "the peer has not closed yet");
         drop(far);
         closing.await.unwrap();
     }
 
     #[actix_rt::test]
-    async fn a_silent_peer_is_not_waited_for() {
+    async fn close_does_not_wait_for_a_silent_peer() {
         let (near, _far) = duplex(16);
         CoalescedStream::new(near).close(Duration::from_millis(1)).await;
         let (stuck, _far) = duplex(16);
         let stuck = CoalescedStream::new(stuck);
-        stuck.clone().write_all(&speech(500)).await.unwrap();
+        stuck.clone().write_all(&test_bytes(500)).await.unwrap();
         stuck.close(Duration::from_millis(1)).await;
     }
 
     #[actix_rt::test]
-    async fn a_reader_that_is_gone_ends_the_work() {
-        let (gathered, far, _) = connection(16);
+    async fn closed_peer_fails_the_work() {
+        let (stream, far, _) = connection(16);
         drop(far);
-        let said = gathered.send_between(say(gathered.clone(), vec![speech(8)])).await;
-        assert_eq!(said.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        let result = stream.run_and_send(write_pieces(stream.clone(), vec![test_bytes(8)])).await;
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -70,7 +70,7 @@ impl Bounds {
             per_source,
             handshakes,
             handshakes_per_source: (handshakes / 2).max(1),
-            reserve: (total / limits::CONNECTIONS_RESERVED).min(limits::CONNECTIONS_RESERVED_MOST),
+            reserve: (total / limits::CONNECTIONS_RESERVED).min(limits::MAX_CONNECTIONS_RESERVED),
         }
     }
 }

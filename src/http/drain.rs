@@ -1,4 +1,4 @@
-//! Drains connections without cutting requests, and tells when all have ended.
+//! Drains connections without cutting requests, and waits until all have ended.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Drain {
     }
 }
 
-/// Counts living things: open connections, started workers. Cheap to clone.
+/// Counts open connections or started workers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Tally(Arc<watch::Sender<usize>>);
 
@@ -49,9 +49,9 @@ impl Tally {
         *self.0.borrow()
     }
 
-    /// Waits until the count is as wanted.
-    pub async fn until(&self, wanted: impl Fn(usize) -> bool) {
-        let _ = self.0.subscribe().wait_for(|count| wanted(*count)).await;
+    /// Waits until the count satisfies the condition.
+    pub async fn until(&self, condition: impl Fn(usize) -> bool) {
+        let _ = self.0.subscribe().wait_for(|count| condition(*count)).await;
     }
 }
 
@@ -72,24 +72,24 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn a_drain_is_seen_by_those_who_wait_and_by_those_who_come_later() {
+    async fn drain_wakes_current_and_later_waiters() {
         let drain = Drain::default();
         assert!(drain.begun().now_or_never().is_none());
-        let (waiting, other) = (drain.clone(), drain.clone());
-        let waiting = actix_rt::spawn(async move { waiting.begun().await });
+        let (waiter, other) = (drain.clone(), drain.clone());
+        let waiter = actix_rt::spawn(async move { waiter.begun().await });
         other.begin();
-        waiting.await.unwrap();
+        waiter.await.unwrap();
         assert!(drain.begun().now_or_never().is_some());
     }
 
     #[actix_rt::test]
-    async fn a_tally_knows_who_is_left() {
+    async fn tally_waits_until_all_guards_are_dropped() {
         let tally = Tally::default();
-        let (one, two) = (tally.enter(), tally.enter());
+        let (first, second) = (tally.enter(), tally.enter());
         assert_eq!(tally.count(), 2);
-        drop(one);
+        drop(first);
         assert!(tally.until(|count| count == 0).now_or_never().is_none());
-        drop(two);
+        drop(second);
         tally.until(|count| count == 0).await;
     }
 }

@@ -33,18 +33,18 @@ use crate::socket;
 pub struct Edge {
     listener: TcpListener,
     workers: usize,
-    plan: Plan,
+    worker_config: WorkerConfig,
 }
 
 /// The settings from which every worker is made.
 #[derive(Clone)]
-struct Plan {
+struct WorkerConfig {
     tls: Tls,
     clock: Clock,
     max_streams: u32,
     goaway_chance: f64,
     /// The deadline of a request body: the request timeout.
-    body_within: Duration,
+    body_timeout: Duration,
     drain: Drain,
     bounds: Bounds,
     connections: Connections,
@@ -68,19 +68,19 @@ impl Edge {
     /// An edge that serves `listener` as `config` says.
     pub fn new(listener: TcpListener, tls: Tls, config: &Config, clock: Clock) -> Edge {
         let bounds = Bounds::new(config);
-        let plan = Plan {
+        let worker_config = WorkerConfig {
             tls,
             bounds,
             connections: Connections::new(bounds, clock.clone()),
             clock,
             max_streams: config.streams_per_connection(),
             goaway_chance: config.serving.goaway_chance,
-            body_within: config.limits.request_timeout,
+            body_timeout: config.limits.request_timeout,
             drain: Drain::default(),
             open: Tally::default(),
             started: Tally::default(),
         };
-        Edge { listener, workers: config.workers(), plan }
+        Edge { listener, workers: config.workers(), worker_config }
     }
 
     /// The number of workers: `factory` of [`Edge::serve`] runs once on the thread of each, all at the same time.
@@ -90,7 +90,7 @@ impl Edge {
 
     /// The open connections of all workers.
     pub fn connections(&self) -> Connections {
-        self.plan.connections.clone()
+        self.worker_config.connections.clone()
     }
 
     /// Starts the workers, each with an application that `factory` makes on its thread. Must be called inside an
@@ -108,25 +108,27 @@ impl Edge {
         <S::Service as Service<Request>>::Future: 'static,
         B: MessageBody + 'static,
     {
-        let Edge { listener, workers, plan } = self;
+        let Edge { listener, workers, worker_config } = self;
         let (address, listening) = (listener.local_addr()?, listener.try_clone()?);
-        let of_workers = plan.clone();
+        let shared_config = worker_config.clone();
         let server = actix_server::Server::build()
             .workers(workers)
             // The table of connections refuses earlier. At this bound the acceptor would let clients wait, also those on this host.
-            .max_concurrent_connections(plan.bounds.total.saturating_add(limits::CONNECTIONS_CLOSING))
+            .max_concurrent_connections(
+                worker_config.bounds.total.saturating_add(limits::CONNECTIONS_CLOSING),
+            )
             .disable_signals()
             .listen("api", listener, move || {
-                let (factory, plan) = (factory.clone(), of_workers.clone());
+                let (factory, worker_config) = (factory.clone(), shared_config.clone());
                 fn_factory(move || {
-                    let (application, plan) = (factory().into_factory(), plan.clone());
+                    let (application, worker_config) = (factory().into_factory(), worker_config.clone());
                     async move {
-                        let made = application.new_service(AppConfig::default()).await;
-                        let service = made.map_err(|error| {
+                        let result = application.new_service(AppConfig::default()).await;
+                        let service = result.map_err(|error| {
                             tracing::error!(?error, "a worker cannot start");
                         })?;
-                        let app = App::new(service, plan.body_within);
-                        let worker = plan.worker(app).await?;
+                        let app = App::new(service, worker_config.body_timeout);
+                        let worker = worker_config.worker(app).await?;
                         Ok::<_, ()>(fn_service(move |io: TcpStream| worker.clone().connection(io)))
                     }
                 })
@@ -134,7 +136,7 @@ impl Edge {
             .run();
         let handle = server.handle();
         let ended = run(server)?;
-        let Plan { drain, open, started, .. } = plan;
+        let WorkerConfig { drain, open, started, .. } = worker_config;
         Ok(Serving { address, listening, workers, handle, ended: Some(ended), drain, open, started })
     }
 }
@@ -142,17 +144,19 @@ impl Edge {
 /// Runs the server on a thread of its own: its first poll blocks until every worker has made its application, and
 /// applications may talk to actors of the System's own thread meanwhile.
 fn run(server: actix_server::Server) -> io::Result<oneshot::Receiver<io::Result<()>>> {
-    let (tell, ended) = oneshot::channel();
-    let spawned = actix_rt::Arbiter::new().spawn(async move {
-        let _ = tell.send(server.await);
+    let (sender, receiver) = oneshot::channel();
+    let is_spawned = actix_rt::Arbiter::new().spawn(async move {
+        let _ = sender.send(server.await);
         actix_rt::Arbiter::current().stop();
     });
-    if spawned { Ok(ended) } else { Err(io::Error::other("the thread of the server has ended")) }
+    if is_spawned { Ok(receiver) } else { Err(io::Error::other("the thread of the server has ended")) }
 }
 
-impl Plan {
+impl WorkerConfig {
     async fn worker(self, app: App) -> Result<Worker, ()> {
-        let Plan { tls, clock, max_streams, goaway_chance, drain, connections, open, started, .. } = self;
+        let WorkerConfig {
+            tls, clock, max_streams, goaway_chance, drain, connections, open, started, ..
+        } = self;
         let dates = Rc::new(Dates::new(clock));
         let h1 = H1::new(app.clone(), drain.clone(), Rc::clone(&dates)).await?;
         let h2 = H2 { app, drain, dates, max_streams, goaway_chance };
@@ -168,7 +172,7 @@ impl Worker {
         let connection = match self.connections.admit(address) {
             Ok(connection) => connection,
             Err(reason) => {
-                tracing::warn!(?address, ?reason, "a connection was refused: there are too many");
+                tracing::warn!(?address, ?reason, "a connection was refused: too many connections");
                 return Ok(());
             }
         };
@@ -192,9 +196,10 @@ impl Worker {
         connection.note_handshake();
         stream.peer.connection = Some(connection.clone());
         let is_http2 = stream.is_http2();
-        let within = if is_http2 { limits::HANDSHAKE_TIMEOUT } else { limits::REQUEST_HEAD_TIMEOUT };
-        // Both drivers allocate buffers when they begin. A client that says nothing gets none.
-        if !Box::pin(self.h1.is_asked(&mut stream, within)).await {
+        let first_byte_timeout =
+            if is_http2 { limits::HANDSHAKE_TIMEOUT } else { limits::REQUEST_HEAD_TIMEOUT };
+        // Both drivers allocate buffers when they begin. A client that sends nothing gets none.
+        if !Box::pin(self.h1.has_next_request(&mut stream, first_byte_timeout)).await {
             let _ = timeout(limits::DISCONNECT_TIMEOUT, stream.shutdown()).await;
             return;
         }
@@ -225,7 +230,7 @@ impl Serving {
         self.address
     }
 
-    /// Waits until every worker has its application; an error says why one never will.
+    /// Waits until every worker has its application. Fails if a worker cannot start.
     pub async fn started(&mut self) -> io::Result<()> {
         let (started, workers) = (self.started.clone(), self.workers);
         tokio::select! {
@@ -247,12 +252,12 @@ impl Serving {
         self.handle.pause().await;
     }
 
-    /// Asks every connection to finish, and waits for that up to `patience`. Answers how many are left. New clients are refused, so
-    /// that they try another server or say so, instead of waiting in the kernel's queue until this one has ended.
-    pub async fn drain(&self, patience: Duration) -> usize {
+    /// Asks every connection to finish, and waits for that up to `limit`. Returns the number of connections left. New clients are
+    /// refused, so that they try another server or say so, instead of waiting in the kernel's queue until this one has ended.
+    pub async fn drain(&self, limit: Duration) -> usize {
         self.drain.begin();
-        let mut drained = pin!(timeout(patience, self.open.until(|count| count == 0)));
-        // The acceptor hears of the pause a little after it is told. It would log errors about a socket that ends before that.
+        let mut drained = pin!(timeout(limit, self.open.until(|count| count == 0)));
+        // The acceptor receives the pause with a delay. It would log errors about a socket that ends before that.
         tokio::select! {
             _ = &mut drained => return self.open.count(),
             () = sleep(limits::ACCEPTOR_PAUSE) => {}

@@ -44,7 +44,7 @@ impl H1 {
                 let response = app.call(request, peer).await;
                 let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
                 let cut = response.extensions().get::<CutSignal>().cloned();
-                switch.begin_response(SendWithin::of(&response), cut);
+                switch.begin_response(SendWithin::from_response(&response), cut);
                 if !can_leave || !is_endless(&response) || !switch.can_leave_now().await {
                     return Ok(response);
                 }
@@ -52,7 +52,7 @@ impl H1 {
                 Ok(Response::ok())
             }
         });
-        let signal = drain.clone();
+        let drain_signal = drain.clone();
         let service = HttpService::build()
             .secure()
             .keep_alive(KeepAlive::Timeout(limits::IDLE_TIMEOUT))
@@ -61,7 +61,7 @@ impl H1 {
             // A client that closed its half is gone. Otherwise a quiet watch would never notice.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
-                let drain = signal.clone();
+                let drain = drain_signal.clone();
                 async move { drain.begun().await }
             })
             .on_connect_ext(|io: &Connection, data| {
@@ -84,14 +84,14 @@ impl H1 {
     }
 
     /// Serves a connection until it ends, also after it has left HTTP. A draining server does not wait for conversations. It does
-    /// wait for responses: watches are told to end.
+    /// wait for responses: watches end by themselves then.
     pub(super) async fn drive(&self, mut io: TlsStream) {
         loop {
             let switch = Switch::new(io);
             (self.driver)(switch.connection()).await;
-            let (answer, taken) = match switch.take() {
+            let (stream, taken_io) = match switch.take() {
                 None => return,
-                Some((Departure::Stream(answer), io)) => (answer, io),
+                Some((Departure::Stream(stream), io)) => (stream, io),
                 Some((Departure::Conversation(conversation), io)) => {
                     let _in_flight = io.peer.connection.as_ref().and_then(ConnectionState::begin_request);
                     return tokio::select! {
@@ -101,9 +101,9 @@ impl H1 {
                 }
             };
             drop(switch);
-            let Some(back) = answer.send(taken).await else { return };
-            io = back;
-            if !self.is_asked(&mut io, limits::IDLE_TIMEOUT).await {
+            let Some(returned) = stream.send(taken_io).await else { return };
+            io = returned;
+            if !self.has_next_request(&mut io, limits::IDLE_TIMEOUT).await {
                 let _ = timeout(limits::DISCONNECT_TIMEOUT, io.shutdown()).await;
                 return;
             }
@@ -112,10 +112,10 @@ impl H1 {
 
     /// Waits for the first byte of the next request, with no more memory than TLS takes. After a response the driver would also
     /// count this wait as a request that arrives too slowly.
-    pub(super) async fn is_asked(&self, io: &mut TlsStream, within: Duration) -> bool {
-        let asked = poll_fn(|cx| io.poll_heard(cx));
+    pub(super) async fn has_next_request(&self, io: &mut TlsStream, limit: Duration) -> bool {
+        let first_byte = poll_fn(|cx| io.poll_heard(cx));
         tokio::select! {
-            asked = timeout(within, asked) => asked.unwrap_or(false),
+            first_byte = timeout(limit, first_byte) => first_byte.unwrap_or(false),
             () = self.drain.begun() => false,
         }
     }

@@ -192,7 +192,7 @@ impl Writing {
         let mut sent = 0;
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
             let written = Pin::new(&mut self.io).poll_write(cx, rest);
-            match self.stall.judge(cx, written) {
+            match self.stall.check(cx, written) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(more)) => sent += more,
                 Poll::Ready(Err(error)) => return Err(error),

@@ -33,9 +33,9 @@ pub(super) struct H2 {
     pub(super) goaway_chance: f64,
 }
 
-/// Why a connection ended early.
+/// The error that ended a connection.
 #[derive(Debug, thiserror::Error)]
-enum Cut {
+enum ConnectionError {
     #[error(transparent)]
     Protocol(#[from] h2::Error),
     #[error(transparent)]
@@ -60,38 +60,42 @@ impl H2 {
         }
     }
 
-    async fn serve(&self, io: TlsStream) -> Result<(), Cut> {
+    async fn serve(&self, io: TlsStream) -> Result<(), ConnectionError> {
         let peer = io.peer.clone();
         let io = CoalescedStream::new(io);
-        self.converse(&io, &peer).await?;
+        self.serve_streams(&io, &peer).await?;
         // A slow reader must get the end of the last response, too.
         let _ = timeout(limits::IDLE_TIMEOUT, io.close(limits::DISCONNECT_TIMEOUT)).await;
         Ok(())
     }
 
     /// Serves a connection until either side has closed it.
-    async fn converse(&self, io: &CoalescedStream<TlsStream>, peer: &Peer) -> Result<(), Cut> {
-        let handshake = io.send_between(self.settings().handshake(io.clone()));
+    async fn serve_streams(
+        &self,
+        io: &CoalescedStream<TlsStream>,
+        peer: &Peer,
+    ) -> Result<(), ConnectionError> {
+        let handshake = io.run_and_send(self.settings().handshake(io.clone()));
         let Ok(connection) = timeout(limits::HANDSHAKE_TIMEOUT, handshake).await else {
             return Ok(());
         };
         let mut connection: Connection<CoalescedStream<TlsStream>, Bytes> = connection??;
-        let mut look = pin!(sleep(limits::IDLE_CHECKED_EVERY));
-        let mut told_to_go = pin!(self.drain.begun());
+        let mut idle_check = pin!(sleep(limits::IDLE_CHECK_INTERVAL));
+        let mut drain_begun = pin!(self.drain.begun());
         let mut linger = pin!(sleep(limits::DRAIN_LINGER));
         let mut phase = Phase::Open;
         let load = Rc::new(ConnectionLoad::default());
         loop {
-            let leave = tokio::select! {
-                accepted = io.send_between(connection.accept()) => {
+            let send_goaway = tokio::select! {
+                accepted = io.run_and_send(connection.accept()) => {
                     let Some(accepted) = accepted? else { return Ok(()) };
                     let (request, respond) = accepted?;
                     let (app, dates) = (self.app.clone(), Rc::clone(&self.dates));
                     actix_rt::spawn(h2_stream::serve(app, request, respond, peer.clone(), dates, load.enter()));
                     self.draws_goaway()
                 }
-                () = &mut told_to_go, if phase == Phase::Open => true,
-                () = load.leaving.notified(), if phase == Phase::Open => true,
+                () = &mut drain_begun, if phase == Phase::Open => true,
+                () = load.goaway.notified(), if phase == Phase::Open => true,
                 () = &mut linger, if phase == Phase::Leaving => {
                     // A well-behaved client closes the connection once its streams are done; this one does not.
                     if load.has_rested() && io.is_sent() {
@@ -100,12 +104,12 @@ impl H2 {
                     linger.set(sleep(limits::DRAIN_LINGER));
                     false
                 }
-                () = &mut look => {
-                    look.set(sleep(limits::IDLE_CHECKED_EVERY));
-                    load.idle_too_long()
+                () = &mut idle_check => {
+                    idle_check.set(sleep(limits::IDLE_CHECK_INTERVAL));
+                    load.is_idle_too_long()
                 }
             };
-            if leave && phase == Phase::Open {
+            if send_goaway && phase == Phase::Open {
                 phase = Phase::Leaving;
                 connection.graceful_shutdown();
                 linger.set(sleep(limits::DRAIN_LINGER));
@@ -139,21 +143,21 @@ impl H2 {
 #[derive(Default)]
 pub(super) struct ConnectionLoad {
     open: Cell<usize>,
-    ever: Cell<u64>,
-    /// `ever` at the last look.
-    seen: Cell<u64>,
-    /// Consecutive looks that found no stream.
-    quiet: Cell<u32>,
-    /// `ever` at the last [`ConnectionLoad::has_rested`], if no stream was open then.
-    rested: Cell<Option<u64>>,
+    total_streams: Cell<u64>,
+    /// `total_streams` at the last idle check.
+    checked_total: Cell<u64>,
+    /// Consecutive idle checks that found no stream.
+    quiet_checks: Cell<u32>,
+    /// `total_streams` at the last [`ConnectionLoad::has_rested`], if no stream was open then.
+    rested_total: Cell<Option<u64>>,
     /// Notified when a response ends its connection.
-    leaving: Notify,
+    goaway: Notify,
 }
 
 impl ConnectionLoad {
     fn enter(self: &Rc<Self>) -> InFlight {
         self.open.set(self.open.get() + 1);
-        self.ever.set(self.ever.get() + 1);
+        self.total_streams.set(self.total_streams.get() + 1);
         InFlight(Rc::clone(self))
     }
 
@@ -161,20 +165,20 @@ impl ConnectionLoad {
         self.open.get() == 0
     }
 
-    /// Whether no stream was open at this call and none since the last one. One look is not enough: a stream counts as done when
+    /// Whether no stream was open at this call and none since the last one. One check is not enough: a stream counts as done when
     /// its response is handed to the connection, and its last bytes need time to leave.
     fn has_rested(&self) -> bool {
-        let now = self.is_empty().then(|| self.ever.get());
-        let before = self.rested.replace(now);
-        now.is_some() && now == before
+        let now = self.is_empty().then(|| self.total_streams.get());
+        let previous = self.rested_total.replace(now);
+        now.is_some() && now == previous
     }
 
-    /// Counts quiet looks; true once they add up to the idle limit.
-    fn idle_too_long(&self) -> bool {
-        let busy = !self.is_empty() || self.ever.get() != self.seen.get();
-        self.seen.set(self.ever.get());
-        self.quiet.set(if busy { 0 } else { self.quiet.get() + 1 });
-        limits::IDLE_CHECKED_EVERY * self.quiet.get() >= limits::IDLE_TIMEOUT
+    /// Counts consecutive checks without a stream; true once they add up to the idle limit.
+    fn is_idle_too_long(&self) -> bool {
+        let is_busy = !self.is_empty() || self.total_streams.get() != self.checked_total.get();
+        self.checked_total.set(self.total_streams.get());
+        self.quiet_checks.set(if is_busy { 0 } else { self.quiet_checks.get() + 1 });
+        limits::IDLE_CHECK_INTERVAL * self.quiet_checks.get() >= limits::IDLE_TIMEOUT
     }
 }
 
@@ -183,8 +187,8 @@ pub(super) struct InFlight(Rc<ConnectionLoad>);
 
 impl InFlight {
     /// Lets the connection accept no more streams and end after the last one.
-    pub(super) fn ends_connection(&self) {
-        self.0.leaving.notify_one();
+    pub(super) fn end_connection(&self) {
+        self.0.goaway.notify_one();
     }
 }
 
@@ -199,36 +203,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_idle_after_enough_looks_without_a_stream() {
+    fn http2_connection_is_idle_after_enough_checks_without_a_stream() {
         let load = Rc::new(ConnectionLoad::default());
-        let looks = limits::IDLE_TIMEOUT.as_secs() / limits::IDLE_CHECKED_EVERY.as_secs();
-        for _ in 1..looks {
-            assert!(!load.idle_too_long());
+        let checks = limits::IDLE_TIMEOUT.as_secs() / limits::IDLE_CHECK_INTERVAL.as_secs();
+        for _ in 1..checks {
+            assert!(!load.is_idle_too_long());
         }
-        // A stream that came and went between two looks counts as activity.
+        // A stream that was opened and closed between two checks counts as activity.
         drop(load.enter());
-        for _ in 0..looks {
-            assert!(!load.idle_too_long());
+        for _ in 0..checks {
+            assert!(!load.is_idle_too_long());
         }
-        assert!(load.idle_too_long());
+        assert!(load.is_idle_too_long());
         let watching = load.enter();
-        for _ in 0..10 * looks {
-            assert!(!load.idle_too_long());
+        for _ in 0..10 * checks {
+            assert!(!load.is_idle_too_long());
         }
         drop(watching);
         assert!(load.is_empty());
     }
 
     #[test]
-    fn a_connection_has_rested_when_two_looks_in_a_row_found_no_stream_and_none_came_between() {
+    fn http2_connection_has_rested_after_two_checks_without_a_stream() {
         let load = Rc::new(ConnectionLoad::default());
         let last = load.enter();
         assert!(!load.has_rested());
         drop(last);
-        assert!(!load.has_rested(), "its answer may not have left yet");
+        assert!(!load.has_rested(), "its response may not be sent yet");
         assert!(load.has_rested());
         drop(load.enter());
-        assert!(!load.has_rested(), "another came and went");
+        assert!(!load.has_rested(), "another stream was opened and closed");
         assert!(load.has_rested());
     }
 }

@@ -34,27 +34,27 @@ pub(super) async fn serve(
     in_flight: InFlight,
 ) {
     let head_only = request.method() == Method::HEAD;
-    let answered = {
-        let mut handling = pin!(app.call(convert(request, &peer), peer));
+    let response = {
+        let mut handler = pin!(app.call(convert(request, &peer), peer));
         // The handler is dropped at the end of this block, so that a reset cancels its work.
         poll_fn(|cx| match respond.poll_reset(cx) {
             Poll::Ready(_) => Poll::Ready(None),
-            Poll::Pending => handling.as_mut().poll(cx).map(Some),
+            Poll::Pending => handler.as_mut().poll(cx).map(Some),
         })
         .await
     };
-    let Some(response) = answered else { return };
+    let Some(response) = response else { return };
     let (response, body) = response.into_parts();
     let size = wire_size(response.status(), body.size());
     let last = head_only || matches!(size, BodySize::None | BodySize::Sized(0));
     if response.head().connection_type() == ConnectionType::Close {
         // HTTP/2 has no `Connection: close`: the connection sends GOAWAY instead.
-        in_flight.ends_connection();
+        in_flight.end_connection();
     }
     match respond.send_response(head(&response, size, &dates), last) {
         Ok(stream) if !last => {
             let cut = response.extensions().get::<CutSignal>().cloned();
-            send(stream, body, size, SendWithin::of(&response), cut).await;
+            send(stream, body, size, SendWithin::from_response(&response), cut).await;
         }
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "a response could not be sent"),
@@ -117,11 +117,11 @@ fn head(response: &Response<()>, size: BodySize, dates: &Dates) -> http::Respons
     wire
 }
 
-/// Why sending a body stopped early.
-enum Gone {
+/// The error that ended the sending of a body.
+enum SendError {
     /// The client reset the stream, lost its connection, or stopped reading.
     Client,
-    /// The body failed, its time is over, or it was cut. The stream is reset, so that the client does not take the part for the whole.
+    /// The body failed, its time is over, or it was cut. The stream is reset, so that the client does not take it for complete.
     Body,
 }
 
@@ -132,50 +132,50 @@ async fn send(
     within: Option<SendWithin>,
     cut: Option<CutSignal>,
 ) {
-    let sent = {
-        // What is left of the body is dropped at the end of this block, with the memory that it holds.
+    let result = {
+        // The rest of the body is dropped at the end of this block, with the memory that it holds.
         let mut sending = pin!(send_all(&mut stream, body, size));
         let sending = poll_fn(|cx| match &cut {
-            Some(cut) if cut.poll_raised(cx).is_ready() => Poll::Ready(Err(Gone::Body)),
+            Some(cut) if cut.poll_raised(cx).is_ready() => Poll::Ready(Err(SendError::Body)),
             _ => sending.as_mut().poll(cx),
         });
         match within {
-            Some(SendWithin(within)) => timeout(within, sending).await.unwrap_or(Err(Gone::Body)),
+            Some(SendWithin(within)) => timeout(within, sending).await.unwrap_or(Err(SendError::Body)),
             None => sending.await,
         }
     };
-    match sent {
+    match result {
         Ok(()) => {}
-        Err(Gone::Client) => stream.send_reset(Reason::CANCEL),
-        Err(Gone::Body) => stream.send_reset(Reason::INTERNAL_ERROR),
+        Err(SendError::Client) => stream.send_reset(Reason::CANCEL),
+        Err(SendError::Body) => stream.send_reset(Reason::INTERNAL_ERROR),
     }
 }
 
-async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize) -> Result<(), Gone> {
+async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize) -> Result<(), SendError> {
     let mut body = pin!(body);
-    let mut left = if let BodySize::Sized(length) = size { Some(length) } else { None };
+    let mut remaining = if let BodySize::Sized(length) = size { Some(length) } else { None };
     loop {
         let chunk = poll_fn(|cx| match stream.poll_reset(cx) {
-            Poll::Ready(_) => Poll::Ready(Err(Gone::Client)),
+            Poll::Ready(_) => Poll::Ready(Err(SendError::Client)),
             Poll::Pending => Pin::new(&mut body).poll_next(cx).map(Ok),
         })
         .await?;
         let chunk = match chunk {
-            None if left.is_some_and(|left| left > 0) => return Err(Gone::Body),
-            None => return stream.send_data(Bytes::new(), true).map_err(|_| Gone::Client),
+            None if remaining.is_some_and(|remaining| remaining > 0) => return Err(SendError::Body),
+            None => return stream.send_data(Bytes::new(), true).map_err(|_| SendError::Client),
             Some(Err(error)) => {
                 tracing::debug!(%error, "a response body failed");
-                return Err(Gone::Body);
+                return Err(SendError::Body);
             }
             Some(Ok(chunk)) if chunk.is_empty() => continue,
             Some(Ok(chunk)) => chunk,
         };
-        if let Some(left) = &mut left {
-            *left = left.checked_sub(chunk.len() as u64).ok_or(Gone::Body)?;
+        if let Some(remaining) = &mut remaining {
+            *remaining = remaining.checked_sub(chunk.len() as u64).ok_or(SendError::Body)?;
         }
         // With a known size, the last data frame carries END_STREAM: one frame less for every small response.
-        let last = left == Some(0);
-        push(stream, chunk, last).await?;
+        let last = remaining == Some(0);
+        send_chunk(stream, chunk, last).await?;
         if last {
             return Ok(());
         }
@@ -183,35 +183,38 @@ async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize)
 }
 
 /// Sends a chunk as fast as the client's flow control allows.
-async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), Gone> {
+async fn send_chunk(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), SendError> {
     while !chunk.is_empty() {
         stream.reserve_capacity(chunk.len());
-        let mut room =
-            timeout(limits::RESPONSE_STALL, room(stream)).await.ok().flatten().ok_or(Gone::Client)?;
+        let mut capacity = timeout(limits::RESPONSE_STALL, capacity(stream))
+            .await
+            .ok()
+            .flatten()
+            .ok_or(SendError::Client)?;
         // Some clients disconnect from servers that send many tiny frames. If the window is too small for a useful frame, wait
         // briefly for the client to widen it.
-        while room < chunk.len().min(limits::SMALLEST_FRAME_BYTES) {
-            match timeout(limits::SMALL_FRAME_WAIT, self::room(stream)).await {
-                Ok(more) => room = more.ok_or(Gone::Client)?,
+        while capacity < chunk.len().min(limits::MIN_FRAME_BYTES) {
+            match timeout(limits::SMALL_FRAME_WAIT, self::capacity(stream)).await {
+                Ok(more) => capacity = more.ok_or(SendError::Client)?,
                 Err(_) => break,
             }
         }
-        let part = chunk.split_to(room.min(chunk.len()));
-        if !part.is_empty() {
+        let frame = chunk.split_to(capacity.min(chunk.len()));
+        if !frame.is_empty() {
             let end = last && chunk.is_empty();
-            stream.send_data(part, end).map_err(|_| Gone::Client)?;
+            stream.send_data(frame, end).map_err(|_| SendError::Client)?;
         }
     }
     Ok(())
 }
 
 /// The flow control window once it has grown; `None` if the client is gone.
-async fn room(stream: &mut SendStream<Bytes>) -> Option<usize> {
+async fn capacity(stream: &mut SendStream<Bytes>) -> Option<usize> {
     poll_fn(|cx| {
         if stream.poll_reset(cx).is_ready() {
             return Poll::Ready(None);
         }
-        stream.poll_capacity(cx).map(|room| room.and_then(Result::ok))
+        stream.poll_capacity(cx).map(|capacity| capacity.and_then(Result::ok))
     })
     .await
 }
@@ -219,22 +222,22 @@ async fn room(stream: &mut SendStream<Bytes>) -> Option<usize> {
 /// The Date header, formatted once a second instead of once per response.
 pub(super) struct Dates {
     clock: Clock,
-    made: RefCell<Option<(u64, HeaderValue)>>,
+    formatted: RefCell<Option<(u64, HeaderValue)>>,
 }
 
 impl Dates {
     pub(super) fn new(clock: Clock) -> Dates {
-        Dates { clock, made: RefCell::new(None) }
+        Dates { clock, formatted: RefCell::new(None) }
     }
 
     pub(super) fn now(&self) -> Option<HeaderValue> {
         let second = self.clock.now().seconds();
-        let mut made = self.made.borrow_mut();
-        if made.as_ref().is_none_or(|(at, _)| *at != second) {
+        let mut formatted = self.formatted.borrow_mut();
+        if formatted.as_ref().is_none_or(|(cached_second, _)| *cached_second != second) {
             let date = HttpDate::from(UNIX_EPOCH + Duration::from_secs(second)).to_string();
-            *made = HeaderValue::try_from(date).ok().map(|date| (second, date));
+            *formatted = HeaderValue::try_from(date).ok().map(|date| (second, date));
         }
-        made.as_ref().map(|(_, date)| date.clone())
+        formatted.as_ref().map(|(_, date)| date.clone())
     }
 }
 
@@ -246,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_follow_the_clock() {
+    fn date_header_follows_the_clock() {
         let clock = Clock::manual(Timestamp(784_111_777_000_000));
         let dates = Dates::new(clock.clone());
         assert_eq!(dates.now().unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_http1_stay_behind_and_the_length_is_right() {
+    fn http2_response_drops_http1_headers_and_sets_content_length() {
         let dates = Dates::new(Clock::manual(Timestamp(0)));
         let mut response = Response::new(StatusCode::OK).drop_body();
         for (name, value) in

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_in_use_is_refused_and_a_port_just_left_is_given_again() {
+    fn bind_refuses_port_in_use_and_reuses_port_just_closed() {
         let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = first.local_addr().unwrap();
         assert_eq!(bind(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);

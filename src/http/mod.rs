@@ -2,7 +2,8 @@
 //!
 //! [`listener`] opens the socket, [`tls`] does the handshake, [`edge`] runs the workers and hands each connection to `h1` or
 //! `h2`, which hand each request to the [`app`]. [`peer`] describes the client, [`drain`] ends connections without cutting
-//! requests, [`connections`] bounds how many there are, `switch` lets a connection leave HTTP, `h1_stream` writes watches, and `coalesce` joins small writes.
+//! requests, [`connections`] bounds how many there are, `switch` lets a connection leave HTTP, `h1_stream` writes watches, and
+//! `coalesce` joins small writes.
 
 pub mod app;
 mod body;

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The client of a connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use openssl::ssl::SslRef;
 
 use super::connections::ConnectionState;
 
-/// The other end of a connection. Every request has one in its extensions, over HTTP/1.1 and HTTP/2 alike.
+/// The client of a connection. Every request has one in its extensions, over HTTP/1.1 and HTTP/2 alike.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Its address, if the system knows it.
@@ -25,7 +25,7 @@ pub struct PeerCertificates(pub Arc<[Vec<u8>]>);
 
 impl PeerCertificates {
     /// Reads the peer's certificates after a handshake.
-    pub(super) fn of(ssl: &SslRef) -> PeerCertificates {
+    pub(super) fn from_ssl(ssl: &SslRef) -> PeerCertificates {
         let Some(own) = ssl.peer_certificate() else { return PeerCertificates::default() };
         // On the server side, OpenSSL leaves the client's own certificate out of the chain.
         let rest = ssl.peer_cert_chain().into_iter().flatten();

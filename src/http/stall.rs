@@ -19,7 +19,7 @@ pub(super) struct SendWithin(pub(super) Duration);
 
 impl SendWithin {
     /// The limit of this response, if it has one.
-    pub(super) fn of<B>(response: &Response<B>) -> Option<SendWithin> {
+    pub(super) fn from_response<B>(response: &Response<B>) -> Option<SendWithin> {
         response.extensions().get::<SendWithin>().copied()
     }
 }
@@ -28,49 +28,49 @@ impl SendWithin {
 /// never reads would hold resources for ever, such as a slot for a followed log.
 pub(super) struct Stall {
     /// How long a write may make no progress.
-    patience: Duration,
+    stall_timeout: Duration,
     /// The timer, while a write is pending.
-    over: Option<Pin<Box<Sleep>>>,
+    stall_timer: Option<Pin<Box<Sleep>>>,
     /// The end of the time for the current response, if it is limited.
-    response_over: Option<Pin<Box<Sleep>>>,
+    response_timer: Option<Pin<Box<Sleep>>>,
     /// Ends the current response for lack of memory.
     cut: Option<CutSignal>,
 }
 
 impl Default for Stall {
     fn default() -> Stall {
-        Stall { patience: RESPONSE_STALL, over: None, response_over: None, cut: None }
+        Stall { stall_timeout: RESPONSE_STALL, stall_timer: None, response_timer: None, cut: None }
     }
 }
 
 impl Stall {
     /// Begins a response, with its time limit and the signal that cuts it, if it has them.
-    pub(super) fn begin_response(&mut self, within: Option<SendWithin>, cut: Option<CutSignal>) {
+    pub(super) fn begin_response(&mut self, limit: Option<SendWithin>, cut: Option<CutSignal>) {
         self.cut = cut;
-        self.response_over = within.map(|SendWithin(within)| Box::pin(sleep(within)));
+        self.response_timer = limit.map(|SendWithin(limit)| Box::pin(sleep(limit)));
     }
 
     /// Passes on the result of a write; an error if no write has made progress for too long, or if the time for the response is
     /// over.
-    pub(super) fn judge<T>(
+    pub(super) fn check<T>(
         &mut self,
         cx: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
+        result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if self.cut.as_ref().is_some_and(|cut| cut.poll_raised(cx).is_ready()) {
             return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
         }
-        if let Some(over) = &mut self.response_over
-            && over.as_mut().poll(cx).is_ready()
+        if let Some(timer) = &mut self.response_timer
+            && timer.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if written.is_ready() {
-            self.over = None;
-            return written;
+        if result.is_ready() {
+            self.stall_timer = None;
+            return result;
         }
-        let over = self.over.get_or_insert_with(|| Box::pin(sleep(self.patience)));
-        over.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let timer = self.stall_timer.get_or_insert_with(|| Box::pin(sleep(self.stall_timeout)));
+        timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -80,42 +80,42 @@ mod tests {
 
     use super::*;
 
-    fn stall(patience: Duration) -> Stall {
-        Stall { patience, ..Stall::default() }
+    fn stall(stall_timeout: Duration) -> Stall {
+        Stall { stall_timeout, ..Stall::default() }
     }
 
     #[actix_rt::test]
-    async fn a_response_ends_in_its_time_however_often_its_client_reads() {
+    async fn slowly_read_response_fails_at_its_deadline() {
         let mut stall = stall(Duration::from_secs(60));
         stall.begin_response(Some(SendWithin(Duration::from_millis(5))), None);
-        let taken = |stall: &mut Stall, cx: &mut Context<'_>| stall.judge(cx, Poll::Ready(Ok(1)));
-        let failed = loop {
-            match poll_fn(|cx| taken(&mut stall, cx)).await {
+        let write_progress = |stall: &mut Stall, cx: &mut Context<'_>| stall.check(cx, Poll::Ready(Ok(1)));
+        let error = loop {
+            match poll_fn(|cx| write_progress(&mut stall, cx)).await {
                 Ok(_) => sleep(Duration::from_millis(1)).await,
                 Err(error) => break error,
             }
         };
-        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         stall.begin_response(None, None);
-        assert!(poll_fn(|cx| taken(&mut stall, cx)).await.is_ok(), "the next response has no limit");
+        assert!(poll_fn(|cx| write_progress(&mut stall, cx)).await.is_ok(), "the next response has no limit");
     }
 
     #[actix_rt::test]
-    async fn a_write_that_waits_too_long_is_an_error_and_wakes_its_writer() {
+    async fn stalled_write_fails_and_wakes_its_writer() {
         let mut stall = stall(Duration::from_millis(1));
-        let ended = poll_fn(|cx| stall.judge::<()>(cx, Poll::Pending)).await;
-        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let result = poll_fn(|cx| stall.check::<()>(cx, Poll::Pending)).await;
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[actix_rt::test]
-    async fn the_time_begins_anew_with_whatever_is_taken() {
+    async fn stall_timer_restarts_with_progress() {
         let mut stall = stall(Duration::from_millis(1));
         for _ in 0..3 {
-            let waiting = poll_fn(|cx| Poll::Ready(stall.judge::<()>(cx, Poll::Pending))).await;
+            let waiting = poll_fn(|cx| Poll::Ready(stall.check::<()>(cx, Poll::Pending))).await;
             assert!(waiting.is_pending());
             sleep(Duration::from_millis(3)).await;
-            let taken = poll_fn(|cx| Poll::Ready(stall.judge(cx, Poll::Ready(Ok(()))))).await;
-            assert!(matches!(taken, Poll::Ready(Ok(()))) && stall.over.is_none());
+            let progress = poll_fn(|cx| Poll::Ready(stall.check(cx, Poll::Ready(Ok(()))))).await;
+            assert!(matches!(progress, Poll::Ready(Ok(()))) && stall.stall_timer.is_none());
         }
     }
 }

@@ -24,7 +24,7 @@ use super::tls::TlsStream;
 const HEAD_END: [u8; HEAD_END_BYTES] = *b"\r\n\r\n";
 const HEAD_END_BYTES: usize = 4;
 
-/// Why a connection leaves the driver.
+/// The reason why a connection leaves the driver.
 pub(super) enum Departure {
     /// For good: both ends agreed on another protocol.
     Conversation(Conversation),
@@ -36,7 +36,8 @@ pub(super) enum Departure {
 pub(super) type Conversation = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
 
 /// Wraps a conversation, to act before and after it.
-pub(super) type Around = Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
+pub(super) type ConversationWrapper =
+    Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
 
 /// The switch of one connection. Cheap to clone; handlers find it in their connection data.
 #[derive(Clone)]
@@ -49,7 +50,7 @@ struct State {
     reader: RefCell<Option<Waker>>,
     heads: RefCell<Heads>,
     /// Whether the driver has written bytes that are not flushed yet.
-    is_behind: Cell<bool>,
+    has_unflushed: Cell<bool>,
     stall: RefCell<Stall>,
     peer: Peer,
 }
@@ -69,8 +70,8 @@ impl Heads {
         while !read.is_empty() {
             if matches!(self.matched, 0 | HEAD_END_BYTES) {
                 self.matched = 0;
-                let Some(at) = memchr::memchr(HEAD_END[0], read) else { return };
-                read = &read[at..];
+                let Some(index) = memchr::memchr(HEAD_END[0], read) else { return };
+                read = &read[index..];
             }
             let Some((byte, rest)) = read.split_first() else { return };
             self.matched = if HEAD_END[self.matched] == *byte {
@@ -97,7 +98,7 @@ impl Switch {
             departure: RefCell::new(None),
             reader: RefCell::new(None),
             heads: RefCell::default(),
-            is_behind: Cell::default(),
+            has_unflushed: Cell::default(),
             stall: RefCell::default(),
             peer,
         }))
@@ -109,18 +110,18 @@ impl Switch {
     }
 
     /// Leaves HTTP. The handler's own response is not sent: the conversation writes everything that the client reads.
-    pub(super) fn turn(&self, conversation: Conversation) {
+    pub(super) fn leave_http(&self, conversation: Conversation) {
         self.depart(Departure::Conversation(conversation));
     }
 
     /// Wraps the conversation that this connection is leaving for; `false` if there is none. The handler must return before it
     /// awaits anything else: the driver ends as soon as it may, and the handler's task with it.
-    pub(super) fn surround(&self, around: Around) -> bool {
+    pub(super) fn wrap_conversation(&self, wrapper: ConversationWrapper) -> bool {
         let mut departure = self.0.departure.borrow_mut();
         match departure.take() {
             Some(Departure::Conversation(conversation)) => {
                 *departure =
-                    Some(Departure::Conversation(Box::new(move |client| around(conversation(client)))));
+                    Some(Departure::Conversation(Box::new(move |client| wrapper(conversation(client)))));
                 true
             }
             other => {
@@ -131,16 +132,16 @@ impl Switch {
     }
 
     /// Leaves the driver for the time of this response. The response that the handler returns instead is not sent.
-    pub(super) fn stream(&self, answer: Streaming) {
-        self.depart(Departure::Stream(answer));
+    pub(super) fn stream(&self, response: Streaming) {
+        self.depart(Departure::Stream(response));
     }
 
-    /// Limits the time for sending the response to the current request, or does not.
+    /// Sets the time limit and the cut signal of the response to the current request.
     pub(super) fn begin_response(&self, within: Option<SendWithin>, cut: Option<CutSignal>) {
         self.0.stall.borrow_mut().begin_response(within, cut);
     }
 
-    /// Notes a new request. Answers whether its connection could leave the driver: not if the driver has read beyond this
+    /// Notes a new request. Returns whether its connection could leave the driver: not if the driver has read beyond this
     /// request, because those bytes would be lost.
     pub(super) fn note_request(&self) -> bool {
         let mut heads = self.0.heads.borrow_mut();
@@ -156,7 +157,7 @@ impl Switch {
             // The driver writes whenever the handler yields.
             yield_now().await;
         }
-        !self.0.is_behind.get() && self.0.heads.borrow().is_at_end()
+        !self.0.has_unflushed.get() && self.0.heads.borrow().is_at_end()
     }
 
     /// The connection and the reason for its departure, once the driver has ended. `None` if it never left.
@@ -171,7 +172,7 @@ impl Switch {
         }
     }
 
-    fn is_turned(&self) -> bool {
+    fn has_left(&self) -> bool {
         self.0.departure.borrow().is_some()
     }
 }
@@ -188,15 +189,15 @@ impl Connection {
         self.0.clone()
     }
 
-    /// Uses the connection, or answers `gone` once it has left the driver.
+    /// Uses the connection, or returns `after_departure` once it has left the driver.
     fn with<T>(
         &self,
-        gone: T,
-        act: impl FnOnce(Pin<&mut TlsStream>) -> Poll<io::Result<T>>,
+        after_departure: T,
+        operation: impl FnOnce(Pin<&mut TlsStream>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         match self.0.0.io.borrow_mut().as_mut() {
-            Some(io) if !self.0.is_turned() => act(Pin::new(io)),
-            _ => Poll::Ready(Ok(gone)),
+            Some(io) if !self.0.has_left() => operation(Pin::new(io)),
+            _ => Poll::Ready(Ok(after_departure)),
         }
     }
 }
@@ -219,13 +220,13 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = self.with(buf.len(), |io| io.poll_write(cx, buf));
-        self.0.0.is_behind.set(true);
-        self.0.0.stall.borrow_mut().judge(cx, written)
+        self.0.0.has_unflushed.set(true);
+        self.0.0.stall.borrow_mut().check(cx, written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = self.with((), |io| io.poll_flush(cx));
-        self.0.0.is_behind.set(flushed.is_pending());
+        self.0.0.has_unflushed.set(flushed.is_pending());
         flushed
     }
 
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_request_is_noticed() {
+    fn bytes_read_beyond_the_request_are_detected() {
         assert!(heads(&["GET / HTTP/1.1\r\nA: b\r\n\r\n"], 1));
         assert!(heads(&["GET / HTTP/1.1\r\n", "A: b\r", "\n\r", "\n"], 1));
         assert!(heads(&["GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"], 2));
@@ -254,6 +255,6 @@ mod tests {
         assert!(!heads(&["GET / HTTP/1.1\r\n\r\nGET"], 1));
         assert!(!heads(&["PUT / HTTP/1.1\r\n\r\n{\r\n\r\n}", "GET / HTTP/1.1\r\n\r\n"], 2));
         assert!(heads(&["PUT / HTTP/1.1\r\n\r\n{\r\n}", "GET / HTTP/1.1\r\n\r\n"], 2));
-        assert!(!heads(&["GET / HTTP/1.1\n\n"], 1), "what ends otherwise stays with the driver");
+        assert!(!heads(&["GET / HTTP/1.1\n\n"], 1), "a head with other line ends stays with the driver");
     }
 }

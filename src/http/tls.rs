@@ -24,8 +24,8 @@ use tokio_openssl::SslStream;
 
 use super::peer::{Peer, PeerCertificates};
 use crate::config::{Serving, TlsVersion};
-use crate::limits::{CONNECTION_TURN_BYTES, OVERHEARD_BYTES};
-use crate::pki::{Identity, Named, Pki};
+use crate::limits::{CONNECTION_TURN_BYTES, INPUT_DURING_WATCH_BYTES};
+use crate::pki::{Identity, Pki, SniCertificate};
 
 const BOTH: &[u8] = b"\x02h2\x08http/1.1";
 const HTTP1: &[u8] = b"\x08http/1.1";
@@ -93,7 +93,7 @@ impl Contexts {
         let own = context(serving, pki, &pki.serving, chosen_from)?;
         let mut named = HashMap::new();
         // The first certificate of a name wins, so it is inserted last.
-        for Named { identity, names } in pki.named.iter().rev() {
+        for SniCertificate { identity, names } in pki.sni_certificates.iter().rev() {
             let context = context(serving, pki, identity, chosen_from)?;
             named.extend(names.iter().map(|name| (name.clone(), context.clone())));
         }
@@ -153,7 +153,7 @@ impl Tls {
             }
             return Err(io::Error::other(error));
         }
-        let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()), connection: None };
+        let peer = Peer { address, certificates: PeerCertificates::from_ssl(stream.ssl()), connection: None };
         let turn = YieldEvery::new(CONNECTION_TURN_BYTES);
         Ok(TlsStream { stream, is_drained: false, overheard: Vec::new(), turn, peer })
     }
@@ -174,7 +174,7 @@ fn context(
     context.set_min_proto_version(Some(oldest))?;
     set_suites(context, &serving.tls_cipher_suites)?;
     set_identity(context, identity)?;
-    if !pki.named.is_empty() {
+    if !pki.sni_certificates.is_empty() {
         context.set_servername_callback(move |ssl, _| {
             let Some(contexts) = ssl.ex_data(chosen_from).cloned() else { return Ok(()) };
             let Some(host) = ssl.servername(NameType::HOST_NAME).map(str::to_owned) else { return Ok(()) };
@@ -290,7 +290,7 @@ impl TlsStream {
             if said.filled().is_empty() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            if self.overheard.len() + said.filled().len() > OVERHEARD_BYTES {
+            if self.overheard.len() + said.filled().len() > INPUT_DURING_WATCH_BYTES {
                 return Err(io::Error::other("the client says too much while it is told something"));
             }
             self.overheard.extend_from_slice(said.filled());

@@ -1,7 +1,7 @@
 //! Credential plug-ins: programs that get their input in the environment and print credentials.
 //!
-//! Credentials are cached until they expire or are rejected. One instance runs at a time, outside of our threads, and with a
-//! timeout, because requests wait for it. An instance that is killed takes its child processes along.
+//! Credentials are cached until they expire or are rejected. One instance runs at a time, with a timeout, because requests wait
+//! for it. An instance is killed together with its child processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -22,7 +22,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use super::IdentityPem;
-use super::file::texts;
+use super::file::strings;
 use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN_TIMEOUT};
 
 const GROUP: &str = "client.authentication.k8s.io";
@@ -38,12 +38,12 @@ pub struct Exec {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     hint: String,
-    wants_cluster: bool,
+    provides_cluster_info: bool,
     /// Whether it requires a terminal.
-    wants_terminal: bool,
+    requires_terminal: bool,
 }
 
-/// The server of the credentials, as plug-ins see it.
+/// The server of the credentials, as passed to plug-ins.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The URL of the server.
@@ -54,7 +54,7 @@ pub struct Cluster {
     pub insecure: bool,
     /// The CA bundle of the server.
     pub authority_pem: Option<Vec<u8>>,
-    /// The proxy on the way.
+    /// The URL of the proxy.
     pub proxy: Option<String>,
     /// Whether responses must not be compressed.
     pub disable_compression: bool,
@@ -64,15 +64,15 @@ pub struct Cluster {
 
 impl Exec {
     /// Parses the `exec` part of a user. A command with a slash is relative to the file.
-    pub fn parse(exec: &Value, home: &Path) -> Result<Exec, String> {
+    pub fn parse(exec: &Value, directory: &Path) -> Result<Exec, String> {
         let command = match exec.str("command") {
             "" => return Err("exec: the command is missing".to_owned()),
-            name if name.contains('/') => home.join(name),
+            name if name.contains('/') => directory.join(name),
             name => PathBuf::from(name),
         };
         let version = match exec.str("apiVersion") {
             "" => return Err("exec: the apiVersion is missing".to_owned()),
-            known if VERSIONS.contains(&known) => known.to_owned(),
+            version if VERSIONS.contains(&version) => version.to_owned(),
             other => return Err(format!("exec plugin: invalid apiVersion {other:?}")),
         };
         let variables = exec.get("env").map(Value::items).unwrap_or_default();
@@ -83,7 +83,7 @@ impl Exec {
         if environment.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
             return Err("exec: the name of a variable is missing".to_owned());
         }
-        let wants_terminal = match exec.str("interactiveMode") {
+        let requires_terminal = match exec.str("interactiveMode") {
             "Never" | "IfAvailable" => false,
             "Always" => true,
             // Only the older version has a default.
@@ -94,11 +94,11 @@ impl Exec {
         Ok(Exec {
             version,
             command,
-            arguments: texts(exec, "args"),
+            arguments: strings(exec, "args"),
             environment,
             hint: exec.str("installHint").to_owned(),
-            wants_cluster: exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true),
-            wants_terminal,
+            provides_cluster_info: exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true),
+            requires_terminal,
         })
     }
 
@@ -109,7 +109,7 @@ impl Exec {
         info.set("apiVersion", self.version.as_str());
         // A server has no terminal.
         info.entry("spec").set("interactive", false);
-        if self.wants_cluster {
+        if self.provides_cluster_info {
             info.entry("spec").set("cluster", cluster.value());
         }
         String::from_utf8_lossy(&codec::to_json(&info)).into_owned()
@@ -157,52 +157,53 @@ pub struct ExecPlugin {
     info: String,
     clock: Clock,
     /// Held while the program runs, so that it runs once for all waiters.
-    made: Mutex<Option<Arc<ExecCredentials>>>,
+    cache: Mutex<Option<Arc<ExecCredentials>>>,
 }
 
 impl ExecPlugin {
     /// A plug-in for this cluster.
     pub fn new(exec: Exec, cluster: &Cluster, clock: Clock) -> ExecPlugin {
-        ExecPlugin { info: exec.info(cluster), exec, clock, made: Mutex::default() }
+        ExecPlugin { info: exec.info(cluster), exec, clock, cache: Mutex::default() }
     }
 
     /// The cached credentials, or new ones.
     pub async fn credentials(&self) -> Result<Arc<ExecCredentials>, String> {
-        let mut made = self.made.lock().await;
+        let mut cached = self.cache.lock().await;
         let now = self.clock.now();
-        if let Some(made) = made.as_ref().filter(|made| made.expires.is_none_or(|end| now <= end)) {
-            return Ok(Arc::clone(made));
+        if let Some(valid) = cached.as_ref().filter(|valid| valid.expires.is_none_or(|expiry| now <= expiry))
+        {
+            return Ok(Arc::clone(valid));
         }
-        let fresh = Arc::new(self.run().await?);
-        *made = Some(Arc::clone(&fresh));
-        Ok(fresh)
+        let credentials = Arc::new(self.run().await?);
+        *cached = Some(Arc::clone(&credentials));
+        Ok(credentials)
     }
 
     /// Drops rejected credentials, unless they were replaced already.
-    pub async fn forget(&self, refused: &Arc<ExecCredentials>) {
-        let mut made = self.made.lock().await;
-        if made.as_ref().is_some_and(|made| Arc::ptr_eq(made, refused)) {
-            *made = None;
+    pub async fn invalidate(&self, rejected: &Arc<ExecCredentials>) {
+        let mut cached = self.cache.lock().await;
+        if cached.as_ref().is_some_and(|credentials| Arc::ptr_eq(credentials, rejected)) {
+            *cached = None;
         }
     }
 
     async fn run(&self) -> Result<ExecCredentials, String> {
-        if self.exec.wants_terminal {
-            let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
-            return Err(why.to_owned());
+        if self.exec.requires_terminal {
+            let reason = "exec plugin cannot support interactive mode: standard input is not a terminal";
+            return Err(reason.to_owned());
         }
-        let ran = tokio::time::timeout(EXEC_PLUGIN_TIMEOUT, self.output());
+        let run = tokio::time::timeout(EXEC_PLUGIN_TIMEOUT, self.output());
         let name = self.exec.command.display();
         let output =
-            ran.await.map_err(|_| format!("exec: {name} has not ended within {EXEC_PLUGIN_TIMEOUT:?}"))??;
-        read(&output, &self.exec.version)
+            run.await.map_err(|_| format!("exec: {name} has not ended within {EXEC_PLUGIN_TIMEOUT:?}"))??;
+        parse_output(&output, &self.exec.version)
     }
 
-    /// Runs the program. If nobody waits any more, it is killed with its children.
+    /// Runs the program. If the future is dropped, it is killed with its children.
     async fn output(&self) -> Result<Vec<u8>, String> {
         let Exec { command, arguments, environment, hint, .. } = &self.exec;
         let name = command.display();
-        let started = Command::new(command)
+        let child = Command::new(command)
             .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .env(INFO, &self.info)
@@ -211,23 +212,23 @@ impl ExecPlugin {
             .kill_on_drop(true)
             .process_group(0)
             .spawn();
-        let mut child = started.map_err(|error| match error.kind() {
+        let mut child = child.map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if hint.is_empty() => format!("exec: executable {name} not found"),
             std::io::ErrorKind::NotFound => format!("exec: executable {name} not found: {hint}"),
             _ => format!("exec: {name}: {error}"),
         })?;
         // Dropped before the child: its process id stays reserved until its exit status is read.
-        let family = ProcessGroup::of(&child);
-        let broken = |error: std::io::Error| format!("exec: {name}: {error}");
+        let group = ProcessGroup::for_child(&child);
+        let describe = |error: std::io::Error| format!("exec: {name}: {error}");
         let mut output = Vec::new();
         if let Some(stdout) = child.stdout.take() {
-            stdout.take(EXEC_OUTPUT_BYTES + 1).read_to_end(&mut output).await.map_err(broken)?;
+            stdout.take(EXEC_OUTPUT_BYTES + 1).read_to_end(&mut output).await.map_err(describe)?;
         }
         if output.len() as u64 > EXEC_OUTPUT_BYTES {
             return Err(format!("exec: {name} prints more than {EXEC_OUTPUT_BYTES} bytes"));
         }
-        let status = child.wait().await.map_err(broken)?;
-        family.has_ended();
+        let status = child.wait().await.map_err(describe)?;
+        group.disarm();
         match (status.success(), status.code()) {
             (true, _) => Ok(output),
             (false, Some(code)) => Err(format!("exec: executable {name} failed with exit code {code}")),
@@ -241,12 +242,12 @@ struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
     /// The process group of a child.
-    fn of(child: &Child) -> ProcessGroup {
+    fn for_child(child: &Child) -> ProcessGroup {
         ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
 
-    /// It has ended by itself: processes that it left running stay.
-    fn has_ended(mut self) {
+    /// The program has exited by itself: processes that it left running are not killed.
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
@@ -260,29 +261,28 @@ impl Drop for ProcessGroup {
 }
 
 /// Parses the output of a plug-in.
-fn read(output: &[u8], version: &str) -> Result<ExecCredentials, String> {
-    let printed = yaml::read(output).map_err(|error| format!("decoding stdout: {error}"))?;
-    let of = (printed.str("kind"), printed.str("apiVersion"));
-    if of.0 != "ExecCredential" || !of.1.starts_with(GROUP) {
-        return Err(format!("decoding stdout: {:?} of {:?} is no ExecCredential", of.0, of.1));
+fn parse_output(output: &[u8], version: &str) -> Result<ExecCredentials, String> {
+    let credential = yaml::read(output).map_err(|error| format!("decoding stdout: {error}"))?;
+    let (kind, api_version) = (credential.str("kind"), credential.str("apiVersion"));
+    if kind != "ExecCredential" || !api_version.starts_with(GROUP) {
+        return Err(format!("decoding stdout: {kind:?} of {api_version:?} is not an ExecCredential"));
     }
-    if of.1 != version {
+    if api_version != version {
         return Err(format!(
-            "exec plugin is configured to use API version {version}, plugin returned version {}",
-            of.1
+            "exec plugin is configured to use API version {version}, plugin returned version {api_version}"
         ));
     }
-    let status = printed.get("status").filter(|status| !status.is_null());
+    let status = credential.get("status").filter(|status| !status.is_null());
     let status = status.ok_or("exec plugin didn't return a status field")?;
     let text = |field: &str| Some(status.str(field)).filter(|text| !text.is_empty());
     let identity_pem = match (text("clientCertificateData"), text("clientKeyData")) {
         (Some(certificate), Some(key)) => {
-            let wrong = |error| format!("failed parsing client key/certificate: {error}");
-            let chain = X509::stack_from_pem(certificate.as_bytes()).map_err(wrong)?;
-            let private = PKey::private_key_from_pem(key.as_bytes()).map_err(wrong)?;
-            let own =
+            let invalid = |error| format!("failed parsing client key/certificate: {error}");
+            let chain = X509::stack_from_pem(certificate.as_bytes()).map_err(invalid)?;
+            let private = PKey::private_key_from_pem(key.as_bytes()).map_err(invalid)?;
+            let leaf =
                 chain.first().ok_or("failed parsing client key/certificate: there is no certificate")?;
-            if !own.public_key().is_ok_and(|public| public.public_eq(&private)) {
+            if !leaf.public_key().is_ok_and(|public| public.public_eq(&private)) {
                 return Err("failed parsing client key/certificate: they do not belong together".to_owned());
             }
             Some((certificate.as_bytes().to_vec(), key.as_bytes().to_vec()))

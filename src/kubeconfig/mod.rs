@@ -12,7 +12,7 @@ pub mod users;
 use std::path::Path;
 
 pub use self::proxy::Proxy;
-pub use self::user::{ActingAs, Credentials, PresentedCredentials};
+pub use self::user::{Credentials, Impersonation, PresentedCredentials};
 
 /// A certificate with its intermediates, and its key; both PEM.
 pub type IdentityPem = (Vec<u8>, Vec<u8>);
@@ -28,19 +28,19 @@ pub struct Access {
     pub server_name: Option<String>,
     /// Whether its certificate is not verified.
     pub insecure: bool,
-    /// The proxy on the way, if any.
+    /// The proxy to connect through, if any.
     pub proxy: Option<Proxy>,
     /// The client certificate and key, as PEM.
     pub identity_pem: Option<IdentityPem>,
     /// Other credentials.
     pub credentials: Credentials,
     /// The impersonated user, if any.
-    pub acting_as: ActingAs,
+    pub impersonation: Impersonation,
 }
 
 impl Access {
-    /// A server without credentials.
-    pub fn to(server: impl Into<String>) -> Access {
+    /// Access to a server without credentials.
+    pub fn to_server(server: impl Into<String>) -> Access {
         Access {
             server: server.into(),
             authority_pem: None,
@@ -49,18 +49,18 @@ impl Access {
             proxy: None,
             identity_pem: None,
             credentials: Credentials::None,
-            acting_as: ActingAs::default(),
+            impersonation: Impersonation::default(),
         }
     }
 
     /// Reads the file. Paths in it are relative to its directory.
     pub fn read(path: &Path) -> Result<Access, String> {
-        Access::parse(&file::bytes_of(path)?, path.parent().unwrap_or(Path::new("")))
+        Access::parse(&file::read_file(path)?, path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Parses the text of a kubeconfig in the directory `home`.
-    pub fn parse(text: &[u8], home: &Path) -> Result<Access, String> {
-        file::parse(text, home)
+    /// Parses the text of a kubeconfig in the directory `directory`.
+    pub fn parse(text: &[u8], directory: &Path) -> Result<Access, String> {
+        file::parse(text, directory)
     }
 }
 

@@ -13,11 +13,11 @@ pub enum ProxyProtocol {
     Socks,
 }
 
-/// A proxy.
+/// A proxy to connect through.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Proxy {
     /// The protocol.
-    pub manner: ProxyProtocol,
+    pub protocol: ProxyProtocol,
     /// The host of the proxy.
     pub host: String,
     /// The port of the proxy.
@@ -29,25 +29,25 @@ pub struct Proxy {
 impl Proxy {
     /// Parses the URL of a proxy.
     pub fn parse(url: &str) -> Result<Proxy, String> {
-        let wrong = |why: &str| format!("proxy-url: {why}");
-        let uri: Uri = url.parse().map_err(|error| wrong(&format!("{error}")))?;
-        let (manner, usual) = match uri.scheme_str() {
+        let describe = |reason: &str| format!("proxy-url: {reason}");
+        let uri: Uri = url.parse().map_err(|error| describe(&format!("{error}")))?;
+        let (protocol, default_port) = match uri.scheme_str() {
             Some("http") => (ProxyProtocol::Http, 80),
             Some("socks5") => (ProxyProtocol::Socks, 1_080),
             // TLS to the proxy itself is not supported: a kubeconfig has no settings for it.
-            other => return Err(wrong(&format!("{} is neither http nor socks5", other.unwrap_or("it")))),
+            other => return Err(describe(&format!("{} is neither http nor socks5", other.unwrap_or("it")))),
         };
-        let authority = uri.authority().ok_or_else(|| wrong("there is no host"))?;
+        let authority = uri.authority().ok_or_else(|| describe("there is no host"))?;
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
-            let plain = |text: &str| {
+            let unescape = |text: &str| {
                 pilothouse_apimachinery::query::unescape(text, false)
                     .map_or_else(|| text.to_owned(), Into::into)
             };
-            (plain(name), plain(password))
+            (unescape(name), unescape(password))
         });
         let host = authority.host().trim_matches(['[', ']']).to_owned();
-        Ok(Proxy { manner, host, port: authority.port_u16().unwrap_or(usual), user })
+        Ok(Proxy { protocol, host, port: authority.port_u16().unwrap_or(default_port), user })
     }
 
     /// The Proxy-Authorization header.

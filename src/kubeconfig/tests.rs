@@ -25,24 +25,24 @@ fn with_user(user: &str) -> Result<Access, String> {
 }
 
 async fn header(access: &Access) -> Option<String> {
-    access.credentials.show().await.unwrap().header
+    access.credentials.present().await.unwrap().header
 }
 
 #[actix::test]
-async fn the_current_context_counts() {
+async fn kubeconfig_uses_current_context() {
     let access = parse(FILE).unwrap();
     assert_eq!((access.server.as_str(), access.server_name.as_deref()), ("https://h:1/x", Some("host.test")));
     assert_eq!(access.authority_pem.as_deref(), Some(&b"a"[..]));
     assert_eq!(header(&access).await.as_deref(), Some("Basic YTpi"));
     assert_eq!(header(&with_user("token: t").unwrap()).await.as_deref(), Some("Bearer t"));
-    let nobody = parse(&FILE.replace(", user: u}", "}")).unwrap();
-    assert_eq!(header(&nobody).await, None);
+    let without_user = parse(&FILE.replace(", user: u}", "}")).unwrap();
+    assert_eq!(header(&without_user).await, None);
     let without_credentials = parse(&FILE.replace("  user: {username: a, password: b}\n", "")).unwrap();
     assert_eq!(header(&without_credentials).await, None);
 }
 
 #[actix::test]
-async fn a_token_file_is_read_anew() {
+async fn kubeconfig_token_file_is_reread() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("token");
     std::fs::write(&path, "one\n").unwrap();
@@ -52,15 +52,15 @@ async fn a_token_file_is_read_anew() {
     std::fs::write(&path, "two").unwrap();
     assert_eq!(header(&access).await.as_deref(), Some("Bearer two"));
     std::fs::remove_file(&path).unwrap();
-    assert!(access.credentials.show().await.is_err_and(|why| why.contains("token")));
+    assert!(access.credentials.present().await.is_err_and(|error| error.contains("token")));
 }
 
 #[test]
-fn somebody_else_can_be_asked_for() {
+fn kubeconfig_impersonation_headers_are_escaped() {
     let user = "token: t, as: bob, as-uid: u, as-groups: [g, h], as-user-extra: {acme.com/x%: [1a, 2b]}";
-    let headers = with_user(user).unwrap().acting_as.headers();
+    let headers = with_user(user).unwrap().impersonation.headers();
     let headers: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let wanted = [
+    let expected = [
         "Impersonate-User: bob",
         "Impersonate-Uid: u",
         "Impersonate-Group: g",
@@ -68,12 +68,12 @@ fn somebody_else_can_be_asked_for() {
         "Impersonate-Extra-acme.com%2Fx%25: 1a",
         "Impersonate-Extra-acme.com%2Fx%25: 2b",
     ];
-    assert_eq!(headers, wanted);
-    assert!(with_user("token: t").unwrap().acting_as.headers().is_empty());
+    assert_eq!(headers, expected);
+    assert!(with_user("token: t").unwrap().impersonation.headers().is_empty());
 }
 
 #[test]
-fn proxies_are_read() {
+fn kubeconfig_proxy_url_is_parsed() {
     let proxy = |url: &str| {
         let cluster = format!("proxy-url: '{url}', tls-server-name");
         parse(&FILE.replace("tls-server-name", &cluster)).map(|access| access.proxy.unwrap())
@@ -86,23 +86,25 @@ fn proxies_are_read() {
 }
 
 #[test]
-fn a_user_who_is_not_listed_has_no_credentials() {
+fn kubeconfig_unlisted_user_has_no_credentials() {
     let access = parse(&FILE.replace("cluster: k, user: u", "cluster: k, user: z")).unwrap();
     assert!(matches!(access.credentials, Credentials::None) && access.identity_pem.is_none());
 }
 
 #[test]
-fn what_is_wrong_is_named() {
-    let wrong = |from: &str, to: &str| parse(&FILE.replace(from, to)).err().unwrap();
-    assert_eq!(wrong("current-context: c", ""), "there is no current-context");
-    assert_eq!(wrong("cluster: k, user: u", "cluster: z, user: u"), "there is no cluster \"z\"");
-    assert_eq!(wrong("'https://h:1/x'", "''"), "the cluster has no server");
-    assert!(wrong("YQ==", "'!'").starts_with("certificate-authority-data: "));
-    assert!(wrong("tls-server-name", "insecure-skip-tls-verify: true, x").contains("do not go together"));
-    for (user, part) in [
+fn kubeconfig_errors_name_the_cause() {
+    let parse_error = |old: &str, new: &str| parse(&FILE.replace(old, new)).err().unwrap();
+    assert_eq!(parse_error("current-context: c", ""), "there is no current-context");
+    assert_eq!(parse_error("cluster: k, user: u", "cluster: z, user: u"), "there is no cluster \"z\"");
+    assert_eq!(parse_error("'https://h:1/x'", "''"), "the cluster has no server");
+    assert!(parse_error("YQ==", "'!'").starts_with("certificate-authority-data: "));
+    assert!(
+        parse_error("tls-server-name", "insecure-skip-tls-verify: true, x").contains("exclude each other")
+    );
+    for (user, expected) in [
         ("tokenFile: t, client-key: k", "/nowhere/k"),
-        ("client-key-data: YQ==", "go together"),
-        ("token: t, username: a", "do not go together"),
+        ("client-key-data: YQ==", "must be set together"),
+        ("token: t, username: a", "exclude each other"),
         ("as-groups: [g]", "need a user"),
         ("auth-provider: {name: gcp}", "auth-provider is not supported"),
         ("exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "command is missing"),
@@ -118,15 +120,15 @@ fn what_is_wrong_is_named() {
             "name of a variable",
         ),
     ] {
-        let said = with_user(user).err().unwrap_or_default();
-        assert!(said.contains(part), "{user}: {said}");
+        let error = with_user(user).err().unwrap_or_default();
+        assert!(error.contains(expected), "{user}: {error}");
     }
 }
 
 #[test]
-fn what_a_user_has_comes_before_what_a_program_makes() {
+fn kubeconfig_token_takes_precedence_over_exec() {
     let exec = "exec: {command: x, apiVersion: client.authentication.k8s.io/v1beta1}";
     assert!(matches!(with_user(exec).unwrap().credentials, Credentials::Exec(_)));
-    let both = with_user(&format!("token: t, {exec}")).unwrap();
-    assert!(matches!(both.credentials, Credentials::Token(_)));
+    let token_and_exec = with_user(&format!("token: t, {exec}")).unwrap();
+    assert!(matches!(token_and_exec.credentials, Credentials::Token(_)));
 }

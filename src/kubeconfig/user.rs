@@ -13,7 +13,7 @@ use super::file;
 /// Credentials besides a certificate.
 #[derive(Clone)]
 pub enum Credentials {
-    /// None.
+    /// No credentials.
     None,
     /// A bearer token.
     Token(String),
@@ -29,12 +29,12 @@ impl PartialEq for Credentials {
     fn eq(&self, other: &Credentials) -> bool {
         match (self, other) {
             (Credentials::None, Credentials::None) => true,
-            (Credentials::Token(one), Credentials::Token(other)) => one == other,
-            (Credentials::TokenFile(one), Credentials::TokenFile(other)) => one == other,
-            (Credentials::Password(name, word), Credentials::Password(other, theirs)) => {
-                name == other && word == theirs
+            (Credentials::Token(token), Credentials::Token(other)) => token == other,
+            (Credentials::TokenFile(path), Credentials::TokenFile(other)) => path == other,
+            (Credentials::Password(name, password), Credentials::Password(other, other_password)) => {
+                name == other && password == other_password
             }
-            (Credentials::Exec(one), Credentials::Exec(other)) => Arc::ptr_eq(one, other),
+            (Credentials::Exec(plugin), Credentials::Exec(other)) => Arc::ptr_eq(plugin, other),
             _ => false,
         }
     }
@@ -46,18 +46,18 @@ pub struct PresentedCredentials {
     /// The Authorization header.
     pub header: Option<String>,
     /// The credentials of a plug-in, which may contain a certificate.
-    pub made: Option<Arc<ExecCredentials>>,
+    pub exec: Option<Arc<ExecCredentials>>,
 }
 
 impl Credentials {
     /// The current credentials. Files are read and programs run outside of this thread.
-    pub async fn show(&self) -> Result<PresentedCredentials, String> {
+    pub async fn present(&self) -> Result<PresentedCredentials, String> {
         let header = match self {
             Credentials::None => None,
             Credentials::Token(token) => Some(format!("Bearer {token}")),
             Credentials::TokenFile(path) => {
                 let path = path.clone();
-                let read = tokio::task::spawn_blocking(move || file::bytes_of(&path)).await;
+                let read = tokio::task::spawn_blocking(move || file::read_file(&path)).await;
                 let bytes = read.map_err(|error| error.to_string())??;
                 let token = String::from_utf8(bytes).map_err(|error| error.to_string())?;
                 Some(format!("Bearer {}", token.trim()))
@@ -66,25 +66,25 @@ impl Credentials {
                 Some(format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))))
             }
             Credentials::Exec(plugin) => {
-                let made = plugin.credentials().await?;
-                let header = made.token.as_ref().map(|token| format!("Bearer {token}"));
-                return Ok(PresentedCredentials { header, made: Some(made) });
+                let credentials = plugin.credentials().await?;
+                let header = credentials.token.as_ref().map(|token| format!("Bearer {token}"));
+                return Ok(PresentedCredentials { header, exec: Some(credentials) });
             }
         };
-        Ok(PresentedCredentials { header, made: None })
+        Ok(PresentedCredentials { header, exec: None })
     }
 
-    /// The credentials were rejected: those of a plug-in are made again.
-    pub async fn refused(&self, shown: &PresentedCredentials) {
-        if let (Credentials::Exec(plugin), Some(made)) = (self, &shown.made) {
-            plugin.forget(made).await;
+    /// Handles rejected credentials: a plug-in runs again for the next connection.
+    pub async fn invalidate(&self, presented: &PresentedCredentials) {
+        if let (Credentials::Exec(plugin), Some(rejected)) = (self, &presented.exec) {
+            plugin.invalidate(rejected).await;
         }
     }
 }
 
 /// The impersonated user, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ActingAs {
+pub struct Impersonation {
     /// The user name; empty for no impersonation.
     pub user: String,
     /// The UID.
@@ -95,7 +95,7 @@ pub struct ActingAs {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-impl ActingAs {
+impl Impersonation {
     /// The impersonation headers.
     pub fn headers(&self) -> Vec<(String, String)> {
         if self.user.is_empty() {
@@ -107,19 +107,19 @@ impl ActingAs {
         }
         headers.extend(self.groups.iter().map(|group| ("Impersonate-Group".to_owned(), group.clone())));
         for (key, values) in &self.extra {
-            let name = format!("Impersonate-Extra-{}", escaped(key));
+            let name = format!("Impersonate-Extra-{}", escape_header_key(key));
             headers.extend(values.iter().map(|value| (name.clone(), value.clone())));
         }
         headers
     }
 }
 
-/// A key as part of a header name: invalid characters are percent-encoded.
-pub fn escaped(key: &str) -> String {
+/// Encodes a key as part of a header name: invalid characters are percent-encoded.
+pub fn escape_header_key(key: &str) -> String {
     let mut name = String::new();
     for byte in key.bytes() {
-        let plain = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
-        match plain {
+        let is_valid = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
+        match is_valid {
             true => name.push(char::from(byte)),
             false => name.push_str(&format!("%{byte:02X}")),
         }

@@ -10,7 +10,7 @@ use super::{Access, file};
 /// Credentials by server.
 #[derive(Clone, Default)]
 pub struct Users {
-    named: Vec<(String, Access)>,
+    by_user: Vec<(String, Access)>,
     /// The user of the current context, for all other servers.
     current: Option<String>,
 }
@@ -18,50 +18,51 @@ pub struct Users {
 impl Users {
     /// Reads the file. Paths in it are relative to its directory.
     pub fn read(path: &Path) -> Result<Users, String> {
-        Users::parse(&file::bytes_of(path)?, path.parent().unwrap_or(Path::new("")))
-            .map_err(|why| format!("{}: {why}", path.display()))
+        Users::parse(&file::read_file(path)?, path.parent().unwrap_or(Path::new("")))
+            .map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    fn parse(text: &[u8], home: &Path) -> Result<Users, String> {
+    fn parse(text: &[u8], directory: &Path) -> Result<Users, String> {
         let config = yaml::read(text)?;
         let list = |name: &str| config.get(name).map(Value::items).unwrap_or_default();
         let context = config.str("current-context");
         let context =
             list("contexts").iter().find(|entry| !context.is_empty() && entry.str("name") == context);
         let user = context.and_then(|entry| entry.at(&["context", "user"])).and_then(Value::as_str);
-        let named = list("users").iter().map(|entry| {
+        let by_user = list("users").iter().map(|entry| {
             let name = entry.str("name").to_owned();
             let user = entry.get("user").unwrap_or(&Value::Null);
-            let access = shown(user, home).map_err(|why| format!("user {name:?}: {why}"))?;
+            let access = parse_user(user, directory).map_err(|error| format!("user {name:?}: {error}"))?;
             Ok((name, access))
         });
-        Ok(Users { named: named.collect::<Result<_, String>>()?, current: user.map(str::to_owned) })
+        Ok(Users { by_user: by_user.collect::<Result<_, String>>()?, current: user.map(str::to_owned) })
     }
 
-    /// The credentials for this host and port. The most specific name counts; a star stands for the beginning of one.
-    pub fn of(&self, target: &str) -> Access {
-        let with_port = self.by_name(target);
-        let found = with_port.or_else(|| self.by_name(target.strip_suffix(":443")?));
-        let found = found.or_else(|| self.named("*")).or_else(|| self.named(self.current.as_deref()?));
-        found.cloned().unwrap_or_else(|| Access::to(""))
+    /// The credentials for this host and port. The most specific name wins; `*` stands for the leading labels of a name.
+    pub fn for_server(&self, target: &str) -> Access {
+        let with_port = self.find_by_host(target);
+        let access = with_port.or_else(|| self.find_by_host(target.strip_suffix(":443")?));
+        let access = access.or_else(|| self.find("*")).or_else(|| self.find(self.current.as_deref()?));
+        access.cloned().unwrap_or_else(|| Access::to_server(""))
     }
 
-    fn named(&self, name: &str) -> Option<&Access> {
-        self.named.iter().find(|(known, _)| known == name).map(|(_, access)| access)
+    fn find(&self, name: &str) -> Option<&Access> {
+        self.by_user.iter().find(|(user, _)| user == name).map(|(_, access)| access)
     }
 
-    fn by_name(&self, target: &str) -> Option<&Access> {
-        let starred =
-            target.match_indices('.').map(|(at, _)| format!("*{}", target.get(at..).unwrap_or_default()));
-        self.named(target).or_else(|| starred.into_iter().find_map(|name| self.named(&name)))
+    fn find_by_host(&self, target: &str) -> Option<&Access> {
+        let wildcards = target
+            .match_indices('.')
+            .map(|(position, _)| format!("*{}", target.get(position..).unwrap_or_default()));
+        self.find(target).or_else(|| wildcards.into_iter().find_map(|name| self.find(&name)))
     }
 }
 
-fn shown(user: &Value, home: &Path) -> Result<Access, String> {
-    let mut access = Access::to("");
-    access.identity_pem = file::identity(user, home)?;
-    access.acting_as = file::acting_as(user)?;
-    access.credentials = file::credentials(user, &Value::object(), &access, home)?;
+fn parse_user(user: &Value, directory: &Path) -> Result<Access, String> {
+    let mut access = Access::to_server("");
+    access.identity_pem = file::identity(user, directory)?;
+    access.impersonation = file::impersonation(user)?;
+    access.credentials = file::credentials(user, &Value::object(), &access, directory)?;
     Ok(access)
 }
 
@@ -71,7 +72,7 @@ mod tests {
     use crate::kubeconfig::Credentials;
 
     #[test]
-    fn the_most_exact_name_counts() {
+    fn most_specific_server_name_selects_credentials() {
         let users = Users::parse(
             b"current-context: c
 contexts: [{name: c, context: {user: fallback}}]
@@ -84,21 +85,21 @@ users:
             Path::new("/"),
         )
         .unwrap();
-        let token = |target: &str| match users.of(target).credentials {
+        let token = |target: &str| match users.for_server(target).credentials {
             Credentials::Token(token) => token,
             Credentials::Password(name, _) => name,
             _ => String::new(),
         };
-        for (target, wanted) in [
+        for (target, expected) in [
             ("a.n.svc:8443", "port"),
             ("a.n.svc:443", "exact"),
             ("a.n.svc:444", "u"),
             ("b.n.svc:443", "star"),
             ("b.m.svc:443", "u"),
         ] {
-            assert_eq!(token(target), wanted, "{target}");
+            assert_eq!(token(target), expected, "{target}");
         }
-        assert!(Users::default().of("x:443").credentials == Credentials::None);
+        assert!(Users::default().for_server("x:443").credentials == Credentials::None);
         assert!(Users::parse(b"users: [{name: x, user: {auth-provider: {}}}]", Path::new("/")).is_err());
     }
 }

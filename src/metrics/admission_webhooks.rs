@@ -1,23 +1,23 @@
-//! What is counted of admission webhooks. Operators choose their names; what a webhook answers is bounded.
+//! Metrics of admission webhooks. Operators choose the names in labels; labels from responses are bounded.
 
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::match_conditions::Counts;
 use super::registration::{MetricRegistry, Result};
 
-/// The bounds of the classes of duration, in seconds; the reference server's.
+/// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 /// All codes above count as this one.
 const LAST_CODE: u16 = 600;
 
-/// Why a webhook refused a request, or seems to have.
+/// Why a request was rejected at a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It did.
+    /// The webhook rejected it.
     None,
-    /// It could not be asked.
+    /// The webhook could not be called.
     Calling,
-    /// Neither: the server could not make anything of its answer.
+    /// The response of the webhook could not be processed.
     Server,
 }
 
@@ -31,20 +31,20 @@ impl Fault {
     }
 }
 
-/// Which webhook was asked, when, and about what.
+/// The labels of a call to a webhook.
 #[derive(Clone, Copy)]
 pub struct WebhookLabels<'a> {
-    /// Its name.
+    /// The name of the webhook.
     pub name: &'a str,
     /// `admit` or `validating`.
     pub sort: &'a str,
-    /// What is done, in the words of rules.
+    /// The operation, as in rules.
     pub operation: &'a str,
 }
 
-/// What admission webhooks are asked and say.
+/// Calls to admission webhooks.
 pub struct AdmissionWebhooks {
-    /// How conditions were evaluated, of policies too.
+    /// Evaluations of match conditions, also those of policies.
     pub conditions: Counts,
     durations: HistogramVec,
     rejections: IntCounterVec,
@@ -53,37 +53,37 @@ pub struct AdmissionWebhooks {
 }
 
 impl AdmissionWebhooks {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<AdmissionWebhooks> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<AdmissionWebhooks> {
         Ok(AdmissionWebhooks {
-            conditions: Counts::of_admission(page)?,
-            durations: page.histograms(
+            conditions: Counts::for_admission(registry)?,
+            durations: registry.histograms(
                 "apiserver_admission_webhook_admission_duration_seconds",
-                "How long questions to admission webhooks took, by webhook, type, operation and whether they refused.",
+                "How long calls to admission webhooks took, by webhook, type, operation and whether they rejected the request.",
                 &["name", "type", "operation", "rejected"],
                 &SECONDS,
             )?,
-            rejections: page.counters(
+            rejections: registry.counters(
                 "apiserver_admission_webhook_rejection_count",
-                "Requests that admission webhooks refused, or that were refused because one failed, by webhook, type, \
+                "Requests that admission webhooks rejected, or that were rejected because one failed, by webhook, type, \
                  operation, kind of error and code.",
                 &["name", "type", "operation", "error_type", "rejection_code"],
             )?,
-            open: page.counters(
+            open: registry.counters(
                 "apiserver_admission_webhook_fail_open_count",
-                "Requests that went on although an admission webhook could not be asked, by webhook and type.",
+                "Requests that were admitted although an admission webhook could not be called, by webhook and type.",
                 &["name", "type"],
             )?,
-            requests: page.counters(
+            requests: registry.counters(
                 "apiserver_admission_webhook_request_total",
-                "Questions to admission webhooks, by webhook, type, operation, code and whether they refused.",
+                "Calls to admission webhooks, by webhook, type, operation, code and whether they rejected the request.",
                 &["name", "type", "operation", "code", "rejected"],
             )?,
         })
     }
 
-    /// Counts a question. `rejected` says why the request was refused, if it was.
-    pub fn asked(&self, asked: WebhookLabels<'_>, seconds: f64, code: u16, rejected: Option<Fault>) {
-        let WebhookLabels { name, sort, operation } = asked;
+    /// Counts a call. `rejected`: why the request was rejected, if it was.
+    pub fn asked(&self, labels: WebhookLabels<'_>, seconds: f64, code: u16, rejected: Option<Fault>) {
+        let WebhookLabels { name, sort, operation } = labels;
         let (code, is_rejected) = (code.min(LAST_CODE).to_string(), rejected.is_some().to_string());
         if let Some(fault) = rejected {
             self.rejections.with_label_values(&[name, sort, operation, fault.word(), &code]).inc();
@@ -92,8 +92,8 @@ impl AdmissionWebhooks {
         self.durations.with_label_values(&[name, sort, operation, &is_rejected]).observe(seconds);
     }
 
-    /// Counts a request that went on although nobody answered.
-    pub fn left_open(&self, asked: WebhookLabels<'_>) {
-        self.open.with_label_values(&[asked.name, asked.sort]).inc();
+    /// Counts a request that was admitted although the call failed.
+    pub fn left_open(&self, labels: WebhookLabels<'_>) {
+        self.open.with_label_values(&[labels.name, labels.sort]).inc();
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted of versions that other servers serve.
+//! Metrics of aggregated APIs.
 
 use std::collections::BTreeSet;
 
@@ -6,61 +6,61 @@ use pilothouse_types::lock::Lock;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
-use crate::limits::EXTENSIONS_COUNTED;
+use crate::limits::EXTENSION_LABELS;
 
-/// The name under which all are counted that come after too many others.
-const REST: &str = "others";
+/// The label of all APIServices beyond the bound.
+const OTHERS: &str = "others";
 
-/// Which of them answer.
+/// Availability of APIServices.
 pub struct Aggregation {
     unavailable: IntGaugeVec,
-    turned: IntCounterVec,
-    /// The names that were counted. Whoever makes APIServices under ever new names shall not fill the memory.
-    known: Lock<BTreeSet<String>>,
+    became_unavailable_total: IntCounterVec,
+    /// The names that have a label of their own, bounded so that APIServices under ever new names do not fill the memory.
+    names: Lock<BTreeSet<String>>,
 }
 
 impl Aggregation {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Aggregation> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Aggregation> {
         Ok(Aggregation {
-            unavailable: page.gauges(
+            unavailable: registry.gauges(
                 "aggregator_unavailable_apiservice",
                 "Whether an APIService is unavailable, by name.",
                 &["name"],
             )?,
-            turned: page.counters(
+            became_unavailable_total: registry.counters(
                 "aggregator_unavailable_apiservice_total",
                 "How often APIServices became unavailable, by name and reason.",
                 &["name", "reason"],
             )?,
-            known: Lock::default(),
+            names: Lock::default(),
         })
     }
 
     fn label<'a>(&self, name: &'a str) -> &'a str {
-        let mut known = self.known.lock();
-        if known.contains(name) {
+        let mut names = self.names.lock();
+        if names.contains(name) {
             return name;
         }
-        if known.len() >= EXTENSIONS_COUNTED {
-            return REST;
+        if names.len() >= EXTENSION_LABELS {
+            return OTHERS;
         }
-        known.insert(name.to_owned());
+        names.insert(name.to_owned());
         name
     }
 
-    /// Notes whether one is available.
-    pub fn is(&self, name: &str, available: bool) {
+    /// Sets whether an APIService is available.
+    pub fn set_available(&self, name: &str, available: bool) {
         self.unavailable.with_label_values(&[self.label(name)]).set(i64::from(!available));
     }
 
-    /// Counts one that has become unavailable.
+    /// Counts an APIService that has become unavailable.
     pub fn became_unavailable(&self, name: &str, reason: &str) {
-        self.turned.with_label_values(&[self.label(name), reason]).inc();
+        self.became_unavailable_total.with_label_values(&[self.label(name), reason]).inc();
     }
 
-    /// Forgets whether one is: it is gone.
+    /// Removes the gauge of a deleted APIService.
     pub fn forget(&self, name: &str) {
-        let _was_never_looked_at = self.unavailable.remove_label_values(&[name]);
+        let _unknown = self.unavailable.remove_label_values(&[name]);
     }
 }
 
@@ -71,15 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_counted_up_to_a_bound() {
+    fn aggregation_labels_are_bounded() {
         let metrics = Aggregation::new(&MetricRegistry(&Registry::new())).unwrap();
-        for number in 0..EXTENSIONS_COUNTED {
-            metrics.is(&format!("v1.{number}"), number % 2 == 0);
+        for number in 0..EXTENSION_LABELS {
+            metrics.set_available(&format!("v1.{number}"), number % 2 == 0);
         }
         metrics.became_unavailable("v1.1", "ServiceNotFound");
         metrics.became_unavailable("v1.late", "ServiceNotFound");
-        let count = |name: &str| metrics.turned.with_label_values(&[name, "ServiceNotFound"]).get();
-        assert_eq!((count("v1.1"), count(REST)), (1, 1));
+        let count =
+            |name: &str| metrics.became_unavailable_total.with_label_values(&[name, "ServiceNotFound"]).get();
+        assert_eq!((count("v1.1"), count(OTHERS)), (1, 1));
         assert_eq!(metrics.unavailable.with_label_values(&["v1.1"]).get(), 1);
         metrics.forget("v1.1");
         metrics.forget("v1.never");

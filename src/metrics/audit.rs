@@ -1,11 +1,11 @@
-//! What is counted of the records of requests.
+//! Metrics of auditing.
 
 use pilothouse_api::audit::Level;
 use prometheus::{IntCounter, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// What is written down of requests, and what is not.
+/// Audit events, by result.
 #[derive(Clone)]
 pub struct Audit {
     events: IntCounter,
@@ -15,52 +15,52 @@ pub struct Audit {
 }
 
 impl Audit {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Audit> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Audit> {
         Ok(Audit {
-            events: page.counter(
+            events: registry.counter(
                 "apiserver_audit_event_total",
-                "Records of requests that were made and passed on to be written.",
+                "Audit events that were generated and sent to the audit backends.",
             )?,
-            errors: page.counters(
+            errors: registry.counters(
                 "apiserver_audit_error_total",
-                "Records that were lost, by what lost them: buffered (nobody took them in time), truncate, log or webhook.",
+                "Audit events that were lost, by plugin: buffered (the queue was full), truncate, log or webhook.",
                 &["plugin"],
             )?,
-            levels: page.counters(
+            levels: registry.counters(
                 "apiserver_audit_level_total",
-                "Requests, by how much is written down of them.",
+                "Requests, by audit level.",
                 &["level"],
             )?,
-            rejected: page.counter(
+            rejected: registry.counter(
                 "apiserver_audit_requests_rejected_total",
-                "Requests that were refused because they could not be written down.",
+                "Requests that were rejected because their audit event could not be written.",
             )?,
         })
     }
 
-    /// Counts a request by how much is written down of it.
+    /// Counts a request by its audit level.
     pub fn decided(&self, level: Level) {
         self.levels.with_label_values(&[level.word()]).inc();
     }
 
-    /// Counts a record.
+    /// Counts an audit event.
     pub fn made(&self) {
         self.events.inc();
     }
 
-    /// Counts records that were lost. The log is told of the first, and then whenever there are twice as many: who loses many
-    /// shall not fill a disk with that.
-    pub fn lost(&self, plugin: &str, records: usize, why: &str) {
-        let lost = self.errors.with_label_values(&[plugin]);
-        let before = lost.get();
-        lost.inc_by(records as u64);
-        let lost = before + records as u64;
-        if before.checked_ilog2() != lost.checked_ilog2() {
-            tracing::warn!(plugin, lost, why, "audit events were lost");
+    /// Counts lost audit events. The first is logged, and then whenever their number has doubled, so that many losses do not
+    /// fill the disk.
+    pub fn lost(&self, plugin: &str, records: usize, error: &str) {
+        let counter = self.errors.with_label_values(&[plugin]);
+        let previous = counter.get();
+        counter.inc_by(records as u64);
+        let total = previous + records as u64;
+        if previous.checked_ilog2() != total.checked_ilog2() {
+            tracing::warn!(plugin, lost = total, why = error, "audit events were lost");
         }
     }
 
-    /// Counts a request that was refused for want of a record.
+    /// Counts a request that was rejected because its audit event could not be written.
     pub fn refused(&self) {
         self.rejected.inc();
     }

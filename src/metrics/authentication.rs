@@ -1,5 +1,4 @@
-//! What is counted of finding out who is asking. No label says what a client wrote: users are told apart by a few names that
-//! every cluster has.
+//! Metrics of authentication. No label comes from a request: users are counted under a few names that every cluster has.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use prometheus::{DEFAULT_BUCKETS, GaugeVec, Histogram, HistogramVec, IntCounter,
 
 use super::registration::{MetricRegistry, Result};
 
-/// The bounds of the classes of what certificates have left, in seconds; the reference server's.
-const LEFT_SECONDS: [f64; 14] = [
+/// The buckets of remaining certificate lifetimes, in seconds; the reference's.
+const CERTIFICATE_SECONDS: [f64; 14] = [
     0.0,
     1_800.0,
     3_600.0,
@@ -27,42 +26,41 @@ const LEFT_SECONDS: [f64; 14] = [
     15_552_000.0,
     31_104_000.0,
 ];
-/// The bounds of the classes of how long tokens of providers take; the reference server's.
+/// The buckets of the latency of OpenID Connect tokens, in seconds; the reference's.
 const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// Users that are counted by name, as in the reference.
-const NAMED: [&str; 5] =
+const NAMED_USERS: [&str; 5] =
     ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"];
 const EMAIL: &str = "email_id";
 const OTHER: &str = "other";
 
-/// What came of finding out who sent a request.
+/// The result of authenticating a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// They are known, or may be anybody.
+    /// The user is authenticated, or anonymous requests are allowed.
     Success,
-    /// They showed nothing, and that is not enough.
+    /// The request has no credentials, and anonymous requests are not allowed.
     Failure,
-    /// What they showed is not accepted.
+    /// The credentials are invalid.
     Error,
 }
 
-/// The counters of one outcome.
-struct Outcome {
+/// The counters of one result.
+struct ResultCounters {
     count: IntCounter,
     duration: Histogram,
 }
 
-/// What is counted of authentication. The counters of every request are found once, because finding one by its labels
-/// costs more than counting.
+/// Counters of authentication. They are looked up once, because a lookup by labels costs more than counting.
 pub struct Authentication {
-    outcomes: [Outcome; 3],
-    /// Those of the named users, of mail addresses and of all others.
-    by_user: [IntCounter; NAMED.len() + 2],
-    /// Those that were at hand, and those that were not.
-    by_hit: [Outcome; 2],
-    /// Those that are under way, that worked and that did not.
-    by_fetch: (IntGauge, IntCounter, IntCounter),
-    /// What the certificates had left by which requests were known.
+    by_result: [ResultCounters; 3],
+    /// By user: the named users, e-mail addresses, and all others.
+    by_user: [IntCounter; NAMED_USERS.len() + 2],
+    /// Token cache hits, and misses.
+    by_cache_hit: [ResultCounters; 2],
+    /// Token verifications in flight, succeeded and failed.
+    fetches: (IntGauge, IntCounter, IntCounter),
+    /// The remaining lifetimes of client certificates.
     pub certificate_left: Histogram,
     latencies: HistogramVec,
     reloads: IntCounterVec,
@@ -70,141 +68,140 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Authentication> {
-        let attempts = page.counters(
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Authentication> {
+        let attempts = registry.counters(
             "authentication_attempts",
-            "Requests of which it was found out who sent them, by result: success, failure or error.",
+            "Authenticated requests, by result: success, failure or error.",
             &["result"],
         )?;
-        let durations = page.histograms(
+        let durations = registry.histograms(
             "authentication_duration_seconds",
-            "How long it took to find out who sent requests, by result.",
+            "How long authentication took, by result.",
             &["result"],
             &prometheus::exponential_buckets(0.001, 2.0, 15)?,
         )?;
-        let users = page.counters(
+        let users = registry.counters(
             "authenticated_user_requests",
-            "Requests of those who are known, by name where every cluster has it.",
+            "Requests of authenticated users, by name for the users that every cluster has.",
             &["username"],
         )?;
-        let lookups = page.counters(
+        let lookups = registry.counters(
             "authentication_token_cache_request_total",
-            "Tokens that were looked up among those that are remembered, by whether they were: hit or miss.",
+            "Lookups in the token cache, by status: hit or miss.",
             &["status"],
         )?;
-        let lookup_durations = page.histograms(
+        let lookup_durations = registry.histograms(
             "authentication_token_cache_request_duration_seconds",
-            "How long it took to say whose tokens are, by whether they were remembered.",
+            "How long the authentication of tokens took, by cache status.",
             &["status"],
             DEFAULT_BUCKETS,
         )?;
-        let fetches = page.counters(
+        let fetches = registry.counters(
             "authentication_token_cache_fetch_total",
-            "Tokens that were not remembered and had to be verified, by whether that worked: ok or error.",
+            "Tokens that were not cached and had to be verified, by status: ok or error.",
             &["status"],
         )?;
-        let active = page.gauges(
+        let active = registry.gauges(
             "authentication_token_cache_active_fetch_count",
-            "Tokens that are being verified because they were not remembered.",
+            "Tokens that are being verified because they were not cached.",
             &["status"],
         )?;
-        let changed = "apiserver_authentication_config_controller_automatic_reload";
-        let outcome = |count: &IntCounterVec, duration: &HistogramVec, label: &str| Outcome {
+        let reload_prefix = "apiserver_authentication_config_controller_automatic_reload";
+        let counters = |count: &IntCounterVec, duration: &HistogramVec, label: &str| ResultCounters {
             count: count.with_label_values(&[label]),
             duration: duration.with_label_values(&[label]),
         };
         Ok(Authentication {
-            outcomes: ["success", "failure", "error"].map(|label| outcome(&attempts, &durations, label)),
-            by_user: std::array::from_fn(|at| {
-                let rest = [EMAIL, OTHER].get(at.saturating_sub(NAMED.len())).copied();
-                let name = NAMED.get(at).copied().or(rest).unwrap_or(OTHER);
+            by_result: ["success", "failure", "error"].map(|label| counters(&attempts, &durations, label)),
+            by_user: std::array::from_fn(|index| {
+                let fallback = [EMAIL, OTHER].get(index.saturating_sub(NAMED_USERS.len())).copied();
+                let name = NAMED_USERS.get(index).copied().or(fallback).unwrap_or(OTHER);
                 users.with_label_values(&[name])
             }),
-            by_hit: ["hit", "miss"].map(|label| outcome(&lookups, &lookup_durations, label)),
-            by_fetch: (
+            by_cache_hit: ["hit", "miss"].map(|label| counters(&lookups, &lookup_durations, label)),
+            fetches: (
                 active.with_label_values(&["in_flight"]),
                 fetches.with_label_values(&["ok"]),
                 fetches.with_label_values(&["error"]),
             ),
-            certificate_left: page.histogram(
+            certificate_left: registry.histogram(
                 "apiserver_client_certificate_expiration_seconds",
-                "What the certificates had left by which requests were known.",
-                &LEFT_SECONDS,
+                "Remaining lifetimes of the client certificates of requests.",
+                &CERTIFICATE_SECONDS,
             )?,
-            latencies: page.histograms(
+            latencies: registry.histograms(
                 "apiserver_authentication_jwt_authenticator_latency_seconds",
-                "How long it took to say whose tokens of a provider are that were not remembered, by result and issuer.",
+                "How long the authentication of uncached OpenID Connect tokens took, by result and issuer.",
                 &["result", "jwt_issuer_hash"],
                 &LATENCY_SECONDS,
             )?,
-            reloads: page.counters(
-                format!("{changed}s_total"),
-                "Changes of the authentication configuration that were taken or not, by status and server.",
+            reloads: registry.counters(
+                format!("{reload_prefix}s_total"),
+                "Reloads of the authentication configuration, by status and server.",
                 &["status", "apiserver_id_hash"],
             )?,
-            reloaded_at: page.measures(
-                format!("{changed}_last_timestamp_seconds"),
-                "When the authentication configuration was last taken or not, by status and server.",
+            reloaded_at: registry.float_gauges(
+                format!("{reload_prefix}_last_timestamp_seconds"),
+                "When the authentication configuration was last reloaded, by status and server.",
                 &["status", "apiserver_id_hash"],
             )?,
         })
     }
 
-    /// Counts a request; who sent it, if that is known.
-    pub fn attempted(&self, attempt: Attempt, user: Option<&str>, took: Duration) {
-        let [success, failure, error] = &self.outcomes;
+    /// Counts a request, and its user if authenticated.
+    pub fn attempted(&self, attempt: Attempt, user: Option<&str>, elapsed: Duration) {
+        let [success, failure, error] = &self.by_result;
         let outcome = match attempt {
             Attempt::Success => success,
             Attempt::Failure => failure,
             Attempt::Error => error,
         };
-        outcome.count(took);
-        if let Some(counter) = user.and_then(|user| self.by_user.get(place(user))) {
+        outcome.count(elapsed);
+        if let Some(counter) = user.and_then(|user| self.by_user.get(user_index(user))) {
             counter.inc();
         }
     }
 
-    /// Counts a token that was looked up: whether it was remembered.
-    pub fn looked_up(&self, hit: bool, took: Duration) {
-        let [found, missed] = &self.by_hit;
-        if hit { found } else { missed }.count(took);
+    /// Counts a lookup in the token cache.
+    pub fn count_cache_lookup(&self, hit: bool, elapsed: Duration) {
+        let [hits, misses] = &self.by_cache_hit;
+        if hit { hits } else { misses }.count(elapsed);
     }
 
-    /// What counts how long tokens of this issuer take.
+    /// The latency histograms of an issuer's tokens.
     pub fn latency(&self, issuer: &str) -> Latency {
         let mut hash = String::from("sha256:");
         for byte in sha256(issuer.as_bytes()) {
             // Writing to a string cannot fail.
             let _ = write!(hash, "{byte:02x}");
         }
-        let of = |result| self.latencies.with_label_values(&[result, hash.as_str()]);
-        Latency { success: of("success"), failure: of("failure") }
+        let histogram = |result| self.latencies.with_label_values(&[result, hash.as_str()]);
+        Latency { success: histogram("success"), failure: histogram("failure") }
     }
 
-    /// Counts a change of the authentication configuration, taken or not.
-    pub fn count_reload(&self, taken: bool, now: Timestamp) {
-        let labels = [if taken { "success" } else { "failure" }, ""];
+    /// Counts a reload of the authentication configuration.
+    pub fn count_reload(&self, is_applied: bool, now: Timestamp) {
+        let labels = [if is_applied { "success" } else { "failure" }, ""];
         self.reloads.with_label_values(&labels).inc();
         self.reloaded_at.with_label_values(&labels).set(now.fractional_seconds());
     }
 
-    /// Counts a token that is being verified because it was not remembered. Unless it says otherwise before it is
-    /// dropped, that did not work.
+    /// Counts the verification of a token that was not cached. It counts as failed unless [`Fetch::succeeded`] is called.
     pub fn fetch(&self) -> Fetch {
-        let (active, ok, error) = self.by_fetch.clone();
+        let (active, ok, error) = self.fetches.clone();
         active.inc();
         Fetch { active, ok, error: Some(error) }
     }
 }
 
-impl Outcome {
-    fn count(&self, took: Duration) {
+impl ResultCounters {
+    fn count(&self, elapsed: Duration) {
         self.count.inc();
-        self.duration.observe(took.as_secs_f64());
+        self.duration.observe(elapsed.as_secs_f64());
     }
 }
 
-/// How long tokens of one issuer take.
+/// The latency histograms of one issuer.
 #[derive(Clone)]
 pub struct Latency {
     success: Histogram,
@@ -212,10 +209,10 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Counts a token, and whether somebody is known by it.
-    pub fn count(&self, known: bool, took: Duration) {
-        let histogram = if known { &self.success } else { &self.failure };
-        histogram.observe(took.as_secs_f64());
+    /// Counts the verification of a token.
+    pub fn count(&self, is_authenticated: bool, elapsed: Duration) {
+        let histogram = if is_authenticated { &self.success } else { &self.failure };
+        histogram.observe(elapsed.as_secs_f64());
     }
 }
 
@@ -227,7 +224,7 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// It worked, whatever was found.
+    /// Counts the verification as done, whether the token is valid or not.
     pub fn succeeded(mut self) {
         self.error = None;
         self.ok.inc();
@@ -243,10 +240,10 @@ impl Drop for Fetch {
     }
 }
 
-/// Where a user is counted.
-fn place(user: &str) -> usize {
-    let named = NAMED.iter().position(|name| *name == user);
-    named.unwrap_or(if user.contains('@') { NAMED.len() } else { NAMED.len() + 1 })
+/// The index of a user's counter.
+fn user_index(user: &str) -> usize {
+    let index = NAMED_USERS.iter().position(|name| *name == user);
+    index.unwrap_or(if user.contains('@') { NAMED_USERS.len() } else { NAMED_USERS.len() + 1 })
 }
 
 #[cfg(test)]
@@ -256,16 +253,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_counted_under_names_that_nobody_can_choose() {
+    fn authenticated_users_are_counted_under_fixed_labels() {
         let registry = Registry::new();
-        let counted = Authentication::new(&MetricRegistry(&registry)).unwrap();
+        let metrics = Authentication::new(&MetricRegistry(&registry)).unwrap();
         for user in ["admin", "ann@example.com", "ann", "system:anonymous", "email_id"] {
-            counted.attempted(Attempt::Success, Some(user), Duration::from_micros(3_000));
+            metrics.attempted(Attempt::Success, Some(user), Duration::from_micros(3_000));
         }
-        counted.attempted(Attempt::Failure, None, Duration::ZERO);
-        counted.looked_up(true, Duration::ZERO);
-        counted.fetch().succeeded();
-        drop(counted.fetch());
+        metrics.attempted(Attempt::Failure, None, Duration::ZERO);
+        metrics.count_cache_lookup(true, Duration::ZERO);
+        metrics.fetch().succeeded();
+        drop(metrics.fetch());
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

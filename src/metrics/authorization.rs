@@ -1,4 +1,4 @@
-//! What is counted of judging requests: by whom, with what result, and with which configuration.
+//! Metrics of authorization: decisions, durations, webhooks and configuration reloads.
 
 use pilothouse_types::clock::Timestamp;
 use prometheus::{DEFAULT_BUCKETS, GaugeVec, HistogramVec, IntCounter, IntCounterVec};
@@ -7,12 +7,12 @@ use super::authorization_webhooks::{AuthorizationResult, AuthorizationWebhookMet
 use super::match_conditions::Counts;
 use super::registration::{MetricRegistry, Result};
 
-/// What came of asking whether somebody may.
+/// Counters of authorization.
 pub struct Authorization {
     decisions: IntCounterVec,
     attempts: IntCounterVec,
     durations: HistogramVec,
-    webhook_rounds: IntCounterVec,
+    webhook_calls: IntCounterVec,
     webhook_durations: HistogramVec,
     webhook_open: IntCounterVec,
     webhook_conditions: Counts,
@@ -21,80 +21,80 @@ pub struct Authorization {
 }
 
 impl Authorization {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Authorization> {
-        let changed = "apiserver_authorization_config_controller_automatic_reload";
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Authorization> {
+        let reload_prefix = "apiserver_authorization_config_controller_automatic_reload";
         Ok(Authorization {
-            decisions: page.counters(
+            decisions: registry.counters(
                 "apiserver_authorization_decisions_total",
                 "Terminal decisions of authorizers, by their type and name and the decision.",
                 &["type", "name", "decision"],
             )?,
-            attempts: page.counters(
+            attempts: registry.counters(
                 "authorization_attempts_total",
-                "Requests that were judged, by result: allowed, denied, no-opinion or error.",
+                "Authorized requests, by result: allowed, denied, no-opinion or error.",
                 &["result"],
             )?,
-            durations: page.histograms(
+            durations: registry.histograms(
                 "authorization_duration_seconds",
-                "How long judging requests took, by result.",
+                "How long authorization took, by result.",
                 &["result"],
                 &prometheus::exponential_buckets(0.001, 2.0, 15)?,
             )?,
-            webhook_rounds: page.counters(
+            webhook_calls: registry.counters(
                 "apiserver_authorization_webhook_evaluations_total",
-                "Questions to authorization webhooks, by webhook and result.",
+                "Calls to authorization webhooks, by webhook and result.",
                 &["name", "result"],
             )?,
-            webhook_durations: page.histograms(
+            webhook_durations: registry.histograms(
                 "apiserver_authorization_webhook_duration_seconds",
-                "How long questions to authorization webhooks took, by webhook and result.",
+                "How long calls to authorization webhooks took, by webhook and result.",
                 &["name", "result"],
                 DEFAULT_BUCKETS,
             )?,
-            webhook_open: page.counters(
+            webhook_open: registry.counters(
                 "apiserver_authorization_webhook_evaluations_fail_open_total",
-                "Questions that others had to decide because a webhook did not answer, by webhook and result.",
+                "Requests that were left to other authorizers because a webhook failed, by webhook and result.",
                 &["name", "result"],
             )?,
-            webhook_conditions: Counts::of_authorization(page)?,
-            reloads: page.counters(
-                format!("{changed}s_total"),
-                "Changes of the authorization configuration that were taken or not, by status and server.",
+            webhook_conditions: Counts::for_authorization(registry)?,
+            reloads: registry.counters(
+                format!("{reload_prefix}s_total"),
+                "Reloads of the authorization configuration, by status and server.",
                 &["status", "apiserver_id_hash"],
             )?,
-            reloaded_at: page.measures(
-                format!("{changed}_last_timestamp_seconds"),
-                "When the authorization configuration was last taken or not, by status and server.",
+            reloaded_at: registry.float_gauges(
+                format!("{reload_prefix}_last_timestamp_seconds"),
+                "When the authorization configuration was last reloaded, by status and server.",
                 &["status", "apiserver_id_hash"],
             )?,
         })
     }
 
-    /// What counts the allowing and the denying decisions of a policy.
+    /// The counters of the allowing and the denying decisions of an authorizer.
     pub fn decisions(&self, sort: &str, name: &str) -> [IntCounter; 2] {
         ["allowed", "denied"].map(|decision| self.decisions.with_label_values(&[sort, name, decision]))
     }
 
-    /// What counts the questions to an authorization webhook.
+    /// The counters of an authorization webhook.
     pub fn webhook(&self, name: &str) -> AuthorizationWebhookMeter {
         AuthorizationWebhookMeter {
             name: name.to_owned(),
-            rounds: self.webhook_rounds.clone(),
+            calls: self.webhook_calls.clone(),
             durations: self.webhook_durations.clone(),
             open: self.webhook_open.clone(),
             conditions: self.webhook_conditions.clone(),
         }
     }
 
-    /// Counts a change of the authorization configuration, taken or not.
-    pub fn count_reload(&self, taken: bool, now: Timestamp) {
-        let labels = [if taken { "success" } else { "failure" }, ""];
+    /// Counts a reload of the authorization configuration.
+    pub fn count_reload(&self, is_applied: bool, now: Timestamp) {
+        let labels = [if is_applied { "success" } else { "failure" }, ""];
         self.reloads.with_label_values(&labels).inc();
         self.reloaded_at.with_label_values(&labels).set(now.fractional_seconds());
     }
 
-    /// Counts a request that was judged.
-    pub fn count_judged(&self, result: AuthorizationResult, seconds: f64) {
+    /// Counts an authorized request by its result.
+    pub fn count_authorized(&self, result: AuthorizationResult, seconds: f64) {
         let result = result.name();
         self.attempts.with_label_values(&[result]).inc();
         self.durations.with_label_values(&[result]).observe(seconds);

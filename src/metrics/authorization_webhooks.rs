@@ -1,19 +1,19 @@
-//! What is counted of decisions about requests, and of the webhooks that are asked for them.
+//! Results of authorization, and metrics of authorization webhooks.
 
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::match_conditions::{Authorizer, Counts};
 
-/// What came of judging a request.
+/// The result of authorizing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizationResult {
-    /// It may pass.
+    /// An authorizer allowed it.
     Allowed,
-    /// A policy is against it.
+    /// An authorizer denied it.
     Denied,
-    /// No policy is for it.
+    /// No authorizer allowed it.
     NoOpinion,
-    /// Nobody knows.
+    /// Authorization failed.
     Failed,
 }
 
@@ -28,24 +28,24 @@ impl AuthorizationResult {
     }
 }
 
-/// What is counted of one authorization webhook. Operators choose the names.
+/// The counters of one authorization webhook. Operators choose the names.
 #[derive(Clone)]
 pub struct AuthorizationWebhookMeter {
     pub(super) name: String,
-    pub(super) rounds: IntCounterVec,
+    pub(super) calls: IntCounterVec,
     pub(super) durations: HistogramVec,
     pub(super) open: IntCounterVec,
     pub(super) conditions: Counts,
 }
 
-/// How a question to a webhook ended.
+/// The result of a call to a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallResult {
-    /// With an answer.
+    /// The webhook answered.
     Success,
-    /// With none in time.
+    /// The call timed out.
     Timeout,
-    /// With anything else.
+    /// The call failed otherwise.
     Error,
 }
 
@@ -60,29 +60,29 @@ impl CallResult {
 }
 
 impl AuthorizationWebhookMeter {
-    /// What operators call it.
+    /// The configured name of the webhook.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Counts how long its conditions took, whether they left a request to others, and whether some failed.
+    /// Counts an evaluation of its match conditions: its duration, whether they excluded the request, and whether it failed.
     pub fn matched(&self, seconds: f64, excluded: bool, failed: bool) {
-        let of = Authorizer(&self.name);
-        self.conditions.evaluated(&of, usize::from(failed), seconds);
+        let labels = Authorizer(&self.name);
+        self.conditions.evaluated(&labels, usize::from(failed), seconds);
         if excluded {
-            self.conditions.excluded(&of);
+            self.conditions.excluded(&labels);
         }
     }
 
-    /// Counts one question and how long it took.
-    pub fn asked(&self, round: CallResult, seconds: f64) {
-        let labels = [self.name.as_str(), round.name()];
-        self.rounds.with_label_values(&labels).inc();
+    /// Counts a call and its duration.
+    pub fn asked(&self, result: CallResult, seconds: f64) {
+        let labels = [self.name.as_str(), result.name()];
+        self.calls.with_label_values(&labels).inc();
         self.durations.with_label_values(&labels).observe(seconds);
     }
 
-    /// Counts a question that others decide because of this end.
-    pub fn left_open(&self, round: CallResult) {
-        self.open.with_label_values(&[&self.name, round.name()]).inc();
+    /// Counts a request that is left to other authorizers after this result.
+    pub fn left_open(&self, result: CallResult) {
+        self.open.with_label_values(&[&self.name, result.name()]).inc();
     }
 }

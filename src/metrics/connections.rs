@@ -4,7 +4,7 @@ use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// Open, refused and closed connections. The table of connections counts; this is set when somebody asks.
+/// Open, refused and closed connections. The table of connections counts; these are set when metrics are scraped.
 pub struct ConnectionMetrics {
     open: IntGaugeVec,
     refused: IntCounterVec,
@@ -12,19 +12,19 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<ConnectionMetrics> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<ConnectionMetrics> {
         Ok(ConnectionMetrics {
-            open: page.gauges(
+            open: registry.gauges(
                 "pilothouse_connections_open",
                 "Open connections of clients, by state; those from the loopback addresses have one of their own.",
                 &["state"],
             )?,
-            refused: page.counters(
+            refused: registry.counters(
                 "pilothouse_connections_refused_total",
                 "Connections that were refused, by the bound that was reached.",
                 &["reason"],
             )?,
-            evicted: page.counters(
+            evicted: registry.counters(
                 "pilothouse_connections_evicted_total",
                 "Connections without an authenticated request that were closed to make room, by reason.",
                 &["reason"],

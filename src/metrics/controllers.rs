@@ -1,10 +1,10 @@
-//! What is counted of control loops, by their name.
+//! Metrics of controllers, by their name.
 
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// What control loops have to do, and do.
+/// Work queues and restarts of controllers.
 pub struct ControllerMetrics {
     depth: IntGaugeVec,
     adds: IntCounterVec,
@@ -14,50 +14,46 @@ pub struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<ControllerMetrics> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<ControllerMetrics> {
         Ok(ControllerMetrics {
-            depth: page.gauges(
-                "workqueue_depth",
-                "Keys that a control loop could work on now.",
-                &["name"],
-            )?,
-            adds: page.counters(
+            depth: registry.gauges("workqueue_depth", "Keys in the queue of a controller.", &["name"])?,
+            adds: registry.counters(
                 "workqueue_adds_total",
-                "Keys that were added to the queue of a control loop.",
+                "Keys that were added to the queue of a controller.",
                 &["name"],
             )?,
-            retries: page.counters(
+            retries: registry.counters(
                 "workqueue_retries_total",
-                "Keys of a control loop that were tried again.",
+                "Keys of a controller that were retried.",
                 &["name"],
             )?,
-            durations: page.histograms(
+            durations: registry.histograms(
                 "workqueue_work_duration_seconds",
-                "How long a control loop worked on a key.",
+                "How long a controller worked on a key.",
                 &["name"],
                 &prometheus::exponential_buckets(10e-9, 10.0, 12)?,
             )?,
-            restarts: page.counters(
+            restarts: registry.counters(
                 "pilothouse_controller_restarts_total",
-                "Control loops that ended and were started again.",
+                "Controllers that panicked or lost their informer and were restarted.",
                 &["name"],
             )?,
         })
     }
 
-    /// Says how many keys of a control loop wait, and counts those that were added and tried again since it was last said.
+    /// Sets the queue length of a controller, and counts the keys that were added and retried since the last call.
     pub fn count_queue(&self, name: &str, depth: usize, added: u64, retried: u64) {
         self.depth.with_label_values(&[name]).set(i64::try_from(depth).unwrap_or(i64::MAX));
         self.adds.with_label_values(&[name]).inc_by(added);
         self.retries.with_label_values(&[name]).inc_by(retried);
     }
 
-    /// Counts the work of a control loop on a key.
+    /// Counts the work of a controller on a key.
     pub fn count_work(&self, name: &str, seconds: f64) {
         self.durations.with_label_values(&[name]).observe(seconds);
     }
 
-    /// Counts a control loop that ended and is started again.
+    /// Counts the restart of a controller.
     pub fn count_restart(&self, name: &str) {
         self.restarts.with_label_values(&[name]).inc();
     }

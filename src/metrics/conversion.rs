@@ -1,18 +1,18 @@
-//! What is counted of the webhooks that turn custom objects into other versions.
+//! Metrics of conversion webhooks.
 
 use pilothouse_api::custom_resource::conversion::FailureKind;
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// The bounds of the classes of duration, in seconds; the reference server's.
+/// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 15] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
-/// The first bound of the classes by definition; each is twice the one before.
+/// The first bucket of durations by definition; each is twice the one before.
 const FIRST_SECONDS: f64 = 0.001;
 const LABELS: [&str; 2] = ["result", "failure_type"];
 
-/// How conversions went.
+/// Calls to conversion webhooks.
 pub struct Conversions {
     requests: IntCounterVec,
     durations: HistogramVec,
@@ -20,20 +20,20 @@ pub struct Conversions {
 }
 
 impl Conversions {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Conversions> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Conversions> {
         Ok(Conversions {
-            requests: page.counters(
+            requests: registry.counters(
                 "apiserver_conversion_webhook_request_total",
-                "Questions to webhooks that convert custom objects, by result and kind of failure.",
+                "Calls to conversion webhooks, by result and kind of failure.",
                 &LABELS,
             )?,
-            durations: page.histograms(
+            durations: registry.histograms(
                 "apiserver_conversion_webhook_duration_seconds",
-                "How long questions to webhooks that convert custom objects took, by result and kind of failure.",
+                "How long calls to conversion webhooks took, by result and kind of failure.",
                 &LABELS,
                 &SECONDS,
             )?,
-            by_definition: page.histograms(
+            by_definition: registry.histograms(
                 "apiserver_crd_conversion_webhook_duration_seconds",
                 "How long conversions of custom objects took, by definition, versions and whether they succeeded.",
                 &["crd_name", "from_version", "to_version", "succeeded"],
@@ -42,7 +42,7 @@ impl Conversions {
         })
     }
 
-    /// Counts one question: of which definition, from which version to which, and what went wrong.
+    /// Counts a call for a definition, from one version to another.
     pub fn asked(
         &self,
         (definition, from, to): (&str, &str, &str),

@@ -1,6 +1,6 @@
-//! Which features are on. They never change while a server runs, so nothing is counted: the lines are written when somebody asks.
+//! Metrics of feature gates. They never change while a server runs, so their lines are written when scraped.
 
-/// The name of a gate, its stage as the reference writes it, and whether it is open.
+/// The name of a gate, its stage as the reference writes it, and whether it is enabled.
 pub type Enabled = (&'static str, &'static str, bool);
 
 const NAME: &str = "kubernetes_feature_enabled";
@@ -11,10 +11,13 @@ pub(super) fn write(features: &[Enabled], text: &mut Vec<u8>) {
         return;
     }
     text.extend(
-        format!("# HELP {NAME} Whether a feature is on, by name and stage.\n# TYPE {NAME} gauge\n").bytes(),
+        format!("# HELP {NAME} Whether a feature is enabled, by name and stage.\n# TYPE {NAME} gauge\n")
+            .bytes(),
     );
-    for (name, stage, on) in features {
-        text.extend(format!("{NAME}{{name=\"{name}\",stage=\"{stage}\"}} {}\n", u8::from(*on)).bytes());
+    for (name, stage, is_enabled) in features {
+        text.extend(
+            format!("{NAME}{{name=\"{name}\",stage=\"{stage}\"}} {}\n", u8::from(*is_enabled)).bytes(),
+        );
     }
 }
 
@@ -23,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_gate_is_told() {
+    fn every_feature_gate_has_a_metric() {
         let mut text = Vec::new();
         write(&[], &mut text);
         assert!(text.is_empty());

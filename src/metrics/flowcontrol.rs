@@ -1,5 +1,5 @@
-//! What is counted of priority and fairness. The labels name schemas and levels that exist; what is told of one that is gone
-//! goes with it.
+//! Metrics of API Priority and Fairness. The labels name flow schemas and priority levels that exist; the series of a removed one
+//! are removed.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -17,40 +17,44 @@ use super::registration::{MetricRegistry, Result};
 
 const LEVEL: &str = "priority_level";
 const FLOW: [&str; 2] = [LEVEL, "flow_schema"];
-/// The bounds of the classes of duration, in seconds; the reference server's.
+/// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 const NANOS_PER_MICRO: u64 = 1_000;
-/// The words for why a request was refused.
+/// The labels for why a request was refused.
 const REASONS: [&str; 3] = ["concurrency-limit", "queue-full", "time-out"];
-/// The words for whether a request was let in after it has waited.
-const LET_IN: [&str; 2] = ["true", "false"];
-/// The words for what is executed.
+/// The labels for whether a request was executed after it has waited.
+const EXECUTED: [&str; 2] = ["true", "false"];
+/// The labels for what is executed.
 const TYPES: [&str; 2] = ["regular", "watch"];
 
-fn reason(why: Refusal) -> &'static str {
-    match why {
+fn reason(refusal: Refusal) -> &'static str {
+    match refusal {
         Refusal::NoSeat => REASONS[0],
         Refusal::QueueFull => REASONS[1],
         Refusal::TimedOut => REASONS[2],
     }
 }
 
-/// What is told of levels: a name, a help, and what of it.
-type OfLevel = (&'static str, &'static str, fn(&LevelSnapshot) -> f64);
+/// A gauge of priority levels: its name, help and value.
+type LevelGauge = (&'static str, &'static str, fn(&LevelSnapshot) -> f64);
 
-const OF_LEVELS: [OfLevel; 9] = [
-    ("nominal_limit_seats", "Seats of the share of each level.", |told| f64::from(told.bounds.nominal)),
-    ("lower_limit_seats", "Seats of each level that are not lent.", |told| f64::from(told.bounds.lower)),
-    ("upper_limit_seats", "The most seats that each level may have.", |told| f64::from(told.bounds.upper)),
-    ("current_limit_seats", "Seats that each level has now.", |told| f64::from(told.seats)),
-    ("demand_seats_high_watermark", "The most seats that were wanted at once.", |told| told.observed.high),
-    ("demand_seats_average", "Seats that were wanted on average.", |told| told.observed.average),
-    ("demand_seats_stdev", "How far from that the wanted seats were.", |told| told.observed.deviation),
-    ("demand_seats_smoothed", "Seats that are wanted, over a longer time.", |told| told.observed.smoothed),
-    ("target_seats", "Seats that each level was aimed at.", |told| told.target),
+const LEVEL_GAUGES: [LevelGauge; 9] = [
+    ("nominal_limit_seats", "The nominal seats of each level.", |level| f64::from(level.bounds.nominal)),
+    ("lower_limit_seats", "Seats of each level that cannot be borrowed.", |level| {
+        f64::from(level.bounds.lower)
+    }),
+    ("upper_limit_seats", "The maximum seats of each level.", |level| f64::from(level.bounds.upper)),
+    ("current_limit_seats", "Seats that each level has now.", |level| f64::from(level.seats)),
+    ("demand_seats_high_watermark", "The highest demand for seats.", |level| level.observed.high),
+    ("demand_seats_average", "The average demand for seats.", |level| level.observed.average),
+    ("demand_seats_stdev", "The standard deviation of the demand for seats.", |level| {
+        level.observed.deviation
+    }),
+    ("demand_seats_smoothed", "The smoothed demand for seats.", |level| level.observed.smoothed),
+    ("target_seats", "The target of each level, in seats.", |level| level.target),
 ];
 
-/// What is counted of all flows.
+/// Counters of all flows.
 pub struct FlowControlMetrics {
     dispatched: IntCounterVec,
     rejected: IntCounterVec,
@@ -64,105 +68,110 @@ pub struct FlowControlMetrics {
     widths: HistogramVec,
     levels: Vec<GaugeVec>,
     fair: Gauge,
-    told: Lock<Named>,
+    known: Lock<KnownLabels>,
     utilization: Lock<Vec<(String, TimeByPart)>>,
 }
 
-/// Of what something is told.
+/// The labels that have series.
 #[derive(Default)]
-struct Named {
-    /// Levels with a schema each.
+struct KnownLabels {
+    /// Pairs of level and flow schema.
     flows: BTreeSet<(String, String)>,
     levels: BTreeSet<String>,
 }
 
-/// What is counted of the requests of one schema, found once.
+/// The counters of one flow schema, looked up once.
 pub struct FlowSeries {
     labels: [String; 2],
     rejected: IntCounterVec,
-    /// Requests that were let in.
+    /// Requests that were dispatched.
     pub dispatched: IntCounter,
-    /// Requests that are worked on.
+    /// Requests that execute.
     pub executing: IntGauge,
     seats: IntGauge,
     /// Requests that wait.
     pub waiting: IntGauge,
-    /// Seats that those want.
+    /// Seats that waiting requests need.
     pub seats_wanted: IntGauge,
-    /// How long those waited that were let in, and those that were not.
+    /// Waiting times of requests that were executed, and of those that were not.
     waited: [LazyHistogram; 2],
-    /// How long requests took, and the beginnings of watches.
+    /// Execution times of requests, and of the start of watches.
     took: [LazyHistogram; 2],
-    /// How many waited in a queue when one more came.
+    /// Queue lengths after a request was added.
     pub lengths: Histogram,
-    /// How many seats requests ask for.
+    /// Estimated seats of requests.
     pub widths: Histogram,
 }
 
-fn name(what: &str) -> String {
-    format!("apiserver_flowcontrol_{what}")
+fn name(suffix: &str) -> String {
+    format!("apiserver_flowcontrol_{suffix}")
 }
 
 impl FlowControlMetrics {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<FlowControlMetrics> {
-        let gauge = |what: &str, help: &str| page.gauges(name(what), help, &FLOW);
-        let levels = OF_LEVELS.iter().map(|(what, help, _)| page.measures(name(what), *help, &[LEVEL]));
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<FlowControlMetrics> {
+        let flow_gauge = |suffix: &str, help: &str| registry.gauges(name(suffix), help, &FLOW);
+        let levels =
+            LEVEL_GAUGES.iter().map(|(suffix, help, _)| registry.float_gauges(name(suffix), *help, &[LEVEL]));
         Ok(FlowControlMetrics {
-            dispatched: page.counters(
+            dispatched: registry.counters(
                 name("dispatched_requests_total"),
-                "Requests that were let in, by level and schema.",
+                "Requests that were dispatched, by level and schema.",
                 &FLOW,
             )?,
-            rejected: page.counters(
+            rejected: registry.counters(
                 name("rejected_requests_total"),
                 "Requests that were refused, by level, schema and reason.",
                 &[FLOW[0], FLOW[1], "reason"],
             )?,
-            executing: gauge(
+            executing: flow_gauge(
                 "current_executing_requests",
-                "Requests that are worked on, by level and schema.",
+                "Requests that execute, by level and schema.",
             )?,
-            seats: gauge("current_executing_seats", "Seats that are taken, by level and schema.")?,
-            waiting: gauge("current_inqueue_requests", "Requests that wait, by level and schema.")?,
-            seats_wanted: gauge("current_inqueue_seats", "Seats that are waited for, by level and schema.")?,
-            waited: page.histograms(
+            seats: flow_gauge("current_executing_seats", "Seats in use, by level and schema.")?,
+            waiting: flow_gauge("current_inqueue_requests", "Requests that wait, by level and schema.")?,
+            seats_wanted: flow_gauge(
+                "current_inqueue_seats",
+                "Seats that waiting requests need, by level and schema.",
+            )?,
+            waited: registry.histograms(
                 name("request_wait_duration_seconds"),
-                "How long requests waited, by level, schema and whether they were let in.",
+                "How long requests waited, by level, schema and whether they were executed.",
                 &[FLOW[0], FLOW[1], "execute"],
                 &SECONDS,
             )?,
-            took: page.histograms(
+            took: registry.histograms(
                 name("request_execution_seconds"),
                 "How long requests took, or watches to begin, by level, schema and type.",
                 &[FLOW[0], FLOW[1], "type"],
                 &SECONDS,
             )?,
-            lengths: page.histograms(
+            lengths: registry.histograms(
                 name("request_queue_length_after_enqueue"),
-                "Length of a queue when one more waits in it, by level and schema.",
+                "Length of a queue after a request was added, by level and schema.",
                 &FLOW,
                 &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0],
             )?,
-            widths: page.histograms(
+            widths: registry.histograms(
                 name("work_estimated_seats"),
-                "Seats that requests ask for, by level and schema.",
+                "Estimated seats of requests, by level and schema.",
                 &FLOW,
                 &[1.0, 2.0, 4.0, 10.0],
             )?,
             levels: levels.collect::<Result<_>>()?,
-            fair: page.measure(name("seat_fair_frac"), "How much of its target every level has.")?,
-            told: Lock::default(),
+            fair: registry
+                .float_gauge(name("seat_fair_frac"), "The fraction of its target that every level gets.")?,
+            known: Lock::default(),
             utilization: Lock::default(),
         })
     }
 
-    /// What is counted of the requests of a schema.
-    pub fn of(&self, level: &str, schema: &str) -> FlowSeries {
-        // Also of one that is gone this moment: the next look finds it.
-        self.told.lock().flows.insert((level.to_owned(), schema.to_owned()));
+    /// The counters of a flow schema.
+    pub fn series(&self, level: &str, schema: &str) -> FlowSeries {
+        // Also for one that was just removed: the next `retain` removes its series.
+        self.known.lock().flows.insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
-        let with = |vec: &HistogramVec, words: [&'static str; 2]| {
-            words.map(|word| LazyHistogram { of: vec.clone(), word, found: OnceLock::new() })
+        let lazy = |vec: &HistogramVec, labels: [&'static str; 2]| {
+            labels.map(|label| LazyHistogram { of: vec.clone(), word: label, histogram: OnceLock::new() })
         };
         FlowSeries {
             labels: flow.map(str::to_owned),
@@ -172,17 +181,17 @@ impl FlowControlMetrics {
             seats: self.seats.with_label_values(&flow),
             waiting: self.waiting.with_label_values(&flow),
             seats_wanted: self.seats_wanted.with_label_values(&flow),
-            waited: with(&self.waited, LET_IN),
-            took: with(&self.took, TYPES),
+            waited: lazy(&self.waited, EXECUTED),
+            took: lazy(&self.took, TYPES),
             lengths: self.lengths.with_label_values(&flow),
             widths: self.widths.with_label_values(&flow),
         }
     }
 
-    /// Says nothing more of other schemas than these, each with its level.
-    pub fn keep(&self, flows: BTreeSet<(String, String)>) {
-        let mut told = self.told.lock();
-        for (level, schema) in told.flows.difference(&flows) {
+    /// Removes the series of all flow schemas but these.
+    pub fn retain(&self, flows: BTreeSet<(String, String)>) {
+        let mut known = self.known.lock();
+        for (level, schema) in known.flows.difference(&flows) {
             let flow = [level.as_str(), schema.as_str()];
             forget(&self.dispatched, &flow);
             for gauges in [&self.executing, &self.seats, &self.waiting, &self.seats_wanted] {
@@ -192,36 +201,36 @@ impl FlowControlMetrics {
                 forget(histograms, &flow);
             }
             REASONS.iter().for_each(|word| forget(&self.rejected, &[flow[0], flow[1], word]));
-            LET_IN.iter().for_each(|word| forget(&self.waited, &[flow[0], flow[1], word]));
+            EXECUTED.iter().for_each(|word| forget(&self.waited, &[flow[0], flow[1], word]));
             TYPES.iter().for_each(|word| forget(&self.took, &[flow[0], flow[1], word]));
         }
-        told.flows = flows;
+        known.flows = flows;
     }
 
-    /// Tells what the levels have, and nothing more of others.
-    pub fn tell(&self, levels: &[LevelSnapshot], fair: f64) {
+    /// Sets the gauges of these levels, and removes those of others.
+    pub fn update(&self, levels: &[LevelSnapshot], fair: f64) {
         self.fair.set(fair);
-        let mut told = self.told.lock();
+        let mut known = self.known.lock();
         let names: BTreeSet<String> = levels.iter().map(|level| level.name.clone()).collect();
-        for (gauges, (_, _, value)) in self.levels.iter().zip(&OF_LEVELS) {
-            told.levels.difference(&names).for_each(|gone| forget(gauges, &[gone.as_str()]));
+        for (gauges, (_, _, value)) in self.levels.iter().zip(&LEVEL_GAUGES) {
+            known.levels.difference(&names).for_each(|level_name| forget(gauges, &[level_name.as_str()]));
             for level in levels {
                 gauges.with_label_values(&[level.name.as_str()]).set(value(level));
             }
         }
-        told.levels = names;
+        known.levels = names;
         *self.utilization.lock() =
             levels.iter().map(|level| (level.name.clone(), level.utilization)).collect();
     }
 
-    /// Writes for how long which part of the seats was taken: a histogram with an observation in each nanosecond.
+    /// Writes how long which part of the seats was in use: a histogram with one observation per nanosecond.
     pub(super) fn write(&self, text: &mut Vec<u8>) {
         let name = name("priority_level_seat_utilization");
         let levels = self.utilization.lock();
         if levels.is_empty() {
             return;
         }
-        let help = "Seats that are taken, as a part of those that the level has, in each nanosecond.";
+        let help = "The fraction of the level's seats that is in use, in each nanosecond.";
         text.extend(format!("# HELP {name} {help}\n# TYPE {name} histogram\n").bytes());
         for (level, TimeByPart { micros, sum }) in &*levels {
             let labels = format!("phase=\"executing\",{LEVEL}=\"{level}\"");
@@ -237,39 +246,39 @@ impl FlowControlMetrics {
     }
 }
 
-/// A histogram that is shown once something was observed: who reads the page may take one that is empty for the only one.
+/// A histogram that has a series only after its first observation: a reader might take an empty one for the only one.
 struct LazyHistogram {
     of: HistogramVec,
     /// Its last label.
     word: &'static str,
-    found: OnceLock<Histogram>,
+    histogram: OnceLock<Histogram>,
 }
 
 impl LazyHistogram {
     fn observe(&self, [level, schema]: &[String; 2], seconds: f64) {
         let find = || self.of.with_label_values(&[level.as_str(), schema.as_str(), self.word]);
-        self.found.get_or_init(find).observe(seconds);
+        self.histogram.get_or_init(find).observe(seconds);
     }
 }
 
-/// Some were never told.
-fn forget<T: MetricVecBuilder>(of: &MetricVec<T>, labels: &[&str]) {
-    let _never_told = of.remove_label_values(labels);
+/// Removes a series, if it exists.
+fn forget<T: MetricVecBuilder>(metric: &MetricVec<T>, labels: &[&str]) {
+    let _unknown = metric.remove_label_values(labels);
 }
 
 impl FlowSeries {
     /// Counts a refusal.
-    pub fn refuse(&self, why: Refusal) {
+    pub fn refuse(&self, refusal: Refusal) {
         let [level, schema] = &self.labels;
-        self.rejected.with_label_values(&[level.as_str(), schema.as_str(), reason(why)]).inc();
+        self.rejected.with_label_values(&[level.as_str(), schema.as_str(), reason(refusal)]).inc();
     }
 
-    /// Counts how long a request waited, and whether it was let in.
+    /// Counts how long a request waited, and whether it was executed.
     pub fn wait(&self, let_in: bool, seconds: f64) {
         self.waited[usize::from(!let_in)].observe(&self.labels, seconds);
     }
 
-    /// Counts a request that is let in with so many seats.
+    /// Counts a request that is dispatched with this many seats.
     pub fn begin(&self, seats: u32) {
         self.dispatched.inc();
         self.executing.inc();
@@ -291,42 +300,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_observed_is_not_told() {
+    fn flow_histogram_without_observation_has_no_series() {
         let registry = Registry::new();
         let flows = FlowControlMetrics::new(&MetricRegistry(&registry)).unwrap();
-        let of = flows.of("l", "a");
+        let flow = flows.series("l", "a");
         let series = || {
-            let told = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-            let counts = told.lines().filter(|line| line.contains("_seconds_count{"));
+            let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            let counts = text.lines().filter(|line| line.contains("_seconds_count{"));
             counts.map(ToOwned::to_owned).collect::<Vec<_>>()
         };
         assert!(series().is_empty(), "{:?}", series());
-        of.begin(1);
-        of.end(1, false, 0.1);
-        let wanted =
+        flow.begin(1);
+        flow.end(1, false, 0.1);
+        let expected =
             "request_execution_seconds_count{flow_schema=\"a\",priority_level=\"l\",type=\"regular\"} 1";
-        assert_eq!(series(), [format!("apiserver_flowcontrol_{wanted}")]);
+        assert_eq!(series(), [format!("apiserver_flowcontrol_{expected}")]);
     }
 
     #[test]
-    fn what_is_gone_is_told_no_more() {
+    fn series_of_removed_flow_schemas_are_removed() {
         let registry = Registry::new();
         let flows = FlowControlMetrics::new(&MetricRegistry(&registry)).unwrap();
         let names = |names: &[&str]| names.iter().map(|name| ("l".to_owned(), (*name).to_owned())).collect();
         let series = |schema: &str| {
-            let told = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-            told.lines().filter(|line| line.contains(&format!("flow_schema=\"{schema}\""))).count()
+            let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            text.lines().filter(|line| line.contains(&format!("flow_schema=\"{schema}\""))).count()
         };
-        flows.keep(names(&["a", "b"]));
+        flows.retain(names(&["a", "b"]));
         for schema in ["a", "b"] {
-            let of = flows.of("l", schema);
-            of.begin(2);
-            of.wait(true, 0.1);
-            of.end(2, false, 0.1);
-            of.refuse(Refusal::QueueFull);
+            let flow = flows.series("l", schema);
+            flow.begin(2);
+            flow.wait(true, 0.1);
+            flow.end(2, false, 0.1);
+            flow.refuse(Refusal::QueueFull);
         }
         assert!(series("a") > 20 && series("a") == series("b"));
-        flows.keep(names(&["b"]));
+        flows.retain(names(&["b"]));
         assert_eq!(series("a"), 0);
         assert!(series("b") > 20);
     }

@@ -1,10 +1,10 @@
-//! What is counted of the threads for heavy work.
+//! Metrics of the threads for heavy work.
 
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// The bounds of the classes of waiting time, in seconds.
+/// The buckets of waiting times, in seconds.
 const WAIT_SECONDS: [f64; 12] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Counts of all lanes.
@@ -16,24 +16,24 @@ pub struct HeavyWorkMetrics {
 }
 
 impl HeavyWorkMetrics {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<HeavyWorkMetrics> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<HeavyWorkMetrics> {
         Ok(HeavyWorkMetrics {
-            waiting: page.gauges(
+            waiting: registry.gauges(
                 "pilothouse_heavy_work_waiting",
                 "Heavy requests that wait for a thread, by lane.",
                 &["lane"],
             )?,
-            running: page.gauges(
+            running: registry.gauges(
                 "pilothouse_heavy_work_running",
                 "Heavy requests that a thread has begun, by lane.",
                 &["lane"],
             )?,
-            refused: page.counters(
+            refused: registry.counters(
                 "pilothouse_heavy_work_refused_total",
                 "Heavy requests that were refused because too many wait, by lane.",
                 &["lane"],
             )?,
-            waits: page.histograms(
+            waits: registry.histograms(
                 "pilothouse_heavy_work_wait_seconds",
                 "How long heavy requests waited for a thread, by lane.",
                 &["lane"],
@@ -68,7 +68,7 @@ impl LaneMetrics {
         self.waiting.set(i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    /// Counts work that begins after so many seconds.
+    /// Counts work that begins after waiting for `waited` seconds.
     pub fn begin(&self, waited: f64) {
         self.running.inc();
         self.waits.observe(waited);

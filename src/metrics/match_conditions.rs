@@ -1,22 +1,22 @@
-//! What is counted of conditions: those of admission webhooks and policies, and those of authorization webhooks. The labels name
-//! what operators made.
+//! Metrics of match conditions, of admission webhooks and policies and of authorization webhooks. The labels name configured
+//! objects.
 
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// The bounds of the classes of duration, in seconds; the reference server's.
+/// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 /// The type of the only authorizers that have conditions.
 const WEBHOOK: &str = "Webhook";
 
-/// Whose conditions they are, in the words of the labels.
+/// The labels of an owner of match conditions.
 pub trait LabelSource {
     /// The values of the labels, in their order.
     fn labels(&self) -> impl AsRef<[&str]>;
 }
 
-/// Of a webhook or policy of admission: whose, when, and about what.
+/// The labels of an admission webhook or policy.
 #[derive(Clone, Copy)]
 pub struct ConditionLabels<'a> {
     /// The name of the webhook or policy.
@@ -25,7 +25,7 @@ pub struct ConditionLabels<'a> {
     pub kind: &'a str,
     /// `admit` or `validating` for webhooks, `validate` for policies.
     pub sort: &'a str,
-    /// What is done, in the words of rules.
+    /// The operation, as in rules.
     pub operation: &'a str,
 }
 
@@ -35,7 +35,7 @@ impl LabelSource for ConditionLabels<'_> {
     }
 }
 
-/// Of the authorization webhook of this name.
+/// The authorization webhook of this name.
 #[derive(Clone, Copy)]
 pub struct Authorizer<'a>(pub &'a str);
 
@@ -45,7 +45,7 @@ impl LabelSource for Authorizer<'_> {
     }
 }
 
-/// How conditions were evaluated.
+/// Evaluations of match conditions.
 #[derive(Clone)]
 pub struct Counts {
     errors: IntCounterVec,
@@ -54,48 +54,48 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn of_admission(page: &MetricRegistry<'_>) -> Result<Counts> {
-        Counts::new(page, "admission", &["name", "kind", "type", "operation"])
+    pub(super) fn for_admission(registry: &MetricRegistry<'_>) -> Result<Counts> {
+        Counts::new(registry, "admission", &["name", "kind", "type", "operation"])
     }
 
-    pub(super) fn of_authorization(page: &MetricRegistry<'_>) -> Result<Counts> {
-        Counts::new(page, "authorization", &["type", "name"])
+    pub(super) fn for_authorization(registry: &MetricRegistry<'_>) -> Result<Counts> {
+        Counts::new(registry, "authorization", &["type", "name"])
     }
 
-    fn new(page: &MetricRegistry<'_>, part: &str, labels: &[&str]) -> Result<Counts> {
-        let name = |what: &str| format!("apiserver_{part}_match_condition_{what}");
-        let by = labels.join(", ");
+    fn new(registry: &MetricRegistry<'_>, subsystem: &str, labels: &[&str]) -> Result<Counts> {
+        let name = |suffix: &str| format!("apiserver_{subsystem}_match_condition_{suffix}");
+        let label_list = labels.join(", ");
         Ok(Counts {
-            errors: page.counters(
+            errors: registry.counters(
                 name("evaluation_errors_total"),
-                format!("Match conditions that could not be evaluated, by {by}."),
+                format!("Match conditions that could not be evaluated, by {label_list}."),
                 labels,
             )?,
-            exclusions: page.counters(
+            exclusions: registry.counters(
                 name("exclusions_total"),
-                format!("Requests that match conditions kept away, by {by}."),
+                format!("Requests that match conditions excluded, by {label_list}."),
                 labels,
             )?,
-            durations: page.histograms(
+            durations: registry.histograms(
                 name("evaluation_seconds"),
-                format!("How long match conditions took, by {by}."),
+                format!("How long match conditions took, by {label_list}."),
                 labels,
                 &SECONDS,
             )?,
         })
     }
 
-    /// Counts that the conditions of one of them were evaluated.
-    pub fn evaluated(&self, of: &impl LabelSource, errors: usize, seconds: f64) {
-        let labels = of.labels();
+    /// Counts an evaluation of match conditions.
+    pub fn evaluated(&self, source: &impl LabelSource, errors: usize, seconds: f64) {
+        let labels = source.labels();
         if errors > 0 {
             self.errors.with_label_values(labels.as_ref()).inc_by(errors as u64);
         }
         self.durations.with_label_values(labels.as_ref()).observe(seconds);
     }
 
-    /// Counts that they kept a request away.
-    pub fn excluded(&self, of: &impl LabelSource) {
-        self.exclusions.with_label_values(of.labels().as_ref()).inc();
+    /// Counts a request that match conditions excluded.
+    pub fn excluded(&self, source: &impl LabelSource) {
+        self.exclusions.with_label_values(source.labels().as_ref()).inc();
     }
 }

@@ -5,7 +5,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
 
-/// What the ledger says.
+/// The state of the memory ledger.
 pub struct MemoryMetrics {
     limit: IntGauge,
     unreserved: IntGauge,
@@ -15,25 +15,25 @@ pub struct MemoryMetrics {
 }
 
 impl MemoryMetrics {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<MemoryMetrics> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<MemoryMetrics> {
         Ok(MemoryMetrics {
-            limit: page
+            limit: registry
                 .gauge("pilothouse_memory_limit_bytes", "The memory limit of the server; 0 without one.")?,
-            unreserved: page.gauge(
+            unreserved: registry.gauge(
                 "pilothouse_memory_unreserved_bytes",
                 "Memory of the process that no budget counts, as last observed. 0 without a memory limit.",
             )?,
-            reserved: page.gauges(
+            reserved: registry.gauges(
                 "pilothouse_memory_reserved_bytes",
                 "Memory that requests, watches and caches have reserved, by budget.",
                 &["budget"],
             )?,
-            refused: page.counters(
+            refused: registry.counters(
                 "pilothouse_memory_refusals_total",
-                "Reservations that found no room, by budget.",
+                "Reservations that were refused, by budget.",
                 &["budget"],
             )?,
-            cut: page.counter(
+            cut: registry.counter(
                 "pilothouse_watches_cut_total",
                 "Watches that were cut for lack of memory because their clients did not read.",
             )?,

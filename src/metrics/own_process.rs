@@ -1,4 +1,4 @@
-//! What is told of the process itself.
+//! Metrics of the process itself.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use prometheus::{Counter, IntGauge, Opts};
 
 use super::registration::{MetricRegistry, Result};
 
-/// What changes of it.
+/// The metrics that change.
 pub(super) struct Process {
     memory: IntGauge,
     address_space: IntGauge,
@@ -19,28 +19,28 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(page: &MetricRegistry<'_>, started: Timestamp) -> Result<Process> {
-        tell_start(page, started)?;
-        let most_files = page.gauge("process_max_fds", "How many files the process may have open.")?;
-        let (most, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
-        most_files.set(i64::try_from(most).unwrap_or(i64::MAX));
+    pub(super) fn new(registry: &MetricRegistry<'_>, started: Timestamp) -> Result<Process> {
+        register_start_time(registry, started)?;
+        let max_files = registry.gauge("process_max_fds", "How many files the process may have open.")?;
+        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
+        max_files.set(i64::try_from(limit).unwrap_or(i64::MAX));
         Ok(Process {
-            memory: page.gauge("process_resident_memory_bytes", "Memory of the process, in bytes.")?,
-            address_space: page
+            memory: registry.gauge("process_resident_memory_bytes", "Memory of the process, in bytes.")?,
+            address_space: registry
                 .gauge("process_virtual_memory_bytes", "Address space of the process, in bytes.")?,
-            processor_time: page.amount(
+            processor_time: registry.float_counter(
                 "process_cpu_seconds_total",
                 "Processor time of the process, in user and system mode, in seconds.",
             )?,
-            open_files: page.gauge("process_open_fds", "How many files the process has open.")?,
+            open_files: registry.gauge("process_open_fds", "How many files the process has open.")?,
         })
     }
 
-    /// Looks again at what changes.
-    pub(super) fn look(&self) {
+    /// Updates the metrics.
+    pub(super) fn update(&self) {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        self.memory.set(bytes_of(&status, "VmRSS:").unwrap_or(0));
-        self.address_space.set(bytes_of(&status, "VmSize:").unwrap_or(0));
+        self.memory.set(field_bytes(&status, "VmRSS:").unwrap_or(0));
+        self.address_space.set(field_bytes(&status, "VmSize:").unwrap_or(0));
         // One of them is the listing itself.
         let open = fs::read_dir("/proc/self/fd").map_or(0, |files| files.count().saturating_sub(1));
         self.open_files.set(i64::try_from(open).unwrap_or(i64::MAX));
@@ -51,8 +51,8 @@ impl Process {
     }
 }
 
-/// Says what this server is.
-pub(super) fn tell_build(page: &MetricRegistry<'_>, release: &Release) -> Result<()> {
+/// Registers the build information.
+pub(super) fn register_build_info(registry: &MetricRegistry<'_>, release: &Release) -> Result<()> {
     let build = release.build();
     let labels = [
         ("major", build.major),
@@ -67,13 +67,13 @@ pub(super) fn tell_build(page: &MetricRegistry<'_>, release: &Release) -> Result
     ];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let info = Opts::new("kubernetes_build_info", "1, with the version of this server as labels.");
-    page.fact(info.const_labels(labels.into()))
+    registry.info(info.const_labels(labels.into()))
 }
 
-/// Says since when the server runs.
-pub(super) fn tell_start(page: &MetricRegistry<'_>, started: Timestamp) -> Result<()> {
-    let start =
-        page.measure("process_start_time_seconds", "When the server started, in seconds of Unix time.")?;
+/// Registers the start time.
+pub(super) fn register_start_time(registry: &MetricRegistry<'_>, started: Timestamp) -> Result<()> {
+    let start = registry
+        .float_gauge("process_start_time_seconds", "When the server started, in seconds of Unix time.")?;
     start.set(started.fractional_seconds());
     Ok(())
 }
@@ -82,10 +82,10 @@ fn seconds(time: TimeVal) -> f64 {
     time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6
 }
 
-/// What the kernel says of a process's memory. It counts kilobytes here, and elsewhere pages, whose size differs between machines.
-fn bytes_of(status: &str, field: &str) -> Option<i64> {
-    let told = status.lines().find_map(|line| line.strip_prefix(field))?;
-    told.trim().strip_suffix("kB")?.trim_end().parse::<i64>().ok()?.checked_mul(1_024)
+/// A memory field of /proc/self/status, which is in kilobytes. Other files count pages, whose size differs between machines.
+fn field_bytes(status: &str, field: &str) -> Option<i64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(field))?;
+    value.trim().strip_suffix("kB")?.trim_end().parse::<i64>().ok()?.checked_mul(1_024)
 }
 
 #[cfg(test)]
@@ -93,8 +93,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_what_the_kernel_says_whatever_its_pages() {
-        let resident_bytes = |status: &str| bytes_of(status, "VmRSS:");
+    fn process_memory_is_read_from_proc_status() {
+        let resident_bytes = |status: &str| field_bytes(status, "VmRSS:");
         let status = "Name:\tpilothouse\nVmHWM:\t   99999 kB\nVmRSS:\t   51234 kB\nRssAnon:\t 1 kB\n";
         assert_eq!(resident_bytes(status), Some(51_234 * 1_024));
         assert_eq!((resident_bytes(""), resident_bytes("VmRSS:\tmany kB")), (None, None));

@@ -1,64 +1,63 @@
-//! What is counted of the standards that namespaces hold their pods to.
+//! Metrics of Pod Security admission.
 
 use prometheus::IntCounterVec;
 
 use super::registration::{MetricRegistry, Result};
 
-/// What every series says of the write.
+/// The labels of the write, which every series has.
 const WRITE: [&str; 3] = ["request_operation", "resource", "subresource"];
 
-/// How pods were judged.
+/// Evaluations of Pod Security Standards.
 pub struct PodSecurity {
     evaluations: IntCounterVec,
     exemptions: IntCounterVec,
     errors: IntCounterVec,
 }
 
-/// A write that was looked at: what it does, to what sort of object, and to which part of it. Labels are these words, so
-/// whoever makes one takes them from lists of its own.
+/// An evaluated write: operation, resource and subresource. They become labels, so callers must take them from fixed lists.
 pub type Judged<'a> = [&'a str; 3];
 
-/// What a write was held to, as words: the level, whose idea of it, and what happens to whom it is not met by.
+/// The policy that a write was evaluated against: level, version and mode.
 pub type HeldTo<'a> = [&'a str; 3];
 
 impl PodSecurity {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<PodSecurity> {
-        let counter = |name: &str, help: &str, more: &[&str]| {
-            page.counters(format!("pod_security_{name}_total"), help, &[more, &WRITE].concat())
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<PodSecurity> {
+        let counter = |name: &str, help: &str, extra_labels: &[&str]| {
+            registry.counters(format!("pod_security_{name}_total"), help, &[extra_labels, &WRITE].concat())
         };
-        let made = PodSecurity {
+        let metrics = PodSecurity {
             evaluations: counter(
                 "evaluations",
-                "Pods and what makes pods that were held to a standard, by decision and standard.",
+                "Evaluations of pods and pod controllers, by decision and policy.",
                 &["decision", "policy_level", "policy_version", "mode"],
             )?,
-            exemptions: counter("exemptions", "Writes that are exempt from all standards.", &[])?,
-            errors: counter("errors", "Writes of which a standard was not known.", &["fatal"])?,
+            exemptions: counter("exemptions", "Writes that are exempt from Pod Security.", &[])?,
+            errors: counter("errors", "Writes whose policy could not be determined.", &["fatal"])?,
         };
-        // Dashboards find what happens most from the start on, as in the reference.
+        // The most common series exist from the start on, as in the reference.
         for operation in ["create", "update"] {
             for resource in ["pod", "controller"] {
-                made.exemptions.with_label_values(&[operation, resource, ""]);
+                metrics.exemptions.with_label_values(&[operation, resource, ""]);
             }
             let labels = ["allow", "privileged", "latest", "enforce", operation, "pod", ""];
-            made.evaluations.with_label_values(&labels);
+            metrics.evaluations.with_label_values(&labels);
         }
-        Ok(made)
+        Ok(metrics)
     }
 
-    /// Counts a write that met a standard, or did not.
+    /// Counts an evaluation of a write.
     pub fn evaluated(&self, write: Judged<'_>, is_met: bool, held_to: HeldTo<'_>) {
         let decision = if is_met { "allow" } else { "deny" };
         let labels = [&[decision][..], &held_to, &write].concat();
         self.evaluations.with_label_values(&labels).inc();
     }
 
-    /// Counts a write that no standard is about.
+    /// Counts an exempt write.
     pub fn exempted(&self, write: Judged<'_>) {
         self.exemptions.with_label_values(&write).inc();
     }
 
-    /// Counts a write of which the standard could not be found out, or not be read.
+    /// Counts a write whose policy could not be determined or parsed.
     pub fn failed(&self, write: Judged<'_>, is_fatal: bool) {
         let fatal = if is_fatal { "true" } else { "false" };
         self.errors.with_label_values(&[&[fatal][..], &write].concat()).inc();

@@ -1,38 +1,38 @@
-//! What is counted of admission policies. The labels name policies and bindings that exist.
+//! Metrics of validating admission policies. The labels name policies and bindings that exist.
 
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registration::{MetricRegistry, Result};
 
 const LABELS: [&str; 4] = ["policy", "policy_binding", "error_type", "enforcement_action"];
-/// The bounds of the classes of duration; the reference server's.
+/// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 5] = [0.000_000_5, 0.001, 0.01, 0.1, 1.0];
 
-/// What policies found, and how long it took them.
+/// Violations of policies, and their durations.
 pub struct Policies {
     checks: IntCounterVec,
     durations: HistogramVec,
 }
 
 impl Policies {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Policies> {
-        let name = |what: &str| format!("apiserver_validating_admission_policy_{what}");
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Policies> {
+        let name = |suffix: &str| format!("apiserver_validating_admission_policy_{suffix}");
         Ok(Policies {
-            checks: page.counters(
+            checks: registry.counters(
                 name("check_total"),
-                "What validating admission policies found, by policy, binding, error and action.",
+                "Violations of validating admission policies, by policy, binding, error and action.",
                 &LABELS,
             )?,
-            durations: page.histograms(
+            durations: registry.histograms(
                 name("check_duration_seconds"),
-                "How long validating admission policies took that found something, by policy, binding, error and action.",
+                "How long validating admission policies with violations took, by policy, binding, error and action.",
                 &LABELS,
                 &SECONDS,
             )?,
         })
     }
 
-    /// Counts one thing that a policy found.
+    /// Counts one violation of a policy.
     pub fn count(&self, policy: &str, binding: &str, error: &str, action: &str, seconds: f64) {
         let labels = [policy, binding, error, action];
         self.checks.with_label_values(&labels).inc();

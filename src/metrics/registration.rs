@@ -1,4 +1,4 @@
-//! Making metrics: whatever is made here is also shown, so none can be counted and forgotten.
+//! Creates metrics and registers them, so that none is counted but not exported.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -6,25 +6,25 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-/// What declaring comes to.
+/// The result of registering a metric.
 pub(super) type Result<T> = std::result::Result<T, prometheus::Error>;
 
-/// Makes metrics that one page shows.
+/// Creates metrics in a Prometheus registry.
 pub(super) struct MetricRegistry<'a>(pub &'a Registry);
 
 impl MetricRegistry<'_> {
-    fn show<C: Collector + Clone + 'static>(&self, made: C) -> Result<C> {
-        self.0.register(Box::new(made.clone()))?;
-        Ok(made)
+    fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
     }
 
     pub fn counter(&self, name: impl Into<String>, help: impl Into<String>) -> Result<IntCounter> {
-        self.show(IntCounter::new(name, help)?)
+        self.register(IntCounter::new(name, help)?)
     }
 
-    /// A counter of what is not counted in whole numbers.
-    pub fn amount(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Counter> {
-        self.show(Counter::new(name, help)?)
+    /// A counter of floating-point values.
+    pub fn float_counter(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Counter> {
+        self.register(Counter::new(name, help)?)
     }
 
     pub fn counters(
@@ -33,11 +33,11 @@ impl MetricRegistry<'_> {
         help: impl Into<String>,
         labels: &[&str],
     ) -> Result<IntCounterVec> {
-        self.show(IntCounterVec::new(Opts::new(name, help), labels)?)
+        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
     pub fn gauge(&self, name: impl Into<String>, help: impl Into<String>) -> Result<IntGauge> {
-        self.show(IntGauge::new(name, help)?)
+        self.register(IntGauge::new(name, help)?)
     }
 
     pub fn gauges(
@@ -46,35 +46,35 @@ impl MetricRegistry<'_> {
         help: impl Into<String>,
         labels: &[&str],
     ) -> Result<IntGaugeVec> {
-        self.show(IntGaugeVec::new(Opts::new(name, help), labels)?)
+        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    /// A gauge of what is not counted in whole numbers.
-    pub fn measure(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Gauge> {
-        self.show(Gauge::new(name, help)?)
+    /// A gauge of floating-point values.
+    pub fn float_gauge(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Gauge> {
+        self.register(Gauge::new(name, help)?)
     }
 
-    /// Gauges of what is not counted in whole numbers.
-    pub fn measures(
+    /// Gauges of floating-point values.
+    pub fn float_gauges(
         &self,
         name: impl Into<String>,
         help: impl Into<String>,
         labels: &[&str],
     ) -> Result<GaugeVec> {
-        self.show(GaugeVec::new(Opts::new(name, help), labels)?)
+        self.register(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    /// `bounds` are those of the classes.
+    /// `bounds`: the upper bounds of the buckets.
     pub fn histogram(
         &self,
         name: impl Into<String>,
         help: impl Into<String>,
         bounds: &[f64],
     ) -> Result<Histogram> {
-        self.show(Histogram::with_opts(HistogramOpts::new(name, help).buckets(bounds.to_vec()))?)
+        self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(bounds.to_vec()))?)
     }
 
-    /// `bounds` are those of the classes.
+    /// `bounds`: the upper bounds of the buckets.
     pub fn histograms(
         &self,
         name: impl Into<String>,
@@ -82,12 +82,12 @@ impl MetricRegistry<'_> {
         labels: &[&str],
         bounds: &[f64],
     ) -> Result<HistogramVec> {
-        self.show(HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels)?)
+        self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels)?)
     }
 
-    /// A gauge that says something in its labels and is 1.
-    pub fn fact(&self, said: Opts) -> Result<()> {
-        self.show(IntGauge::with_opts(said)?)?.set(1);
+    /// A gauge that is always 1 and carries information in its labels.
+    pub fn info(&self, opts: Opts) -> Result<()> {
+        self.register(IntGauge::with_opts(opts)?)?.set(1);
         Ok(())
     }
 }

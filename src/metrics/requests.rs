@@ -1,4 +1,4 @@
-//! What is counted of requests: each belongs to a class, whose counters are found once.
+//! Metrics of requests: each belongs to a class, whose counters are looked up once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,13 +26,13 @@ const PATHS: [(&str, &str); 9] = [
     ("/openapi/v3", "openapi/v3"),
 ];
 
-/// How a request is counted, but for its outcome.
+/// The labels by which a request is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Class {
+struct RequestClass {
     /// The resource's number; none for a path.
     resource: Option<u32>,
     verb: Verb,
-    /// The position of the sub-resource or of the path among those that are known.
+    /// The index of the subresource in the resource, or of the path in [`PATHS`].
     part: Option<usize>,
     scope: &'static str,
     dry_run: bool,
@@ -41,20 +41,19 @@ struct Class {
     code: u16,
 }
 
-/// The counters of one class of requests, found once.
+/// The counters of one class of requests.
 struct Series {
-    /// Not held: each change of a definition makes new resources, and the old ones must go with what they carry.
+    /// A weak reference: each change of a definition makes new resources, and the memory of the old ones must be freed.
     resource: Option<Weak<Resource>>,
     count: IntCounter,
     /// Watches have none: they last as long as the client wants.
     duration: Option<Histogram>,
 }
 
-/// What one worker counts with. It remembers the counters it has used, because finding one by its labels costs more than
-/// counting.
+/// Counts the requests of one worker. It caches the counters, because a lookup by labels costs more than counting.
 pub struct Meter {
     metrics: Arc<Metrics>,
-    series: RefCell<HashMap<Class, Series>>,
+    series: RefCell<HashMap<RequestClass, Series>>,
 }
 
 /// The options of a request that metrics distinguish.
@@ -66,17 +65,17 @@ pub struct NotedOptions {
     pub applies: bool,
 }
 
-/// One request on its way.
+/// One request in progress.
 pub struct Sample {
     began: Moment,
-    noted: RefCell<Option<(Class, Option<Arc<Resource>>)>>,
-    lasts: Cell<bool>,
+    class_and_resource: RefCell<Option<(RequestClass, Option<Arc<Resource>>)>>,
+    is_long: Cell<bool>,
 }
 
 impl Sample {
     /// A request that begins now.
     pub fn begin(now: Moment) -> Sample {
-        Sample { began: now, noted: RefCell::new(None), lasts: Cell::new(false) }
+        Sample { began: now, class_and_resource: RefCell::new(None), is_long: Cell::new(false) }
     }
 
     /// When the request arrived.
@@ -84,50 +83,51 @@ impl Sample {
         self.began
     }
 
-    /// Lets go of what is known of it, so that it does not count: whoever may not ask has asked for nothing.
+    /// Excludes the request from the metrics, because it was not authorized.
     pub fn forget(&self) {
-        self.noted.take();
-        self.lasts.set(false);
+        self.class_and_resource.take();
+        self.is_long.set(false);
     }
 
-    /// Whether it has no end of its own, as far as is known.
+    /// Whether the request is long-running, as far as is known.
     pub fn is_long_running(&self) -> bool {
-        self.lasts.get()
+        self.is_long.get()
     }
 
-    /// Notes what it is about. A resource that nobody knows is none.
+    /// Notes the class of the request. An unknown resource counts as none.
     pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, options: NotedOptions) {
-        self.lasts.set(request.is_long_running());
+        self.is_long.set(request.is_long_running());
         let (verb, NotedOptions { dry_run, applies }) = (request.verb, options);
-        let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
+        let mut class =
+            RequestClass { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
         match (&request.target, resource) {
-            (Target::Resource(found), Some(resource)) => {
+            (Target::Resource(path_info), Some(resource)) => {
                 class.resource = Some(resource.ordinal);
                 let mut parts = resource.subresources.iter();
-                class.part = parts.position(|sub| *sub.name == *found.subresource);
-                class.scope = scope(found, request.verb);
-                // Whatever the method: it is between the client and whoever it is led to.
-                if ConnectSubresource::of(resource, found.subresource).is_some() {
+                class.part = parts.position(|sub| *sub.name == *path_info.subresource);
+                class.scope = scope(path_info, request.verb);
+                // Whatever the method: it is meant for the backend.
+                if ConnectSubresource::for_resource(resource, path_info.subresource).is_some() {
                     class.verb = Verb::Connect;
                 }
             }
             (Target::Resource(_), None) => {}
             (Target::NonResource(path), _) => {
-                let below = |known: &str| {
-                    path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                let is_at_or_below = |prefix: &str| {
+                    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 };
-                class.part = PATHS.iter().position(|(known, _)| below(known));
+                class.part = PATHS.iter().position(|(prefix, _)| is_at_or_below(prefix));
                 class.dry_run = false;
             }
         }
-        *self.noted.borrow_mut() = Some((class, resource.cloned()));
+        *self.class_and_resource.borrow_mut() = Some((class, resource.cloned()));
     }
 }
 
-fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
-    if !found.name.is_empty() || verb == Verb::Create {
+fn scope(path_info: &ResourcePath<'_>, verb: Verb) -> &'static str {
+    if !path_info.name.is_empty() || verb == Verb::Create {
         "resource"
-    } else if !found.namespace.is_empty() {
+    } else if !path_info.namespace.is_empty() {
         "namespace"
     } else {
         "cluster"
@@ -135,7 +135,7 @@ fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
 }
 
 /// The verb as the metrics name it.
-fn verb_label(class: &Class) -> String {
+fn verb_label(class: &RequestClass) -> String {
     match class.verb {
         Verb::Create => "POST".to_owned(),
         Verb::Patch if class.applies => "APPLY".to_owned(),
@@ -148,42 +148,45 @@ fn verb_label(class: &Class) -> String {
 }
 
 impl Meter {
-    /// A meter that counts into these.
+    /// A meter that counts into these metrics.
     pub fn new(metrics: Arc<Metrics>) -> Meter {
         Meter { metrics, series: RefCell::default() }
     }
 
-    /// Counts a request that was answered. One that was refused before anybody looked at it does not count.
+    /// Counts a completed request. One without a class, such as an unauthenticated one, is not counted.
     pub fn end(&self, sample: Sample, now: Moment, code: u16) {
-        let Some((mut class, resource)) = sample.noted.into_inner() else { return };
+        let Some((mut class, resource)) = sample.class_and_resource.into_inner() else { return };
         class.code = code;
-        let mut known = self.series.borrow_mut();
-        // A custom resource may come again with the number of one that went.
-        let is_of = |series: &Series| match (&series.resource, &resource) {
-            (Some(one), Some(other)) => one.as_ptr() == Arc::as_ptr(other),
+        let mut all = self.series.borrow_mut();
+        // A custom resource may have the ordinal of a removed one.
+        let is_same_resource = |series: &Series| match (&series.resource, &resource) {
+            (Some(counted), Some(other)) => counted.as_ptr() == Arc::as_ptr(other),
             (None, None) => true,
             _ => false,
         };
-        if !known.get(&class).is_some_and(is_of) {
-            known.retain(|_, series| series.resource.as_ref().is_none_or(|of| of.strong_count() > 0));
-            known.insert(class, self.find(&class, resource.as_ref()));
+        if !all.get(&class).is_some_and(is_same_resource) {
+            all.retain(|_, series| {
+                series.resource.as_ref().is_none_or(|resource| resource.strong_count() > 0)
+            });
+            all.insert(class, self.lookup_series(&class, resource.as_ref()));
         }
-        let Some(series) = known.get(&class) else { return };
+        let Some(series) = all.get(&class) else { return };
         series.count.inc();
         if let Some(duration) = &series.duration {
             duration.observe(now.since(sample.began).as_secs_f64());
         }
     }
 
-    fn find(&self, class: &Class, resource: Option<&Arc<Resource>>) -> Series {
+    fn lookup_series(&self, class: &RequestClass, resource: Option<&Arc<Resource>>) -> Series {
         let verb = verb_label(class);
         let dry_run = if class.dry_run { "All" } else { "" };
         let (group, version, plural, part) = match resource {
             Some(resource) => {
-                let part = class.part.and_then(|at| resource.subresources.get(at)).map(|sub| &*sub.name);
+                let part =
+                    class.part.and_then(|index| resource.subresources.get(index)).map(|sub| &*sub.name);
                 (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
             }
-            None => ("", "", "", class.part.and_then(|at| PATHS.get(at)).map_or("", |(_, name)| name)),
+            None => ("", "", "", class.part.and_then(|index| PATHS.get(index)).map_or("", |(_, name)| name)),
         };
         if let Some(removed) = resource.filter(|resource| resource.deprecated.is_some()) {
             let removed =
@@ -196,8 +199,8 @@ impl Meter {
         let code = class.code.to_string();
         let with_code = [&labels[..], &[code.as_str()]].concat();
         let count = self.metrics.requests.with_label_values(&with_code);
-        let lasts = class.verb == Verb::Watch;
-        let duration = (!lasts).then(|| self.metrics.durations.with_label_values(&labels));
+        let is_long = class.verb == Verb::Watch;
+        let duration = (!is_long).then(|| self.metrics.durations.with_label_values(&labels));
         Series { resource: resource.map(Arc::downgrade), count, duration }
     }
 }
@@ -213,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    fn scraped(paths: &[(&str, &str, u16)]) -> String {
+    fn scrape(paths: &[(&str, &str, u16)]) -> String {
         let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());
         let meter = Meter::new(metrics.clone());
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
@@ -222,7 +225,7 @@ mod tests {
             let query = Query::parse("");
             let request = Request::parse(method, path, &query).unwrap();
             let resource = match &request.target {
-                Target::Resource(found) => catalog.at(found),
+                Target::Resource(path_info) => catalog.resource_at(path_info),
                 Target::NonResource(_) => None,
             };
             sample.note(&request, resource, NotedOptions { dry_run: false, applies: *method == "PATCH" });
@@ -233,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_by_what_they_are_about() {
-        let text = scraped(&[
+    fn requests_are_counted_by_verb_resource_and_code() {
+        let text = scrape(&[
             ("GET", "/api/v1/namespaces/n/pods/p", 200),
             ("GET", "/api/v1/namespaces/n/pods/q", 200),
             ("GET", "/api/v1/namespaces/n/pods", 410),
@@ -247,7 +250,7 @@ mod tests {
             ("PATCH", "/api/v1/namespaces/n/pods/p", 200),
             ("DELETE", "/api/v1/namespaces/n/pods", 200),
         ]);
-        let wanted = [
+        let expected = [
             r#"subresource="apis",verb="GET""#,
             r#"subresource="openapi/v3",verb="GET""#,
             r#"scope="resource",subresource="",verb="APPLY""#,
@@ -262,13 +265,13 @@ mod tests {
             "declarative_validation_mismatch_total 2",
             "process_start_time_seconds 1.5",
         ];
-        for wanted in wanted {
-            assert!(text.contains(wanted), "{wanted}\n{text}");
+        for expected in expected {
+            assert!(text.contains(expected), "{expected}\n{text}");
         }
     }
 
     #[test]
-    fn whoever_may_not_ask_is_not_counted() {
+    fn unauthorized_requests_are_not_counted() {
         let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
         let meter = Meter::new(metrics.clone());
         meter.end(Sample::begin(Moment::default()), Moment::default().plus(Duration::from_micros(1)), 401);
@@ -285,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_makes_no_series() {
-        let text = scraped(&[
+    fn unknown_resources_and_paths_add_no_series() {
+        let text = scrape(&[
             ("GET", "/apis/made.up/v1/namespaces/n/things/t", 404),
             ("GET", "/apis/made.up/v1/namespaces/n/others/t", 404),
             ("GET", "/api/v1/namespaces/n/pods/p/nothing", 404),

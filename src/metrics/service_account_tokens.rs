@@ -1,44 +1,44 @@
-//! What is counted of tokens of service accounts that are shown: how many still live as long as a Secret does, and how many
-//! should have been replaced by now. Each use counts, also of a token that is remembered.
+//! Metrics of the use of service account tokens: legacy tokens of Secrets, and tokens that should have been replaced. Each use
+//! counts, also of a cached token.
 
 use prometheus::IntCounter;
 
 use super::registration::{MetricRegistry, Result};
 
-/// Uses of tokens of service accounts, by what is to be said of the token.
+/// Uses of service account tokens, by kind of token.
 pub struct Tokens {
-    /// Those that say of no audience that they are meant for it.
+    /// Tokens without an audience.
     pub legacy: IntCounter,
-    /// Those of Secrets that their account lists, because a controller made them.
+    /// Tokens of auto-generated Secrets, which their account lists.
     pub listed: IntCounter,
-    /// Those of Secrets that somebody made by hand.
+    /// Tokens of manually created Secrets.
     pub manual: IntCounter,
-    /// Those of Secrets that are marked invalid.
+    /// Tokens of Secrets that are labelled invalid.
     pub invalidated: IntCounter,
-    /// Those that hold longer than their bearer should use them, used in time.
+    /// Tokens with an extended lifetime, used before they should be replaced.
     pub valid: IntCounter,
-    /// The same, used after their bearer should have asked for another one.
+    /// The same, used after they should have been replaced.
     pub stale: IntCounter,
 }
 
 impl Tokens {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<Tokens> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<Tokens> {
         let counter = |name: &str, help: &str| {
-            page.counter(
+            registry.counter(
                 format!("serviceaccount_{name}_total"),
                 format!("Uses of service account tokens that {help}"),
             )
         };
         Ok(Tokens {
-            legacy: counter("legacy_tokens", "name no audience.")?,
-            listed: counter("legacy_auto_token_uses", "lie in Secrets which a controller made.")?,
-            manual: counter("legacy_manual_token_uses", "lie in Secrets which somebody made by hand.")?,
+            legacy: counter("legacy_tokens", "have no audience.")?,
+            listed: counter("legacy_auto_token_uses", "are in auto-generated Secrets.")?,
+            manual: counter("legacy_manual_token_uses", "are in manually created Secrets.")?,
             invalidated: counter(
                 "invalid_legacy_auto_token_uses",
-                "lie in Secrets which are marked invalid; they are refused.",
+                "are in Secrets labelled invalid; they are refused.",
             )?,
-            valid: counter("valid_tokens", "hold longer than they should be used, used in time.")?,
-            stale: counter("stale_tokens", "should have been replaced by then.")?,
+            valid: counter("valid_tokens", "have an extended lifetime, used in time.")?,
+            stale: counter("stale_tokens", "should have been replaced.")?,
         })
     }
 }

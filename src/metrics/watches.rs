@@ -1,4 +1,4 @@
-//! What is counted of watches, and of the history that they tell from.
+//! Metrics of watches and of the watch cache.
 
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_types::clock::Timestamp;
@@ -6,14 +6,14 @@ use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGa
 
 use super::registration::{MetricRegistry, Result};
 
-/// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
+/// The buckets of the watch lag, in seconds: up to the length of the history.
 const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];
 
-/// What is counted of watches beside their number.
+/// Metrics of watches.
 pub struct WatchMetrics {
     events: IntCounterVec,
     lag: Histogram,
-    /// Watches that have something to tell and whose clients do not read.
+    /// Watches with unsent events whose clients do not read.
     pub stalled: IntGauge,
     /// Bytes that the lists in flight hold.
     pub list_bytes: IntGauge,
@@ -21,49 +21,49 @@ pub struct WatchMetrics {
     pub window_events: IntGaugeVec,
     /// Events that only the log holds, by type.
     pub archived_events: IntGaugeVec,
-    /// What the windows weigh, by type.
+    /// Bytes of the windows, by type.
     pub window_bytes: IntGaugeVec,
     /// The age of the oldest event that can be read, by type.
     pub window_age: GaugeVec,
 }
 
 impl WatchMetrics {
-    pub(super) fn new(page: &MetricRegistry<'_>) -> Result<WatchMetrics> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<WatchMetrics> {
         Ok(WatchMetrics {
-            events: page.counters(
+            events: registry.counters(
                 "apiserver_watch_events_total",
-                "Events that watches told, by group, version and kind.",
+                "Events that watches sent, by group, version and kind.",
                 &["group", "version", "kind"],
             )?,
-            lag: page.histogram(
+            lag: registry.histogram(
                 "pilothouse_watch_lag_seconds",
-                "How long ago the oldest event was accepted that a watch took in at once.",
+                "The age of the oldest event of each batch that a watch delivered.",
                 &LAG_SECONDS,
             )?,
-            stalled: page.gauge(
+            stalled: registry.gauge(
                 "pilothouse_watch_stalled_sessions",
-                "Watches that have something to tell and whose clients do not read.",
+                "Watches with unsent events whose clients do not read.",
             )?,
-            list_bytes: page
+            list_bytes: registry
                 .gauge("pilothouse_list_bytes_inflight", "Bytes that the lists in flight hold.")?,
-            window_events: page.gauges(
+            window_events: registry.gauges(
                 "pilothouse_watch_window_events",
                 "Events of the history in memory, by resource.",
                 &["resource"],
             )?,
-            archived_events: page.gauges(
+            archived_events: registry.gauges(
                 "pilothouse_watch_window_archived_events",
                 "Events of the history that are read from the log, by resource.",
                 &["resource"],
             )?,
-            window_bytes: page.gauges(
+            window_bytes: registry.gauges(
                 "pilothouse_watch_window_bytes",
-                "What the history in memory weighs, by resource.",
+                "Bytes of the history in memory, by resource.",
                 &["resource"],
             )?,
-            window_age: page.measures(
+            window_age: registry.float_gauges(
                 "pilothouse_watch_window_age_seconds",
-                "How far back the history reaches that watches can begin in, by resource.",
+                "The age of the oldest event at which a watch can begin, by resource.",
                 &["resource"],
             )?,
         })
@@ -76,7 +76,7 @@ impl WatchMetrics {
     }
 }
 
-/// One watch that is open, with the counters it was given at its start.
+/// An open watch and its counters.
 pub struct OpenWatch {
     open: IntGauge,
     events: IntCounter,
@@ -84,7 +84,7 @@ pub struct OpenWatch {
 }
 
 impl OpenWatch {
-    /// Counts events that were told, the first of them accepted at `oldest`.
+    /// Counts delivered events, the first of them accepted at `oldest`.
     pub fn delivered(&self, events: usize, oldest: Timestamp, now: Timestamp) {
         self.events.inc_by(events as u64);
         self.lag.observe(now.since(oldest).as_secs_f64());

@@ -47,12 +47,12 @@ impl Authority {
     pub(super) fn create(now: Timestamp) -> Result<Authority, ErrorStack> {
         let key = new_key()?;
         let subject = name(AUTHORITY_NAME, None)?;
-        let mut draft = draft(&subject, &subject, &key, now, limits::AUTHORITY_LIFE)?;
+        let mut draft = draft(&subject, &subject, &key, now, limits::CA_LIFETIME)?;
         draft.append_extension(BasicConstraints::new().critical().ca().build()?)?;
         let usage = KeyUsage::new().critical().digital_signature().key_cert_sign().crl_sign().build()?;
         draft.append_extension(usage)?;
-        let own_id = SubjectKeyIdentifier::new().build(&draft.x509v3_context(None, None))?;
-        draft.append_extension(own_id)?;
+        let subject_id = SubjectKeyIdentifier::new().build(&draft.x509v3_context(None, None))?;
+        draft.append_extension(subject_id)?;
         draft.sign(&key, MessageDigest::sha256())?;
         Ok(Authority { certificate: draft.build(), key })
     }
@@ -79,7 +79,7 @@ impl Authority {
             Purpose::Client { user, group } => name(user, Some(group))?,
         };
         let issuer = self.certificate.subject_name();
-        let mut draft = draft(&subject, issuer, &key, now, limits::CERTIFICATE_LIFE)?;
+        let mut draft = draft(&subject, issuer, &key, now, limits::CERTIFICATE_LIFETIME)?;
         draft.append_extension(BasicConstraints::new().critical().build()?)?;
         draft.append_extension(KeyUsage::new().critical().digital_signature().key_encipherment().build()?)?;
         let mut usage = ExtendedKeyUsage::new();
@@ -88,12 +88,12 @@ impl Authority {
             Purpose::Client { .. } => usage.client_auth(),
         };
         draft.append_extension(usage.build()?)?;
-        let by = AuthorityKeyIdentifier::new()
+        let authority_id = AuthorityKeyIdentifier::new()
             .keyid(true)
             .build(&draft.x509v3_context(Some(&self.certificate), None));
-        // A CA without a key identifier gives none.
-        if let Ok(by) = by {
-            draft.append_extension(by)?;
+        // A CA without a key identifier has none to refer to.
+        if let Ok(authority_id) = authority_id {
+            draft.append_extension(authority_id)?;
         }
         if let Purpose::Serving(names) = purpose {
             let mut alternatives = SubjectAlternativeName::new();
@@ -111,30 +111,30 @@ impl Authority {
         Ok(Identity { certificates_pem, key_pem: key.private_key_to_pem_pkcs8()? })
     }
 
-    /// Whether the issuer name is that of this CA, or of an earlier one made here.
-    pub(super) fn claims(&self, certificate: &X509) -> bool {
-        let (issuer, own) = (certificate.issuer_name(), self.certificate.subject_name());
-        issuer.try_cmp(own).is_ok_and(|order| order.is_eq())
+    /// Whether the issuer name is that of this CA, or of an earlier one of this server.
+    pub(super) fn has_issuer_name(&self, certificate: &X509) -> bool {
+        let (issuer, subject) = (certificate.issuer_name(), self.certificate.subject_name());
+        issuer.try_cmp(subject).is_ok_and(|order| order.is_eq())
     }
 
     /// Whether this CA issued the certificate.
-    pub(super) fn issued(&self, certificate: &X509) -> bool {
-        self.certificate.public_key().is_ok_and(|key| signatures::certificate_is_by(certificate, &key))
+    pub(super) fn has_issued(&self, certificate: &X509) -> bool {
+        self.certificate.public_key().is_ok_and(|key| signatures::certificate_is_signed_by(certificate, &key))
     }
 }
 
-/// A new key.
+/// Generates a key.
 pub(super) fn new_key() -> Result<PKey<Private>, ErrorStack> {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
     PKey::from_ec_key(EcKey::generate(&group)?)
 }
 
-fn name(common: &str, organisation: Option<&str>) -> Result<X509Name, ErrorStack> {
+fn name(common_name: &str, organisation: Option<&str>) -> Result<X509Name, ErrorStack> {
     let mut name = X509Name::builder()?;
     if let Some(organisation) = organisation {
         name.append_entry_by_nid(Nid::ORGANIZATIONNAME, organisation)?;
     }
-    name.append_entry_by_nid(Nid::COMMONNAME, common)?;
+    name.append_entry_by_nid(Nid::COMMONNAME, common_name)?;
     Ok(name.build())
 }
 
@@ -143,7 +143,7 @@ fn draft(
     issuer: &X509NameRef,
     key: &PKey<Private>,
     now: Timestamp,
-    life: Duration,
+    lifetime: Duration,
 ) -> Result<X509Builder, ErrorStack> {
     let mut draft = X509::builder()?;
     draft.set_version(2)?;
@@ -153,32 +153,37 @@ fn draft(
     draft.set_serial_number(&serial)?;
     draft.set_subject_name(subject)?;
     draft.set_issuer_name(issuer)?;
-    let (from, until) = (time(now.minus(limits::CERTIFICATE_BACKDATE))?, time(now.plus(life))?);
-    draft.set_not_before(&from)?;
-    draft.set_not_after(&until)?;
+    let (not_before, not_after) = (time(now.minus(limits::CERTIFICATE_BACKDATE))?, time(now.plus(lifetime))?);
+    draft.set_not_before(&not_before)?;
+    draft.set_not_after(&not_after)?;
     draft.set_pubkey(key)?;
     Ok(draft)
 }
 
-fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
-    Asn1Time::from_unix(at.unix_seconds())
+fn time(timestamp: Timestamp) -> Result<Asn1Time, ErrorStack> {
+    Asn1Time::from_unix(timestamp.unix_seconds())
 }
 
 /// Whether the certificate is valid now and for a while.
-pub(super) fn lasts(certificate: &X509, now: Timestamp) -> Result<bool, ErrorStack> {
-    let enough = time(now.plus(limits::CERTIFICATE_MARGIN))?;
-    Ok(certificate.not_after() > enough && certificate.not_before() <= time(now)?)
+pub(super) fn is_valid_with_margin(certificate: &X509, now: Timestamp) -> Result<bool, ErrorStack> {
+    let minimal_expiry = time(now.plus(limits::CERTIFICATE_MARGIN))?;
+    Ok(certificate.not_after() > minimal_expiry && certificate.not_before() <= time(now)?)
 }
 
 /// Whether a certificate covers these names and is valid for a while.
-pub(super) fn serves(certificate: &X509, names: &Names, now: Timestamp) -> Result<bool, ErrorStack> {
-    let covered = covered(certificate);
-    let all = names.hosts.is_subset(&covered.hosts) && names.addresses.is_subset(&covered.addresses);
-    Ok(all && lasts(certificate, now)?)
+pub(super) fn is_valid_for_names(
+    certificate: &X509,
+    names: &Names,
+    now: Timestamp,
+) -> Result<bool, ErrorStack> {
+    let covered_names = covered_names(certificate);
+    let covers_all =
+        names.hosts.is_subset(&covered_names.hosts) && names.addresses.is_subset(&covered_names.addresses);
+    Ok(covers_all && is_valid_with_margin(certificate, now)?)
 }
 
 /// The names that a certificate covers.
-fn covered(certificate: &X509) -> Names {
+fn covered_names(certificate: &X509) -> Names {
     let mut names = Names::default();
     for alternative in certificate.subject_alt_names().iter().flatten() {
         if let Some(host) = alternative.dnsname() {

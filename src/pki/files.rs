@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use super::{Identity, PkiError};
 use crate::limits;
 
-/// Who may read a file.
+/// The read permission of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Secrecy {
-    /// Everybody.
+    /// Readable by all users.
     Public,
-    /// Its owner.
+    /// Readable by its owner only.
     Private,
 }
 
@@ -48,14 +48,14 @@ impl Folder {
         }
     }
 
-    /// A certificate and its key. A key alone is left over from a crash and ignored.
+    /// A certificate and its key. A key without a certificate is left over from a crash and ignored.
     pub(super) fn pair(&self, certificate: &str, key: &str) -> Result<Option<Identity>, PkiError> {
         match (self.read(certificate)?, self.read(key)?) {
             (Some(certificates_pem), Some(key_pem)) => Ok(Some(Identity { certificates_pem, key_pem })),
             (None, _) => Ok(None),
             (Some(_), None) => Err(PkiError::Content {
                 path: self.path(key).display().to_string(),
-                why: "is missing, though its certificate is there",
+                reason: "is missing, though its certificate is there",
             }),
         }
     }
@@ -78,7 +78,7 @@ impl Folder {
     }
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
+fn file_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
     move |source| PkiError::File { doing, path: path.display().to_string(), source }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), PkiError> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(failed("cannot make the directory", path))
+        .map_err(file_error("cannot make the directory", path))
 }
 
 /// Reads a file up to a limit.
@@ -96,14 +96,14 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
     let mut content = Vec::new();
     File::open(path)
         .and_then(|file| file.take(limits::PKI_FILE_BYTES).read_to_end(&mut content))
-        .map_err(failed("cannot read", path))?;
+        .map_err(file_error("cannot read", path))?;
     Ok(content)
 }
 
 /// Writes temporary files, syncs them, then renames each, in order.
 pub(super) fn replace(files: &[(PathBuf, Vec<u8>, Secrecy)]) -> Result<(), PkiError> {
     for (path, content, secrecy) in files {
-        let draft = draft_of(path);
+        let draft = draft_path(path);
         let write = || {
             // A temporary file from a crash may have another mode.
             match fs::remove_file(&draft) {
@@ -115,21 +115,21 @@ pub(super) fn replace(files: &[(PathBuf, Vec<u8>, Secrecy)]) -> Result<(), PkiEr
             file.write_all(content)?;
             file.sync_data()
         };
-        write().map_err(failed("cannot write", path))?;
+        write().map_err(file_error("cannot write", path))?;
     }
     for (path, ..) in files {
-        fs::rename(draft_of(path), path).map_err(failed("cannot write", path))?;
+        fs::rename(draft_path(path), path).map_err(file_error("cannot write", path))?;
     }
     if let Some(directory) = files.first().and_then(|(path, ..)| path.parent()) {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         File::open(directory)
             .and_then(|directory| directory.sync_all())
-            .map_err(failed("cannot write", directory))?;
+            .map_err(file_error("cannot write", directory))?;
     }
     Ok(())
 }
 
-fn draft_of(path: &Path) -> PathBuf {
+fn draft_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.draft"))
 }
@@ -141,29 +141,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_files_are_private_even_over_an_old_draft() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("secret");
-        fs::write(draft_of(&path), "left by a crash, readable by all").unwrap();
+    fn private_file_replaces_readable_leftover_draft() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        fs::write(draft_path(&path), "left by a crash, readable by all").unwrap();
         replace(&[(path.clone(), b"new".to_vec(), Secrecy::Private)]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(!draft_of(&path).exists());
+        assert!(!draft_path(&path).exists());
     }
 
     #[test]
-    fn a_key_alone_is_nothing_and_a_certificate_alone_is_a_mistake() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = Folder::open(Some(home.path().to_owned())).unwrap();
+    fn key_without_certificate_is_ignored_and_certificate_without_key_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(Some(directory.path().to_owned())).unwrap();
         assert!(folder.pair("a.crt", "a.key").unwrap().is_none());
-        fs::write(home.path().join("a.key"), "key").unwrap();
+        fs::write(directory.path().join("a.key"), "key").unwrap();
         assert!(folder.pair("a.crt", "a.key").unwrap().is_none());
-        fs::write(home.path().join("b.crt"), "certificate").unwrap();
+        fs::write(directory.path().join("b.crt"), "certificate").unwrap();
         assert!(folder.pair("b.crt", "b.key").unwrap_err().to_string().contains("b.key: is missing"));
     }
 
     #[test]
-    fn errors_name_the_file() {
+    fn pki_file_error_names_the_path() {
         let error = read(Path::new("no/such/file")).unwrap_err().to_string();
         assert!(error.starts_with("cannot read no/such/file: "), "{error}");
     }

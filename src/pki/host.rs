@@ -19,18 +19,18 @@ pub struct Names {
 
 impl Names {
     /// The names of this host, and of the server inside its cluster.
-    pub(super) fn of(config: &Config, bound: SocketAddr) -> Names {
-        let inside = [
+    pub(super) fn from_config(config: &Config, bound: SocketAddr) -> Names {
+        let cluster_names = [
             "localhost",
             "kubernetes",
             "kubernetes.default",
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster.local",
         ];
-        let mut hosts: BTreeSet<String> = inside.map(str::to_owned).into();
+        let mut hosts: BTreeSet<String> = cluster_names.map(str::to_owned).into();
         let this_host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        let named = this_host.into_iter().chain(config.serving.external_hostname.clone());
-        hosts.extend(named.map(|name| name.to_ascii_lowercase()).filter(|name| is_host_name(name)));
+        let host_names = this_host.into_iter().chain(config.serving.external_hostname.clone());
+        hosts.extend(host_names.map(|name| name.to_ascii_lowercase()).filter(|name| is_host_name(name)));
 
         let mut addresses: BTreeSet<IpAddr> =
             [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), bound.ip(), config.advertised()].into();
@@ -44,8 +44,8 @@ impl Names {
     }
 }
 
-/// The names of a certificate. Addresses are left out: SNI cannot ask for one.
-pub(super) fn names_of(certificate: &X509Ref) -> Vec<String> {
+/// The host names of a certificate. Addresses are left out, because SNI has none.
+pub(super) fn certificate_names(certificate: &X509Ref) -> Vec<String> {
     let common = certificate.subject_name().entries_by_nid(Nid::COMMONNAME);
     let common = common.filter_map(|entry| entry.data().to_string().ok());
     let is_host = |name: &String| name == "*" || is_host_name(name.strip_prefix("*.").unwrap_or(name));
@@ -79,17 +79,19 @@ fn interface_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
-/// The address at which others reach this server: the advertised one, the bound one, or the first usable address of this host.
+/// The address that clients reach this server at: the advertised one, the bound one, or the first usable address of this host.
 /// `None` without a network.
 pub(crate) fn reachable_address(config: &Config) -> Option<IpAddr> {
-    let is_good = |address: &IpAddr| !address.is_unspecified() && !address.is_loopback();
-    let told = Some(config.advertised()).filter(is_good);
-    told.or_else(|| {
-        let mut all: Vec<IpAddr> = interface_addresses().into_iter().filter(is_good).collect();
-        let first = config.api.service_cluster_ip_range.first();
+    let is_reachable = |address: &IpAddr| !address.is_unspecified() && !address.is_loopback();
+    let advertised = Some(config.advertised()).filter(is_reachable);
+    advertised.or_else(|| {
+        let mut addresses: Vec<IpAddr> = interface_addresses().into_iter().filter(is_reachable).collect();
+        let service_range = config.api.service_cluster_ip_range.first();
         // Prefer the family of the service range.
-        all.sort_by_key(|address| first.is_some_and(|range| range.network.is_ipv4() != address.is_ipv4()));
-        all.into_iter().next()
+        addresses.sort_by_key(|address| {
+            service_range.is_some_and(|range| range.network.is_ipv4() != address.is_ipv4())
+        });
+        addresses.into_iter().next()
     })
 }
 
@@ -108,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_covers_the_host_and_the_inside_of_the_cluster() {
+    fn serving_names_cover_host_and_cluster() {
         let mut config = Config::default();
         config.serving.external_hostname = Some("API.example.org".to_owned());
         config.serving.advertise_address = Some("192.0.2.7".parse().unwrap());
-        let names = Names::of(&config, "127.0.0.1:6443".parse().unwrap());
+        let names = Names::from_config(&config, "127.0.0.1:6443".parse().unwrap());
         for host in ["localhost", "kubernetes.default.svc.cluster.local", "api.example.org"] {
             assert!(names.hosts.contains(host), "{host}");
         }
@@ -122,15 +124,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_on_all_addresses_covers_them_but_not_the_wildcard() {
-        let names = Names::of(&Config::default(), "0.0.0.0:6443".parse().unwrap());
+    fn serving_names_of_wildcard_address_are_interface_addresses() {
+        let names = Names::from_config(&Config::default(), "0.0.0.0:6443".parse().unwrap());
         assert!(!names.addresses.contains(&Ipv4Addr::UNSPECIFIED.into()));
         assert!(interface_addresses().iter().all(|address| names.addresses.contains(address)));
         assert!(interface_addresses().contains(&Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]
-    fn the_url_can_be_dialled_from_this_host() {
+    fn server_url_uses_loopback_for_wildcard_address() {
         for (bound, url) in [
             ("0.0.0.0:6443", "https://127.0.0.1:6443"),
             ("[::]:80", "https://[::1]:80"),
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_host_names_stay_out_of_the_certificate() {
+    fn invalid_host_names_are_left_out() {
         assert!(is_host_name("node-1.example.org"));
         for name in ["", "a..b", "under_score", "10.0.0.1", &"x".repeat(64)] {
             assert!(!is_host_name(name), "{name}");

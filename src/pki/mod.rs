@@ -1,20 +1,20 @@
-//! Keys and certificates. On the first start everything a server needs is made; later starts use what is there, and
-//! make anew only what no longer fits: a serving certificate that lacks a name of this host or is about to expire.
+//! Keys and certificates. The first start creates everything that a server needs; later starts use the existing files and
+//! issue anew only what no longer fits: a serving certificate that lacks a name of this host or is about to expire.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `ca.crt`, `ca.key` | the authority of everything made here |
-//! | `apiserver.crt`, `apiserver.key` | the serving certificate; one that another authority issued is used as it is, if it is known who verifies it |
-//! | `admin.crt`, `admin.key` | client certificate of an administrator |
-//! | `sa.key`, `sa.pub` | what signs the tokens of service accounts |
+//! | `ca.crt`, `ca.key` | the CA of everything issued here |
+//! | `apiserver.crt`, `apiserver.key` | the serving certificate; one of another CA is used unchanged |
+//! | `admin.crt`, `admin.key` | the administrator's client certificate |
+//! | `sa.key`, `sa.pub` | the key pair of service account tokens |
 //!
-//! Each file appears whole or not at all, a key before its certificate: so a certificate without a key is an
-//! operator's mistake and not the trace of a crash, and a key alone is simply replaced.
+//! Files are replaced atomically, a key before its certificate: so a certificate without a key is an operator's mistake and not
+//! left over from a crash, and a key without a certificate is replaced.
 //!
-//! Clients are told to trust what verifies the serving certificate: the end of the chain in its file, the authority of this
-//! server, one of `--client-ca-file`, or as much of the chain as there is. If nothing does, a certificate that was made
-//! here is made anew: its authority was replaced. Another one in the folder is refused, because nobody could verify it. One that
-//! a flag names is served all the same, and clients are told to trust it and nothing else.
+//! The admin kubeconfig trusts the CA that verifies the serving certificate: the root of the chain in its file, the CA of this
+//! server, one of `--client-ca-file`, or the last intermediate of the chain. If none does, a certificate that was issued here is
+//! issued anew, because its CA was replaced. One of an operator, in the directory or named by a flag, is served nevertheless, and
+//! the kubeconfig trusts that certificate alone.
 
 mod authority;
 mod files;
@@ -58,12 +58,12 @@ pub enum PkiError {
         source: std::io::Error,
     },
     /// A file has the wrong content.
-    #[error("{path}: {why}")]
+    #[error("{path}: {reason}")]
     Content {
         /// The path of the file.
         path: String,
-        /// The expected contents.
-        why: &'static str,
+        /// The problem with its contents.
+        reason: &'static str,
     },
     /// OpenSSL failed.
     #[error("cannot make a certificate: {0}")]
@@ -95,7 +95,7 @@ pub struct Pki {
     /// The serving certificate.
     pub serving: Identity,
     /// Serving certificates for certain names (SNI).
-    pub named: Vec<Named>,
+    pub sni_certificates: Vec<SniCertificate>,
     /// The CA bundle that clients must trust, as PEM.
     pub serving_ca_pem: Vec<u8>,
     /// The CAs of client certificates, as PEM: the server's own and those of a flag.
@@ -114,19 +114,19 @@ pub struct Pki {
     pub kubeconfig_path: Option<PathBuf>,
 }
 
-/// A serving certificate for certain names. The first of several for one name counts.
+/// A serving certificate for certain names. The first of several for the same name is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct SniCertificate {
     /// The certificate and its key.
     pub identity: Identity,
-    /// Lower-case names; a star stands for any first label, and addresses are for clients without SNI.
+    /// Lower-case names; `*` stands for any first label, and addresses are for clients without SNI.
     pub names: Vec<String>,
 }
 
 /// Loads existing files and creates missing ones. `bound` is the address that the server listens on.
 pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
     let mut folder = Folder::open(config.cert_dir())?;
-    let authority = match own_authority(&folder)? {
+    let authority = match load_authority(&folder)? {
         Some(authority) => authority,
         None => {
             let authority = Authority::create(clock.now())?;
@@ -134,37 +134,39 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
             authority
         }
     };
-    complete(config, bound, clock, folder, &authority)
+    load_or_issue(config, bound, clock, folder, &authority)
 }
 
 /// Reloads files at run time, and creates missing ones except for the CA: a new CA would invalidate all issued certificates, and
 /// a file that is being replaced is missing for a moment.
 pub fn renew(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
     let folder = Folder::open(config.cert_dir())?;
-    let Some(authority) = own_authority(&folder)? else {
+    let Some(authority) = load_authority(&folder)? else {
         let path = config.cert_dir().unwrap_or_default().join(AUTHORITY.0);
-        return Err(content(&path, "is missing or empty"));
+        return Err(content_error(&path, "is missing or empty"));
     };
-    complete(config, bound, clock, folder, &authority)
+    load_or_issue(config, bound, clock, folder, &authority)
 }
 
-fn complete(
+/// Loads the remaining keys and certificates, or issues them.
+fn load_or_issue(
     config: &Config,
     bound: SocketAddr,
     clock: &Clock,
     mut folder: Folder,
     authority: &Authority,
 ) -> Result<Pki, PkiError> {
-    let names = Names::of(config, bound);
+    let names = Names::from_config(config, bound);
     let (serving, serving_ca_pem) = serving(config, &mut folder, authority, &names, clock)?;
     let admin = admin(&mut folder, authority, clock)?;
     let tokens = token_keys::prepare(config, &mut folder)?;
     let mut client_ca_pem = authority.certificate_pem()?;
     if let Some(path) = &config.authentication.client_ca_file {
-        client_ca_pem.extend_from_slice(&bundle(path)?);
+        client_ca_pem.extend_from_slice(&read_bundle(path)?);
     }
-    let proxy_ca_pem = config.front_proxy.requestheader_client_ca_file.as_deref().map(bundle).transpose()?;
-    let named = named(&config.serving)?;
+    let proxy_ca_pem =
+        config.front_proxy.requestheader_client_ca_file.as_deref().map(read_bundle).transpose()?;
+    let sni_certificates = sni_certificates(&config.serving)?;
     folder.commit()?;
 
     let kubeconfig = kubeconfig::render(&host::url(bound), &serving_ca_pem, &admin);
@@ -178,7 +180,7 @@ fn complete(
     let authority = authority.identity()?;
     Ok(Pki {
         serving,
-        named,
+        sni_certificates,
         serving_ca_pem,
         client_ca_pem,
         proxy_ca_pem,
@@ -191,41 +193,43 @@ fn complete(
 }
 
 /// The certificates of `--tls-sni-cert-key`: those with names in the flag before those without.
-fn named(flags: &Serving) -> Result<Vec<Named>, PkiError> {
-    let (said, own): (Vec<_>, Vec<_>) = flags.tls_sni_cert_key.iter().partition(|one| !one.names.is_empty());
+fn sni_certificates(flags: &Serving) -> Result<Vec<SniCertificate>, PkiError> {
+    let (with_names, without): (Vec<_>, Vec<_>) =
+        flags.tls_sni_cert_key.iter().partition(|certificate| !certificate.names.is_empty());
     let read = |flag: &NamedCertificate| {
         let certificates_pem = files::read(&flag.certificate)?;
         let identity = Identity { certificates_pem, key_pem: files::read(&flag.key)? };
         let (leaf, _) = check_pair(&flag.certificate, &flag.key, &identity)?;
         let mut names = flag.names.clone();
         if names.is_empty() {
-            names = host::names_of(&leaf);
+            names = host::certificate_names(&leaf);
         }
         names.iter_mut().for_each(|name| name.make_ascii_lowercase());
-        Ok(Named { identity, names })
+        Ok(SniCertificate { identity, names })
     };
-    said.into_iter().chain(own).map(read).collect()
+    with_names.into_iter().chain(without).map(read).collect()
 }
 
-/// The CA bundle that a flag names.
-fn bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
-    let bundle = files::read(path)?;
-    match X509::stack_from_pem(&bundle) {
-        Ok(found) if !found.is_empty() => Ok(bundle),
-        _ => Err(content(path, "has no PEM certificate")),
+/// Reads the CA bundle that a flag names.
+fn read_bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
+    let pem = files::read(path)?;
+    match X509::stack_from_pem(&pem) {
+        Ok(certificates) if !certificates.is_empty() => Ok(pem),
+        _ => Err(content_error(path, "has no PEM certificate")),
     }
 }
 
-fn content(path: &Path, why: &'static str) -> PkiError {
-    PkiError::Content { path: path.display().to_string(), why }
+fn content_error(path: &Path, reason: &'static str) -> PkiError {
+    PkiError::Content { path: path.display().to_string(), reason }
 }
 
-fn own_authority(folder: &Folder) -> Result<Option<Authority>, PkiError> {
-    let Some(found) = folder.pair(AUTHORITY.0, AUTHORITY.1)? else { return Ok(None) };
-    let (certificate, key) = parse(folder, AUTHORITY, &found)?;
+fn load_authority(folder: &Folder) -> Result<Option<Authority>, PkiError> {
+    let Some(identity) = folder.pair(AUTHORITY.0, AUTHORITY.1)? else { return Ok(None) };
+    let (certificate, key) = parse_pair(folder, AUTHORITY, &identity)?;
     Ok(Some(Authority::new(certificate, key)))
 }
 
+/// The serving certificate, and the CA bundle that verifies it.
 fn serving(
     config: &Config,
     folder: &mut Folder,
@@ -236,83 +240,93 @@ fn serving(
     if let (Some(certificate), Some(key)) =
         (&config.serving.tls_cert_file, &config.serving.tls_private_key_file)
     {
-        let found = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
-        let (leaf, _) = check_pair(certificate, key, &found)?;
-        let trusted = match verifier(config, authority, &found)? {
+        let identity = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
+        let (leaf, _) = check_pair(certificate, key, &identity)?;
+        let trusted = match find_trust_anchor(config, authority, &identity)? {
             Some(trusted) => trusted,
-            None => itself(certificate, &leaf)?,
+            None => trust_leaf_only(certificate, &leaf)?,
         };
-        return Ok((found, trusted));
+        return Ok((identity, trusted));
     }
-    let own = authority.certificate_pem()?;
+    let own_ca_pem = authority.certificate_pem()?;
     let pair = ("apiserver.crt", "apiserver.key");
-    if let Some(found) = folder.pair(pair.0, pair.1)? {
-        let (certificate, _) = parse(folder, pair, &found)?;
-        if !authority.claims(&certificate) {
-            if let Some(trusted) = verifier(config, authority, &found)? {
-                return Ok((found, trusted));
+    if let Some(identity) = folder.pair(pair.0, pair.1)? {
+        let (certificate, _) = parse_pair(folder, pair, &identity)?;
+        if !authority.has_issuer_name(&certificate) {
+            if let Some(trusted) = find_trust_anchor(config, authority, &identity)? {
+                return Ok((identity, trusted));
             }
             // A certificate that an operator put here is served as it is.
-            if !trust::was_made_here(&certificate, SERVER_NAME, authority::AUTHORITY_NAME) {
-                let trusted = itself(&folder.path(pair.0), &certificate)?;
-                return Ok((found, trusted));
+            if !trust::was_issued_here(&certificate, SERVER_NAME, authority::AUTHORITY_NAME) {
+                let trusted = trust_leaf_only(&folder.path(pair.0), &certificate)?;
+                return Ok((identity, trusted));
             }
         }
-        if authority.issued(&certificate) && authority::serves(&certificate, names, clock.now())? {
-            return Ok((found, own));
+        if authority.has_issued(&certificate)
+            && authority::is_valid_for_names(&certificate, names, clock.now())?
+        {
+            return Ok((identity, own_ca_pem));
         }
     }
-    let made = authority.issue(&Purpose::Serving(names), clock.now())?;
-    folder.stage_pair(pair, &made);
-    Ok((made, own))
+    let issued = authority.issue(&Purpose::Serving(names), clock.now())?;
+    folder.stage_pair(pair, &issued);
+    Ok((issued, own_ca_pem))
 }
 
-/// Tells clients to trust the serving certificate itself, because nothing else verifies it.
-fn itself(path: &Path, leaf: &X509) -> Result<Vec<u8>, PkiError> {
+/// Trusts the serving certificate itself, because no known CA verifies it.
+fn trust_leaf_only(path: &Path, leaf: &X509) -> Result<Vec<u8>, PkiError> {
     let path = path.display();
     tracing::warn!(%path, "the serving certificate has no issuer in its file: the admin kubeconfig trusts this one certificate. Add its chain to the file");
     Ok(leaf.to_pem()?)
 }
 
 /// The CA bundle that verifies an operator's serving certificate; `None` if it is unknown.
-fn verifier(config: &Config, authority: &Authority, found: &Identity) -> Result<Option<Vec<u8>>, PkiError> {
-    let chain = X509::stack_from_pem(&found.certificates_pem)?;
-    let mut known = vec![authority.certificate()];
+fn find_trust_anchor(
+    config: &Config,
+    authority: &Authority,
+    identity: &Identity,
+) -> Result<Option<Vec<u8>>, PkiError> {
+    let chain = X509::stack_from_pem(&identity.certificates_pem)?;
+    let mut candidates = vec![authority.certificate()];
     if let Some(path) = &config.authentication.client_ca_file {
-        known.extend(X509::stack_from_pem(&bundle(path)?)?);
+        candidates.extend(X509::stack_from_pem(&read_bundle(path)?)?);
     }
-    Ok(trust::root_of(&chain, &known)?.map(|root| root.to_pem()).transpose()?)
+    Ok(trust::find_anchor(&chain, &candidates)?.map(|root| root.to_pem()).transpose()?)
 }
 
 fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Identity, PkiError> {
     let pair = ("admin.crt", "admin.key");
-    if let Some(found) = folder.pair(pair.0, pair.1)? {
-        let (certificate, _) = parse(folder, pair, &found)?;
-        if authority.issued(&certificate) && authority::lasts(&certificate, clock.now())? {
-            return Ok(found);
+    if let Some(identity) = folder.pair(pair.0, pair.1)? {
+        let (certificate, _) = parse_pair(folder, pair, &identity)?;
+        if authority.has_issued(&certificate) && authority::is_valid_with_margin(&certificate, clock.now())? {
+            return Ok(identity);
         }
     }
     let purpose = Purpose::Client { user: "kubernetes-admin", group: well_known::MASTERS };
-    let made = authority.issue(&purpose, clock.now())?;
-    folder.stage_pair(pair, &made);
-    Ok(made)
+    let issued = authority.issue(&purpose, clock.now())?;
+    folder.stage_pair(pair, &issued);
+    Ok(issued)
 }
 
-fn parse(folder: &Folder, pair: (&str, &str), found: &Identity) -> Result<(X509, PKey<Private>), PkiError> {
-    check_pair(&folder.path(pair.0), &folder.path(pair.1), found)
+fn parse_pair(
+    folder: &Folder,
+    pair: (&str, &str),
+    identity: &Identity,
+) -> Result<(X509, PKey<Private>), PkiError> {
+    check_pair(&folder.path(pair.0), &folder.path(pair.1), identity)
 }
 
 fn check_pair(
     certificate_path: &Path,
     key_path: &Path,
-    found: &Identity,
+    identity: &Identity,
 ) -> Result<(X509, PKey<Private>), PkiError> {
-    let certificate = X509::from_pem(&found.certificates_pem)
-        .map_err(|_| content(certificate_path, "has no PEM certificate"))?;
-    let key = PKey::private_key_from_pem(&found.key_pem)
-        .map_err(|_| content(key_path, "has no PEM private key"))?;
+    let certificate = X509::from_pem(&identity.certificates_pem)
+        .map_err(|_| content_error(certificate_path, "has no PEM certificate"))?;
+    let key = PKey::private_key_from_pem(&identity.key_pem)
+        .map_err(|_| content_error(key_path, "has no PEM private key"))?;
     if !certificate.public_key()?.public_eq(&key) {
-        return Err(content(key_path, "is not the key of the certificate beside it"));
+        return Err(content_error(key_path, "is not the key of the certificate beside it"));
     }
     Ok((certificate, key))
 }

@@ -9,26 +9,27 @@ use pilothouse_apimachinery::well_known::signers::{CLIENT, KUBELET, LEGACY, SERV
 use super::signing::Signer;
 use super::{Identity, Pki, PkiError, check_pair, files};
 use crate::config::Config;
-use crate::config::signing::{SignedBy, SigningFiles};
+use crate::config::signing::{SigningAuthority, SigningFiles};
 
 /// The CA of each signer that has one.
 #[derive(PartialEq)]
 pub struct Signers(BTreeMap<&'static str, Arc<Signer>>);
 
 impl Signers {
-    /// Loads the CAs that the settings name.
+    /// Loads the CAs that the flags name.
     pub fn open(config: &Config, pki: &Pki) -> Result<Signers, PkiError> {
-        let for_all = |signer: Arc<Signer>| {
+        let all_signers = |signer: Arc<Signer>| {
             [SERVING, KUBELET, CLIENT, LEGACY].map(|name| (name, signer.clone())).into()
         };
-        let wrong = |why| PkiError::Content { path: "--cluster-signing-*-file".to_owned(), why };
-        let signed_by = config.signing.signed_by().map_err(|_| wrong("do not go together"))?;
-        let signers = match signed_by {
-            SignedBy::Own => for_all(Arc::new(Signer::new(&pki.authority)?)),
-            SignedBy::One(certificate, key) => for_all(read(certificate, key)?),
-            SignedBy::Each(all) => {
+        let flag_error = |reason| PkiError::Content { path: "--cluster-signing-*-file".to_owned(), reason };
+        let signing_authority =
+            config.signing.signing_authority().map_err(|_| flag_error("do not go together"))?;
+        let signers = match signing_authority {
+            SigningAuthority::Own => all_signers(Arc::new(Signer::new(&pki.authority)?)),
+            SigningAuthority::Shared(certificate, key) => all_signers(read(certificate, key)?),
+            SigningAuthority::Separate(pairs) => {
                 let mut signers = BTreeMap::new();
-                for SigningFiles { signer, pair } in all {
+                for SigningFiles { signer, pair } in pairs {
                     if let Some((certificate, key)) = pair {
                         signers.insert(signer, read(certificate, key)?);
                     }
@@ -40,13 +41,13 @@ impl Signers {
     }
 
     /// The CA of the signer of this name, if it has one.
-    pub fn of(&self, name: &str) -> Option<&Signer> {
+    pub fn get(&self, name: &str) -> Option<&Signer> {
         self.0.get(name).map(AsRef::as_ref)
     }
 }
 
 fn read(certificate: &Path, key: &Path) -> Result<Arc<Signer>, PkiError> {
-    let found = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
-    check_pair(certificate, key, &found)?;
-    Ok(Arc::new(Signer::new(&found)?))
+    let identity = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
+    check_pair(certificate, key, &identity)?;
+    Ok(Arc::new(Signer::new(&identity)?))
 }

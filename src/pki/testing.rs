@@ -12,7 +12,7 @@ use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509NameBuilder};
 
 /// A self-signed certificate for this name or address, and its key.
-pub fn own(name: &str) -> (X509, PKey<Private>) {
+pub fn self_signed(name: &str) -> (X509, PKey<Private>) {
     with_names(name, &[name])
 }
 

@@ -18,22 +18,22 @@ fn bound() -> SocketAddr {
     "127.0.0.1:6443".parse().unwrap()
 }
 
-fn config(home: &Path) -> Config {
+fn config(directory: &Path) -> Config {
     let mut config = Config::default();
-    config.storage.data_dir = Some(home.to_owned());
+    config.storage.data_dir = Some(directory.to_owned());
     config
 }
 
-fn contents(home: &Path) -> BTreeMap<String, Vec<u8>> {
-    fs::read_dir(home.join("pki"))
+fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    fs::read_dir(directory.join("pki"))
         .unwrap()
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
         .collect()
 }
 
-/// Whether a client that trusts `ca` would believe `identity` at the time of the test.
-fn trusted(ca: &[u8], identity: &Identity) -> bool {
+/// Whether a client that trusts `ca` would accept `identity` at the time of the test.
+fn is_trusted(ca: &[u8], identity: &Identity) -> bool {
     let mut store = X509StoreBuilder::new().unwrap();
     for authority in X509::stack_from_pem(ca).unwrap() {
         store.add_cert(authority).unwrap();
@@ -43,35 +43,35 @@ fn trusted(ca: &[u8], identity: &Identity) -> bool {
     store.set_param(&param).unwrap();
     let leaf = X509::from_pem(&identity.certificates_pem).unwrap();
     let chain = Stack::new().unwrap();
-    X509StoreContext::new().unwrap().init(&store.build(), &leaf, &chain, signatures::chain_holds).unwrap()
+    X509StoreContext::new().unwrap().init(&store.build(), &leaf, &chain, signatures::is_chain_valid).unwrap()
 }
 
 #[test]
-fn the_first_start_makes_everything_and_later_ones_change_nothing() {
-    let home = tempfile::tempdir().unwrap();
+fn first_start_creates_all_files_and_later_starts_keep_them() {
+    let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(NOW);
-    let first = prepare(&config(home.path()), bound(), &clock).unwrap();
-    let files = contents(home.path());
+    let first = prepare(&config(directory.path()), bound(), &clock).unwrap();
+    let files = contents(directory.path());
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     let expected =
         ["admin.crt", "admin.key", "apiserver.crt", "apiserver.key", "ca.crt", "ca.key", "sa.key", "sa.pub"];
     assert_eq!(names, expected);
     for name in ["ca.key", "apiserver.key", "admin.key", "sa.key", "../admin.kubeconfig"] {
-        let mode = fs::metadata(home.path().join("pki").join(name)).unwrap().permissions().mode();
+        let mode = fs::metadata(directory.path().join("pki").join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    assert!(trusted(&first.serving_ca_pem, &first.serving));
-    assert!(trusted(&first.client_ca_pem, &first.admin));
+    assert!(is_trusted(&first.serving_ca_pem, &first.serving));
+    assert!(is_trusted(&first.client_ca_pem, &first.admin));
 
     clock.advance(Duration::from_secs(86_400));
-    let second = prepare(&config(home.path()), bound(), &clock).unwrap();
-    assert_eq!(contents(home.path()), files);
+    let second = prepare(&config(directory.path()), bound(), &clock).unwrap();
+    assert_eq!(contents(directory.path()), files);
     assert_eq!(second.kubeconfig, first.kubeconfig);
     assert!(second.tokens.signing.public_eq(&first.tokens.signing), "tokens outlive a restart");
 }
 
 #[test]
-fn the_admin_certificate_names_the_user_and_the_group() {
+fn admin_certificate_has_user_and_masters_group() {
     let pki = prepare(&Config::ephemeral(), bound(), &Clock::manual(NOW)).unwrap();
     let certificate = X509::from_pem(&pki.admin.certificates_pem).unwrap();
     let entry = |nid| {
@@ -84,129 +84,137 @@ fn the_admin_certificate_names_the_user_and_the_group() {
 }
 
 #[test]
-fn a_serving_certificate_that_lacks_a_name_or_grows_old_is_made_anew() {
-    let home = tempfile::tempdir().unwrap();
+fn serving_certificate_is_reissued_for_new_name_or_expiry() {
+    let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(NOW);
-    let mut config = config(home.path());
+    let mut config = config(directory.path());
     prepare(&config, bound(), &clock).unwrap();
-    let before = contents(home.path());
+    let before = contents(directory.path());
 
     config.serving.external_hostname = Some("api.example.org".to_owned());
     prepare(&config, bound(), &clock).unwrap();
-    let renamed = contents(home.path());
+    let renamed = contents(directory.path());
     let changed: Vec<_> = before.keys().filter(|name| before[*name] != renamed[*name]).collect();
     assert_eq!(changed, ["apiserver.crt", "apiserver.key"]);
 
     clock.advance(Duration::from_secs(300 * 86_400));
     prepare(&config, bound(), &clock).unwrap();
-    let renewed = contents(home.path());
+    let renewed = contents(directory.path());
     let changed: Vec<_> = before.keys().filter(|name| renamed[*name] != renewed[*name]).collect();
     assert_eq!(changed, ["admin.crt", "admin.key", "apiserver.crt", "apiserver.key"]);
 }
 
 #[test]
-fn a_crash_between_key_and_certificate_is_healed() {
-    let home = tempfile::tempdir().unwrap();
+fn missing_certificates_after_crash_are_reissued() {
+    let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(NOW);
-    prepare(&config(home.path()), bound(), &clock).unwrap();
+    prepare(&config(directory.path()), bound(), &clock).unwrap();
     for name in ["ca.crt", "apiserver.crt"] {
-        fs::remove_file(home.path().join("pki").join(name)).unwrap();
+        fs::remove_file(directory.path().join("pki").join(name)).unwrap();
     }
-    let pki = prepare(&config(home.path()), bound(), &clock).unwrap();
-    assert!(trusted(&pki.serving_ca_pem, &pki.serving));
-    assert!(trusted(&pki.client_ca_pem, &pki.admin));
+    let pki = prepare(&config(directory.path()), bound(), &clock).unwrap();
+    assert!(is_trusted(&pki.serving_ca_pem, &pki.serving));
+    assert!(is_trusted(&pki.client_ca_pem, &pki.admin));
 }
 
 #[test]
-fn a_running_server_makes_no_new_authority() {
-    let home = tempfile::tempdir().unwrap();
-    let config = config(home.path());
+fn renew_creates_no_new_ca() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(directory.path());
     let first = prepare(&config, bound(), &Clock::system()).unwrap();
     assert_eq!(renew(&config, bound(), &Clock::system()).unwrap().client_ca_pem, first.client_ca_pem);
     let path = config.cert_dir().unwrap().join("ca.crt");
-    for gone in [true, false] {
-        if gone {
+    for is_missing in [true, false] {
+        if is_missing {
             std::fs::remove_file(&path).unwrap();
         } else {
             std::fs::write(&path, "").unwrap();
         }
-        let before = contents(home.path());
+        let before = contents(directory.path());
         let error = renew(&config, bound(), &Clock::system()).unwrap_err().to_string();
         assert!(error.contains("ca.crt"), "{error}");
-        assert_eq!(contents(home.path()), before, "nothing is written");
+        assert_eq!(contents(directory.path()), before, "nothing is written");
     }
 }
 
 #[test]
-fn a_serving_certificate_of_another_authority_is_used_as_it_is() {
-    let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
+fn serving_certificate_of_another_ca_is_used_unchanged() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
     let foreign_key = authority::new_key().unwrap();
     let foreign = self_signed("other", &foreign_key);
-    let certs = home.path().join("pki");
+    let certs = directory.path().join("pki");
     fs::create_dir(&certs).unwrap();
     fs::write(certs.join("apiserver.crt"), foreign.to_pem().unwrap()).unwrap();
     fs::write(certs.join("apiserver.key"), foreign_key.private_key_to_pem_pkcs8().unwrap()).unwrap();
-    let pki = prepare(&config(home.path()), bound(), &clock).unwrap();
+    let pki = prepare(&config(directory.path()), bound(), &clock).unwrap();
     assert_eq!(pki.serving.certificates_pem, foreign.to_pem().unwrap());
     assert_eq!(pki.serving_ca_pem, foreign.to_pem().unwrap());
 }
 
-/// Another authority than those made here, of another name.
+/// A CA with another name than those created here.
 fn other_authority(name: &str) -> Authority {
     let key = authority::new_key().unwrap();
     Authority::new(self_signed(name, &key), key)
 }
 
 #[test]
-fn after_the_authority_was_replaced_by_one_of_another_name_a_certificate_made_here_is_made_anew() {
-    let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
-    let certs = home.path().join("pki");
-    let old = prepare(&config(home.path()), bound(), &clock).unwrap();
+fn serving_certificate_is_reissued_after_ca_was_replaced() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
+    let certs = directory.path().join("pki");
+    let old = prepare(&config(directory.path()), bound(), &clock).unwrap();
     let new = other_authority("new-ca").identity().unwrap();
     fs::write(certs.join("ca.key"), &new.key_pem).unwrap();
     fs::write(certs.join("ca.crt"), &new.certificates_pem).unwrap();
-    for take in [renew, prepare] {
-        let pki = take(&config(home.path()), bound(), &clock).unwrap();
+    for load in [renew, prepare] {
+        let pki = load(&config(directory.path()), bound(), &clock).unwrap();
         assert_ne!(pki.serving.certificates_pem, old.serving.certificates_pem);
-        assert_eq!(pki.serving_ca_pem, new.certificates_pem, "and only the authority is told to others");
-        assert!(trusted(&pki.serving_ca_pem, &pki.serving));
-        assert!(trusted(&pki.client_ca_pem, &pki.admin));
+        assert_eq!(pki.serving_ca_pem, new.certificates_pem, "clients trust only the CA");
+        assert!(is_trusted(&pki.serving_ca_pem, &pki.serving));
+        assert!(is_trusted(&pki.client_ca_pem, &pki.admin));
     }
 }
 
 #[test]
-fn only_what_verifies_the_serving_certificate_is_told_to_others() {
-    let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
-    let (other, stranger) = (other_authority("other-ca"), other_authority("stranger-ca"));
-    let names = Names::of(&config(home.path()), bound());
-    let leaf = other.issue(&Purpose::Serving(&names), NOW).unwrap();
+fn kubeconfig_trusts_only_the_ca_that_verifies_serving_certificate() {
+    let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
+    let (issuer, unrelated) = (other_authority("other-ca"), other_authority("stranger-ca"));
+    let names = Names::from_config(&config(directory.path()), bound());
+    let leaf = issuer.issue(&Purpose::Serving(&names), NOW).unwrap();
     let pem = |authority: &Authority| authority.certificate_pem().unwrap();
-    let (root, strange) = (pem(&other), pem(&stranger));
+    let (root, unrelated_pem) = (pem(&issuer), pem(&unrelated));
     let write = |name: &str, bytes: &[u8]| {
-        let path = home.path().join(name);
+        let path = directory.path().join(name);
         fs::write(&path, bytes).unwrap();
         path
     };
-    let with = |chain: &[u8], client_ca: Option<&[u8]>| {
+    let serving_ca = |chain: &[u8], client_ca: Option<&[u8]>| {
         let mut config = Config::ephemeral();
         config.serving.tls_cert_file = Some(write("crt", chain));
         config.serving.tls_private_key_file = Some(write("key", &leaf.key_pem));
         config.authentication.client_ca_file = client_ca.map(|pem| write("client-ca", pem));
         prepare(&config, bound(), &clock).unwrap().serving_ca_pem
     };
-    let own = &leaf.certificates_pem[..];
-    assert_eq!(with(&[own, &root].concat(), None), root);
-    assert_eq!(with(&[own, &root, &strange].concat(), None), root, "a stranger at the end verifies nothing");
-    assert_eq!(with(own, Some(&[&strange[..], &root].concat())), root, "found among those of clients");
-    assert_eq!(with(own, Some(&strange)), own, "nothing else verifies it");
-    // In the folder as well, also if it looks much like one that was made here: it stays, with its key.
-    let certs = home.path().join("pki");
+    let leaf_pem = &leaf.certificates_pem[..];
+    assert_eq!(serving_ca(&[leaf_pem, &root].concat(), None), root);
+    assert_eq!(
+        serving_ca(&[leaf_pem, &root, &unrelated_pem].concat(), None),
+        root,
+        "an unrelated CA at the end is skipped"
+    );
+    assert_eq!(
+        serving_ca(leaf_pem, Some(&[&unrelated_pem[..], &root].concat())),
+        root,
+        "found among the client CAs"
+    );
+    assert_eq!(serving_ca(leaf_pem, Some(&unrelated_pem)), leaf_pem, "nothing else verifies it");
+    // A foreign certificate in the directory is kept with its key, even if it looks like one issued here.
+    let certs = directory.path().join("pki");
     fs::create_dir(&certs).unwrap();
-    let foreign = other.issue(&Purpose::Serving(&Names::default()), NOW).unwrap();
+    let foreign = issuer.issue(&Purpose::Serving(&Names::default()), NOW).unwrap();
     fs::write(certs.join("apiserver.crt"), &foreign.certificates_pem).unwrap();
     fs::write(certs.join("apiserver.key"), &foreign.key_pem).unwrap();
-    for take in [prepare, renew] {
-        let pki = take(&config(home.path()), bound(), &clock).unwrap();
+    for load in [prepare, renew] {
+        let pki = load(&config(directory.path()), bound(), &clock).unwrap();
         assert_eq!(pki.serving.certificates_pem, foreign.certificates_pem);
         assert_eq!(pki.serving_ca_pem, X509::from_pem(&foreign.certificates_pem).unwrap().to_pem().unwrap());
         assert_eq!(fs::read(certs.join("apiserver.crt")).unwrap(), foreign.certificates_pem);
@@ -229,60 +237,61 @@ fn self_signed(name: &str, key: &PKey<Private>) -> X509 {
 }
 
 #[test]
-fn bad_files_are_named() {
-    let home = tempfile::tempdir().unwrap();
+fn pki_errors_name_the_file() {
+    let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(NOW);
-    prepare(&config(home.path()), bound(), &clock).unwrap();
-    let pki = home.path().join("pki");
-    let refused = |config: &Config| prepare(config, bound(), &clock).unwrap_err().to_string();
+    prepare(&config(directory.path()), bound(), &clock).unwrap();
+    let pki = directory.path().join("pki");
+    let load_error = |config: &Config| prepare(config, bound(), &clock).unwrap_err().to_string();
 
     fs::copy(pki.join("admin.key"), pki.join("apiserver.key")).unwrap();
     assert!(
-        refused(&config(home.path())).ends_with("apiserver.key: is not the key of the certificate beside it")
+        load_error(&config(directory.path()))
+            .ends_with("apiserver.key: is not the key of the certificate beside it")
     );
     fs::write(pki.join("ca.crt"), "nonsense").unwrap();
-    assert!(refused(&config(home.path())).ends_with("ca.crt: has no PEM certificate"));
+    assert!(load_error(&config(directory.path())).ends_with("ca.crt: has no PEM certificate"));
 
     let mut named = Config::ephemeral();
-    named.authentication.client_ca_file = Some(home.path().join("absent"));
-    assert!(refused(&named).starts_with("cannot read "));
+    named.authentication.client_ca_file = Some(directory.path().join("absent"));
+    assert!(load_error(&named).starts_with("cannot read "));
     let mut named = Config::ephemeral();
     named.service_accounts.service_account_key_file = vec![pki.join("ca.crt")];
-    assert!(refused(&named).ends_with("has no PEM key or certificate"));
+    assert!(load_error(&named).ends_with("has no PEM key or certificate"));
 }
 
 #[test]
-fn keys_that_flags_name_are_used() {
-    let home = tempfile::tempdir().unwrap();
+fn keys_of_flags_are_used() {
+    let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(NOW);
-    prepare(&config(home.path()), bound(), &clock).unwrap();
-    let pki = home.path().join("pki");
-    let mut other = Config::ephemeral();
-    other.service_accounts.service_account_signing_key_file = Some(pki.join("sa.key"));
-    other.service_accounts.service_account_key_file = vec![pki.join("sa.pub")];
-    other.authentication.client_ca_file = Some(pki.join("ca.crt"));
-    other.serving.tls_cert_file = Some(pki.join("apiserver.crt"));
-    other.serving.tls_private_key_file = Some(pki.join("apiserver.key"));
-    let made = prepare(&other, bound(), &clock).unwrap();
+    prepare(&config(directory.path()), bound(), &clock).unwrap();
+    let pki = directory.path().join("pki");
+    let mut flags = Config::ephemeral();
+    flags.service_accounts.service_account_signing_key_file = Some(pki.join("sa.key"));
+    flags.service_accounts.service_account_key_file = vec![pki.join("sa.pub")];
+    flags.authentication.client_ca_file = Some(pki.join("ca.crt"));
+    flags.serving.tls_cert_file = Some(pki.join("apiserver.crt"));
+    flags.serving.tls_private_key_file = Some(pki.join("apiserver.key"));
+    let pki_of_flags = prepare(&flags, bound(), &clock).unwrap();
     let signing = PKey::private_key_from_pem(&fs::read(pki.join("sa.key")).unwrap()).unwrap();
-    assert!(made.tokens.signing.public_eq(&signing));
-    assert_eq!(made.tokens.verifying.len(), 1, "a key that is named twice counts once");
-    assert_eq!(X509::stack_from_pem(&made.client_ca_pem).unwrap().len(), 2);
-    assert_eq!(made.serving.certificates_pem, fs::read(pki.join("apiserver.crt")).unwrap());
-    assert_eq!(made.kubeconfig_path, None);
-    // Without keys for tokens, the one that the server shows verifies; beside one that signs it does not.
-    other.service_accounts.service_account_key_file = Vec::new();
-    assert_eq!(prepare(&other, bound(), &clock).unwrap().tokens.verifying.len(), 1);
-    other.service_accounts.service_account_signing_key_file = None;
-    let made = prepare(&other, bound(), &clock).unwrap();
-    let shown = PKey::private_key_from_pem(&fs::read(pki.join("apiserver.key")).unwrap()).unwrap();
-    assert_eq!(made.tokens.verifying.len(), 2);
-    assert!(made.tokens.verifying[1].public_eq(&shown));
+    assert!(pki_of_flags.tokens.signing.public_eq(&signing));
+    assert_eq!(pki_of_flags.tokens.verifying.len(), 1, "duplicate keys are dropped");
+    assert_eq!(X509::stack_from_pem(&pki_of_flags.client_ca_pem).unwrap().len(), 2);
+    assert_eq!(pki_of_flags.serving.certificates_pem, fs::read(pki.join("apiserver.crt")).unwrap());
+    assert_eq!(pki_of_flags.kubeconfig_path, None);
+    // Without key flags the serving key verifies tokens, too; beside a signing key it does not.
+    flags.service_accounts.service_account_key_file = Vec::new();
+    assert_eq!(prepare(&flags, bound(), &clock).unwrap().tokens.verifying.len(), 1);
+    flags.service_accounts.service_account_signing_key_file = None;
+    let pki_of_flags = prepare(&flags, bound(), &clock).unwrap();
+    let serving_key = PKey::private_key_from_pem(&fs::read(pki.join("apiserver.key")).unwrap()).unwrap();
+    assert_eq!(pki_of_flags.tokens.verifying.len(), 2);
+    assert!(pki_of_flags.tokens.verifying[1].public_eq(&serving_key));
 }
 
 #[test]
-fn debug_output_shows_no_key() {
+fn debug_output_contains_no_key() {
     let pki = prepare(&Config::ephemeral(), bound(), &Clock::manual(NOW)).unwrap();
-    let shown = format!("{:?} {:?} {:?}", pki.serving, pki.admin, pki.tokens);
-    assert!(!shown.contains("45, 45, 45") && !shown.contains("PRIVATE"), "{shown}");
+    let rendered = format!("{:?} {:?} {:?}", pki.serving, pki.admin, pki.tokens);
+    assert!(!rendered.contains("45, 45, 45") && !rendered.contains("PRIVATE"), "{rendered}");
 }

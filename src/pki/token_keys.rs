@@ -9,18 +9,18 @@ use openssl::rsa::Rsa;
 use openssl::x509::X509;
 
 use super::files::{self, Folder};
-use super::{PkiError, authority, content};
+use super::{PkiError, authority, content_error};
 use crate::config::Config;
 
 /// The shortest accepted RSA key, as in Go.
 const SHORTEST_RSA_BITS: u32 = 1_024;
 
-/// The keys of service account tokens. Each is RSA, or ECDSA on one of the three usual curves.
+/// The keys of service account tokens. Each is RSA, or ECDSA on P-256, P-384 or P-521.
 #[derive(Clone)]
 pub struct TokenKeys {
     /// Signs new tokens.
     pub signing: PKey<Private>,
-    /// Verify tokens: the public half of the signing key first, then the keys of flags, in order, or else the serving key.
+    /// Verify tokens: the public key of the signing key first, then the keys of flags, in order, or else the serving key.
     pub verifying: Vec<PKey<Public>>,
 }
 
@@ -36,22 +36,22 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
     let accounts = &config.service_accounts;
     let (signing, path) = match &accounts.service_account_signing_key_file {
         Some(path) => (private_key(path, &files::read(path)?)?, path.clone()),
-        None => (own_key(folder)?, folder.path("sa.key")),
+        None => (load_signing_key(folder)?, folder.path("sa.key")),
     };
     if !can_sign(&signing) {
-        return Err(content(&path, UNFIT));
+        return Err(content_error(&path, UNSUPPORTED_KEY));
     }
-    let mut verifying = vec![public_half(&signing)?];
+    let mut verifying = vec![public_key(&signing)?];
     for path in &accounts.service_account_key_file {
-        let found = public_keys(&files::read(path)?);
-        if found.is_empty() {
-            return Err(content(path, "has no PEM key or certificate"));
+        let keys = public_keys(&files::read(path)?);
+        if keys.is_empty() {
+            return Err(content_error(path, "has no PEM key or certificate"));
         }
-        for key in found {
+        for key in keys {
             if !can_sign(&key) {
-                return Err(content(path, UNFIT));
+                return Err(content_error(path, UNSUPPORTED_KEY));
             }
-            if !verifying.iter().any(|known| known.public_eq(&key)) {
+            if !verifying.iter().any(|other| other.public_eq(&key)) {
                 verifying.push(key);
             }
         }
@@ -59,18 +59,18 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
     // Without any key flag, the serving key verifies as well, if its type can. Not beside a signing key: then the holder of the
     // serving key could unexpectedly issue tokens.
     let is_named = accounts.service_account_signing_key_file.is_some();
-    let shown = config.serving.tls_private_key_file.as_ref().filter(|_| !is_named);
-    if let Some(path) = shown.filter(|_| accounts.service_account_key_file.is_empty()) {
+    let serving_key_file = config.serving.tls_private_key_file.as_ref().filter(|_| !is_named);
+    if let Some(path) = serving_key_file.filter(|_| accounts.service_account_key_file.is_empty()) {
         let keys = public_keys(&files::read(path)?).into_iter().take(1).filter(|key| can_sign(key));
-        let new: Vec<_> = keys.filter(|key| !verifying.iter().any(|known| known.public_eq(key))).collect();
+        let new: Vec<_> = keys.filter(|key| !verifying.iter().any(|other| other.public_eq(key))).collect();
         verifying.extend(new);
     }
     Ok(TokenKeys { signing, verifying })
 }
 
-const UNFIT: &str = "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";
+const UNSUPPORTED_KEY: &str = "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";
 
-fn own_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
+fn load_signing_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
     let signing = match folder.read("sa.key")? {
         Some(pem) => private_key(&folder.path("sa.key"), &pem)?,
         None => {
@@ -80,15 +80,15 @@ fn own_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
             key
         }
     };
-    let public = signing.public_key_to_pem()?;
-    if folder.read("sa.pub")?.as_ref() != Some(&public) {
-        folder.stage_public("sa.pub", &public);
+    let public_pem = signing.public_key_to_pem()?;
+    if folder.read("sa.pub")?.as_ref() != Some(&public_pem) {
+        folder.stage_public("sa.pub", &public_pem);
     }
     Ok(signing)
 }
 
 fn private_key(path: &Path, pem: &[u8]) -> Result<PKey<Private>, PkiError> {
-    blocks(pem).find_map(decode_private).ok_or_else(|| content(path, "has no PEM private key"))
+    blocks(pem).find_map(decode_private).ok_or_else(|| content_error(path, "has no PEM private key"))
 }
 
 /// An encrypted key counts as none. Without an empty passphrase OpenSSL would prompt for one.
@@ -106,10 +106,10 @@ fn decode_public(block: &[u8]) -> Option<PKey<Public>> {
         .ok()
         .or_else(|| Rsa::public_key_from_pem_pkcs1(block).and_then(PKey::from_rsa).ok())
         .or_else(|| X509::from_pem(block).and_then(|certificate| certificate.public_key()).ok())
-        .or_else(|| public_half(&decode_private(block)?).ok())
+        .or_else(|| public_key(&decode_private(block)?).ok())
 }
 
-fn public_half(key: &PKey<Private>) -> Result<PKey<Public>, openssl::error::ErrorStack> {
+fn public_key(key: &PKey<Private>) -> Result<PKey<Public>, openssl::error::ErrorStack> {
     PKey::public_key_from_der(&key.public_key_to_der()?)
 }
 
@@ -117,8 +117,8 @@ fn public_half(key: &PKey<Private>) -> Result<PKey<Public>, openssl::error::Erro
 fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = pem;
     std::iter::from_fn(move || {
-        let begin = memchr::memmem::find(rest, b"-----BEGIN ")?;
-        let block = rest.get(begin..)?;
+        let start = memchr::memmem::find(rest, b"-----BEGIN ")?;
+        let block = rest.get(start..)?;
         let end = memchr::memmem::find(block, b"-----END ")?;
         let tail = block.get(end..)?;
         let length = end + memchr::memchr(b'\n', tail).map_or(tail.len(), |line| line + 1);
@@ -138,8 +138,8 @@ fn can_sign<T: HasPublic>(key: &PKeyRef<T>) -> bool {
 
 /// The curve of a key, if tokens can be signed on it.
 fn curve<T: HasPublic>(key: &EcKey<T>) -> Option<Nid> {
-    let usual = [Nid::X9_62_PRIME256V1, Nid::SECP384R1, Nid::SECP521R1];
-    key.group().curve_name().filter(|name| usual.contains(name))
+    let supported = [Nid::X9_62_PRIME256V1, Nid::SECP384R1, Nid::SECP521R1];
+    key.group().curve_name().filter(|name| supported.contains(name))
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_hold_keys_of_every_form() {
+    fn token_key_file_accepts_all_pem_formats() {
         let rsa = Rsa::generate(2_048).unwrap();
         let curves = [Nid::X9_62_PRIME256V1, Nid::SECP384R1, Nid::SECP521R1].map(ec);
         let mut file = b"remarks\n".to_vec();
@@ -163,36 +163,36 @@ mod tests {
         file.extend(b"-----BEGIN NOTHING-----\nAAAA\n-----END NOTHING-----\n");
         file.extend(curves[1].private_key_to_pem_pkcs8().unwrap());
         file.extend(curves[2].ec_key().unwrap().private_key_to_pem().unwrap());
-        let found = public_keys(&file);
+        let keys = public_keys(&file);
         let rsa = PKey::from_rsa(rsa).unwrap();
         let expected = [&rsa, &rsa, &curves[0], &curves[1], &curves[2]];
-        assert_eq!(found.len(), expected.len());
-        for (found, expected) in found.iter().zip(expected) {
-            assert!(found.public_eq(expected));
-            assert!(can_sign(found) && can_sign(expected));
+        assert_eq!(keys.len(), expected.len());
+        for (key, expected) in keys.iter().zip(expected) {
+            assert!(key.public_eq(expected));
+            assert!(can_sign(key) && can_sign(expected));
         }
         assert!(private_key(Path::new("x"), &file).unwrap().public_eq(&rsa));
     }
 
     #[test]
-    fn other_keys_cannot_sign() {
+    fn unsupported_keys_cannot_sign_tokens() {
         assert!(!can_sign(&ec(Nid::SECP256K1)));
         assert!(!can_sign(&PKey::generate_ed25519().unwrap()));
         assert!(!can_sign(&PKey::from_rsa(Rsa::generate(512).unwrap()).unwrap()));
     }
 
     #[test]
-    fn a_locked_key_counts_as_none_and_asks_nobody() {
+    fn encrypted_token_key_is_ignored_without_prompt() {
         let key = ec(Nid::X9_62_PRIME256V1);
-        let locked =
+        let encrypted =
             key.private_key_to_pem_pkcs8_passphrase(openssl::symm::Cipher::aes_128_cbc(), b"secret").unwrap();
-        assert!(private_key(Path::new("x"), &locked).is_err());
-        assert!(public_keys(&locked).is_empty());
+        assert!(private_key(Path::new("x"), &encrypted).is_err());
+        assert!(public_keys(&encrypted).is_empty());
     }
 
     proptest::proptest! {
         #[test]
-        fn no_file_breaks_the_reader(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        fn token_key_parser_never_panics(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
             let _ = public_keys(&bytes);
             let framed = [b"-----BEGIN X-----\n".as_slice(), &bytes, b"\n-----END X"].concat();
             assert!(blocks(&framed).all(|block| block.starts_with(b"-----BEGIN ")));

@@ -23,13 +23,13 @@ pub(super) enum StopOrder {
 /// How a server ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The server was told to stop, and every acknowledged write is durable.
+    /// The server was stopped, and every acknowledged write is durable.
     Stopped,
-    /// The server could not go on; the text says why.
+    /// The server could not go on, for this reason.
     Failed(String),
 }
 
-/// A running server. Dropping it stops the server without waiting for requests in flight; what was acknowledged stays.
+/// A running server. Dropping it stops the server without waiting for requests in flight; acknowledged writes stay.
 #[derive(Debug)]
 pub struct Handle {
     address: SocketAddr,
@@ -49,19 +49,19 @@ impl Stopper {
         self.order(StopOrder::Stop);
     }
 
-    /// Asks the server to stop at once. What was acknowledged stays.
+    /// Asks the server to stop at once. Acknowledged writes stay.
     pub fn hurry(&self) {
         self.order(StopOrder::Hurry);
     }
 
     /// Gives an order. A milder order never replaces a stronger one.
     fn order(&self, order: StopOrder) {
-        self.0.send_if_modified(|standing| {
-            let stronger = order > *standing;
-            if stronger {
-                *standing = order;
+        self.0.send_if_modified(|current| {
+            let is_stronger = order > *current;
+            if is_stronger {
+                *current = order;
             }
-            stronger
+            is_stronger
         });
     }
 }
@@ -77,7 +77,7 @@ impl Handle {
         Handle { address, pki, stopper: Stopper(Arc::new(orders)), exit, thread: Some(thread) }
     }
 
-    /// The address on which the server listens, with the real port if port 0 was asked for.
+    /// The address on which the server listens, with the real port if port 0 was configured.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -127,10 +127,10 @@ impl Handle {
     /// Blocks until the server ends.
     pub fn wait(mut self) -> Exit {
         self.join();
-        self.left_word()
+        self.exit_status()
     }
 
-    /// Lets go of the server without waiting for its end, for a process that exits now. What was acknowledged stays.
+    /// Drops the server without waiting for its end, for a process that exits now. Acknowledged writes stay.
     pub fn abandon(mut self) {
         drop(self.thread.take());
     }
@@ -139,12 +139,12 @@ impl Handle {
     pub async fn exited(&mut self) -> Exit {
         // An error means that the thread ended without an [`Exit`]: a panic.
         let _ = self.exit.wait_for(Option::is_some).await;
-        self.left_word()
+        self.exit_status()
     }
 
-    fn left_word(&self) -> Exit {
-        let word = self.exit.borrow().clone();
-        word.unwrap_or_else(|| Exit::Failed("the server's thread panicked".to_owned()))
+    fn exit_status(&self) -> Exit {
+        let exit = self.exit.borrow().clone();
+        exit.unwrap_or_else(|| Exit::Failed("the server's thread panicked".to_owned()))
     }
 
     fn join(&mut self) {

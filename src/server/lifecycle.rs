@@ -18,10 +18,10 @@ pub(super) fn run(
     edge: Edge,
     assembly: impl Assemble,
     orders: watch::Receiver<StopOrder>,
-    tell_started: SyncSender<Result<(), StartError>>,
+    started_sender: SyncSender<Result<(), StartError>>,
 ) -> Exit {
     let system = actix_rt::System::new();
-    let exit = system.block_on(live(context, edge, assembly, orders, tell_started));
+    let exit = system.block_on(serve(context, edge, assembly, orders, started_sender));
     // Ends the threads of all arbiters, and with them every actor.
     actix_rt::System::current().stop();
     if let Err(error) = system.run() {
@@ -30,12 +30,12 @@ pub(super) fn run(
     exit
 }
 
-async fn live(
+async fn serve(
     context: StartContext,
     edge: Edge,
     assembly: impl Assemble,
     mut orders: watch::Receiver<StopOrder>,
-    tell_started: SyncSender<Result<(), StartError>>,
+    started_sender: SyncSender<Result<(), StartError>>,
 ) -> Exit {
     let config = context.config.clone();
     let delay = config.lifecycle.shutdown_delay_duration;
@@ -43,21 +43,21 @@ async fn live(
         Ok(assembled) => assembled,
         Err(error) => {
             let exit = Exit::Failed(error.to_string());
-            // `Server::start` waits for exactly this message. If its receiver is gone, nobody needs the answer.
-            let _ = tell_started.send(Err(error));
+            // `Server::start` waits for exactly this message. If its receiver is gone, nobody needs the message.
+            let _ = started_sender.send(Err(error));
             return exit;
         }
     };
-    let _ = tell_started.send(Ok(()));
-    drop(tell_started);
+    let _ = started_sender.send(Ok(()));
+    drop(started_sender);
 
     let application = assembled.application.clone();
     let order = tokio::select! {
         order = next(&mut orders) => order,
-        why = application.failed() => return cut(assembled, why).await,
-        ended = assembled.serving.ended() => {
-            let why = ended.err().map_or_else(|| "the HTTP server has ended".to_owned(), |error| error.to_string());
-            return cut(assembled, why).await;
+        reason = application.failed() => return fail(assembled, reason).await,
+        result = assembled.serving.ended() => {
+            let reason = result.err().map_or_else(|| "the HTTP server has ended".to_owned(), |error| error.to_string());
+            return fail(assembled, reason).await;
         }
     };
     if order == StopOrder::Stop {
@@ -65,7 +65,7 @@ async fn live(
         tokio::select! {
             () = finish => {}
             () = hurry(&mut orders) => tracing::warn!("second signal: requests in flight are cut"),
-            why = application.failed() => return cut(assembled, why).await,
+            reason = application.failed() => return fail(assembled, reason).await,
         }
     }
     close(assembled).await
@@ -88,15 +88,15 @@ async fn hurry(orders: &mut watch::Receiver<StopOrder>) {
 }
 
 /// Drains clients: /readyz fails so that new ones go elsewhere, watches end, requests in flight are answered.
-async fn finish(assembled: &Assembled, delay: Duration, patience: Duration) {
+async fn finish(assembled: &Assembled, delay: Duration, drain_timeout: Duration) {
     tracing::info!("stopping");
     assembled.application.refuse_readiness();
     sleep(delay).await;
     assembled.serving.pause().await;
     assembled.application.end_watches().await;
-    let left = assembled.serving.drain(patience).await;
-    if left > 0 {
-        tracing::warn!(connections = left, "connections did not end in time and are cut");
+    let remaining = assembled.serving.drain(drain_timeout).await;
+    if remaining > 0 {
+        tracing::warn!(connections = remaining, "connections did not end in time and are cut");
     }
 }
 
@@ -105,21 +105,21 @@ async fn close(assembled: Assembled) -> Exit {
     let Assembled { serving, application } = assembled;
     application.refuse_readiness();
     serving.pause().await;
-    let _ = timeout(limits::HURRIED_STOP, application.end_watches()).await;
+    let _ = timeout(limits::FORCED_STOP_TIMEOUT, application.end_watches()).await;
     serving.stop().await;
     match timeout(limits::FLUSH_TIMEOUT, application.flush()).await {
         Ok(Ok(())) => Exit::Stopped,
-        Ok(Err(why)) => Exit::Failed(why),
+        Ok(Err(error)) => Exit::Failed(error),
         Err(_) => Exit::Failed("the store did not finish in time".to_owned()),
     }
 }
 
-async fn cut(assembled: Assembled, why: String) -> Exit {
-    tracing::error!("{why}");
+async fn fail(assembled: Assembled, reason: String) -> Exit {
+    tracing::error!("{reason}");
     assembled.application.refuse_readiness();
-    // Writers whose writes failed are told so before their connections close.
-    sleep(limits::LAST_ANSWERS_TIMEOUT).await;
+    // Clients whose writes failed get their responses before their connections close.
+    sleep(limits::LAST_RESPONSES_TIMEOUT).await;
     assembled.serving.stop().await;
     assembled.application.give_up().await;
-    Exit::Failed(why)
+    Exit::Failed(reason)
 }

@@ -46,10 +46,10 @@ impl Server {
     /// As [`Server::start`], with another clock and another application.
     pub fn start_with(config: Config, clock: Clock, assembly: impl Assemble) -> Result<Handle, StartError> {
         config.validate()?;
-        let asked = SocketAddr::new(config.serving.bind_address, config.serving.secure_port);
-        let refused = |source| StartError::Listen { address: asked, source };
-        let listener = listener::bind(asked).map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
+        let requested = SocketAddr::new(config.serving.bind_address, config.serving.secure_port);
+        let listen_error = |source| StartError::Listen { address: requested, source };
+        let listener = listener::bind(requested).map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
         let lock = config.storage.data_dir.as_deref().map(lock).transpose()?;
         for remark in &config.remarks {
             tracing::warn!("{remark}");
@@ -59,19 +59,19 @@ impl Server {
         let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
         let pool = Pool::new(clock.clone());
         let connections = edge.connections();
-        let (config, of_handle) = (Arc::new(config), Arc::clone(&pki));
+        let (config, handle_pki) = (Arc::new(config), Arc::clone(&pki));
         let context = StartContext { config, pki, tls, clock, pool, address, connections };
 
-        let (orders, to_obey) = watch::channel(handle::StopOrder::Run);
-        let (leave_word, exit) = watch::channel(None);
-        let (tell_started, started) = mpsc::sync_channel(1);
+        let (orders, order_receiver) = watch::channel(handle::StopOrder::Run);
+        let (exit_sender, exit) = watch::channel(None);
+        let (started_sender, started_receiver) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("pilothouse".to_owned()).spawn(move || {
-            let exit = lifecycle::run(context, edge, assembly, to_obey, tell_started);
+            let exit = lifecycle::run(context, edge, assembly, order_receiver, started_sender);
             drop(lock);
-            leave_word.send_replace(Some(exit));
+            exit_sender.send_replace(Some(exit));
         })?;
-        let handle = Handle::new(address, of_handle, orders, exit, thread);
-        match started.recv() {
+        let handle = Handle::new(address, handle_pki, orders, exit, thread);
+        match started_receiver.recv() {
             Ok(Ok(())) => {
                 tracing::info!(%address, "serving");
                 Ok(handle)
@@ -85,19 +85,19 @@ impl Server {
 /// Locks the data directory for this process, for as long as the returned file is open.
 fn lock(directory: &Path) -> Result<File, StartError> {
     let path = directory.display().to_string();
-    let refused = |source| StartError::DataDirectory { path: path.clone(), source };
+    let directory_error = |source| StartError::DataDirectory { path: path.clone(), source };
     // The directory holds Secrets and keys: other users of this host must not read it.
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(refused)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(directory_error)?;
     let file = File::options()
         .mode(0o600)
         .create(true)
         .truncate(false)
         .write(true)
         .open(directory.join("lock"))
-        .map_err(refused)?;
+        .map_err(directory_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(StartError::Locked(path)),
-        Err(std::fs::TryLockError::Error(source)) => Err(refused(source)),
+        Err(std::fs::TryLockError::Error(source)) => Err(directory_error(source)),
     }
 }

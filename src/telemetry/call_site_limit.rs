@@ -1,5 +1,5 @@
-//! Limits how often one place in the code writes log lines. A client that can cause a line with a request could otherwise fill the
-//! disk and hide every other line. This holds for all places alike, those of libraries included.
+//! Limits how often one call site writes log lines. A client that can cause a line with a request could otherwise fill the
+//! disk and hide every other line. This holds for all call sites alike, those of libraries included.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,18 +18,18 @@ use crate::limits;
 pub(super) struct CallSiteLimit {
     clock: Clock,
     sites: Lock<HashMap<Identifier, CallSite>>,
-    /// When the log last said what was left out.
+    /// When suppressed lines were last reported.
     reported: Lock<Moment>,
-    /// Lines that were left out since the start.
+    /// Lines that were suppressed since the start.
     limited: AtomicU64,
 }
 
 struct CallSite {
     metadata: &'static Metadata<'static>,
-    /// When the lines that were written so far would be due, at one in [`limits::LOG_LINE_EVERY`].
+    /// When the lines that were written so far would be due, at one in [`limits::LOG_LINE_INTERVAL`].
     due: Moment,
-    /// Lines that were left out since the log last said so.
-    untold: u64,
+    /// Lines that were suppressed since the last report.
+    unreported: u64,
 }
 
 impl CallSiteLimit {
@@ -38,47 +38,48 @@ impl CallSiteLimit {
         CallSiteLimit { clock, sites: Lock::default(), reported, limited: AtomicU64::new(0) }
     }
 
-    /// Whether a line may be written. Those of levels that somebody has to ask for are not limited: the queue bounds them. The
-    /// first lines of a place always pass, so a reason to end, which is written once, does.
+    /// Whether a line may be written. Lines of levels that are off by default are not limited: the queue bounds them.
+    /// The first lines of a call site always pass, and with them a fatal error, which is written once.
     fn allows(&self, metadata: &'static Metadata<'static>) -> bool {
         if *metadata.level() > Level::INFO || is_log_writer() {
             return true;
         }
         let now = self.clock.moment();
         let mut sites = self.sites.lock();
-        let site = sites.entry(metadata.callsite()).or_insert(CallSite { metadata, due: now, untold: 0 });
+        let site = sites.entry(metadata.callsite()).or_insert(CallSite { metadata, due: now, unreported: 0 });
         let due = site.due.max(now);
-        if due.since(now) >= limits::LOG_LINE_EVERY * limits::LOG_LINES_AT_ONCE {
-            site.untold += 1;
+        if due.since(now) >= limits::LOG_LINE_INTERVAL * limits::LOG_LINE_BURST {
+            site.unreported += 1;
             self.limited.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        site.due = due.plus(limits::LOG_LINE_EVERY);
+        site.due = due.plus(limits::LOG_LINE_INTERVAL);
         true
     }
 
-    /// Lines that were left out since the start.
+    /// Lines that were suppressed since the start.
     pub(super) fn limited(&self) -> u64 {
         self.limited.load(Ordering::Relaxed)
     }
 
-    /// Logs how many lines of which place were left out, if it is time for that. To be called by the thread that writes the log.
+    /// Logs how many lines of which call site were suppressed, if it is time for that. To be called by the thread that writes the
+    /// log.
     pub(super) fn report(&self) {
         let (now, mut reported) = (self.clock.moment(), self.reported.lock());
-        if now.since(*reported) < limits::LOG_LINE_EVERY {
+        if now.since(*reported) < limits::LOG_LINE_INTERVAL {
             return;
         }
         *reported = now;
-        for (metadata, lines) in self.take_untold() {
+        for (metadata, lines) in self.take_unreported() {
             let (target, line) = (metadata.target(), metadata.line().unwrap_or_default());
-            tracing::warn!("{lines} more log lines of {target}, line {line}, were left out");
+            tracing::warn!("{lines} more log lines of {target}, line {line}, were suppressed");
         }
     }
 
-    fn take_untold(&self) -> Vec<(&'static Metadata<'static>, u64)> {
+    fn take_unreported(&self) -> Vec<(&'static Metadata<'static>, u64)> {
         let mut sites = self.sites.lock();
-        let untold = sites.values_mut().filter(|site| site.untold > 0);
-        untold.map(|site| (site.metadata, std::mem::take(&mut site.untold))).collect()
+        let unreported = sites.values_mut().filter(|site| site.unreported > 0);
+        unreported.map(|site| (site.metadata, std::mem::take(&mut site.unreported))).collect()
     }
 }
 
@@ -102,37 +103,37 @@ mod tests {
 
     /// Counts the lines that would be written.
     #[derive(Clone, Default)]
-    struct Written(Arc<AtomicU64>);
+    struct LineCounter(Arc<AtomicU64>);
 
-    impl<S: Subscriber> Layer<S> for Written {
+    impl<S: Subscriber> Layer<S> for LineCounter {
         fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
-    fn one_place_cannot_flood_the_log_and_others_are_heard() {
+    fn call_site_limit_suppresses_only_the_flooding_call_site() {
         let clock = Clock::manual(Timestamp(0));
         let limit: &'static CallSiteLimit = Box::leak(Box::new(CallSiteLimit::new(clock.clone())));
-        let written = Written::default();
+        let written = LineCounter::default();
         let count = || written.0.swap(0, Ordering::Relaxed);
         let subscriber = tracing_subscriber::registry().with(written.clone()).with(Limited(limit));
         tracing::subscriber::with_default(subscriber, || {
             let flood = || tracing::warn!("a client did something");
             (0..1_000).for_each(|_| flood());
-            assert_eq!(count(), u64::from(limits::LOG_LINES_AT_ONCE));
+            assert_eq!(count(), u64::from(limits::LOG_LINE_BURST));
             tracing::error!("another place");
             assert_eq!(count(), 1);
-            clock.advance(limits::LOG_LINE_EVERY);
+            clock.advance(limits::LOG_LINE_INTERVAL);
             (0..1_000).for_each(|_| flood());
             assert_eq!(count(), 1, "one more");
             (0..1_000).for_each(|_| tracing::debug!("asked for"));
             assert_eq!(count(), 1_000);
         });
-        let untold = limit.take_untold();
-        let left_out = 1_999 - u64::from(limits::LOG_LINES_AT_ONCE);
-        assert_eq!(untold.iter().map(|(_, lines)| *lines).collect::<Vec<_>>(), [left_out]);
-        assert_eq!(limit.limited(), left_out);
-        assert!(limit.take_untold().is_empty());
+        let unreported = limit.take_unreported();
+        let suppressed = 1_999 - u64::from(limits::LOG_LINE_BURST);
+        assert_eq!(unreported.iter().map(|(_, lines)| *lines).collect::<Vec<_>>(), [suppressed]);
+        assert_eq!(limit.limited(), suppressed);
+        assert!(limit.take_unreported().is_empty());
     }
 }

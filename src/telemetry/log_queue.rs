@@ -1,5 +1,5 @@
-//! The queue between those who log and the one thread that writes. Whoever reads stderr may stop reading. Then lines are dropped
-//! and counted here, and nobody waits.
+//! The queue between the threads that log and the one that writes. If nobody reads stderr, lines are dropped and counted here, and
+//! no thread waits.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -53,8 +53,8 @@ struct Waiting {
     bytes: usize,
     /// Whether a line has left the queue and is not written yet.
     is_writing: bool,
-    /// Lines that were dropped since the log last said so.
-    untold: u64,
+    /// Lines that were dropped since the last report.
+    unreported_drops: u64,
     /// Lines that were written since then.
     written: usize,
 }
@@ -67,7 +67,7 @@ impl LogQueue {
         if waiting.lines.len() >= limits::LOG_LINES_WAITING + reserve
             || waiting.bytes + line.len() > limits::LOG_BYTES_WAITING + (reserve << 10)
         {
-            waiting.untold += 1;
+            waiting.unreported_drops += 1;
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -86,8 +86,8 @@ impl LogQueue {
         Some(line)
     }
 
-    /// Notes that the last line is written. Answers the number of lines that were dropped: when the queue is empty, and now and then
-    /// if it never is.
+    /// Notes that the last line is written. Returns the number of lines that were dropped: when the queue is empty, and
+    /// occasionally if it never is.
     fn note_written(&self) -> u64 {
         let mut waiting = self.waiting.lock();
         waiting.is_writing = false;
@@ -98,7 +98,7 @@ impl LogQueue {
             return 0;
         }
         waiting.written = 0;
-        std::mem::take(&mut waiting.untold)
+        std::mem::take(&mut waiting.unreported_drops)
     }
 
     /// Waits until everything is written, but no longer than `limit`.
@@ -114,30 +114,31 @@ impl LogQueue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread that writes. `look` runs on it between lines, at least once in a while: what it logs is written directly.
+    /// Starts the thread that writes. `between_lines` runs on it between lines, and periodically: the lines that it logs are
+    /// written directly.
     pub(super) fn start(
         &'static self,
         mut out: impl Write + Send + 'static,
-        look: impl Fn() + Send + 'static,
+        between_lines: impl Fn() + Send + 'static,
     ) -> io::Result<()> {
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             WRITES_LOG.set(true);
             loop {
-                if let Some(line) = self.next(limits::LOG_LINE_EVERY) {
+                if let Some(line) = self.next(limits::LOG_LINE_INTERVAL) {
                     write_line(&mut out, &line);
                     let dropped = self.note_written();
                     if dropped > 0 {
                         tracing::warn!("{dropped} log lines were dropped");
                     }
                 }
-                look();
+                between_lines();
             }
         })?;
         Ok(())
     }
 }
 
-/// Writes a whole line. Errors are nothing that anybody could be told of.
+/// Writes a whole line. Errors are ignored: there is no other place to report them.
 fn write_line(out: &mut impl Write, mut line: &[u8]) {
     while !line.is_empty() {
         match out.write(line) {
@@ -174,12 +175,12 @@ impl<'a> MakeWriter<'a> for LineWriter {
 impl Write for LogLine {
     /// Takes a whole line: the subscriber writes each with one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let cut = line.get(..limits::LOG_LINE_BYTES).map(|start| [start, b"\n"].concat());
-        let kept = cut.as_deref().unwrap_or(line);
+        let truncated = line.get(..limits::LOG_LINE_BYTES).map(|start| [start, b"\n"].concat());
+        let bounded = truncated.as_deref().unwrap_or(line);
         if is_log_writer() {
-            stderr().map(|mut out| write_line(&mut out, kept))?;
+            stderr().map(|mut out| write_line(&mut out, bounded))?;
         } else {
-            self.queue.push(kept, self.level);
+            self.queue.push(bounded, self.level);
         }
         Ok(line.len())
     }
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_drops_lines_and_keeps_room_for_errors() {
+    fn full_log_queue_drops_lines_but_reserves_space_for_errors() {
         let queue = LogQueue::default();
         for _ in 0..limits::LOG_LINES_WAITING {
             queue.push(b"line\n", Level::INFO);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_bounded_by_their_bytes() {
+    fn log_queue_is_bounded_by_bytes() {
         let queue = LogQueue::default();
         let line = vec![b'x'; limits::LOG_LINE_BYTES];
         for _ in 0..limits::LOG_BYTES_WAITING / limits::LOG_LINE_BYTES {
@@ -224,25 +225,25 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_dropped_lines_is_told_once_when_the_queue_is_empty() {
+    fn dropped_log_lines_are_reported_once_when_the_queue_is_empty() {
         let queue = LogQueue::default();
         for _ in 0..limits::LOG_LINES_WAITING + 7 {
             queue.push(b"line\n", Level::INFO);
         }
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while queue.next(Duration::ZERO).is_some() {
-            told.push(queue.note_written());
+            reported.push(queue.note_written());
         }
-        assert_eq!(told.len(), limits::LOG_LINES_WAITING);
-        assert_eq!(told.pop(), Some(7));
-        assert!(told.iter().all(|dropped| *dropped == 0));
+        assert_eq!(reported.len(), limits::LOG_LINES_WAITING);
+        assert_eq!(reported.pop(), Some(7));
+        assert!(reported.iter().all(|dropped| *dropped == 0));
         queue.push(b"line\n", Level::INFO);
         assert!(queue.next(Duration::ZERO).is_some());
         assert_eq!(queue.note_written(), 0);
     }
 
     #[test]
-    fn a_flush_does_not_wait_for_ever() {
+    fn log_flush_has_a_timeout() {
         let queue = LogQueue::default();
         queue.flush(Duration::from_secs(600));
         queue.push(b"line\n", Level::INFO);

@@ -27,20 +27,20 @@ pub enum RequestBody {
 impl RequestBody {
     /// Streams pieces through a task of this thread: pooled connections must be `Send`, and a client's body is not.
     pub fn pieces(mut pieces: Pieces, length: Option<u64>) -> RequestBody {
-        let (to, from) = mpsc::channel(1);
+        let (sender, receiver) = mpsc::channel(1);
         tokio::task::spawn_local(async move {
             loop {
-                let next = tokio::select! {
-                    next = pieces.next() => next,
-                    () = to.closed() => return,
+                let piece = tokio::select! {
+                    piece = pieces.next() => piece,
+                    () = sender.closed() => return,
                 };
-                let is_last = !matches!(next, Some(Ok(_)));
-                if to.send(next).await.is_err() || is_last {
+                let is_last = !matches!(piece, Some(Ok(_)));
+                if sender.send(piece).await.is_err() || is_last {
                     return;
                 }
             }
         });
-        RequestBody::Pieces(from, length)
+        RequestBody::Pieces(receiver, length)
     }
 }
 
@@ -80,12 +80,12 @@ impl Body for RequestBody {
 /// The body of a response. At its end the connection is returned; dropped earlier, it is closed.
 pub struct ResponseBody {
     body: Incoming,
-    held: Option<ConnectionInUse>,
+    connection: Option<ConnectionInUse>,
 }
 
 impl ResponseBody {
-    pub(super) fn new(body: Incoming, held: ConnectionInUse) -> ResponseBody {
-        ResponseBody { body, held: Some(held) }
+    pub(super) fn new(body: Incoming, connection: ConnectionInUse) -> ResponseBody {
+        ResponseBody { body, connection: Some(connection) }
     }
 
     /// Its length, if known.
@@ -98,9 +98,9 @@ impl Drop for ResponseBody {
     fn drop(&mut self) {
         // With a known length, the end is known without polling again.
         if self.body.is_end_stream()
-            && let Some(held) = self.held.take()
+            && let Some(connection) = self.connection.take()
         {
-            held.done();
+            connection.done();
         }
     }
 }
@@ -112,13 +112,13 @@ impl Stream for ResponseBody {
         loop {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => {
-                    if let Some(held) = self.held.take() {
-                        held.done();
+                    if let Some(connection) = self.connection.take() {
+                        connection.done();
                     }
                     return Poll::Ready(None);
                 }
                 Some(Err(error)) => {
-                    self.held = None;
+                    self.connection = None;
                     return Poll::Ready(Some(Err(io::Error::other(error))));
                 }
                 // Trailers and empty pieces are dropped.

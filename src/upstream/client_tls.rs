@@ -12,7 +12,7 @@ use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509CheckFlags, X509VerifyFlags};
 
-const HTTP1: &[u8] = b"\x08http/1.1";
+const ALPN_HTTP1: &[u8] = b"\x08http/1.1";
 
 /// Where systems keep their CA bundles. A statically linked OpenSSL does not know these paths; it always reads SSL_CERT_FILE and
 /// SSL_CERT_DIR.
@@ -35,12 +35,12 @@ pub(crate) enum TrustedCas {
 
 /// Makes the context of connections. `identity` is the client certificate with its intermediates, and its key, as PEM.
 pub(crate) fn context(
-    believed: TrustedCas,
+    trusted: TrustedCas,
     identity: Option<(&[u8], &[u8])>,
 ) -> Result<SslContext, ErrorStack> {
     let mut context = SslContextBuilder::new(SslMethod::tls_client())?;
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
-    context.set_alpn_protos(HTTP1)?;
+    context.set_alpn_protos(ALPN_HTTP1)?;
     // HTTP keeps gathering data while a write is pending, and then retries from another buffer. Without these two modes that is
     // an error, which would end uploads to slow readers.
     context.set_mode(
@@ -49,7 +49,7 @@ pub(crate) fn context(
             | SslMode::ENABLE_PARTIAL_WRITE
             | SslMode::RELEASE_BUFFERS,
     );
-    match believed {
+    match trusted {
         TrustedCas::Anybody => context.set_verify(SslVerifyMode::NONE),
         TrustedCas::Host => {
             context.set_default_verify_paths()?;
@@ -63,20 +63,20 @@ pub(crate) fn context(
             for authority in authorities {
                 store.add_cert(authority)?;
             }
-            // A certificate that is named counts, also if it is that of the server itself and no CA: test harnesses name that one in
-            // the caBundle of their webhooks.
+            // A listed certificate is trusted even if it is not a CA but that of the server itself: test harnesses put that one
+            // into the caBundle of their webhooks.
             store.set_flags(X509VerifyFlags::PARTIAL_CHAIN)?;
             context.set_cert_store(store.build());
             context.set_verify(SslVerifyMode::PEER);
         }
     }
     if let Some((certificate, key)) = identity {
-        show(&mut context, certificate, key)?;
+        set_identity(&mut context, certificate, key)?;
     }
     Ok(context.build())
 }
 
-fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Result<(), ErrorStack> {
+fn set_identity(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Result<(), ErrorStack> {
     let mut chain = X509::stack_from_pem(certificate)?.into_iter();
     if let Some(own) = chain.next() {
         context.set_certificate(&own)?;
@@ -119,17 +119,17 @@ mod tests {
 
     /// How HTTP uploads to a slow reader: while a write is pending, data is appended, and the buffer may move.
     #[test]
-    fn a_write_goes_on_from_another_place_with_more_behind_it() {
+    fn tls_write_can_be_retried_from_a_longer_buffer() {
         const PIECE: usize = 64 << 10;
         let (near, far) = UnixStream::pair().unwrap();
-        let (begin, begun) = mpsc::channel::<()>();
+        let (start, started) = mpsc::channel::<()>();
         let reader = std::thread::spawn(move || {
-            let (certificate, key) = crate::pki::testing::own("reader");
+            let (certificate, key) = crate::pki::testing::self_signed("reader");
             let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls()).unwrap();
             acceptor.set_certificate(&certificate).unwrap();
             acceptor.set_private_key(&key).unwrap();
             let mut stream = acceptor.build().accept(far).unwrap();
-            begun.recv().unwrap();
+            started.recv().unwrap();
             let mut read = Vec::new();
             let _ended_without_goodbye = stream.read_to_end(&mut read);
             read.len()
@@ -138,14 +138,14 @@ mod tests {
         let mut stream = client(&context, "reader", false).unwrap().connect(near).unwrap();
         stream.get_ref().set_nonblocking(true).unwrap();
         let mut written = 0;
-        let waiting = loop {
+        let error = loop {
             match stream.write(&[0; PIECE]) {
-                Ok(more) => written += more,
+                Ok(count) => written += count,
                 Err(error) => break error,
             }
         };
-        assert_eq!(waiting.kind(), ErrorKind::WouldBlock);
-        begin.send(()).unwrap();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        start.send(()).unwrap();
         stream.get_ref().set_nonblocking(false).unwrap();
         written += stream.write(&[0; 2 * PIECE]).unwrap();
         drop(stream);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pilothouse_actors::user_shares::{UserShare, UserShares};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::CONNECTIONS_OF_ONE;
+use crate::limits::CONNECTIONS_PER_USER;
 
 /// A limit of connections in total, and a lower one per user: a user who follows thousands of logs leaves some to others.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub(super) struct ConnectionLimits {
     users: UserShares,
 }
 
-/// The place of one connection, freed on drop.
+/// The slot of one connection, freed on drop.
 pub(super) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
     /// `None` for the server itself.
@@ -22,11 +22,14 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionLimits {
-    pub(super) fn new(most: usize) -> ConnectionLimits {
-        ConnectionLimits { all: Arc::new(Semaphore::new(most)), users: UserShares::new(CONNECTIONS_OF_ONE) }
+    pub(super) fn new(total: usize) -> ConnectionLimits {
+        ConnectionLimits {
+            all: Arc::new(Semaphore::new(total)),
+            users: UserShares::new(CONNECTIONS_PER_USER),
+        }
     }
 
-    /// A place on behalf of a user; an empty name means the server itself.
+    /// A slot on behalf of a user; an empty name means the server itself.
     pub(super) fn take(&self, user: &str) -> Option<ConnectionSlot> {
         let permit = self.all.clone().try_acquire_owned().ok()?;
         let share = if user.is_empty() { None } else { Some(self.users.take(user, 1)?) };
@@ -39,12 +42,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_leaves_places_to_the_others_and_gets_theirs_back() {
-        let limits = ConnectionLimits::new(2 * CONNECTIONS_OF_ONE);
+    fn connections_per_user_are_limited_and_released() {
+        let limits = ConnectionLimits::new(2 * CONNECTIONS_PER_USER);
         let greedy: Vec<ConnectionSlot> = std::iter::from_fn(|| limits.take("greedy")).collect();
-        assert_eq!(greedy.len(), CONNECTIONS_OF_ONE);
+        assert_eq!(greedy.len(), CONNECTIONS_PER_USER);
         let own: Vec<ConnectionSlot> = std::iter::from_fn(|| limits.take("")).collect();
-        assert_eq!(own.len(), CONNECTIONS_OF_ONE, "the server has no share");
+        assert_eq!(own.len(), CONNECTIONS_PER_USER, "the server has no share");
         drop(own);
         let _other = limits.take("other").unwrap();
         drop(greedy);

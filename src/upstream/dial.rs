@@ -28,20 +28,20 @@ pub enum Stream {
     Private(Box<SslStream<TcpStream>>),
 }
 
-/// Connects. Each of the three steps (name, TCP, TLS) may take `within`.
+/// Connects. Each of the three steps (name, TCP, TLS) may take `limit`.
 pub(super) async fn dial(
     tls: Option<&TlsSettings>,
-    to: &Destination,
-    within: Duration,
+    destination: &Destination,
+    limit: Duration,
 ) -> Result<Stream, Failure> {
-    let Destination { location, reach, .. } = to;
-    let addresses = timeout(within, resolve(location, *reach))
+    let Destination { location, reach, .. } = destination;
+    let addresses = timeout(limit, resolve(location, *reach))
         .await
         .map_err(|_| Failure::SlowDial(location.authority()))??;
-    let slow = |_| Failure::SlowDial(location.authority());
-    let tcp = timeout(within, connect(&addresses)).await.map_err(slow)??;
+    let timed_out = |_| Failure::SlowDial(location.authority());
+    let tcp = timeout(limit, connect(&addresses)).await.map_err(timed_out)??;
     let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
-    let handshake = timeout(within, tls.handshake(tcp)).await;
+    let handshake = timeout(limit, tls.handshake(tcp)).await;
     Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
 }
 
@@ -53,12 +53,12 @@ pub(crate) async fn dial_tcp(host: &str, port: u16) -> Result<TcpStream, Failure
 /// The allowed addresses of a host. The checked addresses are the ones connected to: a name that resolves differently later leads
 /// nowhere else.
 async fn resolve(location: &Location, reach: AllowedAddresses) -> Result<Vec<SocketAddr>, Failure> {
-    let found = lookup(&location.host, location.port).await?;
-    let all = || found.iter().all(|address| is_global_unicast(address.ip()));
-    if reach == AllowedAddresses::GlobalUnicast && !all() {
+    let addresses = lookup(&location.host, location.port).await?;
+    let all_global = || addresses.iter().all(|address| is_global_unicast(address.ip()));
+    if reach == AllowedAddresses::GlobalUnicast && !all_global() {
         return Err(Failure::NotAllowed);
     }
-    Ok(found)
+    Ok(addresses)
 }
 
 /// The addresses of a host: at least one.
@@ -66,13 +66,13 @@ async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    let found = lookup_host((host, port)).await.map_err(|_| Failure::Lookup(host.to_owned()))?;
-    let found: Vec<SocketAddr> = found.take(limits::UPSTREAM_ADDRESSES).collect();
-    if found.is_empty() { Err(Failure::Lookup(host.to_owned())) } else { Ok(found) }
+    let addresses = lookup_host((host, port)).await.map_err(|_| Failure::Lookup(host.to_owned()))?;
+    let addresses: Vec<SocketAddr> = addresses.take(limits::UPSTREAM_ADDRESSES).collect();
+    if addresses.is_empty() { Err(Failure::Lookup(host.to_owned())) } else { Ok(addresses) }
 }
 
 async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
-    let tcp = first_of(addresses, TcpStream::connect).await?;
+    let tcp = connect_first(addresses, TcpStream::connect).await?;
     if let Err(error) = socket::prepare(&tcp) {
         tracing::debug!(%error, "TCP options cannot be set");
     }
@@ -81,34 +81,37 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
 
 /// The first connection of those to any of the addresses. The next address is tried when the one before has failed, or after a
 /// moment beside it: one that drops packets must not take the time of the others.
-async fn first_of<T, F>(addresses: &[SocketAddr], attempt: impl Fn(SocketAddr) -> F) -> Result<T, Failure>
+async fn connect_first<T, F>(
+    addresses: &[SocketAddr],
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<T, Failure>
 where
     F: Future<Output = io::Result<T>>,
 {
     let mut next = addresses.iter().copied();
-    let mut under_way = FuturesUnordered::new();
-    let mut failed = None;
+    let mut attempts = FuturesUnordered::new();
+    let mut first_error = None;
     loop {
         let is_last = match next.next() {
             Some(address) => {
                 let connecting = attempt(address);
-                under_way
+                attempts
                     .push(async move { connecting.await.map_err(|error| Failure::dial(address, &error)) });
                 false
             }
             None => true,
         };
-        let ended = match is_last {
-            true => under_way.next().await,
-            false => match timeout(limits::NEXT_ADDRESS_AFTER, under_way.next()).await {
-                Ok(ended) => ended,
+        let outcome = match is_last {
+            true => attempts.next().await,
+            false => match timeout(limits::NEXT_ADDRESS_DELAY, attempts.next()).await {
+                Ok(outcome) => outcome,
                 Err(_) => continue,
             },
         };
-        match ended {
+        match outcome {
             Some(Ok(connected)) => return Ok(connected),
-            Some(Err(failure)) => failed = failed.or(Some(failure)),
-            None => return Err(failed.unwrap_or(Failure::NotAllowed)),
+            Some(Err(failure)) => first_error = first_error.or(Some(failure)),
+            None => return Err(first_error.unwrap_or(Failure::NotAllowed)),
         }
     }
 }
@@ -162,32 +165,32 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn an_address_that_drops_packets_takes_little_of_the_time() {
-        let answers = |address: SocketAddr| match address.port() {
+    async fn unresponsive_address_delays_the_next_only_briefly() {
+        let attempt = |address: SocketAddr| match address.port() {
             3 => ready(Ok(address.port())).left_future(),
             _ => pending().right_future(),
         };
         let addresses = addresses(5);
-        let connecting = timeout(limits::NEXT_ADDRESS_AFTER * 20, first_of(&addresses, answers));
+        let connecting = timeout(limits::NEXT_ADDRESS_DELAY * 20, connect_first(&addresses, attempt));
         assert_eq!(connecting.await.expect("not that long").unwrap(), 3);
     }
 
     #[actix_rt::test]
-    async fn an_address_that_answers_late_is_still_waited_for() {
-        let answers = |address: SocketAddr| async move {
+    async fn slow_address_is_still_waited_for() {
+        let attempt = |address: SocketAddr| async move {
             if address.port() == 1 {
-                tokio::time::sleep(limits::NEXT_ADDRESS_AFTER * 3).await;
+                tokio::time::sleep(limits::NEXT_ADDRESS_DELAY * 3).await;
                 return Ok(address.port());
             }
             Err(refused())
         };
-        assert_eq!(first_of(&addresses(2), answers).await.unwrap(), 1);
+        assert_eq!(connect_first(&addresses(2), attempt).await.unwrap(), 1);
     }
 
     #[actix_rt::test]
-    async fn if_all_fail_the_first_failure_is_told() {
-        let failed = first_of(&addresses(3), |_| ready(io::Result::<()>::Err(refused()))).now_or_never();
-        let told = failed.expect("nothing to wait for").unwrap_err().to_string();
-        assert_eq!(told, "dial tcp 192.0.2.1:1: connect: connection refused");
+    async fn first_error_is_returned_if_all_addresses_fail() {
+        let result = connect_first(&addresses(3), |_| ready(io::Result::<()>::Err(refused()))).now_or_never();
+        let error = result.expect("nothing to wait for").unwrap_err().to_string();
+        assert_eq!(error, "dial tcp 192.0.2.1:1: connect: connection refused");
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of outgoing requests, in the reference's words.
+//! Errors of outgoing requests, with the reference's texts.
 
 use std::error::Error as _;
 use std::io;
@@ -43,11 +43,11 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub(super) fn dial(to: SocketAddr, error: &io::Error) -> Failure {
+    pub(super) fn dial(address: SocketAddr, error: &io::Error) -> Failure {
         if error.kind() == io::ErrorKind::TimedOut {
-            return Failure::SlowDial(to.to_string());
+            return Failure::SlowDial(address.to_string());
         }
-        Failure::Dial(to, format!("connect: {}", plain(error)))
+        Failure::Dial(address, format!("connect: {}", describe(error)))
     }
 
     pub(super) fn broken(error: &hyper::Error) -> Failure {
@@ -60,7 +60,7 @@ impl Failure {
 }
 
 /// An error of the operating system, without its number.
-fn plain(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();

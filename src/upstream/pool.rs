@@ -23,7 +23,9 @@ use self::http1_connection::Http1Connection;
 pub use self::http1_connection::{BufferedResponse, ExchangeError};
 use super::body::RequestBody;
 use crate::kubeconfig::Proxy;
-use crate::limits::{CONNECTION_KEPT, CONNECTION_SETTLES, CONNECTIONS_KEPT, CONNECTIONS_KEPT_EACH};
+use crate::limits::{
+    CONNECTION_SETTLE_TIMEOUT, IDLE_CONNECTION_TIMEOUT, IDLE_CONNECTIONS, IDLE_CONNECTIONS_PER_DESTINATION,
+};
 
 /// A digest of certificates and keys, so that the pool does not hold those themselves.
 pub type Digest = [u8; 32];
@@ -54,7 +56,7 @@ impl Purpose {
     }
 
     /// Whether objects configure the peer, so that connections depend on them.
-    fn hangs_on_objects(self) -> bool {
+    fn is_configured_by_objects(self) -> bool {
         match self {
             Purpose::Extension | Purpose::Admission | Purpose::Conversion => true,
             Purpose::Kubelet | Purpose::Service => false,
@@ -69,8 +71,8 @@ pub struct TlsIdentity {
     pub server_name: String,
     /// The trusted CAs: see [`authority`].
     pub authority: Digest,
-    /// The client certificate and key: see [`shown`].
-    pub shown: Digest,
+    /// The client certificate and key: see [`identity_digest`].
+    pub identity: Digest,
 }
 
 /// The key of a connection. A difference in any part means another peer.
@@ -107,13 +109,13 @@ pub fn authority(pem: Option<&[u8]>, verifies: bool) -> Digest {
 }
 
 /// The digest of a certificate and its key.
-pub fn shown(identity: Option<(&[u8], &[u8])>) -> Digest {
+pub fn identity_digest(identity: Option<(&[u8], &[u8])>) -> Digest {
     identity.map_or_else(|| digest(&[]), |(certificate, key)| digest(&[certificate, key]))
 }
 
 /// An idle connection.
 struct IdleConnection {
-    line: Http1Connection,
+    http1: Http1Connection,
     since: Moment,
 }
 
@@ -128,29 +130,29 @@ struct IdleConnections {
     /// The number of connections ever made.
     made: u64,
     /// The number of objects per peer.
-    wanted: HashMap<PeerKey, usize>,
+    handles_per_peer: HashMap<PeerKey, usize>,
 }
 
 impl IdleConnections {
     fn remove(
         &mut self,
         origin: &Arc<Origin>,
-        which: impl Fn(&IdleConnection) -> bool,
+        is_match: impl Fn(&IdleConnection) -> bool,
     ) -> Option<IdleConnection> {
         let idle = self.waiting.get_mut(origin)?;
         // The most recently used one: the others may expire.
-        let place = idle.iter().rposition(which)?;
-        let found = idle.remove(place);
+        let index = idle.iter().rposition(is_match)?;
+        let connection = idle.remove(index);
         if idle.is_empty() {
             self.waiting.remove(origin);
         }
         self.count -= 1;
-        Some(found)
+        Some(connection)
     }
 
     /// Removes the connection that is idle for the longest time.
     fn remove_oldest(&mut self) -> Option<IdleConnection> {
-        let oldest = |idle: &Vec<IdleConnection>| idle.first().map(|first| (first.since, first.line.number));
+        let oldest = |idle: &Vec<IdleConnection>| idle.first().map(|first| (first.since, first.http1.number));
         let (origin, _) = self.waiting.iter().min_by_key(|(_, idle)| oldest(idle))?;
         let origin = origin.clone();
         self.remove_oldest_of(&origin)
@@ -158,14 +160,14 @@ impl IdleConnections {
 
     /// Removes the longest idle connection to one origin.
     fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<IdleConnection> {
-        let number = self.waiting.get(origin)?.first()?.line.number;
-        self.remove(origin, |waiting| waiting.line.number == number)
+        let number = self.waiting.get(origin)?.first()?.http1.number;
+        self.remove(origin, |waiting| waiting.http1.number == number)
     }
 
     fn is_wanted(&self, origin: &Origin) -> bool {
         let Some(private) = &origin.private else { return true };
-        let asked = (origin.purpose, private.server_name.clone(), private.authority);
-        !origin.purpose.hangs_on_objects() || self.wanted.contains_key(&asked)
+        let peer = (origin.purpose, private.server_name.clone(), private.authority);
+        !origin.purpose.is_configured_by_objects() || self.handles_per_peer.contains_key(&peer)
     }
 }
 
@@ -173,7 +175,7 @@ impl IdleConnections {
 pub struct Pool {
     clock: Clock,
     /// How long a connection is kept.
-    kept_for: Duration,
+    idle_timeout: Duration,
     /// A std lock: it is held for one lookup or one change.
     idle_connections: Lock<IdleConnections>,
 }
@@ -181,41 +183,41 @@ pub struct Pool {
 /// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
 pub struct KeepAliveHandle {
     pool: Arc<Pool>,
-    asked: PeerKey,
+    peer: PeerKey,
 }
 
 impl Drop for KeepAliveHandle {
     fn drop(&mut self) {
-        let gone = {
+        let closed = {
             let mut idle_connections = self.pool.idle_connections.lock();
-            if let Some(count) = idle_connections.wanted.get_mut(&self.asked) {
+            if let Some(count) = idle_connections.handles_per_peer.get_mut(&self.peer) {
                 *count -= 1;
                 if *count > 0 {
                     return;
                 }
             }
-            idle_connections.wanted.remove(&self.asked);
+            idle_connections.handles_per_peer.remove(&self.peer);
             let unwanted: Vec<_> = idle_connections
                 .waiting
                 .keys()
                 .filter(|origin| !idle_connections.is_wanted(origin))
                 .cloned()
                 .collect();
-            let gone: Vec<_> = unwanted
+            let closed: Vec<_> = unwanted
                 .iter()
                 .filter_map(|origin| idle_connections.waiting.remove(origin))
                 .flatten()
                 .collect();
-            idle_connections.count -= gone.len();
-            gone
+            idle_connections.count -= closed.len();
+            closed
         };
-        drop(gone);
+        drop(closed);
     }
 }
 
 /// A connection in use. Dropped, it is closed; only [`Connection::done`] keeps it.
 pub struct Connection {
-    line: Http1Connection,
+    http1: Http1Connection,
     origin: Option<Arc<Origin>>,
     pool: Arc<Pool>,
 }
@@ -231,7 +233,7 @@ pub enum ReuseOutcome {
 impl Pool {
     /// An empty pool.
     pub fn new(clock: Clock) -> Arc<Pool> {
-        Arc::new(Pool { clock, kept_for: CONNECTION_KEPT, idle_connections: Lock::default() })
+        Arc::new(Pool { clock, idle_timeout: IDLE_CONNECTION_TIMEOUT, idle_connections: Lock::default() })
     }
 
     /// The number of idle connections.
@@ -241,9 +243,9 @@ impl Pool {
 
     /// Keeps connections to a peer as long as the result lives.
     pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> KeepAliveHandle {
-        let asked = (purpose, server_name.to_owned(), authority);
-        *self.idle_connections.lock().wanted.entry(asked.clone()).or_default() += 1;
-        KeepAliveHandle { pool: self.clone(), asked }
+        let peer = (purpose, server_name.to_owned(), authority);
+        *self.idle_connections.lock().handles_per_peer.entry(peer.clone()).or_default() += 1;
+        KeepAliveHandle { pool: self.clone(), peer }
     }
 
     /// Makes a connection from a stream; without an origin it is never kept.
@@ -257,18 +259,19 @@ impl Pool {
             idle_connections.made += 1;
             idle_connections.made
         };
-        let kept = origin.clone().map(|origin| Kept { pool: Arc::downgrade(self), origin, number });
-        Ok(Connection { line: Http1Connection::open(number, io, kept).await?, origin, pool: self.clone() })
+        let entry = origin.clone().map(|origin| PoolEntry { pool: Arc::downgrade(self), origin, number });
+        Ok(Connection { http1: Http1Connection::open(number, io, entry).await?, origin, pool: self.clone() })
     }
 
     /// An idle connection of this thread that is still open.
     fn take(self: &Arc<Self>, origin: &Arc<Origin>) -> Option<Connection> {
-        let (here, now) = (thread::current().id(), self.clock.moment());
+        let (this_thread, now) = (thread::current().id(), self.clock.moment());
         loop {
-            let found = self.idle_connections.lock().remove(origin, |waiting| waiting.line.thread == here)?;
-            if !found.line.is_closed() && found.since.plus(self.kept_for) > now {
+            let idle =
+                self.idle_connections.lock().remove(origin, |waiting| waiting.http1.thread == this_thread)?;
+            if !idle.http1.is_closed() && idle.since.plus(self.idle_timeout) > now {
                 return Some(Connection {
-                    line: found.line,
+                    http1: idle.http1,
                     origin: Some(origin.clone()),
                     pool: self.clone(),
                 });
@@ -276,26 +279,28 @@ impl Pool {
         }
     }
 
-    fn keep(&self, origin: Arc<Origin>, line: Http1Connection) {
-        let waiting = IdleConnection { line, since: self.clock.moment() };
+    fn keep(&self, origin: Arc<Origin>, http1: Http1Connection) {
+        let waiting = IdleConnection { http1, since: self.clock.moment() };
         // Connections are closed after the lock is released.
-        let _gone = {
+        let _closed = {
             let mut idle_connections = self.idle_connections.lock();
-            let full =
-                idle_connections.waiting.get(&origin).is_some_and(|idle| idle.len() >= CONNECTIONS_KEPT_EACH);
-            if waiting.line.is_closed() || !idle_connections.is_wanted(&origin) {
+            let is_full = idle_connections
+                .waiting
+                .get(&origin)
+                .is_some_and(|idle| idle.len() >= IDLE_CONNECTIONS_PER_DESTINATION);
+            if waiting.http1.is_closed() || !idle_connections.is_wanted(&origin) {
                 Some(waiting)
             } else {
                 // The newest is always kept: older ones may belong to a thread that makes no more requests, and would block all
                 // others.
-                let gone = match full {
+                let evicted = match is_full {
                     true => idle_connections.remove_oldest_of(&origin),
-                    false if idle_connections.count >= CONNECTIONS_KEPT => idle_connections.remove_oldest(),
+                    false if idle_connections.count >= IDLE_CONNECTIONS => idle_connections.remove_oldest(),
                     false => None,
                 };
                 idle_connections.count += 1;
                 idle_connections.waiting.entry(origin).or_default().push(waiting);
-                gone
+                evicted
             }
         };
     }
@@ -304,29 +309,30 @@ impl Pool {
     fn waited(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
         let idle_connections = self.idle_connections.lock();
         let idle = idle_connections.waiting.get(origin)?;
-        let found = idle.iter().find(|waiting| waiting.line.number == number)?;
-        Some(self.clock.elapsed(found.since))
+        let connection = idle.iter().find(|waiting| waiting.http1.number == number)?;
+        Some(self.clock.elapsed(connection.since))
     }
 
     /// Sends a request over idle connections, as long as there are any. A connection that was closed before the request was sent
     /// is skipped; so is one that closes later, if the request may be repeated and no byte of a response came.
-    pub async fn over_waiting(
+    pub async fn send_over_idle(
         self: &Arc<Self>,
         origin: &Arc<Origin>,
         mut request: Request<RequestBody>,
     ) -> Result<ReuseOutcome, hyper::Error> {
         while let Some(mut connection) = self.take(origin) {
-            let (again, heard) = (repeatable(origin.purpose, &request), connection.line.heard());
-            let mut failed = match connection.send(request).await {
+            let (copy, received_before) =
+                (copy_if_repeatable(origin.purpose, &request), connection.http1.received());
+            let mut error = match connection.send(request).await {
                 Ok(response) => return Ok(ReuseOutcome::Answered(response, connection)),
-                Err(failed) => failed,
+                Err(error) => error,
             };
-            match (failed.take_message(), again) {
+            match (error.take_message(), copy) {
                 (Some(unsent), _) => request = unsent,
-                (None, Some(again)) if connection.line.heard() == heard => {
-                    return Ok(ReuseOutcome::Unsent(again));
+                (None, Some(copy)) if connection.http1.received() == received_before => {
+                    return Ok(ReuseOutcome::Unsent(copy));
                 }
-                (None, _) => return Err(failed.into_error()),
+                (None, _) => return Err(error.into_error()),
             }
         }
         Ok(ReuseOutcome::Unsent(request))
@@ -337,25 +343,25 @@ impl Pool {
         self: &Arc<Self>,
         origin: &Arc<Origin>,
         request: Request<RequestBody>,
-        most: usize,
+        max_bytes: usize,
         dial: impl Future<Output = Result<S, E>>,
     ) -> Result<BufferedResponse, ExchangeError<E>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let broken = ExchangeError::Broken;
-        let (response, connection) = match self.over_waiting(origin, request).await.map_err(broken)? {
+        let failed = ExchangeError::Broken;
+        let (response, connection) = match self.send_over_idle(origin, request).await.map_err(failed)? {
             ReuseOutcome::Answered(response, connection) => (response, connection),
             ReuseOutcome::Unsent(request) => {
-                let io = dial.await.map_err(ExchangeError::Unreached)?;
-                let mut connection = self.open(Some(origin.clone()), io).await.map_err(broken)?;
-                let sent = connection.send(request).await;
-                (sent.map_err(|failed| broken(failed.into_error()))?, connection)
+                let io = dial.await.map_err(ExchangeError::Connect)?;
+                let mut connection = self.open(Some(origin.clone()), io).await.map_err(failed)?;
+                let response = connection.send(request).await;
+                (response.map_err(|error| failed(error.into_error()))?, connection)
             }
         };
-        let whole = http1_connection::read(response, most).await?;
+        let buffered = http1_connection::read(response, max_bytes).await?;
         connection.done();
-        Ok(whole)
+        Ok(buffered)
     }
 }
 
@@ -365,75 +371,75 @@ impl Connection {
         &mut self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<RequestBody>>> {
-        self.line.send(request).await
+        self.http1.send(request).await
     }
 
     /// The response was read to its end: the connection is kept, unless the peer closes it.
     pub fn done(self) {
-        let Connection { mut line, origin, pool } = self;
+        let Connection { mut http1, origin, pool } = self;
         let Some(origin) = origin else { return };
-        if line.is_ready() {
-            return pool.keep(origin, line);
+        if http1.is_ready() {
+            return pool.keep(origin, http1);
         }
         // The request is still being sent, or the peer is about to close. Without a runtime the server is stopping.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                if let Ok(Ok(())) = tokio::time::timeout(CONNECTION_SETTLES, line.ready()).await {
-                    pool.keep(origin, line);
+                if let Ok(Ok(())) = tokio::time::timeout(CONNECTION_SETTLE_TIMEOUT, http1.ready()).await {
+                    pool.keep(origin, http1);
                 }
             });
         }
     }
 }
 
-/// What a kept connection knows of its place in the pool.
-struct Kept {
+/// The entry of a kept connection in the pool, owned by its driver.
+struct PoolEntry {
     /// A weak reference, because the pool owns the connection.
     pool: Weak<Pool>,
     origin: Arc<Origin>,
     number: u64,
 }
 
-impl Kept {
+impl PoolEntry {
     /// Waits until the connection was idle for too long.
-    async fn outlived(&self) {
+    async fn wait_until_expired(&self) {
         // It was not kept yet.
-        let mut left = self.pool.upgrade().map_or(Duration::ZERO, |pool| pool.kept_for);
-        while !left.is_zero() {
-            tokio::time::sleep(left).await;
+        let mut remaining = self.pool.upgrade().map_or(Duration::ZERO, |pool| pool.idle_timeout);
+        while !remaining.is_zero() {
+            tokio::time::sleep(remaining).await;
             let Some(pool) = self.pool.upgrade() else { return };
             let waited = pool.waited(&self.origin, self.number).unwrap_or_default();
-            left = pool.kept_for.saturating_sub(waited);
+            remaining = pool.idle_timeout.saturating_sub(waited);
         }
     }
 }
 
 /// The connection has ended, with its thread or before: it leaves the pool.
-impl Drop for Kept {
+impl Drop for PoolEntry {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let gone = pool
+            let closed = pool
                 .idle_connections
                 .lock()
-                .remove(&self.origin, |waiting| waiting.line.number == self.number);
-            drop(gone);
+                .remove(&self.origin, |waiting| waiting.http1.number == self.number);
+            drop(closed);
         }
     }
 }
 
 /// A copy of a request, if it may be repeated.
-fn repeatable(purpose: Purpose, request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+fn copy_if_repeatable(purpose: Purpose, request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
     let body = match request.body() {
         RequestBody::Empty if is_safe => RequestBody::Empty,
         RequestBody::Whole(body) if purpose.may_repeat() => RequestBody::Whole(body.clone()),
         _ => return None,
     };
-    let mut again = Request::new(body);
-    again.method_mut().clone_from(request.method());
-    again.uri_mut().clone_from(request.uri());
-    again.headers_mut().clone_from(request.headers());
-    Some(again)
+    let mut copy = Request::new(body);
+    copy.method_mut().clone_from(request.method());
+    copy.uri_mut().clone_from(request.uri());
+    copy.headers_mut().clone_from(request.headers());
+    Some(copy)
 }
 
 #[cfg(test)]

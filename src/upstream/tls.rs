@@ -16,12 +16,12 @@ use pilothouse_types::lock::Lock;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
+use crate::limits::{EXTENSION_TLS_CONTEXTS, PKI_FILE_BYTES};
 
 use super::client_tls::{TrustedCas, client, context};
 use super::failure::Failure;
 use super::pool::{self, Digest, TlsIdentity};
-use super::verification_error::unproven;
+use super::verification_error::verification_error;
 
 /// The TLS files for connections to kubelets.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct TlsFiles {
 /// A certificate with its intermediates, and its key, both PEM.
 pub type CertificateAndKey = (Vec<u8>, Vec<u8>);
 
-/// Why the files cannot be used.
+/// The error for files that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -55,7 +55,7 @@ pub(super) struct TlsSettings {
     /// Whether the peer is verified.
     verifies: bool,
     /// Whether it is an extension API server.
-    extends: bool,
+    is_extension: bool,
     /// The key of such connections in the pool.
     pub(super) private: TlsIdentity,
 }
@@ -64,7 +64,7 @@ pub(super) struct TlsSettings {
 pub(super) struct Contexts {
     /// A std lock: it is held for one lookup.
     kubelets: Lock<Kubelets>,
-    nobody: SslContext,
+    unverified: SslContext,
     extensions: Lock<Extensions>,
 }
 
@@ -76,7 +76,7 @@ struct Kubelets {
     verifies: bool,
     unverified: SslContext,
     authority: Digest,
-    shown: Digest,
+    identity: Digest,
 }
 
 impl Kubelets {
@@ -89,31 +89,31 @@ impl Kubelets {
             Some((certificate, key)) => Some((certificate, (read(certificate)?, read(key)?))),
             None => None,
         };
-        let made = |authority: Option<&(&PathBuf, Vec<u8>)>| -> Result<SslContext, TlsError> {
-            let believed = match authority {
+        let make_context = |authority: Option<&(&PathBuf, Vec<u8>)>| -> Result<SslContext, TlsError> {
+            let trusted = match authority {
                 None => TrustedCas::Anybody,
                 Some((path, pem)) => {
-                    let wrong = |error| TlsError::Content((*path).clone(), error);
-                    TrustedCas::Authorities(X509::stack_from_pem(pem).map_err(wrong)?)
+                    let content_error = |error| TlsError::Content((*path).clone(), error);
+                    TrustedCas::Authorities(X509::stack_from_pem(pem).map_err(content_error)?)
                 }
             };
-            let Some((path, identity)) = &identity else { return Ok(context(believed, None)?) };
-            context(believed, Some(of_pem(identity)))
+            let Some((path, identity)) = &identity else { return Ok(context(trusted, None)?) };
+            context(trusted, Some(as_slices(identity)))
                 .map_err(|error| TlsError::Content((*path).clone(), error))
         };
         let pem = authority.as_ref().map(|(_, pem)| pem.as_slice());
         Ok(Kubelets {
-            verified: made(authority.as_ref())?,
+            verified: make_context(authority.as_ref())?,
             verifies: authority.is_some(),
-            unverified: made(None)?,
+            unverified: make_context(None)?,
             authority: pool::authority(pem, pem.is_some()),
-            shown: shown(identity.as_ref().map(|(_, identity)| identity)),
+            identity: identity_digest(identity.as_ref().map(|(_, identity)| identity)),
         })
     }
 }
 
-fn shown(identity: Option<&CertificateAndKey>) -> Digest {
-    pool::shown(identity.map(of_pem))
+fn identity_digest(identity: Option<&CertificateAndKey>) -> Digest {
+    pool::identity_digest(identity.map(as_slices))
 }
 
 /// The TLS settings for extension API servers.
@@ -135,92 +135,98 @@ impl Contexts {
     pub(super) fn new(files: &TlsFiles) -> Result<Contexts, TlsError> {
         Ok(Contexts {
             kubelets: Lock::new(Kubelets::read(files)?),
-            nobody: context(TrustedCas::Anybody, None)?,
+            unverified: context(TrustedCas::Anybody, None)?,
             extensions: Lock::default(),
         })
     }
 
     /// Replaces the TLS settings for kubelets by the contents of the files.
-    pub(super) fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        let found = Kubelets::read(files)?;
-        *self.kubelets.lock() = found;
+    pub(super) fn set_kubelet_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        let kubelets = Kubelets::read(files)?;
+        *self.kubelets.lock() = kubelets;
         Ok(())
     }
 
     /// Replaces the client certificate for extension API servers.
-    pub(super) fn show_to_extensions(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
+    pub(super) fn set_extension_identity(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
         // An invalid certificate is detected now, and not by the first request.
-        context(TrustedCas::Anybody, identity.as_ref().map(of_pem))?;
+        context(TrustedCas::Anybody, identity.as_ref().map(as_slices))?;
         let contexts = HashMap::new();
         *self.extensions.lock() = Extensions { identity, contexts };
         Ok(())
     }
 
     fn extension(&self, peer: &Arc<ServerVerification>) -> Result<TlsSettings, Failure> {
-        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
-        let way =
-            |(context, private)| TlsSettings { context, verifies: peer.verifies, extends: true, private };
+        let tls_error = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
+        let settings = |(context, private)| TlsSettings {
+            context,
+            verifies: peer.verifies,
+            is_extension: true,
+            private,
+        };
         let mut extensions = self.extensions.lock();
-        if let Some(known) = extensions.contexts.get(peer) {
-            return Ok(way(known.clone()));
+        if let Some(cached) = extensions.contexts.get(peer) {
+            return Ok(settings(cached.clone()));
         }
-        let context = extension(peer, extensions.identity.as_ref()).map_err(refused)?;
+        let context = extension(peer, extensions.identity.as_ref()).map_err(tls_error)?;
         let context = context.ok_or(Failure::NoAuthorities)?;
-        if extensions.contexts.len() >= EXTENSIONS_REMEMBERED {
+        if extensions.contexts.len() >= EXTENSION_TLS_CONTEXTS {
             extensions.contexts.clear();
         }
         let private = TlsIdentity {
             server_name: peer.server_name.clone(),
             authority: authority(peer),
-            shown: shown(extensions.identity.as_ref()),
+            identity: identity_digest(extensions.identity.as_ref()),
         };
         extensions.contexts.insert(peer.clone(), (context.clone(), private.clone()));
-        Ok(way((context, private)))
+        Ok(settings((context, private)))
     }
 
     /// The TLS settings of a destination; `None` for plain connections.
-    pub(super) fn to(&self, to: &Destination) -> Result<Option<TlsSettings>, Failure> {
-        if !to.location.secure {
+    pub(super) fn for_destination(&self, destination: &Destination) -> Result<Option<TlsSettings>, Failure> {
+        if !destination.location.secure {
             return Ok(None);
         }
-        let anybody = pool::authority(None, false);
-        let (context, verifies, authority, shown) = match &to.trust {
+        let unverified_digest = pool::authority(None, false);
+        let (context, verifies, authority, identity) = match &destination.trust {
             Trust::Extension(peer) => return self.extension(peer).map(Some),
-            Trust::Nobody => (self.nobody.clone(), false, anybody, shown(None)),
+            Trust::Unverified => (self.unverified.clone(), false, unverified_digest, identity_digest(None)),
             Trust::Kubelet | Trust::KubeletUnverified => {
                 let kubelets = self.kubelets.lock().clone();
-                match to.trust {
-                    Trust::KubeletUnverified => (kubelets.unverified, false, anybody, kubelets.shown),
-                    _ => (kubelets.verified, kubelets.verifies, kubelets.authority, kubelets.shown),
+                match destination.trust {
+                    Trust::KubeletUnverified => {
+                        (kubelets.unverified, false, unverified_digest, kubelets.identity)
+                    }
+                    _ => (kubelets.verified, kubelets.verifies, kubelets.authority, kubelets.identity),
                 }
             }
         };
-        let server_name = to.location.host.clone();
-        let private = TlsIdentity { server_name, authority, shown };
-        Ok(Some(TlsSettings { context, verifies, extends: false, private }))
+        let server_name = destination.location.host.clone();
+        let private = TlsIdentity { server_name, authority, identity };
+        Ok(Some(TlsSettings { context, verifies, is_extension: false, private }))
     }
 }
 
 impl TlsSettings {
     /// Performs the handshake.
     pub(super) async fn handshake(&self, io: TcpStream) -> Result<SslStream<TcpStream>, Failure> {
-        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
+        let tls_error = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
         let name = &self.private.server_name;
-        let ssl = client(&self.context, name, self.verifies).map_err(refused)?;
-        let mut stream = SslStream::new(ssl, io).map_err(refused)?;
+        let ssl = client(&self.context, name, self.verifies).map_err(tls_error)?;
+        let mut stream = SslStream::new(ssl, io).map_err(tls_error)?;
         match Pin::new(&mut stream).connect().await {
             Ok(()) => Ok(stream),
             Err(error) => {
-                let verified = stream.ssl().verify_result();
-                if verified != X509VerifyResult::OK || (self.extends && self.verifies) {
-                    return Err(Failure::Tls(unproven(stream.ssl(), name, &error)));
+                let verify_result = stream.ssl().verify_result();
+                if verify_result != X509VerifyResult::OK || (self.is_extension && self.verifies) {
+                    return Err(Failure::Tls(verification_error(stream.ssl(), name, &error)));
                 }
-                let why = match (error.ssl_error(), error.io_error()) {
+                let error_text = match (error.ssl_error(), error.io_error()) {
                     (Some(stack), _) => reason(stack),
-                    (None, Some(broken)) => broken.to_string(),
+                    (None, Some(io_error)) => io_error.to_string(),
                     (None, None) => "the connection ended during the handshake".to_owned(),
                 };
-                Err(Failure::Tls(format!("tls: {why}")))
+                Err(Failure::Tls(format!("tls: {error_text}")))
             }
         }
     }
@@ -242,7 +248,7 @@ fn extension(
     peer: &ServerVerification,
     identity: Option<&CertificateAndKey>,
 ) -> Result<Option<SslContext>, ErrorStack> {
-    let believed = match (peer.verifies, peer.authority_pem.as_slice()) {
+    let trusted = match (peer.verifies, peer.authority_pem.as_slice()) {
         (false, _) => TrustedCas::Anybody,
         (true, []) => TrustedCas::Host,
         (true, pem) => match X509::stack_from_pem(pem) {
@@ -250,17 +256,21 @@ fn extension(
             _ => return Ok(None),
         },
     };
-    context(believed, identity.map(of_pem)).map(Some)
+    context(trusted, identity.map(as_slices)).map(Some)
 }
 
-fn of_pem((certificate, key): &CertificateAndKey) -> (&[u8], &[u8]) {
+fn as_slices((certificate, key): &CertificateAndKey) -> (&[u8], &[u8]) {
     (certificate, key)
 }
 
 /// Reads a file of keys or certificates, up to a limit.
 pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let wrong = |error| TlsError::File(path.to_owned(), error);
+    let content_error = |error| TlsError::File(path.to_owned(), error);
     let mut bytes = Vec::new();
-    fs::File::open(path).map_err(wrong)?.take(PKI_FILE_BYTES).read_to_end(&mut bytes).map_err(wrong)?;
+    fs::File::open(path)
+        .map_err(content_error)?
+        .take(PKI_FILE_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(content_error)?;
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the certificate of another server, in the reference's words.
+//! Errors of certificate verification, with the reference's texts.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -8,47 +8,49 @@ use openssl::ssl::SslRef;
 use openssl::x509::{GeneralNameRef, X509Ref};
 
 /// Names of a certificate that an error lists; the reference's.
-const NAMES_TOLD: usize = 100;
+const MAX_NAMES: usize = 100;
 
 /// Why the handshake with the server of this name failed: why its certificate is not valid, or else `error`.
-pub fn unproven(ssl: &SslRef, name: &str, error: &dyn Display) -> String {
-    let verified = ssl.verify_result();
-    let why = match verified.as_raw() {
+pub fn verification_error(ssl: &SslRef, name: &str, error: &dyn Display) -> String {
+    let result = ssl.verify_result();
+    let reason = match result.as_raw() {
         0 => return format!("tls: {error}"),
         // No issuer, or an untrusted one.
         2 | 18..=21 => "certificate signed by unknown authority".to_owned(),
         9 | 10 => "certificate has expired or is not yet valid".to_owned(),
-        62..=64 => match ssl.peer_cert_chain().and_then(|shown| shown.get(0)) {
-            Some(certificate) => other_names(certificate, name),
+        62..=64 => match ssl.peer_cert_chain().and_then(|chain| chain.get(0)) {
+            Some(certificate) => name_mismatch(certificate, name),
             None => format!("certificate is not valid for any names, but wanted to match {name}"),
         },
-        _ => verified.error_string().to_owned(),
+        _ => result.error_string().to_owned(),
     };
-    format!("tls: failed to verify certificate: x509: {why}")
+    format!("tls: failed to verify certificate: x509: {reason}")
 }
 
 /// How a certificate that does not contain this name is refused.
-fn other_names(certificate: &X509Ref, name: &str) -> String {
+fn name_mismatch(certificate: &X509Ref, name: &str) -> String {
     let alternatives = certificate.subject_alt_names();
-    if alternatives.is_none() && common_names(certificate).last().is_some_and(|one| matches(&one, name)) {
+    if alternatives.is_none()
+        && common_names(certificate).last().is_some_and(|common_name| matches(&common_name, name))
+    {
         return "certificate relies on legacy Common Name field, use SANs instead".to_owned();
     }
     let is_address = name.parse::<IpAddr>().is_ok();
-    let of_kind = |one: &GeneralNameRef| match is_address {
-        true => one.ipaddress().and_then(address).map(|address| address.to_string()),
-        false => one.dnsname().map(str::to_owned),
+    let name_of_kind = |general_name: &GeneralNameRef| match is_address {
+        true => general_name.ipaddress().and_then(address).map(|address| address.to_string()),
+        false => general_name.dnsname().map(str::to_owned),
     };
-    let told: Vec<String> = alternatives.iter().flatten().filter_map(of_kind).collect();
-    match told.len() {
+    let names: Vec<String> = alternatives.iter().flatten().filter_map(name_of_kind).collect();
+    match names.len() {
         0 if is_address => {
             format!("cannot validate certificate for {name} because it doesn't contain any IP SANs")
         }
         0 => format!("certificate is not valid for any names, but wanted to match {name}"),
-        many if many >= NAMES_TOLD => {
+        count if count >= MAX_NAMES => {
             let kind = if is_address { "IP SANs" } else { "names" };
-            format!("certificate is valid for {many} {kind}, but none matched {name}")
+            format!("certificate is valid for {count} {kind}, but none matched {name}")
         }
-        _ => format!("certificate is valid for {}, not {name}", told.join(", ")),
+        _ => format!("certificate is valid for {}, not {name}", names.join(", ")),
     }
 }
 
@@ -67,8 +69,8 @@ fn matches(pattern: &str, host: &str) -> bool {
     let (pattern, host) = (pattern.to_ascii_lowercase(), host.to_ascii_lowercase());
     let (mut pattern, mut host) = (pattern.split('.'), host.trim_end_matches('.').split('.'));
     match (pattern.next(), host.next()) {
-        (Some(wanted), Some(first)) if !wanted.is_empty() && !first.is_empty() => {
-            (wanted == "*" || wanted == first) && pattern.eq(host)
+        (Some(pattern_label), Some(host_label)) if !pattern_label.is_empty() && !host_label.is_empty() => {
+            (pattern_label == "*" || pattern_label == host_label) && pattern.eq(host)
         }
         _ => false,
     }
@@ -85,7 +87,7 @@ mod tests {
     use crate::pki::testing::with_names;
 
     /// What comes of a connection to `host`, which shows a certificate with these names that is trusted.
-    fn shaken(host: &str, common_name: &str, names: &[&str]) -> Result<(), String> {
+    fn connect_to(host: &str, common_name: &str, names: &[&str]) -> Result<(), String> {
         let (certificate, key) = with_names(common_name, names);
         let (near, far) = UnixStream::pair().unwrap();
         let trusted = TrustedCas::Authorities(vec![certificate.clone()]);
@@ -93,26 +95,28 @@ mod tests {
             let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls()).unwrap();
             acceptor.set_certificate(&certificate).unwrap();
             acceptor.set_private_key(&key).unwrap();
-            let _hung_up = acceptor.build().accept(far);
+            let _closed = acceptor.build().accept(far);
         });
         let context = context(trusted, None).unwrap();
-        let shaken = match client(&context, host, true).unwrap().connect(near) {
+        let result = match client(&context, host, true).unwrap().connect(near) {
             Ok(_) => Ok(()),
-            Err(HandshakeError::Failure(broken)) => Err(unproven(broken.ssl(), host, broken.error())),
+            Err(HandshakeError::Failure(failure)) => {
+                Err(verification_error(failure.ssl(), host, failure.error()))
+            }
             Err(other) => panic!("{other}"),
         };
         server.join().unwrap();
-        shaken.map_err(|why| {
-            why.strip_prefix("tls: failed to verify certificate: x509: ").unwrap_or(&why).to_owned()
+        result.map_err(|error| {
+            error.strip_prefix("tls: failed to verify certificate: x509: ").unwrap_or(&error).to_owned()
         })
     }
 
     #[test]
-    fn a_name_that_is_no_alternative_name_counts_for_nothing() {
+    fn only_subject_alternative_names_are_verified() {
         let legacy = "certificate relies on legacy Common Name field, use SANs instead";
-        let many: Vec<String> = (0..NAMES_TOLD).map(|number| format!("h{number}.test")).collect();
+        let many: Vec<String> = (0..MAX_NAMES).map(|number| format!("h{number}.test")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        for (host, common_name, names, wanted) in [
+        for (host, common_name, names, expected) in [
             ("a.test", "b.test", &["a.test"][..], Ok(())),
             ("x.a.test", "b.test", &["*.a.test"], Ok(())),
             ("10.0.0.1", "b.test", &["10.0.0.1"], Ok(())),
@@ -148,8 +152,8 @@ mod tests {
                 Err("cannot validate certificate for 10.0.0.1 because it doesn't contain any IP SANs"),
             ),
         ] {
-            let wanted = wanted.map_err(str::to_owned);
-            assert_eq!(shaken(host, common_name, names), wanted, "{host} {common_name} {names:?}");
+            let expected = expected.map_err(str::to_owned);
+            assert_eq!(connect_to(host, common_name, names), expected, "{host} {common_name} {names:?}");
         }
     }
 }

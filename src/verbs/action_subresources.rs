@@ -33,15 +33,15 @@ pub fn target<'a>(
     } else {
         (resource, subresource)
     };
-    let served =
-        subresources::of(subresource).is_some() || matches!(subresource, "binding" | "eviction" | "token");
-    resource.stored.as_ref().filter(|_| served).map(|stored| (resource, stored, subresource))
+    let is_served = subresources::strategy(subresource).is_some()
+        || matches!(subresource, "binding" | "eviction" | "token");
+    resource.stored.as_ref().filter(|_| is_served).map(|stored| (resource, stored, subresource))
 }
 
-/// Serves the POST.
+/// Serves the POST request.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
-    let body = received(backend, call, &options).await?;
+    let body = admit_body(backend, call, &options).await?;
     match call.subresource {
         "binding" => binding::create(backend, call, &body, options.mode).await,
         "eviction" => eviction::create(backend, call, &body, options.mode).await,
@@ -50,14 +50,14 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     }
 }
 
-/// The body, after mutating admission.
-async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) -> Result<Value> {
+/// Decodes the body and runs mutating admission.
+async fn admit_body(backend: &Backend, call: &Call<'_>, options: &WriteOptions) -> Result<Value> {
     let mut body = backend.objects.decode_body(call, options.field_validation)?;
-    meta::agree_on_namespace(&mut body, call.namespace)?;
+    meta::ensure_namespace(&mut body, call.namespace)?;
     meta::dedupe_owners(&mut body).into_iter().for_each(|warning| call.warnings.add(warning));
     if call.subresource == "token" {
         // Token requests are returned to the client, with managedFields.
-        token::wipe(&mut body);
+        token::clear_server_fields(&mut body);
         backend.objects.record(call, None, &mut body);
     }
     let write = Write { backend, call, operation: Operation::Create, old: None };
@@ -66,7 +66,7 @@ async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) ->
 }
 
 /// Runs validating admission.
-async fn admitted(backend: &Backend, call: &Call<'_>, body: &Value) -> Result<()> {
+async fn validate_admission(backend: &Backend, call: &Call<'_>, body: &Value) -> Result<()> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.validate(&write, body).await
 }

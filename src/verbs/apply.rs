@@ -1,4 +1,4 @@
-//! Server-side apply: the body states some fields, and its sender becomes their owner.
+//! Server-side apply: the body has some fields, and its field manager becomes their owner.
 
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::json;
@@ -17,14 +17,14 @@ use crate::backend::{Backend, Call};
 
 /// Applies the body to the object that the path names, or creates it.
 pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> VerbResult {
-    let (config, dubious) = read(call)?;
-    let (gv, kind) = call.shown_kind();
+    let (config, duplicates) = read(call)?;
+    let (gv, kind) = call.body_kind();
     let _owners = backend.reserve_set_items(call, gv, &config)?;
     let configuration = Configuration {
         objects: &backend.objects,
         call,
         config,
-        dubious,
+        duplicates,
         validation: options.write.field_validation,
         force: options.force,
         kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
@@ -32,20 +32,20 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
     store_update(backend, call, &configuration, options.write.mode).await
 }
 
-/// Parses the body. Also answers its duplicate fields.
+/// Parses the body. Also returns an error about duplicate fields.
 fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
-    // Clients know the errors of both formats by these words.
-    let wrong = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
+    // The reference uses this prefix for both formats.
+    let to_status = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let is_cbor = call.encoding == Encoding::Cbor;
-    let (config, dubious) = match call.encoding {
-        Encoding::Cbor => (codec::cbor::read(&call.body).map_err(wrong)?, None),
+    let (config, duplicates) = match call.encoding {
+        Encoding::Cbor => (codec::cbor::read(&call.body).map_err(to_status)?, None),
         _ => codec::yaml::read_strict(&call.body).map_err(|error| {
-            wrong(format!("error converting YAML to JSON: {}", codec::yaml::attributed(&error)))
+            to_status(format!("error converting YAML to JSON: {}", codec::yaml::with_prefix(&error)))
         })?,
     };
-    let found = match &config {
-        Value::Object(_) => return Ok((config, dubious)),
-        Value::Null => return Ok((Value::object(), dubious)),
+    let type_name = match &config {
+        Value::Object(_) => return Ok((config, duplicates)),
+        Value::Null => return Ok((Value::object(), duplicates)),
         Value::Array(_) => "array",
         Value::String(_) if is_cbor => "UTF-8 text string",
         Value::Bool(_) | Value::Float(_) if is_cbor => "primitives",
@@ -56,7 +56,9 @@ fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
         Value::Int(_) | Value::Float(_) => "number",
     };
     let reader = if is_cbor { "cbor" } else { "error unmarshaling JSON: while decoding JSON: json" };
-    Err(wrong(format!("{reader}: cannot unmarshal {found} into Go value of type map[string]interface {{}}")))
+    Err(to_status(format!(
+        "{reader}: cannot unmarshal {type_name} into Go value of type map[string]interface {{}}"
+    )))
 }
 
 /// The applied configuration.
@@ -64,20 +66,20 @@ struct Configuration<'a> {
     objects: &'a Objects,
     call: &'a Call<'a>,
     config: Value,
-    dubious: Option<String>,
+    duplicates: Option<String>,
     validation: FieldValidation,
     force: bool,
     kind: GroupVersionKind,
 }
 
 impl Configuration<'_> {
-    fn state(&self, old: Option<&Value>) -> Result<Value> {
+    fn apply_to(&self, old: Option<&Value>) -> Result<Value> {
         let Configuration { objects, call, .. } = *self;
         let (manager, now, reset) = (call.manager(), objects.now(), objects.reset(call));
         let write = call.owned_write(&manager, &now, &reset);
         let Applied { object, managers } =
             merge(&objects.versions(call), &write, old, &self.config, self.force)?;
-        self.judge_syntax()?;
+        self.check_duplicates()?;
         let mut value = match (object, old) {
             (Some(object), _) => {
                 let registry = objects.registry_of(call.resource);
@@ -93,29 +95,29 @@ impl Configuration<'_> {
         if let Some(managers) = managers {
             managers.store(&mut value);
         }
-        let uid = meta::of(&value).str("uid");
+        let uid = meta::metadata(&value).str("uid");
         if old.is_none() && !uid.is_empty() {
-            let why = format!(
+            let reason = format!(
                 "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             );
-            return Err(Status::conflict(call.of(), call.name, &why));
+            return Err(Status::conflict(call.group_resource(), call.name, &reason));
         }
-        meta::agree_on_namespace(&mut value, call.namespace)?;
+        meta::ensure_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
         Ok(value)
     }
 
-    fn judge_syntax(&self) -> Result<()> {
-        match (&self.dubious, self.validation) {
+    fn check_duplicates(&self) -> Result<()> {
+        match (&self.duplicates, self.validation) {
             (None, _) | (_, FieldValidation::Ignore) => {}
-            (Some(dubious), FieldValidation::Warn) => {
+            (Some(duplicates), FieldValidation::Warn) => {
                 // A warning is one line, and the first line only announces the others.
-                dubious.lines().skip(1).for_each(|line| self.call.warnings.add(line.trim()));
+                duplicates.lines().skip(1).for_each(|line| self.call.warnings.add(line.trim()));
             }
-            (Some(dubious), FieldValidation::Strict) => {
+            (Some(duplicates), FieldValidation::Strict) => {
                 return Err(Status::bad_request(format!(
-                    "error strict decoding YAML: error converting YAML to JSON: {dubious}"
+                    "error strict decoding YAML: error converting YAML to JSON: {duplicates}"
                 )));
             }
         }
@@ -124,11 +126,11 @@ impl Configuration<'_> {
 }
 
 impl NewState for Configuration<'_> {
-    fn after(&self, old: &Value) -> Result<Value> {
-        self.state(Some(old))
+    fn next_state(&self, old: &Value) -> Result<Value> {
+        self.apply_to(Some(old))
     }
 
-    fn first(&self) -> Option<Result<Value>> {
-        self.call.subresource.is_empty().then(|| self.state(None))
+    fn initial_state(&self) -> Option<Result<Value>> {
+        self.call.subresource.is_empty().then(|| self.apply_to(None))
     }
 }

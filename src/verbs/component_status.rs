@@ -19,14 +19,14 @@ use super::{Reply, Success, VerbResult};
 use crate::backend::objects::Objects;
 
 /// The components that clients expect. `etcd-0` is this server's own storage.
-const PARTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
-/// The component that stands for the storage.
+const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
+/// The component that represents the storage.
 const STORAGE: &str = "etcd-0";
-/// The resource as errors name it: not the plural, as in the reference.
-const OF: GroupResource<'_> = GroupResource { group: "", resource: "componentstatus" };
+/// The resource in error messages: not the plural, as in the reference.
+const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: "componentstatus" };
 
 /// Whether this is the ComponentStatus resource.
-pub fn is(resource: &Resource) -> bool {
+pub fn is_component_status(resource: &Resource) -> bool {
     resource.gv.group.is_empty() && &*resource.plural == "componentstatuses"
 }
 
@@ -38,53 +38,59 @@ pub struct StatusRequest<'a> {
     pub name: &'a str,
     /// The query parameters.
     pub query: &'a Query<'a>,
-    /// The form of the response.
+    /// The format of the response.
     pub form: ResponseFormat,
 }
 
-/// Answers one component, or all that match if no name is given.
-pub async fn answer(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
-    let of = asked.resource;
-    if asked.name.is_empty() {
-        return list(objects, storage, asked).await;
+/// Returns one component, or all that match if no name is given.
+pub async fn get_or_list(
+    objects: &Objects,
+    storage: &Addr<Committer>,
+    request: StatusRequest<'_>,
+) -> VerbResult {
+    let resource = request.resource;
+    if request.name.is_empty() {
+        return list(objects, storage, request).await;
     }
-    if !PARTS.contains(&asked.name) {
-        return Err(Status::not_found(OF, asked.name));
+    if !COMPONENTS.contains(&request.name) {
+        return Err(Status::not_found(RESOURCE, request.name));
     }
-    let mut part = look(storage, asked.name).await;
-    part.set("kind", &*of.kind);
-    part.set("apiVersion", &*of.api_version);
-    Ok(Reply::Object(Success::Ok, objects.presented(of, asked.form, &part, true)?))
+    let mut component = probe(storage, request.name).await;
+    component.set("kind", &*resource.kind);
+    component.set("apiVersion", &*resource.api_version);
+    Ok(Reply::Object(Success::Ok, objects.encode_value(resource, request.form, &component, true)?))
 }
 
-async fn list(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest<'_>) -> VerbResult {
-    let of = asked.resource;
-    let options = ListOptions::parse(asked.query)?;
+async fn list(objects: &Objects, storage: &Addr<Committer>, request: StatusRequest<'_>) -> VerbResult {
+    let resource = request.resource;
+    let options = ListOptions::parse(request.query)?;
     options.validate(false)?;
-    let filter = select::filter(of, &options, "", "")?;
+    let filter = select::filter(resource, &options, "", "")?;
     let mut items = Vec::new();
-    for name in PARTS {
+    for name in COMPONENTS {
         let draft = Draft {
             key: Key::cluster(name),
             bytes: Bytes::new(),
-            revision_at: 0,
-            item_at: 0,
+            revision_offset: 0,
+            item_offset: 0,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };
         if filter.matches(&Object::new(draft, Revision::FIRST)) {
-            items.push(look(storage, name).await);
+            items.push(probe(storage, name).await);
         }
     }
-    let json = match asked.form.shape {
-        Representation::Table(version, include) => table(objects, of, version, include, &items)?,
+    let json = match request.form.shape {
+        Representation::Table(version, include) => table(objects, resource, version, include, &items)?,
         Representation::Metadata(version) => {
             let partial = items.iter().map(|item| print::metadata_only(item, version)).collect();
-            codec::to_json(&collection("PartialObjectMetadataList", version.api_version(), partial))
+            codec::to_json(&list_value("PartialObjectMetadataList", version.api_version(), partial))
         }
-        Representation::Whole => codec::to_json(&collection(&of.list_kind, &of.api_version, items)),
+        Representation::Whole => {
+            codec::to_json(&list_value(&resource.list_kind, &resource.api_version, items))
+        }
     };
-    let encoding = match asked.form.encoding {
+    let encoding = match request.form.encoding {
         // YAML is made from JSON when the response is rendered.
         Encoding::Yaml => Encoding::Json,
         other => other,
@@ -94,7 +100,7 @@ async fn list(objects: &Objects, storage: &Addr<Committer>, asked: StatusRequest
     Ok(Reply::Object(Success::Ok, Bytes::from(bytes)))
 }
 
-fn collection(kind: &str, api_version: &str, items: Vec<Value>) -> Value {
+fn list_value(kind: &str, api_version: &str, items: Vec<Value>) -> Value {
     let mut list = Value::object();
     list.set("kind", kind);
     list.set("apiVersion", api_version);
@@ -105,12 +111,12 @@ fn collection(kind: &str, api_version: &str, items: Vec<Value>) -> Value {
 
 fn table(
     objects: &Objects,
-    of: &Resource,
+    resource: &Resource,
     version: MetaVersion,
     include: IncludeObject,
     items: &[Value],
 ) -> Result<Vec<u8>, Box<Status>> {
-    let (columns, mut table) = (print::columns(of), Vec::new());
+    let (columns, mut table) = (print::columns(resource), Vec::new());
     print::head(&mut table, Some(&columns), version, b"{}");
     for (index, item) in items.iter().enumerate() {
         let object = match include {
@@ -118,17 +124,19 @@ fn table(
             IncludeObject::Metadata => {
                 Some(Bytes::from(codec::to_json(&print::metadata_only(item, version))))
             }
-            IncludeObject::Object => Some(objects.presented(of, ResponseFormat::PLAIN, item, false)?),
+            IncludeObject::Object => {
+                Some(objects.encode_value(resource, ResponseFormat::PLAIN, item, false)?)
+            }
         };
-        let cells = print::cells(&of.gv.group, &of.kind, item, 0);
+        let cells = print::cells(&resource.gv.group, &resource.kind, item, 0);
         print::row(&mut table, index == 0, &cells, None, object.as_deref());
     }
     print::tail(&mut table);
     Ok(table)
 }
 
-/// The health of a component. Only the storage is really probed.
-async fn look(storage: &Addr<Committer>, name: &str) -> Value {
+/// The status of a component. Only the storage is probed.
+async fn probe(storage: &Addr<Committer>, name: &str) -> Value {
     let health = match name {
         STORAGE => match storage.send(Check).await {
             Ok(Ok(_)) => Ok(()),
@@ -137,10 +145,10 @@ async fn look(storage: &Addr<Committer>, name: &str) -> Value {
         },
         _ => Err(("Unknown", "not a part of this server".to_owned())),
     };
-    shown(name, &health)
+    status_object(name, &health)
 }
 
-fn shown(name: &str, health: &Result<(), (&str, String)>) -> Value {
+fn status_object(name: &str, health: &Result<(), (&str, String)>) -> Value {
     let mut condition = Value::object();
     condition.set("type", "Healthy");
     match health {
@@ -153,12 +161,12 @@ fn shown(name: &str, health: &Result<(), (&str, String)>) -> Value {
             condition.set("error", error.as_str());
         }
     }
-    let mut part = Value::object();
-    part.entry("metadata").set("name", name);
+    let mut component = Value::object();
+    component.entry("metadata").set("name", name);
     // The object was never created, so it has no creation time.
-    part.entry("metadata").set("creationTimestamp", Value::Null);
-    part.set("conditions", vec![condition]);
-    part
+    component.entry("metadata").set("creationTimestamp", Value::Null);
+    component.set("conditions", vec![condition]);
+    component
 }
 
 #[cfg(test)]
@@ -166,13 +174,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sick_part_says_why() {
-        let sick = shown("a", &Err(("False", "broken".to_owned())));
-        let condition = &sick.get("conditions").unwrap().items()[0];
+    fn unhealthy_component_reports_error() {
+        let unhealthy = status_object("a", &Err(("False", "broken".to_owned())));
+        let condition = &unhealthy.get("conditions").unwrap().items()[0];
         assert_eq!((condition.str("status"), condition.str("error")), ("False", "broken"));
         assert_eq!(condition.get("message"), None);
         assert_eq!(
-            codec::to_json(&sick.get("metadata").cloned().unwrap()),
+            codec::to_json(&unhealthy.get("metadata").cloned().unwrap()),
             br#"{"creationTimestamp":null,"name":"a"}"#
         );
     }

@@ -1,4 +1,5 @@
-//! connect: resolves where a connecting subresource leads. The HTTP edge makes the connection, because it has the client's end.
+//! connect: resolves the destination of a connecting subresource. The HTTP layer makes the connection, because it has the
+//! client's.
 
 use pilothouse_actors::permit::Permit;
 use pilothouse_api::connect::location::{self, Candidate, KubeletRules, Target};
@@ -19,7 +20,7 @@ use crate::backend::{Backend, Call};
 /// A request for a connecting subresource.
 pub struct ConnectRequest<'a> {
     /// The subresource.
-    pub way: ConnectSubresource,
+    pub subresource: ConnectSubresource,
     /// The plural of the resource that it belongs to.
     pub plural: &'a str,
     /// The namespace of the path, empty for nodes.
@@ -36,7 +37,7 @@ pub struct ConnectRequest<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConnectTarget {
     /// The pod has no node, so it has no log yet.
-    Nowhere,
+    NotScheduled,
     /// The log of a container.
     Log(Destination),
     /// Exec or attach.
@@ -49,14 +50,14 @@ pub enum ConnectTarget {
 
 impl ConnectTarget {
     /// Sets the user on whose behalf the connection is made.
-    pub fn by(mut self, asker: &str) -> ConnectTarget {
+    pub fn on_behalf_of(mut self, asker: &str) -> ConnectTarget {
         match &mut self {
-            ConnectTarget::Nowhere => {}
-            ConnectTarget::Log(to)
-            | ConnectTarget::Streams(to, _)
-            | ConnectTarget::Ports(to)
-            | ConnectTarget::Proxy(to) => {
-                asker.clone_into(&mut to.asker);
+            ConnectTarget::NotScheduled => {}
+            ConnectTarget::Log(destination)
+            | ConnectTarget::Streams(destination, _)
+            | ConnectTarget::Ports(destination)
+            | ConnectTarget::Proxy(destination) => {
+                asker.clone_into(&mut destination.user);
             }
         }
         self
@@ -75,39 +76,39 @@ const SERVICES: Source = Source { resource: "services", kind: "Service" };
 const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
 
 impl Source {
-    /// Reads an object. A missing one is reported as the requested resource, because the client knows no other.
-    async fn get(&self, backend: &Backend, asked: &ConnectRequest<'_>, name: &str) -> Result<Value> {
-        let namespace = if self.is_of_cluster() { "" } else { asked.namespace };
+    /// Reads an object. A missing one is reported as the requested resource, because the client does not know the other.
+    async fn get(&self, backend: &Backend, request: &ConnectRequest<'_>, name: &str) -> Result<Value> {
+        let namespace = if self.is_cluster_scoped() { "" } else { request.namespace };
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
         // Without a permit: the number of client connections bounds these requests.
-        let found = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
-        let of = GroupResource { group: "", resource: asked.plural };
-        let object = found.map_err(|error| Status::from_store(&error, of, name))?;
+        let result = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
+        let resource = GroupResource { group: "", resource: request.plural };
+        let object = result.map_err(|error| Status::from_store(&error, resource, name))?;
         backend.objects.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
     }
 
-    fn is_of_cluster(&self) -> bool {
+    fn is_cluster_scoped(&self) -> bool {
         self.resource == NODES.resource
     }
 }
 
 /// Runs admission, with the options of the connection as the object.
-pub async fn admit(backend: &Backend, call: &Call<'_>, asked: &ConnectRequest<'_>) -> Result<()> {
+pub async fn admit(backend: &Backend, call: &Call<'_>, request: &ConnectRequest<'_>) -> Result<()> {
     let mut options = Value::object();
-    match asked.way {
-        // Reading a log passes no admission.
+    match request.subresource {
+        // Logs are not subject to admission.
         ConnectSubresource::Log => return Ok(()),
-        ConnectSubresource::Exec => put_streams(&mut options, &StreamOptions::exec(asked.query)),
-        ConnectSubresource::Attach => put_streams(&mut options, &StreamOptions::attach(asked.query)),
+        ConnectSubresource::Exec => put_streams(&mut options, &StreamOptions::exec(request.query)),
+        ConnectSubresource::Attach => put_streams(&mut options, &StreamOptions::attach(request.query)),
         ConnectSubresource::PortForward => {
-            let ports = PortForwardOptions::parse(asked.query)?.ports;
+            let ports = PortForwardOptions::parse(request.query)?.ports;
             if !ports.is_empty() {
                 let ports = ports.into_iter().map(|port| Value::from(i64::from(port)));
                 options.set("ports", Value::Array(ports.collect()));
             }
         }
-        ConnectSubresource::Proxy if asked.path.is_empty() => {}
-        ConnectSubresource::Proxy => options.set("path", asked.path.as_str()),
+        ConnectSubresource::Proxy if request.path.is_empty() => {}
+        ConnectSubresource::Proxy => options.set("path", request.path.as_str()),
     }
     backend.admission.connect(backend, call, options).await
 }
@@ -133,131 +134,139 @@ fn put_streams(options: &mut Value, streams: &StreamOptions) {
 pub async fn resolve(
     backend: &Backend,
     rules: &KubeletRules,
-    asked: &ConnectRequest<'_>,
+    request: &ConnectRequest<'_>,
 ) -> Result<ConnectTarget> {
-    match asked.way {
-        ConnectSubresource::Log => log(backend, rules, asked).await,
+    match request.subresource {
+        ConnectSubresource::Log => resolve_log(backend, rules, request).await,
         ConnectSubresource::Exec => {
-            streams(backend, rules, asked, "exec", StreamOptions::exec(asked.query)).await
+            resolve_streams(backend, rules, request, "exec", StreamOptions::exec(request.query)).await
         }
         ConnectSubresource::Attach => {
-            streams(backend, rules, asked, "attach", StreamOptions::attach(asked.query)).await
+            resolve_streams(backend, rules, request, "attach", StreamOptions::attach(request.query)).await
         }
         ConnectSubresource::PortForward => {
-            let options = PortForwardOptions::parse(asked.query)?;
-            let pod = PODS.get(backend, asked, asked.name).await?;
-            let mut location = assigned(backend, rules, &pod, asked).await?;
-            location.path = format!("/portForward/{}/{}", asked.namespace, asked.name);
+            let options = PortForwardOptions::parse(request.query)?;
+            let pod = PODS.get(backend, request, request.name).await?;
+            let mut location = kubelet_of_pod(backend, rules, &pod, request).await?;
+            location.path = format!("/portForward/{}/{}", request.namespace, request.name);
             location.query = options.to_query();
             Ok(ConnectTarget::Ports(kubelet(location, Trust::Kubelet)))
         }
         ConnectSubresource::Proxy => {
-            let mut destination = match asked.plural {
-                "nodes" => node(backend, rules, asked).await?,
-                "services" => service(backend, asked).await?,
-                _ => pod(backend, asked).await?,
+            let mut destination = match request.plural {
+                "nodes" => resolve_node(backend, rules, request).await?,
+                "services" => resolve_service(backend, request).await?,
+                _ => resolve_pod(backend, request).await?,
             };
-            destination.location.path.clone_from(&asked.path);
+            destination.location.path.clone_from(&request.path);
             Ok(ConnectTarget::Proxy(destination))
         }
     }
 }
 
 fn kubelet(location: Location, trust: Trust) -> Destination {
-    Destination { location, trust, reach: AllowedAddresses::Any, is_patient: false, asker: String::new() }
+    Destination { location, trust, reach: AllowedAddresses::Any, has_no_deadline: false, user: String::new() }
 }
 
-fn anybody(location: Location) -> Destination {
-    Destination { reach: AllowedAddresses::GlobalUnicast, ..kubelet(location, Trust::Nobody) }
+fn untrusted(location: Location) -> Destination {
+    Destination { reach: AllowedAddresses::GlobalUnicast, ..kubelet(location, Trust::Unverified) }
 }
 
-async fn log(backend: &Backend, rules: &KubeletRules, asked: &ConnectRequest<'_>) -> Result<ConnectTarget> {
-    let splits = backend.objects.features.has(Feature::PodLogsQuerySplitStreams);
-    let options = LogOptions::parse(asked.query, splits)?;
-    options.validate(asked.name, splits)?;
-    let pod = PODS.get(backend, asked, asked.name).await?;
-    let container = location::container(&pod, &options.container)?;
-    let Some(node) = location::node_name(&pod) else { return Ok(ConnectTarget::Nowhere) };
-    let node = NODES.get(backend, asked, node).await?;
-    let mut location = location::kubelet(&node, rules)?;
-    location.path = format!("/containerLogs/{}/{}/{container}", asked.namespace, asked.name);
-    location.query = options.to_query();
-    let trust = if options.skip_verification { Trust::KubeletUnverified } else { Trust::Kubelet };
-    Ok(ConnectTarget::Log(Destination { is_patient: options.follow, ..kubelet(location, trust) }))
-}
-
-async fn streams(
+async fn resolve_log(
     backend: &Backend,
     rules: &KubeletRules,
-    asked: &ConnectRequest<'_>,
-    what: &str,
+    request: &ConnectRequest<'_>,
+) -> Result<ConnectTarget> {
+    let supports_stream = backend.objects.features.has(Feature::PodLogsQuerySplitStreams);
+    let options = LogOptions::parse(request.query, supports_stream)?;
+    options.validate(request.name, supports_stream)?;
+    let pod = PODS.get(backend, request, request.name).await?;
+    let container = location::container(&pod, &options.container)?;
+    let Some(node) = location::node_name(&pod) else { return Ok(ConnectTarget::NotScheduled) };
+    let node = NODES.get(backend, request, node).await?;
+    let mut location = location::kubelet(&node, rules)?;
+    location.path = format!("/containerLogs/{}/{}/{container}", request.namespace, request.name);
+    location.query = options.to_query();
+    let trust = if options.skip_verification { Trust::KubeletUnverified } else { Trust::Kubelet };
+    Ok(ConnectTarget::Log(Destination { has_no_deadline: options.follow, ..kubelet(location, trust) }))
+}
+
+async fn resolve_streams(
+    backend: &Backend,
+    rules: &KubeletRules,
+    request: &ConnectRequest<'_>,
+    endpoint: &str,
     options: StreamOptions,
 ) -> Result<ConnectTarget> {
-    let pod = PODS.get(backend, asked, asked.name).await?;
+    let pod = PODS.get(backend, request, request.name).await?;
     let container = location::container(&pod, &options.container)?;
-    let mut location = assigned(backend, rules, &pod, asked).await?;
-    location.path = format!("/{what}/{}/{}/{container}", asked.namespace, asked.name);
+    let mut location = kubelet_of_pod(backend, rules, &pod, request).await?;
+    location.path = format!("/{endpoint}/{}/{}/{container}", request.namespace, request.name);
     location.query = options.to_query();
     Ok(ConnectTarget::Streams(kubelet(location, Trust::Kubelet), options))
 }
 
 /// The kubelet of a pod; an error if the pod has no node.
-async fn assigned(
+async fn kubelet_of_pod(
     backend: &Backend,
     rules: &KubeletRules,
     pod: &Value,
-    asked: &ConnectRequest<'_>,
+    request: &ConnectRequest<'_>,
 ) -> Result<Location> {
     let Some(node) = location::node_name(pod) else {
-        return Err(Status::bad_request(format!("pod {} does not have a host assigned", asked.name)));
+        return Err(Status::bad_request(format!("pod {} does not have a host assigned", request.name)));
     };
-    location::kubelet(&NODES.get(backend, asked, node).await?, rules)
+    location::kubelet(&NODES.get(backend, request, node).await?, rules)
 }
 
-async fn pod(backend: &Backend, asked: &ConnectRequest<'_>) -> Result<Destination> {
-    let target = Target::parse("pod", asked.name)?;
-    let found = PODS.get(backend, asked, target.name).await?;
-    Ok(anybody(location::pod(&target, &found)?))
+async fn resolve_pod(backend: &Backend, request: &ConnectRequest<'_>) -> Result<Destination> {
+    let target = Target::parse("pod", request.name)?;
+    let object = PODS.get(backend, request, target.name).await?;
+    Ok(untrusted(location::pod(&target, &object)?))
 }
 
-async fn node(backend: &Backend, rules: &KubeletRules, asked: &ConnectRequest<'_>) -> Result<Destination> {
-    let target = Target::parse("node", asked.name)?;
-    let found = NODES.get(backend, asked, target.name).await?;
-    let (location, is_kubelet) = location::node(&target, location::kubelet(&found, rules)?)?;
-    let trust = if is_kubelet { Trust::Kubelet } else { Trust::Nobody };
-    Ok(Destination { trust, ..anybody(location) })
+async fn resolve_node(
+    backend: &Backend,
+    rules: &KubeletRules,
+    request: &ConnectRequest<'_>,
+) -> Result<Destination> {
+    let target = Target::parse("node", request.name)?;
+    let object = NODES.get(backend, request, target.name).await?;
+    let (location, is_kubelet) = location::node(&target, location::kubelet(&object, rules)?)?;
+    let trust = if is_kubelet { Trust::Kubelet } else { Trust::Unverified };
+    Ok(Destination { trust, ..untrusted(location) })
 }
 
-async fn service(backend: &Backend, asked: &ConnectRequest<'_>) -> Result<Destination> {
-    let target = Target::parse("service", asked.name)?;
+async fn resolve_service(backend: &Backend, request: &ConnectRequest<'_>) -> Result<Destination> {
+    let target = Target::parse("service", request.name)?;
     let port_name = match target.port.parse::<i64>() {
         Ok(number) => {
-            let service = SERVICES.get(backend, asked, target.name).await?;
+            let service = SERVICES.get(backend, request, target.name).await?;
             location::service_port(&service, target.name, number)?
         }
         Err(_) => target.port.to_owned(),
     };
-    let endpoints = ENDPOINTS.get(backend, asked, target.name).await?;
+    let endpoints = ENDPOINTS.get(backend, request, target.name).await?;
     if endpoints.get("subsets").is_none_or(|subsets| subsets.items().is_empty()) {
         return Err(location::no_endpoints(target.name));
     }
     let seed = random::below(usize::from(u16::MAX));
-    let candidates = location::candidates(&endpoints, asked.namespace, &port_name, seed);
+    let candidates = location::candidates(&endpoints, request.namespace, &port_name, seed);
     for candidate in candidates.iter().take(SERVICE_CANDIDATES) {
-        if let Some(location) = confirmed(backend, asked, &target, candidate).await? {
-            return Ok(anybody(location));
+        if let Some(location) = check_candidate(backend, request, &target, candidate).await? {
+            return Ok(untrusted(location));
         }
     }
-    Err(location::no_endpoints(asked.name))
+    Err(location::no_endpoints(request.name))
 }
 
 /// The address of a candidate endpoint, if its pod exists and has that address.
-async fn confirmed(
+async fn check_candidate(
     backend: &Backend,
-    asked: &ConnectRequest<'_>,
+    request: &ConnectRequest<'_>,
     target: &Target<'_>,
     candidate: &Candidate,
 ) -> Result<Option<Location>> {
-    let pod = PODS.get(backend, asked, &candidate.pod).await.ignore_not_found()?;
+    let pod = PODS.get(backend, request, &candidate.pod).await.ignore_not_found()?;
     Ok(pod.and_then(|pod| location::candidate(target, candidate, &pod)))
 }

@@ -1,5 +1,5 @@
-//! Field selectors of versions that a conversion webhook makes: they select by the fields of the requested version, so objects are
-//! converted before they are selected.
+//! Field selectors for resources with a conversion webhook. They select by the fields of the requested version, so objects are
+//! converted before they are matched.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
@@ -23,7 +23,7 @@ fn selects_converted(resource: &Resource, filter: &Filter) -> bool {
 
 /// The part of a snapshot that a filter can match, in the version of the call if the filter selects by its fields. The memory of
 /// the converted objects is added to `held`.
-pub(super) async fn view(
+pub(super) async fn candidate_snapshot(
     backend: &Backend,
     call: &Call<'_>,
     snapshot: &Snapshot,
@@ -35,14 +35,15 @@ pub(super) async fn view(
         return Ok(snapshot.clone());
     }
     let namespace = filter.namespace.as_deref();
-    let from = start.key(namespace);
-    let found = snapshot.scan(namespace, from.as_deref().map_or(Bound::Unbounded, Bound::Included));
-    let made = candidates(backend, call, filter, found.cloned(), held).await?;
-    let objects = made.into_iter().map(|object| (object.key.clone(), object)).collect();
+    let start_key = start.key(namespace);
+    let candidates_in_scope =
+        snapshot.scan(namespace, start_key.as_deref().map_or(Bound::Unbounded, Bound::Included));
+    let converted = candidates(backend, call, filter, candidates_in_scope.cloned(), held).await?;
+    let objects = converted.into_iter().map(|object| (object.key.clone(), object)).collect();
     Ok(Snapshot { revision: snapshot.revision, objects })
 }
 
-/// The objects that match apart from their fields, in the version of the call.
+/// The objects that match without the field selector, in the version of the call.
 pub(super) async fn candidates(
     backend: &Backend,
     call: &Call<'_>,
@@ -50,54 +51,54 @@ pub(super) async fn candidates(
     objects: impl Iterator<Item = Arc<Object>>,
     held: &mut Vec<Reservation>,
 ) -> Result<Vec<Arc<Object>>> {
-    let by_converted = selects_converted(call.resource, filter);
-    let beforehand = match by_converted {
+    let uses_converted_fields = selects_converted(call.resource, filter);
+    let prefilter = match uses_converted_fields {
         true => Filter { fields: Vec::new(), reader: None, ..filter.clone() },
         false => filter.clone(),
     };
-    let is_wanted = |object: &Arc<Object>| {
-        // Damaged objects are reported by whoever selects.
-        beforehand.matches(object) || (!object.is_readable() && filter.wants_key(&object.key))
+    let is_candidate = |object: &Arc<Object>| {
+        // Corrupt objects are reported when the page is selected.
+        prefilter.matches(object) || (!object.is_readable() && filter.matches_key(&object.key))
     };
-    let wanted: Vec<Arc<Object>> = objects.filter(is_wanted).collect();
-    let weight = wanted.iter().map(|object| object.bytes.len()).sum();
-    held.push(backend.lists.take_more(weight, held)?);
-    backend.in_version(call.resource, wanted, &call.permit, call.claim()).await
+    let selected: Vec<Arc<Object>> = objects.filter(is_candidate).collect();
+    let bytes = selected.iter().map(|object| object.bytes.len()).sum();
+    held.push(backend.lists.take_more(bytes, held)?);
+    backend.convert_to_version(call.resource, selected, &call.permit, call.claim()).await
 }
 
 /// The selectable fields of the objects that a watch is about to send, in the version of the watch.
 #[derive(Clone)]
 pub(super) struct ConvertedFields {
-    known: Arc<Lock<HashMap<(Key, Revision), Pairs>>>,
+    fields: Arc<Lock<HashMap<(Key, Revision), Pairs>>>,
     reader: FieldReader,
 }
 
 impl ConvertedFields {
     /// Makes a filter select by these fields; `None` if it does not need them.
-    pub(super) fn selected_by(resource: &Resource, filter: &mut Filter) -> Option<ConvertedFields> {
+    pub(super) fn attach(resource: &Resource, filter: &mut Filter) -> Option<ConvertedFields> {
         let reader = filter.reader.clone().filter(|_| selects_converted(resource, filter))?;
-        let fields = ConvertedFields { known: Arc::default(), reader };
-        let of_watch = fields.clone();
-        filter.reader = Some(FieldReader::new(fields.reader.mark(), move |object| {
-            let known = of_watch.known.lock().get(&state(object)).cloned();
-            known.unwrap_or_else(|| of_watch.reader.read(object))
+        let converted_fields = ConvertedFields { fields: Arc::default(), reader };
+        let shared = converted_fields.clone();
+        filter.reader = Some(FieldReader::new(converted_fields.reader.mark(), move |object| {
+            let cached = shared.fields.lock().get(&revision_key(object)).cloned();
+            cached.unwrap_or_else(|| shared.reader.read(object))
         }));
-        Some(fields)
+        Some(converted_fields)
     }
 
-    /// Keeps the fields of an object, read from its converted form.
-    pub(super) fn keep(&self, object: &Object, converted: &Object) {
-        let fields = self.reader.read(converted);
-        self.known.lock().insert(state(object), fields);
+    /// Records the fields of an object, read from its converted form.
+    pub(super) fn insert(&self, object: &Object, converted: &Object) {
+        let values = self.reader.read(converted);
+        self.fields.lock().insert(revision_key(object), values);
     }
 
-    /// Forgets the fields of all other objects.
-    pub(super) fn keep_only<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
-        let states: HashSet<(Key, Revision)> = objects.map(state).collect();
-        self.known.lock().retain(|known, _| states.contains(known));
+    /// Removes the fields of all other objects.
+    pub(super) fn retain_only<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
+        let states: HashSet<(Key, Revision)> = objects.map(revision_key).collect();
+        self.fields.lock().retain(|key, _| states.contains(key));
     }
 }
 
-fn state(object: &Object) -> (Key, Revision) {
+fn revision_key(object: &Object) -> (Key, Revision) {
     (object.key.clone(), object.revision)
 }

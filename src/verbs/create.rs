@@ -1,4 +1,4 @@
-//! create: decode, default, admit, validate, store.
+//! create: decodes, defaults, admits, validates and stores a new object.
 
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{WriteMode, WriteOptions};
@@ -16,17 +16,17 @@ use crate::backend::objects::Objects;
 use crate::backend::request_memory::Claim;
 use crate::backend::{Backend, Call, services};
 
-/// A hidden field of stored objects that were defaulted again after their creation. Selectors cannot name it. The first update of
-/// such an object is a write even if it changes nothing, because only then does the reference store the defaults that it has
-/// shown.
-pub const FILLED_IN: &str = "~filled-in";
+/// A hidden field of stored objects that were defaulted again after validation. Selectors cannot name it. The first update of
+/// such an object is written even if it changes nothing, because only then does the reference store the defaults that it has
+/// returned.
+pub const DEFAULTED_AGAIN: &str = "~filled-in";
 
 /// Creates the object in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
     let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
-    meta::agree_on_namespace(&mut value, call.namespace)?;
+    meta::ensure_namespace(&mut value, call.namespace)?;
     meta::clear_system_fields(&mut value);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut value);
@@ -41,24 +41,30 @@ pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Res
 }
 
 /// Validates and stores a new object. Also used by updates that create.
-pub async fn store_new(backend: &Backend, call: &Call<'_>, given: Value, mode: WriteMode) -> Result<Reply> {
+pub async fn store_new(
+    backend: &Backend,
+    call: &Call<'_>,
+    original: Value,
+    mode: WriteMode,
+) -> Result<Reply> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
-    // Only a generated name is tried again. Any other object is let go once it is encoded: it may be many times its text, and
-    // the response can take as much.
-    let (again, mut next) = (meta::has_prefix(&given).then(|| given.clone()), Some(given));
+    // Only a generated name is retried. Any other object is dropped once it is encoded: the tree may be many times larger than
+    // its text, and the response can take as much.
+    let (retry_value, mut first_value) =
+        (meta::has_generate_name(&original).then(|| original.clone()), Some(original));
     loop {
         attempts += 1;
-        let value = next.take().or_else(|| again.clone()).unwrap_or_default();
-        let (mut value, generated) = begin(&backend.objects, call.kind().rules, value);
-        let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_prefix(&value));
+        let value = first_value.take().or_else(|| retry_value.clone()).unwrap_or_default();
+        let (mut value, is_generated) = prepare_new_object(&backend.objects, call.kind().rules, value);
+        let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_generate_name(&value));
         let claim = services::claim_new(backend, call, &mut value, mode).await?;
         let stored = store_once(&write, value, mode).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
-            None if generated && again.is_some() && attempts < GENERATED_NAME_ATTEMPTS => {}
-            None => return Err(taken(backend, call, &name, has_prefix).await),
+            None if is_generated && retry_value.is_some() && attempts < GENERATED_NAME_ATTEMPTS => {}
+            None => return Err(name_taken_error(backend, call, &name, has_prefix).await),
         }
     }
 }
@@ -67,19 +73,19 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, given: Value, mode: W
 async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
     let definition_memory = backend.reserve_definitions(call, &[&value])?;
-    let (mut value, filled) = complete(&backend.objects, call, value)?;
+    let (mut value, is_defaulted_again) = prepare_and_validate(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
     if mode.is_dry_run() {
-        return dry(backend, call, value).await;
+        return dry_run_reply(backend, call, value).await;
     }
-    meta::drop_link(&mut value);
+    meta::drop_self_link(&mut value);
     // Last, and not for dry runs: they may carry a resourceVersion.
     meta::check_unversioned(&value)?;
     let name = meta::name(&value).to_owned();
     let mut draft = backend.stored_draft(call, call.key(&name), &value, call.claim()).await?;
     drop(value);
-    if filled {
-        draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
+    if is_defaulted_again {
+        draft.fields = draft.fields.iter().chain([(DEFAULTED_AGAIN, "")]).collect();
     }
     check_served(backend, call)?;
     call.work.check()?;
@@ -94,73 +100,73 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
             )))
         }
         Err(StoreError::Exists) => Ok(None),
-        Err(error) => Err(Status::from_store(&error, call.of(), &name)),
+        Err(error) => Err(Status::from_store(&error, call.group_resource(), &name)),
     }
 }
 
 /// Refuses a custom object whose definition was deleted or changed scope during admission. Stored without a definition, the
 /// object would be invisible, and would appear under the next definition of that name.
 fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
-    let now = (backend.served_now)(call.resource);
-    match now.filter(|now| now.namespaced == call.resource.namespaced) {
+    let current = (backend.current_resource)(call.resource);
+    match current.filter(|current| current.namespaced == call.resource.namespaced) {
         None => Err(Status::no_such_resource()),
-        Some(now) if now.custom.as_ref().is_some_and(|custom| custom.is_terminating) => {
-            Err(Status::definition_terminating(call.of()))
+        Some(current) if current.custom.as_ref().is_some_and(|custom| custom.is_terminating) => {
+            Err(Status::definition_terminating(call.group_resource()))
         }
         Some(_) => Ok(()),
     }
 }
 
-/// Why a name is taken: if the object is being deleted, the client may wait for that. With generateName set, the message says
-/// that no unique name was found, even if a name was given.
-async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
-    let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
-    let going = present
+/// The error for a taken name. If the existing object is being deleted, the message says so. With generateName set, it says that
+/// no unique name was found, even if a name was given.
+async fn name_taken_error(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
+    let existing = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
+    let is_terminating = existing
         .ok()
         .and_then(|object| backend.objects.load(call, &object).ok())
         .is_some_and(|old| meta::is_terminating(&old));
-    let taken = Status::already_exists(call.of(), name);
-    let taken = if has_prefix { taken.not_generated() } else { taken };
-    if going { taken.still_going() } else { taken }
+    let status = Status::already_exists(call.group_resource(), name);
+    let status = if has_prefix { status.without_unique_name() } else { status };
+    if is_terminating { status.existing_is_terminating() } else { status }
 }
 
-/// Sets the metadata that the server owns. Also answers whether the name was generated.
-fn begin(objects: &Objects, rules: &KindRules, mut value: Value) -> (Value, bool) {
+/// Sets the metadata that the server owns. Also returns whether the name was generated.
+fn prepare_new_object(objects: &Objects, rules: &KindRules, mut value: Value) -> (Value, bool) {
     meta::set_system_fields(&mut value, &random::uuid(), &objects.now());
-    let generated = match rules.prefix_is_name {
+    let is_generated = match rules.prefix_is_name {
         true => meta::take_prefix_as_name(&mut value),
         false => meta::generate_name(&mut value, &mut random::below),
     };
-    if generated {
-        meta::part_labels(&mut value);
+    if is_generated {
+        meta::unshare_labels(&mut value);
     }
-    (value, generated)
+    (value, is_generated)
 }
 
-/// Sets the other fields that the server owns, and validates. Also answers whether the object was defaulted once more after that.
-fn complete(objects: &Objects, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
+/// Sets the other fields that the server owns, and validates. Also returns whether the object was defaulted again after that.
+fn prepare_and_validate(objects: &Objects, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
     let now = objects.now();
-    let context = WriteContext { now: &now, user: &call.writer(), features: objects.features };
-    call.warn(kinds::warn_given(call.kind(), &value));
-    let checked = kinds::before_create(call.kind(), &mut value, &context);
-    match objects.check_rules(call, &value, None, checked) {
-        Ok(warned) => {
-            call.warn(warned);
-            let filled = kinds::finish(call.kind(), &mut value);
-            Ok((value, filled))
+    let context = WriteContext { now: &now, user: &call.user_info(), features: objects.features };
+    call.warn(kinds::warn_early(call.kind(), &value));
+    let result = kinds::before_create(call.kind(), &mut value, &context);
+    match objects.check_rules(call, &value, None, result) {
+        Ok(warnings) => {
+            call.warn(warnings);
+            let is_defaulted_again = kinds::finish(call.kind(), &mut value);
+            Ok((value, is_defaulted_again))
         }
         Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),
     }
 }
 
 /// The response of a dry run. `None` means that the name is taken.
-async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
+async fn dry_run_reply(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
         Err(StoreError::NotFound) => {
-            Ok(Some(Reply::Object(Success::Created, backend.objects.show_value(call, &value)?)))
+            Ok(Some(Reply::Object(Success::Created, backend.objects.encode_unstored(call, &value)?)))
         }
         Ok(_) | Err(StoreError::Unreadable(_)) => Ok(None),
-        Err(error) => Err(Status::from_store(&error, call.of(), &name)),
+        Err(error) => Err(Status::from_store(&error, call.group_resource(), &name)),
     }
 }

@@ -1,4 +1,4 @@
-//! delete: in two phases. The first marks the object. It is removed once its last finalizer is gone and its grace period is over.
+//! delete: marks the object as being deleted. It is removed once its last finalizer is removed and its grace period is over.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::backend::{Backend, Call, services};
 /// The result of a deletion.
 pub enum Outcome {
     /// The object is removed; its last state.
-    Gone(Arc<Object>),
-    /// The object stays until its finalizers or grace period end; its present state.
+    Removed(Arc<Object>),
+    /// The object stays until its finalizers are removed and its grace period is over; its current state.
     Marked(Arc<Object>),
 }
 
@@ -31,8 +31,8 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
         return super::unsafe_delete::delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
-    if let Some(why) = (call.kind().rules.keep)(call.name) {
-        return Err(Status::forbidden(why, Some((call.of(), call.name))));
+    if let Some(reason) = (call.kind().rules.undeletable_reason)(call.name) {
+        return Err(Status::forbidden(reason, Some((call.group_resource(), call.name))));
     }
     let object = backend.read(call).await?;
     call.work.check_bytes(object.bytes.len())?;
@@ -47,7 +47,7 @@ pub fn warn_of_dependents(call: &Call<'_>, options: &DeleteOptions) {
     }
 }
 
-/// What a client is told of a deletion.
+/// The response of a deletion.
 pub async fn reply(
     backend: &Backend,
     call: &Call<'_>,
@@ -55,12 +55,18 @@ pub async fn reply(
     options: &DeleteOptions,
 ) -> Result<Reply> {
     match outcome {
-        Outcome::Gone(object) if kinds::shows_deleted(&call.stored.version.group, &call.resource.kind) => {
+        Outcome::Removed(object)
+            if kinds::returns_deleted_object(&call.stored.version.group, &call.resource.kind) =>
+        {
             Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, Claim::Granted).await?))
         }
-        Outcome::Gone(object) => {
+        Outcome::Removed(object) => {
             let value = backend.objects.load(call, &object)?;
-            Ok(Reply::Status(Status::success(call.of(), object.key.name(), meta::of(&value).str("uid"))))
+            Ok(Reply::Status(Status::success(
+                call.group_resource(),
+                object.key.name(),
+                meta::metadata(&value).str("uid"),
+            )))
         }
         Outcome::Marked(object) => {
             let success =
@@ -78,43 +84,43 @@ pub async fn delete_object(
     options: &DeleteOptions,
 ) -> Result<Outcome> {
     let mut turn = None;
-    // The object as this call has marked it. If another one removes it then, this call has deleted it all the same.
+    // The object as this call has marked it. If another call removes it then, this deletion succeeds all the same.
     let mut marked = None;
     for _ in 0..CONFLICT_ATTEMPTS {
-        let mut value = backend.read_in_version(call, &object, Claim::Granted).await?;
+        let mut value = backend.load_converted(call, &object, Claim::Granted).await?;
         deletion::check_preconditions(options, &value, &call.stored.version.group)?;
         // Deletions by another request (eviction) were admitted as that request.
         if call.subresource.is_empty() {
             backend.admission.delete(backend, call, &value).await?;
         }
-        // A deletion takes several changes: a call that gave up between them would not tell of the first.
+        // A deletion takes several changes, and a repeated call would not report those already made.
         call.work.check()?;
         call.work.commit();
-        let decision = deletion::begin(call.kind().rules, &mut value, options, backend.clock.now());
-        let done = match decision {
+        let decision = deletion::prepare(call.kind().rules, &mut value, options, backend.clock.now());
+        let result = match decision {
             Deletion::Pending => return Ok(Outcome::Marked(object)),
-            Deletion::Now if options.dry_run => return Ok(Outcome::Gone(object)),
+            Deletion::Now if options.dry_run => return Ok(Outcome::Removed(object)),
             Deletion::Now => remove(backend, call, &object).await,
-            Deletion::Mark | Deletion::MarkThenGo => {
-                let goes = decision == Deletion::MarkThenGo;
+            Deletion::Mark | Deletion::MarkThenRemove => {
+                let removes = decision == Deletion::MarkThenRemove;
                 let draft = backend.stored_draft(call, object.key.clone(), &value, Claim::Granted).await?;
                 mark(
                     backend,
                     call,
-                    Marking { object: &object, draft, goes, dry_run: options.dry_run },
+                    Marking { object: &object, draft, removes, dry_run: options.dry_run },
                     &mut marked,
                 )
                 .await?
             }
         };
-        let failed = match done {
+        let error = match result {
             Ok(outcome) => return Ok(outcome),
             Err(StoreError::Conflict(_)) => {
                 drop(turn.take());
                 let key = object.key.clone();
-                match backend.stores.alone(&call.stored.store, key, &call.permit).await {
-                    Ok(alone) => {
-                        (object, turn) = alone;
+                match backend.stores.get_with_turn(&call.stored.store, key, &call.permit).await {
+                    Ok(latest) => {
+                        (object, turn) = latest;
                         continue;
                     }
                     Err(error) => error,
@@ -122,22 +128,22 @@ pub async fn delete_object(
             }
             Err(error) => error,
         };
-        return match (failed, marked) {
-            (StoreError::NotFound, Some(last)) => Ok(Outcome::Gone(last)),
-            (error, _) => Err(Status::from_store(&error, call.of(), object.key.name())),
+        return match (error, marked) {
+            (StoreError::NotFound, Some(last)) => Ok(Outcome::Removed(last)),
+            (error, _) => Err(Status::from_store(&error, call.group_resource(), object.key.name())),
         };
     }
-    Err(Status::stale(call.of(), object.key.name()))
+    Err(Status::stale(call.group_resource(), object.key.name()))
 }
 
-type Tried = std::result::Result<Outcome, StoreError>;
+type StoreOutcome = std::result::Result<Outcome, StoreError>;
 
-async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> Tried {
-    let claim = services::claim_gone(backend, call, object);
-    let gone =
+async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> StoreOutcome {
+    let claim = services::claim_removed(backend, call, object);
+    let result =
         backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
-    claim.end(gone.is_ok()).await;
-    gone.map(Outcome::Gone)
+    claim.end(result.is_ok()).await;
+    result.map(Outcome::Removed)
 }
 
 /// The first phase of a deletion.
@@ -145,39 +151,39 @@ struct Marking<'a> {
     object: &'a Arc<Object>,
     /// Its marked state.
     draft: Draft,
-    /// Whether nothing holds it, so that it is removed right after.
-    goes: bool,
+    /// Whether nothing blocks the removal, so that it follows at once.
+    removes: bool,
     dry_run: bool,
 }
 
-/// Marks the object as being deleted, and removes it if nothing holds it.
+/// Marks the object as being deleted, and removes it if nothing blocks that.
 async fn mark(
     backend: &Backend,
     call: &Call<'_>,
-    Marking { object, draft, goes, dry_run }: Marking<'_>,
-    by_this_call: &mut Option<Arc<Object>>,
-) -> Result<Tried> {
-    let marked = if unchanged(backend, call, object, &draft).await? {
+    Marking { object, draft, removes, dry_run }: Marking<'_>,
+    marked_by_call: &mut Option<Arc<Object>>,
+) -> Result<StoreOutcome> {
+    let marked = if is_unchanged(backend, call, object, &draft).await? {
         object.clone()
     } else if dry_run {
         Arc::new(Object::new(draft, object.revision))
     } else {
         match backend.stores.replace(&call.stored.store, draft, object.revision, &call.permit).await {
-            Ok(marked) => by_this_call.insert(marked).clone(),
+            Ok(marked) => marked_by_call.insert(marked).clone(),
             Err(error) => return Ok(Err(error)),
         }
     };
-    if !goes {
+    if !removes {
         return Ok(Ok(Outcome::Marked(marked)));
     }
     if dry_run {
-        return Ok(Ok(Outcome::Gone(marked)));
+        return Ok(Ok(Outcome::Removed(marked)));
     }
     Ok(remove(backend, call, &marked).await)
 }
 
 /// Whether a repeated deletion would change nothing.
-async fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
-    let present = backend.read_in_version(call, object, Claim::Granted).await?;
-    Ok(*draft == backend.stored_draft(call, object.key.clone(), &present, Claim::Granted).await?)
+async fn is_unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
+    let current = backend.load_converted(call, object, Claim::Granted).await?;
+    Ok(*draft == backend.stored_draft(call, object.key.clone(), &current, Claim::Granted).await?)
 }

@@ -1,48 +1,50 @@
-//! deletecollection: every object that matches, one deletion each, several at a time.
+//! deletecollection: deletes every matching object, several concurrently.
 
 use std::rc::Rc;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use pilothouse_apimachinery::options::{ListOptions, no_force_of_many};
+use pilothouse_apimachinery::options::{ListOptions, refuse_force_of_collection};
 
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::converted_selection;
 use super::delete::{delete_object, warn_of_dependents};
-use super::list::{Chosen, at_version, filter, open, page_limit};
+use super::list::{ListState, choose_state, filter, open, page_limit};
 use super::listing::Listing;
 use super::paging::select_page;
 use super::{Reply, VerbResult};
 use crate::backend::{Backend, Call};
 
 /// The page size of the reference if the client gives none.
-const PAGE: i64 = 10_000;
+const DEFAULT_LIMIT: i64 = 10_000;
 
-/// Deletes the matching objects and answers their list.
+/// Deletes the matching objects and returns their list.
 pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
-    let list = ListOptions::parse(call.query)?;
-    list.validate(false)?;
-    let filter = filter(call, &list)?;
+    let list_options = ListOptions::parse(call.query)?;
+    list_options.validate(false)?;
+    let filter = filter(call, &list_options)?;
     let options = backend.objects.delete_options(call)?;
     if options.unreadable {
-        return Err(no_force_of_many());
+        return Err(refuse_force_of_collection());
     }
     warn_of_dependents(call, &options);
     let position = open(backend, call).await?;
     // The reference always reads in pages, so a given resourceVersion is matched exactly.
-    let mut paged = list.clone();
-    if paged.limit == 0 {
-        paged.limit = PAGE;
+    let mut paged_options = list_options.clone();
+    if paged_options.limit == 0 {
+        paged_options.limit = DEFAULT_LIMIT;
     }
-    let Chosen { snapshot, start, mut held } = at_version(backend, call, &paged, &position).await?;
-    let view = converted_selection::view(backend, call, &snapshot, &filter, &start, &mut held).await?;
-    let page = select_page(&view, &filter, start, page_limit(&list)).await;
-    page.check(call.of())?;
-    // Several are decoded in one turn. Before the first is deleted: a call that gives up begins again.
+    let ListState { snapshot, start, mut held } =
+        choose_state(backend, call, &paged_options, &position).await?;
+    let candidates =
+        converted_selection::candidate_snapshot(backend, call, &snapshot, &filter, &start, &mut held).await?;
+    let page = select_page(&candidates, &filter, start, page_limit(&list_options)).await;
+    page.check(call.group_resource())?;
+    // Several are decoded at once. Checked before the first is deleted, because a call over the limit is repeated.
     call.work.check_bytes(page.items.iter().map(|object| object.bytes.len()).sum())?;
     let stored: Vec<_> =
         page.items.iter().filter_map(|object| snapshot.get(object.key.as_str())).cloned().collect();
-    // Made before anything is deleted: a client that were refused its list afterwards would delete again.
+    // Encoded before anything is deleted: a client that gets an error for its list would delete again.
     let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
     call.work.commit();
     let deletions = stored.into_iter().map(async |object| {
@@ -52,7 +54,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
             _ => Ok(()),
         }
     });
-    // Several at once, so that they share syncs of the disk, begun in the order of the list; the first that fails ends it.
+    // Concurrent, so that they share syncs of the disk, and started in the order of the list; the first failure ends it.
     stream::iter(deletions).buffered(DELETIONS_IN_FLIGHT).try_collect::<()>().await?;
     Ok(Reply::List(listing))
 }

@@ -1,4 +1,4 @@
-//! Finds the function of a verb, and carries out heavy calls on the threads for heavy work.
+//! Dispatches calls to the functions of verbs, also on the threads for heavy work.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ pub async fn dispatch(backend: &Rc<Backend>, verb: Verb, call: &Call<'_>) -> Ver
     match verb {
         Verb::Get => get::get(backend, call).await,
         Verb::List => list::list(backend, call).await,
-        // In boxes: the state of a write is many times that of a read, and every read would be moved with room for it.
+        // Boxed, because the future of a write is many times larger than that of a read.
         Verb::Create if review::is_review(call.resource) => Box::pin(review::create(backend, call)).await,
         Verb::Create if !call.subresource.is_empty() => {
             Box::pin(action_subresources::create(backend, call)).await
@@ -55,7 +55,7 @@ pub async fn dispatch_detached(backend: Rc<Backend>, verb: Verb, detached: Detac
 }
 
 impl HeavyReply {
-    /// The reply on the thread of the client. Its warnings are added to those of the call.
+    /// Moves the reply to the thread of the client, and adds its warnings to those of the call.
     pub fn attach(self, backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
         call.warnings.absorb(&self.warnings);
         self.reply.map(|reply| match reply {

@@ -1,4 +1,4 @@
-//! Events as the client of a watch wants them: in its encoding, representation and version.
+//! Encodes watch events in the encoding, representation and version of the client.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -30,13 +30,12 @@ use crate::metrics::watches::OpenWatch;
 
 use super::converted_selection::ConvertedFields;
 
-/// The frames of large objects that the threads for heavy work are writing for the watches of one worker. Watches that need the same
-/// frame at the same time wait for it together. Cheap to clone.
+/// The frames of large objects that the threads for heavy work are encoding for the watches of one worker. Watches that need the
+/// same frame at the same time share it. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct FramesAside(Rc<RefCell<HashMap<FrameKey, SharedFrame>>>);
 
-/// A frame by the revision of its object and by its form, which is that of one resource. Exempt watches do not wait for those of
-/// others.
+/// Identifies a frame by the revision and variant of its object. Exempt watches do not wait for those of others.
 #[derive(PartialEq, Eq, Hash)]
 struct FrameKey {
     revision: Revision,
@@ -47,20 +46,20 @@ struct FrameKey {
 type SharedFrame = WeakShared<LocalBoxFuture<'static, Bytes>>;
 
 impl FramesAside {
-    /// Waits for a frame that somebody is writing, or else for `write`.
-    fn join(&self, key: FrameKey, write: impl Future<Output = Bytes> + 'static) -> FrameAside {
+    /// Waits for a frame that is already being encoded, or else for `encode`.
+    fn get_or_encode(&self, key: FrameKey, encode: impl Future<Output = Bytes> + 'static) -> FrameAside {
         let mut frames = self.0.borrow_mut();
         frames.retain(|_, frame| frame.upgrade().is_some());
         if let Some(frame) = frames.get(&key).and_then(WeakShared::upgrade) {
             return Box::pin(frame);
         }
-        let frame = write.boxed_local().shared();
+        let frame = encode.boxed_local().shared();
         frames.extend(frame.downgrade().map(|weak| (key, weak)));
         Box::pin(frame)
     }
 }
 
-/// Encodes events in the form that the client requested.
+/// Encodes events in the format that the client requested.
 pub(super) struct EventFrames {
     pub(super) backend: Rc<Backend>,
     /// The threads on which large objects are encoded.
@@ -77,7 +76,7 @@ pub(super) struct EventFrames {
     /// The fields by which it selects, if they are those of converted objects.
     pub(super) converted_fields: Option<ConvertedFields>,
     /// Counts this watch and its events in metrics.
-    pub(super) counted: OpenWatch,
+    pub(super) metrics: OpenWatch,
     /// Counts this watch for the estimated cost of writes.
     pub(super) _watcher: Option<Watcher>,
 }
@@ -85,15 +84,15 @@ pub(super) struct EventFrames {
 impl EventFrames {
     /// Wraps an encoded object into an event.
     fn wrap(&self, kind: &str, object: &[u8]) -> Bytes {
-        wrap(self.form, kind, object)
+        wrap_event(self.form, kind, object)
     }
 
-    /// The states of an event's object that must be in the version of the watch before the event can be written.
+    /// The states of an event's object that must be converted before the event can be encoded.
     fn states_needed<'e>(&self, event: &'e Event) -> Vec<&'e Arc<Object>> {
         if self.converted_fields.is_some() {
-            // Only their fields will tell whether the watch wants them.
+            // Whether they match is only known from their converted fields.
             let states = std::iter::once(&event.object).chain(&event.previous);
-            return states.filter(|object| self.filter.wants_key(&object.key)).collect();
+            return states.filter(|object| self.filter.matches_key(&object.key)).collect();
         }
         let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { return Vec::new() };
         if event.is_written(event_type.frame_of(self.variant())) {
@@ -104,7 +103,7 @@ impl EventFrames {
     }
 
     pub(super) fn error(&self, status: &Status) -> Bytes {
-        error(&self.backend.objects, self.form, status)
+        error_frame(&self.backend.objects, self.form, status)
     }
 }
 
@@ -122,13 +121,13 @@ fn frame(
         WatchEventType::Modified => "MODIFIED",
         WatchEventType::Deleted => "DELETED",
     };
-    match objects.present(resource, form, object, columns) {
-        Ok(bytes) => wrap(form, event_type, &bytes),
-        Err(status) => error(objects, form, &status),
+    match objects.encode(resource, form, object, columns) {
+        Ok(bytes) => wrap_event(form, event_type, &bytes),
+        Err(status) => error_frame(objects, form, &status),
     }
 }
 
-fn wrap(form: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
+fn wrap_event(form: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
     match form.encoding {
         Encoding::Json | Encoding::Yaml => json_line(kind, object),
         Encoding::Protobuf => Bytes::from(protobuf::watch_frame(kind, object)),
@@ -136,9 +135,9 @@ fn wrap(form: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
     }
 }
 
-fn error(objects: &Objects, form: ResponseFormat, status: &Status) -> Bytes {
+fn error_frame(objects: &Objects, form: ResponseFormat, status: &Status) -> Bytes {
     let object = encode_document(&objects.registry, form.encoding, &status.to_json());
-    wrap(form, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
+    wrap_event(form, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
 }
 
 /// An event as a JSON document on a line of its own.
@@ -154,8 +153,8 @@ fn json_line(kind: &str, object: &[u8]) -> Bytes {
 
 impl EventEncoder for EventFrames {
     fn variant(&self) -> Variant {
-        let described = matches!(self.form.shape, Representation::Table(..)) && self.columns.get();
-        Variant(2 * variant(&self.resource, self.form).0 + u32::from(described))
+        let has_columns = matches!(self.form.shape, Representation::Table(..)) && self.columns.get();
+        Variant(2 * variant(&self.resource, self.form).0 + u32::from(has_columns))
     }
 
     fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes {
@@ -178,12 +177,12 @@ impl EventEncoder for EventFrames {
         let object = self.converted.borrow().get(&object.bytes).cloned().unwrap_or(object);
         let (backend, pool, resource) = (self.backend.clone(), self.pool.clone(), self.resource.clone());
         let (form, columns) = (self.form, self.columns.get());
-        self.aside.join(key, async move {
-            let write = move |backend: &Backend| {
+        self.aside.get_or_encode(key, async move {
+            let encode = move |backend: &Backend| {
                 frame(&backend.objects, &resource, form, event_type, &object, columns)
             };
-            pool.step(write).await.unwrap_or_else(|_| {
-                error(&backend.objects, form, &Status::internal("the event could not be encoded"))
+            pool.step(encode).await.unwrap_or_else(|_| {
+                error_frame(&backend.objects, form, &Status::internal("the event could not be encoded"))
             })
         })
     }
@@ -192,8 +191,14 @@ impl EventEncoder for EventFrames {
         self.columns.set(print::describes_every_event(&self.resource));
     }
 
-    fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes {
-        match self.backend.objects.bookmark(&self.resource, self.form, at, initial_end, self.columns.get()) {
+    fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes {
+        match self.backend.objects.bookmark(
+            &self.resource,
+            self.form,
+            revision,
+            initial_end,
+            self.columns.get(),
+        ) {
             Ok(object) => self.wrap("BOOKMARK", &object),
             Err(status) => self.error(&status),
         }
@@ -206,13 +211,13 @@ impl EventEncoder for EventFrames {
         });
         let mut batch: Vec<(Arc<Object>, Revision)> = states.collect();
         if let Some(fields) = &self.converted_fields {
-            fields.keep_only(batch.iter().map(|(object, _)| &**object));
+            fields.retain_only(batch.iter().map(|(object, _)| &**object));
         }
-        batch.retain(|(object, _)| self.backend.is_foreign(&self.resource, object));
-        let key = |(object, at): &(Arc<Object>, Revision)| object.at(*at).bytes;
+        batch.retain(|(object, _)| self.backend.needs_conversion(&self.resource, object));
+        let key = |(object, revision): &(Arc<Object>, Revision)| object.at_revision(*revision).bytes;
         let keys: HashSet<Bytes> = batch.iter().map(key).collect();
         // Other entries were sent already.
-        self.converted.borrow_mut().retain(|known, _| keys.contains(known));
+        self.converted.borrow_mut().retain(|bytes, _| keys.contains(bytes));
         batch.retain(|state| !self.converted.borrow().contains_key(&key(state)));
         if batch.is_empty() {
             return None;
@@ -221,13 +226,16 @@ impl EventEncoder for EventFrames {
         let (converted, fields) = (self.converted.clone(), self.converted_fields.clone());
         Some(Box::pin(async move {
             let objects = batch.iter().map(|(object, _)| object.clone()).collect();
-            let made = backend.in_version_by_turns(&resource, objects).await;
-            let made = made.map_err(|status| error(&backend.objects, form, &status))?;
-            for ((object, at), made) in batch.iter().zip(made) {
+            let converted_objects = backend.convert_for_watch(&resource, objects).await;
+            let converted_objects =
+                converted_objects.map_err(|status| error_frame(&backend.objects, form, &status))?;
+            for ((object, revision), new) in batch.iter().zip(converted_objects) {
                 if let Some(fields) = &fields {
-                    fields.keep(object, &made);
+                    fields.insert(object, &new);
                 }
-                converted.borrow_mut().insert(object.at(*at).bytes, Arc::new(made.at(*at)));
+                converted
+                    .borrow_mut()
+                    .insert(object.at_revision(*revision).bytes, Arc::new(new.at_revision(*revision)));
             }
             Ok(())
         }))
@@ -239,12 +247,12 @@ impl EventEncoder for EventFrames {
 
     fn delivered(&self, events: usize, oldest: Timestamp) {
         self.converted.borrow_mut().clear();
-        self.counted.delivered(events, oldest, self.backend.clock.now());
+        self.metrics.delivered(events, oldest, self.backend.clock.now());
     }
 
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
         let status = if is_gone {
-            Status::unreadable_gone(object.revision.0)
+            Status::unreadable_deleted(object.revision.0)
         } else {
             Status::unreadable(self.resource.name(), object.key.as_str(), object.revision.0)
         };

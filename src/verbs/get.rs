@@ -1,32 +1,32 @@
-//! get: one object, as stored.
+//! get: one object.
 
 use pilothouse_apimachinery::options::{self, GetOptions};
 use pilothouse_apimachinery::status::Status;
 
-use super::list::{not_older, open};
+use super::list::{open, wait_for_revision};
 use super::{Reply, Success, VerbResult};
 use crate::backend::{Backend, Call};
 
-/// Answers the object that the path names.
+/// Returns the object that the path names.
 pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     if call.query.flag("export") == Some(true) && call.query.get("export") != Some("") {
-        let gone = "the export parameter, deprecated since v1.14, is no longer supported";
-        return Err(Status::bad_request(gone));
+        let reason = "the export parameter, deprecated since v1.14, is no longer supported";
+        return Err(Status::bad_request(reason));
     }
     let requested = options::read_revision(&GetOptions::parse(call.query).resource_version)?;
-    let mut found = backend.read(call).await;
+    let mut result = backend.read(call).await;
     // An object at or after the requested version proves that the version exists. An older one does not.
-    let known = found.as_ref().map_or(0, |object| object.revision.0);
-    if let Some(requested) = requested.filter(|requested| *requested > known) {
+    let revision = result.as_ref().map_or(0, |object| object.revision.0);
+    if let Some(requested) = requested.filter(|requested| *requested > revision) {
         let position = open(backend, call).await?;
         if requested > position.snapshot.revision.0 {
-            not_older(backend, call, position, requested).await?;
-            found = backend.read(call).await;
+            wait_for_revision(backend, call, position, requested).await?;
+            result = backend.read(call).await;
         }
     }
-    let found = found?;
-    if !backend.objects.shows_verbatim(call) {
-        call.work.check_bytes(found.bytes.len())?;
+    let object = result?;
+    if !backend.objects.responds_as_stored(call) {
+        call.work.check_bytes(object.bytes.len())?;
     }
-    Ok(Reply::Object(Success::Ok, backend.encode_response(call, &found, call.claim()).await?))
+    Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, call.claim()).await?))
 }

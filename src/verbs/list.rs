@@ -22,23 +22,24 @@ use super::paging::{Continue, Start, select_page};
 use super::{Reply, VerbResult};
 use crate::backend::{Backend, Call};
 
-/// How long to wait for a resourceVersion in the future: 3 s in steps, as in the reference.
-const FUTURE_TURNS: u32 = 60;
-const FUTURE_TURN: Duration = Duration::from_millis(50);
+/// How often and how long to wait for a resourceVersion in the future: 3 s in total, as in the reference.
+const FUTURE_ATTEMPTS: u32 = 60;
+const FUTURE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Answers the objects that match.
+/// Returns the matching objects.
 pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let Chosen { snapshot, start, mut held } = at_version(backend, call, &options, &position).await?;
-    let view = converted_selection::view(backend, call, &snapshot, &filter, &start, &mut held).await?;
-    let page = select_page(&view, &filter, start, page_limit(&options)).await;
-    page.check(call.of())?;
+    let ListState { snapshot, start, mut held } = choose_state(backend, call, &options, &position).await?;
+    let candidates =
+        converted_selection::candidate_snapshot(backend, call, &snapshot, &filter, &start, &mut held).await?;
+    let page = select_page(&candidates, &filter, start, page_limit(&options)).await;
+    page.check(call.group_resource())?;
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {
-        // Keeps this snapshot for the next chunk. A past state is already kept where it was made, if it is small enough.
+        // Keeps this snapshot for the next chunk. An older state is already kept where it was restored, if it is small enough.
         position.window.checkpoints().keep(snapshot, None);
     }
     let listing = Listing::page(backend, call, revision, page, filter.is_selective(), held).await?;
@@ -47,22 +48,22 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
 
 /// The maximum number of items.
 pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
-    // With resourceVersion 0 the reference answers from its cache and ignores the limit.
-    let any = options.resource_version == "0" && options.continue_token.is_empty();
-    usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any)
+    // With resourceVersion 0 the reference lists from its cache and ignores the limit.
+    let is_from_cache = options.resource_version == "0" && options.continue_token.is_empty();
+    usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !is_from_cache)
 }
 
 /// The current snapshot of the resource, and its history.
 pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position> {
     let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
-    let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
-    backend.load.note(&call.stored.store, position.snapshot.len());
+    let position = position.map_err(|error| Status::from_store(&error, call.group_resource(), ""))?;
+    backend.load.set_objects(&call.stored.store, position.snapshot.len());
     Ok(position)
 }
 
 /// Waits for a snapshot that is not older than `requested`. A version in the future may come from another server: it is awaited,
 /// but not for long.
-pub(super) async fn not_older(
+pub(super) async fn wait_for_revision(
     backend: &Backend,
     call: &Call<'_>,
     position: Position,
@@ -71,8 +72,8 @@ pub(super) async fn not_older(
     if requested <= position.snapshot.revision.0 {
         return Ok(position);
     }
-    for _ in 0..FUTURE_TURNS {
-        tokio::time::sleep(FUTURE_TURN).await;
+    for _ in 0..FUTURE_ATTEMPTS {
+        tokio::time::sleep(FUTURE_PAUSE).await;
         if requested <= position.window.head().0 {
             return open(backend, call).await;
         }
@@ -86,107 +87,114 @@ pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
     select::filter(call.resource, options, call.namespace, name)
 }
 
-/// The snapshot that a list shows.
-pub(super) struct Chosen {
+/// The state that a list is made from.
+pub(super) struct ListState {
     pub(super) snapshot: Snapshot,
     /// Where the chunk begins.
     pub(super) start: Start,
-    /// Its shares of the list budget, beside objects that are in memory anyway.
+    /// Reservations of the list budget for objects that are not in memory anyway.
     pub(super) held: Vec<Reservation>,
 }
 
-impl Chosen {
-    fn present(snapshot: Snapshot, now: Timestamp) -> Chosen {
-        Chosen { snapshot, start: Start::first(now), held: Vec::new() }
+impl ListState {
+    fn current(snapshot: Snapshot, now: Timestamp) -> ListState {
+        ListState { snapshot, start: Start::first(now), held: Vec::new() }
     }
 }
 
-/// The snapshot that the options ask for.
-pub(super) async fn at_version(
+/// The state that the options ask for.
+pub(super) async fn choose_state(
     backend: &Backend,
     call: &Call<'_>,
     options: &ListOptions,
     position: &Position,
-) -> Result<Chosen> {
+) -> Result<ListState> {
     let token = Some(&options.continue_token).filter(|token| !token.is_empty());
     let token = token.map(|token| Continue::decode(token)).transpose()?;
     if token.is_some() && !matches!(options.resource_version.as_str(), "" | "0") {
-        let why = "specifying resource version is not allowed when using continue";
-        return Err(Status::bad_request(why));
+        let message = "specifying resource version is not allowed when using continue";
+        return Err(Status::bad_request(message));
     }
     let requested = options::read_revision(&options.resource_version)?;
     let requested = requested.filter(|requested| *requested > 0);
     let now = backend.clock.now();
     if let Some(token) = token {
         let Some(revision) = token.revision else {
-            let present = newer(backend, call, position, token.expired).await?;
-            return Ok(Chosen { start: Start::at(token, now), ..Chosen::present(present, now) });
+            let current = current_after(backend, call, position, token.expired_revision).await?;
+            return Ok(ListState {
+                start: Start::from_token(token, now),
+                ..ListState::current(current, now)
+            });
         };
-        let found = if token.is_over(now, position.history) {
+        let state = if token.is_expired(now, position.history) {
             None
         } else {
-            past(backend, position, revision).await?
+            state_at_revision(backend, position, revision).await?
         };
-        return match found {
-            Some(chosen) => Ok(Chosen { start: Start::at(token, now), ..chosen }),
-            None => Err(Status::continue_expired(token.inconsistent().encode())),
+        return match state {
+            Some(state) => Ok(ListState { start: Start::from_token(token, now), ..state }),
+            None => Err(Status::continue_expired(token.continue_with_latest().encode())),
         };
     }
-    let Some(requested) = requested else { return Ok(Chosen::present(position.snapshot.clone(), now)) };
-    let position = not_older(backend, call, position.clone(), requested).await?;
-    let exact = match options.resource_version_match {
-        Some(how) => how == VersionMatch::Exact,
+    let Some(requested) = requested else { return Ok(ListState::current(position.snapshot.clone(), now)) };
+    let position = wait_for_revision(backend, call, position.clone(), requested).await?;
+    let is_exact = match options.resource_version_match {
+        Some(version_match) => version_match == VersionMatch::Exact,
         None => options.limit > 0,
     };
-    if !exact {
-        return Ok(Chosen::present(position.snapshot, now));
+    if !is_exact {
+        return Ok(ListState::current(position.snapshot, now));
     }
-    past(backend, &position, requested).await?.ok_or_else(Status::list_expired)
+    state_at_revision(backend, &position, requested).await?.ok_or_else(Status::list_expired)
 }
 
-/// The present state, at another version than the one that has expired: clients take two lists of one version for one list. Where
-/// nothing was written since, the type goes on by a version at which nothing happens.
-async fn newer(
+/// The current state, at a later revision than the expired one: clients take two lists of one resourceVersion for one list. If
+/// nothing was written since, the revision of the type is advanced without a change.
+async fn current_after(
     backend: &Backend,
     call: &Call<'_>,
     position: &Position,
     expired: Option<u64>,
 ) -> Result<Snapshot> {
-    let present = &position.snapshot;
-    let Some(expired) = expired.filter(|expired| *expired >= present.revision.0) else {
-        return Ok(present.clone());
+    let current = &position.snapshot;
+    let Some(expired) = expired.filter(|expired| *expired >= current.revision.0) else {
+        return Ok(current.clone());
     };
-    match backend.stores.step(&call.stored.store, Revision(expired), &call.permit).await {
+    match backend.stores.advance_revision(&call.stored.store, Revision(expired), &call.permit).await {
         Ok(()) => Ok(open(backend, call).await?.snapshot),
-        // A read does not fail because nothing can be written.
-        Err(_) => Ok(present.clone()),
+        // A read must not fail because the store cannot write.
+        Err(_) => Ok(current.clone()),
     }
 }
 
-/// The state at an older version; `None` if it is compacted. Its memory counts against the list budget.
-async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
+/// The state at an older revision; `None` if it is compacted. Its memory counts against the list budget.
+async fn state_at_revision(
+    backend: &Backend,
+    position: &Position,
+    revision: u64,
+) -> Result<Option<ListState>> {
     let mut held: Vec<Reservation> = Vec::new();
-    let mut refused = None;
-    let room = |bytes| {
-        // A state that exceeds the whole budget counts as compacted. If others use up the budget, the client may retry.
+    let mut out_of_memory = None;
+    let reserve = |bytes| {
+        // A state larger than the whole budget counts as compacted. If other lists use up the budget, the client may retry.
         if held.iter().map(Reservation::bytes).sum::<usize>() + bytes > LIST_BYTES {
             return false;
         }
         match backend.lists.take_more(bytes, &held) {
-            Ok(room) => held.push(room),
-            Err(status) => refused = Some(status),
+            Ok(reservation) => held.push(reservation),
+            Err(error) => out_of_memory = Some(error),
         }
-        refused.is_none()
+        out_of_memory.is_none()
     };
-    match state_at(position, Revision(revision), room).await {
-        Ok(snapshot) => Ok(Some(Chosen { held, ..Chosen::present(snapshot, backend.clock.now()) })),
+    match state_at(position, Revision(revision), reserve).await {
+        Ok(snapshot) => Ok(Some(ListState { held, ..ListState::current(snapshot, backend.clock.now()) })),
         Err(PointInTimeError::Gone) => Ok(None),
         Err(PointInTimeError::TooLarge) => {
-            refused.map_or(Ok(None), |refused: OutOfMemory| Err(refused.into()))
+            out_of_memory.map_or(Ok(None), |error: OutOfMemory| Err(error.into()))
         }
-        Err(PointInTimeError::Broken(why)) => {
-            tracing::error!(%why, "an older state cannot be read");
-            Err(Status::internal(why))
+        Err(PointInTimeError::Broken(error)) => {
+            tracing::error!(%error, "an older state cannot be restored");
+            Err(Status::internal(error))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A list that is being sent: encoded piece by piece as the client reads, and never parsed where the stored text will do.
+//! A list that is being sent: encoded in chunks as the client reads, and not decoded where the stored bytes can be used.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::memory::Reservation;
 use pilothouse_types::object::{Object, Revision};
 
-use crate::limits::{LIST_CHUNK_BYTES, LIST_TURN_BYTES, PROTOBUF_LIST_KEPT, YAML_GROWTH};
+use crate::limits::{LIST_CHUNK_BYTES, LIST_TURN_BYTES, PROTOBUF_LIST_BUFFER_BYTES, YAML_GROWTH};
 
 use super::paging::Page;
 use crate::backend::list_envelope::{
@@ -28,19 +28,19 @@ pub struct Listing<B = Rc<Backend>> {
     form: ResponseFormat,
     head: Bytes,
     items: std::vec::IntoIter<Arc<Object>>,
-    /// The Protobuf messages of `items`, if they are kept; empty otherwise.
+    /// The Protobuf messages of `items`, if they are kept in memory; empty otherwise.
     messages: std::vec::IntoIter<Bytes>,
-    /// The bytes of items that the Protobuf envelope announced and that are still to come.
+    /// The bytes of items that the Protobuf envelope announced and that are not sent yet.
     announced: usize,
     /// The next of `items`, if another thread has encoded it.
     encoded: Option<Result<EncodedItem>>,
-    /// The rest of an item that is larger than a piece.
+    /// The rest of an item that is larger than a chunk.
     rest: Bytes,
     tail: Bytes,
     state: State,
-    /// The size of the items that the last piece was made from, as far as that was work.
+    /// The size of the items that were encoded for the last chunk, without those that were only copied.
     worked: usize,
-    /// Its shares of the list budget, until everything is sent.
+    /// Its reservations of the list budget, until everything is sent.
     _held: Vec<Reservation>,
 }
 
@@ -87,44 +87,50 @@ impl<B> Listing<B> {
 }
 
 impl Listing {
-    /// The list of one page. `held`: shares of the budget that its snapshot takes already.
+    /// The list of one page. `held`: the reservations of its snapshot.
     pub async fn page(
         backend: &Rc<Backend>,
         call: &Call<'_>,
-        at: Revision,
+        revision: Revision,
         page: Page,
         selective: bool,
         mut held: Vec<Reservation>,
     ) -> Result<Listing> {
         let (resource, form) = (call.resource, call.form);
-        let mut list_meta = list_meta(at, &page, selective);
+        let mut list_meta = list_meta(revision, &page, selective);
         if resource.custom.is_some() && form.shape == Representation::Whole && page.next.is_none() {
             // The reference always writes an empty `continue` in lists of custom resources.
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
         check_work(&backend.objects, call, &page.items)?;
-        // Objects that are converted now belong to this list alone. Those that a selector had converted are counted already.
-        let foreign = page.items.iter().filter(|object| backend.is_foreign(resource, object));
-        let converted: usize = foreign.map(|object| object.bytes.len()).sum();
+        // Objects that are converted here belong to this list alone. Those that were converted for a selector are already
+        // counted.
+        let unconverted = page.items.iter().filter(|object| backend.needs_conversion(resource, object));
+        let converted: usize = unconverted.map(|object| object.bytes.len()).sum();
         held.push(backend.lists.take_more(converted, &held)?);
-        page.items = backend.in_version(resource, page.items, &call.permit, call.claim()).await?;
+        page.items = backend.convert_to_version(resource, page.items, &call.permit, call.claim()).await?;
         if matches!(form.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }
-        // Taken before anything is encoded.
+        // Reserved before anything is encoded.
         let size = PageSize::new(&page.items);
-        let kept = (form.encoding == Encoding::Protobuf && size.total <= PROTOBUF_LIST_KEPT)
+        let messages_reservation = (form.encoding == Encoding::Protobuf
+            && size.total <= PROTOBUF_LIST_BUFFER_BYTES)
             .then(|| backend.lists.take_more(size.total, &held));
-        // A Protobuf list that finds no room is encoded twice rather than refused.
-        let kept = kept.and_then(std::result::Result::ok);
-        let keeps = kept.is_some();
-        held.push(kept.map_or_else(|| backend.lists.take_more(size.in_flight(form.encoding), &held), Ok)?);
+        // A Protobuf list that exceeds the budget is encoded twice rather than refused.
+        let messages_reservation = messages_reservation.and_then(std::result::Result::ok);
+        let keeps_messages = messages_reservation.is_some();
+        held.push(
+            messages_reservation
+                .map_or_else(|| backend.lists.take_more(size.in_flight(form.encoding), &held), Ok)?,
+        );
         let (mut messages, mut announced) = (Vec::new(), 0);
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
             Encoding::Protobuf => {
-                (messages, announced) = measured(backend, resource, form, &page.items, keeps).await?;
+                (messages, announced) =
+                    encode_protobuf_items(backend, resource, form, &page.items, keeps_messages).await?;
                 protobuf_ends(&backend.objects, resource, form, &list_meta, announced)?
             }
             Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
@@ -146,31 +152,31 @@ impl Listing {
         })
     }
 
-    /// The next piece of the encoded list, of JSON where YAML is asked for; `None` after the last.
+    /// The next chunk of the encoded list, as JSON if YAML was negotiated; `None` after the last.
     pub fn next_chunk(&mut self) -> Option<Result<Bytes>> {
         if self.is_done() {
             return None;
         }
-        let mut chunk = BytesMut::with_capacity(self.room());
+        let mut chunk = BytesMut::with_capacity(self.chunk_capacity());
         if self.state == State::Head {
             chunk.put(self.head.clone());
             self.state = State::First;
         }
-        self.put_rest(&mut chunk);
+        self.write_rest(&mut chunk);
         self.worked = 0;
         while chunk.len() < LIST_CHUNK_BYTES
             && !self.was_heavy()
             && (chunk.is_empty() || !self.is_next_large())
         {
-            let put = match self.items.next() {
+            let result = match self.items.next() {
                 Some(object) => {
                     let is_copied = self.copies_items() || self.encoded.is_some();
                     self.worked += if is_copied { 0 } else { object.bytes.len() };
-                    self.put_item(&object, &mut chunk)
+                    self.write_item(&object, &mut chunk)
                 }
-                None => self.put_tail(&mut chunk),
+                None => self.write_tail(&mut chunk),
             };
-            if let Err(status) = put {
+            if let Err(status) = result {
                 self.state = State::Done;
                 return Some(Err(status));
             }
@@ -181,7 +187,7 @@ impl Listing {
         Some(Ok(chunk.freeze()))
     }
 
-    /// Whether items are sent as they are stored, or were encoded before.
+    /// Whether items are sent as stored, or were encoded before.
     fn copies_items(&self) -> bool {
         match self.form.encoding {
             Encoding::Protobuf => !self.messages.as_slice().is_empty(),
@@ -197,29 +203,29 @@ impl Listing {
             && !self.copies_items()
     }
 
-    /// Encodes the next item if it is large, on whatever thread that is called. [`Listing::put_encoded`] takes the result.
+    /// Returns a function that encodes the next item on any thread, if it is large. [`Listing::put_encoded`] takes the result.
     pub fn large_item(&self) -> Option<impl FnOnce(&Objects) -> Result<EncodedItem> + Send + 'static> {
         let object = self.items.as_slice().first().filter(|_| self.is_next_large())?.clone();
         let (resource, form) = (self.resource.clone(), self.form);
         Some(move |objects: &Objects| encode_item(objects, &resource, form, &object))
     }
 
-    /// Takes the next item, or why there is none, from whoever has encoded it.
+    /// Sets the next item that another thread has encoded, or its error.
     pub fn put_encoded(&mut self, item: Result<EncodedItem>) {
         self.encoded = Some(item);
     }
 
-    /// Whether the last piece was so much work that other requests of the worker should have their turn before the next.
+    /// Whether the last chunk was so much work that the worker should yield to other requests before the next.
     pub fn was_heavy(&self) -> bool {
         self.worked > LIST_TURN_BYTES
     }
 
-    /// The same list, for another thread to send.
+    /// Detaches the list from this thread.
     pub fn detach(self) -> DetachedListing {
         self.with_backend(())
     }
 
-    /// What comes before the first item and after the last one, in JSON where YAML is asked for.
+    /// The bytes before the first item and after the last one, as JSON if YAML was negotiated.
     pub fn ends(&self) -> (&Bytes, &Bytes) {
         (&self.head, &self.tail)
     }
@@ -242,13 +248,13 @@ impl Listing {
     }
 
     /// An estimate for the buffer of the next chunk, so that small lists take little memory and large ones never reallocate.
-    fn room(&self) -> usize {
+    fn chunk_capacity(&self) -> usize {
         let items: usize = self.items.as_slice().iter().take(256).map(|object| object.bytes.len()).sum();
         (self.rest.len() + items + self.head.len() + (4 << 10)).min(LIST_CHUNK_BYTES + (4 << 10))
     }
 
-    /// Begins an item: as much of it as fits into the chunk.
-    fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
+    /// Writes as much of an item as fits into the chunk.
+    fn write_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
         let item = match self.messages.next() {
             Some(message) => EncodedItem::whole(message),
             None => self.encode(object)?,
@@ -262,31 +268,31 @@ impl Listing {
             }
             Encoding::Protobuf => {
                 let fields = list_fields(self.form.shape);
-                let left = self.announced.checked_sub(item_len(fields, &item.rest));
-                self.announced = left.ok_or_else(|| misannounced(object))?;
+                let remaining = self.announced.checked_sub(item_len(fields, &item.rest));
+                self.announced = remaining.ok_or_else(|| length_error(object))?;
                 chunk.put_slice(&fields.item_header(item.rest.len()));
             }
             Encoding::Cbor => {}
         }
         self.rest = item.rest;
         self.state = State::Rest;
-        self.put_rest(chunk);
+        self.write_rest(chunk);
         Ok(())
     }
 
-    /// The next item, which somebody else may have encoded already.
+    /// Encodes the next item, unless another thread has done so.
     fn encode(&mut self, object: &Object) -> Result<EncodedItem> {
         let encoded = self.encoded.take();
         encoded.unwrap_or_else(|| encode_item(&self.backend.objects, &self.resource, self.form, object))
     }
 
-    /// Goes on with an item that is larger than a chunk.
-    fn put_rest(&mut self, chunk: &mut BytesMut) {
-        let room = LIST_CHUNK_BYTES.saturating_sub(chunk.len());
-        chunk.put(self.rest.split_to(room.min(self.rest.len())));
+    /// Continues an item that is larger than a chunk.
+    fn write_rest(&mut self, chunk: &mut BytesMut) {
+        let free = LIST_CHUNK_BYTES.saturating_sub(chunk.len());
+        chunk.put(self.rest.split_to(free.min(self.rest.len())));
     }
 
-    fn put_tail(&mut self, chunk: &mut BytesMut) -> Result<()> {
+    fn write_tail(&mut self, chunk: &mut BytesMut) -> Result<()> {
         if self.announced > 0 {
             return Err(Status::internal("the items of a list are shorter than announced".to_owned()));
         }
@@ -300,7 +306,7 @@ impl Listing {
         self.state == State::Done
     }
 
-    /// Whether all items were asked for.
+    /// Whether all items were taken.
     pub fn is_out_of_items(&self) -> bool {
         self.items.as_slice().is_empty()
     }
@@ -318,8 +324,8 @@ impl PageSize {
         PageSize { total: sizes().sum(), largest: sizes().max().unwrap_or(0) }
     }
 
-    /// The memory that a list takes while it is encoded as the client reads: two pieces and one object, in YAML also the value of
-    /// that object.
+    /// The memory that a list takes while it is streamed: two chunks and one object, in YAML also the decoded form of that
+    /// object.
     fn in_flight(&self, encoding: Encoding) -> usize {
         let streamed = self.total.min(2 * LIST_CHUNK_BYTES + self.largest);
         match encoding {
@@ -329,8 +335,8 @@ impl PageSize {
     }
 }
 
-/// Gives up on a worker if the list takes a step that is too long there. The items of Protobuf lists are encoded before the first
-/// is sent; those of some tables are decoded at once, to be sorted.
+/// Fails on a worker thread if one step of the list is too much work there. The items of Protobuf lists are encoded before the
+/// first is sent; those of some tables are decoded at once, to be sorted.
 fn check_work(objects: &Objects, call: &Call<'_>, items: &[Arc<Object>]) -> Result<()> {
     let (size, form) = (PageSize::new(items), call.form);
     if matches!(form.shape, Representation::Table(..)) && objects.sorts_rows(call.resource) {
@@ -339,16 +345,16 @@ fn check_work(objects: &Objects, call: &Call<'_>, items: &[Arc<Object>]) -> Resu
     if form.encoding == Encoding::Protobuf { call.work.check_step(size.largest) } else { Ok(()) }
 }
 
-/// The messages of a Protobuf list if it keeps them, and the length of all items.
-async fn measured(
+/// Encodes the items of a Protobuf list. Returns the messages, if they are kept, and the total length.
+async fn encode_protobuf_items(
     backend: &Backend,
     resource: &Resource,
     form: ResponseFormat,
     items: &[Arc<Object>],
-    keeps: bool,
+    keeps_messages: bool,
 ) -> Result<(Vec<Bytes>, usize)> {
     let objects = &backend.objects;
-    if !keeps {
+    if !keeps_messages {
         return Ok((Vec::new(), protobuf_items_len(objects, resource, form, items).await?));
     }
     let (messages, fields) = (protobuf_items(objects, resource, form, items).await?, list_fields(form.shape));
@@ -356,12 +362,12 @@ async fn measured(
     Ok((messages, total))
 }
 
-/// The error for an item whose second encoding is longer than its first, which cannot be: objects do not change.
-fn misannounced(object: &Object) -> Box<Status> {
+/// The error for an item whose second encoding is longer than the first. It should not occur, because objects are immutable.
+fn length_error(object: &Object) -> Box<Status> {
     Status::internal(format!("the item {:?} of a list is longer than announced", object.key.as_str()))
 }
 
-/// An encoded item, in two parts: so that the text of a stored object is used without a copy.
+/// An encoded item in two parts, so that the bytes of a stored object are used without a copy.
 pub struct EncodedItem {
     opening: &'static str,
     rest: Bytes,
@@ -373,7 +379,7 @@ impl EncodedItem {
     }
 }
 
-/// An item as the list contains it; in JSON where YAML is asked for.
+/// Encodes an item of the list, as JSON if YAML was negotiated.
 fn encode_item(
     objects: &Objects,
     resource: &Resource,
@@ -396,24 +402,26 @@ fn json_item(
 ) -> Result<EncodedItem> {
     let form = ResponseFormat { encoding: Encoding::Json, shape };
     let whole = EncodedItem::whole;
-    let fields =
-        |bytes: &Bytes, at: usize| EncodedItem { opening: "{", rest: bytes.slice(at.min(bytes.len())..) };
+    let fields = |bytes: &Bytes, offset: usize| EncodedItem {
+        opening: "{",
+        rest: bytes.slice(offset.min(bytes.len())..),
+    };
     Ok(match shape {
         // Items of custom resources state their kind, as in the reference.
         Representation::Whole if resource.custom.is_some() => {
-            whole(objects.present(resource, form, object, false)?)
+            whole(objects.encode(resource, form, object, false)?)
         }
-        Representation::Whole if resource.is_storage_version() => fields(&object.bytes, object.item_at()),
+        Representation::Whole if resource.is_storage_version() => fields(&object.bytes, object.item_offset()),
         Representation::Whole => {
-            let bytes = objects.present(resource, form, object, false)?;
+            let bytes = objects.encode(resource, form, object, false)?;
             let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
-            let at = if bytes.starts_with(prefix.as_bytes()) { prefix.len() } else { 1 };
-            fields(&bytes, at)
+            let offset = if bytes.starts_with(prefix.as_bytes()) { prefix.len() } else { 1 };
+            fields(&bytes, offset)
         }
-        Representation::Metadata(_) => whole(objects.present(resource, form, object, false)?),
+        Representation::Metadata(_) => whole(objects.encode(resource, form, object, false)?),
         Representation::Table(version, include) => {
             let mut row = Vec::new();
-            objects.put_table_row(resource, (version, include), object, true, &mut row)?;
+            objects.append_row(resource, (version, include), object, true, &mut row)?;
             whole(row.into())
         }
     })

@@ -1,5 +1,5 @@
-//! One file per verb. A verb takes a parsed request, works on values, sends messages to stores and returns a [`Reply`]. Nothing
-//! here knows HTTP.
+//! The verbs, one file each. A verb takes a parsed request, works on values, sends messages to stores and returns a [`Reply`].
+//! Nothing here knows HTTP.
 
 pub mod action_subresources;
 pub mod apply;
@@ -36,7 +36,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 
 use self::listing::Listing;
 use crate::backend::Call;
-use crate::backend::loopback::{Admitted, Response};
+use crate::backend::loopback::{AdmittedRequest, Response};
 use crate::metrics::Metrics;
 
 /// Additional dependencies of watches. One per HTTP worker.
@@ -53,11 +53,11 @@ pub struct WatchDeps {
     pub metrics: Arc<Metrics>,
     /// The memory of all watches.
     pub memory: WatchMemory,
-    /// Frames of large objects that are being written.
+    /// Watch frames of large objects that are being encoded.
     pub frames_aside: FramesAside,
 }
 
-/// How a request that answers an object succeeded.
+/// The success of a request whose response is an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Success {
     /// The object was read or changed.
@@ -81,21 +81,21 @@ impl Success {
 
 /// The result of a verb.
 pub enum Reply {
-    /// One object in the form of the call; as JSON if YAML was negotiated.
+    /// One object in the format of the call; as JSON if YAML was negotiated.
     Object(Success, Bytes),
     /// A list that is encoded as it is sent.
     List(Listing),
     /// A successful Status.
     Status(Status),
-    /// A stream of watch events in the form of the call.
+    /// A stream of watch events in the format of the call.
     Watch(Feed),
 }
 
 /// The return type of every verb.
 pub type VerbResult = Result<Reply>;
 
-/// Audits the end of a request that the server or a controller made, and passes its result on.
-pub async fn end(admitted: Admitted, call: &Call<'_>, result: VerbResult) -> VerbResult {
+/// Audits the end of a request that the server or a controller made, and returns its result.
+pub async fn end_request(admitted: AdmittedRequest, call: &Call<'_>, result: VerbResult) -> VerbResult {
     let response = match &result {
         Ok(Reply::Object(success, json)) => Response::Object(success.code(), json),
         Ok(Reply::Status(status)) => Response::Status(status),

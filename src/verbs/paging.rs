@@ -25,28 +25,31 @@ pub struct Continue {
     /// to starting over.
     pub revision: Option<u64>,
     /// The key at which the next chunk begins, within the scope of the list: without the namespace if the list has one.
-    pub from: String,
+    pub start_key: String,
     /// The time of the first chunk, in milliseconds since 1970.
-    pub since: Option<u64>,
-    /// The version that the list began with, if it goes on with what is there now.
-    pub expired: Option<u64>,
-    /// The number of objects from that key on, so that no chunk has to count what follows it. Only told where `revision` is.
-    pub left: Option<usize>,
+    pub started_at: Option<u64>,
+    /// The resourceVersion that the list began with, if it continues with the current state.
+    pub expired_revision: Option<u64>,
+    /// The number of objects from that key on, so that later chunks need not count them. Only set if `revision` is.
+    pub remaining_hint: Option<usize>,
 }
 
 /// Objects that are matched before the worker's other requests get a turn: well below a millisecond.
 const OBJECTS_PER_TURN: usize = 4096;
 /// The resourceVersion of tokens that continue with the current state.
 const LATEST: i64 = -1;
-const FORM: &str = "meta.k8s.io/v1";
+const VERSION: &str = "meta.k8s.io/v1";
 
 impl Continue {
     /// Encodes the token.
     pub fn encode(&self) -> String {
         let revision = self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
-        let mut token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
-        let left = self.left.and_then(|left| u64::try_from(left).ok());
-        for (name, value) in [("t", self.since), ("expired", self.expired), ("left", left)] {
+        let mut token = serde_json::json!({"v": VERSION, "rv": revision, "start": self.start_key});
+        let remaining_hint =
+            self.remaining_hint.and_then(|remaining_hint| u64::try_from(remaining_hint).ok());
+        for (name, value) in
+            [("t", self.started_at), ("expired", self.expired_revision), ("left", remaining_hint)]
+        {
             if let Some(value) = value {
                 token[name] = value.into();
             }
@@ -54,34 +57,42 @@ impl Continue {
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    /// The token that goes on with what is there now.
+    /// The token that continues with the current state.
     #[must_use]
-    pub fn inconsistent(self) -> Continue {
-        Continue { revision: None, since: None, expired: self.revision, from: self.from, left: None }
+    pub fn continue_with_latest(self) -> Continue {
+        Continue {
+            revision: None,
+            started_at: None,
+            expired_revision: self.revision,
+            start_key: self.start_key,
+            remaining_hint: None,
+        }
     }
 
-    /// Whether the list began longer ago than versions are kept. Clients rely on that: some wait for the expiry, even if nothing
-    /// was written and the version could still be served.
-    pub fn is_over(&self, now: Timestamp, history: Duration) -> bool {
-        let age = self.since.map(|since| Duration::from_millis(millis(now).saturating_sub(since)));
+    /// Whether the list began longer ago than history is kept. Some clients rely on the expiry, even if nothing was written and
+    /// the revision could still be served.
+    pub fn is_expired(&self, now: Timestamp, history: Duration) -> bool {
+        let age = self
+            .started_at
+            .map(|started_at| Duration::from_millis(to_millis(now).saturating_sub(started_at)));
         age.is_some_and(|age| age > history)
     }
 
     /// Parses a token. One that this server could not have made is refused.
     pub fn decode(text: &str) -> Result<Continue> {
-        let invalid = |why: &str| {
-            Status::bad_request(format!("invalid continue token: continue key is not valid{why}"))
+        let invalid = |reason: &str| {
+            Status::bad_request(format!("invalid continue token: continue key is not valid{reason}"))
         };
         if text.len() > CONTINUE_TOKEN_BYTES {
             return Err(invalid(": too long"));
         }
-        let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
+        let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&base64_error(text)))?;
         syntax::check(&json).map_err(|error| invalid(&format!(": {error}")))?;
         let value = read(&json).map_err(|error| invalid(&format!(": {error}")))?;
-        let Token { form, revision, start, since, expired, left } =
+        let Token { version, revision, start, started_at, expired_revision, remaining_hint } =
             Token::read(&value).map_err(|error| invalid(&format!(": json: cannot unmarshal {error}")))?;
-        if form != FORM {
-            return Err(invalid(&format!(": server does not recognize this encoded version {form}")));
+        if version != VERSION {
+            return Err(invalid(&format!(": server does not recognize this encoded version {version}")));
         }
         if revision == 0 {
             return Err(invalid(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
@@ -89,18 +100,18 @@ impl Continue {
         if start.is_empty() {
             return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
         }
-        // A key cannot lead above or beside its collection.
-        let from = start.strip_prefix('/').unwrap_or(start);
-        if from.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        // A key must not lead out of its collection.
+        let start_key = start.strip_prefix('/').unwrap_or(start);
+        if start_key.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(invalid(&format!(": {start}")));
         }
         let revision = u64::try_from(revision).ok();
         Ok(Continue {
-            left: left.filter(|_| revision.is_some()),
+            remaining_hint: remaining_hint.filter(|_| revision.is_some()),
             revision,
-            from: from.to_owned(),
-            since,
-            expired,
+            start_key: start_key.to_owned(),
+            started_at,
+            expired_revision,
         })
     }
 }
@@ -108,12 +119,12 @@ impl Continue {
 /// The raw fields of a token; missing ones are empty.
 #[derive(Default)]
 struct Token<'a> {
-    form: &'a str,
+    version: &'a str,
     revision: i64,
     start: &'a str,
-    since: Option<u64>,
-    expired: Option<u64>,
-    left: Option<usize>,
+    started_at: Option<u64>,
+    expired_revision: Option<u64>,
+    remaining_hint: Option<usize>,
 }
 
 impl Token<'_> {
@@ -127,25 +138,27 @@ impl Token<'_> {
                 return Err(format!("{} into Go value of type storage.continueToken", other.json_word()));
             }
         };
-        let wrong = |found: &Value, field: &str, ty: &str| {
-            let number = match found {
+        let type_error = |actual: &Value, field: &str, ty: &str| {
+            let number = match actual {
                 Value::Float(number) if ty == "int64" => format!(" {number}"),
                 _ => String::new(),
             };
-            let found = found.json_word();
-            Err(format!("{found}{number} into Go struct field continueToken.{field} of type {ty}"))
+            let word = actual.json_word();
+            Err(format!("{word}{number} into Go struct field continueToken.{field} of type {ty}"))
         };
         for (name, value) in fields {
             match (name.to_ascii_lowercase().as_str(), value) {
                 (_, Value::Null) => {}
-                ("v", Value::String(form)) => token.form = form,
+                ("v", Value::String(version)) => token.version = version,
                 ("rv", Value::Int(revision)) => token.revision = *revision,
                 ("start", Value::String(start)) => token.start = start,
-                ("t", Value::Int(since)) => token.since = u64::try_from(*since).ok(),
-                ("expired", Value::Int(revision)) => token.expired = u64::try_from(*revision).ok(),
-                ("left", Value::Int(left)) => token.left = usize::try_from(*left).ok(),
-                (field @ ("v" | "start"), found) => return wrong(found, field, "string"),
-                ("rv", found) => return wrong(found, "rv", "int64"),
+                ("t", Value::Int(started_at)) => token.started_at = u64::try_from(*started_at).ok(),
+                ("expired", Value::Int(revision)) => token.expired_revision = u64::try_from(*revision).ok(),
+                ("left", Value::Int(remaining_hint)) => {
+                    token.remaining_hint = usize::try_from(*remaining_hint).ok();
+                }
+                (field @ ("v" | "start"), other) => return type_error(other, field, "string"),
+                ("rv", other) => return type_error(other, "rv", "int64"),
                 _ => {}
             }
         }
@@ -154,15 +167,16 @@ impl Token<'_> {
 }
 
 /// The position of invalid base64, as Go's decoder reports it.
-fn not_base64(text: &str) -> String {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let at = text.bytes().position(|byte| !known(byte)).unwrap_or_else(|| text.len().saturating_sub(1));
-    format!(": illegal base64 data at input byte {at}")
+fn base64_error(text: &str) -> String {
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let index =
+        text.bytes().position(|byte| !is_base64(byte)).unwrap_or_else(|| text.len().saturating_sub(1));
+    format!(": illegal base64 data at input byte {index}")
 }
 
 /// A time in the format of tokens.
-fn millis(at: Timestamp) -> u64 {
-    at.0 / 1_000
+fn to_millis(time: Timestamp) -> u64 {
+    time.0 / 1_000
 }
 
 /// One chunk of a list.
@@ -179,84 +193,93 @@ pub struct Page {
 
 impl Page {
     /// Refuses a page with corrupt objects.
-    pub fn check(&self, of: GroupResource<'_>) -> Result<()> {
+    pub fn check(&self, resource: GroupResource<'_>) -> Result<()> {
         if self.unreadable.is_empty() {
             return Ok(());
         }
-        let named = self.unreadable.iter().map(|object| (object.key.as_str(), object.revision.0));
-        Err(Status::unreadable_list(of, named))
+        let objects = self.unreadable.iter().map(|object| (object.key.as_str(), object.revision.0));
+        Err(Status::unreadable_list(resource, objects))
     }
 }
 
-/// Where a chunk of a list begins.
+/// The start of a chunk of a list.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// The first key, in the form of continue tokens; `None` in the first chunk.
-    pub from: Option<String>,
+    pub start_key: Option<String>,
     /// The time of the first chunk, in milliseconds since 1970.
-    pub since: u64,
+    pub started_at: u64,
     /// The number of objects from there on, if an earlier chunk counted them.
-    pub left: Option<usize>,
+    pub remaining_hint: Option<usize>,
 }
 
 impl Start {
     /// The first key, within a namespace or in all of them.
     pub fn key(&self, namespace: Option<&str>) -> Option<String> {
-        self.from.as_ref().map(|from| match namespace {
-            Some(namespace) => format!("{namespace}/{from}"),
-            None => from.clone(),
+        self.start_key.as_ref().map(|start_key| match namespace {
+            Some(namespace) => format!("{namespace}/{start_key}"),
+            None => start_key.clone(),
         })
     }
 
     /// The first chunk of a list.
     pub fn first(now: Timestamp) -> Start {
-        Start { from: None, since: millis(now), left: None }
+        Start { start_key: None, started_at: to_millis(now), remaining_hint: None }
     }
 
-    /// The chunk that a token asks for.
-    pub fn at(token: Continue, now: Timestamp) -> Start {
-        Start { since: token.since.unwrap_or(millis(now)), from: Some(token.from), left: token.left }
+    /// The start of the chunk that a token asks for.
+    pub fn from_token(token: Continue, now: Timestamp) -> Start {
+        Start {
+            started_at: token.started_at.unwrap_or(to_millis(now)),
+            start_key: Some(token.start_key),
+            remaining_hint: token.remaining_hint,
+        }
     }
 }
 
 /// The matching objects from `start` on, at most `limit`. Yields to the worker's other requests in between.
 pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, limit: Option<usize>) -> Page {
     let namespace = filter.namespace.as_deref();
-    let from = start.key(namespace);
-    let mut rest = snapshot.scan(namespace, from.as_deref().map_or(Bound::Unbounded, Bound::Included));
+    let start_key = start.key(namespace);
+    let mut objects =
+        snapshot.scan(namespace, start_key.as_deref().map_or(Bound::Unbounded, Bound::Included));
     let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
-    let mut seen = 0_usize;
+    let mut scanned = 0_usize;
     let mut turn = YieldEvery::new(OBJECTS_PER_TURN);
     while limit.is_none_or(|limit| page.items.len() < limit) {
-        let Some(object) = rest.next() else { return page };
-        if !object.is_readable() && filter.wants_key(&object.key) {
+        let Some(object) = objects.next() else { return page };
+        if !object.is_readable() && filter.matches_key(&object.key) {
             page.unreadable.push(object.clone());
         } else if filter.matches(object) {
             page.items.push(object.clone());
         }
-        seen += 1;
+        scanned += 1;
         turn.worked(1).await;
     }
     // The following objects are not matched, so the last chunk may be empty. With a selector their number is not reported, so it
     // is not counted.
-    let Some(_) = rest.next() else { return page };
-    page.remaining = match start.left.and_then(|left| left.checked_sub(seen)).filter(|left| *left > 0) {
+    let Some(_) = objects.next() else { return page };
+    page.remaining = match start
+        .remaining_hint
+        .and_then(|remaining_hint| remaining_hint.checked_sub(scanned))
+        .filter(|remaining_hint| *remaining_hint > 0)
+    {
         _ if filter.is_selective() => 1,
-        Some(left) => left,
-        None => 1 + rest.count(),
+        Some(remaining_hint) => remaining_hint,
+        None => 1 + objects.count(),
     };
     // Only one object has a given name, so nothing follows it.
-    let is_single = |key: &str| filter.name.is_some() && (namespace.is_some() || !key.contains('/'));
-    if let Some(last) = page.items.last().filter(|last| !is_single(last.key.as_str())) {
-        let within = namespace.map_or(0, |namespace| namespace.len() + 1);
-        let key = last.key.as_str().get(within..).unwrap_or_default();
+    let is_last_match = |key: &str| filter.name.is_some() && (namespace.is_some() || !key.contains('/'));
+    if let Some(last) = page.items.last().filter(|last| !is_last_match(last.key.as_str())) {
+        let prefix_len = namespace.map_or(0, |namespace| namespace.len() + 1);
+        let key = last.key.as_str().get(prefix_len..).unwrap_or_default();
         page.next = Some(Continue {
             revision: Some(snapshot.revision.0),
             // The smallest key after that one.
-            from: format!("{key}\0"),
-            since: Some(start.since),
-            expired: None,
-            left: Some(page.remaining).filter(|_| !filter.is_selective()),
+            start_key: format!("{key}\0"),
+            started_at: Some(start.started_at),
+            expired_revision: None,
+            remaining_hint: Some(page.remaining).filter(|_| !filter.is_selective()),
         });
     }
     page
@@ -269,26 +292,35 @@ mod tests {
 
     use super::*;
 
-    fn token(from: &str) -> Continue {
-        Continue { revision: Some(7), from: from.to_owned(), since: None, expired: None, left: None }
+    fn token(start_key: &str) -> Continue {
+        Continue {
+            revision: Some(7),
+            start_key: start_key.to_owned(),
+            started_at: None,
+            expired_revision: None,
+            remaining_hint: None,
+        }
     }
 
     #[test]
-    fn a_token_comes_back_as_it_went() {
-        let token = Continue { since: Some(5), left: Some(9), ..token("default/a\0") };
+    fn continue_token_round_trips() {
+        let token = Continue { started_at: Some(5), remaining_hint: Some(9), ..token("default/a\0") };
         assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
-        let token = token.inconsistent();
-        assert_eq!((token.revision, token.since, token.expired, token.left), (None, None, Some(7), None));
+        let token = token.continue_with_latest();
+        assert_eq!(
+            (token.revision, token.started_at, token.expired_revision, token.remaining_hint),
+            (None, None, Some(7), None)
+        );
         assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
     }
 
     #[test]
-    fn a_token_is_over_when_its_history_is() {
-        let token = |since| Continue { since, ..token("a\0") };
+    fn continue_token_expires_with_history() {
+        let token = |started_at| Continue { started_at, ..token("a\0") };
         let (now, minute) = (Timestamp(120_000_000), Duration::from_secs(60));
-        assert!(token(Some(59_999)).is_over(now, minute));
-        assert!(!token(Some(60_000)).is_over(now, minute));
-        assert!(!token(Some(999_999)).is_over(now, minute) && !token(None).is_over(now, minute));
+        assert!(token(Some(59_999)).is_expired(now, minute));
+        assert!(!token(Some(60_000)).is_expired(now, minute));
+        assert!(!token(Some(999_999)).is_expired(now, minute) && !token(None).is_expired(now, minute));
     }
 
     fn snapshot(names: impl Iterator<Item = String>) -> Snapshot {
@@ -297,8 +329,8 @@ mod tests {
             let draft = Draft {
                 key: Key::from_path(&name),
                 bytes: Bytes::from_static(b"{}"),
-                revision_at: 1,
-                item_at: 1,
+                revision_offset: 1,
+                item_offset: 1,
                 labels: Pairs::default(),
                 fields: Pairs::default(),
             };
@@ -308,9 +340,9 @@ mod tests {
         snapshot
     }
 
-    /// Reads a namespace in chunks of three, with tokens as a client sends them, and tells what remained after each chunk.
-    async fn remaining_after_each(tamper: impl Fn(&mut Continue)) -> Vec<usize> {
-        let names = (0..4).map(|at| format!("a/{at}")).chain((0..10).map(|at| format!("b/{at}")));
+    /// Reads a namespace in chunks of three with encoded tokens. Returns the remaining items after each chunk.
+    async fn remaining_after_each(modify: impl Fn(&mut Continue)) -> Vec<usize> {
+        let names = (0..4).map(|index| format!("a/{index}")).chain((0..10).map(|index| format!("b/{index}")));
         let snapshot = snapshot(names.chain(["c/0".to_owned()]));
         let filter = Filter { namespace: Some("b".into()), ..Filter::default() };
         let (mut remaining, mut items) = (Vec::new(), 0);
@@ -320,60 +352,69 @@ mod tests {
             items += page.items.len();
             remaining.push(page.remaining);
             let Some(mut next) = page.next else { break };
-            tamper(&mut next);
-            start = Start::at(Continue::decode(&next.encode()).unwrap(), Timestamp(0));
+            modify(&mut next);
+            start = Start::from_token(Continue::decode(&next.encode()).unwrap(), Timestamp(0));
         }
         assert_eq!(items, 10);
         remaining
     }
 
     #[tokio::test]
-    async fn what_remains_is_counted_once() {
+    async fn remaining_item_count_is_carried_in_token() {
         assert_eq!(remaining_after_each(|_| {}).await, [7, 4, 1, 0]);
-        assert_eq!(remaining_after_each(|token| token.left = None).await, [7, 4, 1, 0]);
-        // A number that a token cannot have is counted anew; no number makes a list end early.
-        assert_eq!(remaining_after_each(|token| token.left = Some(3)).await, [7, 4, 1, 0]);
-        assert_eq!(remaining_after_each(|token| token.left = Some(99)).await, [7, 96, 96, 0]);
+        assert_eq!(remaining_after_each(|token| token.remaining_hint = None).await, [7, 4, 1, 0]);
+        // An impossible number is counted anew, and no number ends a list early.
+        assert_eq!(remaining_after_each(|token| token.remaining_hint = Some(3)).await, [7, 4, 1, 0]);
+        assert_eq!(remaining_after_each(|token| token.remaining_hint = Some(99)).await, [7, 96, 96, 0]);
     }
 
     #[test]
-    fn a_token_that_was_tampered_with_is_refused() {
-        let made = |json: &str| URL_SAFE_NO_PAD.encode(json);
+    fn invalid_continue_token_is_refused() {
+        let encode_token = |json: &str| URL_SAFE_NO_PAD.encode(json);
         let table = [
             ("!!".to_owned(), "illegal base64 data at input byte 0"),
             ("abcde".to_owned(), "illegal base64 data at input byte 4"),
-            (made("{}"), "server does not recognize this encoded version "),
-            (made("null"), "server does not recognize this encoded version "),
-            (made("{"), ": unexpected end of JSON input"),
-            (made("x"), ": invalid character 'x' looking for beginning of value"),
-            (made("[]"), ": json: cannot unmarshal array into Go value of type storage.continueToken"),
+            (encode_token("{}"), "server does not recognize this encoded version "),
+            (encode_token("null"), "server does not recognize this encoded version "),
+            (encode_token("{"), ": unexpected end of JSON input"),
+            (encode_token("x"), ": invalid character 'x' looking for beginning of value"),
             (
-                made(r#"{"rv":"1"}"#),
+                encode_token("[]"),
+                ": json: cannot unmarshal array into Go value of type storage.continueToken",
+            ),
+            (
+                encode_token(r#"{"rv":"1"}"#),
                 ": json: cannot unmarshal string into Go struct field continueToken.rv of type int64",
             ),
             (
-                made(r#"{"rv":1.5}"#),
+                encode_token(r#"{"rv":1.5}"#),
                 ": json: cannot unmarshal number 1.5 into Go struct field continueToken.rv of type int64",
             ),
             (
-                made(r#"{"start":5}"#),
+                encode_token(r#"{"start":5}"#),
                 ": json: cannot unmarshal number into Go struct field continueToken.start of type string",
             ),
-            (made(r#"{"v":"v9","rv":1,"start":"a\u0000"}"#), "does not recognize this encoded version v9"),
             (
-                made(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}"#),
+                encode_token(r#"{"v":"v9","rv":1,"start":"a\u0000"}"#),
+                "does not recognize this encoded version v9",
+            ),
+            (
+                encode_token(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}"#),
                 "incorrect encoded start resourceVersion",
             ),
-            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":""}"#), "encoded start key empty"),
-            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../a\u0000"}"#), ": ../a"),
-            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"a//b\u0000"}"#), ": a//b"),
+            (encode_token(r#"{"v":"meta.k8s.io/v1","rv":5,"start":""}"#), "encoded start key empty"),
+            (encode_token(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../a\u0000"}"#), ": ../a"),
+            (encode_token(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"a//b\u0000"}"#), ": a//b"),
             ("a".repeat(CONTINUE_TOKEN_BYTES + 1), "too long"),
         ];
-        for (bad, why) in table {
-            let status = Continue::decode(&bad).unwrap_err();
-            let wanted = "invalid continue token: continue key is not valid";
-            assert_eq!(status.code, 400, "{bad}");
-            assert!(status.message.starts_with(wanted) && status.message.contains(why), "{bad}: {status}");
+        for (token_text, reason) in table {
+            let status = Continue::decode(&token_text).unwrap_err();
+            let expected = "invalid continue token: continue key is not valid";
+            assert_eq!(status.code, 400, "{token_text}");
+            assert!(
+                status.message.starts_with(expected) && status.message.contains(reason),
+                "{token_text}: {status}"
+            );
         }
     }
 }

@@ -19,17 +19,17 @@ use crate::backend::{Backend, Call};
 
 /// Patches the object that the path names.
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let Some(language) = call.patch else { return Err(Status::unsupported_patch("")) };
-    let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
-    audit_body::note_patch(call, language);
-    if language == PatchType::Apply {
+    let Some(patch_type) = call.patch else { return Err(Status::unsupported_patch("")) };
+    let options = PatchOptions::parse(call.query, patch_type == PatchType::Apply)?;
+    audit_body::record_patch(call, patch_type);
+    if patch_type == PatchType::Apply {
         return apply(backend, call, &options).await;
     }
-    let (gv, kind) = call.shown_kind();
-    let change = Change {
+    let (gv, kind) = call.body_kind();
+    let change = PatchState {
         backend,
         call,
-        language,
+        patch_type,
         validation: options.write.field_validation,
         kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
     };
@@ -37,26 +37,26 @@ pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
 }
 
 /// A patch that is not server-side apply.
-struct Change<'a> {
+struct PatchState<'a> {
     backend: &'a Backend,
     call: &'a Call<'a>,
-    language: PatchType,
+    patch_type: PatchType,
     validation: FieldValidation,
     kind: GroupVersionKind,
 }
 
-impl NewState for Change<'_> {
-    fn after(&self, old: &Value) -> Result<Value> {
-        let Change { backend, call, .. } = *self;
+impl NewState for PatchState<'_> {
+    fn next_state(&self, old: &Value) -> Result<Value> {
+        let PatchState { backend, call, .. } = *self;
         let objects = &backend.objects;
-        let current = objects.to_shown(call, old.clone())?;
+        let current = objects.to_requested(call, old.clone())?;
         let custom = call.custom().map(|custom| custom as &dyn Coerce);
         let target = Target { registry: objects.registry_of(call.resource), kind: &self.kind, custom };
         let Patched { value, warnings } =
-            patch::apply(self.language, &call.body, self.validation, target, &current)?;
+            patch::apply(self.patch_type, &call.body, self.validation, target, &current)?;
         warnings.into_iter().for_each(|warning| call.warnings.add(warning));
         let mut value = objects.to_stored(call, value)?;
-        meta::agree_on_namespace(&mut value, call.namespace)?;
+        meta::ensure_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
         let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;

@@ -1,5 +1,5 @@
-//! Reviews: requests that are asked by creating an object which is never stored. They pass the same steps as every create up to
-//! storing. Then they are answered instead.
+//! Reviews, such as SubjectAccessReview: created objects that are never stored. They pass the same steps as every create, and get
+//! a status instead of being stored.
 
 use std::sync::Arc;
 
@@ -23,126 +23,132 @@ use super::{Reply, Success, VerbResult, create};
 use crate::backend::admission::{Operation, Write};
 use crate::backend::{Backend, Call, authorization};
 
-/// The question of a review.
+/// The kinds of reviews.
 #[derive(Clone, Copy)]
-enum Question {
-    /// May this user do this?
+enum ReviewKind {
+    /// Whether a user may perform an action.
     Access(ReviewedSubject),
-    /// Which rights does the asking user have?
+    /// The rights of the requesting user.
     Rights,
-    /// Who is the asking user?
+    /// The identity of the requesting user.
     Identity,
-    /// Whose token is this?
+    /// The user of a token.
     Token,
 }
 
-/// All reviews that are answered here.
-const QUESTIONS: [(&str, &str, Question); 6] = [
-    (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", Question::Access(ReviewedSubject::Oneself)),
-    (AUTHORIZATION_GROUP, "SubjectAccessReview", Question::Access(ReviewedSubject::Anybody)),
-    (AUTHORIZATION_GROUP, "LocalSubjectAccessReview", Question::Access(ReviewedSubject::AnybodyIn)),
-    (AUTHORIZATION_GROUP, "SelfSubjectRulesReview", Question::Rights),
-    (IDENTITY_GROUP, "SelfSubjectReview", Question::Identity),
-    (IDENTITY_GROUP, "TokenReview", Question::Token),
+/// All reviews by group and kind.
+const REVIEWS: [(&str, &str, ReviewKind); 6] = [
+    (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", ReviewKind::Access(ReviewedSubject::RequestUser)),
+    (AUTHORIZATION_GROUP, "SubjectAccessReview", ReviewKind::Access(ReviewedSubject::SpecUser)),
+    (
+        AUTHORIZATION_GROUP,
+        "LocalSubjectAccessReview",
+        ReviewKind::Access(ReviewedSubject::SpecUserInNamespace),
+    ),
+    (AUTHORIZATION_GROUP, "SelfSubjectRulesReview", ReviewKind::Rights),
+    (IDENTITY_GROUP, "SelfSubjectReview", ReviewKind::Identity),
+    (IDENTITY_GROUP, "TokenReview", ReviewKind::Token),
 ];
 
-fn question(resource: &Resource) -> Option<Question> {
-    let mut all = QUESTIONS.iter();
-    let found = all.find(|(group, kind, _)| *resource.gv.group == **group && *resource.kind == **kind);
-    found.map(|(.., question)| *question)
+fn review_kind(resource: &Resource) -> Option<ReviewKind> {
+    let mut all = REVIEWS.iter();
+    let kind = all.find(|(group, kind, _)| *resource.gv.group == **group && *resource.kind == **kind);
+    kind.map(|(.., review_kind)| *review_kind)
 }
 
 /// Whether creating an object of this resource is a review.
 pub fn is_review(resource: &Resource) -> bool {
-    question(resource).is_some()
+    review_kind(resource).is_some()
 }
 
 /// A placeholder for the store of a review, in the version of the request; `None` if the resource is no review.
-pub fn place(resource: &Resource) -> Option<Stored> {
-    question(resource)?;
+pub fn placeholder_store(resource: &Resource) -> Option<Stored> {
+    review_kind(resource)?;
     Some(Stored { store: TypeName::new(""), version: resource.gv.clone(), hash: "".into() })
 }
 
-/// Answers the review in the body.
+/// Completes the review in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let question = question(call.resource).ok_or_else(Status::no_such_resource)?;
+    let review_kind = review_kind(call.resource).ok_or_else(Status::no_such_resource)?;
     let options = WriteOptions::create(call.query)?;
     let mut review = backend.objects.decode_body(call, options.field_validation)?;
     meta::clear_system_fields(&mut review);
-    meta::agree_on_namespace(&mut review, call.namespace)?;
+    meta::ensure_namespace(&mut review, call.namespace)?;
     meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut review);
     create::admit(backend, call, &mut review).await?;
-    let answer = match question {
-        Question::Access(about) => access(backend, call, review, about).await?,
-        Question::Rights => rights(backend, call, &review).await?,
-        Question::Identity => {
-            admitted(backend, call, &review).await?;
-            reviews::myself(&review, call.user, &backend.objects.now())
+    let reviewed = match review_kind {
+        ReviewKind::Access(subject) => review_access(backend, call, review, subject).await?,
+        ReviewKind::Rights => review_rules(backend, call, &review).await?,
+        ReviewKind::Identity => {
+            validate_admission(backend, call, &review).await?;
+            reviews::self_subject_review(&review, call.user, &backend.objects.now())
         }
-        Question::Token => token(backend, call, review).await?,
+        ReviewKind::Token => review_token(backend, call, review).await?,
     };
-    Ok(Reply::Object(Success::Created, backend.objects.show_value(call, &answer)?))
+    Ok(Reply::Object(Success::Created, backend.objects.encode_unstored(call, &reviewed)?))
 }
 
 /// Runs validating admission on a valid review.
-async fn admitted(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<()> {
+async fn validate_admission(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<()> {
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.validate(&write, review).await
 }
 
 /// 422 for an invalid review. The reference omits its kind and name.
-fn refuse(call: &Call<'_>, errors: &ErrorList) -> Result<()> {
-    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.of().group, "", "", errors)) }
+fn fail_on_errors(call: &Call<'_>, errors: &ErrorList) -> Result<()> {
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.group_resource().group, "", "", errors)) }
 }
 
-async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<Value> {
-    let asked = token::question(&review)?;
-    admitted(backend, call, &review).await?;
+async fn review_token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<Value> {
+    let request = token::parse(&review)?;
+    validate_admission(backend, call, &review).await?;
     let credentials =
-        Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
-    let found = backend.access.authenticator.send(ReviewToken { credentials }).await;
-    let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
-    // The asker gets the warnings that the token's bearer would get.
-    for remark in found.iter().flat_map(|bearer| &bearer.remarks) {
+        Credentials { bearer: request.bearer, audiences: request.audiences, ..Credentials::default() };
+    let result = backend.access.authenticator.send(ReviewToken { credentials }).await;
+    let result = result.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
+    // The client gets the warnings that the user of the token would get.
+    for remark in result.iter().flat_map(|bearer| &bearer.remarks) {
         if let Remark::Warning(text) = remark {
             call.warnings.add(*text);
         }
     }
-    token::answer(&mut review, found);
+    token::set_status(&mut review, result);
     Ok(review)
 }
 
-async fn access(
+async fn review_access(
     backend: &Backend,
     call: &Call<'_>,
     mut review: Value,
-    about: ReviewedSubject,
+    subject: ReviewedSubject,
 ) -> Result<Value> {
     // First, because without the feature gate selectors are dropped unread.
-    let question = access::question(&mut review, backend.access.uses_selectors);
-    refuse(call, &access::validate(&review, about))?;
-    if about == ReviewedSubject::AnybodyIn && call.namespace.is_empty() {
+    let request = access::parse(&mut review, backend.access.uses_selectors);
+    fail_on_errors(call, &access::validate(&review, subject))?;
+    if subject == ReviewedSubject::SpecUserInNamespace && call.namespace.is_empty() {
         return Err(Status::bad_request("namespace is required on this type: "));
     }
-    admitted(backend, call, &review).await?;
-    let identity = match about {
-        ReviewedSubject::Oneself => Arc::new(call.user.clone()),
-        ReviewedSubject::Anybody | ReviewedSubject::AnybodyIn => Arc::new(access::subject(&review)),
+    validate_admission(backend, call, &review).await?;
+    let identity = match subject {
+        ReviewedSubject::RequestUser => Arc::new(call.user.clone()),
+        ReviewedSubject::SpecUser | ReviewedSubject::SpecUserInNamespace => {
+            Arc::new(access::subject(&review))
+        }
     };
-    let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
-    let asked = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
-    let verdict = authorization::ask(&backend.access.authorizer, asked).await?;
+    let (action, selection) = (Arc::new(request.action.clone()), Arc::new(request.selection.clone()));
+    let command = AuthorizeExplained { identity: identity.clone(), action: action.clone(), selection };
+    let verdict = authorization::send(&backend.access.authorizer, command).await?;
     let wants_hint = call.query.flag("explain") == Some(true) && verdict.decision != Decision::Allowed;
     let hint = match wants_hint && may_explain(backend, call).await? {
-        true => authorization::ask(&backend.access.authorizer, Hint { identity, action }).await?,
+        true => authorization::send(&backend.access.authorizer, Hint { identity, action }).await?,
         false => None,
     };
-    access::answer(&mut review, &question, &verdict, hint);
+    access::set_status(&mut review, &request, &verdict, hint);
     Ok(review)
 }
 
-/// Whether the asker may see which roles and bindings the decision is based on: others' roles are not public.
+/// Whether the client may see the roles and bindings behind the decision: those of other users are not public.
 async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
     let target = Target::Resource {
         group: call.resource.gv.group.to_string(),
@@ -152,13 +158,13 @@ async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
         namespace: call.namespace.to_owned(),
         name: String::new(),
     };
-    authorization::may(&backend.access.authorizer, call.user, "explain", target).await
+    authorization::is_allowed(&backend.access.authorizer, call.user, "explain", target).await
 }
 
-async fn rights(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
+async fn review_rules(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
     let namespace = reviews::namespace_of(review)?.to_owned();
-    admitted(backend, call, review).await?;
-    let asked = ListGrants { identity: Arc::new(call.user.clone()), namespace };
-    let grants = authorization::ask(&backend.access.authorizer, asked).await?;
-    Ok(reviews::all_rights(review, grants))
+    validate_admission(backend, call, review).await?;
+    let command = ListGrants { identity: Arc::new(call.user.clone()), namespace };
+    let grants = authorization::send(&backend.access.authorizer, command).await?;
+    Ok(reviews::self_subject_rules_review(review, grants))
 }

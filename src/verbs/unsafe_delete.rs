@@ -1,7 +1,7 @@
 //! Deletes a corrupt object: the last resort, behind a feature gate.
 //!
 //! The contents of such an object are unknown. So its finalizers, version and owners are not checked, and admission does not run.
-//! Addresses and ports that it held are found by the next start.
+//! Addresses and ports that it held are released by the next start or periodic check.
 
 use pilothouse_apimachinery::options::refuse_force;
 use pilothouse_apimachinery::status::{Result, Status};
@@ -20,49 +20,49 @@ const VERB: &str = "unsafe-delete-ignore-read-errors";
 
 /// Deletes the object that the path names, if it is corrupt.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    authorize(backend, call).await?;
-    let mut found = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+    check_right(backend, call).await?;
+    let mut result = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
     for _ in 0..CONFLICT_ATTEMPTS {
-        let object = match found {
+        let object = match result {
             Err(StoreError::Unreadable(object)) => object,
             Ok(object) if !is_readable(&backend.objects, call, &object) => object,
-            Ok(_) | Err(StoreError::NotFound) => return Err(readable(call)),
-            Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
+            Ok(_) | Err(StoreError::NotFound) => return Err(readable_error(call)),
+            Err(error) => return Err(Status::from_store(&error, call.group_resource(), call.name)),
         };
         let store = &call.stored.store;
         tracing::warn!(
             user = call.user.name,
-            resource = %call.of(),
+            resource = %call.group_resource(),
             object = object.key.as_str(),
-            "an unreadable object is deleted by force"
+            "deleting an unreadable object by force"
         );
         match backend.stores.remove(store, object.key.clone(), object.revision, &call.permit).await {
             // Only the name of the object is known.
             Ok(_) | Err(StoreError::NotFound) => {
-                return Ok(Reply::Status(Status::success_of(&call.resource.kind, call.name)));
+                return Ok(Reply::Status(Status::success_for_kind(&call.resource.kind, call.name)));
             }
-            Err(StoreError::Conflict(current)) => found = Ok(current),
-            Err(error) => found = Err(error),
+            Err(StoreError::Conflict(current)) => result = Ok(current),
+            Err(error) => result = Err(error),
         }
     }
-    Err(Status::stale(call.of(), call.name))
+    Err(Status::stale(call.group_resource(), call.name))
 }
 
-async fn authorize(backend: &Backend, call: &Call<'_>) -> Result<()> {
-    let of = call.of();
+async fn check_right(backend: &Backend, call: &Call<'_>) -> Result<()> {
+    let resource = call.group_resource();
     let target = Target::Resource {
-        group: of.group.to_owned(),
+        group: resource.group.to_owned(),
         version: call.resource.gv.version.to_string(),
-        resource: of.resource.to_owned(),
+        resource: resource.resource.to_owned(),
         subresource: String::new(),
         namespace: call.namespace.to_owned(),
         name: call.name.to_owned(),
     };
-    match authorization::decision(&backend.access.authorizer, call.user, VERB, target).await? {
+    match authorization::authorize(&backend.access.authorizer, call.user, VERB, target).await? {
         Decision::Allowed => Ok(()),
         Decision::Denied(reason) | Decision::NoOpinion(reason) => {
-            let why = format!("not permitted to do \"{VERB}\", reason: {reason}");
-            Err(Status::forbidden(&why, Some((of, call.name))))
+            let reason = format!("not permitted to do \"{VERB}\", reason: {reason}");
+            Err(Status::forbidden(&reason, Some((resource, call.name))))
         }
     }
 }
@@ -72,8 +72,8 @@ fn is_readable(objects: &Objects, call: &Call<'_>, object: &Object) -> bool {
 }
 
 /// 422 for readable objects, which are deleted normally.
-fn readable(call: &Call<'_>) -> Box<Status> {
-    let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
-    let of = call.of();
-    Status::invalid(of.group, of.resource, call.name, &[refuse_force(why)])
+fn readable_error(call: &Call<'_>) -> Box<Status> {
+    let reason = "is exclusively used to delete corrupt object(s), try again by removing this option";
+    let resource = call.group_resource();
+    Status::invalid(resource.group, resource.resource, call.name, &[refuse_force(reason)])
 }

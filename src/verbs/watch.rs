@@ -18,60 +18,55 @@ use crate::random;
 
 use super::converted_selection::{self, ConvertedFields};
 use super::event_frames::EventFrames;
-use super::list::{filter, not_older, open};
+use super::list::{filter, open, wait_for_revision};
 use super::{Reply, VerbResult, WatchDeps};
 use crate::backend::{Backend, Call};
 use crate::heavy_pool::OwnedPool;
 
-/// Answers a stream of matching changes.
+/// Opens a stream of matching changes.
 pub async fn watch(
     backend: &Rc<Backend>,
-    watching: &WatchDeps,
+    deps: &WatchDeps,
     pool: OwnedPool<Backend>,
     call: &Call<'_>,
 ) -> VerbResult {
     let mut options = ListOptions::parse(call.query)?;
-    options.set_defaults(watching.initial_events);
-    options.validate(watching.initial_events)?;
-    // The path may request a watch, too: by the old /watch/ prefix, or by a name. Only the query is validated as a watch.
+    options.set_defaults(deps.initial_events);
+    options.validate(deps.initial_events)?;
+    // A watch may also be requested by the path: by the old /watch/ prefix, or by a name. Only the query is validated as a watch.
     options.watch = true;
     let mut filter = filter(call, &options)?;
-    let converted_fields = ConvertedFields::selected_by(call.resource, &mut filter);
+    let converted_fields = ConvertedFields::attach(call.resource, &mut filter);
     let requested = options::revision(&options.resource_version)?.unwrap_or(0);
-    let scope = match (call.name, call.namespace) {
-        ("", "") => "cluster",
-        ("", _) => "namespace",
-        _ => "resource",
-    };
     let encoder = Rc::new(EventFrames {
         backend: backend.clone(),
         pool,
-        aside: watching.frames_aside.clone(),
+        aside: deps.frames_aside.clone(),
         resource: call.resource.clone(),
         form: call.form,
         columns: Cell::new(true),
         converted: Rc::default(),
         filter: filter.clone(),
         converted_fields,
-        counted: watching.metrics.watch(call.resource, scope),
+        metrics: deps.metrics.watch(call.resource, metric_scope(call)),
         _watcher: (!is_limited_to_one_node(&filter)).then(|| {
             let name = filter.name.as_deref().unwrap_or_default();
             backend.load.watch(&call.stored.store, call.namespace, name)
         }),
     });
-    // A client with a version from the future has talked to another store. If its watch waited for that version, it would miss
-    // everything until then. The reference does wait; this server returns an error, so that the client starts over.
-    let position = match not_older(backend, call, open(backend, call).await?, requested).await {
+    // A client with a resourceVersion in the future got it from another store. If its watch waited for that revision, it would
+    // miss all changes until then. The reference does wait; this server returns an error, so that the client starts over.
+    let position = match wait_for_revision(backend, call, open(backend, call).await?, requested).await {
         Ok(position) => position,
         Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(encoder.error(&status)))),
         Err(status) => return Err(status),
     };
-    let account = watching.memory.open(&call.user.name)?;
+    let account = deps.memory.open(&call.user.name)?;
     let head = position.snapshot.revision;
-    let (initial, cursor): (InitialObjects, _) = match (options.send_initial_events, requested) {
+    let (initial_objects, cursor): (InitialObjects, _) = match (options.send_initial_events, requested) {
         (Some(true), _) | (None, 0) => {
-            let initial = initial(position.snapshot, &filter);
-            (converted(backend, call, &filter, initial).await?, head)
+            let objects = initial_objects(position.snapshot, &filter);
+            (convert_initial(backend, call, &filter, objects).await?, head)
         }
         (Some(false), 0) => (Box::new(std::iter::empty()), head),
         (_, requested) => (Box::new(std::iter::empty()), Revision(requested)),
@@ -79,22 +74,33 @@ pub async fn watch(
     let feed = Session::open(Watch {
         type_name: call.stored.store.clone(),
         window: position.window,
-        initial,
+        initial: initial_objects,
         cursor,
         filter,
         encoder,
-        broadcaster: watching.broadcaster.clone(),
-        deadline: Some(lifetime(&options, watching.min_request_timeout)),
+        broadcaster: deps.broadcaster.clone(),
+        deadline: Some(duration(&options, deps.min_request_timeout)),
         bookmarks: options.allow_watch_bookmarks,
         initial_end_bookmark: options.is_streaming_list(),
-        live: watching.live_sessions.clone(),
+        live: deps.live_sessions.clone(),
         account,
         is_current: {
-            let (served_now, resource) = (backend.served_now.clone(), call.resource.clone());
-            Box::new(move || served_now(&resource).is_some_and(|now| Arc::ptr_eq(&now, &resource)))
+            let (current_resource, resource) = (backend.current_resource.clone(), call.resource.clone());
+            Box::new(move || {
+                current_resource(&resource).is_some_and(|current| Arc::ptr_eq(&current, &resource))
+            })
         },
     });
     Ok(Reply::Watch(feed))
+}
+
+/// The scope label of metrics.
+fn metric_scope(call: &Call<'_>) -> &'static str {
+    match (call.name, call.namespace) {
+        ("", "") => "cluster",
+        ("", _) => "namespace",
+        _ => "resource",
+    }
 }
 
 /// Whether a watch is limited to one node. There are as many such watches as nodes, and a write concerns only one of them.
@@ -105,7 +111,7 @@ fn is_limited_to_one_node(filter: &Filter) -> bool {
 
 /// The initial events of a watch. A watch of one namespace scans only that namespace; a watch of all namespaces filters as the
 /// client reads.
-fn initial(snapshot: Snapshot, filter: &Filter) -> InitialObjects {
+fn initial_objects(snapshot: Snapshot, filter: &Filter) -> InitialObjects {
     match filter.namespace.as_deref() {
         None => Box::new(snapshot.objects.into_iter().map(|(_, object)| object)),
         namespace => {
@@ -116,26 +122,26 @@ fn initial(snapshot: Snapshot, filter: &Filter) -> InitialObjects {
 }
 
 /// The initial events in the requested version. All are converted before the first is sent, as in a list.
-async fn converted(
+async fn convert_initial(
     backend: &Rc<Backend>,
     call: &Call<'_>,
     filter: &Filter,
-    initial: InitialObjects,
+    objects: InitialObjects,
 ) -> Result<InitialObjects> {
     if call.resource.custom.as_ref().is_none_or(|custom| custom.conversion.is_none()) {
-        return Ok(initial);
+        return Ok(objects);
     }
     let mut held = Vec::new();
-    let made = converted_selection::candidates(backend, call, filter, initial, &mut held).await?;
+    let converted = converted_selection::candidates(backend, call, filter, objects, &mut held).await?;
     // The budget is released when all of them are sent.
-    Ok(Box::new(made.into_iter().inspect(move |_| {
-        let _still = &held;
+    Ok(Box::new(converted.into_iter().inspect(move |_| {
+        let _held = &held;
     })))
 }
 
 /// The duration of a watch: the client's timeout, where a negative one ends at once; otherwise a random time between the minimum
 /// and twice that, so that watches do not all end at the same moment.
-fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
+fn duration(options: &ListOptions, minimum: Duration) -> Duration {
     match options.timeout_seconds {
         Some(seconds) if seconds != 0 => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
         _ => {

@@ -36,8 +36,8 @@ impl WebhookServer {
     /// The Host header: without a default port unless `always`.
     fn authority(&self, always: bool) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let usual = if self.secure { 443 } else { 80 };
-        if always || self.port != usual { format!("{host}:{}", self.port) } else { host }
+        let default_port = if self.secure { 443 } else { 80 };
+        if always || self.port != default_port { format!("{host}:{}", self.port) } else { host }
     }
 }
 
@@ -56,7 +56,7 @@ pub struct WebhookRequest {
     /// The request body.
     pub body: Bytes,
     /// Whether the Host header always contains the port.
-    pub says_port: bool,
+    pub includes_port: bool,
     /// The limit on the size of the response.
     pub most: usize,
 }
@@ -74,95 +74,96 @@ pub struct WebhookResponse {
 
 /// One server.
 struct Peer {
-    place: WebhookServer,
+    server: WebhookServer,
     access: Access,
-    reach: Connector,
+    connector: Connector,
 }
 
 /// All servers that were called.
 pub struct WebhookClients {
     pool: Arc<Pool>,
     purpose: Purpose,
-    known: RefCell<HashMap<WebhookServer, Rc<Peer>>>,
+    peers: RefCell<HashMap<WebhookServer, Rc<Peer>>>,
 }
 
 impl WebhookClients {
     /// No servers yet. Connections are kept in this pool.
     pub fn new(pool: Arc<Pool>, purpose: Purpose) -> WebhookClients {
-        WebhookClients { pool, purpose, known: RefCell::default() }
+        WebhookClients { pool, purpose, peers: RefCell::default() }
     }
 
-    /// Makes a call. `access` gives the credentials, once per server; `at` is the address to connect to, if it differs. Errors
-    /// are in the reference's words.
+    /// Makes a call. `access` gives the credentials, once per server; `address` is the address to connect to, if it differs. Errors
+    /// have the reference's texts.
     pub async fn ask(
         &self,
-        place: &WebhookServer,
+        server: &WebhookServer,
         access: impl FnOnce() -> Access,
-        at: Option<(String, u16)>,
-        question: &WebhookRequest,
+        address: Option<(String, u16)>,
+        request: &WebhookRequest,
     ) -> Result<WebhookResponse, String> {
-        let peer = self.peer(place, access)?;
-        let shown = peer.access.credentials.show().await?;
-        let request = request(&peer, &shown, question)?;
-        let (origin, connecting) = peer.reach.to(&peer.access, &shown, at);
-        let answer = self.pool.ask(&origin, request, question.most, connecting).await;
-        let answer = answer.map_err(|unanswered| match unanswered {
-            ExchangeError::Unreached(why) => why,
-            ExchangeError::Broken(error) => broken(&error),
-            ExchangeError::Cut(error) => cut(&error),
-            ExchangeError::TooLong => format!("the answer has more than {} bytes", question.most),
+        let peer = self.peer(server, access)?;
+        let presented = peer.access.credentials.present().await?;
+        let http_request = make_request(&peer, &presented, request)?;
+        let (origin, connection) = peer.connector.prepare(&peer.access, &presented, address);
+        let response = self.pool.ask(&origin, http_request, request.most, connection).await;
+        let response = response.map_err(|error| match error {
+            ExchangeError::Connect(reason) => reason,
+            ExchangeError::Broken(error) => connection_error(&error),
+            ExchangeError::Cut(error) => body_error(&error),
+            ExchangeError::TooLong => format!("the answer has more than {} bytes", request.most),
         })?;
-        if answer.head.status == 401 {
-            peer.access.credentials.refused(&shown).await;
+        if response.head.status == 401 {
+            peer.access.credentials.invalidate(&presented).await;
         }
-        let content_type = answer.head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = response.head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         Ok(WebhookResponse {
-            status: answer.head.status.as_u16(),
+            status: response.head.status.as_u16(),
             content_type: content_type.unwrap_or_default().to_owned(),
-            body: answer.body,
+            body: response.body,
         })
     }
 
-    fn peer(&self, place: &WebhookServer, access: impl FnOnce() -> Access) -> Result<Rc<Peer>, String> {
-        if let Some(peer) = self.known.borrow().get(place) {
+    fn peer(&self, server: &WebhookServer, access: impl FnOnce() -> Access) -> Result<Rc<Peer>, String> {
+        if let Some(peer) = self.peers.borrow().get(server) {
             return Ok(Rc::clone(peer));
         }
         let mut access = access();
-        if !place.authority_pem.is_empty() {
-            access.authority_pem = Some(place.authority_pem.clone());
+        if !server.authority_pem.is_empty() {
+            access.authority_pem = Some(server.authority_pem.clone());
         }
-        let reach = Connector::new(self.purpose, place.secure, (place.host.clone(), place.port), &access)?;
-        let peer = Rc::new(Peer { place: place.clone(), access, reach });
-        let mut known = self.known.borrow_mut();
-        if known.len() >= HOOK_PEERS {
+        let connector =
+            Connector::new(self.purpose, server.secure, (server.host.clone(), server.port), &access)?;
+        let peer = Rc::new(Peer { server: server.clone(), access, connector });
+        let mut peers = self.peers.borrow_mut();
+        if peers.len() >= HOOK_PEERS {
             // Changed configurations leave their old servers behind; a cluster has no other reason for so many.
-            known.clear();
+            peers.clear();
         }
-        known.insert(place.clone(), Rc::clone(&peer));
+        peers.insert(server.clone(), Rc::clone(&peer));
         Ok(peer)
     }
 }
 
-fn request(
+fn make_request(
     peer: &Peer,
-    shown: &PresentedCredentials,
-    question: &WebhookRequest,
+    presented: &PresentedCredentials,
+    webhook_request: &WebhookRequest,
 ) -> Result<Request<RequestBody>, String> {
-    let mut request = Request::post(&question.target)
-        .header(HOST, peer.place.authority(question.says_port))
+    let mut request = Request::post(&webhook_request.target)
+        .header(HOST, peer.server.authority(webhook_request.includes_port))
         .header(USER_AGENT, AGENT)
         .header(ACCEPT, "application/json, */*")
         .header(CONTENT_TYPE, "application/json");
-    if let Some(header) = &shown.header {
+    if let Some(header) = &presented.header {
         request = request.header(AUTHORIZATION, header);
     }
-    for (name, value) in peer.access.acting_as.headers() {
+    for (name, value) in peer.access.impersonation.headers() {
         request = request.header(name, value);
     }
-    request.body(RequestBody::Whole(Some(question.body.clone()))).map_err(|error| error.to_string())
+    request.body(RequestBody::Whole(Some(webhook_request.body.clone()))).map_err(|error| error.to_string())
 }
 
-fn broken(error: &hyper::Error) -> String {
+fn connection_error(error: &hyper::Error) -> String {
     use std::error::Error as _;
     if error.is_incomplete_message() || error.is_canceled() {
         return "EOF".to_owned();
@@ -175,8 +176,11 @@ fn broken(error: &hyper::Error) -> String {
     if cause.is_empty() { error.to_string() } else { format!("{error}: {cause}") }
 }
 
-fn cut(error: &hyper::Error) -> String {
-    format!("unexpected error when reading response body. Please retry. Original error: {}", broken(error))
+fn body_error(error: &hyper::Error) -> String {
+    format!(
+        "unexpected error when reading response body. Please retry. Original error: {}",
+        connection_error(error)
+    )
 }
 
 /// A timeout as the query parameter states it: whole seconds, rounded up.

@@ -1,4 +1,4 @@
-//! How another server is reached: the connection and its TLS settings.
+//! Connects to another server, with its TLS settings.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use super::tunnel;
 use crate::kubeconfig::{Access, IdentityPem, PresentedCredentials};
 use crate::upstream::client_tls::{self, TrustedCas};
 use crate::upstream::pool::{self, Digest, Origin, Purpose, TlsIdentity};
-use crate::upstream::{Stream, unproven};
+use crate::upstream::{Stream, verification_error};
 
 /// The TLS context. `identity_pem` is the client certificate and its key.
 fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslContext, ErrorStack> {
-    let believed = match &access.authority_pem {
+    let trusted = match &access.authority_pem {
         _ if access.insecure => TrustedCas::Anybody,
         Some(pem) => TrustedCas::Authorities(X509::stack_from_pem(pem)?),
         None => TrustedCas::Host,
     };
     client_tls::context(
-        believed,
+        trusted,
         identity_pem.map(|(certificates, key)| (certificates.as_slice(), key.as_slice())),
     )
 }
 
-fn shown(identity: Option<&IdentityPem>) -> Digest {
-    pool::shown(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
+fn identity_digest(identity: Option<&IdentityPem>) -> Digest {
+    pool::identity_digest(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
 }
 
 /// The plug-in's certificate, which replaces that of the file.
-fn made(shown: &PresentedCredentials) -> Option<&IdentityPem> {
-    shown.made.as_ref()?.identity_pem.as_ref()
+fn plugin_identity(presented: &PresentedCredentials) -> Option<&IdentityPem> {
+    presented.exec.as_ref()?.identity_pem.as_ref()
 }
 
-/// How one server is reached.
+/// Connects to one server.
 pub(super) struct Connector {
     tls: Option<SslContext>,
     origin: Arc<Origin>,
@@ -56,47 +56,47 @@ impl Connector {
         let private = secure.then(|| TlsIdentity {
             server_name: access.server_name.clone().unwrap_or_else(|| host.clone()),
             authority: pool::authority(access.authority_pem.as_deref(), !access.insecure),
-            shown: shown(access.identity_pem.as_ref()),
+            identity: identity_digest(access.identity_pem.as_ref()),
         });
         let origin = Origin { purpose, host, port, private, proxy: access.proxy.clone() };
         Ok(Connector { tls, origin: Arc::new(origin) })
     }
 
-    /// The pool key of a connection with these credentials, and how to make one. `at` is the address to connect to, if it
+    /// The pool key of a connection with these credentials, and how to make one. `address` is the address to connect to, if it
     /// differs.
-    pub(super) fn to<'a>(
+    pub(super) fn prepare<'a>(
         &'a self,
         access: &'a Access,
-        shown: &'a PresentedCredentials,
-        at: Option<(String, u16)>,
+        presented: &'a PresentedCredentials,
+        address: Option<(String, u16)>,
     ) -> (Arc<Origin>, impl Future<Output = Result<Stream, String>> + use<'a>) {
         let mut origin = self.origin.clone();
-        let made = made(shown);
-        if at.is_some() || made.is_some() {
-            let mut other = Origin::clone(&origin);
-            if let Some((host, port)) = at {
-                (other.host, other.port) = (host, port);
+        let plugin_identity = plugin_identity(presented);
+        if address.is_some() || plugin_identity.is_some() {
+            let mut variant = Origin::clone(&origin);
+            if let Some((host, port)) = address {
+                (variant.host, variant.port) = (host, port);
             }
-            if let (Some(private), Some(_)) = (&mut other.private, made) {
-                private.shown = self::shown(made);
+            if let (Some(private), Some(_)) = (&mut variant.private, plugin_identity) {
+                private.identity = identity_digest(plugin_identity);
             }
-            origin = Arc::new(other);
+            origin = Arc::new(variant);
         }
-        (origin.clone(), self.connect(access, made, origin))
+        (origin.clone(), self.connect(access, plugin_identity, origin))
     }
 
     async fn connect(
         &self,
         access: &Access,
-        made: Option<&IdentityPem>,
-        to: Arc<Origin>,
+        plugin_identity: Option<&IdentityPem>,
+        origin: Arc<Origin>,
     ) -> Result<Stream, String> {
-        let (host, port) = (to.host.as_str(), to.port);
-        let tcp = tunnel::connect(host, port, to.proxy.as_ref()).await?;
-        let (Some(tls), Some(private)) = (&self.tls, &to.private) else { return Ok(Stream::Plain(tcp)) };
-        let own = made.map(|identity| context(access, Some(identity))).transpose();
-        let own = own.map_err(|error| error.to_string())?;
-        let context = own.as_ref().unwrap_or(tls);
+        let (host, port) = (origin.host.as_str(), origin.port);
+        let tcp = tunnel::connect(host, port, origin.proxy.as_ref()).await?;
+        let (Some(tls), Some(private)) = (&self.tls, &origin.private) else { return Ok(Stream::Plain(tcp)) };
+        let plugin_context = plugin_identity.map(|identity| context(access, Some(identity))).transpose();
+        let plugin_context = plugin_context.map_err(|error| error.to_string())?;
+        let context = plugin_context.as_ref().unwrap_or(tls);
         let stream = handshake(context, &private.server_name, !access.insecure, tcp).await?;
         Ok(Stream::Private(Box::new(stream)))
     }
@@ -113,6 +113,6 @@ async fn handshake(
     let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
     match Pin::new(&mut stream).connect().await {
         Ok(()) => Ok(stream),
-        Err(error) => Err(unproven(stream.ssl(), name, &error)),
+        Err(error) => Err(verification_error(stream.ssl(), name, &error)),
     }
 }

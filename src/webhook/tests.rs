@@ -11,9 +11,9 @@ use tokio::net::TcpListener;
 use tokio_openssl::SslStream;
 
 use super::*;
-use crate::pki::testing::own;
+use crate::pki::testing::self_signed;
 
-/// Answers each connection with the name of the certificate that it showed; after the first it asks for another one.
+/// Answers each connection with the name of the certificate that it presented; refuses the first one.
 async fn serve(listener: TcpListener, (certificate, key): (X509, PKey<Private>)) {
     let mut acceptor = SslAcceptor::mozilla_modern_v5(SslMethod::tls_server()).unwrap();
     acceptor.set_private_key(&key).unwrap();
@@ -24,31 +24,31 @@ async fn serve(listener: TcpListener, (certificate, key): (X509, PKey<Private>))
         let (tcp, _) = listener.accept().await.unwrap();
         let mut stream = SslStream::new(Ssl::new(&context).unwrap(), tcp).unwrap();
         Pin::new(&mut stream).accept().await.unwrap();
-        let shown = stream.ssl().peer_certificate();
-        let name = shown.map_or_else(String::new, |shown| {
-            let entry = shown.subject_name().entries_by_nid(Nid::COMMONNAME).next().unwrap();
+        let peer_certificate = stream.ssl().peer_certificate();
+        let name = peer_certificate.map_or_else(String::new, |peer_certificate| {
+            let entry = peer_certificate.subject_name().entries_by_nid(Nid::COMMONNAME).next().unwrap();
             entry.data().to_string().unwrap()
         });
-        let mut question = [0; 4_096];
-        assert!(stream.read(&mut question).await.unwrap() > 0);
-        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{name}", name.len());
-        stream.write_all(answer.as_bytes()).await.unwrap();
+        let mut request = [0; 4_096];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        let response = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{name}", name.len());
+        stream.write_all(response.as_bytes()).await.unwrap();
         let _ = stream.shutdown().await;
     }
 }
 
 /// A plug-in that prints a certificate.
 fn plugin(home: &Path, name: &str) {
-    let (certificate, key) = own(name);
+    let (certificate, key) = self_signed(name);
     let text = |pem: Vec<u8>| String::from_utf8(pem).unwrap();
-    let made = serde_json::json!({
+    let credential = serde_json::json!({
         "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
         "status": {
             "clientCertificateData": text(certificate.to_pem().unwrap()),
             "clientKeyData": text(key.private_key_to_pem_pkcs8().unwrap()),
         },
     });
-    std::fs::write(home.join("made"), made.to_string()).unwrap();
+    std::fs::write(home.join("made"), credential.to_string()).unwrap();
     std::fs::write(home.join("plugin"), format!("#!/bin/sh\ncat '{}'\n", home.join("made").display()))
         .unwrap();
     let executable = std::fs::Permissions::from_mode(0o755);
@@ -56,10 +56,10 @@ fn plugin(home: &Path, name: &str) {
 }
 
 #[actix::test]
-async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
+async fn certificate_of_exec_plugin_is_presented_until_refused() {
     let home = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let server = own("host.test");
+    let server = self_signed("host.test");
     let authority = openssl::base64::encode_block(&server.0.to_pem().unwrap()).replace('\n', "");
     let config = format!(
         "{{current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
@@ -70,36 +70,40 @@ async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
         listener.local_addr().unwrap()
     );
     plugin(home.path(), "first");
-    let service = Service::alone(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
+    let service = Service::unpooled(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
     let serving = tokio::task::spawn_local(serve(listener, server));
     assert!(matches!(service.ask("{}".into()).await, Err(Failure::Refused(401))));
     plugin(home.path(), "second");
-    assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "made anew, and shown in the handshake");
+    assert_eq!(
+        service.ask("{}".into()).await.unwrap(),
+        b"second",
+        "fetched again, and presented in the handshake"
+    );
     plugin(home.path(), "third");
-    assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "kept");
+    assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "cached");
     serving.await.unwrap();
 }
 
 #[actix::test]
-async fn questions_go_over_one_connection_and_nobody_notices_its_end() {
+async fn webhook_calls_share_a_connection_and_reconnect() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = format!("http://{}", listener.local_addr().unwrap());
+    let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = tokio::task::spawn_local(async move {
-        let mut asked = Vec::new();
-        for turns in [50, 3] {
+        let mut counts = Vec::new();
+        for requests in [50, 3] {
             let (mut stream, _) = listener.accept().await.unwrap();
-            for turn in 1..=turns {
-                let mut question = [0; 4_096];
-                assert!(stream.read(&mut question).await.unwrap() > 0);
+            for number in 1..=requests {
+                let mut request = [0; 4_096];
+                assert!(stream.read(&mut request).await.unwrap() > 0);
                 stream.write_all(b"HTTP/1.1 200 Yes\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
-                if turn == turns {
-                    asked.push(turn);
+                if number == requests {
+                    counts.push(number);
                 }
             }
         }
-        asked
+        counts
     });
-    let service = Service::alone(&Access::to(place)).unwrap();
+    let service = Service::unpooled(&Access::to_server(url)).unwrap();
     for _ in 0..53 {
         assert_eq!(service.ask("{}".to_owned()).await.unwrap(), b"{}");
     }
@@ -107,16 +111,16 @@ async fn questions_go_over_one_connection_and_nobody_notices_its_end() {
 }
 
 #[actix::test]
-async fn whoever_finds_no_place_waits_for_one() {
-    let (place, asked) = testing::server(vec![(200, "{}".to_owned())]).await;
-    let service = Service::alone(&Access::to(place)).unwrap();
-    let taken = service.places.try_acquire_many(WEBHOOK_QUESTIONS as u32).unwrap();
-    let mut answer = Box::pin(service.ask("{}".to_owned()));
+async fn webhook_call_without_free_slot_waits() {
+    let (url, requests) = testing::server(vec![(200, "{}".to_owned())]).await;
+    let service = Service::unpooled(&Access::to_server(url)).unwrap();
+    let permits = service.slots.try_acquire_many(WEBHOOK_CALLS as u32).unwrap();
+    let mut call = Box::pin(service.ask("{}".to_owned()));
     for _ in 0..10 {
-        assert!(futures::poll!(&mut answer).is_pending(), "a refusal would be taken for one of the server");
+        assert!(futures::poll!(&mut call).is_pending(), "a refusal would be taken for one of the server");
         tokio::task::yield_now().await;
     }
-    drop(taken);
-    assert_eq!(answer.await.unwrap(), b"{}");
-    assert_eq!(asked.await.unwrap().len(), 1);
+    drop(permits);
+    assert_eq!(call.await.unwrap(), b"{}");
+    assert_eq!(requests.await.unwrap().len(), 1);
 }

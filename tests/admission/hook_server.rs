@@ -1,4 +1,4 @@
-//! A webhook that the tests play: a little HTTPS server in a thread, which keeps its connections.
+//! A fake webhook: a small HTTPS server in a thread, which keeps its connections alive.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,68 +10,71 @@ use openssl::ssl::{SslAcceptor, SslMethod, SslStream};
 use pilothouse_types::lock::Lock;
 use serde_json::{Value, json};
 
-use super::support::kubelet::Papers;
-use super::support::wait::CAP;
+use super::support::kubelet::TlsIdentity;
+use super::support::wait::TIMEOUT;
 
-/// What the webhook does with a question.
-pub enum Deed {
-    /// Answers with a review whose response is this; the uid is filled in.
-    Says(Value),
-    /// Answers with a status and a text.
+/// How the webhook replies to a request.
+pub enum Reply {
+    /// Sends a review with this response; the uid is filled in.
+    Review(Value),
+    /// Sends this status and body.
     Raw(&'static str, String),
-    /// Never answers.
-    Hangs,
-    /// Hangs up.
-    Cuts,
+    /// Never responds.
+    Hang,
+    /// Closes the connection.
+    Close,
 }
 
-type Deeds = dyn Fn(&str, &Value) -> Deed + Send + Sync;
+type ReplyFunction = dyn Fn(&str, &Value) -> Reply + Send + Sync;
 
-/// The webhook.
+/// A running webhook.
 pub struct HookServer {
     pub port: u16,
-    pub authority_pem: Vec<u8>,
-    asked: Arc<Lock<Vec<(String, Value)>>>,
+    pub ca_pem: Vec<u8>,
+    received: Arc<Lock<Vec<(String, Value)>>>,
     connections: Arc<AtomicUsize>,
     dead: Arc<AtomicBool>,
 }
 
 impl HookServer {
-    /// One whose certificate is for this machine and for `name`. It is told the path and the review.
-    pub fn start(name: &str, deed: impl Fn(&str, &Value) -> Deed + Send + Sync + 'static) -> HookServer {
-        HookServer::with(&Papers::new(name, &["127.0.0.1"]), deed)
+    /// A webhook whose certificate is for this machine and for `name`. `reply` receives the path and the request of the review.
+    pub fn start(name: &str, reply: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> HookServer {
+        HookServer::with_identity(&TlsIdentity::new(name, &["127.0.0.1"]), reply)
     }
 
-    /// One that shows this certificate.
-    pub fn with(papers: &Papers, deed: impl Fn(&str, &Value) -> Deed + Send + Sync + 'static) -> HookServer {
+    /// A webhook with this certificate.
+    pub fn with_identity(
+        identity: &TlsIdentity,
+        reply: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static,
+    ) -> HookServer {
         let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
-        acceptor.set_certificate(&papers.certificate).unwrap();
-        acceptor.set_private_key(&papers.key).unwrap();
+        acceptor.set_certificate(&identity.certificate).unwrap();
+        acceptor.set_private_key(&identity.key).unwrap();
         let acceptor = Arc::new(acceptor.build());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = HookServer {
             port: listener.local_addr().unwrap().port(),
-            authority_pem: papers.certificate.to_pem().unwrap(),
-            asked: Arc::default(),
+            ca_pem: identity.certificate.to_pem().unwrap(),
+            received: Arc::default(),
             connections: Arc::default(),
             dead: Arc::default(),
         };
-        let (asked, connections, dead) =
-            (server.asked.clone(), server.connections.clone(), server.dead.clone());
-        let deed: Arc<Deeds> = Arc::new(deed);
+        let (received, connections, dead) =
+            (server.received.clone(), server.connections.clone(), server.dead.clone());
+        let reply: Arc<ReplyFunction> = Arc::new(reply);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if dead.load(Ordering::SeqCst) {
                     return;
                 }
                 let Ok(stream) = stream else { return };
-                stream.set_read_timeout(Some(CAP)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 connections.fetch_add(1, Ordering::SeqCst);
-                let (acceptor, asked, deed, dead) =
-                    (acceptor.clone(), asked.clone(), deed.clone(), dead.clone());
+                let (acceptor, received, reply, dead) =
+                    (acceptor.clone(), received.clone(), reply.clone(), dead.clone());
                 thread::spawn(move || {
                     if let Ok(stream) = acceptor.accept(stream) {
-                        serve(stream, &asked, &*deed, &dead);
+                        serve(stream, &received, &*reply, &dead);
                     }
                 });
             }
@@ -79,10 +82,10 @@ impl HookServer {
         server
     }
 
-    /// Ends it: it hangs up and listens no more.
+    /// Closes all connections and stops listening.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        // Whoever waits for a connection gets one, and looks.
+        // Wakes the thread that waits for a connection.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 
@@ -91,23 +94,23 @@ impl HookServer {
     }
 
     /// The requests of all reviews so far.
-    pub fn asked(&self) -> Vec<Value> {
-        self.asked.lock().iter().map(|(_, review)| review["request"].clone()).collect()
+    pub fn requests(&self) -> Vec<Value> {
+        self.received.lock().iter().map(|(_, review)| review["request"].clone()).collect()
     }
 
-    /// What stood in the first lines.
+    /// The request targets of all requests so far.
     pub fn targets(&self) -> Vec<String> {
-        let asked = self.asked.lock();
-        asked.iter().map(|(head, _)| target(head).to_owned()).collect()
+        let received = self.received.lock();
+        received.iter().map(|(head, _)| target(head).to_owned()).collect()
     }
 
-    /// The head of the last question, in small letters.
+    /// The head of the last request, in lower case.
     pub fn last_head(&self) -> String {
-        self.asked.lock().last().unwrap().0.clone()
+        self.received.lock().last().unwrap().0.clone()
     }
 
-    pub fn forget(&self) {
-        self.asked.lock().clear();
+    pub fn clear_requests(&self) {
+        self.received.lock().clear();
     }
 
     pub fn connections(&self) -> usize {
@@ -117,32 +120,32 @@ impl HookServer {
 
 fn serve(
     mut stream: SslStream<TcpStream>,
-    asked: &Lock<Vec<(String, Value)>>,
-    deed: &Deeds,
+    received: &Lock<Vec<(String, Value)>>,
+    reply: &ReplyFunction,
     dead: &AtomicBool,
 ) {
-    while let Some((head, body)) = question(&mut stream) {
+    while let Some((head, body)) = read_request(&mut stream) {
         if dead.load(Ordering::SeqCst) {
             return;
         }
         let review: Value = serde_json::from_slice(&body).unwrap();
-        asked.lock().push((head.clone(), review.clone()));
+        received.lock().push((head.clone(), review.clone()));
         let path = target(&head).split('?').next().unwrap_or_default();
-        let (status, text) = match deed(path, &review["request"]) {
-            Deed::Says(mut response) => {
+        let (status, text) = match reply(path, &review["request"]) {
+            Reply::Review(mut response) => {
                 if response["uid"].is_null() {
                     response["uid"] = review["request"]["uid"].clone();
                 }
                 let (kind, version) = (&review["kind"], &review["apiVersion"]);
-                let answer = json!({"kind": kind, "apiVersion": version, "response": response});
-                ("200 OK", answer.to_string())
+                let review_response = json!({"kind": kind, "apiVersion": version, "response": response});
+                ("200 OK", review_response.to_string())
             }
-            Deed::Raw(status, text) => (status, text),
-            Deed::Hangs => {
-                thread::sleep(CAP);
+            Reply::Raw(status, text) => (status, text),
+            Reply::Hang => {
+                thread::sleep(TIMEOUT);
                 return;
             }
-            Deed::Cuts => return,
+            Reply::Close => return,
         };
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", text.len());
         if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes())).is_err() {
@@ -151,7 +154,7 @@ fn serve(
     }
 }
 
-fn question(stream: &mut SslStream<TcpStream>) -> Option<(String, Vec<u8>)> {
+fn read_request(stream: &mut SslStream<TcpStream>) -> Option<(String, Vec<u8>)> {
     let mut head = Vec::new();
     let mut byte = [0; 1];
     while !head.ends_with(b"\r\n\r\n") {

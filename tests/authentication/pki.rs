@@ -1,4 +1,4 @@
-//! Authorities and certificates for the tests.
+//! CAs and certificates of the tests.
 
 use std::fs;
 use std::path::Path;
@@ -14,24 +14,24 @@ use openssl::x509::{X509, X509Builder, X509NameBuilder};
 
 use super::support::{Client, Server};
 
-/// What a certificate is good for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum Purpose {
     Authority,
     Client,
     Server,
-    /// A client's, but its time is over.
+    /// A client certificate that has expired.
     Expired,
 }
 
-/// Somebody with a key, and the certificate of it.
-pub struct Party {
+/// A key and its certificate.
+pub struct CertifiedKey {
     key: PKey<Private>,
     certificate: X509,
 }
 
-impl Party {
-    pub fn new(subject: &[(&str, &str)], purpose: Use, issuer: Option<&Party>) -> Party {
+impl CertifiedKey {
+    pub fn new(subject: &[(&str, &str)], purpose: Purpose, issuer: Option<&CertifiedKey>) -> CertifiedKey {
         let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
         let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
         let mut name = X509NameBuilder::new().unwrap();
@@ -47,22 +47,22 @@ impl Party {
         builder.set_serial_number(&serial).unwrap();
         builder.set_subject_name(&name).unwrap();
         builder.set_issuer_name(issuer.map_or(&name, |issuer| issuer.certificate.subject_name())).unwrap();
-        let end = if purpose == Use::Expired { 1_000_000_100 } else { 4_000_000_000 };
+        let end = if purpose == Purpose::Expired { 1_000_000_100 } else { 4_000_000_000 };
         builder.set_not_before(&Asn1Time::from_unix(1_000_000_000).unwrap()).unwrap();
         builder.set_not_after(&Asn1Time::from_unix(end).unwrap()).unwrap();
         builder.set_pubkey(&key).unwrap();
         let extension = match purpose {
-            Use::Authority => BasicConstraints::new().critical().ca().build(),
-            Use::Client | Use::Expired => ExtendedKeyUsage::new().client_auth().build(),
-            Use::Server => ExtendedKeyUsage::new().server_auth().build(),
+            Purpose::Authority => BasicConstraints::new().critical().ca().build(),
+            Purpose::Client | Purpose::Expired => ExtendedKeyUsage::new().client_auth().build(),
+            Purpose::Server => ExtendedKeyUsage::new().server_auth().build(),
         };
         builder.append_extension(extension.unwrap()).unwrap();
         builder.sign(issuer.map_or(&key, |issuer| &issuer.key), MessageDigest::sha256()).unwrap();
-        Party { key, certificate: builder.build() }
+        CertifiedKey { key, certificate: builder.build() }
     }
 
-    pub fn authority(name: &str) -> Party {
-        Party::new(&[("CN", name)], Use::Authority, None)
+    pub fn authority(name: &str) -> CertifiedKey {
+        CertifiedKey::new(&[("CN", name)], Purpose::Authority, None)
     }
 
     pub fn pem(&self) -> Vec<u8> {
@@ -73,15 +73,15 @@ impl Party {
         self.key.private_key_to_pem_pkcs8().unwrap()
     }
 
-    /// A client of the server that shows this certificate, and these behind it.
-    pub fn at(&self, server: &Server, behind: &[&Party]) -> Client {
+    /// A client that presents this certificate and its intermediates.
+    pub fn client(&self, server: &Server, intermediates: &[&CertifiedKey]) -> Client {
         let mut chain = self.pem();
-        behind.iter().for_each(|party| chain.extend(party.pem()));
-        server.by(&chain, &self.key_pem())
+        intermediates.iter().for_each(|intermediate| chain.extend(intermediate.pem()));
+        server.client_with_certificate(&chain, &self.key_pem())
     }
 
-    /// Writes the certificate to a file and answers its path.
-    pub fn written(&self, path: &Path) -> String {
+    /// Writes the certificate to a file and returns its path.
+    pub fn write_pem(&self, path: &Path) -> String {
         fs::write(path, self.pem()).unwrap();
         path.to_str().unwrap().to_owned()
     }

@@ -1,4 +1,4 @@
-//! A server that knows tokens: a process of its own, which works, hangs, lies and talks nonsense.
+//! Token webhooks: a separate process that works, hangs, and sends wrong or malformed responses.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -9,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::support::server::directory;
+use super::support::server::temp_directory;
 use super::support::{Client, Server, USER_TOKEN};
-use super::{ISSUER, asks, is_unknown, review, who};
+use super::{ISSUER, assert_unauthorized, post_self_review, review, whoami};
 
-/// The process. Dropped, it is ended.
+/// The webhook process, killed on drop.
 struct Webhook {
     child: Child,
     port: u16,
@@ -21,9 +21,9 @@ struct Webhook {
 }
 
 impl Webhook {
-    /// A server to which this token must be shown.
+    /// A webhook that requires this token, if any.
     fn start(token: Option<&str>) -> Webhook {
-        let home = directory();
+        let home = temp_directory();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/token_webhook.py");
         let mut child = Command::new("python3")
             .arg(script)
@@ -37,7 +37,7 @@ impl Webhook {
         Webhook { child, port: line.trim().parse().expect("a port"), home }
     }
 
-    /// A client configuration that leads to it, as a flag.
+    /// The flag with a kubeconfig for the webhook.
     fn flag(&self, user: &Value) -> String {
         let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "k", "cluster": {"server": format!("http://127.0.0.1:{}/x", self.port)}}],
@@ -48,13 +48,13 @@ impl Webhook {
         format!("--authentication-token-webhook-config-file={}", path.display())
     }
 
-    /// What it was asked, in order.
-    fn asked(&self) -> Vec<Value> {
+    /// The requests so far, in order.
+    fn requests(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// A plug-in that prints this token, and counts how often.
+    /// An exec plug-in that prints this token and counts its runs.
     fn plugin(&self, token: &str) -> PathBuf {
         let path = self.home.path().join("plugin");
         let credential = json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
@@ -74,34 +74,34 @@ impl Drop for Webhook {
     }
 }
 
-fn with(server: &Server, token: &str) -> Client {
+fn client_with_token(server: &Server, token: &str) -> Client {
     server.anonymous().with_token(Some(token))
 }
 
 #[test]
-fn whoever_another_server_knows_is_known() {
+fn token_webhook_authenticates_user_and_caches_result() {
     let webhook = Webhook::start(None);
     let version = "--authentication-token-webhook-version=v1";
-    let server = Server::with(&["--engine=memory", &webhook.flag(&json!({"as": "reviewer"})), version]);
-    let me = who(&mut with(&server, "ann"), &[]);
-    let wanted = json!({"username": "ann", "uid": "u", "groups": ["g", "system:authenticated"], "extra": {"k": ["v"]}});
-    assert_eq!(me, wanted);
-    who(&mut with(&server, "ann"), &[]);
-    let asked = webhook.asked();
-    assert_eq!(asked.len(), 1, "remembered: {asked:?}");
-    assert_eq!(asked[0]["as"], "reviewer");
-    assert_eq!(asked[0]["body"]["kind"], "TokenReview");
-    assert_eq!(asked[0]["body"]["apiVersion"], "authentication.k8s.io/v1");
-    assert_eq!(asked[0]["body"]["spec"], json!({"token": "ann", "audiences": [ISSUER]}));
-    // Those whom somebody here knows are not asked for.
-    assert_eq!(who(&mut with(&server, USER_TOKEN), &[])["username"], "alice");
-    assert_eq!(webhook.asked().len(), 1);
-    // A second attempt helps.
-    assert_eq!(who(&mut with(&server, "moody"), &[])["username"], "moody");
-    assert_eq!(webhook.asked().len(), 3);
+    let server = Server::with_flags(&["--engine=memory", &webhook.flag(&json!({"as": "reviewer"})), version]);
+    let user_info = whoami(&mut client_with_token(&server, "ann"), &[]);
+    let expected = json!({"username": "ann", "uid": "u", "groups": ["g", "system:authenticated"], "extra": {"k": ["v"]}});
+    assert_eq!(user_info, expected);
+    whoami(&mut client_with_token(&server, "ann"), &[]);
+    let requests = webhook.requests();
+    assert_eq!(requests.len(), 1, "remembered: {requests:?}");
+    assert_eq!(requests[0]["as"], "reviewer");
+    assert_eq!(requests[0]["body"]["kind"], "TokenReview");
+    assert_eq!(requests[0]["body"]["apiVersion"], "authentication.k8s.io/v1");
+    assert_eq!(requests[0]["body"]["spec"], json!({"token": "ann", "audiences": [ISSUER]}));
+    // Tokens of other authenticators are not sent to the webhook.
+    assert_eq!(whoami(&mut client_with_token(&server, USER_TOKEN), &[])["username"], "alice");
+    assert_eq!(webhook.requests().len(), 1);
+    // A failed call is retried.
+    assert_eq!(whoami(&mut client_with_token(&server, "moody"), &[])["username"], "moody");
+    assert_eq!(webhook.requests().len(), 3);
 
     for token in ["bad", "nobody", "liar", "nonsense", "huge", "cut", "gone", "meant-for-others"] {
-        is_unknown(&asks(&mut with(&server, token), &[]));
+        assert_unauthorized(&post_self_review(&mut client_with_token(&server, token), &[]));
     }
     let mut admin = server.admin();
     let known = review(&mut admin, "meant-for-others", &["others", "x"]);
@@ -109,10 +109,10 @@ fn whoever_another_server_knows_is_known() {
         (&known["status"]["authenticated"], &known["status"]["audiences"]),
         (&json!(true), &json!(["others"]))
     );
-    let refused = review(&mut admin, "liar", &[]);
+    let review_result = review(&mut admin, "liar", &[]);
     assert!(
-        refused["status"]["error"].as_str().is_some_and(|why| why.contains("invalid response")),
-        "{refused}"
+        review_result["status"]["error"].as_str().is_some_and(|reason| reason.contains("invalid response")),
+        "{review_result}"
     );
     let metrics = admin.get("/metrics").text();
     for line in [
@@ -124,50 +124,54 @@ fn whoever_another_server_knows_is_known() {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    assert!(!metrics.contains("moody") && !server.log().contains("moody"), "no token is told");
+    assert!(!metrics.contains("moody") && !server.log().contains("moody"), "tokens are not exposed");
 }
 
 #[test]
-fn a_server_that_hangs_holds_nobody_else() {
+fn hanging_token_webhook_does_not_block_other_requests() {
     let webhook = Webhook::start(None);
-    let mut server = Server::with(&["--engine=memory", &webhook.flag(&json!({})), "--request-timeout=5s"]);
-    let mut hanging = with(&server, "hang").raw();
-    let head = with(&server, "hang").head("GET", "/version", &[]);
-    hanging.send(format!("{head}\r\n").as_bytes()).unwrap();
+    let mut server =
+        Server::with_flags(&["--engine=memory", &webhook.flag(&json!({})), "--request-timeout=5s"]);
+    let mut hanging_connection = client_with_token(&server, "hang").raw();
+    let head = client_with_token(&server, "hang").head("GET", "/version", &[]);
+    hanging_connection.send(format!("{head}\r\n").as_bytes()).unwrap();
     for token in ["ann", "bob"] {
-        assert_eq!(who(&mut with(&server, token), &[])["username"], token);
+        assert_eq!(whoami(&mut client_with_token(&server, token), &[])["username"], token);
     }
     assert_eq!(server.admin().get("/version").status, 200);
-    assert_eq!(with(&server, "hang").get("/version").status, 504);
+    assert_eq!(client_with_token(&server, "hang").get("/version").status, 504);
     // The older version is the default, as in the reference.
-    assert_eq!(webhook.asked()[0]["body"]["apiVersion"], "authentication.k8s.io/v1beta1");
+    assert_eq!(webhook.requests()[0]["body"]["apiVersion"], "authentication.k8s.io/v1beta1");
     drop(webhook);
-    is_unknown(&asks(&mut with(&server, "carl"), &[]));
-    assert_eq!(who(&mut with(&server, "ann"), &[])["username"], "ann", "remembered");
-    server.unharmed();
+    assert_unauthorized(&post_self_review(&mut client_with_token(&server, "carl"), &[]));
+    assert_eq!(whoami(&mut client_with_token(&server, "ann"), &[])["username"], "ann", "remembered");
+    server.assert_healthy();
 }
 
 #[test]
-fn a_plugin_makes_what_the_other_server_wants_to_see() {
+fn token_webhook_kubeconfig_exec_plugin_provides_credentials() {
     let webhook = Webhook::start(Some("first"));
     let plugin = webhook.plugin("wrong");
     let exec = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": plugin, "interactiveMode": "Never"}});
-    let server = Server::with(&["--engine=memory", &webhook.flag(&exec)]);
+    let server = Server::with_flags(&["--engine=memory", &webhook.flag(&exec)]);
     let runs = || fs::read_to_string(webhook.home.path().join("runs")).unwrap_or_default().lines().count();
-    is_unknown(&asks(&mut with(&server, "ann"), &[]));
+    assert_unauthorized(&post_self_review(&mut client_with_token(&server, "ann"), &[]));
     assert_eq!(runs(), 1);
-    // What was refused is made anew.
+    // The plug-in runs again after a refusal.
     webhook.plugin("first");
-    assert_eq!(who(&mut with(&server, "ann"), &[])["username"], "ann");
-    assert_eq!(who(&mut with(&server, "bob"), &[])["username"], "bob");
+    assert_eq!(whoami(&mut client_with_token(&server, "ann"), &[])["username"], "ann");
+    assert_eq!(whoami(&mut client_with_token(&server, "bob"), &[])["username"], "bob");
     assert_eq!(runs(), 2, "kept from then on");
-    assert_eq!(webhook.asked().last().unwrap()["shown"], "Bearer first");
+    assert_eq!(webhook.requests().last().unwrap()["shown"], "Bearer first");
 
-    let broken =
+    let without_command =
         json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}});
-    let home = directory();
-    let refused = Server::try_on(&home.path().join("data"), &["--engine=memory", &webhook.flag(&broken)])
-        .err()
-        .unwrap();
-    assert!(format!("{}{}", refused.stdout, refused.stderr).contains("command is missing"), "{refused:?}");
+    let home = temp_directory();
+    let failure = Server::try_start_in(
+        &home.path().join("data"),
+        &["--engine=memory", &webhook.flag(&without_command)],
+    )
+    .err()
+    .unwrap();
+    assert!(format!("{}{}", failure.stdout, failure.stderr).contains("command is missing"), "{failure:?}");
 }

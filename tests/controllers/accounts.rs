@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::support::Client;
 use super::support::kubectl::Kubectl;
-use super::{becomes, gone, server};
+use super::{server, wait_until, wait_until_gone};
 
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -15,7 +15,7 @@ const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 #[test]
-fn a_pod_can_be_made_right_after_its_namespace() {
+fn kubectl_run_succeeds_right_after_namespace_creation() {
     let server = server(&[]);
     let kubectl = Kubectl::new(&server);
     for number in 0..3 {
@@ -29,7 +29,7 @@ fn a_pod_can_be_made_right_after_its_namespace() {
 }
 
 #[test]
-fn a_pod_is_made_in_the_same_moment_as_its_namespace() {
+fn pod_create_succeeds_immediately_after_namespace_creation() {
     let server = server(&[]);
     let mut client = server.admin();
     for number in 0..10 {
@@ -46,15 +46,16 @@ fn a_pod_is_made_in_the_same_moment_as_its_namespace() {
     }
 }
 
-/// Makes an account whose token lies in a Secret that it lists; answers the token.
-fn with_token(client: &mut Client, name: &str) -> String {
+/// Creates an account with a token in a Secret that it lists, and returns the token.
+fn account_with_token(client: &mut Client, name: &str) -> String {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name},
         "secrets": [{"name": name}]});
     client.post(ACCOUNTS, &account).ok();
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
         "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": name}}});
     client.post(SECRETS, &secret).ok();
-    let filled = becomes(client, &format!("{SECRETS}/{name}"), |secret| secret["data"]["token"].is_string());
+    let filled =
+        wait_until(client, &format!("{SECRETS}/{name}"), |secret| secret["data"]["token"].is_string());
     String::from_utf8(decode_block(filled["data"]["token"].as_str().unwrap()).unwrap()).unwrap()
 }
 
@@ -63,40 +64,44 @@ fn label(secret: &Value, name: &str) -> Option<String> {
 }
 
 #[test]
-fn tokens_that_nobody_uses_are_marked_and_go() {
+fn unused_legacy_tokens_are_invalidated_and_deleted() {
     let server = server(&["--legacy-service-account-token-clean-up-period=1s"]);
     let mut client = server.admin();
-    let since = client.get(TRACKED).ok()["data"]["since"].as_str().unwrap().to_owned();
-    assert_eq!(since.len(), 10, "{since}");
+    let tracked_since = client.get(TRACKED).ok()["data"]["since"].as_str().unwrap().to_owned();
+    assert_eq!(tracked_since.len(), 10, "{tracked_since}");
 
-    let token = with_token(&mut client, "used");
-    let who = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let token = account_with_token(&mut client, "used");
+    let self_review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let reviews = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    client.with_token(Some(&token)).post(reviews, &who).ok();
-    let used = becomes(&mut client, &format!("{SECRETS}/used"), |secret| label(secret, LAST_USED).is_some());
+    client.with_token(Some(&token)).post(reviews, &self_review).ok();
+    let used =
+        wait_until(&mut client, &format!("{SECRETS}/used"), |secret| label(secret, LAST_USED).is_some());
     let today = label(&used, LAST_USED).unwrap();
 
-    with_token(&mut client, "unused");
-    let token = with_token(&mut client, "long-unused");
+    account_with_token(&mut client, "unused");
+    let token = account_with_token(&mut client, "long-unused");
     let marked = json!({"metadata": {"labels": {INVALID_SINCE: "2001-01-01"}}});
     client.patch(&format!("{SECRETS}/long-unused"), "merge", &marked).ok();
-    assert_eq!(client.with_token(Some(&token)).post(reviews, &who).status, 401);
-    becomes(&mut client, &format!("{SECRETS}/long-unused"), |secret| label(secret, LAST_USED).is_some());
-    // As if that had been long ago.
+    assert_eq!(client.with_token(Some(&token)).post(reviews, &self_review).status, 401);
+    wait_until(&mut client, &format!("{SECRETS}/long-unused"), |secret| label(secret, LAST_USED).is_some());
+    // The last use is set to long ago.
     let long_ago = json!({"metadata": {"labels": {LAST_USED: "2001-01-01"}}});
     client.patch(&format!("{SECRETS}/long-unused"), "merge", &long_ago).ok();
 
-    // Secrets are younger than a second until then.
+    // The secrets must be older than the clean-up period.
     std::thread::sleep(std::time::Duration::from_secs(3));
     client.patch(TRACKED, "merge", &json!({"data": {"since": "2001-01-01"}})).ok();
-    gone(&mut client, &format!("{SECRETS}/long-unused"));
-    let unused =
-        becomes(&mut client, &format!("{SECRETS}/unused"), |secret| label(secret, INVALID_SINCE).is_some());
+    wait_until_gone(&mut client, &format!("{SECRETS}/long-unused"));
+    let unused = wait_until(&mut client, &format!("{SECRETS}/unused"), |secret| {
+        label(secret, INVALID_SINCE).is_some()
+    });
     assert!(label(&unused, INVALID_SINCE) >= Some(today));
     assert_eq!(label(&client.get(&format!("{SECRETS}/used")).ok(), INVALID_SINCE), None);
 
     client.patch(TRACKED, "merge", &json!({"data": {"since": "soon"}})).ok();
-    becomes(&mut client, TRACKED, |map| map["data"]["since"].as_str().is_some_and(|since| since.len() == 10));
+    wait_until(&mut client, TRACKED, |map| {
+        map["data"]["since"].as_str().is_some_and(|tracked_since| tracked_since.len() == 10)
+    });
     client.delete(TRACKED).ok();
-    becomes(&mut client, TRACKED, |map| map["data"]["since"].is_string());
+    wait_until(&mut client, TRACKED, |map| map["data"]["since"].is_string());
 }

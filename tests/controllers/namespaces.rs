@@ -5,26 +5,28 @@ use serde_json::{Value, json};
 use super::support::compare::text;
 use super::support::manifests::{discover, root};
 use super::support::{Client, Manifest, Server};
-use super::{becomes, config_map, gone, server};
+use super::{config_map, server, wait_until, wait_until_gone};
 
-fn make(client: &mut Client, name: &str) {
+fn create_namespace(client: &mut Client, name: &str) {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     client.post("/api/v1/namespaces", &namespace).ok();
 }
 
-/// What a condition says: its status, reason and message.
+/// Status, reason and message of a condition.
 fn condition(namespace: &Value, name: &str) -> [String; 3] {
-    let all = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let found = all.iter().find(|condition| condition["type"] == name).cloned().unwrap_or_default();
-    ["status", "reason", "message"].map(|field| found[field].as_str().unwrap_or_default().to_owned())
+    let conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let condition_object =
+        conditions.iter().find(|condition| condition["type"] == name).cloned().unwrap_or_default();
+    ["status", "reason", "message"]
+        .map(|field| condition_object[field].as_str().unwrap_or_default().to_owned())
 }
 
 #[test]
-fn a_namespace_with_every_kind_goes() {
+fn namespace_with_every_kind_is_deleted() {
     let mut server = server(&[]);
     let mut client = server.admin();
     let resources = discover(&mut client);
-    make(&mut client, "full");
+    create_namespace(&mut client, "full");
     let mut collections = Vec::new();
     for manifest in Manifest::all() {
         let resource = manifest.resource(&resources);
@@ -35,46 +37,47 @@ fn a_namespace_with_every_kind_goes() {
         let mut object = manifest.object.clone();
         object["metadata"]["namespace"] = json!("full");
         let text = object.to_string().replace("\"namespace\":\"default\"", "\"namespace\":\"full\"");
-        let answer = client.post(&collection, &serde_json::from_str(&text).unwrap());
-        assert!(answer.status < 300, "{}: {}", manifest.title(), String::from_utf8_lossy(&answer.body));
+        let response = client.post(&collection, &serde_json::from_str(&text).unwrap());
+        assert!(response.status < 300, "{}: {}", manifest.title(), String::from_utf8_lossy(&response.body));
         collections.push(collection);
     }
     assert!(collections.len() > 25, "{}", collections.len());
     let mut watch = client.watch("/api/v1/namespaces", "fieldSelector=metadata.name=full");
     assert_eq!(watch.next()["type"], "ADDED");
     client.delete("/api/v1/namespaces/full").ok();
-    let mut seen = Vec::new();
+    let mut event_types = Vec::new();
     loop {
         let event = watch.next();
         assert_eq!(event["object"]["status"]["phase"], "Terminating");
-        seen.push(event["type"].as_str().unwrap().to_owned());
+        event_types.push(event["type"].as_str().unwrap().to_owned());
         if event["type"] == "DELETED" {
             let object = &event["object"];
-            let well = ["False", "ContentRemoved", "All content successfully removed"].map(str::to_owned);
-            assert_eq!(condition(object, "NamespaceContentRemaining"), well);
+            let removed_condition =
+                ["False", "ContentRemoved", "All content successfully removed"].map(str::to_owned);
+            assert_eq!(condition(object, "NamespaceContentRemaining"), removed_condition);
             break;
         }
     }
-    assert_eq!(seen.first().map(String::as_str), Some("MODIFIED"));
+    assert_eq!(event_types.first().map(String::as_str), Some("MODIFIED"));
     for collection in collections {
-        let left = client.get(&collection).ok();
-        assert_eq!(left["items"], json!([]), "{collection}");
+        let remaining = client.get(&collection).ok();
+        assert_eq!(remaining["items"], json!([]), "{collection}");
     }
-    server.unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn a_finalizer_holds_the_namespace_which_says_so() {
+fn namespace_reports_remaining_finalizers() {
     let server = server(&[]);
     let mut client = server.admin();
-    make(&mut client, "held");
+    create_namespace(&mut client, "held");
     let maps = "/api/v1/namespaces/held/configmaps";
     let mut held = config_map("held", &[]);
     held["metadata"]["finalizers"] = json!(["example.com/wait"]);
     client.post(maps, &held).ok();
     client.post(maps, &config_map("free", &[])).ok();
     client.delete("/api/v1/namespaces/held").ok();
-    let namespace = becomes(&mut client, "/api/v1/namespaces/held", |namespace| {
+    let namespace = wait_until(&mut client, "/api/v1/namespaces/held", |namespace| {
         condition(namespace, "NamespaceFinalizersRemaining")[0] == "True"
     });
     assert_eq!(
@@ -97,28 +100,28 @@ fn a_finalizer_holds_the_namespace_which_says_so() {
     let refused = client.post(maps, &config_map("late", &[]));
     assert_eq!(refused.status, 403);
     client.patch(&format!("{maps}/held"), "merge", &json!({"metadata": {"finalizers": null}})).ok();
-    gone(&mut client, "/api/v1/namespaces/held");
+    wait_until_gone(&mut client, "/api/v1/namespaces/held");
 }
 
 #[test]
-fn another_finalizer_of_the_namespace_itself_is_respected() {
+fn namespace_waits_for_foreign_spec_finalizer() {
     let server = server(&[]);
     let mut client = server.admin();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "twice"},
         "spec": {"finalizers": ["example.com/other"]}});
     client.post("/api/v1/namespaces", &namespace).ok();
     client.delete("/api/v1/namespaces/twice").ok();
-    let mut namespace = becomes(&mut client, "/api/v1/namespaces/twice", |namespace| {
+    let mut namespace = wait_until(&mut client, "/api/v1/namespaces/twice", |namespace| {
         namespace["spec"]["finalizers"] == json!(["example.com/other"])
     });
     namespace["spec"]["finalizers"] = json!([]);
-    // Without a version: the loop writes the conditions whenever it has looked.
+    // Unconditional, because the controller may update the conditions meanwhile.
     namespace["metadata"]["resourceVersion"] = json!("");
     client.put("/api/v1/namespaces/twice/finalize", &namespace).ok();
-    gone(&mut client, "/api/v1/namespaces/twice");
+    wait_until_gone(&mut client, "/api/v1/namespaces/twice");
 }
 
-fn fill(client: &mut Client, namespace: &str, count: usize) {
+fn create_maps(client: &mut Client, namespace: &str, count: usize) {
     for number in 0..count {
         let map = config_map(&format!("m{number:05}"), &[]);
         client.post(&format!("/api/v1/namespaces/{namespace}/configmaps"), &map).ok();
@@ -126,63 +129,63 @@ fn fill(client: &mut Client, namespace: &str, count: usize) {
 }
 
 #[test]
-fn a_deletion_goes_on_after_a_kill_and_after_a_restart() {
-    let directory = super::support::server::directory();
+fn namespace_deletion_resumes_after_kill_and_restart() {
+    let directory = super::support::server::temp_directory();
     let data = directory.path().join("data");
-    let server = Server::on(&data, &["--controllers=*"]);
+    let server = Server::start_in(&data, &["--controllers=*"]);
     let mut client = server.admin();
-    make(&mut client, "crash");
-    fill(&mut client, "crash", 400);
+    create_namespace(&mut client, "crash");
+    create_maps(&mut client, "crash", 400);
     client.delete("/api/v1/namespaces/crash").ok();
     server.kill();
 
-    let server = Server::on(&data, &[]);
+    let server = Server::start_in(&data, &[]);
     let mut client = server.admin();
-    let phase = client.get("/api/v1/namespaces/crash");
-    assert!(phase.status == 404 || text(&phase.json(), "/status/phase") == "Terminating");
+    let response = client.get("/api/v1/namespaces/crash");
+    assert!(response.status == 404 || text(&response.json(), "/status/phase") == "Terminating");
     server.stop();
 
-    let server = Server::on(&data, &["--controllers=*"]);
+    let server = Server::start_in(&data, &["--controllers=*"]);
     let mut client = server.admin();
-    gone(&mut client, "/api/v1/namespaces/crash");
+    wait_until_gone(&mut client, "/api/v1/namespaces/crash");
     assert_eq!(client.get("/api/v1/namespaces/crash/configmaps").ok()["items"], json!([]));
     server.stop();
 }
 
-/// As a stock controller manager beside the loops would: it deletes what they delete and finalizes what they finalize.
+/// A second namespace controller deletes and finalizes the same objects.
 #[test]
-fn another_controller_at_the_same_time_does_no_harm() {
+fn namespace_deletion_tolerates_second_controller() {
     let mut server = server(&[]);
     let mut client = server.admin();
-    make(&mut client, "shared");
+    create_namespace(&mut client, "shared");
     let maps = "/api/v1/namespaces/shared/configmaps";
     let owner = client.post(maps, &config_map("owner", &[])).ok();
     for number in 0..300 {
         let owners = if number % 2 == 0 { vec![super::reference(&owner, true)] } else { Vec::new() };
         client.post(maps, &config_map(&format!("m{number:05}"), &owners)).ok();
     }
-    let mut rival = client.again();
-    let rivalry = std::thread::spawn(move || {
+    let mut other_client = client.new_connection();
+    let other_controller = std::thread::spawn(move || {
         for _ in 0..200 {
-            rival.delete(maps);
-            let mut namespace = rival.get("/api/v1/namespaces/shared");
+            other_client.delete(maps);
+            let mut namespace = other_client.get("/api/v1/namespaces/shared");
             if namespace.status == 404 {
                 return;
             }
             let mut object = namespace.json();
-            if rival.get(maps).ok()["items"] == json!([])
+            if other_client.get(maps).ok()["items"] == json!([])
                 && object["metadata"]["deletionTimestamp"].is_string()
             {
                 object["spec"]["finalizers"] = json!([]);
-                namespace = rival.put("/api/v1/namespaces/shared/finalize", &object);
+                namespace = other_client.put("/api/v1/namespaces/shared/finalize", &object);
                 assert!(matches!(namespace.status, 200 | 404 | 409), "{}", namespace.text());
             }
         }
     });
     client.delete(&format!("{maps}/owner"));
     client.delete("/api/v1/namespaces/shared");
-    gone(&mut client, "/api/v1/namespaces/shared");
-    rivalry.join().unwrap();
+    wait_until_gone(&mut client, "/api/v1/namespaces/shared");
+    other_controller.join().unwrap();
     assert_eq!(client.get(maps).ok()["items"], json!([]));
-    server.unharmed();
+    server.assert_healthy();
 }

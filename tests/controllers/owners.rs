@@ -1,113 +1,113 @@
-//! Owners and their dependents.
+//! Garbage collection of dependents.
 
 use serde_json::{Value, json};
 
 use super::support::Client;
 use super::support::client::JSON;
-use super::support::wait::{CAP, poll};
-use super::{becomes, config_map, gone, reference, server};
+use super::support::wait::{TIMEOUT, poll};
+use super::{config_map, reference, server, wait_until, wait_until_gone};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-fn at(name: &str) -> String {
+fn map_path(name: &str) -> String {
     format!("{MAPS}/{name}")
 }
 
-fn make(client: &mut Client, name: &str, owners: &[Value]) -> Value {
+fn create_map(client: &mut Client, name: &str, owners: &[Value]) -> Value {
     client.post(MAPS, &config_map(name, owners)).ok()
 }
 
-fn delete(client: &mut Client, name: &str, policy: &str) {
+fn delete_map(client: &mut Client, name: &str, policy: &str) {
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy});
-    let answer = client.request("DELETE", &at(name), &JSON, options.to_string().as_bytes());
-    assert!(answer.status < 300, "{}", String::from_utf8_lossy(&answer.body));
+    let response = client.request("DELETE", &map_path(name), &JSON, options.to_string().as_bytes());
+    assert!(response.status < 300, "{}", String::from_utf8_lossy(&response.body));
 }
 
 #[test]
-fn dependents_go_with_their_owner_through_generations() {
+fn background_deletion_cascades_through_generations() {
     let mut server = server(&[]);
     let mut client = server.admin();
-    let owner = make(&mut client, "owner", &[]);
-    let child = make(&mut client, "child", &[reference(&owner, false)]);
-    make(&mut client, "grandchild", &[reference(&child, true)]);
-    let other = make(&mut client, "other", &[]);
-    make(&mut client, "shared", &[reference(&owner, false), reference(&other, false)]);
-    delete(&mut client, "owner", "Background");
-    gone(&mut client, &at("child"));
-    gone(&mut client, &at("grandchild"));
-    let shared = becomes(&mut client, &at("shared"), |map| {
+    let owner = create_map(&mut client, "owner", &[]);
+    let child = create_map(&mut client, "child", &[reference(&owner, false)]);
+    create_map(&mut client, "grandchild", &[reference(&child, true)]);
+    let second_owner = create_map(&mut client, "other", &[]);
+    create_map(&mut client, "shared", &[reference(&owner, false), reference(&second_owner, false)]);
+    delete_map(&mut client, "owner", "Background");
+    wait_until_gone(&mut client, &map_path("child"));
+    wait_until_gone(&mut client, &map_path("grandchild"));
+    let shared = wait_until(&mut client, &map_path("shared"), |map| {
         map["metadata"]["ownerReferences"].as_array().unwrap().len() == 1
     });
     assert_eq!(shared["metadata"]["ownerReferences"][0]["name"], "other");
     assert!(shared["metadata"]["deletionTimestamp"].is_null());
-    server.unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn in_the_foreground_the_owner_goes_last() {
+fn foreground_deletion_removes_owner_last() {
     let server = server(&[]);
     let mut client = server.admin();
-    let owner = make(&mut client, "owner", &[]);
+    let owner = create_map(&mut client, "owner", &[]);
     let mut held = config_map("held", &[reference(&owner, true)]);
     held["metadata"]["finalizers"] = json!(["example.com/wait"]);
     client.post(MAPS, &held).ok();
-    make(&mut client, "blocking", &[reference(&owner, true)]);
-    make(&mut client, "careless", &[reference(&owner, false)]);
-    delete(&mut client, "owner", "Foreground");
-    gone(&mut client, &at("blocking"));
-    gone(&mut client, &at("careless"));
-    becomes(&mut client, &at("held"), |map| !map["metadata"]["deletionTimestamp"].is_null());
-    let waiting = client.get(&at("owner")).ok();
-    assert_eq!(waiting["metadata"]["finalizers"], json!(["foregroundDeletion"]));
-    client.patch(&at("held"), "merge", &json!({"metadata": {"finalizers": null}})).ok();
-    gone(&mut client, &at("owner"));
+    create_map(&mut client, "blocking", &[reference(&owner, true)]);
+    create_map(&mut client, "careless", &[reference(&owner, false)]);
+    delete_map(&mut client, "owner", "Foreground");
+    wait_until_gone(&mut client, &map_path("blocking"));
+    wait_until_gone(&mut client, &map_path("careless"));
+    wait_until(&mut client, &map_path("held"), |map| !map["metadata"]["deletionTimestamp"].is_null());
+    let owner_object = client.get(&map_path("owner")).ok();
+    assert_eq!(owner_object["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    client.patch(&map_path("held"), "merge", &json!({"metadata": {"finalizers": null}})).ok();
+    wait_until_gone(&mut client, &map_path("owner"));
 }
 
 #[test]
-fn orphans_stay_without_their_owner() {
+fn orphan_deletion_keeps_dependents_without_owner_reference() {
     let server = server(&[]);
     let mut client = server.admin();
-    let owner = make(&mut client, "owner", &[]);
+    let owner = create_map(&mut client, "owner", &[]);
     for number in 0..20 {
-        make(&mut client, &format!("child{number}"), &[reference(&owner, true)]);
+        create_map(&mut client, &format!("child{number}"), &[reference(&owner, true)]);
     }
-    delete(&mut client, "owner", "Orphan");
-    gone(&mut client, &at("owner"));
+    delete_map(&mut client, "owner", "Orphan");
+    wait_until_gone(&mut client, &map_path("owner"));
     for number in 0..20 {
-        let child = client.get(&at(&format!("child{number}"))).ok();
+        let child = client.get(&map_path(&format!("child{number}"))).ok();
         assert!(child["metadata"]["ownerReferences"].is_null(), "{child}");
         assert!(child["metadata"]["deletionTimestamp"].is_null());
     }
 }
 
 #[test]
-fn what_names_an_owner_that_is_not_there_goes() {
+fn object_with_absent_owner_is_collected() {
     let server = server(&[]);
     let mut client = server.admin();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}});
     client.post("/api/v1/namespaces", &namespace).ok();
-    let owner = make(&mut client, "owner", &[]);
-    let mut absent = reference(&owner, false);
-    absent["uid"] = json!("no-such-uid");
-    make(&mut client, "absent", &[absent]);
-    let mut renamed = reference(&owner, false);
-    renamed["name"] = json!("another-name");
-    make(&mut client, "renamed", &[renamed]);
-    make(&mut client, "stays", &[reference(&owner, false)]);
-    gone(&mut client, &at("absent"));
-    gone(&mut client, &at("renamed"));
-    assert_eq!(client.get(&at("stays")).status, 200);
+    let owner = create_map(&mut client, "owner", &[]);
+    let mut with_absent_owner = reference(&owner, false);
+    with_absent_owner["uid"] = json!("no-such-uid");
+    create_map(&mut client, "absent", &[with_absent_owner]);
+    let mut with_renamed_owner = reference(&owner, false);
+    with_renamed_owner["name"] = json!("another-name");
+    create_map(&mut client, "renamed", &[with_renamed_owner]);
+    create_map(&mut client, "stays", &[reference(&owner, false)]);
+    wait_until_gone(&mut client, &map_path("absent"));
+    wait_until_gone(&mut client, &map_path("renamed"));
+    assert_eq!(client.get(&map_path("stays")).status, 200);
 
-    let elsewhere = "/api/v1/namespaces/elsewhere/configmaps";
-    client.post(elsewhere, &config_map("stranger", &[reference(&owner, false)])).ok();
-    gone(&mut client, &format!("{elsewhere}/stranger"));
-    let mut told = |namespace: &str| {
-        let found = poll(CAP, || {
+    let other_namespace = "/api/v1/namespaces/elsewhere/configmaps";
+    client.post(other_namespace, &config_map("stranger", &[reference(&owner, false)])).ok();
+    wait_until_gone(&mut client, &format!("{other_namespace}/stranger"));
+    let mut event_message = |namespace: &str| {
+        let event = poll(TIMEOUT, || {
             let events = client.get(&format!("/api/v1/namespaces/{namespace}/events")).ok();
-            let all = events["items"].as_array().unwrap().clone();
-            all.into_iter().find(|event| event["reason"] == "OwnerRefInvalidNamespace")
+            let events = events["items"].as_array().unwrap().clone();
+            events.into_iter().find(|event| event["reason"] == "OwnerRefInvalidNamespace")
         });
-        found.expect("an event")["message"].clone()
+        event.expect("an event")["message"].clone()
     };
     let uid = owner["metadata"]["uid"].as_str().unwrap();
     let message = |namespace: &str| {
@@ -115,102 +115,103 @@ fn what_names_an_owner_that_is_not_there_goes() {
             "ownerRef [v1/ConfigMap, namespace: {namespace}, name: owner, uid: {uid}] does not exist in namespace \"{namespace}\""
         )
     };
-    assert_eq!(told("elsewhere"), message("elsewhere"));
-    // What stands in no namespace cannot belong to what does; it stays, and somebody says so.
+    assert_eq!(event_message("elsewhere"), message("elsewhere"));
+    // A cluster-scoped object cannot have a namespaced owner: it stays, with an event.
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "wide", "ownerReferences": [reference(&owner, false)]}});
     server.admin().post(roles, &role).ok();
-    assert_eq!(told("default"), message(""));
+    assert_eq!(event_message("default"), message(""));
     assert_eq!(client.get(&format!("{roles}/wide")).status, 200);
 
-    // Whose kind nobody serves cannot be judged.
-    let unknown = json!({"apiVersion": "example.com/v1", "kind": "Nothing", "name": "n", "uid": "u"});
-    make(&mut client, "unknown", &[unknown]);
-    // Something later that goes proves that it was looked at.
-    let mut absent = reference(&owner, false);
-    absent["uid"] = json!("no-such-uid-2");
-    make(&mut client, "later", &[absent]);
-    gone(&mut client, &at("later"));
-    assert_eq!(client.get(&at("unknown")).status, 200);
+    // An owner of an unknown kind cannot be resolved: the object stays.
+    let unknown_owner = json!({"apiVersion": "example.com/v1", "kind": "Nothing", "name": "n", "uid": "u"});
+    create_map(&mut client, "unknown", &[unknown_owner]);
+    // The collection of a later object proves that this one was processed.
+    let mut with_absent_owner = reference(&owner, false);
+    with_absent_owner["uid"] = json!("no-such-uid-2");
+    create_map(&mut client, "later", &[with_absent_owner]);
+    wait_until_gone(&mut client, &map_path("later"));
+    assert_eq!(client.get(&map_path("unknown")).status, 200);
 }
 
 #[test]
-fn a_circle_is_broken() {
+fn foreground_deletion_breaks_owner_cycle() {
     let server = server(&[]);
     let mut client = server.admin();
-    // Often: a circle was overlooked if its deletion was read of before it was heard of.
+    // Repeated, because a cycle was missed when its deletion was read before its event.
     let names = |number: usize| (format!("first{number}"), format!("second{number}"));
     for (first, second) in (0..20).map(names) {
-        let one = make(&mut client, &first, &[]);
-        let other = make(&mut client, &second, &[reference(&one, true)]);
-        let circle = json!({"metadata": {"ownerReferences": [reference(&other, true)]}});
-        client.patch(&at(&first), "merge", &circle).ok();
-        delete(&mut client, &first, "Foreground");
+        let first_object = create_map(&mut client, &first, &[]);
+        let second_object = create_map(&mut client, &second, &[reference(&first_object, true)]);
+        let circle = json!({"metadata": {"ownerReferences": [reference(&second_object, true)]}});
+        client.patch(&map_path(&first), "merge", &circle).ok();
+        delete_map(&mut client, &first, "Foreground");
     }
     for (first, second) in (0..20).map(names) {
-        gone(&mut client, &at(&first));
-        gone(&mut client, &at(&second));
+        wait_until_gone(&mut client, &map_path(&first));
+        wait_until_gone(&mut client, &map_path(&second));
     }
 }
 
 #[test]
-fn a_thousand_dependents_go_with_one_write_each() {
-    // No other loop writes ConfigMaps, so that their versions count the writes of this one.
-    let server = super::support::Server::with(&["--engine=memory", "--controllers=garbagecollector"]);
+fn a_thousand_dependents_take_one_write_each() {
+    // No other controller writes ConfigMaps, so that their versions count the writes of this one.
+    let server = super::support::Server::with_flags(&["--engine=memory", "--controllers=garbagecollector"]);
     let mut client = server.admin();
-    let owner = make(&mut client, "owner", &[]);
+    let owner = create_map(&mut client, "owner", &[]);
     let count = 1_000;
     for number in 0..count {
-        make(&mut client, &format!("child{number}"), &[reference(&owner, true)]);
+        create_map(&mut client, &format!("child{number}"), &[reference(&owner, true)]);
     }
     let before =
         client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
-    delete(&mut client, "owner", "Background");
-    let left = poll(CAP, || (client.get(MAPS).ok()["items"].as_array().unwrap().is_empty()).then_some(()));
-    assert!(left.is_some());
+    delete_map(&mut client, "owner", "Background");
+    let is_empty =
+        poll(TIMEOUT, || (client.get(MAPS).ok()["items"].as_array().unwrap().is_empty()).then_some(()));
+    assert!(is_empty.is_some());
     let after =
         client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert_eq!(after - before, count + 1, "a write for each, and one for the owner");
 }
 
 #[test]
-fn what_lost_its_owner_while_nobody_looked_goes_after_the_start() {
-    let directory = super::support::server::directory();
+fn garbage_of_stopped_controllers_is_collected_on_start() {
+    let directory = super::support::server::temp_directory();
     let data = directory.path().join("data");
-    let quiet = super::support::Server::on(&data, &[]);
-    let mut client = quiet.admin();
-    let owner = make(&mut client, "owner", &[]);
-    make(&mut client, "child", &[reference(&owner, true)]);
-    let waits = make(&mut client, "waits", &[]);
-    make(&mut client, "waited-for", &[reference(&waits, true)]);
-    delete(&mut client, "owner", "Background");
-    delete(&mut client, "waits", "Foreground");
-    quiet.stop();
-    let busy = super::support::Server::on(&data, &["--controllers=*"]);
-    let mut client = busy.admin();
+    let without_controllers = super::support::Server::start_in(&data, &[]);
+    let mut client = without_controllers.admin();
+    let owner = create_map(&mut client, "owner", &[]);
+    create_map(&mut client, "child", &[reference(&owner, true)]);
+    let waits = create_map(&mut client, "waits", &[]);
+    create_map(&mut client, "waited-for", &[reference(&waits, true)]);
+    delete_map(&mut client, "owner", "Background");
+    delete_map(&mut client, "waits", "Foreground");
+    without_controllers.stop();
+    let with_controllers = super::support::Server::start_in(&data, &["--controllers=*"]);
+    let mut client = with_controllers.admin();
     for name in ["child", "waited-for", "waits"] {
-        gone(&mut client, &at(name));
+        wait_until_gone(&mut client, &map_path(name));
     }
 }
 
-/// The loops join one after the other while clients write already, and types are told one after the other: whoever waits
-/// for dependents must know all of them even so.
+/// Controllers start one after the other while clients write, and types are synced one after the other: foreground deletion must
+/// still see all dependents.
 #[test]
-fn nothing_is_missed_right_after_the_start_or_between_two_types() {
+fn foreground_deletion_right_after_start_sees_all_dependents() {
     const SECRETS: &str = "/api/v1/namespaces/default/secrets";
     for _ in 0..3 {
         let server = server(&[]);
         let mut client = server.admin();
         for round in 0..10 {
-            let owner = make(&mut client, &format!("owner{round}"), &[]);
+            let owner = create_map(&mut client, &format!("owner{round}"), &[]);
             for number in 0..3 {
                 let secret = json!({"apiVersion": "v1", "kind": "Secret",
                     "metadata": {"name": format!("s{round}-{number}"), "ownerReferences": [reference(&owner, true)]}});
                 client.post(SECRETS, &secret).ok();
             }
-            delete(&mut client, &format!("owner{round}"), "Foreground");
-            gone(&mut client, &at(&format!("owner{round}")));
+            delete_map(&mut client, &format!("owner{round}"), "Foreground");
+            wait_until_gone(&mut client, &map_path(&format!("owner{round}")));
             assert_eq!(client.get(SECRETS).ok()["items"], json!([]), "the owner goes last");
         }
     }

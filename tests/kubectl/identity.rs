@@ -1,4 +1,4 @@
-//! Acting as somebody else, and asking who one is.
+//! kubectl with impersonation, other users, and exec plug-ins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,29 +10,28 @@ use super::support::server::USER_TOKEN;
 use super::support::{Server, wait};
 
 #[test]
-fn acting_as_somebody_else() {
-    let server = Server::with(&["--engine=memory", "--authorization-mode=RBAC", "--controllers=*"]);
+fn kubectl_impersonation_uses_rights_of_impersonated_user() {
+    let server = Server::with_flags(&["--engine=memory", "--authorization-mode=RBAC", "--controllers=*"]);
     let kubectl = Kubectl::new(&server);
-    // What the default roles gather from others comes with a control loop.
+    // The aggregated rules of the default roles are set by a controller.
     let mut admin = server.admin();
     let view = "/apis/rbac.authorization.k8s.io/v1/clusterroles/view";
-    wait::poll(wait::CAP, || (!admin.get(view).ok()["rules"].is_null()).then_some(())).expect("its rules");
-    let refused = |arguments: &[&str]| {
-        let output = kubectl.try_run(arguments);
-        assert!(!output.status.success(), "{arguments:?}");
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-    };
+    wait::poll(wait::TIMEOUT, || (!admin.get(view).ok()["rules"].is_null()).then_some(()))
+        .expect("its rules");
     let pods = ["get", "pods", "--as=bob", "--as-group=testers"];
-    assert!(refused(&pods).contains("User \"bob\" cannot list resource \"pods\""));
-    assert!(refused(&["auth", "can-i", "list", "pods", "--as=bob"]).starts_with("no"));
+    assert!(failed_output(&kubectl, &pods).contains("User \"bob\" cannot list resource \"pods\""));
+    assert!(failed_output(&kubectl, &["auth", "can-i", "list", "pods", "--as=bob"]).starts_with("no"));
     kubectl.run(&["create", "rolebinding", "view", "--clusterrole=view", "--group=testers"]);
     kubectl.run(&pods);
-    let asked = kubectl.run(&["auth", "can-i", "list", "pods", "--as=bob", "--as-group=testers"]);
-    assert_eq!(asked.trim(), "yes");
-    // They are bob now, with all that bob may not do.
-    assert!(refused(&["create", "configmap", "x", "--as=bob", "--as-group=testers"]).contains("\"bob\""));
-    let both = ["get", "pods", "--as=system:serviceaccount:default:reader"];
-    assert!(refused(&both).contains("system:serviceaccount:default:reader"));
+    let answer = kubectl.run(&["auth", "can-i", "list", "pods", "--as=bob", "--as-group=testers"]);
+    assert_eq!(answer.trim(), "yes");
+    // The rights are those of bob.
+    assert!(
+        failed_output(&kubectl, &["create", "configmap", "x", "--as=bob", "--as-group=testers"])
+            .contains("\"bob\"")
+    );
+    let as_account = ["get", "pods", "--as=system:serviceaccount:default:reader"];
+    assert!(failed_output(&kubectl, &as_account).contains("system:serviceaccount:default:reader"));
     kubectl.run(&[
         "create",
         "rolebinding",
@@ -40,36 +39,36 @@ fn acting_as_somebody_else() {
         "--clusterrole=view",
         "--serviceaccount=default:reader",
     ]);
-    kubectl.run(&both);
+    kubectl.run(&as_account);
 
-    // Old releases do not know the question.
+    // Old releases lack `whoami`.
     if kubectl.run(&["auth", "--help"]).contains("whoami") {
         let me = kubectl.run(&["auth", "whoami", "--as=bob", "--as-group=testers", "-o", "yaml"]);
         for line in ["    username: bob", "    - testers", "    - system:authenticated"] {
-            assert!(me.lines().any(|known| known == line), "{line} in {me}");
+            assert!(me.lines().any(|kubeconfig_for| kubeconfig_for == line), "{line} in {me}");
         }
     }
 }
 
-/// A server whose default roles have all that they gather.
-fn gathered() -> Server {
-    let server = Server::with(&["--engine=memory", "--authorization-mode=RBAC", "--controllers=*"]);
+/// A server whose default roles are aggregated.
+fn server_with_aggregated_roles() -> Server {
+    let server = Server::with_flags(&["--engine=memory", "--authorization-mode=RBAC", "--controllers=*"]);
     let mut admin = server.admin();
     for role in ["view", "edit", "admin"] {
         let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}");
-        wait::poll(wait::CAP, || (!admin.get(&path).ok()["rules"].is_null()).then_some(()))
+        wait::poll(wait::TIMEOUT, || (!admin.get(&path).ok()["rules"].is_null()).then_some(()))
             .expect("its rules");
     }
     server
 }
 
-fn refused(kubectl: &Kubectl, arguments: &[&str]) -> String {
+fn failed_output(kubectl: &Kubectl, arguments: &[&str]) -> String {
     let output = kubectl.try_run(arguments);
     assert!(!output.status.success(), "{arguments:?}");
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// kubectl with a kubeconfig of somebody who is no administrator.
+/// kubectl with the kubeconfig of a user without rights.
 fn alice(server: &Server) -> Kubectl {
     let mut kubectl = Kubectl::new(server);
     let file = kubectl.home.path().join("alice.kubeconfig");
@@ -81,10 +80,10 @@ fn alice(server: &Server) -> Kubectl {
 }
 
 #[test]
-fn somebody_lives_under_view_and_then_under_edit() {
-    let server = gathered();
+fn kubectl_user_with_view_then_edit_role() {
+    let server = server_with_aggregated_roles();
     let (admin, alice) = (Kubectl::new(&server), alice(&server));
-    assert!(refused(&alice, &["get", "pods"]).contains("User \"alice\" cannot list resource \"pods\""));
+    assert!(failed_output(&alice, &["get", "pods"]).contains("User \"alice\" cannot list resource \"pods\""));
     admin.run(&["create", "rolebinding", "v", "--clusterrole=view", "--user=alice"]);
     for read in
         [&["get", "pods,services,deployments,configmaps"][..], &["get", "events"], &["describe", "quota"]]
@@ -92,11 +91,17 @@ fn somebody_lives_under_view_and_then_under_edit() {
         alice.run(read);
     }
     assert_eq!(alice.run(&["auth", "can-i", "list", "deployments.apps"]).trim(), "yes");
-    for (verb, what) in [("get", "secrets"), ("create", "pods"), ("list", "nodes"), ("get", "roles")] {
-        assert!(refused(&alice, &["auth", "can-i", verb, what]).starts_with("no"), "{verb} {what}");
+    for (verb, resource) in [("get", "secrets"), ("create", "pods"), ("list", "nodes"), ("get", "roles")] {
+        assert!(
+            failed_output(&alice, &["auth", "can-i", verb, resource]).starts_with("no"),
+            "{verb} {resource}"
+        );
     }
-    assert!(refused(&alice, &["get", "pods", "-A"]).contains("at the cluster scope"));
-    assert!(refused(&alice, &["create", "configmap", "a"]).contains("cannot create resource \"configmaps\""));
+    assert!(failed_output(&alice, &["get", "pods", "-A"]).contains("at the cluster scope"));
+    assert!(
+        failed_output(&alice, &["create", "configmap", "a"])
+            .contains("cannot create resource \"configmaps\"")
+    );
 
     admin.run(&["create", "rolebinding", "e", "--clusterrole=edit", "--group=devs"]);
     alice.run(&["create", "configmap", "a", "--from-literal=k=v"]);
@@ -110,27 +115,31 @@ fn somebody_lives_under_view_and_then_under_edit() {
     {
         assert!(listed.contains(line), "{line} in {listed}");
     }
-    // Editors edit no rights, and nobody gives what they do not have.
+    // Editors may not write roles, and nobody may grant rights that they lack.
     let role = ["create", "role", "r", "--verb=get", "--resource=pods"];
-    assert!(refused(&alice, &role).contains("cannot create resource \"roles\""));
+    assert!(failed_output(&alice, &role).contains("cannot create resource \"roles\""));
     admin.run(&["create", "rolebinding", "a", "--clusterrole=admin", "--user=alice"]);
     alice.run(&role);
-    let greedy = ["create", "role", "g", "--verb=get,create", "--resource=csinodes.storage.k8s.io"];
-    let said = refused(&alice, &greedy);
-    assert!(said.contains("user \"alice\" (groups=[\"devs\" \"testers\" \"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:"), "{said}");
+    let role_with_more = ["create", "role", "g", "--verb=get,create", "--resource=csinodes.storage.k8s.io"];
+    let stderr = failed_output(&alice, &role_with_more);
+    assert!(stderr.contains("user \"alice\" (groups=[\"devs\" \"testers\" \"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:"), "{stderr}");
     assert!(
-        said.contains(
+        stderr.contains(
             "{APIGroups:[\"storage.k8s.io\"], Resources:[\"csinodes\"], Verbs:[\"get\" \"create\"]}"
         ),
-        "{said}"
+        "{stderr}"
     );
-    let all = ["create", "rolebinding", "all", "--clusterrole=cluster-admin", "--user=alice"];
-    assert!(refused(&alice, &all).contains("is attempting to grant RBAC permissions not currently held"));
+    let cluster_admin_binding =
+        ["create", "rolebinding", "all", "--clusterrole=cluster-admin", "--user=alice"];
+    assert!(
+        failed_output(&alice, &cluster_admin_binding)
+            .contains("is attempting to grant RBAC permissions not currently held")
+    );
 }
 
 #[test]
-fn roles_and_bindings_are_made_asked_about_and_reconciled() {
-    let server = gathered();
+fn kubectl_creates_queries_and_reconciles_roles() {
+    let server = server_with_aggregated_roles();
     let kubectl = Kubectl::new(&server);
     kubectl.run(&["create", "role", "one", "--verb=get,list", "--resource=pods", "--resource-name=a"]);
     kubectl.run(&["create", "clusterrole", "health", "--verb=get", "--non-resource-url=/metrics,/logs/*"]);
@@ -145,21 +154,24 @@ fn roles_and_bindings_are_made_asked_about_and_reconciled() {
         "--clusterrole=health",
         "--serviceaccount=default:sa",
     ]);
-    let can = |arguments: &[&str]| {
+    let can_i = |arguments: &[&str]| {
         let output = kubectl.try_run(&[&["auth", "can-i"], arguments].concat());
         String::from_utf8_lossy(&output.stdout).trim() == "yes"
     };
-    assert!(can(&["get", "pods/a", "--as=bob"]) && !can(&["get", "pods/b", "--as=bob"]));
-    assert!(!can(&["list", "nodes", "--as=bob"]));
+    assert!(can_i(&["get", "pods/a", "--as=bob"]) && !can_i(&["get", "pods/b", "--as=bob"]));
+    assert!(!can_i(&["list", "nodes", "--as=bob"]));
     kubectl.run(&["label", "clusterrole", "part", "example.com/to-whole=true"]);
-    wait::poll(wait::CAP, || can(&["list", "nodes", "--as=bob"]).then_some(())).expect("it is gathered");
+    wait::poll(wait::TIMEOUT, || can_i(&["list", "nodes", "--as=bob"]).then_some(()))
+        .expect("it is gathered");
     assert!(
-        can(&["get", "pods", "--subresource=log", "--as=bob", "-A"])
-            && !can(&["delete", "nodes", "--as=bob"])
+        can_i(&["get", "pods", "--subresource=log", "--as=bob", "-A"])
+            && !can_i(&["delete", "nodes", "--as=bob"])
     );
     let account = "--as=system:serviceaccount:default:sa";
-    assert!(can(&["get", "/metrics", account]) && can(&["get", "/logs/x", account]));
-    assert!(!can(&["get", "/logs", account]) && !can(&["get", "/metrics", "--as=bob"]) && can(&["*", "*"]));
+    assert!(can_i(&["get", "/metrics", account]) && can_i(&["get", "/logs/x", account]));
+    assert!(
+        !can_i(&["get", "/logs", account]) && !can_i(&["get", "/metrics", "--as=bob"]) && can_i(&["*", "*"])
+    );
     let listed = kubectl.run(&["auth", "can-i", "--list", "--as=bob"]);
     let line = |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
     assert!(line("pods ").contains("[a]") && line("pods ").contains("[get list]"), "{listed}");
@@ -184,23 +196,24 @@ fn roles_and_bindings_are_made_asked_about_and_reconciled() {
         (&binding["roleRef"]["name"], &binding["subjects"][0]["name"]),
         (&"view".into(), &"carol".into())
     );
-    assert!(!can(&["get", "pods/a", "--as=bob"]) && can(&["get", "pods", "--as=carol"]));
+    assert!(!can_i(&["get", "pods/a", "--as=bob"]) && can_i(&["get", "pods", "--as=carol"]));
     kubectl.run(&["auth", "reconcile", "-f", file, "--remove-extra-permissions", "--remove-extra-subjects"]);
     let rules = kubectl.get("clusterrole", "part")["rules"].clone();
     assert_eq!(rules[0]["verbs"], serde_json::json!(["watch"]));
-    wait::poll(wait::CAP, || (!can(&["list", "nodes", "--as=bob"])).then_some(())).expect("it is gathered");
+    wait::poll(wait::TIMEOUT, || (!can_i(&["list", "nodes", "--as=bob"])).then_some(()))
+        .expect("it is gathered");
 }
 
 #[test]
-fn a_plugin_makes_the_credentials() {
-    let server = Server::with(&["--engine=memory"]);
+fn kubectl_exec_plugin_provides_credentials() {
+    let server = Server::with_flags(&["--engine=memory"]);
     let mut kubectl = Kubectl::new(&server);
     let plugin = kubectl.home.path().join("plugin");
     let version = "client.authentication.k8s.io/v1";
-    let made = json!({"apiVersion": version, "kind": "ExecCredential", "status": {"token": USER_TOKEN}});
-    fs::write(&plugin, format!("#!/bin/sh\necho '{made}'\n")).expect("a plug-in");
+    let created = json!({"apiVersion": version, "kind": "ExecCredential", "status": {"token": USER_TOKEN}});
+    fs::write(&plugin, format!("#!/bin/sh\necho '{created}'\n")).expect("a plug-in");
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("a program");
-    let known = |user: &serde_json::Value| {
+    let kubeconfig_for = |user: &serde_json::Value| {
         let old = fs::read_to_string(server.kubeconfig()).expect("the kubeconfig of the server");
         let authority =
             old.lines().find(|line| line.contains("certificate-authority-data")).expect("an authority");
@@ -213,15 +226,15 @@ fn a_plugin_makes_the_credentials() {
     };
     let exec = json!({"exec": {"apiVersion": version, "command": plugin, "interactiveMode": "Never"}});
     let path = kubectl.home.path().join("config");
-    fs::write(&path, known(&exec).to_string()).expect("a kubeconfig");
+    fs::write(&path, kubeconfig_for(&exec).to_string()).expect("a kubeconfig");
     kubectl.kubeconfig = path.to_str().expect("a path of letters").to_owned();
     let refused = kubectl.try_run(&["get", "pods"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("User \"alice\" cannot list resource \"pods\""), "{said}");
-    // A token that nobody knows makes the plug-in run again, and is told as what it is.
-    fs::write(&plugin, format!("#!/bin/sh\necho '{}'\n", made.to_string().replace(USER_TOKEN, "bad")))
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(stderr.contains("User \"alice\" cannot list resource \"pods\""), "{stderr}");
+    // An unknown token makes the plug-in run again, and is reported as such.
+    fs::write(&plugin, format!("#!/bin/sh\necho '{}'\n", created.to_string().replace(USER_TOKEN, "bad")))
         .expect("a plug-in");
     let refused = kubectl.try_run(&["get", "pods"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("Unauthorized") || said.contains("logged in"), "{said}");
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(stderr.contains("Unauthorized") || stderr.contains("logged in"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! What guards something and cannot be read fails closed, is shown, and ends when it is removed.
+//! Unreadable policies, webhooks, CRDs, RBAC objects and registrations fail closed and are reported until they are deleted.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,8 +8,8 @@ use pilothouse_types::object::TypeName;
 use serde_json::{Value, json};
 
 use crate::support::compare::text;
-use crate::support::server::{USER_TOKEN, directory};
-use crate::support::wait::{CAP, poll};
+use crate::support::server::{USER_TOKEN, temp_directory};
+use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 use crate::{FORCE, MAPS, map};
 
@@ -17,25 +17,25 @@ const GATES: &str = "--feature-gates=MutatingAdmissionPolicy=true,AllowUnsafeMal
 const ALPHA: &str = "--runtime-config=admissionregistration.k8s.io/v1alpha1=true";
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io";
 
-/// A stored object: its collection, its type, its key and its name.
+/// A stored object: its collection, its type and its key.
 struct Guard {
     collection: String,
-    of: &'static str,
+    type_name: &'static str,
     key: &'static str,
 }
 
 impl Guard {
-    fn new(collection: &str, of: &'static str, key: &'static str) -> Guard {
-        Guard { collection: collection.to_owned(), of, key }
+    fn new(collection: &str, type_name: &'static str, key: &'static str) -> Guard {
+        Guard { collection: collection.to_owned(), type_name, key }
     }
 
     fn name(&self) -> &str {
         self.key.rsplit('/').next().unwrap_or_default()
     }
 
-    /// How messages name it.
-    fn shown(&self) -> String {
-        format!("{} \"{}\"", self.of, self.key)
+    /// The name in messages.
+    fn display_name(&self) -> String {
+        format!("{} \"{}\"", self.type_name, self.key)
     }
 
     fn remove(&self, client: &mut Client) {
@@ -45,24 +45,27 @@ impl Guard {
 
 fn damage(data: &Path, guards: &[Guard]) {
     let mut engine = Redb::open(&data.join("pilothouse.redb")).expect("the store");
-    for Guard { of, key, .. } in guards {
-        assert!(engine.damage(&TypeName::new(of), key).expect("a store that can be written"), "{of} {key}");
+    for Guard { type_name, key, .. } in guards {
+        assert!(
+            engine.damage(&TypeName::new(type_name), key).expect("a store that can be written"),
+            "{type_name} {key}"
+        );
     }
 }
 
-/// Whether the health check and the metric show these objects and no others.
-fn shown(client: &mut Client, guards: &[Guard]) {
+/// Checks that the health check and the metric report these objects and no others.
+fn assert_reported(client: &mut Client, guards: &[Guard]) {
     let page = client.get("/readyz/readable-guards");
     let metrics = client.get("/metrics").text();
     let counted: BTreeSet<&str> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("pilothouse_unreadable_objects{resource=\""))
         .collect();
-    let wanted: Vec<String> = guards.iter().map(|guard| format!("{}\"}} 1", guard.of)).collect();
-    assert_eq!(counted, wanted.iter().map(String::as_str).collect());
+    let expected: Vec<String> = guards.iter().map(|guard| format!("{}\"}} 1", guard.type_name)).collect();
+    assert_eq!(counted, expected.iter().map(String::as_str).collect());
     assert_eq!(page.status, if guards.is_empty() { 200 } else { 500 }, "{}", page.text());
     for guard in guards {
-        assert!(page.text().contains(&guard.shown()), "{} in {}", guard.shown(), page.text());
+        assert!(page.text().contains(&guard.display_name()), "{} in {}", guard.display_name(), page.text());
     }
     assert_eq!(client.get("/readyz").status, page.status);
     assert_eq!(client.get("/readyz?exclude=readable-guards").status, 200);
@@ -75,7 +78,7 @@ fn admission_guards(client: &mut Client) -> Vec<Guard> {
     let hook = json!([{"name": "h.example.com", "rules": rules, "sideEffects": "None", "admissionReviewVersions": ["v1"],
         "failurePolicy": "Ignore", "clientConfig": {"url": "https://127.0.0.1:9/"}}]);
     let mut guards = Vec::new();
-    for (version, resource, of, spec) in [
+    for (version, resource, type_name, spec) in [
         (
             "v1",
             "validatingadmissionpolicies",
@@ -120,28 +123,28 @@ fn admission_guards(client: &mut Client) -> Vec<Guard> {
         let mut object = spec;
         object["metadata"] = json!({"name": "g"});
         client.post(&collection, &object).ok();
-        guards.push(Guard::new(&collection, of, "g"));
+        guards.push(Guard::new(&collection, type_name, "g"));
     }
     guards
 }
 
-/// Each of them might refuse anything, so everything is refused until the last of them is gone.
+/// Each of them might refuse any write, so all writes are refused until the last of them is deleted.
 #[test]
-fn admission_that_cannot_be_read_refuses_every_write() {
-    let directory = directory();
+fn unreadable_admission_object_refuses_every_write() {
+    let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::on(&data, &[GATES, ALPHA]);
+    let server = Server::start_in(&data, &[GATES, ALPHA]);
     let mut client = server.admin();
     client.post(MAPS, &map("before")).ok();
     let mut guards = admission_guards(&mut client);
-    shown(&mut client, &[]);
+    assert_reported(&mut client, &[]);
     server.stop();
     damage(&data, &guards);
 
-    let server = Server::on(&data, &[GATES, ALPHA]);
+    let server = Server::start_in(&data, &[GATES, ALPHA]);
     let mut client = server.admin();
-    shown(&mut client, &guards);
-    // Reads go on, and so do the writes that repair.
+    assert_reported(&mut client, &guards);
+    // Reads and writes of admission configuration still work.
     client.get(&format!("{MAPS}/before")).ok();
     let policy = json!({"metadata": {"name": "other"}, "spec": {
         "matchConstraints": {"resourceRules": [{"apiGroups": ["none"], "apiVersions": ["v1"], "operations": ["CREATE"],
@@ -150,21 +153,21 @@ fn admission_that_cannot_be_read_refuses_every_write() {
     for _ in 0..6 {
         let merge = json!({"data": {"a": "b"}});
         let (created, patched, deleted) = (
-            client.post(MAPS, &map("new")).refused(500, "InternalError"),
-            client.patch(&format!("{MAPS}/before"), "merge", &merge).refused(500, "InternalError"),
-            client.delete(&format!("{MAPS}/before")).refused(500, "InternalError"),
+            client.post(MAPS, &map("new")).expect_error(500, "InternalError"),
+            client.patch(&format!("{MAPS}/before"), "merge", &merge).expect_error(500, "InternalError"),
+            client.delete(&format!("{MAPS}/before")).expect_error(500, "InternalError"),
         );
-        let named = |status: &Value| {
+        let guard_index = |status: &Value| {
             let message = text(status, "/message").to_owned();
-            let named = guards.iter().position(|guard| message.contains(&guard.shown()));
-            named.unwrap_or_else(|| panic!("{status}"))
+            let guard_index = guards.iter().position(|guard| message.contains(&guard.display_name()));
+            guard_index.unwrap_or_else(|| panic!("{status}"))
         };
-        assert_eq!(named(&created), named(&patched));
-        named(&deleted);
-        let guard = guards.remove(named(&created));
+        assert_eq!(guard_index(&created), guard_index(&patched));
+        guard_index(&deleted);
+        let guard = guards.remove(guard_index(&created));
         assert_eq!(created["details"]["causes"].as_array().map(Vec::len), Some(1), "{created}");
         guard.remove(&mut client);
-        shown(&mut client, &guards);
+        assert_reported(&mut client, &guards);
     }
     client.post(MAPS, &map("new")).ok();
     client.delete(&format!("{MAPS}/before")).ok();
@@ -185,15 +188,15 @@ const WIDGETS: &str = "/apis/example.com/v1/namespaces/doomed/widgets";
 
 fn define_widgets(client: &mut Client) {
     client.post(DEFINITIONS, &widgets()).ok();
-    poll(CAP, || (client.get(WIDGETS).status == 200).then_some(())).expect("it is served");
+    poll(TIMEOUT, || (client.get(WIDGETS).status == 200).then_some(())).expect("it is served");
 }
 
-/// A definition that cannot be read: its objects are neither served nor gone.
+/// The objects of an unreadable CRD are neither served nor deleted.
 #[test]
-fn the_objects_of_a_definition_that_cannot_be_read_are_not_gone() {
-    let directory = directory();
+fn unreadable_crd_makes_its_objects_unavailable_not_deleted() {
+    let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::on(&data, &[GATES]);
+    let server = Server::start_in(&data, &[GATES]);
     let mut client = server.admin();
     client.post("/api/v1/namespaces", &json!({"metadata": {"name": "doomed"}})).ok();
     define_widgets(&mut client);
@@ -204,71 +207,114 @@ fn the_objects_of_a_definition_that_cannot_be_read_are_not_gone() {
         [Guard::new(DEFINITIONS, "customresourcedefinitions.apiextensions.k8s.io", "widgets.example.com")];
     damage(&data, &guards);
 
-    let server = Server::on(&data, &[GATES, "--controllers=*"]);
+    let server = Server::start_in(&data, &[GATES, "--controllers=*"]);
     let mut client = server.admin();
-    shown(&mut client, &guards);
+    assert_reported(&mut client, &guards);
     for path in [WIDGETS, &format!("{WIDGETS}/w"), "/apis/example.com/v2/widgets"] {
-        let status = client.get(path).refused(503, "ServiceUnavailable");
-        assert!(text(&status, "/message").contains(&guards[0].shown()), "{status}");
+        let status = client.get(path).expect_error(503, "ServiceUnavailable");
+        assert!(text(&status, "/message").contains(&guards[0].display_name()), "{status}");
     }
-    client.post(WIDGETS, &widget).refused(503, "ServiceUnavailable");
-    client.get("/apis/example.com/v1").refused(503, "ServiceUnavailable");
+    client.post(WIDGETS, &widget).expect_error(503, "ServiceUnavailable");
+    client.get("/apis/example.com/v1").expect_error(503, "ServiceUnavailable");
     client.get("/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com").ok();
     assert_eq!(client.get("/apis/example.com/v1/gadgets").status, 404, "only what it may define");
-    // Its kind may be that of a new definition.
+    // Its names are unknown, so a CRD of the same group is not accepted.
     let mut gadgets = widgets();
     gadgets["metadata"]["name"] = json!("gadgets.example.com");
     gadgets["spec"]["names"] =
         json!({"plural": "gadgets", "singular": "gadget", "kind": "Widget", "listKind": "WidgetList"});
     client.post(DEFINITIONS, &gadgets).ok();
-    let refused = poll(CAP, || {
+    let names_condition = poll(TIMEOUT, || {
         let gadgets = client.get(&format!("{DEFINITIONS}/gadgets.example.com")).ok();
         let conditions = gadgets["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|condition| condition["type"] == "NamesAccepted")
     });
-    assert_eq!(refused.expect("a condition")["reason"], "NamesUnknown");
+    assert_eq!(names_condition.expect("a condition")["reason"], "NamesUnknown");
     client.delete(&format!("{DEFINITIONS}/gadgets.example.com")).ok();
-    // A namespace with such objects waits.
+    // Deletion of a namespace with such objects waits.
     client.delete("/api/v1/namespaces/doomed").ok();
-    let waits = poll(CAP, || {
+    let condition = poll(TIMEOUT, || {
         let namespace = client.get("/api/v1/namespaces/doomed").ok();
         let conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|condition| {
             condition["type"] == "NamespaceDeletionContentFailure" && condition["status"] == "True"
         })
     });
-    assert!(text(&waits.expect("it says why"), "/message").contains(&guards[0].shown()));
+    assert!(text(&condition.expect("it says why"), "/message").contains(&guards[0].display_name()));
 
     guards[0].remove(&mut client);
-    shown(&mut client, &[]);
-    poll(CAP, || (client.get("/apis/example.com/v1").status == 404).then_some(())).expect("it is gone");
+    assert_reported(&mut client, &[]);
+    poll(TIMEOUT, || (client.get("/apis/example.com/v1").status == 404).then_some(())).expect("it is gone");
     server.stop();
 }
 
-/// What is registered, granted, limited and looked up.
+/// RBAC, flow control, APIService, quota and limit range objects.
 #[test]
-fn other_guards_that_cannot_be_read_grant_nothing_and_are_shown() {
-    let directory = directory();
+fn unreadable_rbac_quota_and_registration_objects_fail_closed() {
+    let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::on(&data, &[GATES, "--controllers=*"]);
+    let server = Server::start_in(&data, &[GATES, "--controllers=*"]);
     let mut client = server.admin();
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    let (roles, bindings) = (format!("{rbac}/clusterroles"), format!("{rbac}/clusterrolebindings"));
     let rules = json!([{"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}]);
     let label = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
-    client.post(&roles, &json!({"metadata": {"name": "g", "labels": label}, "rules": rules})).ok();
-    let has_things = |client: &mut Client| {
-        let view = client.get(&format!("{roles}/view")).ok();
-        view["rules"]
-            .as_array()
-            .is_some_and(|all| all.iter().any(|rule| rule["resources"] == json!(["things"])))
-    };
-    poll(CAP, || has_things(&mut client).then_some(())).expect("it is aggregated");
+    client.post(ROLES, &json!({"metadata": {"name": "g", "labels": label}, "rules": rules})).ok();
+    poll(TIMEOUT, || view_has_rule(&mut client, "things").then_some(())).expect("it is aggregated");
     let view = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
-    let everybody =
+    let all_users =
         json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}]);
-    client.post(&bindings, &json!({"metadata": {"name": "g"}, "roleRef": view, "subjects": everybody})).ok();
+    client
+        .post(ROLE_BINDINGS, &json!({"metadata": {"name": "g"}, "roleRef": view, "subjects": all_users}))
+        .ok();
     client.with_token(Some(USER_TOKEN)).get(MAPS).ok();
+    let mut guards = create_other_guards(&mut client);
+    server.stop();
+    damage(&data, &guards);
+
+    let server = Server::start_in(&data, &[GATES, "--controllers=*"]);
+    let mut client = server.admin();
+    assert_reported(&mut client, &guards);
+    client.with_token(Some(USER_TOKEN)).get(MAPS).expect_error(403, "Forbidden");
+    // Another source of the aggregated role triggers its controller.
+    let other_rules = json!([{"apiGroups": ["example.com"], "resources": ["others"], "verbs": ["get"]}]);
+    client.post(ROLES, &json!({"metadata": {"name": "h", "labels": label}, "rules": other_rules})).ok();
+    for path in ["/apis/far.example.com/v1/things", "/apis/far.example.com/v1"] {
+        let status = client.get(path).expect_error(503, "ServiceUnavailable");
+        assert!(text(&status, "/message").contains(&guards[3].display_name()), "{status}");
+    }
+    let status = client.post(MAPS, &map("new")).expect_error(500, "InternalError");
+    assert!(text(&status, "/message").contains(&guards[4].display_name()), "{status}");
+    guards.remove(4).remove(&mut client);
+    client.post(MAPS, &map("new")).ok();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let status = client.post("/api/v1/namespaces/default/pods", &pod).expect_error(500, "InternalError");
+    assert!(text(&status, "/message").contains(&guards[4].display_name()), "{status}");
+    guards.remove(4).remove(&mut client);
+    client.post("/api/v1/namespaces/default/pods", &pod).ok();
+    assert_reported(&mut client, &guards);
+    assert!(view_has_rule(&mut client, "things"), "rules stay while their source cannot be read");
+    while let Some(guard) = guards.pop() {
+        guard.remove(&mut client);
+        assert_reported(&mut client, &guards);
+    }
+    // Now the role can be aggregated again.
+    poll(TIMEOUT, || view_has_rule(&mut client, "others").then_some(())).expect("the controller goes on");
+    assert!(!view_has_rule(&mut client, "things"), "the source is gone");
+    server.stop();
+}
+
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+const ROLE_BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+
+/// Whether the aggregated role `view` has a rule for a resource.
+fn view_has_rule(client: &mut Client, resource: &str) -> bool {
+    let view = client.get(&format!("{ROLES}/view")).ok();
+    view["rules"]
+        .as_array()
+        .is_some_and(|rules| rules.iter().any(|rule| rule["resources"] == json!([resource])))
+}
+
+/// Creates a flow schema, an APIService, a quota and a limit range. Returns them behind the role and the binding `g`.
+fn create_other_guards(client: &mut Client) -> Vec<Guard> {
     let schemas = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
     client
         .post(
@@ -295,51 +341,12 @@ fn other_guards_that_cannot_be_read_grant_nothing_and_are_shown() {
             &json!({"metadata": {"name": "g"}, "spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}),
         )
         .ok();
-    server.stop();
-    let mut guards = vec![
-        Guard::new(&roles, "clusterroles.rbac.authorization.k8s.io", "g"),
-        Guard::new(&bindings, "clusterrolebindings.rbac.authorization.k8s.io", "g"),
+    vec![
+        Guard::new(ROLES, "clusterroles.rbac.authorization.k8s.io", "g"),
+        Guard::new(ROLE_BINDINGS, "clusterrolebindings.rbac.authorization.k8s.io", "g"),
         Guard::new(schemas, "flowschemas.flowcontrol.apiserver.k8s.io", "g"),
         Guard::new(services, "apiservices.apiregistration.k8s.io", "v1.far.example.com"),
         Guard::new(quotas, "resourcequotas", "default/g"),
         Guard::new(ranges, "limitranges", "default/g"),
-    ];
-    damage(&data, &guards);
-
-    let server = Server::on(&data, &[GATES, "--controllers=*"]);
-    let mut client = server.admin();
-    shown(&mut client, &guards);
-    client.with_token(Some(USER_TOKEN)).get(MAPS).refused(403, "Forbidden");
-    // Another source of the same role makes the controller look at it again.
-    let more = json!([{"apiGroups": ["example.com"], "resources": ["others"], "verbs": ["get"]}]);
-    client.post(&roles, &json!({"metadata": {"name": "h", "labels": label}, "rules": more})).ok();
-    for path in ["/apis/far.example.com/v1/things", "/apis/far.example.com/v1"] {
-        let status = client.get(path).refused(503, "ServiceUnavailable");
-        assert!(text(&status, "/message").contains(&guards[3].shown()), "{status}");
-    }
-    let status = client.post(MAPS, &map("new")).refused(500, "InternalError");
-    assert!(text(&status, "/message").contains(&guards[4].shown()), "{status}");
-    guards.remove(4).remove(&mut client);
-    client.post(MAPS, &map("new")).ok();
-    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let status = client.post("/api/v1/namespaces/default/pods", &pod).refused(500, "InternalError");
-    assert!(text(&status, "/message").contains(&guards[4].shown()), "{status}");
-    guards.remove(4).remove(&mut client);
-    client.post("/api/v1/namespaces/default/pods", &pod).ok();
-    shown(&mut client, &guards);
-    assert!(has_things(&mut client), "rules are not taken away because their source cannot be read");
-    while let Some(guard) = guards.pop() {
-        guard.remove(&mut client);
-        shown(&mut client, &guards);
-    }
-    // Now it is known who gives which rules.
-    let is_settled = |client: &mut Client| {
-        let view = client.get(&format!("{roles}/view")).ok();
-        view["rules"]
-            .as_array()
-            .is_some_and(|all| all.iter().any(|rule| rule["resources"] == json!(["others"])))
-    };
-    poll(CAP, || is_settled(&mut client).then_some(())).expect("the controller goes on");
-    assert!(!has_things(&mut client), "the source is gone");
-    server.stop();
+    ]
 }

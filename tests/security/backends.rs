@@ -1,5 +1,4 @@
-//! Servers behind this one: kubelets, pods and aggregated API servers that lead clients on, and clients that want more of
-//! them than they may.
+//! Attacks through backends: kubelets, pods and aggregated API servers that misuse connections or redirect clients.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::support::kubelet::{Kubelet, Papers, Seen, Wire};
-use super::support::wait::{CAP, Deadline, poll};
+use super::support::kubelet::{Kubelet, ReceivedRequest, TlsIdentity, Wire};
+use super::support::wait::{Deadline, TIMEOUT, poll};
 use super::support::{Client, Server};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -26,26 +25,29 @@ const WEBSOCKET: [(&str, &str); 5] = [
     ("Sec-WebSocket-Protocol", "v5.channel.k8s.io, SPDY/3.1+portforward.k8s.io"),
 ];
 
-/// A server with a node, whose kubelet is played, and an aggregated API server that is the same process.
-struct Scene {
+/// A server with a node and an aggregated API server, both played by one fake kubelet.
+struct Fixture {
     server: Server,
     kubelet: Kubelet,
     admin: Client,
-    _papers: TempDir,
+    _certificate_dir: TempDir,
 }
 
-fn scene(deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Scene {
-    let folder = super::support::server::directory();
-    let papers = Papers::new("metrics.default.svc", &["127.0.0.1"]);
-    let (authority, _) = papers.write(folder.path(), "kubelet");
-    let kubelet = Kubelet::start(LOOPBACK, &papers, move |seen, wire| match seen.path() {
+fn start_fixture(handler: impl Fn(&ReceivedRequest, &mut Wire) + Send + Sync + 'static) -> Fixture {
+    let folder = super::support::server::temp_directory();
+    let identity = TlsIdentity::new("metrics.default.svc", &["127.0.0.1"]);
+    let (authority, _) = identity.write(folder.path(), "kubelet");
+    let kubelet = Kubelet::start(LOOPBACK, &identity, move |request, wire| match request.path() {
         // Probes of the aggregated API server.
-        GROUP | "/apis" | "/openapi/v2" | "/openapi/v3" => wire.answer("200 OK", "", b"{}"),
-        _ => deed(seen, wire),
+        GROUP | "/apis" | "/openapi/v2" | "/openapi/v3" => wire.respond("200 OK", "", b"{}"),
+        _ => handler(request, wire),
     });
     let ca = format!("--kubelet-certificate-authority={}", authority.display());
-    let server =
-        Server::with(&["--engine=memory", "--kubelet-preferred-address-types=InternalIP,Hostname", &ca]);
+    let server = Server::with_flags(&[
+        "--engine=memory",
+        "--kubelet-preferred-address-types=InternalIP,Hostname",
+        &ca,
+    ]);
     let mut admin = server.admin();
     let port = kubelet.address.port();
     node(&mut admin, "n1", &json!({"type": "InternalIP", "address": "127.0.0.1"}), port);
@@ -61,7 +63,7 @@ fn scene(deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Scene {
         "groupPriorityMinimum": 100, "versionPriority": 100, "caBundle": bundle,
         "service": {"namespace": "default", "name": "metrics", "port": port}}});
     admin.post("/apis/apiregistration.k8s.io/v1/apiservices", &registration).ok();
-    Scene { server, kubelet, admin, _papers: folder }
+    Fixture { server, kubelet, admin, _certificate_dir: folder }
 }
 
 fn node(admin: &mut Client, name: &str, address: &Value, port: u16) {
@@ -72,26 +74,31 @@ fn node(admin: &mut Client, name: &str, address: &Value, port: u16) {
     admin.patch(&format!("/api/v1/nodes/{name}/status"), "merge", &status).ok();
 }
 
-/// The requests that somebody made, without the probes.
-fn asked(kubelet: &Kubelet) -> Vec<String> {
+/// The targets of all requests, without the probes.
+fn requests_without_probes(kubelet: &Kubelet) -> Vec<String> {
     let probes = [GROUP, "/apis", "/openapi/v2", "/openapi/v3"];
-    kubelet.seen().into_iter().filter(|seen| !probes.contains(&seen.path())).map(|seen| seen.target).collect()
+    kubelet
+        .requests()
+        .into_iter()
+        .filter(|request| !probes.contains(&request.path()))
+        .map(|request| request.target)
+        .collect()
 }
 
-impl Scene {
-    /// The aggregated API server is probed at its own pace. Until it counts as available, requests are refused.
+impl Fixture {
+    /// Waits until the aggregated API server is available; before that, requests are refused.
     fn wait_for_aggregation(&mut self) {
         let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io";
         let admin = &mut self.admin;
-        poll(CAP, || {
+        poll(TIMEOUT, || {
             let object = admin.get(path).ok();
             (object.pointer("/status/conditions/0/status") == Some(&json!("True"))).then_some(())
         })
         .expect("the aggregated API server is available");
     }
 
-    /// The paths that lead out of the server with an upgrade.
-    fn ways_out(&self) -> [String; 4] {
+    /// The paths that forward an upgrade.
+    fn upgrade_paths(&self) -> [String; 4] {
         [
             format!("{PODS}/p/exec?command=x"),
             format!("{PODS}/p/portforward"),
@@ -104,26 +111,26 @@ impl Scene {
 /// CVE-2018-1002105: after an upgrade that the backend refused, the connection to the backend stayed, with the rights of
 /// this server, and the client could go on to send requests over it.
 #[test]
-fn a_refused_upgrade_leaves_no_connection_to_the_backend() {
-    let mut scene = scene(|seen, wire| match seen.path() {
-        "/stolen" => wire.answer("200 OK", "", b"all the pods"),
-        _ => wire.answer("400 Bad Request", "Content-Type: text/plain\r\n", b"no upgrade"),
+fn refused_upgrade_closes_backend_connection() {
+    let mut fixture = start_fixture(|request, wire| match request.path() {
+        "/stolen" => wire.respond("200 OK", "", b"all the pods"),
+        _ => wire.respond("400 Bad Request", "Content-Type: text/plain\r\n", b"no upgrade"),
     });
-    scene.wait_for_aggregation();
-    // The backend would take more requests.
-    scene.kubelet.keep();
+    fixture.wait_for_aggregation();
+    // The backend would accept more requests.
+    fixture.kubelet.enable_keep_alive();
     let second = "GET /stolen HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    for (count, path) in scene.ways_out().iter().enumerate() {
-        // Afterwards, and together with the upgrade; as it is passed on, and as it is translated.
+    for (count, path) in fixture.upgrade_paths().iter().enumerate() {
+        // After and together with the upgrade; for forwarded and for translated upgrades.
         for (together, method, upgrade) in [
             (false, "POST", &UPGRADE[..]),
             (true, "POST", &UPGRADE),
             (false, "GET", &WEBSOCKET),
             (true, "GET", &WEBSOCKET),
         ] {
-            let deadline = Deadline::after(CAP);
-            let mut connection = scene.admin.raw();
-            let head = scene.admin.head(method, path, upgrade);
+            let deadline = Deadline::after(TIMEOUT);
+            let mut connection = fixture.admin.raw();
+            let head = fixture.admin.head(method, path, upgrade);
             let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
             let mut request = format!("{head}{length}\r\n");
             if together {
@@ -133,57 +140,68 @@ fn a_refused_upgrade_leaves_no_connection_to_the_backend() {
             let head = connection.head(deadline).unwrap();
             assert!(head.status >= 400, "{path}: {head:?}");
             if !together {
-                // A server that has closed the connection has done enough.
+                // The server may have closed the connection.
                 let _ = connection.send(second.as_bytes());
             }
             connection.close_writing();
-            let rest = connection.rest_to_end(deadline).unwrap();
+            let rest = connection.read_to_end(deadline).unwrap();
             let rest = String::from_utf8_lossy(&rest).into_owned();
             assert!(!rest.contains("all the pods"), "{path}: {rest}");
         }
-        let asked = asked(&scene.kubelet);
-        assert!(asked.len() <= 4 * (count + 1) && !asked.iter().any(|path| path == "/stolen"), "{asked:?}");
+        let targets = requests_without_probes(&fixture.kubelet);
+        assert!(
+            targets.len() <= 4 * (count + 1) && !targets.iter().any(|path| path == "/stolen"),
+            "{targets:?}"
+        );
     }
-    scene.server.unharmed();
+    fixture.server.assert_healthy();
 }
 
 /// CVE-2020-8559 and CVE-2022-3172: a backend sends the client, or this server, somewhere else with credentials.
 #[test]
-fn redirects_of_backends_are_neither_followed_nor_passed_on() {
-    let elsewhere = Kubelet::plain(LOOPBACK, |_, wire| wire.answer("200 OK", "", b"stolen"));
-    let place = format!("Location: http://{}/x\r\n", elsewhere.address);
-    let mut scene = scene(move |_, wire| wire.answer("302 Found", &place, b"go there"));
-    scene.wait_for_aggregation();
-    for path in scene.ways_out() {
+fn backend_redirects_are_neither_followed_nor_forwarded() {
+    let redirect_target = Kubelet::plain(LOOPBACK, |_, wire| wire.respond("200 OK", "", b"stolen"));
+    let location = format!("Location: http://{}/x\r\n", redirect_target.address);
+    let mut fixture = start_fixture(move |_, wire| wire.respond("302 Found", &location, b"go there"));
+    fixture.wait_for_aggregation();
+    for path in fixture.upgrade_paths() {
         for (method, upgrade) in [("POST", &UPGRADE[..]), ("GET", &WEBSOCKET)] {
-            let answer = scene.admin.again().request(method, &path, upgrade, b"");
-            assert!(answer.status >= 400 && answer.header("location").is_none(), "{path}: {}", answer.status);
-            assert!(!answer.text().contains("stolen"));
+            let response = fixture.admin.new_connection().request(method, &path, upgrade, b"");
+            assert!(
+                response.status >= 400 && response.header("location").is_none(),
+                "{path}: {}",
+                response.status
+            );
+            assert!(!response.text().contains("stolen"));
         }
     }
     for path in [format!("{PODS}/p/log"), format!("{GROUP}/nodes"), format!("{GROUP}/nodes?watch=true")] {
-        let answer = scene.admin.again().get(&path);
-        assert!(answer.status >= 400 && answer.header("location").is_none(), "{path}: {}", answer.status);
+        let response = fixture.admin.new_connection().get(&path);
+        assert!(
+            response.status >= 400 && response.header("location").is_none(),
+            "{path}: {}",
+            response.status
+        );
     }
-    assert!(elsewhere.seen().is_empty(), "{:?}", elsewhere.seen());
-    scene.server.unharmed();
+    assert!(redirect_target.requests().is_empty(), "{:?}", redirect_target.requests());
+    fixture.server.assert_healthy();
 }
 
 /// CVE-2020-8562: a proxy reaches services that listen on the machine of this server alone, by an address or by a name that
 /// leads there when it is resolved.
 #[test]
-fn proxies_do_not_reach_the_machine_of_the_server() {
-    let mut scene = scene(|_, wire| wire.answer("200 OK", "", b"stolen"));
-    let inner = Kubelet::plain(LOOPBACK, |_, wire| wire.answer("200 OK", "", b"stolen"));
-    let port = inner.address.port();
-    let admin = &mut scene.admin;
+fn proxies_refuse_loopback_and_link_local_targets() {
+    let mut fixture = start_fixture(|_, wire| wire.respond("200 OK", "", b"stolen"));
+    let local_service = Kubelet::plain(LOOPBACK, |_, wire| wire.respond("200 OK", "", b"stolen"));
+    let port = local_service.address.port();
+    let admin = &mut fixture.admin;
     node(admin, "n2", &json!({"type": "Hostname", "address": "localhost"}), port);
     for (ip, name) in [("127.0.0.1", "q"), ("169.254.169.254", "r"), ("0.0.0.0", "s")] {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {"containers": [{"name": "c", "image": "i"}]}});
         admin.post(PODS, &pod).ok();
         let status = json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}});
-        // An address that validation refuses is no way out either.
+        // Validation may refuse the address, which is as good.
         admin.patch(&format!("{PODS}/{name}/status"), "merge", &status);
     }
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "inner"},
@@ -200,10 +218,10 @@ fn proxies_do_not_reach_the_machine_of_the_server() {
         format!("{PODS}/s:{port}/proxy/x"),
         format!("/api/v1/namespaces/default/services/inner:{port}/proxy/x"),
     ] {
-        let answer = admin.again().get(&path);
-        assert!(answer.status >= 400 && !answer.text().contains("stolen"), "{path}: {}", answer.text());
+        let response = admin.new_connection().get(&path);
+        assert!(response.status >= 400 && !response.text().contains("stolen"), "{path}: {}", response.text());
     }
-    assert!(inner.seen().is_empty(), "{:?}", inner.seen());
-    assert_eq!(asked(&scene.kubelet), [""; 0]);
-    scene.server.unharmed();
+    assert!(local_service.requests().is_empty(), "{:?}", local_service.requests());
+    assert_eq!(requests_without_probes(&fixture.kubelet), [""; 0]);
+    fixture.server.assert_healthy();
 }

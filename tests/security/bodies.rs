@@ -1,4 +1,4 @@
-//! Bodies that are small to send and large to read.
+//! Attacks by bodies that are small to send and expensive to decode.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ const PATCH: [(&str, &str); 1] = [("Content-Type", "application/json-patch+json"
 /// What a refusal may cost in memory: a few times the largest body, not a multiple of what the bomb would become.
 const MEMORY_KIB: u64 = 256 << 10;
 
-fn laughs() -> String {
+fn billion_laughs() -> String {
     let mut bomb =
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
     for level in 1..12 {
@@ -22,21 +22,21 @@ fn laughs() -> String {
     bomb
 }
 
-fn stays_small(server: &Server, what: &str, deed: impl FnOnce()) {
+fn assert_memory_bounded(server: &Server, case: &str, action: impl FnOnce()) {
     let before = server.memory_kib("VmHWM");
-    deed();
+    action();
     let after = server.memory_kib("VmHWM");
-    assert!(after < before + MEMORY_KIB, "{what}: {before} KiB before, {after} KiB after");
+    assert!(after < before + MEMORY_KIB, "{case}: {before} KiB before, {after} KiB after");
 }
 
 /// CVE-2019-11253 and CVE-2019-11254: bodies that grow when they are read, and bodies that take a parser quadratic time.
 #[test]
-fn bombs_in_bodies_are_refused() {
-    let mut server = Server::with(&["--engine=memory"]);
+fn expansion_bombs_in_bodies_are_refused() {
+    let mut server = Server::with_flags(&["--engine=memory"]);
     let mut admin = server.admin();
     let large = |unit: &str| unit.repeat((2 << 20) / unit.len());
     let yaml = [
-        laughs(),
+        billion_laughs(),
         large("["),
         large("{a: "),
         large("- "),
@@ -49,10 +49,15 @@ fn bombs_in_bodies_are_refused() {
         large("#\n- "),
     ];
     for body in &yaml {
-        let what: String = body.chars().take(20).collect();
-        stays_small(&server, &what, || {
-            let answer = admin.request("POST", MAPS, &YAML, body.as_bytes());
-            assert!(matches!(answer.status, 400 | 413 | 422), "{what}: {} {}", answer.status, answer.text());
+        let case: String = body.chars().take(20).collect();
+        assert_memory_bounded(&server, &case, || {
+            let response = admin.request("POST", MAPS, &YAML, body.as_bytes());
+            assert!(
+                matches!(response.status, 400 | 413 | 422),
+                "{case}: {} {}",
+                response.status,
+                response.text()
+            );
         });
     }
     let json = [
@@ -62,17 +67,22 @@ fn bombs_in_bodies_are_refused() {
         format!("{{\"a\":{}{}}}", "[".repeat(9_999), "]".repeat(9_999)),
     ];
     for body in &json {
-        let what: String = body.chars().take(20).collect();
-        stays_small(&server, &what, || {
-            let answer = admin.request("POST", MAPS, &JSON, body.as_bytes());
-            assert!(matches!(answer.status, 400 | 413 | 422), "{what}: {} {}", answer.status, answer.text());
+        let case: String = body.chars().take(20).collect();
+        assert_memory_bounded(&server, &case, || {
+            let response = admin.request("POST", MAPS, &JSON, body.as_bytes());
+            assert!(
+                matches!(response.status, 400 | 413 | 422),
+                "{case}: {} {}",
+                response.status,
+                response.text()
+            );
         });
     }
-    // Who may not write is refused before anybody reads what they sent.
+    // Unauthorized requests are refused before their bodies are decoded.
     for mut client in [alice(&server), server.anonymous()] {
-        client.request("POST", MAPS, &YAML, laughs().as_bytes()).refused(403, "Forbidden");
+        client.request("POST", MAPS, &YAML, billion_laughs().as_bytes()).expect_error(403, "Forbidden");
     }
-    server.unharmed();
+    server.assert_healthy();
 }
 
 fn operations(admin: &mut Client, count: usize, operation: &Value) -> u16 {
@@ -83,27 +93,27 @@ fn operations(admin: &mut Client, count: usize, operation: &Value) -> u16 {
 /// CVE-2019-1002100: patches of many operations, and operations that double what is there.
 #[test]
 fn json_patches_are_bounded_in_operations_and_growth() {
-    let mut server = Server::with(&["--engine=memory"]);
+    let mut server = Server::with_flags(&["--engine=memory"]);
     let mut admin = server.admin();
     let data: Value = (0..5_000)
-        .map(|at| (format!("key-{at}"), json!("x".repeat(50))))
+        .map(|index| (format!("key-{index}"), json!("x".repeat(50))))
         .collect::<serde_json::Map<_, _>>()
         .into();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
-    let made = admin.post(MAPS, &map).ok();
+    let created = admin.post(MAPS, &map).ok();
     let replace = json!({"op": "replace", "path": "/data/key-1", "value": "y"});
-    stays_small(&server, "many operations", || {
+    assert_memory_bounded(&server, "many operations", || {
         assert_eq!(operations(&mut admin, 10_000, &replace), 200);
         assert_eq!(operations(&mut admin, 10_001, &replace), 413);
         assert_eq!(operations(&mut admin, 40_000, &json!({"op": "test", "path": "", "value": 1})), 413);
     });
     // Each copy doubles the object.
     let doubled: Vec<Value> = (0..40)
-        .map(|at| json!({"op": "copy", "from": "/data", "path": format!("/data/copy-{at}")}))
+        .map(|index| json!({"op": "copy", "from": "/data", "path": format!("/data/copy-{index}")}))
         .collect();
-    stays_small(&server, "copies", || {
-        let answer = admin.patch(&format!("{MAPS}/a"), "json", &doubled.into());
-        assert!((400..500).contains(&answer.status), "{} {}", answer.status, answer.text());
+    assert_memory_bounded(&server, "copies", || {
+        let response = admin.patch(&format!("{MAPS}/a"), "json", &doubled.into());
+        assert!((400..500).contains(&response.status), "{} {}", response.status, response.text());
         let status = operations(
             &mut admin,
             10_000,
@@ -111,7 +121,10 @@ fn json_patches_are_bounded_in_operations_and_growth() {
         );
         assert!((400..500).contains(&status), "{status}");
     });
-    let now = admin.get(&format!("{MAPS}/a")).ok();
-    assert_eq!((&now["data"]["key-1"], &now["data"]["key-2"]), (&json!("y"), &made["data"]["key-2"]));
-    server.unharmed();
+    let object = admin.get(&format!("{MAPS}/a")).ok();
+    assert_eq!(
+        (&object["data"]["key-1"], &object["data"]["key-2"]),
+        (&json!("y"), &created["data"]["key-2"])
+    );
+    server.assert_healthy();
 }

@@ -1,5 +1,5 @@
-//! What hostile clients do to a server, one round at a time. Each of them has an account of its own. What they are answered does
-//! not matter: a refusal, a closed connection and a success are all the same to the clients beside them.
+//! Hostile clients, which attack in rounds. Each has its own account. Their responses do not matter: only the effect on other
+//! clients does.
 
 use std::net::SocketAddr;
 
@@ -8,16 +8,16 @@ use serde_json::{Map, Value, json};
 use super::http2::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS, Http2, RST_STREAM, frame, get, literal};
 use super::support::Client;
 use super::support::client::JSON;
-use super::support::kubelet::Papers;
-use super::support::wait::{CAP, Deadline};
+use super::support::kubelet::TlsIdentity;
+use super::support::wait::{Deadline, TIMEOUT};
 use super::support::wire::Connection;
 
 const SECRETS: &str = "/api/v1/namespaces/hostile/secrets";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Secrets of this size are what the server takes just so.
+/// The size of secrets that are just accepted.
 const LARGE_BYTES: usize = 700 << 10;
-/// Objects that hostile clients keep: each round writes the same ones again.
+/// Number of large objects, which each round writes again.
 const LARGE_OBJECTS: usize = 3;
 const KEYS: usize = 10_000;
 
@@ -63,7 +63,7 @@ impl Attacker {
         self.client.address
     }
 
-    /// A request whose answer is of no interest.
+    /// Sends a request and ignores the response.
     fn send(&mut self, method: &str, path: &str, media: &str, body: &[u8]) {
         let media = format!("application/{media}");
         let _ = self.client.attempt(method, path, &[("Content-Type", &media)], body);
@@ -77,12 +77,12 @@ impl Attacker {
     }
 
     fn large_bodies(&mut self) {
-        for at in 0..LARGE_OBJECTS {
-            let name = format!("large-{at}");
+        for number in 0..LARGE_OBJECTS {
+            let name = format!("large-{number}");
             let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
                 "stringData": {"a": "x".repeat(LARGE_BYTES)}});
             self.put(SECRETS, &name, &secret);
-            // As large as a body may be, one byte more, and one that says it is much larger.
+            // Bodies of the maximum size, and one byte more.
             for bytes in [3 << 20, (3 << 20) + 1] {
                 self.send("POST", SECRETS, "json", "x".repeat(bytes).as_bytes());
             }
@@ -95,24 +95,25 @@ impl Attacker {
     }
 
     fn large_patches(&mut self) {
-        let data: Map<String, Value> = (0..KEYS).map(|at| (format!("key-{at}"), json!("eA=="))).collect();
+        let data: Map<String, Value> =
+            (0..KEYS).map(|number| (format!("key-{number}"), json!("eA=="))).collect();
         let secret =
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": data});
         self.put(SECRETS, "keys", &secret);
         let path = format!("{SECRETS}/keys");
         let operations: Vec<Value> = (0..KEYS)
-            .map(|at| json!({"op": "replace", "path": format!("/data/key-{at}"), "value": "eQ=="}))
+            .map(|number| json!({"op": "replace", "path": format!("/data/key-{number}"), "value": "eQ=="}))
             .collect();
         self.send("PATCH", &path, "json-patch+json", Value::from(operations).to_string().as_bytes());
         let copies: Vec<Value> = (0..30)
-            .map(|at| json!({"op": "copy", "from": "/data", "path": format!("/data/c{at}")}))
+            .map(|number| json!({"op": "copy", "from": "/data", "path": format!("/data/c{number}")}))
             .collect();
         self.send("PATCH", &path, "json-patch+json", Value::from(copies).to_string().as_bytes());
         let merged = json!({"data": secret["data"]}).to_string();
         self.send("PATCH", &path, "strategic-merge-patch+json", merged.as_bytes());
     }
 
-    /// A request of which nothing but the first bytes is ever read.
+    /// Sends a request and does not read its response.
     fn ask_and_stall(&mut self, path: &str) {
         let Ok(mut connection) = self.client.try_raw() else { return };
         let head = self.client.head("GET", path, &[]);
@@ -134,14 +135,14 @@ impl Attacker {
             self.ask_and_stall(&format!("{SECRETS}?pretty=true"));
             self.ask_and_stall(&format!("{SECRETS}?limit=500"));
         }
-        // A byte at a time, and never to the end.
+        // Reads byte by byte, and never to the end.
         for connection in &mut self.held {
             for _ in 0..20 {
-                let _ = connection.exactly(1, Deadline::after(CAP));
+                let _ = connection.read_bytes(1, Deadline::after(TIMEOUT));
             }
         }
-        let kept = self.held.len().saturating_sub(8);
-        self.held.drain(..kept);
+        let excess = self.held.len().saturating_sub(8);
+        self.held.drain(..excess);
     }
 
     fn idle_connections(&mut self) {
@@ -155,8 +156,8 @@ impl Attacker {
     fn rapid_resets(&mut self) {
         let Ok(mut connection) = Http2::open(self.address(), &self.authority) else { return };
         let block = get(&format!("{SECRETS}?watch=true"), Some(&self.token));
-        for at in 0..1_000_u32 {
-            let stream = 1 + 2 * at;
+        for number in 0..1_000_u32 {
+            let stream = 1 + 2 * number;
             let mut frames = frame(HEADERS, END_STREAM | END_HEADERS, stream, &block);
             frames.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
             if connection.send_raw(&frames).is_err() {
@@ -168,23 +169,24 @@ impl Attacker {
     fn endless_headers(&mut self) {
         let Ok(mut connection) = Http2::open(self.address(), &self.authority) else { return };
         let _ = connection.send(HEADERS, END_STREAM, 1, &get("/api", Some(&self.token)));
-        let part = literal("x-part", &"x".repeat(8_000));
+        let header = literal("x-part", &"x".repeat(8_000));
         for _ in 0..500 {
-            if connection.send(CONTINUATION, 0, 1, &part).is_err() {
+            if connection.send(CONTINUATION, 0, 1, &header).is_err() {
                 return;
             }
         }
     }
 
     fn bad_credentials(&mut self) {
-        for at in 0..20 {
-            let forged = format!("{}{at}", self.token);
+        for number in 0..20 {
+            let forged = format!("{}{number}", self.token);
             for token in [forged.as_str(), "a.b.c", "nobody", &"x".repeat(20_000)] {
                 let _ = self.client.with_token(Some(token)).attempt("GET", MAPS, &[], b"");
             }
         }
-        let stranger = Papers::new("system:masters", &[]);
-        let (certificate, key) = (stranger.certificate.to_pem(), stranger.key.private_key_to_pem_pkcs8());
+        let foreign_identity = TlsIdentity::new("system:masters", &[]);
+        let (certificate, key) =
+            (foreign_identity.certificate.to_pem(), foreign_identity.key.private_key_to_pem_pkcs8());
         let (certificate, key) = (certificate.expect("PEM"), key.expect("PEM"));
         for _ in 0..5 {
             let mut client = Client::new(self.address(), &self.authority, Some((&certificate, &key)));
@@ -193,26 +195,26 @@ impl Attacker {
     }
 
     fn bombs(&mut self) {
-        let mut laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+        let mut billion_laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..12 {
             let before = level - 1;
-            laughs
+            billion_laughs
                 .push_str(&format!("a{level}: &a{level} [{}]\n", vec![format!("*a{before}"); 10].join(",")));
         }
-        self.send("POST", SECRETS, "yaml", laughs.as_bytes());
+        self.send("POST", SECRETS, "yaml", billion_laughs.as_bytes());
         for unit in ["[", "{a: ", "- ", "? "] {
             self.send("POST", SECRETS, "yaml", unit.repeat(100_000).as_bytes());
         }
         self.send("POST", SECRETS, "json", "{\"a\":".repeat(500_000).as_bytes());
-        let parts = format!("{{\"data\":{{{}}}}}", vec!["\"a\":\"\""; 300_000].join(","));
-        self.send("POST", SECRETS, "json", parts.as_bytes());
+        let many_keys = format!("{{\"data\":{{{}}}}}", vec!["\"a\":\"\""; 300_000].join(","));
+        self.send("POST", SECRETS, "json", many_keys.as_bytes());
         let containers = format!("{{\"spec\":{{\"containers\":[{}]}}}}", vec!["{}"; 300_000].join(","));
         self.send("POST", "/api/v1/namespaces/hostile/pods", "json", containers.as_bytes());
     }
 
     fn huge_selectors(&mut self) {
-        let values = (0..8_000).map(|at| format!("v{at}")).collect::<Vec<_>>().join(",");
-        let keys = (0..4_000).map(|at| format!("k{at}")).collect::<Vec<_>>().join(",");
+        let values = (0..8_000).map(|number| format!("v{number}")).collect::<Vec<_>>().join(",");
+        let keys = (0..4_000).map(|number| format!("k{number}")).collect::<Vec<_>>().join(",");
         for selector in [format!("a%20in%20({values})"), format!("a%20notin%20({values})"), keys] {
             for _ in 0..4 {
                 let path = format!("{MAPS}?labelSelector={selector}");
@@ -225,7 +227,7 @@ impl Attacker {
         let leaf = json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 10,
             "pattern": "^(a|b|c)*$"}, "b": {"type": "array", "items": {"type": "integer"}}}});
         let properties: Map<String, Value> =
-            (0..1_500).map(|at| (format!("field{at}"), leaf.clone())).collect();
+            (0..1_500).map(|number| (format!("field{number}"), leaf.clone())).collect();
         let schema =
             json!({"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}});
         let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame, for what no client library would send.
+//! HTTP/2 frames that no client library would send.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use openssl::ssl::{SslConnector, SslMethod, SslStream};
 use openssl::x509::X509;
 
 use super::support::Server;
-use super::support::wait::CAP;
+use super::support::wait::TIMEOUT;
 
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
@@ -30,7 +30,7 @@ pub struct Frame {
 
 impl Http2 {
     pub fn connect(server: &Server) -> Http2 {
-        Http2::open(server.address(), &server.authority()).expect("a connection that speaks HTTP/2")
+        Http2::open(server.address(), &server.ca_pem()).expect("a connection that speaks HTTP/2")
     }
 
     /// Connects and exchanges the first settings.
@@ -41,8 +41,8 @@ impl Http2 {
         builder.set_alpn_protos(b"\x02h2").expect("a protocol");
         let tcp = TcpStream::connect(address)?;
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(CAP))?;
-        tcp.set_write_timeout(Some(CAP))?;
+        tcp.set_read_timeout(Some(TIMEOUT))?;
+        tcp.set_write_timeout(Some(TIMEOUT))?;
         let stream = builder.build().connect(&address.ip().to_string(), tcp).map_err(io::Error::other)?;
         let mut connection = Http2(stream);
         connection.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;

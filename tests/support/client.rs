@@ -9,7 +9,7 @@ use openssl::x509::X509;
 use serde_json::Value;
 
 use super::compare::text;
-use super::wait::{CAP, Deadline};
+use super::wait::{Deadline, TIMEOUT};
 use super::wire::{Connection, Framing, Head};
 
 /// The address and credentials of a client.
@@ -22,11 +22,11 @@ pub struct Client {
 
 /// A response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     head: Head,
     pub body: Vec<u8>,
-    what: String,
+    request_line: String,
 }
 
 /// Why there is no response.
@@ -35,7 +35,7 @@ pub enum Failure {
     /// Nothing was sent: the server cannot have processed it.
     Unsent(io::Error),
     /// Sent, but not answered: the outcome is unknown.
-    Doubt(io::Error),
+    Unanswered(io::Error),
 }
 
 impl Client {
@@ -67,8 +67,8 @@ impl Client {
         }
     }
 
-    /// Another connection of the same user.
-    pub fn again(&self) -> Client {
+    /// A client of the same user that opens its own connection.
+    pub fn new_connection(&self) -> Client {
         self.with_token(self.token.as_deref())
     }
 
@@ -107,7 +107,7 @@ impl Client {
         path: &str,
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Response, Failure> {
         let mut connection = self.connect()?;
         let mut message = self.head(method, path, headers).into_bytes();
         if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
@@ -115,48 +115,49 @@ impl Client {
         }
         message.extend_from_slice(b"\r\n");
         message.extend_from_slice(body);
-        let deadline = Deadline::after(CAP);
+        let deadline = Deadline::after(TIMEOUT);
         // A server may answer and close before it has read everything: then the response counts, not the failed write.
         let sent = connection.send(&message);
-        let head = connection.head(deadline).map_err(|error| Failure::Doubt(sent.err().unwrap_or(error)))?;
+        let head =
+            connection.head(deadline).map_err(|error| Failure::Unanswered(sent.err().unwrap_or(error)))?;
         let framing = Connection::framing(&head, method);
-        let body = connection.body(framing, deadline).map_err(Failure::Doubt)?;
+        let body = connection.body(framing, deadline).map_err(Failure::Unanswered)?;
         let closes = head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if !closes && framing != Framing::Open {
             self.connection = Some(connection);
         }
-        Ok(Answer { status: head.status, head, body, what: format!("{method} {path}") })
+        Ok(Response { status: head.status, head, body, request_line: format!("{method} {path}") })
     }
 
-    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         self.attempt(method, path, headers, body)
             .unwrap_or_else(|failure| panic!("{method} {path} was not answered: {failure:?}"))
     }
 
-    pub fn get(&mut self, path: &str) -> Answer {
+    pub fn get(&mut self, path: &str) -> Response {
         self.request("GET", path, &[], b"")
     }
 
-    pub fn post(&mut self, path: &str, object: &Value) -> Answer {
+    pub fn post(&mut self, path: &str, object: &Value) -> Response {
         self.request("POST", path, &JSON, object.to_string().as_bytes())
     }
 
-    pub fn put(&mut self, path: &str, object: &Value) -> Answer {
+    pub fn put(&mut self, path: &str, object: &Value) -> Response {
         self.request("PUT", path, &JSON, object.to_string().as_bytes())
     }
 
     /// Sends a patch; `language` is the part of the media type before `-patch+json`.
-    pub fn patch(&mut self, path: &str, language: &str, patch: &Value) -> Answer {
+    pub fn patch(&mut self, path: &str, language: &str, patch: &Value) -> Response {
         let media = format!("application/{language}-patch+json");
         self.request("PATCH", path, &[("Content-Type", &media)], patch.to_string().as_bytes())
     }
 
-    pub fn delete(&mut self, path: &str) -> Answer {
+    pub fn delete(&mut self, path: &str) -> Response {
         self.request("DELETE", path, &[], b"")
     }
 
-    /// Deletes; what hangs on the object goes in the background, so nothing waits for a control loop.
-    pub fn delete_background(&mut self, path: &str) -> Answer {
+    /// Deletes with background propagation and no grace period, so that the object is gone without a controller.
+    pub fn delete_background(&mut self, path: &str) -> Response {
         let options =
             br#"{"apiVersion":"v1","kind":"DeleteOptions","propagationPolicy":"Background","gracePeriodSeconds":0}"#;
         self.request("DELETE", path, &JSON, options)
@@ -171,7 +172,7 @@ impl Client {
         let mut connection = Connection::open(self.address, &self.connector)?;
         let path = format!("{collection}?watch=true&{query}");
         connection.send(format!("{}\r\n", self.head("GET", &path, &[])).as_bytes())?;
-        let deadline = Deadline::after(CAP);
+        let deadline = Deadline::after(TIMEOUT);
         let head = connection.head(deadline)?;
         let framing = Connection::framing(&head, "GET");
         if head.status != 200 || framing != Framing::Chunked {
@@ -186,17 +187,17 @@ impl Client {
 /// Headers of a JSON body.
 pub const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
-impl Answer {
+impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.header(name)
     }
 
-    /// The texts of the warnings, without what every one begins and ends with.
+    /// The texts of the Warning headers, without code and quotes.
     pub fn warnings(&self) -> Vec<String> {
         let all = self.head.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("warning"));
         let text =
             |value: &str| Some(value.strip_prefix("299 - \"")?.strip_suffix('"')?.replace("\\\"", "\""));
-        all.map(|(_, value)| text(value).unwrap_or_else(|| panic!("no warning: {value}"))).collect()
+        all.map(|(_, value)| text(value).unwrap_or_else(|| panic!("not a warning header: {value}"))).collect()
     }
 
     pub fn text(&self) -> String {
@@ -205,26 +206,26 @@ impl Answer {
 
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| {
-            panic!("{}: {} no JSON ({error}): {}", self.what, self.status, self.text())
+            panic!("{}: {} is not JSON ({error}): {}", self.request_line, self.status, self.text())
         })
     }
 
-    /// The body of an answer that must be 2xx.
+    /// The body of a response that must be 2xx.
     pub fn ok(&self) -> Value {
-        assert!((200..300).contains(&self.status), "{}: {} {}", self.what, self.status, self.text());
+        assert!((200..300).contains(&self.status), "{}: {} {}", self.request_line, self.status, self.text());
         self.json()
     }
 
-    /// The Status of an answer that must have this code and reason.
-    pub fn refused(&self, code: u16, reason: &str) -> Value {
-        assert_eq!(self.status, code, "{}: {}", self.what, self.text());
+    /// The Status of a response that must have this code and reason.
+    pub fn expect_error(&self, code: u16, reason: &str) -> Value {
+        assert_eq!(self.status, code, "{}: {}", self.request_line, self.text());
         let status = self.json();
-        assert_eq!(text(&status, "/kind"), "Status", "{}: {status}", self.what);
-        assert_eq!(text(&status, "/apiVersion"), "v1", "{}: {status}", self.what);
-        assert_eq!(text(&status, "/status"), "Failure", "{}: {status}", self.what);
-        assert_eq!(text(&status, "/reason"), reason, "{}: {status}", self.what);
-        assert_eq!(status["code"], code, "{}: {status}", self.what);
-        assert!(!text(&status, "/message").is_empty(), "{}: {status}", self.what);
+        assert_eq!(text(&status, "/kind"), "Status", "{}: {status}", self.request_line);
+        assert_eq!(text(&status, "/apiVersion"), "v1", "{}: {status}", self.request_line);
+        assert_eq!(text(&status, "/status"), "Failure", "{}: {status}", self.request_line);
+        assert_eq!(text(&status, "/reason"), reason, "{}: {status}", self.request_line);
+        assert_eq!(status["code"], code, "{}: {status}", self.request_line);
+        assert!(!text(&status, "/message").is_empty(), "{}: {status}", self.request_line);
         status
     }
 }
@@ -236,7 +237,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next event; `Ok(None)` when the stream ended as it should, with its last chunk.
+    /// The next event; `Ok(None)` when the stream ended cleanly, with its last chunk.
     pub fn attempt(&mut self, deadline: Deadline) -> io::Result<Option<Value>> {
         loop {
             if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
@@ -252,12 +253,12 @@ impl Watch {
     }
 
     pub fn next(&mut self) -> Value {
-        let event = self.attempt(Deadline::after(CAP)).expect("an event");
+        let event = self.attempt(Deadline::after(TIMEOUT)).expect("an event");
         event.expect("the watch goes on")
     }
 
-    /// The next event about an object of this name; others are passed over.
-    pub fn next_of(&mut self, name: &str) -> Value {
+    /// The next event about an object of this name; other events are skipped.
+    pub fn next_for(&mut self, name: &str) -> Value {
         loop {
             let event = self.next();
             assert_ne!(event["type"], "ERROR", "{event}");

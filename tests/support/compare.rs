@@ -1,32 +1,32 @@
-//! Comparing objects: a server may add to what it was given, never change it.
+//! Comparison of objects: the server may add fields to a submitted object, but not change or drop any.
 
 use serde_json::Value;
 
-/// Where `got` lacks or changes something of `given`; empty if it has it all.
-pub fn lost(given: &Value, got: &Value) -> Vec<String> {
+/// The fields of `expected` that `actual` lacks or has changed.
+pub fn missing_fields(expected: &Value, actual: &Value) -> Vec<String> {
     let mut differences = Vec::new();
-    walk(given, got, "", &mut differences);
+    walk(expected, actual, "", &mut differences);
     differences
 }
 
-fn walk(given: &Value, got: &Value, path: &str, differences: &mut Vec<String>) {
-    match (given, got) {
-        (Value::Object(given), Value::Object(got)) => {
-            for (name, value) in given {
+fn walk(expected: &Value, actual: &Value, path: &str, differences: &mut Vec<String>) {
+    match (expected, actual) {
+        (Value::Object(expected), Value::Object(actual)) => {
+            for (name, value) in expected {
                 let path = format!("{path}.{name}");
-                match got.get(name) {
-                    Some(got) => walk(value, got, &path, differences),
+                match actual.get(name) {
+                    Some(actual) => walk(value, actual, &path, differences),
                     None => differences.push(format!("{path} is missing")),
                 }
             }
         }
-        (Value::Array(given), Value::Array(got)) if given.len() == got.len() => {
-            for (at, (given, got)) in given.iter().zip(got).enumerate() {
-                walk(given, got, &format!("{path}[{at}]"), differences);
+        (Value::Array(expected), Value::Array(actual)) if expected.len() == actual.len() => {
+            for (index, (expected, actual)) in expected.iter().zip(actual).enumerate() {
+                walk(expected, actual, &format!("{path}[{index}]"), differences);
             }
         }
-        _ if given == got => {}
-        _ => differences.push(format!("{path} is {got}, not {given}")),
+        _ if expected == actual => {}
+        _ => differences.push(format!("{path} is {actual}, not {expected}")),
     }
 }
 
@@ -35,7 +35,7 @@ pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The object's resourceVersion as a number. Clients must not read it so; a test of the server may.
+/// The object's resourceVersion as a number. Clients must treat it as opaque; a test of the server need not.
 pub fn revision(value: &Value) -> u64 {
     let text = text(value, "/metadata/resourceVersion");
     text.parse().unwrap_or_else(|_| panic!("resourceVersion {text:?} in {value}"))

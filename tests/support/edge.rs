@@ -30,19 +30,19 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_openssl::SslStream;
 
-/// More than any step takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout of a step: more than any takes on a loaded machine.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The state of the application, for the test.
+/// The small application behind the edge, whose state tests observe and control.
 #[derive(Clone, Default)]
-pub struct Live(Arc<State>);
+pub struct TestApplication(Arc<State>);
 
 #[derive(Default)]
 struct State {
     guards: AtomicUsize,
     flushes: AtomicUsize,
-    hangs: AtomicBool,
-    given_up: AtomicUsize,
+    hangs_on_flush: AtomicBool,
+    give_up_count: AtomicUsize,
     stopping: Drain,
     watches: Drain,
     gate: Drain,
@@ -51,8 +51,8 @@ struct State {
     connections: OnceLock<Connections>,
 }
 
-impl Live {
-    /// The number of living handlers and bodies.
+impl TestApplication {
+    /// The number of running handlers and open bodies.
     pub fn count(&self) -> usize {
         self.0.guards.load(Ordering::SeqCst)
     }
@@ -61,14 +61,14 @@ impl Live {
         self.0.flushes.load(Ordering::SeqCst)
     }
 
-    /// From now on a flush takes forever.
+    /// Makes every later flush hang.
     pub fn hang(&self) {
-        self.0.hangs.store(true, Ordering::SeqCst);
+        self.0.hangs_on_flush.store(true, Ordering::SeqCst);
     }
 
-    /// How often the application was ended after a failure.
-    pub fn given_up(&self) -> usize {
-        self.0.given_up.load(Ordering::SeqCst)
+    /// The number of calls of `give_up`, which follow a failure.
+    pub fn give_up_count(&self) -> usize {
+        self.0.give_up_count.load(Ordering::SeqCst)
     }
 
     /// Whether readiness was refused.
@@ -81,8 +81,8 @@ impl Live {
         self.0.gate.begin();
     }
 
-    pub fn fail(&self, why: &str) {
-        *self.0.failure.lock() = why.to_owned();
+    pub fn fail(&self, message: &str) {
+        *self.0.failure.lock() = message.to_owned();
         self.0.failed.begin();
     }
 
@@ -97,7 +97,7 @@ impl Live {
     }
 }
 
-struct Guard(Live);
+struct Guard(TestApplication);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -106,21 +106,21 @@ impl Drop for Guard {
 }
 
 /// The wiring of the small application.
-pub struct Toy {
-    pub live: Live,
+pub struct TestAssembly {
+    pub application: TestApplication,
     pub refuse: bool,
 }
 
-impl Assemble for Toy {
+impl Assemble for TestAssembly {
     async fn start(self, _boot: StartContext, edge: Edge) -> Result<Assembled, StartError> {
         if self.refuse {
             return Err(StartError::Store("refused".to_owned()));
         }
-        let live = self.live.clone();
-        assert!(live.0.connections.set(edge.connections()).is_ok(), "it starts once");
+        let application = self.application.clone();
+        assert!(application.0.connections.set(edge.connections()).is_ok(), "it starts once");
         let serving = edge.serve(move || {
             App::new()
-                .app_data(web::Data::new(live.clone()))
+                .app_data(web::Data::new(application.clone()))
                 .app_data(web::PayloadConfig::new(3 << 20))
                 .route("/hello", web::get().to(|| async { "hello" }))
                 .route("/watch", web::get().to(watch))
@@ -137,11 +137,11 @@ impl Assemble for Toy {
                 )
                 .route("/exempt", web::get().to(|request: HttpRequest| login(request, Standing::Exempt)))
         })?;
-        Ok(Assembled { serving, application: Rc::new(self.live) })
+        Ok(Assembled { serving, application: Rc::new(self.application) })
     }
 }
 
-impl Application for Live {
+impl Application for TestApplication {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async { Ok(()) }.boxed_local()
     }
@@ -157,7 +157,7 @@ impl Application for Live {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         self.0.flushes.fetch_add(1, Ordering::SeqCst);
-        match self.0.hangs.load(Ordering::SeqCst) {
+        match self.0.hangs_on_flush.load(Ordering::SeqCst) {
             true => std::future::pending().boxed_local(),
             false => async { Ok(()) }.boxed_local(),
         }
@@ -172,17 +172,17 @@ impl Application for Live {
     }
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
-        self.0.given_up.fetch_add(1, Ordering::SeqCst);
+        self.0.give_up_count.fetch_add(1, Ordering::SeqCst);
         async {}.boxed_local()
     }
 }
 
-/// One line, then silence until the server stops.
-async fn watch(live: web::Data<Live>) -> HttpResponse {
-    let live = live.as_ref().clone();
-    let guard = live.guard();
+/// Sends one line and then nothing until the server stops.
+async fn watch(application: web::Data<TestApplication>) -> HttpResponse {
+    let application = application.as_ref().clone();
+    let guard = application.guard();
     let silence = stream::once(async move {
-        live.0.watches.begun().await;
+        application.0.watches.begun().await;
         drop(guard);
     })
     .filter_map(|()| async { None });
@@ -192,14 +192,14 @@ async fn watch(live: web::Data<Live>) -> HttpResponse {
     HttpResponse::Ok().streaming(line.chain(nothing).chain(silence))
 }
 
-async fn never(live: web::Data<Live>) -> HttpResponse {
-    let _guard = live.guard();
+async fn never(application: web::Data<TestApplication>) -> HttpResponse {
+    let _guard = application.guard();
     std::future::pending().await
 }
 
-async fn gated(live: web::Data<Live>) -> &'static str {
-    let _guard = live.guard();
-    live.0.gate.begun().await;
+async fn gated(application: web::Data<TestApplication>) -> &'static str {
+    let _guard = application.guard();
+    application.0.gate.begun().await;
     "gated"
 }
 
@@ -227,52 +227,52 @@ async fn peer(request: HttpRequest) -> String {
     format!("{} {subject}", peer.address.unwrap().ip())
 }
 
-/// Says who the client is.
+/// Notes the standing of the connection's user.
 async fn login(request: HttpRequest, standing: Standing) -> HttpResponse {
     let peer = request.extensions().get::<Peer>().cloned().unwrap();
     match peer.connection.unwrap().note_caller(standing) {
         true => HttpResponse::Ok().body("welcome"),
-        false => HttpResponse::TooManyRequests().force_close().body("no room"),
+        false => HttpResponse::TooManyRequests().force_close().body("too many connections"),
     }
 }
 
-/// As [`start`], with a clock that stands still.
-pub fn start_at(config: Config, clock: Clock) -> (Handle, Live) {
-    let live = Live::default();
-    let toy = Toy { live: live.clone(), refuse: false };
-    (Server::start_with(config, clock, toy).unwrap(), live)
+/// As [`start`], with a given clock.
+pub fn start_with_clock(config: Config, clock: Clock) -> (Handle, TestApplication) {
+    let application = TestApplication::default();
+    let assembly = TestAssembly { application: application.clone(), refuse: false };
+    (Server::start_with(config, clock, assembly).unwrap(), application)
 }
 
-pub fn start(config: Config) -> (Handle, Live) {
-    start_at(config, Clock::system())
+pub fn start(config: Config) -> (Handle, TestApplication) {
+    start_with_clock(config, Clock::system())
 }
 
 /// Waits until a condition holds.
-pub async fn until(condition: impl Fn() -> bool) {
+pub async fn wait_until(condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("it never came true");
+    tokio::time::timeout(TIMEOUT, waiting).await.expect("the condition becomes true in time");
 }
 
 /// A client certificate that no CA of the server issued.
-pub fn identity_of_nobody() -> Identity {
+pub fn unknown_client_identity() -> Identity {
     let group = openssl::ec::EcGroup::from_curve_name(openssl::nid::Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(openssl::ec::EcKey::generate(&group).unwrap()).unwrap();
     let mut name = openssl::x509::X509Name::builder().unwrap();
     name.append_entry_by_text("CN", "nobody").unwrap();
     let name = name.build();
-    let mut draft = X509::builder().unwrap();
-    draft.set_subject_name(&name).unwrap();
-    draft.set_issuer_name(&name).unwrap();
-    draft.set_not_before(&openssl::asn1::Asn1Time::from_unix(0).unwrap()).unwrap();
-    draft.set_not_after(&openssl::asn1::Asn1Time::from_unix(1).unwrap()).unwrap();
-    draft.set_pubkey(&key).unwrap();
-    draft.sign(&key, openssl::hash::MessageDigest::sha256()).unwrap();
+    let mut builder = X509::builder().unwrap();
+    builder.set_subject_name(&name).unwrap();
+    builder.set_issuer_name(&name).unwrap();
+    builder.set_not_before(&openssl::asn1::Asn1Time::from_unix(0).unwrap()).unwrap();
+    builder.set_not_after(&openssl::asn1::Asn1Time::from_unix(1).unwrap()).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    builder.sign(&key, openssl::hash::MessageDigest::sha256()).unwrap();
     Identity {
-        certificates_pem: draft.build().to_pem().unwrap(),
+        certificates_pem: builder.build().to_pem().unwrap(),
         key_pem: key.private_key_to_pem_pkcs8().unwrap(),
     }
 }
@@ -313,20 +313,20 @@ async fn try_dial(
     Some(stream)
 }
 
-/// The protocol that a client which supports both gets.
-pub async fn negotiated(server: &Handle) -> Option<Vec<u8>> {
+/// The protocol that is negotiated with a client that supports both.
+pub async fn negotiated_protocol(server: &Handle) -> Option<Vec<u8>> {
     let stream = dial(server, None, b"\x02h2\x08http/1.1").await;
     stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec)
 }
 
 /// The response to bytes without TLS.
-pub async fn plain(address: SocketAddr, bytes: &[u8]) -> String {
+pub async fn send_plain(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     // The server may reset the connection after its response.
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
-    String::from_utf8_lossy(&answer).into_owned()
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut response)).await.expect("it is closed");
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 pub fn get(path: &str) -> http::Request<()> {
@@ -335,13 +335,13 @@ pub fn get(path: &str) -> http::Request<()> {
 
 /// A whole body as text.
 pub async fn text(mut body: RecvStream) -> String {
-    let mut whole = Vec::new();
+    let mut bytes = Vec::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk.unwrap();
         body.flow_control().release_capacity(chunk.len()).unwrap();
-        whole.extend_from_slice(&chunk);
+        bytes.extend_from_slice(&chunk);
     }
-    String::from_utf8(whole).unwrap()
+    String::from_utf8(bytes).unwrap()
 }
 
 /// An HTTP/2 client with one connection.
@@ -356,22 +356,22 @@ impl Client {
         let stream = dial(server, identity, b"\x02h2").await;
         let (requests, mut connection) = h2::client::handshake::<_>(stream).await.unwrap();
         let max_streams = Arc::new(AtomicUsize::new(0));
-        let seen = Arc::clone(&max_streams);
+        let limit = Arc::clone(&max_streams);
         let connection = tokio::spawn(std::future::poll_fn(move |cx| {
-            let ended = connection.poll_unpin(cx);
-            seen.store(connection.max_concurrent_send_streams(), Ordering::SeqCst);
-            ended
+            let poll = connection.poll_unpin(cx);
+            limit.store(connection.max_concurrent_send_streams(), Ordering::SeqCst);
+            poll
         }));
         Client { requests, connection, max_streams }
     }
 
-    pub fn begin(&mut self, request: http::Request<()>) -> ResponseFuture {
+    pub fn begin_request(&mut self, request: http::Request<()>) -> ResponseFuture {
         self.requests.send_request(request, true).unwrap().0
     }
 
     /// Begins a request on a connection that may be closed.
-    pub fn try_begin(&mut self, request: http::Request<()>) -> Option<ResponseFuture> {
-        self.requests.send_request(request, true).ok().map(|begun| begun.0)
+    pub fn try_begin_request(&mut self, request: http::Request<()>) -> Option<ResponseFuture> {
+        self.requests.send_request(request, true).ok().map(|stream| stream.0)
     }
 
     pub async fn send(&mut self, request: http::Request<()>) -> http::Response<RecvStream> {
@@ -383,14 +383,14 @@ impl Client {
         request: http::Request<()>,
     ) -> Result<http::Response<RecvStream>, h2::Error> {
         let mut ready = self.requests.clone().ready().await?;
-        let answer = ready.send_request(request, true)?.0;
-        tokio::time::timeout(PATIENCE, answer).await.expect("it is answered")
+        let response = ready.send_request(request, true)?.0;
+        tokio::time::timeout(TIMEOUT, response).await.expect("it is answered")
     }
 
     pub async fn upload(&mut self, request: http::Request<()>, body: Bytes) -> http::Response<RecvStream> {
-        let (answer, mut stream) = self.requests.send_request(request, false).unwrap();
+        let (response, mut stream) = self.requests.send_request(request, false).unwrap();
         push(&mut stream, body).await;
-        answer.await.unwrap()
+        response.await.unwrap()
     }
 
     /// Lets the begun requests reach the server.
@@ -403,29 +403,29 @@ impl Client {
     }
 
     /// Closes the connection without GOAWAY.
-    pub async fn cut(self) {
+    pub async fn abort(self) {
         self.connection.abort();
         let _ = self.connection.await;
     }
 
-    /// Waits until the server has ended the connection.
-    pub async fn ended(self) -> Result<(), h2::Error> {
+    /// Waits until the server has closed the connection.
+    pub async fn wait_for_close(self) -> Result<(), h2::Error> {
         drop(self.requests);
-        tokio::time::timeout(PATIENCE, self.connection).await.expect("the connection ends").unwrap()
+        tokio::time::timeout(TIMEOUT, self.connection).await.expect("the connection ends").unwrap()
     }
 }
 
 async fn push(stream: &mut SendStream<Bytes>, mut body: Bytes) {
     while !body.is_empty() {
         stream.reserve_capacity(body.len());
-        let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap().unwrap();
-        let part = body.split_to(room.min(body.len()));
+        let capacity = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap().unwrap();
+        let part = body.split_to(capacity.min(body.len()));
         stream.send_data(part, body.is_empty()).unwrap();
     }
 }
 
 pub mod h1 {
-    //! An HTTP/1.1 client that says exactly what it is told.
+    //! An HTTP/1.1 client that sends the given bytes unchanged.
 
     use super::*;
 
@@ -441,9 +441,9 @@ pub mod h1 {
             try_dial(server, source, None, b"\x08http/1.1").await.map(Client)
         }
 
-        /// The response to a request, which must end with `end`.
-        pub async fn ask(&mut self, path: &str, more: &str, end: &str) -> String {
-            self.write(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n").as_bytes()).await;
+        /// Sends a GET and reads the response up to `end`.
+        pub async fn get(&mut self, path: &str, headers: &str, end: &str) -> String {
+            self.write(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes()).await;
             self.read_until(end).await
         }
 
@@ -452,28 +452,29 @@ pub mod h1 {
             let _ = self.0.write_all(bytes).await;
         }
 
-        /// Reads until `end` has come.
+        /// Reads until `end` was received.
         pub async fn read_until(&mut self, end: &str) -> String {
-            let mut all = Vec::new();
+            let mut bytes = Vec::new();
             let reading = async {
-                while !String::from_utf8_lossy(&all).contains(end) {
+                while !String::from_utf8_lossy(&bytes).contains(end) {
                     let byte = self.0.read_u8().await.expect("the connection is open");
-                    all.push(byte);
+                    bytes.push(byte);
                 }
             };
-            tokio::time::timeout(PATIENCE, reading).await.expect("it comes");
-            String::from_utf8_lossy(&all).into_owned()
+            tokio::time::timeout(TIMEOUT, reading).await.expect("it comes");
+            String::from_utf8_lossy(&bytes).into_owned()
         }
 
         /// Reads until the server closes.
         pub async fn read_to_end(&mut self) -> String {
-            let mut all = Vec::new();
-            let _ = tokio::time::timeout(PATIENCE, self.0.read_to_end(&mut all)).await.expect("it is closed");
-            String::from_utf8_lossy(&all).into_owned()
+            let mut bytes = Vec::new();
+            let _ =
+                tokio::time::timeout(TIMEOUT, self.0.read_to_end(&mut bytes)).await.expect("it is closed");
+            String::from_utf8_lossy(&bytes).into_owned()
         }
 
         /// Closes the writing half of the TCP connection.
-        pub async fn close_half(&mut self) {
+        pub async fn close_writing(&mut self) {
             self.0.get_mut().shutdown().await.unwrap();
         }
     }

@@ -1,8 +1,8 @@
-//! A model of what clients wrote, what watchers were told of it, and the check that both agree.
+//! A model of the writes of clients and of the events that watchers received, and the check that both agree.
 //!
-//! The versions of a type rise by one with every write, so a watcher of everything must be told every number once and
-//! in order: that is the history. Every acknowledged write must be in it as it was answered, nothing may be in it that
-//! nobody wrote, and what each other watcher was told must be what its selector sees of that history.
+//! The versions of a type rise by one with every write, so an unfiltered watcher must receive every version once and in
+//! order: that is the history. Every acknowledged write must be in it as it was answered, no other write may be in it, and
+//! the events of every other watcher must be those of the history that match its selector.
 
 use std::collections::{BTreeMap, HashMap};
 use std::thread;
@@ -13,19 +13,19 @@ use serde_json::{Value, json};
 use super::client::{Client, Failure, JSON};
 use super::compare::{revision, text};
 use super::random::Random;
-use super::wait::{CAP, Deadline};
+use super::wait::{Deadline, TIMEOUT};
 
-/// The objects that writers write and watchers follow. Nobody else may write ConfigMaps.
+/// The collection that writers write and watchers follow. No other client may write ConfigMaps.
 pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// The object that every watcher follows: its last state ends a test.
+/// The object that every selector matches: its last state ends a test.
 pub const PINNED: &str = "writer-0-key-0";
 const COLORS: [&str; 3] = ["red", "green", "blue"];
 const KEYS_PER_WRITER: u64 = 5;
-/// How often a normal client repeats what was refused for lack of room, and the pause in between.
+/// How often a normal client repeats a request that was refused with 429 or 503, and the pause in between.
 const RETRIES: usize = 600;
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What was written, or shown.
+/// The part of an object that writers change and selectors see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     pub payload: String,
@@ -33,7 +33,7 @@ pub struct State {
 }
 
 impl State {
-    /// A state that every selector sees.
+    /// A state that every selector matches.
     pub fn red(payload: &str) -> State {
         State { payload: payload.to_owned(), color: "red".to_owned() }
     }
@@ -51,54 +51,54 @@ impl State {
     }
 }
 
-/// One write that was sent.
+/// A write that was sent.
 #[derive(Clone, Debug)]
-struct Sent {
-    /// `None` deletes.
+struct SentWrite {
+    /// The written state; `None` for a delete.
     state: Option<State>,
-    /// The version of the answer; unknown for a delete and for what was not answered.
+    /// The version of the response; unknown for a delete and for an unanswered write.
     revision: Option<u64>,
-    /// Whether it is known to have been done; `None` until that is known.
+    /// Whether the write took effect; `None` until that is known.
     done: Option<bool>,
 }
 
-/// One event of one watch.
+/// An event that a watch received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct WatchEvent {
     pub kind: String,
     pub name: String,
     pub revision: u64,
     pub state: State,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     Done,
-    /// Refused for lack of room: nothing was written.
+    /// Refused with 429 or 503: nothing was written.
     Busy,
-    /// Not answered: the server or the connection is gone.
+    /// Unanswered: the server or the connection is gone.
     Gone,
 }
 
 /// The writes of one key.
 #[derive(Default)]
 struct Key {
-    /// What was there when the history began.
+    /// The state at the start of the history.
     base: Option<State>,
-    /// What was sent since, in order.
-    sent: Vec<Sent>,
-    /// What is there now as far as the writer knows.
+    /// The writes since then, in order.
+    sent: Vec<SentWrite>,
+    /// The current state as far as the writer knows.
     now: Option<State>,
 }
 
-/// A client that writes keys of its own and keeps every answer.
+/// A client that writes its own keys and records every response.
 pub struct Writer {
     number: u64,
     count: u64,
     random: Random,
     keys: BTreeMap<String, Key>,
-    /// How often it was asked to come back later.
+    /// Number of requests that were refused for the moment.
     pub refusals: usize,
 }
 
@@ -121,45 +121,45 @@ impl Writer {
     }
 
     /// One attempt to write.
-    pub fn write(&mut self, client: &mut Client, name: &str, wanted: Option<State>) -> Written {
+    pub fn write(&mut self, client: &mut Client, name: &str, desired: Option<State>) -> WriteOutcome {
         let key = self.keys.get_mut(name).expect("a key of this writer");
         let path = format!("{MAPS}/{name}");
-        let body = wanted.as_ref().map(|state| state.object(name).to_string()).unwrap_or_default();
-        let (method, target) = match (&key.now, &wanted) {
-            (None, None) => return Written::Done,
+        let body = desired.as_ref().map(|state| state.object(name).to_string()).unwrap_or_default();
+        let (method, target) = match (&key.now, &desired) {
+            (None, None) => return WriteOutcome::Done,
             (None, Some(_)) => ("POST", MAPS),
             (Some(_), Some(_)) => ("PUT", path.as_str()),
             (Some(_), None) => ("DELETE", path.as_str()),
         };
         match client.attempt(method, target, &JSON, body.as_bytes()) {
-            Err(Failure::Unsent(_)) => Written::Gone,
-            Err(Failure::Doubt(_)) => {
-                key.sent.push(Sent { state: wanted, revision: None, done: None });
-                Written::Gone
+            Err(Failure::Unsent(_)) => WriteOutcome::Gone,
+            Err(Failure::Unanswered(_)) => {
+                key.sent.push(SentWrite { state: desired, revision: None, done: None });
+                WriteOutcome::Gone
             }
-            Ok(answer) if matches!(answer.status, 429 | 503) => Written::Busy,
-            Ok(answer) => {
-                let answer = answer.ok();
-                let revision = wanted.as_ref().map(|_| revision(&answer));
-                if let Some(wanted) = &wanted {
-                    assert_eq!(State::read(&answer), *wanted, "the answer shows what was written");
+            Ok(response) if matches!(response.status, 429 | 503) => WriteOutcome::Busy,
+            Ok(response) => {
+                let object = response.ok();
+                let revision = desired.as_ref().map(|_| revision(&object));
+                if let Some(desired) = &desired {
+                    assert_eq!(State::read(&object), *desired, "the response has the written state");
                 }
-                key.sent.push(Sent { state: wanted.clone(), revision, done: Some(true) });
-                key.now = wanted;
-                Written::Done
+                key.sent.push(SentWrite { state: desired.clone(), revision, done: Some(true) });
+                key.now = desired;
+                WriteOutcome::Done
             }
         }
     }
 
-    /// Writes, and repeats what was refused or not answered until it is done.
-    pub fn write_patiently(&mut self, client: &mut Client, name: &str, wanted: Option<&State>) {
+    /// Writes, and repeats a refused or unanswered write until it took effect.
+    pub fn write_with_retries(&mut self, client: &mut Client, name: &str, desired: Option<&State>) {
         for _ in 0..RETRIES {
-            match self.write(client, name, wanted.cloned()) {
-                Written::Done => return,
-                Written::Busy => thread::sleep(RETRY_PAUSE),
-                Written::Gone => {
-                    self.settle(client);
-                    if self.keys[name].now.as_ref() == wanted {
+            match self.write(client, name, desired.cloned()) {
+                WriteOutcome::Done => return,
+                WriteOutcome::Busy => thread::sleep(RETRY_PAUSE),
+                WriteOutcome::Gone => {
+                    self.resolve_unanswered(client);
+                    if self.keys[name].now.as_ref() == desired {
                         return;
                     }
                 }
@@ -169,25 +169,26 @@ impl Writer {
         panic!("{name} could not be written: this client starves");
     }
 
-    /// Learns what became of what was not answered.
-    pub fn settle(&mut self, client: &mut Client) {
+    /// Reads the objects of unanswered writes to learn whether they took effect.
+    pub fn resolve_unanswered(&mut self, client: &mut Client) {
         for (name, key) in &mut self.keys {
             let Some(last) = key.sent.last_mut().filter(|last| last.done.is_none()) else { continue };
-            let found = read_patiently(client, &format!("{MAPS}/{name}")).map(|object| State::read(&object));
-            last.done = Some(found == last.state);
-            let wanted = if last.done == Some(true) { &last.state } else { &key.now };
-            assert_eq!(found, *wanted, "{name}: neither what was acknowledged nor what was in doubt");
-            key.now = found;
+            let actual =
+                read_with_retries(client, &format!("{MAPS}/{name}")).map(|object| State::read(&object));
+            last.done = Some(actual == last.state);
+            let expected = if last.done == Some(true) { &last.state } else { &key.now };
+            assert_eq!(actual, *expected, "{name}: neither the acknowledged nor the unanswered state");
+            key.now = actual;
         }
     }
 
-    /// What is there, as far as the writer knows.
+    /// The current states as far as the writer knows.
     pub fn states(&self) -> impl Iterator<Item = (&str, Option<&State>)> {
         self.keys.iter().map(|(name, key)| (name.as_str(), key.now.as_ref()))
     }
 
-    /// Begins the history anew: what is there now is where it starts.
-    pub fn begin_anew(&mut self) {
+    /// Starts a new history at the current states.
+    pub fn reset_history(&mut self) {
         for key in self.keys.values_mut() {
             key.base = key.now.clone();
             key.sent.clear();
@@ -195,13 +196,13 @@ impl Writer {
     }
 }
 
-/// What is at a path, or nothing; asked again as long as the server has no room for the question.
-pub fn read_patiently(client: &mut Client, path: &str) -> Option<Value> {
+/// The object at a path, if any; repeated as long as the server refuses with 429 or 503.
+pub fn read_with_retries(client: &mut Client, path: &str) -> Option<Value> {
     for _ in 0..RETRIES {
         match client.attempt("GET", path, &[], b"") {
-            Ok(answer) if answer.status == 404 => return None,
-            Ok(answer) if answer.status == 200 => return Some(answer.json()),
-            Ok(answer) => assert!(matches!(answer.status, 429 | 503), "{path}: {}", answer.text()),
+            Ok(response) if response.status == 404 => return None,
+            Ok(response) if response.status == 200 => return Some(response.json()),
+            Ok(response) => assert!(matches!(response.status, 429 | 503), "{path}: {}", response.text()),
             Err(_) => {}
         }
         thread::sleep(RETRY_PAUSE);
@@ -209,9 +210,9 @@ pub fn read_patiently(client: &mut Client, path: &str) -> Option<Value> {
     panic!("{path} could not be read: this client starves");
 }
 
-/// What a watcher is like.
+/// How a watcher reads its events.
 #[derive(Clone, Copy, Debug)]
-pub enum Habit {
+pub enum ReadPattern {
     /// Reads all the time.
     Eager,
     /// Reads nothing at first.
@@ -220,14 +221,14 @@ pub enum Habit {
     Drops(usize),
 }
 
-/// A client that keeps every event.
+/// A client that records every event.
 pub struct Watcher {
     pub selector: &'static str,
-    sees: fn(&str, &State) -> bool,
-    pub habit: Habit,
-    /// The version it goes on from: of the last event or bookmark.
+    matches: fn(&str, &State) -> bool,
+    pub pattern: ReadPattern,
+    /// The version to resume from: that of the last event or bookmark.
     pub last: u64,
-    pub told: Vec<Told>,
+    pub events: Vec<WatchEvent>,
     pub bookmarks: usize,
 }
 
@@ -236,57 +237,58 @@ impl Watcher {
         format!("allowWatchBookmarks=true&resourceVersion={}{}", self.last, self.selector)
     }
 
-    /// Follows until the connection breaks or ends, or until the end of all was told.
+    /// Watches until the connection breaks or ends, or until the version `end` was received.
     pub fn run(&mut self, client: &Client, pause: Duration, end: Option<u64>) {
         let query = self.query();
         let mut watch = match client.try_watch(MAPS, &query) {
             Ok(watch) => watch,
             Err(error) if end.is_some() => panic!("{query}: {error}"),
-            // The kill may come before the answer; an answer that refuses is told by its text.
+            // The kill may come before the response; a response that refuses has the query in its text.
             Err(error) => return assert!(!error.to_string().contains("resourceVersion="), "{error}"),
         };
-        if matches!(self.habit, Habit::Stalls) && end.is_none() {
+        if matches!(self.pattern, ReadPattern::Stalls) && end.is_none() {
             thread::sleep(pause);
         }
-        let mut events = 0;
+        let mut count = 0;
         while end.is_none_or(|end| self.last < end) {
-            match watch.attempt(Deadline::after(CAP)) {
-                Ok(Some(event)) => self.hear(&event),
+            match watch.attempt(Deadline::after(TIMEOUT)) {
+                Ok(Some(event)) => self.record(&event),
                 Ok(None) => return,
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => panic!("{query}: silent"),
                 Err(_) => return,
             }
-            events += 1;
-            if matches!(self.habit, Habit::Drops(after) if events >= after) && end.is_none() {
+            count += 1;
+            if matches!(self.pattern, ReadPattern::Drops(after) if count >= after) && end.is_none() {
                 return self.run(client, pause, end);
             }
         }
     }
 
-    /// Follows until the pinned object has this payload, over as many connections as that takes. Says how often it was
-    /// asked to come back later.
+    /// Watches until the pinned object has this payload, over as many connections as that takes. Returns the number of refused
+    /// requests.
     pub fn follow(&mut self, client: &Client, payload: &str) -> usize {
         let mut refusals = 0;
-        while !self.told.last().is_some_and(|told| told.name == PINNED && told.state.payload == payload) {
+        while !self.events.last().is_some_and(|event| event.name == PINNED && event.state.payload == payload)
+        {
             let Ok(mut watch) = client.try_watch(MAPS, &self.query()) else {
                 refusals += 1;
                 assert!(refusals < RETRIES, "{} could not be watched: this client starves", self.selector);
                 thread::sleep(RETRY_PAUSE);
                 continue;
             };
-            if matches!(self.habit, Habit::Stalls) {
+            if matches!(self.pattern, ReadPattern::Stalls) {
                 thread::sleep(RETRY_PAUSE);
             }
-            let most = if let Habit::Drops(after) = self.habit { after } else { usize::MAX };
-            for _ in 0..most {
-                match watch.attempt(Deadline::after(CAP)) {
-                    Ok(Some(event)) => self.hear(&event),
+            let limit = if let ReadPattern::Drops(after) = self.pattern { after } else { usize::MAX };
+            for _ in 0..limit {
+                match watch.attempt(Deadline::after(TIMEOUT)) {
+                    Ok(Some(event)) => self.record(&event),
                     Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                         panic!("{}: silent", self.selector)
                     }
                     Ok(None) | Err(_) => break,
                 }
-                if self.told.last().is_some_and(|told| told.state.payload == payload) {
+                if self.events.last().is_some_and(|event| event.state.payload == payload) {
                     break;
                 }
             }
@@ -294,80 +296,85 @@ impl Watcher {
         refusals
     }
 
-    fn hear(&mut self, event: &Value) {
-        let at = revision(&event["object"]);
+    fn record(&mut self, event: &Value) {
+        let version = revision(&event["object"]);
         let kind = text(event, "/type").to_owned();
         if kind == "BOOKMARK" {
-            assert!(at >= self.last, "a bookmark goes back: {at} after {}", self.last);
+            assert!(version >= self.last, "a bookmark goes back: {version} after {}", self.last);
             self.bookmarks += 1;
         } else {
             assert_ne!(kind, "ERROR", "{event}");
-            assert!(at > self.last, "versions go up in a watch: {at} after {}", self.last);
+            assert!(version > self.last, "versions must rise in a watch: {version} after {}", self.last);
             let name = text(event, "/object/metadata/name").to_owned();
-            self.told.push(Told { kind, name, revision: at, state: State::read(&event["object"]) });
+            self.events.push(WatchEvent {
+                kind,
+                name,
+                revision: version,
+                state: State::read(&event["object"]),
+            });
         }
-        self.last = at;
+        self.last = version;
     }
 }
 
-/// Watchers of several selectors and habits. The first one reads everything.
+/// Watchers with several selectors and read patterns. The first one has no selector.
 pub fn watchers(start: u64) -> Vec<Watcher> {
     let everything: fn(&str, &State) -> bool = |_, _| true;
     let red: fn(&str, &State) -> bool = |_, state| state.color == "red";
     let not_blue: fn(&str, &State) -> bool = |_, state| state.color != "blue";
     let pinned: fn(&str, &State) -> bool = |name, _| name == PINNED;
-    let make = |selector, sees, habit| Watcher {
+    let make = |selector, matches, pattern| Watcher {
         selector,
-        sees,
-        habit,
+        matches,
+        pattern,
         last: start,
-        told: Vec::new(),
+        events: Vec::new(),
         bookmarks: 0,
     };
     vec![
-        make("", everything, Habit::Eager),
-        make("", everything, Habit::Stalls),
-        make("", everything, Habit::Drops(7)),
-        make("&labelSelector=color%3Dred", red, Habit::Eager),
-        make("&labelSelector=color%3Dred", red, Habit::Stalls),
-        make("&labelSelector=color%21%3Dblue&timeoutSeconds=1", not_blue, Habit::Drops(3)),
-        make("&fieldSelector=metadata.name%3Dwriter-0-key-0", pinned, Habit::Eager),
+        make("", everything, ReadPattern::Eager),
+        make("", everything, ReadPattern::Stalls),
+        make("", everything, ReadPattern::Drops(7)),
+        make("&labelSelector=color%3Dred", red, ReadPattern::Eager),
+        make("&labelSelector=color%3Dred", red, ReadPattern::Stalls),
+        make("&labelSelector=color%21%3Dblue&timeoutSeconds=1", not_blue, ReadPattern::Drops(3)),
+        make("&fieldSelector=metadata.name%3Dwriter-0-key-0", pinned, ReadPattern::Eager),
     ]
 }
 
-/// What the history must say of one key: every write that was done, in order.
-fn retell(name: &str, key: &Key, history: &[Told]) {
-    let mut events = history.iter().filter(|told| told.name == name);
+/// Checks that the history has exactly the effective writes of one key, in order.
+fn check_key_history(name: &str, key: &Key, history: &[WatchEvent]) {
+    let mut events = history.iter().filter(|event| event.name == name);
     let mut before: Option<&State> = key.base.as_ref();
-    for (at, write) in key.sent.iter().filter(|write| write.done == Some(true)).enumerate() {
-        let event = events.next().unwrap_or_else(|| panic!("{name}: write {at} was not told: {write:?}"));
+    for (index, write) in key.sent.iter().filter(|write| write.done == Some(true)).enumerate() {
+        let event = events.next().unwrap_or_else(|| panic!("{name}: no event for write {index}: {write:?}"));
         let kind = match (before, &write.state) {
             (None, _) => "ADDED",
             (Some(_), Some(_)) => "MODIFIED",
             (Some(_), None) => "DELETED",
         };
-        let shown = write.state.as_ref().or(before);
-        assert_eq!((event.kind.as_str(), Some(&event.state)), (kind, shown), "{name}, write {at}");
+        let state = write.state.as_ref().or(before);
+        assert_eq!((event.kind.as_str(), Some(&event.state)), (kind, state), "{name}, write {index}");
         assert!(write.revision.is_none_or(|known| known == event.revision), "{name}: {write:?} {event:?}");
         before = write.state.as_ref();
     }
-    assert_eq!(events.next(), None, "{name}: nobody wrote that");
+    assert_eq!(events.next(), None, "{name}: an event without a write");
 }
 
-/// What a selector sees of the history.
-fn seen<'a>(
-    history: &'a [Told],
+/// The events of the history that a selector yields: objects that start or stop to match are added or deleted.
+fn filter_history<'a>(
+    history: &'a [WatchEvent],
     mut live: HashMap<&'a str, &'a State>,
-    sees: fn(&str, &State) -> bool,
-) -> Vec<Told> {
+    matches: fn(&str, &State) -> bool,
+) -> Vec<WatchEvent> {
     let mut view = Vec::new();
-    for told in history {
-        let before = live.get(told.name.as_str()).copied().filter(|state| sees(&told.name, state));
-        let removed = told.kind == "DELETED";
-        let after = (!removed && sees(&told.name, &told.state)).then_some(&told.state);
+    for event in history {
+        let before = live.get(event.name.as_str()).copied().filter(|state| matches(&event.name, state));
+        let removed = event.kind == "DELETED";
+        let after = (!removed && matches(&event.name, &event.state)).then_some(&event.state);
         match removed {
-            true => live.remove(told.name.as_str()),
-            false => live.insert(&told.name, &told.state),
+            true => live.remove(event.name.as_str()),
+            false => live.insert(&event.name, &event.state),
         };
         let (kind, state) = match (before, after) {
             (None, None) => continue,
@@ -375,28 +382,28 @@ fn seen<'a>(
             (Some(_), Some(state)) => ("MODIFIED", state),
             (Some(state), None) => ("DELETED", state),
         };
-        view.push(Told { kind: kind.to_owned(), state: state.clone(), ..told.clone() });
+        view.push(WatchEvent { kind: kind.to_owned(), state: state.clone(), ..event.clone() });
     }
     view
 }
 
-/// Holds what all watchers were told between two versions against what all writers wrote. The first watcher must see
-/// everything. Says how many events there were.
+/// Compares the events of all watchers between two versions with the writes of all writers. The first watcher must have no
+/// selector. Returns the number of events.
 pub fn check(writers: &[Writer], watchers: &[Watcher], start: u64, end: u64) -> usize {
-    let history = &watchers[0].told;
-    let revisions: Vec<u64> = history.iter().map(|told| told.revision).collect();
-    assert_eq!(revisions, Vec::from_iter(start + 1..=end), "every version is told once and in order");
+    let history = &watchers[0].events;
+    let revisions: Vec<u64> = history.iter().map(|event| event.revision).collect();
+    assert_eq!(revisions, Vec::from_iter(start + 1..=end), "every version is received once and in order");
     for (name, key) in writers.iter().flat_map(|writer| &writer.keys) {
-        retell(name, key, history);
+        check_key_history(name, key, history);
     }
     let keys = || writers.iter().flat_map(|writer| &writer.keys);
     let base = || keys().filter_map(|(name, key)| Some((name.as_str(), key.base.as_ref()?)));
     for watcher in watchers {
-        let view = seen(history, base().collect(), watcher.sees);
-        for (told, wanted) in watcher.told.iter().zip(&view) {
-            assert_eq!(told, wanted, "{:?} {}", watcher.habit, watcher.selector);
+        let view = filter_history(history, base().collect(), watcher.matches);
+        for (event, expected) in watcher.events.iter().zip(&view) {
+            assert_eq!(event, expected, "{:?} {}", watcher.pattern, watcher.selector);
         }
-        assert_eq!(watcher.told.len(), view.len(), "{:?} {}", watcher.habit, watcher.selector);
+        assert_eq!(watcher.events.len(), view.len(), "{:?} {}", watcher.pattern, watcher.selector);
     }
     history.len()
 }

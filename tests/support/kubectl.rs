@@ -1,13 +1,13 @@
-//! The stock command-line client.
+//! The kubectl binary.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::server::{Server, directory};
+use super::server::{Server, temp_directory};
 
-/// kubectl with a home and a cache of its own.
+/// kubectl with its own home directory and cache.
 pub struct Kubectl {
     pub home: TempDir,
     pub kubeconfig: String,
@@ -16,7 +16,7 @@ pub struct Kubectl {
 impl Kubectl {
     pub fn new(server: &Server) -> Kubectl {
         let kubeconfig = server.kubeconfig().to_str().expect("a path of letters").to_owned();
-        Kubectl { home: directory(), kubeconfig }
+        Kubectl { home: temp_directory(), kubeconfig }
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
@@ -39,10 +39,10 @@ impl Kubectl {
 
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.try_run(arguments);
-        let (said, complained) =
+        let (stdout, stderr) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {arguments:?}: {said} {complained}");
-        said.into_owned()
+        assert!(output.status.success(), "kubectl {arguments:?}: {stdout} {stderr}");
+        stdout.into_owned()
     }
 
     pub fn get(&self, title: &str, name: &str) -> Value {

@@ -1,4 +1,4 @@
-//! A configurable kubelet: TLS, one or many requests per connection, and a record of all requests.
+//! A fake kubelet or backend with a programmable handler, which records all requests.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,24 +18,24 @@ use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509Name};
 use pilothouse_types::lock::Lock;
 
-use super::wait::CAP;
+use super::wait::TIMEOUT;
 
 /// One received request.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     pub method: String,
     pub target: String,
     pub headers: Vec<(String, String)>,
     /// The common name of the server's client certificate.
     pub client: Option<String>,
-    /// The number of its connection.
+    /// The index of its connection.
     pub connection: usize,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+        let header = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        header.map(|(_, value)| value.as_str())
     }
 
     pub fn path(&self) -> &str {
@@ -49,14 +49,14 @@ impl Seen {
 
 /// A connection to the kubelet, with or without TLS.
 pub enum Wire {
-    Private(Box<SslStream<TcpStream>>),
+    Tls(Box<SslStream<TcpStream>>),
     Plain(TcpStream),
 }
 
 impl Read for Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Wire::Private(stream) => stream.read(buffer),
+            Wire::Tls(stream) => stream.read(buffer),
             Wire::Plain(stream) => stream.read(buffer),
         }
     }
@@ -65,14 +65,14 @@ impl Read for Wire {
 impl Write for Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Wire::Private(stream) => stream.write(bytes),
+            Wire::Tls(stream) => stream.write(bytes),
             Wire::Plain(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Wire::Private(stream) => stream.flush(),
+            Wire::Tls(stream) => stream.flush(),
             Wire::Plain(stream) => stream.flush(),
         }
     }
@@ -80,25 +80,25 @@ impl Write for Wire {
 
 impl Wire {
     /// Waits until the peer disconnects, ignoring its data.
-    pub fn until_hung_up(&mut self) {
+    pub fn wait_for_disconnect(&mut self) {
         let mut buffer = [0; 4096];
         while let Ok(1..) = self.read(&mut buffer) {}
     }
 
-    /// Answers with a body of known length.
-    pub fn answer(&mut self, status: &str, headers: &str, body: &[u8]) {
+    /// Sends a response with a body of known length.
+    pub fn respond(&mut self, status: &str, headers: &str, body: &[u8]) {
         let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
-        // The client may have gone.
+        // The client may have disconnected.
         let _ =
             self.write_all(head.as_bytes()).and_then(|()| self.write_all(body)).and_then(|()| self.flush());
     }
 
-    pub fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_all(bytes)?;
         self.flush()
     }
 
-    pub fn exactly(&mut self, count: usize) -> io::Result<Vec<u8>> {
+    pub fn read_bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         self.read_exact(&mut bytes)?;
         Ok(bytes)
@@ -107,141 +107,149 @@ impl Wire {
     fn head(&mut self) -> io::Result<Vec<String>> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            head.push(self.exactly(1)?[0]);
+            head.push(self.read_bytes(1)?[0]);
         }
         Ok(String::from_utf8_lossy(&head).split("\r\n").map(str::to_owned).collect())
     }
 }
 
-/// Handles a request.
-pub type Deed = dyn Fn(&Seen, &mut Wire) + Send + Sync;
+/// Receives a request and its connection, and responds.
+pub type RequestHandler = dyn Fn(&ReceivedRequest, &mut Wire) + Send + Sync;
 
 /// A running kubelet.
 pub struct Kubelet {
     pub address: SocketAddr,
-    seen: Arc<Lock<Vec<Seen>>>,
-    lines: Arc<Lines>,
+    requests: Arc<Lock<Vec<ReceivedRequest>>>,
+    connections: Arc<Connections>,
 }
 
 /// The connections of a kubelet.
 #[derive(Default)]
-struct Lines {
+struct Connections {
     /// Whether connections are kept alive.
-    kept: AtomicBool,
+    keep_alive: AtomicBool,
     /// The open connections.
-    all: Lock<Vec<Option<TcpStream>>>,
+    streams: Lock<Vec<Option<TcpStream>>>,
 }
 
 impl Kubelet {
     /// A kubelet with TLS and this certificate.
     pub fn start(
         address: IpAddr,
-        papers: &Papers,
-        deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static,
+        identity: &TlsIdentity,
+        handler: impl Fn(&ReceivedRequest, &mut Wire) + Send + Sync + 'static,
     ) -> Kubelet {
         let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).expect("TLS");
-        acceptor.set_certificate(&papers.certificate).expect("a certificate");
-        acceptor.set_private_key(&papers.key).expect("a key");
+        acceptor.set_certificate(&identity.certificate).expect("a certificate");
+        acceptor.set_private_key(&identity.key).expect("a key");
         acceptor.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
-        Kubelet::listen(address, Some(acceptor.build()), deed)
+        Kubelet::listen(address, Some(acceptor.build()), handler)
     }
 
     /// A kubelet with plain HTTP, like a pod.
-    pub fn plain(address: IpAddr, deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Kubelet {
-        Kubelet::listen(address, None, deed)
+    pub fn plain(
+        address: IpAddr,
+        handler: impl Fn(&ReceivedRequest, &mut Wire) + Send + Sync + 'static,
+    ) -> Kubelet {
+        Kubelet::listen(address, None, handler)
     }
 
     fn listen(
         address: IpAddr,
         acceptor: Option<SslAcceptor>,
-        deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static,
+        handler: impl Fn(&ReceivedRequest, &mut Wire) + Send + Sync + 'static,
     ) -> Kubelet {
         let listener = TcpListener::bind((address, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Lock<Vec<Seen>>>::default();
-        let (remembered, deed): (_, Arc<Deed>) = (Arc::clone(&seen), Arc::new(deed));
-        let lines = Arc::<Lines>::default();
-        let known = Arc::clone(&lines);
+        let requests = Arc::<Lock<Vec<ReceivedRequest>>>::default();
+        let (recorded, handler): (_, Arc<RequestHandler>) = (Arc::clone(&requests), Arc::new(handler));
+        let connections = Arc::<Connections>::default();
+        let registry = Arc::clone(&connections);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
-                let (acceptor, remembered, deed, lines) =
-                    (acceptor.clone(), Arc::clone(&remembered), Arc::clone(&deed), Arc::clone(&known));
+                let (acceptor, recorded, handler, connections) =
+                    (acceptor.clone(), Arc::clone(&recorded), Arc::clone(&handler), Arc::clone(&registry));
                 thread::spawn(move || {
                     let number = {
-                        let mut all = lines.all.lock();
-                        all.push(stream.try_clone().ok());
-                        all.len() - 1
+                        let mut streams = connections.streams.lock();
+                        streams.push(stream.try_clone().ok());
+                        streams.len() - 1
                     };
-                    serve(stream, acceptor.as_ref(), &remembered, (&*deed, &lines.kept, number));
-                    lines.all.lock()[number] = None;
+                    serve(stream, acceptor.as_ref(), &recorded, (&*handler, &connections.keep_alive, number));
+                    connections.streams.lock()[number] = None;
                 });
             }
         });
-        Kubelet { address, seen, lines }
+        Kubelet { address, requests, connections }
     }
 
     /// Keeps connections alive from now on.
-    pub fn keep(&self) {
-        self.lines.kept.store(true, Ordering::Relaxed);
+    pub fn enable_keep_alive(&self) {
+        self.connections.keep_alive.store(true, Ordering::Relaxed);
     }
 
     /// The number of open connections.
-    pub fn open(&self) -> usize {
-        self.lines.all.lock().iter().flatten().count()
+    pub fn open_connections(&self) -> usize {
+        self.connections.streams.lock().iter().flatten().count()
     }
 
     /// Closes all connections.
-    pub fn hang_up(&self) {
-        for line in self.lines.all.lock().iter().flatten() {
-            let _ = line.shutdown(Shutdown::Both);
+    pub fn close_connections(&self) {
+        for stream in self.connections.streams.lock().iter().flatten() {
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
     /// All requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().clone()
     }
 
     /// The last request.
-    pub fn last(&self) -> Seen {
-        self.seen().pop().expect("the kubelet was asked")
+    pub fn last_request(&self) -> ReceivedRequest {
+        self.requests().pop().expect("a request to the kubelet")
     }
 }
 
 fn serve(
     stream: TcpStream,
     acceptor: Option<&SslAcceptor>,
-    remembered: &Lock<Vec<Seen>>,
-    (deed, kept, connection): (&Deed, &AtomicBool, usize),
+    requests: &Lock<Vec<ReceivedRequest>>,
+    (handler, keep_alive, connection): (&RequestHandler, &AtomicBool, usize),
 ) {
-    stream.set_nodelay(true).expect("a prompt connection");
-    stream.set_read_timeout(Some(CAP)).expect("a bound");
+    stream.set_nodelay(true).expect("TCP_NODELAY");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a read timeout");
     let mut wire = match acceptor {
         None => Wire::Plain(stream),
         Some(acceptor) => match acceptor.accept(stream) {
-            Ok(stream) => Wire::Private(Box::new(stream)),
+            Ok(stream) => Wire::Tls(Box::new(stream)),
             Err(_) => return,
         },
     };
-    while answer(&mut wire, remembered, deed, connection) && kept.load(Ordering::Relaxed) {}
-    if let Wire::Private(stream) = &mut wire {
+    while handle_request(&mut wire, requests, handler, connection) && keep_alive.load(Ordering::Relaxed) {}
+    if let Wire::Tls(stream) = &mut wire {
         let _ = stream.shutdown();
     }
 }
 
-/// Answers one request; `false` if there is none.
-fn answer(wire: &mut Wire, remembered: &Lock<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
+/// Handles one request; `false` if there is none.
+fn handle_request(
+    wire: &mut Wire,
+    requests: &Lock<Vec<ReceivedRequest>>,
+    handler: &RequestHandler,
+    connection: usize,
+) -> bool {
     let Ok(lines) = wire.head() else { return false };
     let mut words = lines[0].split(' ').map(str::to_owned);
     let client = match &*wire {
-        Wire::Private(stream) => stream.ssl().peer_certificate().and_then(|shown| {
-            let name = shown.subject_name().entries_by_nid(Nid::COMMONNAME).next()?;
+        Wire::Tls(stream) => stream.ssl().peer_certificate().and_then(|certificate| {
+            let name = certificate.subject_name().entries_by_nid(Nid::COMMONNAME).next()?;
             name.data().to_string().ok()
         }),
         Wire::Plain(_) => None,
     };
-    let seen = Seen {
+    let request = ReceivedRequest {
         method: words.next().unwrap_or_default(),
         target: words.next().unwrap_or_default(),
         headers: lines[1..]
@@ -252,29 +260,29 @@ fn answer(wire: &mut Wire, remembered: &Lock<Vec<Seen>>, deed: &Deed, connection
         client,
         connection,
     };
-    remembered.lock().push(seen.clone());
-    deed(&seen, wire);
+    requests.lock().push(request.clone());
+    handler(&request, wire);
     true
 }
 
-/// A self-signed certificate and its key.
-pub struct Papers {
+/// A certificate and its key.
+pub struct TlsIdentity {
     pub certificate: X509,
     pub key: PKey<Private>,
 }
 
-impl Papers {
-    /// Self-signed, and a CA.
-    pub fn new(name: &str, addresses: &[&str]) -> Papers {
-        Papers::made(name, addresses, None)
+impl TlsIdentity {
+    /// Self-signed, and a CA itself.
+    pub fn new(name: &str, addresses: &[&str]) -> TlsIdentity {
+        TlsIdentity::build(name, addresses, None)
     }
 
-    /// Signed by a CA that nobody knows.
-    pub fn issued(name: &str, addresses: &[&str]) -> Papers {
-        Papers::made(name, addresses, Some(&Papers::new("issuer", &[])))
+    /// Signed by a CA that is not part of it.
+    pub fn by_unknown_ca(name: &str, addresses: &[&str]) -> TlsIdentity {
+        TlsIdentity::build(name, addresses, Some(&TlsIdentity::new("issuer", &[])))
     }
 
-    fn made(name: &str, addresses: &[&str], issuer: Option<&Papers>) -> Papers {
+    fn build(name: &str, addresses: &[&str], issuer: Option<&TlsIdentity>) -> TlsIdentity {
         let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
         let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
         let mut subject = X509Name::builder().expect("a name");
@@ -282,7 +290,7 @@ impl Papers {
         let subject = subject.build();
         let mut builder = X509::builder().expect("a certificate");
         builder.set_version(2).expect("a version");
-        let serial = BigNum::from_u32(1).and_then(|one| one.to_asn1_integer()).expect("a number");
+        let serial = BigNum::from_u32(1).and_then(|number| number.to_asn1_integer()).expect("a number");
         builder.set_serial_number(&serial).expect("a number");
         builder.set_subject_name(&subject).expect("a name");
         let issuer_name = issuer.map_or(&*subject, |issuer| issuer.certificate.subject_name());
@@ -303,7 +311,7 @@ impl Papers {
         builder.append_extension(names).expect("an extension");
         let signer = issuer.map_or(&key, |issuer| &issuer.key);
         builder.sign(signer, MessageDigest::sha256()).expect("a signature");
-        Papers { certificate: builder.build(), key }
+        TlsIdentity { certificate: builder.build(), key }
     }
 
     /// Writes both files: certificate and key.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::client::Client;
 use super::compare::text;
 
-/// The objects of `tests/manifests`.
+/// A file of `tests/manifests`.
 pub struct Manifest {
     pub file: PathBuf,
     pub object: Value,
@@ -62,15 +62,15 @@ impl Manifest {
 
     /// The resource that discovery gives for this kind.
     pub fn resource(&self, resources: &[Resource]) -> Resource {
-        let found = resources
+        let resource = resources
             .iter()
             .find(|resource| resource.group_version == self.group_version() && resource.kind == self.kind());
-        found.cloned().unwrap_or_else(|| panic!("{} is not served", self.title()))
+        resource.cloned().unwrap_or_else(|| panic!("{} is not served", self.title()))
     }
 }
 
 impl Resource {
-    /// The path of the collection; of namespace `default` where there are namespaces.
+    /// The path of the collection, in the namespace `default` for namespaced resources.
     pub fn collection(&self) -> String {
         let root = root(&self.group_version);
         let namespace = if self.namespaced { "/namespaces/default" } else { "" };
@@ -82,7 +82,7 @@ impl Resource {
     }
 }
 
-/// Where a group/version is served.
+/// The path below which a group/version is served.
 pub fn root(group_version: &str) -> String {
     if group_version.contains('/') {
         format!("/apis/{group_version}")

@@ -1,4 +1,5 @@
-//! What the black-box tests share: a server process of their own, a small HTTPS client, the manifests.
+//! Support code of the black-box tests: a server process for each test, a small HTTPS client, a model of watch histories, fake
+//! kubelets, and the manifests.
 
 #![allow(dead_code, unused_imports, reason = "every test binary uses its own part of this module")]
 
@@ -14,6 +15,6 @@ pub mod server;
 pub mod wait;
 pub mod wire;
 
-pub use client::{Answer, Client, Watch};
+pub use client::{Client, Response, Watch};
 pub use manifests::Manifest;
 pub use server::{ADMIN_TOKEN, Server, USER_TOKEN};

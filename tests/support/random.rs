@@ -1,4 +1,4 @@
-//! Numbers that a seed repeats.
+//! Reproducible random numbers.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -13,8 +13,8 @@ impl Random {
 
     /// The seed of this run: from `PILOTHOUSE_SEED`, or a new one.
     pub fn seed() -> u64 {
-        let given = std::env::var("PILOTHOUSE_SEED").ok();
-        given.and_then(|text| text.parse().ok()).unwrap_or_else(|| RandomState::new().build_hasher().finish())
+        let value = std::env::var("PILOTHOUSE_SEED").ok();
+        value.and_then(|text| text.parse().ok()).unwrap_or_else(|| RandomState::new().build_hasher().finish())
     }
 
     pub fn next(&mut self) -> u64 {

@@ -13,7 +13,7 @@ use pilothouse_types::lock::Lock;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::wait::{CAP, poll};
+use super::wait::{TIMEOUT, poll};
 
 /// The token of a user in `system:masters`.
 pub const ADMIN_TOKEN: &str = "token-of-admin";
@@ -37,9 +37,9 @@ pub struct Server {
     _directory: Option<TempDir>,
 }
 
-/// How a process ended that did not start.
+/// Exit status and output of a server that did not start.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct StartFailure {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
@@ -48,7 +48,7 @@ pub struct Refusal {
 type Lines = Arc<Lock<Vec<String>>>;
 
 /// A directory on the build's disk, because /tmp may be in memory.
-pub fn directory() -> TempDir {
+pub fn temp_directory() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
 }
 
@@ -77,12 +77,12 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
         .arg("--token-auth-file")
         .arg(tokens)
         .arg("--controllers=-*");
-    // Without loops there are no default service accounts, so pods must not need one: unless the test sets these flags itself.
-    let says = |flag: &A| {
+    // Without controllers there are no default service accounts, so pods must not need one, unless the test sets these flags itself.
+    let sets_accounts = |flag: &A| {
         let flag = flag.as_ref().to_string_lossy();
         flag.starts_with("--controllers=") || flag.contains("ServiceAccount")
     };
-    if !arguments.iter().any(says) {
+    if !arguments.iter().any(sets_accounts) {
         command.arg("--disable-admission-plugins=ServiceAccount");
     }
     command
@@ -96,33 +96,33 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
 }
 
 impl Server {
-    /// A server with a directory of its own.
+    /// A server with its own data directory.
     pub fn start() -> Server {
-        Server::with(&[])
+        Server::with_flags(&[])
     }
 
-    pub fn with(arguments: &[&str]) -> Server {
-        let directory = directory();
+    pub fn with_flags(flags: &[&str]) -> Server {
+        let directory = temp_directory();
         let data = directory.path().join("data");
-        let mut server = Server::on(&data, arguments);
+        let mut server = Server::start_in(&data, flags);
         server._directory = Some(directory);
         server
     }
 
-    /// A server on a directory that outlives it.
-    pub fn on(data: &Path, arguments: &[&str]) -> Server {
-        Server::try_on(data, arguments)
-            .unwrap_or_else(|refusal| panic!("the server did not start: {refusal:?}"))
+    /// A server in a data directory that outlives it.
+    pub fn start_in(data: &Path, flags: &[&str]) -> Server {
+        Server::try_start_in(data, flags)
+            .unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
     }
 
     /// Starts a server and waits until it is ready, or has ended.
-    pub fn try_on(data: &Path, arguments: &[&str]) -> Result<Server, Refusal> {
-        let mut child = command(data, arguments).spawn().expect("the binary");
+    pub fn try_start_in(data: &Path, flags: &[&str]) -> Result<Server, StartFailure> {
+        let mut child = command(data, flags).spawn().expect("the binary");
         let lines = collect(child.stdout.take().expect("stdout"));
         let errors = collect(child.stderr.take().expect("stderr"));
-        let greeting = poll(CAP, || {
-            let said = lines.lock().iter().find(|line| line.starts_with("kubectl ")).cloned();
-            match said {
+        let greeting = poll(TIMEOUT, || {
+            let ready_line = lines.lock().iter().find(|line| line.starts_with("kubectl ")).cloned();
+            match ready_line {
                 Some(line) => Some(Ok(line)),
                 None => child.try_wait().expect("the state of the child").map(Err),
             }
@@ -130,12 +130,16 @@ impl Server {
         let greeting = match greeting {
             Some(Ok(line)) => line,
             Some(Err(status)) => {
-                return Err(Refusal { status, stdout: settled(&lines), stderr: settled(&errors) });
+                return Err(StartFailure {
+                    status,
+                    stdout: complete_output(&lines),
+                    stderr: complete_output(&errors),
+                });
             }
             None => {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!("the server said nothing for {CAP:?}: {}", settled(&errors));
+                panic!("the server said nothing for {TIMEOUT:?}: {}", complete_output(&errors));
             }
         };
         let kubeconfig = fs::read_to_string(data.join("admin.kubeconfig")).expect("admin.kubeconfig");
@@ -151,10 +155,10 @@ impl Server {
             kubeconfig,
             _directory: None,
         };
-        let mut client = server.by_certificate();
-        // A store may have been damaged on purpose; the server is as ready as it will be.
+        let mut client = server.kubeconfig_client();
+        // A store may have been damaged on purpose: objects that cannot be read do not count here.
         let ready = "/readyz?exclude=readable-guards";
-        poll(CAP, || (client.get(ready).status == 200).then_some(())).expect("/readyz is good");
+        poll(TIMEOUT, || (client.get(ready).status == 200).then_some(())).expect("/readyz succeeds");
         Ok(server)
     }
 
@@ -181,27 +185,27 @@ impl Server {
     }
 
     /// A client with the certificate of the kubeconfig.
-    pub fn by_certificate(&self) -> Client {
+    pub fn kubeconfig_client(&self) -> Client {
         let (certificate, key) = (self.pem("client-certificate-data"), self.pem("client-key-data"));
         Client::new(self.address, &self.pem("certificate-authority-data"), Some((&certificate, &key)))
     }
 
     /// A client with another certificate and its intermediates.
-    pub fn by(&self, certificates: &[u8], key: &[u8]) -> Client {
+    pub fn client_with_certificate(&self, certificates: &[u8], key: &[u8]) -> Client {
         Client::new(self.address, &self.pem("certificate-authority-data"), Some((certificates, key)))
     }
 
-    /// The certificate of the CA that clients trust.
-    pub fn authority(&self) -> Vec<u8> {
+    /// The CA certificate that clients trust, PEM.
+    pub fn ca_pem(&self) -> Vec<u8> {
         self.pem("certificate-authority-data")
     }
 
     /// A line of /proc/PID/status that counts memory, in KiB: `VmRSS`, `VmHWM`.
     pub fn memory_kib(&self, line: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a running process");
-        let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
-        let found = found.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok());
-        found.unwrap_or_else(|| panic!("{line} in {status}"))
+        let value = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
+        let value = value.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {line} in {status}"))
     }
 
     fn pem(&self, key: &str) -> Vec<u8> {
@@ -218,7 +222,7 @@ impl Server {
         self.lines.lock().join("\n")
     }
 
-    pub fn alive(&mut self) -> bool {
+    fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("the state of the child").is_none()
     }
 
@@ -234,24 +238,24 @@ impl Server {
         assert!(status.expect("sh").success(), "the signal was sent");
     }
 
-    /// Waits for the end after `terminate`.
-    pub fn ended(mut self) -> (ExitStatus, String) {
-        let status = poll(CAP, || self.child.try_wait().expect("the state of the child"));
+    /// Waits for the exit after [`Server::terminate`] and returns the status and the log.
+    pub fn wait_for_exit(mut self) -> (ExitStatus, String) {
+        let status = poll(TIMEOUT, || self.child.try_wait().expect("the state of the child"));
         let status = status.unwrap_or_else(|| panic!("the server did not stop: {}", self.log()));
-        (status, settled(&self.errors))
+        (status, complete_output(&self.errors))
     }
 
     /// Stops the server and expects success.
     pub fn stop(self) {
         self.terminate();
-        let (status, log) = self.ended();
+        let (status, log) = self.wait_for_exit();
         assert!(status.success(), "{status}: {log}");
     }
 
     /// Fails if the server died or a thread panicked.
-    pub fn unharmed(&mut self) {
-        assert!(self.alive(), "the server died: {}", self.log());
-        assert_eq!(self.by_certificate().get("/readyz").status, 200, "{}", self.log());
+    pub fn assert_healthy(&mut self) {
+        assert!(self.is_alive(), "the server died: {}", self.log());
+        assert_eq!(self.kubeconfig_client().get("/readyz").status, 200, "{}", self.log());
         let log = self.log();
         assert!(!log.contains("panicked"), "{log}");
     }
@@ -264,9 +268,9 @@ impl Drop for Server {
     }
 }
 
-/// All lines of an ended process: the reader may be a moment behind.
-fn settled(lines: &Lines) -> String {
-    poll(CAP, || (Arc::strong_count(lines) == 1).then_some(()));
+/// All lines of an exited process. The thread that reads them may be a moment behind.
+fn complete_output(lines: &Lines) -> String {
+    poll(TIMEOUT, || (Arc::strong_count(lines) == 1).then_some(()));
     lines.lock().join("\n")
 }
 

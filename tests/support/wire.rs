@@ -14,12 +14,12 @@ const TICK: Duration = Duration::from_millis(50);
 /// One TLS connection.
 pub struct Connection {
     stream: SslStream<TcpStream>,
-    /// What was read and not yet used.
-    rest: Vec<u8>,
-    ended: bool,
+    /// Bytes that were received and not yet consumed.
+    unread: Vec<u8>,
+    is_closed: bool,
 }
 
-/// The first part of an answer.
+/// Status line and headers of a response.
 #[derive(Debug)]
 pub struct Head {
     pub status: u16,
@@ -50,11 +50,11 @@ impl Connection {
     pub fn open(address: SocketAddr, connector: &SslConnector) -> io::Result<Connection> {
         let tcp = TcpStream::connect(address)?;
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(super::wait::CAP))?;
+        tcp.set_read_timeout(Some(super::wait::TIMEOUT))?;
         let stream = connector.connect(&address.ip().to_string(), tcp).map_err(io::Error::other)?;
         stream.get_ref().set_read_timeout(Some(TICK))?;
-        stream.get_ref().set_write_timeout(Some(super::wait::CAP))?;
-        Ok(Connection { stream, rest: Vec::new(), ended: false })
+        stream.get_ref().set_write_timeout(Some(super::wait::TIMEOUT))?;
+        Ok(Connection { stream, unread: Vec::new(), is_closed: false })
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -62,15 +62,15 @@ impl Connection {
         self.stream.flush()
     }
 
-    /// The certificate that the server shows, DER.
+    /// The certificate that the server presented, DER.
     pub fn certificate(&self) -> Vec<u8> {
-        let shown = self.stream.ssl().peer_certificate();
-        shown.and_then(|shown| shown.to_der().ok()).unwrap_or_default()
+        let certificate = self.stream.ssl().peer_certificate();
+        certificate.and_then(|certificate| certificate.to_der().ok()).unwrap_or_default()
     }
 
-    /// Says that nothing more will be sent, in TLS and in TCP, and goes on reading.
+    /// Closes the writing half in TLS and TCP; reading goes on.
     pub fn close_writing(&mut self) {
-        // An error means that the peer was faster; what the test looks at is the answer.
+        // An error means that the peer was faster; tests look at the response.
         let _ = self.stream.shutdown();
         let _ = self.stream.get_ref().shutdown(Shutdown::Write);
     }
@@ -79,17 +79,17 @@ impl Connection {
     fn fill(&mut self, deadline: Deadline) -> io::Result<bool> {
         let mut buffer = [0; 16 * 1024];
         loop {
-            if self.ended {
+            if self.is_closed {
                 return Ok(false);
             }
             match self.stream.read(&mut buffer) {
-                Ok(0) => self.ended = true,
+                Ok(0) => self.is_closed = true,
                 Ok(count) => {
-                    self.rest.extend_from_slice(&buffer[..count]);
+                    self.unread.extend_from_slice(&buffer[..count]);
                     return Ok(true);
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    if deadline.passed() {
+                    if deadline.has_passed() {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }
@@ -98,13 +98,13 @@ impl Connection {
         }
     }
 
-    /// The bytes up to a mark, without it.
-    fn until(&mut self, mark: &[u8], deadline: Deadline) -> io::Result<Vec<u8>> {
+    /// The bytes up to a delimiter, without it.
+    fn read_until(&mut self, delimiter: &[u8], deadline: Deadline) -> io::Result<Vec<u8>> {
         loop {
-            if let Some(at) = self.rest.windows(mark.len()).position(|window| window == mark) {
-                let mut taken: Vec<u8> = self.rest.drain(..at + mark.len()).collect();
-                taken.truncate(at);
-                return Ok(taken);
+            if let Some(index) = self.unread.windows(delimiter.len()).position(|window| window == delimiter) {
+                let mut line: Vec<u8> = self.unread.drain(..index + delimiter.len()).collect();
+                line.truncate(index);
+                return Ok(line);
             }
             if !self.fill(deadline)? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -112,17 +112,17 @@ impl Connection {
         }
     }
 
-    pub fn exactly(&mut self, count: usize, deadline: Deadline) -> io::Result<Vec<u8>> {
-        while self.rest.len() < count {
+    pub fn read_bytes(&mut self, count: usize, deadline: Deadline) -> io::Result<Vec<u8>> {
+        while self.unread.len() < count {
             if !self.fill(deadline)? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        Ok(self.rest.drain(..count).collect())
+        Ok(self.unread.drain(..count).collect())
     }
 
     pub fn head(&mut self, deadline: Deadline) -> io::Result<Head> {
-        let bytes = self.until(b"\r\n\r\n", deadline)?;
+        let bytes = self.read_until(b"\r\n\r\n", deadline)?;
         let text = String::from_utf8_lossy(&bytes);
         let mut lines = text.split("\r\n");
         let first = lines.next().unwrap_or_default();
@@ -148,20 +148,20 @@ impl Connection {
 
     /// The next chunk; `None` after the last one, which is the only clean end.
     pub fn chunk(&mut self, deadline: Deadline) -> io::Result<Option<Vec<u8>>> {
-        let line = self.until(b"\r\n", deadline)?;
+        let line = self.read_until(b"\r\n", deadline)?;
         let line = String::from_utf8_lossy(&line).into_owned();
         let size = usize::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16);
         let size = size.map_err(|_| io::Error::other(format!("no chunk size: {line:?}")))?;
-        let chunk = self.exactly(size, deadline)?;
-        self.until(b"\r\n", deadline)?;
+        let chunk = self.read_bytes(size, deadline)?;
+        self.read_until(b"\r\n", deadline)?;
         Ok((size > 0).then_some(chunk))
     }
 
     pub fn body(&mut self, framing: Framing, deadline: Deadline) -> io::Result<Vec<u8>> {
         match framing {
-            Framing::Length(length) => self.exactly(length, deadline),
+            Framing::Length(length) => self.read_bytes(length, deadline),
             Framing::Done => Ok(Vec::new()),
-            Framing::Open => self.rest_to_end(deadline),
+            Framing::Open => self.read_to_end(deadline),
             Framing::Chunked => {
                 let mut body = Vec::new();
                 while let Some(chunk) = self.chunk(deadline)? {
@@ -172,22 +172,22 @@ impl Connection {
         }
     }
 
-    /// What the server says to something it should not like: an answer, or nothing before it closes.
-    pub fn answer_or_end(&mut self) -> Vec<u8> {
-        let deadline = Deadline::after(super::wait::CAP);
-        let Ok(head) = self.until(b"\r\n\r\n", deadline) else {
+    /// The head of the response to a bad request, or what came before the server closed the connection.
+    pub fn read_response_or_end(&mut self) -> Vec<u8> {
+        let deadline = Deadline::after(super::wait::TIMEOUT);
+        let Ok(head) = self.read_until(b"\r\n\r\n", deadline) else {
             assert!(
-                !deadline.passed(),
-                "neither an answer nor the end: {:?}",
-                String::from_utf8_lossy(&self.rest)
+                !deadline.has_passed(),
+                "neither a response nor the end of the connection: {:?}",
+                String::from_utf8_lossy(&self.unread)
             );
-            return std::mem::take(&mut self.rest);
+            return std::mem::take(&mut self.unread);
         };
         head
     }
 
-    /// Everything until the server closes; an abrupt close counts as one.
-    pub fn rest_to_end(&mut self, deadline: Deadline) -> io::Result<Vec<u8>> {
+    /// Everything until the server closes the connection, cleanly or not.
+    pub fn read_to_end(&mut self, deadline: Deadline) -> io::Result<Vec<u8>> {
         loop {
             match self.fill(deadline) {
                 Ok(true) => {}
@@ -196,6 +196,6 @@ impl Connection {
                 Err(_) => break,
             }
         }
-        Ok(std::mem::take(&mut self.rest))
+        Ok(std::mem::take(&mut self.unread))
     }
 }

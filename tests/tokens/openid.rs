@@ -1,4 +1,4 @@
-//! Tokens of an OpenID Connect provider: a real one, from the Python package index, over TLS.
+//! Tokens of an OpenID Connect provider: a Python package, over TLS.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,27 +14,27 @@ use tempfile::TempDir;
 
 use crate::support::compare::text;
 use crate::support::kubectl::Kubectl;
-use crate::support::kubelet::Papers;
-use crate::support::python::{script, succeed, with};
-use crate::support::server::{Refusal, directory};
-use crate::support::wait::{CAP, poll};
+use crate::support::kubelet::TlsIdentity;
+use crate::support::python::{environment, run, script};
+use crate::support::server::{StartFailure, temp_directory};
+use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 
-/// The provider needs a part of its library that the next major release leaves out.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| with(&["oidc-provider-mock==0.3.4", "authlib<2"]));
+/// The provider needs a module of authlib that the next major release removes.
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| environment(&["oidc-provider-mock==0.3.4", "authlib<2"]));
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// Where a provider is, or will be.
-struct Place {
+/// Address and certificate of a provider, which may not run yet.
+struct ProviderEndpoint {
     folder: TempDir,
     port: u16,
     certificate: PathBuf,
     key: PathBuf,
 }
 
-/// A running provider. Dropped, it is gone.
+/// A running provider, killed on drop.
 struct Provider(Child);
 
 impl Drop for Provider {
@@ -44,21 +44,21 @@ impl Drop for Provider {
     }
 }
 
-impl Place {
-    fn new() -> Place {
-        let folder = directory();
+impl ProviderEndpoint {
+    fn new() -> ProviderEndpoint {
+        let folder = temp_directory();
         let (certificate, key) =
-            Papers::new("provider.test", &["127.0.0.1"]).write(folder.path(), "provider");
+            TlsIdentity::new("provider.test", &["127.0.0.1"]).write(folder.path(), "provider");
         let listener = TcpListener::bind((IpAddr::from(Ipv4Addr::LOCALHOST), 0)).unwrap();
-        Place { folder, port: listener.local_addr().unwrap().port(), certificate, key }
+        ProviderEndpoint { folder, port: listener.local_addr().unwrap().port(), certificate, key }
     }
 
     fn issuer(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// Starts the provider, with a key that it never had before.
-    fn open(&self) -> Provider {
+    /// Starts the provider with a new key.
+    fn start(&self) -> Provider {
         let mut command = Command::new(&*PYTHON);
         command.arg(script("openid.py")).args(["serve", &self.port.to_string()]);
         command.args([&self.certificate, &self.key]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -76,24 +76,25 @@ impl Place {
         provider
     }
 
-    /// Logs in and answers the token.
+    /// Logs in and returns the token.
     fn login(&self, client: &str, user: &str) -> String {
         let mut command = Command::new(&*PYTHON);
         command.arg(script("openid.py")).args(["login", &self.issuer()]).arg(&self.certificate);
-        succeed(command.args([client, user])).trim().to_owned()
+        run(command.args([client, user])).trim().to_owned()
     }
 
-    /// A server that believes the provider.
-    fn server(&self, more: &[&str]) -> Server {
-        let own = [
+    /// A server that trusts the provider.
+    fn server(&self, flags: &[&str]) -> Server {
+        let provider_flags = [
             format!("--oidc-issuer-url={}", self.issuer()),
             format!("--oidc-ca-file={}", self.certificate.display()),
             "--oidc-client-id=pilothouse".to_owned(),
             "--oidc-groups-claim=groups".to_owned(),
             "--oidc-groups-prefix=oidc:".to_owned(),
         ];
-        let all: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        Server::with(&[&["--engine=memory"][..], &all].concat())
+        let all_flags: Vec<_> =
+            provider_flags.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        Server::with_flags(&[&["--engine=memory"][..], &all_flags].concat())
     }
 }
 
@@ -101,18 +102,18 @@ fn bearer(server: &Server, token: &str) -> Client {
     server.anonymous().with_token(Some(token))
 }
 
-fn status(server: &Server, token: &str) -> u16 {
+fn list_status(server: &Server, token: &str) -> u16 {
     bearer(server, token).get(MAPS).status
 }
 
-/// Whom the server takes the bearer for.
+/// The user that the server sees.
 fn whoami(server: &Server, token: &str) -> Value {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     bearer(server, token).post(REVIEWS, &review).ok()["status"]["userInfo"].clone()
 }
 
-/// Lets a group or a user read config maps.
-fn permit(server: &Server, kind: &str, name: &str) {
+/// Allows a group or a user to read config maps.
+fn grant_map_access(server: &Server, kind: &str, name: &str) {
     let mut admin = server.admin();
     let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let meta = json!({"name": "reader"});
@@ -126,7 +127,7 @@ fn permit(server: &Server, kind: &str, name: &str) {
     admin.post(&format!("{roles}/rolebindings"), &binding).ok();
 }
 
-/// The kubeconfig of whoever bears this token.
+/// A kubeconfig with this token.
 fn kubeconfig(server: &Server, folder: &Path, token: &str) -> String {
     let admin = fs::read_to_string(server.kubeconfig()).unwrap();
     let value = |field: &str| {
@@ -145,195 +146,224 @@ fn kubeconfig(server: &Server, folder: &Path, token: &str) -> String {
 }
 
 #[test]
-fn whoever_logs_in_is_known_and_roles_see_their_groups() {
-    let place = Place::new();
-    let provider = place.open();
-    let mut server = place.server(&[]);
-    let token = place.login("pilothouse", "ann");
-    let refused = bearer(&server, &token).get(MAPS).refused(403, "Forbidden");
-    let user = format!("{}#ann", place.issuer());
+fn oidc_token_authenticates_user_and_groups() {
+    let endpoint = ProviderEndpoint::new();
+    let provider = endpoint.start();
+    let mut server = endpoint.server(&[]);
+    let token = endpoint.login("pilothouse", "ann");
+    let refused = bearer(&server, &token).get(MAPS).expect_error(403, "Forbidden");
+    let user = format!("{}#ann", endpoint.issuer());
     assert!(text(&refused, "/message").contains(&format!("User \"{user}\" cannot list")), "{refused}");
-    let me = whoami(&server, &token);
-    assert_eq!(me["username"], user);
-    assert_eq!(me["groups"], json!(["oidc:devs", "oidc:testers", "system:authenticated"]));
-    permit(&server, "Group", "oidc:testers");
+    let user_info = whoami(&server, &token);
+    assert_eq!(user_info["username"], user);
+    assert_eq!(user_info["groups"], json!(["oidc:devs", "oidc:testers", "system:authenticated"]));
+    grant_map_access(&server, "Group", "oidc:testers");
     bearer(&server, &token).get(MAPS).ok();
     assert_eq!(bearer(&server, &token).get("/api/v1/namespaces/default/secrets").status, 403);
-    // One group may be a text.
-    let other = place.login("pilothouse", "bob");
-    assert_eq!(whoami(&server, &other)["groups"], json!(["oidc:devs", "system:authenticated"]));
-    assert_eq!(status(&server, &other), 403);
+    // A single group may be a string.
+    let other_token = endpoint.login("pilothouse", "bob");
+    assert_eq!(whoami(&server, &other_token)["groups"], json!(["oidc:devs", "system:authenticated"]));
+    assert_eq!(list_status(&server, &other_token), 403);
 
     let kubectl = Kubectl::new(&server);
-    let kubectl = Kubectl { kubeconfig: kubeconfig(&server, place.folder.path(), &token), ..kubectl };
+    let kubectl = Kubectl { kubeconfig: kubeconfig(&server, endpoint.folder.path(), &token), ..kubectl };
     kubectl.run(&["get", "configmaps"]);
-    // Old releases do not know the question.
+    // Old releases lack `whoami`.
     if kubectl.run(&["auth", "--help"]).contains("whoami") {
         assert_eq!(kubectl.run(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]), user);
     }
 
-    // Everybody else is known as before.
+    // Other authenticators still work.
     assert_eq!(whoami(&server, crate::support::USER_TOKEN)["username"], "alice");
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa"}});
     server.admin().post(accounts, &account).ok();
-    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let made = server.admin().post(&format!("{accounts}/sa/token"), &asked).ok();
-    let of_account = text(&made, "/status/token");
-    assert_eq!(whoami(&server, of_account)["username"], "system:serviceaccount:default:sa");
+    let token_request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let created = server.admin().post(&format!("{accounts}/sa/token"), &token_request).ok();
+    let account_token = text(&created, "/status/token");
+    assert_eq!(whoami(&server, account_token)["username"], "system:serviceaccount:default:sa");
 
-    // What is known of the provider outlives it.
+    // Keys of the provider stay cached when it is down.
     drop(provider);
-    assert_eq!(status(&server, &token), 200);
-    server.unharmed();
-    for secret in [&token, &other] {
+    assert_eq!(list_status(&server, &token), 200);
+    server.assert_healthy();
+    for secret in [&token, &other_token] {
         assert!(!server.log().contains(secret.as_str()) && !server.output().contains(secret.as_str()));
     }
 }
 
 #[test]
-fn a_provider_may_come_late_and_change_its_keys() {
-    let place = Place::new();
-    let mut server = place.server(&["--oidc-username-claim=email"]);
+fn oidc_provider_may_start_late_and_rotate_keys() {
+    let endpoint = ProviderEndpoint::new();
+    let mut server = endpoint.server(&["--oidc-username-claim=email"]);
     assert_eq!(server.admin().get(MAPS).status, 200, "nobody waits for the provider");
-    permit(&server, "User", "ann@example.com");
-    let provider = place.open();
-    let first = place.login("pilothouse", "ann");
-    poll(CAP, || (status(&server, &first) == 200).then_some(())).expect("the provider is found");
-    assert_eq!(status(&server, &place.login("pilothouse", "bob")), 401, "the address is not verified");
-    assert_eq!(status(&server, &place.login("pilothouse", "cat")), 401, "there is no address");
+    grant_map_access(&server, "User", "ann@example.com");
+    let provider = endpoint.start();
+    let first = endpoint.login("pilothouse", "ann");
+    poll(TIMEOUT, || (list_status(&server, &first) == 200).then_some(())).expect("the provider is found");
+    assert_eq!(
+        list_status(&server, &endpoint.login("pilothouse", "bob")),
+        401,
+        "the address is not verified"
+    );
+    assert_eq!(list_status(&server, &endpoint.login("pilothouse", "cat")), 401, "there is no address");
 
     drop(provider);
-    let _provider = place.open();
-    let second = place.login("pilothouse", "ann");
-    assert_eq!(status(&server, &second), 200, "the new key is fetched when it is first needed");
-    // The old key is none of the provider's any more.
-    poll(CAP, || (status(&server, &first) == 401).then_some(())).expect("the old token ends");
-    server.unharmed();
+    let _provider = endpoint.start();
+    let second = endpoint.login("pilothouse", "ann");
+    assert_eq!(list_status(&server, &second), 200, "the new key is fetched when it is first needed");
+    // Tokens of the old key become invalid.
+    poll(TIMEOUT, || (list_status(&server, &first) == 401).then_some(())).expect("the old token ends");
+    server.assert_healthy();
 }
 
 #[test]
-fn what_is_no_good_token_is_refused_with_the_body_of_the_reference() {
-    let place = Place::new();
-    let _provider = place.open();
-    let mut server = place.server(&["--oidc-required-claim=tier=gold"]);
-    let good = place.login("pilothouse", "ann");
-    poll(CAP, || (status(&server, &good) == 403).then_some(())).expect("a good token is known");
-    let parts: Vec<&str> = good.split('.').collect();
-    let part = |value: &Value| BASE64.encode(value.to_string());
-    let mut claims: Value = serde_json::from_slice(&BASE64.decode(parts[1]).unwrap()).unwrap();
+fn invalid_oidc_tokens_are_unauthorized() {
+    let endpoint = ProviderEndpoint::new();
+    let _provider = endpoint.start();
+    let mut server = endpoint.server(&["--oidc-required-claim=tier=gold"]);
+    let valid_token = endpoint.login("pilothouse", "ann");
+    poll(TIMEOUT, || (list_status(&server, &valid_token) == 403).then_some(()))
+        .expect("a good token is known");
+    let segments: Vec<&str> = valid_token.split('.').collect();
+    let encode_segment = |value: &Value| BASE64.encode(value.to_string());
+    let mut claims: Value = serde_json::from_slice(&BASE64.decode(segments[1]).unwrap()).unwrap();
     claims["sub"] = "eve".into();
-    let bad = [
-        ("another client", place.login("another", "ann")),
-        ("no tier", place.login("pilothouse", "cat")),
-        ("groups elsewhere", place.login("pilothouse", "far")),
-        ("other claims", format!("{}.{}.{}", parts[0], part(&claims), parts[2])),
-        ("not signed", format!("{}.{}.", part(&json!({"alg": "none"})), parts[1])),
-        ("a shared secret", format!("{}.{}.{}", part(&json!({"alg": "HS256"})), parts[1], parts[2])),
+    let invalid_tokens = [
+        ("another client", endpoint.login("another", "ann")),
+        ("no tier", endpoint.login("pilothouse", "cat")),
+        ("groups elsewhere", endpoint.login("pilothouse", "far")),
+        ("other claims", format!("{}.{}.{}", segments[0], encode_segment(&claims), segments[2])),
+        ("not signed", format!("{}.{}.", encode_segment(&json!({"alg": "none"})), segments[1])),
+        (
+            "a shared secret",
+            format!("{}.{}.{}", encode_segment(&json!({"alg": "HS256"})), segments[1], segments[2]),
+        ),
         (
             "an unknown key",
-            format!("{}.{}.{}", part(&json!({"alg": "RS256", "kid": "x"})), parts[1], parts[2]),
+            format!(
+                "{}.{}.{}",
+                encode_segment(&json!({"alg": "RS256", "kid": "x"})),
+                segments[1],
+                segments[2]
+            ),
         ),
         ("no token", "x.y.z".to_owned()),
     ];
-    for (what, token) in &bad {
-        let answer = bearer(&server, token).get(MAPS);
+    for (case, token) in &invalid_tokens {
+        let response = bearer(&server, token).get(MAPS);
         let expected = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "Unauthorized", "reason": "Unauthorized", "code": 401});
-        assert_eq!((answer.status, answer.json()), (401, expected), "{what}");
+        assert_eq!((response.status, response.json()), (401, expected), "{case}");
     }
-    // Of many refusals in a second one is told.
-    let elsewhere = &bad[2].1;
-    let is_told = || server.log().contains("distributed or aggregated claim").then_some(());
-    poll(CAP, || is_told().or_else(|| (bearer(&server, elsewhere).get(MAPS).status != 401).then_some(())))
-        .expect("the log says why");
-    server.unharmed();
+    // Only one of many refusals in a second is logged.
+    let distributed_claims_token = &invalid_tokens[2].1;
+    let is_logged = || server.log().contains("distributed or aggregated claim").then_some(());
+    poll(TIMEOUT, || {
+        is_logged()
+            .or_else(|| (bearer(&server, distributed_claims_token).get(MAPS).status != 401).then_some(()))
+    })
+    .expect("the log says why");
+    server.assert_healthy();
     let log = server.log();
-    assert!(bad.iter().all(|(_, token)| !log.contains(token.as_str())), "{log}");
+    assert!(invalid_tokens.iter().all(|(_, token)| !log.contains(token.as_str())), "{log}");
 }
 
-/// Writes an authentication configuration and answers its path.
+/// Writes an authentication configuration and returns its path.
 fn configuration(folder: &Path, content: &Value) -> String {
     let mut file =
         json!({"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration"});
     for (field, value) in content.as_object().unwrap() {
         file[field] = value.clone();
     }
-    // Whole or not at all: the server may look at any moment.
+    // Atomically, because the server may read the file at any moment.
     let (path, draft) = (folder.join("authentication.yaml"), folder.join("draft.yaml"));
     fs::write(&draft, file.to_string()).unwrap();
     fs::rename(&draft, &path).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
+/// A JWT authenticator of the authentication configuration.
+fn provider(endpoint: &ProviderEndpoint, audiences: &[&str], prefix: &str) -> Value {
+    json!({"issuer": {"url": endpoint.issuer(), "audiences": audiences, "audienceMatchPolicy": "MatchAny",
+            "certificateAuthority": fs::read_to_string(&endpoint.certificate).unwrap()},
+        "claimValidationRules": [{"claim": "tier", "requiredValue": "gold"}],
+        "claimMappings": {"username": {"claim": "sub", "prefix": prefix}, "uid": {"claim": "email"},
+            "groups": {"claim": "groups", "prefix": "oidc:"}}})
+}
+
 #[test]
-fn a_file_names_providers_and_the_doors_of_the_anonymous() {
-    let (place, other) = (Place::new(), Place::new());
-    let provider = |place: &Place, audiences: &[&str], prefix: &str| {
-        json!({"issuer": {"url": place.issuer(), "audiences": audiences, "audienceMatchPolicy": "MatchAny",
-                "certificateAuthority": fs::read_to_string(&place.certificate).unwrap()},
-            "claimValidationRules": [{"claim": "tier", "requiredValue": "gold"}],
-            "claimMappings": {"username": {"claim": "sub", "prefix": prefix}, "uid": {"claim": "email"},
-                "groups": {"claim": "groups", "prefix": "oidc:"}}})
-    };
-    let anonymous = json!({"enabled": true, "conditions": [{"path": "/livez"}, {"path": "/readyz"}]});
-    let folder = place.folder.path();
-    let write = |jwt: Value| configuration(folder, &json!({"jwt": jwt, "anonymous": anonymous}));
-    let path = write(json!([provider(&place, &["pilothouse", "spare"], "one:")]));
+fn authentication_config_sets_providers_and_anonymous_paths() {
+    let (endpoint, other_endpoint) = (ProviderEndpoint::new(), ProviderEndpoint::new());
+    let anonymous_config = json!({"enabled": true, "conditions": [{"path": "/livez"}, {"path": "/readyz"}]});
+    let folder = endpoint.folder.path();
+    let write = |jwt: Value| configuration(folder, &json!({"jwt": jwt, "anonymous": anonymous_config}));
+    let path = write(json!([provider(&endpoint, &["pilothouse", "spare"], "one:")]));
     let flag = format!("--authentication-config={path}");
-    let mut server = Server::with(&["--engine=memory", &flag]);
+    let mut server = Server::with_flags(&["--engine=memory", &flag]);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     for path in ["/version", "/livez/ping", "/healthz"] {
         assert_eq!(server.anonymous().get(path).status, 401, "{path}");
     }
     assert_eq!(server.admin().get("/version").status, 200);
 
-    let (_provider, _other) = (place.open(), other.open());
-    let token = place.login("pilothouse", "ann");
-    poll(CAP, || (status(&server, &token) == 403).then_some(())).expect("the provider is found");
-    let me = whoami(&server, &token);
-    assert_eq!((&me["username"], &me["uid"]), (&json!("one:ann"), &json!("ann@example.com")));
-    assert_eq!(me["groups"], json!(["oidc:devs", "oidc:testers", "system:authenticated"]));
-    assert_eq!(whoami(&server, &place.login("spare", "ann"))["username"], "one:ann");
-    assert_eq!(status(&server, &place.login("else", "ann")), 401);
-    assert_eq!(status(&server, &place.login("pilothouse", "cat")), 401, "no tier");
-    let elsewhere = other.login("pilothouse", "ann");
-    assert_eq!(status(&server, &elsewhere), 401, "nobody named this provider");
+    let (_provider, _other) = (endpoint.start(), other_endpoint.start());
+    let token = endpoint.login("pilothouse", "ann");
+    poll(TIMEOUT, || (list_status(&server, &token) == 403).then_some(())).expect("the provider is found");
+    let user_info = whoami(&server, &token);
+    assert_eq!((&user_info["username"], &user_info["uid"]), (&json!("one:ann"), &json!("ann@example.com")));
+    assert_eq!(user_info["groups"], json!(["oidc:devs", "oidc:testers", "system:authenticated"]));
+    assert_eq!(whoami(&server, &endpoint.login("spare", "ann"))["username"], "one:ann");
+    assert_eq!(list_status(&server, &endpoint.login("else", "ann")), 401);
+    assert_eq!(list_status(&server, &endpoint.login("pilothouse", "cat")), 401, "no tier");
+    let other_token = other_endpoint.login("pilothouse", "ann");
+    assert_eq!(list_status(&server, &other_token), 401, "nobody named this provider");
 
-    // What the file says counts without a restart, if it makes sense.
-    write(json!([provider(&place, &["spare"], "one:"), provider(&other, &["pilothouse"], "two:")]));
-    poll(CAP, || (status(&server, &elsewhere) == 403).then_some(())).expect("the other provider counts");
-    assert_eq!(whoami(&server, &elsewhere)["username"], "two:ann");
-    assert_eq!(status(&server, &token), 401, "not meant for us any more");
+    // A valid change is loaded without a restart.
+    write(json!([
+        provider(&endpoint, &["spare"], "one:"),
+        provider(&other_endpoint, &["pilothouse"], "two:")
+    ]));
+    poll(TIMEOUT, || (list_status(&server, &other_token) == 403).then_some(()))
+        .expect("the other provider counts");
+    assert_eq!(whoami(&server, &other_token)["username"], "two:ann");
+    assert_eq!(list_status(&server, &token), 401, "not meant for us any more");
     let reloads = |server: &Server, status: &str| {
         let line = format!("automatic_reloads_total{{apiserver_id_hash=\"\",status=\"{status}\"}} 1");
         server.admin().get("/metrics").text().contains(&line)
     };
     assert!(reloads(&server, "success"));
     configuration(folder, &json!({"jwt": [], "anonymous": {"enabled": true}}));
-    poll(CAP, || reloads(&server, "failure").then_some(())).expect("the change is told");
+    poll(TIMEOUT, || reloads(&server, "failure").then_some(())).expect("the change is told");
     assert!(server.log().contains("anonymous: Forbidden: changed from initial configuration file"));
-    assert_eq!(status(&server, &elsewhere), 403, "all stays as it was");
+    assert_eq!(list_status(&server, &other_token), 403, "all stays as it was");
     let metrics = server.admin().get("/metrics").text();
     assert!(metrics.contains("authentication_config_controller_automatic_reload_last_timestamp_seconds"));
     assert!(
         metrics.contains("apiserver_authentication_jwt_authenticator_latency_seconds_count{"),
         "{metrics}"
     );
-    server.unharmed();
-    assert!(!server.log().contains(&token) && !server.log().contains(&elsewhere));
+    server.assert_healthy();
+    assert!(!server.log().contains(&token) && !server.log().contains(&other_token));
+}
 
-    // What cannot work ends the start.
+#[test]
+fn start_refuses_invalid_authentication_config() {
+    let endpoint = ProviderEndpoint::new();
+    let folder = endpoint.folder.path();
     let jwt = |change: &dyn Fn(&mut Value)| {
-        let mut one = provider(&place, &["a"], "");
-        change(&mut one);
-        json!({"jwt": [one]})
+        let mut provider_config = provider(&endpoint, &["a"], "");
+        change(&mut provider_config);
+        json!({"jwt": [provider_config]})
     };
-    let expression = jwt(&|one| one["claimMappings"]["username"] = json!({"expression": "claims.email"}));
-    let ours = jwt(&|one| one["issuer"]["url"] = "https://kubernetes.default.svc".into());
-    for (content, flags, part) in [
+    let expression = jwt(&|provider_config| {
+        provider_config["claimMappings"]["username"] = json!({"expression": "claims.email"});
+    });
+    let own_issuer =
+        jwt(&|provider_config| provider_config["issuer"]["url"] = "https://kubernetes.default.svc".into());
+    for (content, flags, message) in [
         (expression, vec![], "claims.email_verified must be used in claimMappings.username.expression"),
-        (ours, vec![], "URL must not overlap with disallowed issuers"),
+        (own_issuer, vec![], "URL must not overlap with disallowed issuers"),
         (json!({"more": 1}), vec![], "unknown field \\\"more\\\""),
         (
             json!({"anonymous": {"enabled": true}}),
@@ -349,17 +379,17 @@ fn a_file_names_providers_and_the_doors_of_the_anonymous() {
     ] {
         let flag = format!("--authentication-config={}", configuration(folder, &content));
         let flags = [&[flag.as_str()][..], &flags].concat();
-        let refusal = Server::try_on(&folder.join("data"), &flags).err().expect("no server");
-        let said = refusal.stderr.replace('\\', "");
-        assert!(said.contains(&part.replace('\\', "")), "{content}: {refusal:?}");
+        let failure = Server::try_start_in(&folder.join("data"), &flags).err().expect("no server");
+        let stderr = failure.stderr.replace('\\', "");
+        assert!(stderr.contains(&message.replace('\\', "")), "{content}: {failure:?}");
     }
 }
 
 #[test]
-fn expressions_say_whom_claims_make() {
-    let place = Place::new();
-    let jwt = json!({"issuer": {"url": place.issuer(), "audiences": ["pilothouse"],
-            "certificateAuthority": fs::read_to_string(&place.certificate).unwrap()},
+fn oidc_cel_expressions_map_and_validate_claims() {
+    let endpoint = ProviderEndpoint::new();
+    let jwt = json!({"issuer": {"url": endpoint.issuer(), "audiences": ["pilothouse"],
+            "certificateAuthority": fs::read_to_string(&endpoint.certificate).unwrap()},
         "claimValidationRules": [{"expression": "claims.?tier.orValue('') == 'gold'", "message": "only gold"}],
         "claimMappings": {
             "username": {"expression": "claims.?email_verified.orValue(true) ? 'x:' + claims.email : ''"},
@@ -369,50 +399,53 @@ fn expressions_say_whom_claims_make() {
                 {"key": "a.test/none", "valueExpression": "''"}]},
         "userValidationRules": [{"expression": "!('e:robots' in user.groups)", "message": "no robots"},
             {"expression": "user.extra['a.test/tier'] == ['gold']"}]});
-    let path = configuration(place.folder.path(), &json!({"jwt": [jwt]}));
-    let mut server = Server::with(&["--engine=memory", &format!("--authentication-config={path}")]);
-    let _provider = place.open();
-    let token = place.login("pilothouse", "ann");
-    poll(CAP, || (status(&server, &token) == 403).then_some(())).expect("the provider is found");
-    let me = whoami(&server, &token);
-    assert_eq!((&me["username"], &me["uid"]), (&json!("x:ann@example.com"), &json!("ann")));
-    assert_eq!(me["groups"], json!(["e:devs", "system:authenticated"]));
-    assert_eq!(me["extra"]["a.test/tier"], json!(["gold"]));
-    assert_eq!(me["extra"].get("a.test/none"), None, "what is empty is not there");
+    let path = configuration(endpoint.folder.path(), &json!({"jwt": [jwt]}));
+    let mut server = Server::with_flags(&["--engine=memory", &format!("--authentication-config={path}")]);
+    let _provider = endpoint.start();
+    let token = endpoint.login("pilothouse", "ann");
+    poll(TIMEOUT, || (list_status(&server, &token) == 403).then_some(())).expect("the provider is found");
+    let user_info = whoami(&server, &token);
+    assert_eq!((&user_info["username"], &user_info["uid"]), (&json!("x:ann@example.com"), &json!("ann")));
+    assert_eq!(user_info["groups"], json!(["e:devs", "system:authenticated"]));
+    assert_eq!(user_info["extra"]["a.test/tier"], json!(["gold"]));
+    assert_eq!(user_info["extra"].get("a.test/none"), None, "what is empty is not there");
     for user in ["bob", "cat"] {
-        assert_eq!(status(&server, &place.login("pilothouse", user)), 401, "{user}");
+        assert_eq!(list_status(&server, &endpoint.login("pilothouse", user)), 401, "{user}");
     }
-    let is_told = |why: &str| server.log().contains(why).then_some(());
-    let cat = place.login("pilothouse", "cat");
-    poll(CAP, || {
+    let is_logged = |reason: &str| server.log().contains(reason).then_some(());
+    let cat = endpoint.login("pilothouse", "cat");
+    poll(TIMEOUT, || {
         bearer(&server, &cat).get(MAPS);
-        is_told("oidc: error evaluating")
+        is_logged("oidc: error evaluating")
     })
     .expect("the log says why");
-    server.unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn flags_that_cannot_work_end_the_start() {
-    let folder = directory();
-    let refusal = |flags: &[&str]| -> Refusal {
-        match Server::try_on(&folder.path().join("data"), flags) {
+fn start_refuses_invalid_oidc_flags() {
+    let folder = temp_directory();
+    let start_failure = |flags: &[&str]| -> StartFailure {
+        match Server::try_start_in(&folder.path().join("data"), flags) {
             Ok(_) => panic!("{flags:?}: the server started"),
-            Err(refusal) => refusal,
+            Err(start_failure) => start_failure,
         }
     };
     let empty = folder.path().join("empty.pem");
     fs::write(&empty, "").unwrap();
     let (empty, absent) = (format!("--oidc-ca-file={}", empty.display()), "--oidc-ca-file=absent.pem");
-    let both = ["--oidc-issuer-url=https://127.0.0.1:1", "--oidc-client-id=c"];
-    for (flags, part) in [
+    let required_flags = ["--oidc-issuer-url=https://127.0.0.1:1", "--oidc-client-id=c"];
+    for (flags, message) in [
         (vec!["--oidc-client-id=c"], "oidc-issuer-url and oidc-client-id must be specified together"),
         (vec!["--oidc-issuer-url=http://a.test", "--oidc-client-id=c"], "URL scheme must be https"),
-        ([&both[..], &["--oidc-signing-algs=HS256"]].concat(), "unsupported signing alg"),
-        ([&both[..], &[absent]].concat(), "--oidc-ca-file"),
-        ([&both[..], &[&*empty]].concat(), "does not contain any valid"),
+        ([&required_flags[..], &["--oidc-signing-algs=HS256"]].concat(), "unsupported signing alg"),
+        ([&required_flags[..], &[absent]].concat(), "--oidc-ca-file"),
+        ([&required_flags[..], &[&*empty]].concat(), "does not contain any valid"),
     ] {
-        let refusal = refusal(&flags);
-        assert!(!refusal.status.success() && refusal.stderr.contains(part), "{flags:?}: {refusal:?}");
+        let start_failure = start_failure(&flags);
+        assert!(
+            !start_failure.status.success() && start_failure.stderr.contains(message),
+            "{flags:?}: {start_failure:?}"
+        );
     }
 }

@@ -16,8 +16,8 @@ fn object(name: &str, node: &str, revision: u64) -> Arc<Object> {
     let draft = Draft {
         key: Key::namespaced("n", name),
         bytes: Bytes::from_static(b"{}"),
-        revision_at: 1,
-        item_at: 1,
+        revision_offset: 1,
+        item_offset: 1,
         labels: Pairs::default(),
         fields: Pairs::from_iter([("node", node)]),
     };

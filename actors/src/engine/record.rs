@@ -85,8 +85,8 @@ impl Record {
             gap.copy_from_slice(&head);
         }
         if let Some(object) = object {
-            put_length(out, object.revision_at());
-            put_length(out, object.item_at());
+            put_length(out, object.revision_offset());
+            put_length(out, object.item_offset());
             put_pairs(out, &object.labels);
             put_pairs(out, &object.fields);
             put(out, &object.bytes);
@@ -232,8 +232,8 @@ impl<'a> Reader<'a> {
     fn object(&mut self, key: Key, revision: Revision) -> Option<Arc<Object>> {
         let draft = Draft {
             key,
-            revision_at: self.length()?,
-            item_at: self.length()?,
+            revision_offset: self.length()?,
+            item_offset: self.length()?,
             labels: self.pairs()?,
             fields: self.pairs()?,
             bytes: Bytes::copy_from_slice(self.bytes()?),
@@ -252,8 +252,8 @@ mod tests {
         let text = format!(r#"{{"kind":"K","resourceVersion":"","data":"{body}"}}"#);
         let draft = Draft {
             key: Key::namespaced("n", "a"),
-            revision_at: text.find(r#"","data"#).unwrap(),
-            item_at: 12,
+            revision_offset: text.find(r#"","data"#).unwrap(),
+            item_offset: 12,
             bytes: Bytes::from(text),
             fields: labels.iter().map(|(key, value)| (value.as_str(), key.as_str())).collect(),
             labels: labels.into_iter().collect(),
@@ -299,7 +299,7 @@ mod tests {
                 && a.bytes == b.bytes
                 && a.labels == b.labels
                 && a.fields == b.fields
-                && (a.revision_at(), a.item_at()) == (b.revision_at(), b.item_at())
+                && (a.revision_offset(), a.item_offset()) == (b.revision_offset(), b.item_offset())
         };
         a.at == b.at
             && match (&a.operation, &b.operation) {

@@ -444,8 +444,8 @@ mod tests {
                 let draft = Draft {
                     key: Key::cluster(&format!("k{revision}")),
                     bytes: body.clone(),
-                    revision_at: 20,
-                    item_at: 1,
+                    revision_offset: 20,
+                    item_offset: 1,
                     labels: Pairs::default(),
                     fields: Pairs::default(),
                 };

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use pilothouse_types::frame::Frame;
-use pilothouse_types::limits::HELD_FROM_BYTES;
+use pilothouse_types::limits::LARGE_FRAME_BYTES;
 use pilothouse_types::memory::OutOfMemory;
 
 use crate::limits::{FEED_CHUNK_BYTES, SESSION_BYTES};
@@ -181,7 +181,7 @@ impl FeedWriter {
     /// Whether there is memory for more frames in this queue.
     pub(crate) fn has_memory(&self) -> bool {
         let queue = self.queue.borrow();
-        queue.bytes < HELD_FROM_BYTES || queue.account.as_ref().is_none_or(|account| account.may_grow())
+        queue.bytes < LARGE_FRAME_BYTES || queue.account.as_ref().is_none_or(|account| account.may_grow())
     }
 
     /// Whether the session may go on. If not, the body runs a turn once it has read everything.
@@ -244,7 +244,7 @@ impl Queue {
 
     /// Keeps the share of small frames near their size. In steps: a queue that is read as it grows, as most are, costs nothing.
     fn count(&mut self) {
-        let size = self.small / HELD_FROM_BYTES * HELD_FROM_BYTES;
+        let size = self.small / LARGE_FRAME_BYTES * LARGE_FRAME_BYTES;
         if self.noted != size
             && let Some(account) = &mut self.account
         {
@@ -280,7 +280,7 @@ impl Queue {
 
 /// What a frame adds to the bytes of small ones.
 fn small(frame: &Bytes) -> usize {
-    if frame.len() < HELD_FROM_BYTES { frame.len() } else { 0 }
+    if frame.len() < LARGE_FRAME_BYTES { frame.len() } else { 0 }
 }
 
 impl Stream for Feed {

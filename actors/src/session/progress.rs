@@ -274,7 +274,7 @@ impl WatchProgress {
     }
 
     fn send_initial(&mut self, object: Arc<Object>) -> Sending {
-        if !object.is_readable() && self.filter.wants_key(&object.key) {
+        if !object.is_readable() && self.filter.matches_key(&object.key) {
             self.end_unreadable(&object, false);
             return Sending::Skipped;
         }
@@ -445,7 +445,7 @@ impl WatchProgress {
             if *left == 0 || !self.writer.has_room() {
                 break;
             }
-            if !event.object.is_readable() && self.filter.wants_key(&event.object.key) {
+            if !event.object.is_readable() && self.filter.matches_key(&event.object.key) {
                 self.end_unreadable(&event.object, event.change == Change::Removed);
                 break;
             }

@@ -83,8 +83,8 @@ fn object_of(bytes: Bytes, namespace: &str, name: &str, revision: u64) -> Arc<Ob
     let draft = Draft {
         key: Key::namespaced(namespace, name),
         bytes,
-        revision_at: 1,
-        item_at: 1,
+        revision_offset: 1,
+        item_offset: 1,
         labels: Pairs::default(),
         fields: Pairs::default(),
     };
@@ -185,7 +185,7 @@ async fn a_watch_ends_at_what_cannot_be_shown() {
     // The labels of a corrupt object are unknown, so its removal is told to every label selector.
     let window = window();
     append(&window, "n", 2);
-    let gone = Arc::new(damaged("n").at(Revision(3)));
+    let gone = Arc::new(damaged("n").at_revision(Revision(3)));
     window.append(Arc::new(Event::new(Change::Removed, gone, Some(damaged("n")), Timestamp(3))));
     append(&window, "n", 4);
     let (mut second, mut feed) = session(watch(&window, &words(0)));
@@ -546,8 +546,8 @@ async fn a_session_without_memory_waits_and_loses_nothing() {
     use pilothouse_types::memory::MemoryBudget;
 
     const LARGE: usize = 100 << 10;
-    let frames = MemoryBudget::alone(LARGE + 1_000);
-    let memory = WatchMemory::new(MemoryBudget::alone(1 << 20), frames.clone(), 9, Clock::system());
+    let frames = MemoryBudget::standalone(LARGE + 1_000);
+    let memory = WatchMemory::new(MemoryBudget::standalone(1 << 20), frames.clone(), 9, Clock::system());
     let window = window();
     let large = |revision: u64| {
         let padding = "x".repeat(LARGE);
@@ -555,8 +555,8 @@ async fn a_session_without_memory_waits_and_loses_nothing() {
         let draft = Draft {
             key: Key::namespaced("n", "a"),
             bytes,
-            revision_at: 20,
-            item_at: 1,
+            revision_offset: 20,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };

@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Helpers of the tests in this folder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,31 +18,31 @@ pub fn draft(key: &str, body: &str) -> Draft {
     let text = format!(r#"{{"kind":"K","metadata":{{"resourceVersion":""}},"body":"{body}"}}"#);
     Draft {
         key: Key::from_path(key),
-        revision_at: text.find(r#""},"body"#).unwrap(),
-        item_at: text.find(r#""metadata"#).unwrap(),
+        revision_offset: text.find(r#""},"body"#).unwrap(),
+        item_offset: text.find(r#""metadata"#).unwrap(),
         bytes: Bytes::from(text),
         labels: Pairs::from_iter([("body", body)]),
         fields: Pairs::from_iter([("key", key)]),
     }
 }
 
-/// The bytes that [`draft`] has at a revision.
-pub fn text(body: &str, revision: u64) -> String {
+/// The bytes of a stored [`draft`] at a revision.
+pub fn rendered_object(body: &str, revision: u64) -> String {
     format!(r#"{{"kind":"K","metadata":{{"resourceVersion":"{revision}"}},"body":"{body}"}}"#)
 }
 
 /// The bytes of an object.
-pub fn text_of(object: &Object) -> String {
+pub fn object_text(object: &Object) -> String {
     String::from_utf8(object.bytes.to_vec()).unwrap()
 }
 
-/// Options of a set that does nothing by itself: the test says when it is time.
-pub fn quiet() -> Options {
+/// Options without periodic housekeeping, which tests trigger themselves.
+pub fn manual_options() -> Options {
     Options { housekeeping_every: Duration::from_secs(1 << 20), ..Options::default() }
 }
 
-/// Starts everything that stores, over this log.
-pub fn run(engine: Box<dyn Engine>, options: &Options) -> Stores {
+/// Starts the stores over an engine.
+pub fn start_stores(engine: Box<dyn Engine>, options: &Options) -> Stores {
     start(engine, options.clone()).unwrap()
 }
 
@@ -65,23 +65,23 @@ pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> Objec
     store.send(Remove { key: Key::from_path(key), expected, permit: Permit::none() }).await.unwrap()
 }
 
-pub async fn position(store: &Addr<Store>) -> Position {
+pub async fn open_watch(store: &Addr<Store>) -> Position {
     store.send(OpenWatch { permit: Permit::none() }).await.unwrap().unwrap()
 }
 
-/// Everything that a window holds, in memory and in its archive.
-pub async fn events(position: &Position) -> Vec<Arc<Event>> {
-    let (mut found, mut cursor) = (Vec::new(), position.window.floor());
+/// All events of a window, in memory and in its archive.
+pub async fn window_events(position: &Position) -> Vec<Arc<Event>> {
+    let (mut collected, mut cursor) = (Vec::new(), position.window.floor());
     loop {
         match position.window.read(cursor, usize::MAX) {
             Read::Events(events) => {
-                found.extend(events);
-                return found;
+                collected.extend(events);
+                return collected;
             }
             Read::Archived(archive_reader, through) => {
                 let events = archive_reader.read(cursor, through, 3).await.unwrap();
                 cursor = events.last().unwrap().revision();
-                found.extend(events);
+                collected.extend(events);
             }
             Read::Expired(floor) => panic!("a window expired at its own floor {floor}"),
         }

@@ -36,7 +36,7 @@ impl Eq for Expression {}
 impl Expression {
     fn compile(environment: &Environment, text: &str, patterns: &mut Patterns) -> Result<Expression, String> {
         let program =
-            environment.compile(text, patterns).map_err(|why| format!("compilation failed: {why}"))?;
+            environment.compile(text, patterns).map_err(|error| format!("compilation failed: {error}"))?;
         Ok(Expression { text: text.to_owned(), program: Arc::new(program) })
     }
 
@@ -47,14 +47,14 @@ impl Expression {
 
     /// The type of its result.
     fn kind(&self) -> Type {
-        self.program.kind()
+        self.program.result_type()
     }
 
     /// Evaluates it with one variable.
     fn evaluate<'v>(&'v self, variable: &str, value: &'v Value) -> Result<Val<'v>, String> {
         let resolve =
-            |name: &str| -> Option<Outcome<'v>> { (name == variable).then(|| Ok(Val::free(value))) };
-        let evaluated = self.program.evaluate(&resolve, RULE_COST);
-        evaluated.outcome.map_err(|why| format!("expression '{}' resulted in error: {why}", self.text))
+            |name: &str| -> Option<Outcome<'v>> { (name == variable).then(|| Ok(Val::untyped(value))) };
+        let result = self.program.evaluate(&resolve, RULE_COST);
+        result.outcome.map_err(|error| format!("expression '{}' resulted in error: {error}", self.text))
     }
 }

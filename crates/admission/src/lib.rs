@@ -1,8 +1,8 @@
 //! Admission rules: pure functions. The server calls them; see `src/backend/admission/`.
 //!
 //! [`policies`] are ValidatingAdmissionPolicies and MutatingAdmissionPolicies, [`webhooks`] the configurations of admission
-//! webhooks; [`matching`] tells which requests either is for. [`auth_expressions`] are the CEL expressions of authentication and
-//! authorization configuration, which are made in the same way.
+//! webhooks; [`matching`] decides which requests they apply to. [`auth_expressions`] are the CEL expressions of authentication and
+//! authorization configuration, which are compiled in the same way.
 
 pub mod auth_expressions;
 pub mod limits;

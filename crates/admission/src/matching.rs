@@ -23,13 +23,18 @@ pub struct AdmissionAttributes<'a> {
 }
 
 impl<'a> AdmissionAttributes<'a> {
-    /// The same request as if it were for an equivalent resource.
-    pub fn as_of(self, group: &'a str, version: &'a str, resource: &'a str) -> AdmissionAttributes<'a> {
+    /// The attributes of the same request for an equivalent resource.
+    pub fn for_resource(
+        self,
+        group: &'a str,
+        version: &'a str,
+        resource: &'a str,
+    ) -> AdmissionAttributes<'a> {
         AdmissionAttributes { group, version, resource, ..self }
     }
 
-    /// Whether it is about namespaces, which are cluster-scoped.
-    pub fn is_of_namespaces(&self) -> bool {
+    /// Whether the resource is namespaces, which are cluster-scoped though they have a namespace here.
+    pub fn is_namespace_resource(&self) -> bool {
         (self.group, self.version, self.resource) == ("", "v1", "namespaces")
     }
 }
@@ -48,17 +53,17 @@ pub struct Rule {
 impl Rule {
     /// Parses a rule.
     pub fn read(rule: &Value) -> Rule {
-        let texts = |field: &str| -> Vec<String> {
-            let all = rule.get(field).map(Value::items).unwrap_or_default();
-            all.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        let strings = |field: &str| -> Vec<String> {
+            let values = rule.get(field).map(Value::items).unwrap_or_default();
+            values.iter().filter_map(Value::as_str).map(str::to_owned).collect()
         };
         Rule {
-            operations: texts("operations"),
-            groups: texts("apiGroups"),
-            versions: texts("apiVersions"),
-            resources: texts("resources"),
+            operations: strings("operations"),
+            groups: strings("apiGroups"),
+            versions: strings("apiVersions"),
+            resources: strings("resources"),
             scope: rule.str("scope").to_owned(),
-            names: texts("resourceNames"),
+            names: strings("resourceNames"),
         }
     }
 
@@ -68,30 +73,32 @@ impl Rule {
     }
 
     /// Whether it matches a request, except for the name of the object.
-    pub fn covers(&self, asked: &AdmissionAttributes<'_>) -> bool {
-        let has = |words: &[String], wanted: &str| words.iter().any(|word| word == "*" || word == wanted);
-        let stands_alone = asked.is_of_namespaces() || asked.namespace.is_empty();
+    pub fn covers(&self, attributes: &AdmissionAttributes<'_>) -> bool {
+        let contains = |values: &[String], expected: &str| {
+            values.iter().any(|pattern| pattern == "*" || pattern == expected)
+        };
+        let is_cluster_scoped = attributes.is_namespace_resource() || attributes.namespace.is_empty();
         let in_scope = match self.scope.as_str() {
             "" | "*" => true,
-            "Namespaced" => !stands_alone,
-            "Cluster" => stands_alone,
+            "Namespaced" => !is_cluster_scoped,
+            "Cluster" => is_cluster_scoped,
             _ => false,
         };
-        let part = |word: &String| {
-            let (resource, subresource) = word.split_once('/').unwrap_or((word, ""));
-            (resource == "*" || resource == asked.resource)
-                && (subresource == "*" || subresource == asked.subresource)
+        let resource_matches = |pattern: &String| {
+            let (resource, subresource) = pattern.split_once('/').unwrap_or((pattern, ""));
+            (resource == "*" || resource == attributes.resource)
+                && (subresource == "*" || subresource == attributes.subresource)
         };
         in_scope
-            && has(&self.operations, asked.operation)
-            && has(&self.groups, asked.group)
-            && has(&self.versions, asked.version)
-            && self.resources.iter().any(part)
+            && contains(&self.operations, attributes.operation)
+            && contains(&self.groups, attributes.group)
+            && contains(&self.versions, attributes.version)
+            && self.resources.iter().any(resource_matches)
     }
 
     /// Whether it matches this object name. Without resourceNames it matches all.
-    fn names(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|one| one == name)
+    fn covers_name(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|known| known == name)
     }
 }
 
@@ -103,16 +110,16 @@ pub struct MatchConstraints {
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
     /// Whether requests for equivalent resources match, too (matchPolicy Equivalent).
-    is_broad: bool,
+    matches_equivalents: bool,
 }
 
 /// How a request matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// As it was made.
-    AsAsked,
+    Exact,
     /// As an equivalent resource, by its index.
-    As(usize),
+    Equivalent(usize),
 }
 
 impl MatchConstraints {
@@ -125,7 +132,7 @@ impl MatchConstraints {
             objects: selector("objectSelector"),
             rules: Rule::read_all(constraints.get("resourceRules")),
             excluded: Rule::read_all(constraints.get("excludeResourceRules")),
-            is_broad: constraints.str("matchPolicy") == "Equivalent",
+            matches_equivalents: constraints.str("matchPolicy") == "Equivalent",
         })
     }
 
@@ -144,40 +151,44 @@ impl MatchConstraints {
         if label_selector::is_empty(&self.objects) {
             return true;
         }
-        let fits = |object: &Value| {
+        let matches_labels = |object: &Value| {
             !object.is_null()
                 && label_selector::matches(Some(&self.objects), object.at(&["metadata", "labels"]))
         };
-        fits(new) || old.is_some_and(fits)
+        matches_labels(new) || old.is_some_and(matches_labels)
     }
 
     /// Whether the rules match a request. `equivalents` are the other resources that show the same objects.
     pub fn rules_match(
         &self,
-        asked: &AdmissionAttributes<'_>,
+        attributes: &AdmissionAttributes<'_>,
         equivalents: &[AdmissionAttributes<'_>],
     ) -> Option<Match> {
-        if self.found(&self.excluded, asked, equivalents).is_some() {
+        if self.find_match(&self.excluded, attributes, equivalents).is_some() {
             return None;
         }
-        if self.rules.is_empty() { Some(Match::AsAsked) } else { self.found(&self.rules, asked, equivalents) }
+        if self.rules.is_empty() {
+            Some(Match::Exact)
+        } else {
+            self.find_match(&self.rules, attributes, equivalents)
+        }
     }
 
-    fn found(
+    fn find_match(
         &self,
         rules: &[Rule],
-        asked: &AdmissionAttributes<'_>,
+        attributes: &AdmissionAttributes<'_>,
         equivalents: &[AdmissionAttributes<'_>],
     ) -> Option<Match> {
-        let mut named = rules.iter().filter(|rule| rule.names(asked.name));
-        if named.any(|rule| rule.covers(asked)) {
-            return Some(Match::AsAsked);
+        let mut named = rules.iter().filter(|rule| rule.covers_name(attributes.name));
+        if named.any(|rule| rule.covers(attributes)) {
+            return Some(Match::Exact);
         }
-        if !self.is_broad {
+        if !self.matches_equivalents {
             return None;
         }
-        let mut named = rules.iter().filter(|rule| rule.names(asked.name));
-        named.find_map(|rule| equivalents.iter().position(|other| rule.covers(other))).map(Match::As)
+        let mut named = rules.iter().filter(|rule| rule.covers_name(attributes.name));
+        named.find_map(|rule| equivalents.iter().position(|other| rule.covers(other))).map(Match::Equivalent)
     }
 }
 
@@ -191,7 +202,7 @@ mod tests {
         json::read(text.as_bytes()).unwrap()
     }
 
-    const ASKED: AdmissionAttributes<'_> = AdmissionAttributes {
+    const DEPLOYMENT: AdmissionAttributes<'_> = AdmissionAttributes {
         group: "apps",
         version: "v1",
         resource: "deployments",
@@ -202,11 +213,12 @@ mod tests {
     };
 
     #[test]
-    fn every_part_of_a_rule_counts() {
+    fn rule_covers_request_only_if_every_part_matches() {
         let base = r#""operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]"#;
-        let covers = |text: &str, asked: &AdmissionAttributes<'_>| Rule::read(&value(text)).covers(asked);
-        assert!(covers(&format!("{{{base}}}"), &ASKED));
-        for (changed, yes) in [
+        let covers =
+            |text: &str, attributes: &AdmissionAttributes<'_>| Rule::read(&value(text)).covers(attributes);
+        assert!(covers(&format!("{{{base}}}"), &DEPLOYMENT));
+        for (field, expected) in [
             (r#""operations":["*"]"#, true),
             (r#""operations":["UPDATE","DELETE"]"#, false),
             (r#""apiGroups":["*"]"#, true),
@@ -221,87 +233,99 @@ mod tests {
             (r#""scope":"Cluster""#, false),
             (r#""scope":"*""#, true),
         ] {
-            assert_eq!(covers(&format!("{{{base},{changed}}}"), &ASKED), yes, "{changed}");
+            assert_eq!(covers(&format!("{{{base},{field}}}"), &DEPLOYMENT), expected, "{field}");
         }
-        let scale = AdmissionAttributes { subresource: "scale", ..ASKED };
-        assert!(!covers(&format!("{{{base}}}"), &scale), "a part is not the object");
+        let scale = AdmissionAttributes { subresource: "scale", ..DEPLOYMENT };
+        assert!(!covers(&format!("{{{base}}}"), &scale), "a subresource is not the object");
         assert!(covers(&format!(r#"{{{base},"resources":["*/scale"]}}"#), &scale));
-        let namespace =
-            AdmissionAttributes { group: "", resource: "namespaces", namespace: "n", name: "n", ..ASKED };
+        let namespace = AdmissionAttributes {
+            group: "",
+            resource: "namespaces",
+            namespace: "n",
+            name: "n",
+            ..DEPLOYMENT
+        };
         let all = r#"{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"scope":"#;
         assert!(covers(&format!(r#"{all}"Cluster"}}"#), &namespace));
         assert!(!covers(&format!(r#"{all}"Namespaced"}}"#), &namespace));
     }
 
     #[test]
-    fn exceptions_names_and_versions_decide() {
+    fn constraints_match_exclusions_names_and_equivalents() {
         let rule =
             r#"{"operations":["*"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]}"#;
         let read = |text: &str| MatchConstraints::read(Some(&value(text))).unwrap();
-        let found = |text: &str, asked: AdmissionAttributes<'_>, others: &[AdmissionAttributes<'_>]| {
-            read(text).rules_match(&asked, others)
-        };
-        let old = AdmissionAttributes { version: "v1beta1", ..ASKED };
-        assert_eq!(found("{}", ASKED, &[]), Some(Match::AsAsked), "no rules mean everything");
+        let rules_match =
+            |text: &str, attributes: AdmissionAttributes<'_>, others: &[AdmissionAttributes<'_>]| {
+                read(text).rules_match(&attributes, others)
+            };
+        let beta = AdmissionAttributes { version: "v1beta1", ..DEPLOYMENT };
+        assert_eq!(rules_match("{}", DEPLOYMENT, &[]), Some(Match::Exact), "no rules mean everything");
         let exact = format!(r#"{{"resourceRules":[{rule}],"matchPolicy":"Exact"}}"#);
-        assert_eq!(found(&exact, old, &[ASKED]), None);
+        assert_eq!(rules_match(&exact, beta, &[DEPLOYMENT]), None);
         let broad = format!(r#"{{"resourceRules":[{rule}],"matchPolicy":"Equivalent"}}"#);
-        assert_eq!(found(&broad, old, &[ASKED]), Some(Match::As(0)));
-        assert_eq!(found(&broad, ASKED, &[old]), Some(Match::AsAsked));
+        assert_eq!(rules_match(&broad, beta, &[DEPLOYMENT]), Some(Match::Equivalent(0)));
+        assert_eq!(rules_match(&broad, DEPLOYMENT, &[beta]), Some(Match::Exact));
         let excluded = format!(r#"{{"excludeResourceRules":[{rule}],"matchPolicy":"Equivalent"}}"#);
-        assert_eq!(found(&excluded, old, &[ASKED]), None, "exceptions are as broad");
+        assert_eq!(rules_match(&excluded, beta, &[DEPLOYMENT]), None, "exclusions match equivalents, too");
         let named = broad.replace(r#""operations""#, r#""resourceNames":["d"],"operations""#);
-        assert_eq!(found(&named, ASKED, &[]), Some(Match::AsAsked));
-        assert_eq!(found(&named, AdmissionAttributes { name: "e", ..ASKED }, &[]), None);
-        assert_eq!(found(&named, AdmissionAttributes { name: "e", ..old }, &[ASKED]), None);
+        assert_eq!(rules_match(&named, DEPLOYMENT, &[]), Some(Match::Exact));
+        assert_eq!(rules_match(&named, AdmissionAttributes { name: "e", ..DEPLOYMENT }, &[]), None);
+        assert_eq!(rules_match(&named, AdmissionAttributes { name: "e", ..beta }, &[DEPLOYMENT]), None);
     }
 
     #[test]
-    fn an_object_is_meant_by_either_of_its_states() {
+    fn object_selector_matches_old_or_new_object() {
         let read = |text: &str| MatchConstraints::read(Some(&value(text))).unwrap();
         let matching = read(r#"{"objectSelector":{"matchLabels":{"a":"b"}}}"#);
-        let (yes, no) = (value(r#"{"metadata":{"labels":{"a":"b"}}}"#), value(r#"{"metadata":{}}"#));
-        assert!(matching.selects_object(&no, Some(&yes)) && matching.selects_object(&yes, None));
-        assert!(!matching.selects_object(&no, Some(&no)) && !matching.selects_object(&Value::Null, None));
+        let (labelled, unlabelled) =
+            (value(r#"{"metadata":{"labels":{"a":"b"}}}"#), value(r#"{"metadata":{}}"#));
+        assert!(
+            matching.selects_object(&unlabelled, Some(&labelled)) && matching.selects_object(&labelled, None)
+        );
+        assert!(
+            !matching.selects_object(&unlabelled, Some(&unlabelled))
+                && !matching.selects_object(&Value::Null, None)
+        );
         assert!(read("{}").selects_object(&Value::Null, None), "an empty selector selects everything");
         assert!(MatchConstraints::read(Some(&Value::Null)).is_none());
     }
 
-    /// What empty and absent parts of constraints mean: no rules and no names are all, an empty list in a rule is nothing.
+    /// No rules and no names match everything; an empty list in a rule matches nothing.
     #[test]
-    fn empty_parts_of_constraints() {
-        let nameless = AdmissionAttributes { name: "", ..ASKED };
+    fn empty_parts_of_constraints_match_as_in_the_reference() {
+        let nameless = AdmissionAttributes { name: "", ..DEPLOYMENT };
         let all = r#""operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"]"#;
-        let ruled = |rules: &str| format!(r#"{{"resourceRules":{rules}}}"#);
-        let named = |names: &str| ruled(&format!(r#"[{{{all},"resourceNames":{names}}}]"#));
-        let lacking = |field: &str| {
+        let with_rules = |rules: &str| format!(r#"{{"resourceRules":{rules}}}"#);
+        let with_names = |names: &str| with_rules(&format!(r#"[{{{all},"resourceNames":{names}}}]"#));
+        let with_empty = |field: &str| {
             let rule =
                 format!(r#"{{{all}}}"#).replace(&format!(r#""{field}":["*"]"#), &format!(r#""{field}":[]"#));
-            ruled(&format!("[{rule}]"))
+            with_rules(&format!("[{rule}]"))
         };
-        let excluded = |rules: &str| format!(r#"{{"excludeResourceRules":{rules}}}"#);
-        for (constraints, asked, matches) in [
-            (ruled("[]"), ASKED, true),
-            (ruled("null"), ASKED, true),
-            (ruled("[{}]"), ASKED, false),
-            (lacking("operations"), ASKED, false),
-            (lacking("apiGroups"), ASKED, false),
-            (lacking("apiVersions"), ASKED, false),
-            (lacking("resources"), ASKED, false),
-            (named("[]"), ASKED, true),
-            (named("null"), ASKED, true),
-            (named(r#"[""]"#), ASKED, false),
-            (named(r#"["*"]"#), ASKED, false),
+        let with_exclusions = |rules: &str| format!(r#"{{"excludeResourceRules":{rules}}}"#);
+        for (text, attributes, matches) in [
+            (with_rules("[]"), DEPLOYMENT, true),
+            (with_rules("null"), DEPLOYMENT, true),
+            (with_rules("[{}]"), DEPLOYMENT, false),
+            (with_empty("operations"), DEPLOYMENT, false),
+            (with_empty("apiGroups"), DEPLOYMENT, false),
+            (with_empty("apiVersions"), DEPLOYMENT, false),
+            (with_empty("resources"), DEPLOYMENT, false),
+            (with_names("[]"), DEPLOYMENT, true),
+            (with_names("null"), DEPLOYMENT, true),
+            (with_names(r#"[""]"#), DEPLOYMENT, false),
+            (with_names(r#"["*"]"#), DEPLOYMENT, false),
             // An object whose name is generated has none yet, as in the reference.
-            (named(r#"[""]"#), nameless, true),
-            (named(r#"["d"]"#), nameless, false),
-            (excluded("[]"), ASKED, true),
-            (excluded("[{}]"), ASKED, true),
-            (excluded(&format!("[{{{all}}}]")), ASKED, false),
-            (excluded(&format!(r#"[{{{all},"resourceNames":[""]}}]"#)), ASKED, true),
+            (with_names(r#"[""]"#), nameless, true),
+            (with_names(r#"["d"]"#), nameless, false),
+            (with_exclusions("[]"), DEPLOYMENT, true),
+            (with_exclusions("[{}]"), DEPLOYMENT, true),
+            (with_exclusions(&format!("[{{{all}}}]")), DEPLOYMENT, false),
+            (with_exclusions(&format!(r#"[{{{all},"resourceNames":[""]}}]"#)), DEPLOYMENT, true),
         ] {
-            let read = MatchConstraints::read(Some(&value(&constraints))).unwrap();
-            assert_eq!(read.rules_match(&asked, &[]).is_some(), matches, "{constraints} {asked:?}");
+            let constraints = MatchConstraints::read(Some(&value(&text))).unwrap();
+            assert_eq!(constraints.rules_match(&attributes, &[]).is_some(), matches, "{text} {attributes:?}");
         }
         for (selector, selects) in [
             ("", true),
@@ -311,11 +335,15 @@ mod tests {
             (r#""namespaceSelector":{"matchLabels":{"a":""}}"#, false),
             (r#""namespaceSelector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}"#, false),
         ] {
-            let read = MatchConstraints::read(Some(&value(&format!("{{{selector}}}")))).unwrap();
-            assert_eq!(!read.selects_namespaces(), selects, "{selector}");
-            assert_eq!(!read.selects_namespaces() || read.selects_namespace(None), selects, "{selector}");
+            let constraints = MatchConstraints::read(Some(&value(&format!("{{{selector}}}")))).unwrap();
+            assert_eq!(!constraints.selects_namespaces(), selects, "{selector}");
+            assert_eq!(
+                !constraints.selects_namespaces() || constraints.selects_namespace(None),
+                selects,
+                "{selector}"
+            );
         }
-        assert!(MatchConstraints::read(None).is_none(), "who reads them says what their absence means");
+        assert!(MatchConstraints::read(None).is_none(), "the caller decides what absent constraints mean");
     }
 
     const PODS: AdmissionAttributes<'_> = AdmissionAttributes {
@@ -343,13 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn rules_match_parts_wildcards_and_scopes() {
+    fn rules_match_subresources_wildcards_and_scopes() {
         let exec = AdmissionAttributes { subresource: "exec", operation: "CONNECT", ..PODS };
         let scale =
             AdmissionAttributes { group: "apps", resource: "deployments", subresource: "scale", ..PODS };
         let namespace = AdmissionAttributes { resource: "namespaces", namespace: "n", ..PODS };
         let node = AdmissionAttributes { resource: "nodes", namespace: "", ..PODS };
-        for (of, operations, groups, resources, scope, wanted) in [
+        for (attributes, operations, groups, resources, scope, expected) in [
             (PODS, "CREATE", "core", "pods", "*", true),
             (PODS, "CREATE UPDATE", "core apps", "services pods", "", true),
             (PODS, "UPDATE", "core", "pods", "*", false),
@@ -374,7 +402,7 @@ mod tests {
             (node, "*", "*", "*", "Elsewhere", false),
         ] {
             let rule = rule(operations, groups, "v1", resources, scope);
-            assert_eq!(rule.covers(&of), wanted, "{of:?} {rule:?}");
+            assert_eq!(rule.covers(&attributes), expected, "{attributes:?} {rule:?}");
         }
         assert!(!rule("*", "*", "v2", "*", "*").covers(&PODS));
         assert!(rule("*", "*", "v2 *", "*", "*").covers(&PODS));

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_configures_admission_is_not_asked_about() {
+    fn admission_configuration_is_exempt_from_webhooks() {
         assert!(is_exempt(ADMISSION_REGISTRATION_GROUP, "MutatingWebhookConfiguration"));
         assert!(!is_exempt("example.com", "MutatingWebhookConfiguration"));
         assert!(!is_exempt("authentication.k8s.io", "TokenReview"));

@@ -1,5 +1,5 @@
 //! The admission plug-ins of the reference, by name. `config/plugins.rs` has their order and defaults, `backend/admission.rs`
-//! makes them.
+//! builds them.
 
 macro_rules! plugins {
     ($($name:ident,)+) => {

@@ -1,6 +1,6 @@
 //! Human-readable durations: two units at most, and fewer for longer ones.
 
-/// What a cell says of what cannot be told.
+/// The age of an object without a creation time.
 pub const UNKNOWN: &str = "<unknown>";
 
 const MINUTE: i64 = 60;
@@ -8,35 +8,39 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How much clocks of two machines may differ before a negative length is wrong, in seconds.
+/// Seconds by which clocks of two machines may differ before a negative duration is invalid.
 const CLOCK_SKEW: i64 = 1;
 
-/// How long ago an instant was.
+/// The time between an instant and now, both in Unix seconds.
 pub fn since(instant: Option<i64>, now: i64) -> String {
-    instant.map_or_else(|| UNKNOWN.to_owned(), |then| length(now.saturating_sub(then)))
+    instant.map_or_else(|| UNKNOWN.to_owned(), |then| format_duration(now.saturating_sub(then)))
 }
 
-/// A length of time in seconds, as text.
-pub fn length(seconds: i64) -> String {
+/// A duration in seconds, as text.
+pub fn format_duration(seconds: i64) -> String {
     match seconds {
         _ if seconds < -CLOCK_SKEW => "<invalid>".to_owned(),
         _ if seconds < 0 => "0s".to_owned(),
         _ if seconds < 2 * MINUTE => format!("{seconds}s"),
-        _ if seconds < 10 * MINUTE => two(seconds, (MINUTE, "m"), (1, "s")),
+        _ if seconds < 10 * MINUTE => two_units(seconds, (MINUTE, "m"), (1, "s")),
         _ if seconds < 3 * HOUR => format!("{}m", seconds / MINUTE),
-        _ if seconds < 8 * HOUR => two(seconds, (HOUR, "h"), (MINUTE, "m")),
+        _ if seconds < 8 * HOUR => two_units(seconds, (HOUR, "h"), (MINUTE, "m")),
         _ if seconds < 2 * DAY => format!("{}h", seconds / HOUR),
-        _ if seconds < 8 * DAY => two(seconds, (DAY, "d"), (HOUR, "h")),
+        _ if seconds < 8 * DAY => two_units(seconds, (DAY, "d"), (HOUR, "h")),
         _ if seconds < 2 * YEAR => format!("{}d", seconds / DAY),
-        _ if seconds < 8 * YEAR => two(seconds, (YEAR, "y"), (DAY, "d")),
+        _ if seconds < 8 * YEAR => two_units(seconds, (YEAR, "y"), (DAY, "d")),
         _ => format!("{}y", seconds / YEAR),
     }
 }
 
-/// Two units, the second only if there is something of it.
-fn two(seconds: i64, (long, of_long): (i64, &str), (short, of_short): (i64, &str)) -> String {
+/// A duration in two units, without the second one if it is zero.
+fn two_units(seconds: i64, (long, long_suffix): (i64, &str), (short, short_suffix): (i64, &str)) -> String {
     let (longs, shorts) = (seconds / long, seconds % long / short);
-    if shorts == 0 { format!("{longs}{of_long}") } else { format!("{longs}{of_long}{shorts}{of_short}") }
+    if shorts == 0 {
+        format!("{longs}{long_suffix}")
+    } else {
+        format!("{longs}{long_suffix}{shorts}{short_suffix}")
+    }
 }
 
 #[cfg(test)]
@@ -44,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_lose_detail_as_they_grow() {
+    fn durations_have_less_detail_the_longer_they_are() {
         for (seconds, text) in [
             (-2, "<invalid>"),
             (-1, "0s"),
@@ -67,9 +71,9 @@ mod tests {
             (8 * YEAR, "8y"),
             (i64::MAX, "292471208677y"),
         ] {
-            assert_eq!(length(seconds), text, "{seconds}");
+            assert_eq!(format_duration(seconds), text, "{seconds}");
         }
         assert_eq!(since(None, 7), "<unknown>");
-        assert_eq!(since(Some(i64::MIN), 7), length(i64::MAX));
+        assert_eq!(since(Some(i64::MIN), 7), format_duration(i64::MAX));
     }
 }

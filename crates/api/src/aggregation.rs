@@ -27,16 +27,16 @@ pub struct RegisteredVersion {
 
 /// The store of APIServices.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
-/// As whom this server asks others what they serve.
-const ASKS_AS: &str = "system:kube-aggregator";
+/// The user of this server's discovery requests to extension servers.
+const DISCOVERY_USER: &str = "system:kube-aggregator";
 /// The user of its requests for OpenAPI documents.
-pub const READS_AS: &str = "system:aggregator";
+pub const OPENAPI_USER: &str = "system:aggregator";
 /// The default port of an APIService's service.
-const USUAL_PORT: u16 = 443;
+const DEFAULT_PORT: u16 = 443;
 
-/// Who this server is where it asks others what they serve.
-pub fn asker() -> Identity {
-    Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
+/// The identity of this server's discovery requests to extension servers.
+pub fn discovery_identity() -> Identity {
+    Identity { name: DISCOVERY_USER.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
 }
 
 /// The contents of an APIService.
@@ -54,7 +54,7 @@ pub struct ApiService {
     pub service: Option<Service>,
     /// Whether its Available condition is true.
     pub is_available: bool,
-    /// Whether nothing is known of it but its name: then nobody serves its version.
+    /// Whether only its name is known, because the stored object cannot be decoded. Its version is then unavailable.
     pub is_unreadable: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct Service {
 }
 
 /// The name of the APIService of a version.
-pub fn name_of(group: &str, version: &str) -> String {
+pub fn api_service_name(group: &str, version: &str) -> String {
     format!("{version}.{group}")
 }
 
@@ -89,7 +89,7 @@ impl ApiService {
             service: spec
                 .get("service")
                 .filter(|service| !service.is_null())
-                .map(|service| read(spec, service)),
+                .map(|service| read_service(spec, service)),
             is_available: availability::is_available(object),
             is_unreadable: false,
         }
@@ -103,7 +103,7 @@ impl ApiService {
             gv: GroupVersion::new(group, version),
             group_priority: 0,
             version_priority: 0,
-            service: Some(read(&Value::Null, &Value::Null)),
+            service: Some(read_service(&Value::Null, &Value::Null)),
             is_available: false,
             is_unreadable: true,
         }
@@ -118,7 +118,7 @@ impl ApiService {
     }
 }
 
-fn read(spec: &Value, service: &Value) -> Service {
+fn read_service(spec: &Value, service: &Value) -> Service {
     let (namespace, name) = (service.str("namespace").to_owned(), service.str("name").to_owned());
     let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());
     let insecure = spec.get("insecureSkipTLSVerify").and_then(Value::as_bool).unwrap_or(false);
@@ -127,11 +127,11 @@ fn read(spec: &Value, service: &Value) -> Service {
         authority_pem: STANDARD.decode(spec.str("caBundle")).unwrap_or_default(),
         verifies: !insecure,
     };
-    Service { namespace, name, port: port.unwrap_or(USUAL_PORT), peer: Arc::new(peer) }
+    Service { namespace, name, port: port.unwrap_or(DEFAULT_PORT), peer: Arc::new(peer) }
 }
 
 /// The group and version of a discovery path: `/apis/GROUP/VERSION`, possibly with a final slash.
-pub fn version_at(path: &str) -> Option<(&str, &str)> {
+pub fn parse_discovery_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/apis/")?;
     let (group, version) = rest.strip_suffix('/').unwrap_or(rest).split_once('/')?;
     (!group.is_empty() && !version.is_empty() && !version.contains('/')).then_some((group, version))
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_service_says_who_serves_a_version() {
+    fn api_service_names_the_server_of_its_version() {
         let local = ApiService::read(&value(
             r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1","groupPriorityMinimum":17800,"versionPriority":15}}"#,
         ));
@@ -169,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_discovery_names_a_version() {
-        for (path, wanted) in [
+    fn discovery_path_names_group_and_version() {
+        for (path, expected) in [
             ("/apis/a/v1", Some(("a", "v1"))),
             ("/apis/a/v1/", Some(("a", "v1"))),
             ("/apis/a", None),
@@ -179,7 +179,7 @@ mod tests {
             ("/api/v1", None),
             ("/apis//v1", None),
         ] {
-            assert_eq!(version_at(path), wanted, "{path}");
+            assert_eq!(parse_discovery_path(path), expected, "{path}");
         }
     }
 }

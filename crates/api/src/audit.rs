@@ -42,7 +42,7 @@ impl Level {
 /// The stage of a request at which an event is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Before anything is done.
+    /// As soon as the request is received.
     RequestReceived,
     /// When the response begins, for long-running requests.
     ResponseStarted,
@@ -79,12 +79,12 @@ impl Stages {
     }
 
     /// The union of both sets.
-    pub fn and(self, others: Stages) -> Stages {
+    pub fn union(self, others: Stages) -> Stages {
         Stages(self.0 | others.0)
     }
 
     /// Whether the set contains a stage.
-    pub fn contain(self, stage: Stage) -> bool {
+    pub fn contains(self, stage: Stage) -> bool {
         self.0 & 1 << stage as u8 != 0
     }
 }

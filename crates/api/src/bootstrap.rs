@@ -1,4 +1,4 @@
-//! The objects that the reference creates at its first start, as values: clients look for them by name.
+//! The objects that kube-apiserver creates at its first start, as values. Clients expect them by name.
 
 pub mod api_services;
 pub mod flow_control;
@@ -19,7 +19,7 @@ pub struct BootstrapObject {
 }
 
 /// An object with a kind and a name.
-fn named(api_version: &str, kind: &str, name: &str) -> Value {
+fn object_with_name(api_version: &str, kind: &str, name: &str) -> Value {
     let mut object = Value::object();
     object.set("apiVersion", api_version);
     object.set("kind", kind);

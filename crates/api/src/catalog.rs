@@ -52,7 +52,8 @@ const PRIORITIES: [(&str, u32); 23] = [
 pub struct Catalog {
     groups: Vec<Group>,
     by_name: HashMap<Arc<str>, usize>,
-    /// The names of definitions that cannot be read, plural and group. Their objects are there, but nobody can show them.
+    /// The names of definitions that cannot be read, plural and group. Their objects are stored, but cannot be
+    /// served.
     unreadable: Arc<BTreeSet<String>>,
 }
 
@@ -89,7 +90,7 @@ impl Catalog {
         let mut groups: Vec<Group> =
             groups.into_iter().map(|(name, versions)| Group::new(name, versions)).collect();
         groups.sort_by(|a, b| priority(&b.name).cmp(&priority(&a.name)).then_with(|| a.name.cmp(&b.name)));
-        let by_name = groups.iter().enumerate().map(|(at, group)| (group.name.clone(), at)).collect();
+        let by_name = groups.iter().enumerate().map(|(index, group)| (group.name.clone(), index)).collect();
         Catalog { groups, by_name, unreadable: Arc::default() }
     }
 
@@ -116,12 +117,14 @@ impl Catalog {
 
     /// Whether a definition in this group cannot be read.
     pub fn has_unreadable(&self, group: &str) -> bool {
-        let is_in = |name: &String| name.split_once('.').is_some_and(|(_, of)| of == group);
+        let is_in = |name: &String| {
+            name.split_once('.').is_some_and(|(_, definition_group)| definition_group == group)
+        };
         self.unreadable.iter().any(is_in)
     }
 
     /// Refuses a request for a resource whose definition cannot be read. If it were unknown, clients would take its objects for
-    /// gone.
+    /// removed.
     pub fn check_readable(&self, group: &str, plural: &str) -> Result<()> {
         if self.unreadable.is_empty() {
             return Ok(());
@@ -141,7 +144,7 @@ impl Catalog {
 
     /// The group of this name, empty for the core group.
     pub fn group(&self, name: &str) -> Option<&Group> {
-        self.by_name.get(name).and_then(|at| self.groups.get(*at))
+        self.by_name.get(name).and_then(|index| self.groups.get(*index))
     }
 
     /// The resource `plural` of a group and version.
@@ -150,7 +153,7 @@ impl Catalog {
     }
 
     /// The resource that a path names.
-    pub fn at(&self, path: &ResourcePath<'_>) -> Option<&Arc<Resource>> {
+    pub fn resource_at(&self, path: &ResourcePath<'_>) -> Option<&Arc<Resource>> {
         self.find(path.group, path.version, path.resource)
     }
 
@@ -163,7 +166,7 @@ impl Catalog {
 impl Group {
     /// Whether it has built-in resources.
     pub fn is_builtin(&self) -> bool {
-        self.versions.iter().flat_map(|version| &version.resources).any(|one| one.custom.is_none())
+        self.versions.iter().flat_map(|version| &version.resources).any(|resource| resource.custom.is_none())
     }
 
     fn new(name: Arc<str>, versions: ByVersion) -> Group {
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn release_1_33_is_complete() {
+    fn catalog_has_all_resources_of_release_1_33() {
         let catalog = everything();
         let versions: usize = catalog.groups().map(|group| group.versions.len()).sum();
         let subs: usize = catalog.resources().map(|resource| resource.subresources.len()).sum();
@@ -222,8 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn what_release_1_33_no_longer_serves_is_not_known() {
-        let gone = [
+    fn catalog_has_no_resources_removed_before_release_1_33() {
+        let removed = [
             ("flowcontrol.apiserver.k8s.io", "v1beta3", ""),
             ("flowcontrol.apiserver.k8s.io", "v1beta2", ""),
             ("flowcontrol.apiserver.k8s.io", "v1beta1", ""),
@@ -257,7 +260,7 @@ mod tests {
         ];
         // Even with every known version enabled.
         let catalog = everything();
-        for (group, version, plural) in gone {
+        for (group, version, plural) in removed {
             let served = catalog.group(group).and_then(|group| group.version(version));
             if plural.is_empty() {
                 assert!(served.is_none(), "{group}/{version}");
@@ -268,21 +271,21 @@ mod tests {
     }
 
     #[test]
-    fn a_path_finds_its_resource() {
+    fn catalog_finds_resource_of_path() {
         let catalog = everything();
-        let at = |path| {
+        let kind_at = |path| {
             let query = Query::default();
             let request = Request::parse("GET", path, &query).unwrap();
-            catalog.at(request.resource().unwrap()).map(|resource| resource.kind.to_string())
+            catalog.resource_at(request.resource().unwrap()).map(|resource| resource.kind.to_string())
         };
-        assert_eq!(at("/api/v1/namespaces/n/pods/p/status").as_deref(), Some("Pod"));
-        assert_eq!(at("/apis/apps/v1/deployments").as_deref(), Some("Deployment"));
-        assert_eq!(at("/apis/apps/v2/deployments"), None);
-        assert_eq!(at("/api/v1/deployments"), None);
+        assert_eq!(kind_at("/api/v1/namespaces/n/pods/p/status").as_deref(), Some("Pod"));
+        assert_eq!(kind_at("/apis/apps/v1/deployments").as_deref(), Some("Deployment"));
+        assert_eq!(kind_at("/apis/apps/v2/deployments"), None);
+        assert_eq!(kind_at("/api/v1/deployments"), None);
     }
 
     #[test]
-    fn groups_stand_in_the_order_of_discovery_and_custom_ones_last() {
+    fn groups_are_in_discovery_order_with_custom_groups_last() {
         let catalog = everything();
         let config_maps = catalog.find("", "v1", "configmaps").unwrap();
         let custom = |group, version| {
@@ -295,8 +298,11 @@ mod tests {
         assert_eq!(names.last(), Some(&"a.example.com"));
         assert!(more.find("a.example.com", "v1", "configmaps").is_some());
         assert!(more.find("apps", "v1alpha1", "configmaps").is_some());
-        assert!(more.find("apps", "v1", "configmaps").is_none(), "what is built in cannot be covered");
-        assert!(catalog.group("a.example.com").is_none(), "the first catalog has not changed");
+        assert!(
+            more.find("apps", "v1", "configmaps").is_none(),
+            "custom resources cannot shadow built-in versions"
+        );
+        assert!(catalog.group("a.example.com").is_none(), "the original catalog is unchanged");
         let resource: Vec<&str> =
             more.group("resource.k8s.io").unwrap().versions.iter().map(|version| &*version.name).collect();
         assert_eq!(resource, ["v1beta2", "v1beta1", "v1alpha3"]);

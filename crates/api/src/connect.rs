@@ -31,7 +31,7 @@ pub enum ConnectSubresource {
 
 impl ConnectSubresource {
     /// The connecting subresource of this name, if it is one.
-    pub fn of(resource: &Resource, subresource: &str) -> Option<ConnectSubresource> {
+    pub fn for_resource(resource: &Resource, subresource: &str) -> Option<ConnectSubresource> {
         if !resource.gv.group.is_empty() {
             return None;
         }
@@ -74,8 +74,8 @@ pub enum Trust {
     Kubelet,
     /// A kubelet whose certificate the client asks not to verify.
     KubeletUnverified,
-    /// Anybody: nothing is verified, and we present no certificate.
-    Nobody,
+    /// Any other server: it is not verified, and we present no certificate.
+    Unverified,
     /// An extension API server: we present the front proxy certificate, by which it trusts our identity headers.
     Extension(Arc<ServerVerification>),
 }
@@ -109,10 +109,10 @@ pub struct Destination {
     pub trust: Trust,
     /// The allowed addresses of the host.
     pub reach: AllowedAddresses,
-    /// Whether the response may take any time to begin: a followed log may be silent for days.
-    pub is_patient: bool,
+    /// Whether the response has no deadline to begin: a followed log may be silent for days.
+    pub has_no_deadline: bool,
     /// The user on whose behalf the connection is made; empty for the server itself.
-    pub asker: String,
+    pub user: String,
 }
 
 /// A parsed URL.
@@ -165,25 +165,26 @@ mod tests {
     use crate::path::CONNECT_SUBRESOURCES;
 
     #[test]
-    fn every_way_is_found_and_nothing_else() {
+    fn connect_subresources_are_recognized() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        let way = |plural, sub| ConnectSubresource::of(catalog.find("", "v1", plural).unwrap(), sub);
-        assert_eq!(way("pods", "log"), Some(ConnectSubresource::Log));
-        assert_eq!(way("nodes", "proxy"), Some(ConnectSubresource::Proxy));
-        assert_eq!(way("services", "proxy"), Some(ConnectSubresource::Proxy));
-        assert_eq!(way("pods", "status"), None);
-        assert_eq!(way("nodes", "log"), None);
+        let connect =
+            |plural, sub| ConnectSubresource::for_resource(catalog.find("", "v1", plural).unwrap(), sub);
+        assert_eq!(connect("pods", "log"), Some(ConnectSubresource::Log));
+        assert_eq!(connect("nodes", "proxy"), Some(ConnectSubresource::Proxy));
+        assert_eq!(connect("services", "proxy"), Some(ConnectSubresource::Proxy));
+        assert_eq!(connect("pods", "status"), None);
+        assert_eq!(connect("nodes", "log"), None);
         for resource in ["pods", "services", "nodes"] {
             let resource = catalog.find("", "v1", resource).unwrap();
             for sub in resource.subresources.iter().filter(|sub| sub.kind.ends_with("Options")) {
-                assert!(ConnectSubresource::of(resource, &sub.name).is_some(), "{}", sub.name);
+                assert!(ConnectSubresource::for_resource(resource, &sub.name).is_some(), "{}", sub.name);
                 assert!(CONNECT_SUBRESOURCES.contains(&&*sub.name), "{}", sub.name);
             }
         }
     }
 
     #[test]
-    fn a_location_is_a_url_again() {
+    fn location_is_written_as_url() {
         let location = Location {
             secure: true,
             host: "fd00::1".to_owned(),

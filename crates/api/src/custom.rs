@@ -1,4 +1,4 @@
-//! What a CustomResourceDefinition makes of the API: resources that join the catalog ([`definition`]), and their OpenAPI documents
+//! The effect of a CustomResourceDefinition on the API: resources for the catalog ([`definition`]), and OpenAPI schemas
 //! ([`openapi`]).
 
 pub mod definition;

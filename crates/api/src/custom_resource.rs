@@ -41,7 +41,7 @@ pub struct CustomResource {
     /// The apiVersion of this version.
     pub api_version: Arc<str>,
     /// The apiVersion of the storage version.
-    pub stored_as: Arc<str>,
+    pub storage_api_version: Arc<str>,
     /// The schema of this version.
     pub schema: Arc<Schema>,
     /// The schemas of all versions: an object may be stored in any of them.
@@ -49,7 +49,7 @@ pub struct CustomResource {
     /// The CEL validation rules.
     pub rules: Option<Arc<Rules>>,
     /// Whether unknown fields are preserved everywhere.
-    pub keeps_all: bool,
+    pub preserves_unknown_fields: bool,
     /// Its types, and the built-in ones.
     pub registry: Arc<Registry>,
     /// The table cells after the name.
@@ -87,22 +87,21 @@ impl PartialEq for CustomResource {
 
 impl Coerce for CustomResource {
     fn coerce(&self, object: &mut Value) -> Result<Vec<String>, String> {
-        if self.keeps_all {
+        if self.preserves_unknown_fields {
             return Ok(Vec::new());
         }
-        let unknown = prune::prune(&self.schema, object);
+        let mut unknown = prune::prune(&self.schema, object);
         prune::drop_nulls(&self.schema, object);
-        let mut inside = embedded::coerce(&self.schema, object, &self.registry, false)?;
-        let mut unknown = unknown;
-        unknown.append(&mut inside);
+        let mut embedded = embedded::coerce(&self.schema, object, &self.registry, false)?;
+        unknown.append(&mut embedded);
         Ok(unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect())
     }
 }
 
 impl CustomResource {
     /// The unknown fields of a body that states another apiVersion: those of that version, or all if there is no such version.
-    pub fn unknown_in(&self, api_version: &str, object: &mut Value) -> Vec<String> {
-        if self.keeps_all {
+    pub fn unknown_fields_in(&self, api_version: &str, object: &mut Value) -> Vec<String> {
+        if self.preserves_unknown_fields {
             return Vec::new();
         }
         let unknown = match self.schemas.get(api_version) {
@@ -112,21 +111,21 @@ impl CustomResource {
         unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect()
     }
 
-    /// Sets defaults. Answers whether they fit the limit.
-    pub fn fill(&self, object: &mut Value) -> bool {
-        let mut room = FILLED_BYTES;
-        prune::fill(&self.schema, object, &mut room)
+    /// Sets defaults. Returns whether they stay within the limit.
+    pub fn set_defaults(&self, object: &mut Value) -> bool {
+        let mut budget = FILLED_BYTES;
+        prune::apply_defaults(&self.schema, object, &mut budget)
     }
 
     /// A stored object as this version shows it. Defaults come from the schema of the version it was stored in; this version only
     /// prunes.
-    pub fn shown(&self, mut object: Value) -> Value {
-        let stored_by = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
-        self.clean(stored_by, &mut object);
+    pub fn to_served_version(&self, mut object: Value) -> Value {
+        let stored_schema = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
+        self.clean(stored_schema, &mut object);
         // Defaults that exceed the limit now did so when the object was stored.
-        let _fits = prune::fill(stored_by, &mut object, &mut { FILLED_BYTES });
+        let _fits = prune::apply_defaults(stored_schema, &mut object, &mut { FILLED_BYTES });
         object.set("apiVersion", &*self.api_version);
-        if !Arc::ptr_eq(stored_by, &self.schema) {
+        if !Arc::ptr_eq(stored_schema, &self.schema) {
             self.clean(&self.schema, &mut object);
         }
         object
@@ -135,20 +134,20 @@ impl CustomResource {
     /// Decodes a stored object in the version it is stored in, with defaults; `None` if it is corrupt.
     pub fn read_stored(&self, bytes: &[u8]) -> Option<Value> {
         let mut object = codec::decode_stored(bytes, self.registry.free_object(), &self.registry)?;
-        let stored_by = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
-        self.clean(stored_by, &mut object);
+        let stored_schema = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
+        self.clean(stored_schema, &mut object);
         // Defaults that exceed the limit now did so when the object was stored.
-        let _fits = prune::fill(stored_by, &mut object, &mut { FILLED_BYTES });
+        let _fits = prune::apply_defaults(stored_schema, &mut object, &mut { FILLED_BYTES });
         Some(object)
     }
 
     /// A converted object, pruned by the schema of this version.
-    pub fn known(&self, object: Value) -> Value {
-        self.known_in(&self.api_version, object)
+    pub fn prune_converted(&self, object: Value) -> Value {
+        self.prune_converted_to(&self.api_version, object)
     }
 
     /// A converted object, pruned by the schema of another version.
-    pub fn known_in(&self, api_version: &str, mut object: Value) -> Value {
+    pub fn prune_converted_to(&self, api_version: &str, mut object: Value) -> Value {
         if let Some(schema) = self.schemas.get(api_version) {
             self.clean(schema, &mut object);
         }
@@ -157,7 +156,7 @@ impl CustomResource {
 
     /// Prunes a stored object, or one about to be stored, by the schema of a version.
     fn clean(&self, schema: &Schema, object: &mut Value) {
-        if !self.keeps_all {
+        if !self.preserves_unknown_fields {
             prune::prune(schema, object);
             prune::drop_nulls(schema, object);
             // Invalid embedded metadata was accepted once, and is dropped.
@@ -168,42 +167,42 @@ impl CustomResource {
     /// Decodes a stored object as this version shows it; `None` if it is corrupt.
     pub fn read(&self, bytes: &[u8]) -> Option<Value> {
         codec::decode_stored(bytes, self.registry.free_object(), &self.registry)
-            .map(|value| self.shown(value))
+            .map(|value| self.to_served_version(value))
     }
 
-    /// The selectable fields to store with an object. Objects written in another version are converted, so their fields are read
-    /// when somebody selects.
-    pub fn kept(&self, object: &Value) -> Pairs {
-        if self.selectable.is_empty() || self.api_version != self.stored_as {
+    /// The selectable fields to store with an object. Objects written in another version are converted, so their fields are
+    /// extracted when a selector needs them.
+    pub fn stored_fields(&self, object: &Value) -> Pairs {
+        if self.selectable.is_empty() || self.api_version != self.storage_api_version {
             return Pairs::default();
         }
-        let fields = self.selected(&self.shown(object.clone()));
+        let fields = self.selectable_values(&self.to_served_version(object.clone()));
         fields.iter().chain([(MARK_FIELD, &*self.mark)]).collect()
     }
 
     /// The selectable fields of an object, besides name and namespace. An absent one counts as empty, so empty ones are not
     /// stored.
-    pub fn selected(&self, object: &Value) -> Pairs {
-        let said = |value: &Value| if value.is_null() { String::new() } else { text(value) };
+    pub fn selectable_values(&self, object: &Value) -> Pairs {
+        let field_text = |value: &Value| if value.is_null() { String::new() } else { text(value) };
         let pairs = self
             .selectable
             .iter()
-            .map(|(name, path)| (name.as_str(), path.first(object).map(said).unwrap_or_default()));
+            .map(|(name, path)| (name.as_str(), path.first(object).map(field_text).unwrap_or_default()));
         pairs.filter(|(_, value)| !value.is_empty()).collect()
     }
 
     /// Validates a new object, except for its metadata.
-    pub fn check_new(&self, object: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
+    pub fn check_new(&self, object: &Value, errors: &mut ErrorList, warnings: &mut WarningList) {
         if self.check_kind(object, errors) {
             validate::check(&self.schema, object, None, &FieldPath::root(), errors);
             self.check_scale(object, true, errors);
         }
         embedded::check(&self.schema, object, &self.registry, errors);
         lists::check(&self.schema, object, errors);
-        self.check_rules(object, None, errors, warned);
+        self.check_rules(object, None, errors, warnings);
     }
 
-    /// Evaluates the CEL rules for what that costs: whoever meters it has no use for the errors.
+    /// Evaluates the CEL rules only for their cost, which the caller measures, and drops the errors.
     pub fn evaluate_rules(&self, new: &Value, old: Option<&Value>) {
         self.check_rules(new, old, &mut ErrorList::new(), &mut WarningList::new());
     }
@@ -213,26 +212,26 @@ impl CustomResource {
         new: &Value,
         old: Option<&Value>,
         errors: &mut ErrorList,
-        warned: &mut WarningList,
+        warnings: &mut WarningList,
     ) {
         if let Some(rules) = &self.rules {
-            rules.check(&self.schema, (new, old), errors, warned);
+            rules.check(&self.schema, (new, old), errors, warnings);
         }
     }
 
     /// Validates a changed object, except for its metadata.
-    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
+    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut ErrorList, warnings: &mut WarningList) {
         if self.check_kind(new, errors) {
             validate::check(&self.schema, new, Some(old), &FieldPath::root(), errors);
             self.check_scale(new, true, errors);
         }
         embedded::check(&self.schema, new, &self.registry, errors);
         self.check_lists(new, old, errors);
-        self.check_rules(new, Some(old), errors, warned);
+        self.check_rules(new, Some(old), errors, warnings);
     }
 
     /// Validates a changed status.
-    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut ErrorList, warned: &mut WarningList) {
+    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut ErrorList, warnings: &mut WarningList) {
         let status = |object: &'_ Value| object.fields().and_then(|fields| fields.get("status")).cloned();
         if self.check_kind(new, errors) {
             if let (Some(schema), Some(value)) = (self.schema.properties.get("status"), status(new)) {
@@ -241,28 +240,29 @@ impl CustomResource {
             self.check_scale(new, false, errors);
         }
         self.check_lists(new, old, errors);
-        self.check_rules(new, Some(old), errors, warned);
+        self.check_rules(new, Some(old), errors, warnings);
     }
 
     fn check_lists(&self, new: &Value, old: &Value, errors: &mut ErrorList) {
-        let mut before = ErrorList::new();
-        lists::check(&self.schema, old, &mut before);
-        if before.is_empty() {
+        let mut old_errors = ErrorList::new();
+        lists::check(&self.schema, old, &mut old_errors);
+        if old_errors.is_empty() {
             lists::check(&self.schema, new, errors);
         }
     }
 
     /// Whether an object has this kind. If not, neither its metadata nor its schema is checked, but its lists and rules are.
     fn check_kind(&self, object: &Value, errors: &mut ErrorList) -> bool {
-        let said = [("kind", &self.kind), ("apiVersion", &self.api_version)];
-        let mut wrong = said.into_iter().filter(|(field, wanted)| object.str(field) != &***wanted).peekable();
-        if wrong.peek().is_none() {
+        let identity = [("kind", &self.kind), ("apiVersion", &self.api_version)];
+        let mut mismatches =
+            identity.into_iter().filter(|(field, expected)| object.str(field) != &***expected).peekable();
+        if mismatches.peek().is_none() {
             return true;
         }
         errors.clear();
-        for (field, wanted) in wrong {
-            let why = format!("must be {wanted}");
-            errors.push(FieldError::invalid(&FieldPath::new(field), &quoted(object.str(field)), &why));
+        for (field, expected) in mismatches {
+            let message = format!("must be {expected}");
+            errors.push(FieldError::invalid(&FieldPath::new(field), &quoted(object.str(field)), &message));
         }
         false
     }
@@ -276,7 +276,7 @@ impl CustomResource {
     /// The table cells of an object.
     pub fn row(&self, object: &Value, now: i64) -> Vec<Value> {
         let mut cells = vec![Value::from(meta::name(object))];
-        cells.extend(self.cells.iter().map(|cell| cell.of(object, now)));
+        cells.extend(self.cells.iter().map(|cell| cell.value(object, now)));
         cells
     }
 }
@@ -292,7 +292,7 @@ fn text(value: &Value) -> String {
 }
 
 impl Cell {
-    fn of(&self, object: &Value, now: i64) -> Value {
+    fn value(&self, object: &Value, now: i64) -> Value {
         let Some(value) = self.path.first(object) else { return Value::Null };
         match (&*self.kind, value) {
             ("string", value) => Value::String(text(value)),
@@ -314,11 +314,13 @@ impl Cell {
 }
 
 /// The stored bytes of an object of this kind.
-pub fn stored(custom: &CustomResource, object: &Value) -> codec::Encoded {
+pub fn encode_stored(custom: &CustomResource, object: &Value) -> codec::Encoded {
     let mut object = object.clone();
-    object.set("apiVersion", &*custom.stored_as);
-    if let Some(schema) =
-        custom.schemas.get(&*custom.stored_as).filter(|_| custom.stored_as != custom.api_version)
+    object.set("apiVersion", &*custom.storage_api_version);
+    if let Some(schema) = custom
+        .schemas
+        .get(&*custom.storage_api_version)
+        .filter(|_| custom.storage_api_version != custom.api_version)
     {
         custom.clean(schema, &mut object);
     }
@@ -330,11 +332,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_told_as_their_columns_say() {
+    fn cell_values_have_the_type_of_their_column() {
         let cell = |kind: &str, value: &str| {
             let object = json::read(format!(r#"{{"v":{value}}}"#).as_bytes()).unwrap();
             let cell = Cell { path: JsonPath::parse(".v").unwrap(), kind: kind.into() };
-            cell.of(&object, 100)
+            cell.value(&object, 100)
         };
         let table = [
             ("string", r#""x""#, r#""x""#),
@@ -355,8 +357,8 @@ mod tests {
             ("date", r#""""#, r#""<unknown>""#),
             ("date", "null", "null"),
         ];
-        for (kind, value, wanted) in table {
-            assert_eq!(cell(kind, value), json::read(wanted.as_bytes()).unwrap(), "{kind} {value}");
+        for (kind, value, expected) in table {
+            assert_eq!(cell(kind, value), json::read(expected.as_bytes()).unwrap(), "{kind} {value}");
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum Deletion {
     /// The object is removed at once.
     Now,
     /// The object was changed, which watches must see, and is then removed at once.
-    MarkThenGo,
+    MarkThenRemove,
     /// The object was marked and must be stored: it is removed after its finalizers are gone and its grace period is over.
     Mark,
     /// An earlier deletion is pending and this one adds nothing.
@@ -22,79 +22,81 @@ pub enum Deletion {
 }
 
 /// Kinds whose deletion has several steps. In the reference their storage checks preconditions itself, with messages of its own.
-const STEPWISE: [(&str, &str, &str); 2] = [
+const TWO_STEP_KINDS: [(&str, &str, &str); 2] = [
     ("", "Namespace", "namespaces"),
     ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
 ];
 
 /// Checks the preconditions of a deletion.
 pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str) -> Result<()> {
-    let meta = meta::of(object);
+    let meta = meta::metadata(object);
     let kind = object.str("kind");
-    let wanted = [
+    let preconditions = [
         ("UID", &options.uid, meta.str("uid"), "deleted and then recreated"),
         ("ResourceVersion", &options.resource_version, meta.str("resourceVersion"), "modified"),
     ];
-    for (field, wanted, found, fate) in wanted {
-        let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) else { continue };
-        let stepwise = STEPWISE.iter().find(|(known, name, _)| (*known, *name) == (group, kind));
-        let (resource, why) = match stepwise {
+    for (field, expected, actual, fate) in preconditions {
+        let Some(expected) = expected.as_deref().filter(|expected| *expected != actual) else { continue };
+        let two_step_kind =
+            TWO_STEP_KINDS.iter().find(|(kind_group, name, _)| (*kind_group, *name) == (group, kind));
+        let (resource, message) = match two_step_kind {
             Some((_, _, resource)) => (
                 *resource,
                 format!(
-                    "Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+                    "Precondition failed: {field} in precondition: {expected}, {field} in object meta: {actual}"
                 ),
             ),
             // Only here errors name the kind instead of the resource.
             None => (
                 kind,
                 format!(
-                    "the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). The \
+                    "the {field} in the precondition ({expected}) does not match the {field} in record ({actual}). The \
                      object might have been {fate}"
                 ),
             ),
         };
-        return Err(Status::conflict(GroupResource { group, resource }, meta.str("name"), &why));
+        return Err(Status::conflict(GroupResource { group, resource }, meta.str("name"), &message));
     }
     Ok(())
 }
 
 /// Decides the next step, and marks the object if it must wait.
-pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
+pub fn prepare(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
     if !meta::is_terminating(object) && rules.first_deletion != FirstDeletion::Plain {
         if rules.first_deletion == FirstDeletion::MarksWithDependents {
             // For these kinds orphanDependents=false means foreground deletion, unlike elsewhere.
-            let waits = options.orphan_dependents == Some(false);
-            let propagation = if waits { Some(Propagation::Foreground) } else { options.propagation };
+            let is_foreground = options.orphan_dependents == Some(false);
+            let propagation = if is_foreground { Some(Propagation::Foreground) } else { options.propagation };
             set_finalizers(rules, object, &DeleteOptions { propagation, ..options.clone() });
         }
         object.entry("metadata").set("deletionTimestamp", time::format_seconds(now.unix_seconds()));
         (rules.terminate)(object);
         return Deletion::Mark;
     }
-    if (rules.holds)(object) {
+    if (rules.blocks_removal)(object) {
         return Deletion::Pending;
     }
-    let graceful = match grace(rules, object, options, now) {
+    let is_graceful = match grace(rules, object, options, now) {
         Grace::Pending => return Deletion::Pending,
         Grace::Given => true,
         Grace::None => false,
     };
     set_finalizers(rules, object, options);
-    let finalized = !has_finalizers(object);
-    if !finalized && !graceful {
+    let is_finalized = !has_finalizers(object);
+    if !is_finalized && !is_graceful {
         mark(object, now);
     }
-    let over = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0) == 0;
-    match (finalized, graceful) {
-        (true, true) if over => Deletion::MarkThenGo,
+    let is_expired =
+        meta::metadata(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0) == 0;
+    match (is_finalized, is_graceful) {
+        (true, true) if is_expired => Deletion::MarkThenRemove,
         (true, false) => Deletion::Now,
         _ => Deletion::Mark,
     }
 }
 
 fn has_finalizers(object: &Value) -> bool {
-    meta::of(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty())
+    meta::metadata(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty())
 }
 
 enum Grace {
@@ -111,28 +113,30 @@ fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Ti
         return Grace::None;
     };
     let generation = meta::generation(object);
-    let terminating = meta::is_terminating(object);
-    let running = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
-    let data = object.entry("metadata");
-    if !terminating {
-        data.set("deletionTimestamp", time::format_seconds(now.unix_seconds().saturating_add(seconds)));
-        data.set("deletionGracePeriodSeconds", seconds);
+    let is_terminating = meta::is_terminating(object);
+    let remaining =
+        meta::metadata(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
+    let metadata = object.entry("metadata");
+    if !is_terminating {
+        metadata.set("deletionTimestamp", time::format_seconds(now.unix_seconds().saturating_add(seconds)));
+        metadata.set("deletionGracePeriodSeconds", seconds);
         if generation > 0 {
-            data.set("generation", generation + 1);
+            metadata.set("generation", generation + 1);
         }
         return Grace::Given;
     }
-    if running == 0 {
+    if remaining == 0 {
         return Grace::None;
     }
     // A running grace period can only be shortened.
-    match options.grace_period_seconds.map(|asked| if asked < 0 { 1 } else { asked }) {
-        Some(asked) if asked < running => {
+    match options.grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds }) {
+        Some(seconds) if seconds < remaining => {
             let now = now.unix_seconds();
-            let end = time::parse_seconds(data.str("deletionTimestamp")).unwrap_or(now) - running + asked;
-            let (end, asked) = if end < now { (now, asked.min(1)) } else { (end, asked) };
-            data.set("deletionTimestamp", time::format_seconds(end));
-            data.set("deletionGracePeriodSeconds", asked);
+            let end =
+                time::parse_seconds(metadata.str("deletionTimestamp")).unwrap_or(now) - remaining + seconds;
+            let (end, seconds) = if end < now { (now, seconds.min(1)) } else { (end, seconds) };
+            metadata.set("deletionTimestamp", time::format_seconds(end));
+            metadata.set("deletionGracePeriodSeconds", seconds);
             Grace::Given
         }
         _ => Grace::Pending,
@@ -142,15 +146,15 @@ fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Ti
 /// Marks an object that only waits for finalizers.
 fn mark(object: &mut Value, now: Timestamp) {
     let generation = meta::generation(object);
-    let terminating = meta::is_terminating(object);
-    let data = object.entry("metadata");
-    if !terminating {
+    let is_terminating = meta::is_terminating(object);
+    let metadata = object.entry("metadata");
+    if !is_terminating {
         if generation > 0 {
-            data.set("generation", generation + 1);
+            metadata.set("generation", generation + 1);
         }
-        data.set("deletionTimestamp", time::format_seconds(now.unix_seconds()));
+        metadata.set("deletionTimestamp", time::format_seconds(now.unix_seconds()));
     }
-    data.set("deletionGracePeriodSeconds", 0);
+    metadata.set("deletionGracePeriodSeconds", 0);
 }
 
 /// Adds or removes the finalizers that tell the garbage collector how to treat dependents.
@@ -158,23 +162,23 @@ fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions
     if !rules.garbage_collected {
         return;
     }
-    let present = |object: &Value, finalizer: &str| {
-        let all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
-        all.iter().any(|one| one.as_str() == Some(finalizer))
+    let has_finalizer = |object: &Value, finalizer: &str| {
+        let all = meta::metadata(object).get("finalizers").map(Value::items).unwrap_or_default();
+        all.iter().any(|name| name.as_str() == Some(finalizer))
     };
-    let orphan = wants_orphans(rules, options).unwrap_or_else(|| present(object, ORPHAN_FINALIZER));
+    let orphan = wants_orphans(rules, options).unwrap_or_else(|| has_finalizer(object, ORPHAN_FINALIZER));
     let foreground = match (options.propagation, options.orphan_dependents) {
         (Some(policy), _) => policy == Propagation::Foreground,
         (None, Some(_)) => false,
-        (None, None) => present(object, FOREGROUND_FINALIZER),
+        (None, None) => has_finalizer(object, FOREGROUND_FINALIZER),
     };
-    for (finalizer, wanted) in [(ORPHAN_FINALIZER, orphan), (FOREGROUND_FINALIZER, foreground)] {
-        if present(object, finalizer) == wanted {
+    for (finalizer, is_wanted) in [(ORPHAN_FINALIZER, orphan), (FOREGROUND_FINALIZER, foreground)] {
+        if has_finalizer(object, finalizer) == is_wanted {
             continue;
         }
-        let mut all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
-        all.retain(|one| one.as_str() != Some(finalizer));
-        if wanted {
+        let mut all = meta::metadata(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
+        all.retain(|name| name.as_str() != Some(finalizer));
+        if is_wanted {
             all.push(finalizer.into());
         }
         object.entry("metadata").set("finalizers", all);
@@ -186,15 +190,15 @@ fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
     match (options.orphan_dependents, options.propagation) {
         (Some(orphan), _) => Some(orphan),
         (None, Some(policy)) => Some(policy == Propagation::Orphan),
-        (None, None) if rules.orphans => Some(true),
+        (None, None) if rules.orphans_by_default => Some(true),
         (None, None) => None,
     }
 }
 
-/// Whether nothing holds a terminating object any more.
-pub fn is_over(rules: &KindRules, object: &Value) -> bool {
-    let grace = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
-    meta::is_terminating(object) && !has_finalizers(object) && !(rules.holds)(object) && grace == 0
+/// Whether a terminating object can be removed: it has no finalizers and its grace period is over.
+pub fn is_complete(rules: &KindRules, object: &Value) -> bool {
+    let grace = meta::metadata(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
+    meta::is_terminating(object) && !has_finalizers(object) && !(rules.blocks_removal)(object) && grace == 0
 }
 
 #[cfg(test)]
@@ -205,35 +209,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_steps_is_only_marked_at_first() {
-        let begun = |group: &str, kind: &str, body: &str, options: &DeleteOptions| {
+    fn namespaces_and_definitions_are_marked_before_removal() {
+        let delete = |group: &str, kind: &str, body: &str, options: &DeleteOptions| {
             let mut object = json::read(body.as_bytes()).unwrap();
-            let decision = begin(rules(group, kind), &mut object, options, Timestamp(1_000_000));
+            let decision = prepare(rules(group, kind), &mut object, options, Timestamp(1_000_000));
             (decision, object)
         };
         let plain = DeleteOptions::default();
         let foreground =
             DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
         let adopted = DeleteOptions { orphan_dependents: Some(false), ..DeleteOptions::default() };
-        let finalizers = |object: &Value| meta::of(object).get("finalizers").cloned();
+        let finalizers = |object: &Value| meta::metadata(object).get("finalizers").cloned();
 
-        let (decision, empty) = begun("", "Namespace", r#"{"metadata":{"name":"a"}}"#, &plain);
-        assert_eq!(decision, Deletion::Mark, "even where nothing is left to wait for");
+        let (decision, empty) = delete("", "Namespace", r#"{"metadata":{"name":"a"}}"#, &plain);
+        assert_eq!(decision, Deletion::Mark, "even if nothing is pending");
         assert_eq!(empty.at(&["status", "phase"]), Some(&Value::from("Terminating")));
-        assert_eq!(meta::of(&empty).get("deletionGracePeriodSeconds"), None);
-        let going = r#"{"metadata":{"name":"a","deletionTimestamp":"2001-01-01T00:00:00Z"}}"#;
-        assert_eq!(begun("", "Namespace", going, &plain).0, Deletion::Now);
+        assert_eq!(meta::metadata(&empty).get("deletionGracePeriodSeconds"), None);
+        let terminating = r#"{"metadata":{"name":"a","deletionTimestamp":"2001-01-01T00:00:00Z"}}"#;
+        assert_eq!(delete("", "Namespace", terminating, &plain).0, Deletion::Now);
         for options in [&foreground, &adopted] {
-            let (_, waiting) = begun("", "Namespace", r#"{"metadata":{"name":"a"}}"#, options);
+            let (_, waiting) = delete("", "Namespace", r#"{"metadata":{"name":"a"}}"#, options);
             assert_eq!(finalizers(&waiting), Some(Value::Array(vec![FOREGROUND_FINALIZER.into()].into())));
         }
-        let full = going.replacen("}}", r#"},"spec":{"finalizers":["kubernetes"]}}"#, 1);
-        let (decision, held) = begun("", "Namespace", &full, &foreground);
-        assert_eq!((decision, finalizers(&held)), (Deletion::Pending, None), "what waits is left alone");
+        let full = terminating.replacen("}}", r#"},"spec":{"finalizers":["kubernetes"]}}"#, 1);
+        let (decision, held) = delete("", "Namespace", &full, &foreground);
+        assert_eq!(
+            (decision, finalizers(&held)),
+            (Deletion::Pending, None),
+            "a pending deletion changes nothing"
+        );
 
         let group = "apiextensions.k8s.io";
         let (decision, definition) =
-            begun(group, "CustomResourceDefinition", r#"{"metadata":{"name":"a"}}"#, &foreground);
+            delete(group, "CustomResourceDefinition", r#"{"metadata":{"name":"a"}}"#, &foreground);
         let cleanup = Value::from("customresourcecleanup.apiextensions.k8s.io");
         assert_eq!(
             (decision, finalizers(&definition)),
@@ -242,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_precondition_is_refused_in_the_words_of_its_kind() {
-        let told = |kind: &str, group: &str, options: &DeleteOptions| {
+    fn failed_precondition_has_the_message_of_its_kind() {
+        let message = |kind: &str, group: &str, options: &DeleteOptions| {
             let text =
                 format!(r#"{{"kind":"{kind}","metadata":{{"name":"a","uid":"u","resourceVersion":"3"}}}}"#);
             let refused = check_preconditions(options, &json::read(text.as_bytes()).unwrap(), group);
@@ -251,19 +259,22 @@ mod tests {
         };
         let uid = DeleteOptions { uid: Some("x".into()), ..DeleteOptions::default() };
         let version = DeleteOptions { resource_version: Some("2".into()), ..DeleteOptions::default() };
-        assert_eq!(told("Pod", "", &DeleteOptions { uid: Some("u".into()), ..DeleteOptions::default() }), "");
         assert_eq!(
-            told("Pod", "", &uid),
+            message("Pod", "", &DeleteOptions { uid: Some("u".into()), ..DeleteOptions::default() }),
+            ""
+        );
+        assert_eq!(
+            message("Pod", "", &uid),
             "Operation cannot be fulfilled on Pod \"a\": the UID in the precondition (x) does not match the UID in record \
              (u). The object might have been deleted and then recreated"
         );
         assert_eq!(
-            told("Namespace", "", &version),
+            message("Namespace", "", &version),
             "Operation cannot be fulfilled on namespaces \"a\": Precondition failed: ResourceVersion in precondition: 2, \
              ResourceVersion in object meta: 3"
         );
         assert!(
-            told("CustomResourceDefinition", "apiextensions.k8s.io", &uid)
+            message("CustomResourceDefinition", "apiextensions.k8s.io", &uid)
                 .ends_with("Precondition failed: UID in precondition: x, UID in object meta: u")
         );
     }

@@ -9,13 +9,13 @@ use openssl::sha::sha512;
 use pilothouse_apimachinery::well_known::DISCOVERY_GROUP;
 use serde::Serialize;
 
-use self::merged::{Member, Merged};
+use self::merged::{MergedGroup, VersionSource};
 use super::aggregation::RegisteredVersion;
 use super::aggregation::discovered::{CURRENT, DiscoveredVersion, STALE};
 use super::catalog::resource::{Resource, Subresource};
 use super::catalog::{Catalog, Version};
 
-pub use self::merged::usual_places;
+pub use self::merged::default_priorities;
 
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Document {
     pub kind: &'static str,
     /// The JSON text, in the reference's field order.
     pub json: Bytes,
-    /// The same with a line break at its end, as clients are sent it. Both are parts of one text, which all responses share.
+    /// The same with a line break at its end, as it is sent to clients. Both are slices of one buffer, which all responses share.
     pub line: Bytes,
     /// The quoted strong ETag, if the document supports conditional requests.
     pub etag: Option<String>,
@@ -52,49 +52,49 @@ pub struct Documents {
     /// By path, without a final slash: `/api/v1`, `/apis/apps`, `/apis/apps/v1`.
     by_path: HashMap<String, Document>,
     /// Paths of documents that extension API servers serve.
-    elsewhere: Vec<String>,
+    extension_paths: Vec<String>,
 }
 
 impl Documents {
     /// Writes the documents of a catalog. `address`: host and port for clients outside of the cluster.
     pub fn new(catalog: &Catalog, address: &str) -> Documents {
-        Documents::with(catalog, address, &[])
+        Documents::with_extensions(catalog, address, &[])
     }
 
     /// Writes the documents of a catalog and of extension API servers.
-    pub fn with(catalog: &Catalog, address: &str, others: &[RegisteredVersion]) -> Documents {
-        let (mut by_path, mut elsewhere) = (HashMap::new(), Vec::new());
-        let groups = Merged::all(catalog, others);
+    pub fn with_extensions(catalog: &Catalog, address: &str, others: &[RegisteredVersion]) -> Documents {
+        let (mut by_path, mut extension_paths) = (HashMap::new(), Vec::new());
+        let groups = MergedGroup::all(catalog, others);
         for group in &groups {
             let prefix =
                 if group.name.is_empty() { "/api".to_owned() } else { format!("/apis/{}", group.name) };
             if !group.name.is_empty() {
-                by_path.insert(prefix.clone(), document("APIGroup", &ApiGroup::of(group, true)));
+                by_path.insert(prefix.clone(), document("APIGroup", &ApiGroup::new(group, true)));
             }
             for version in &group.versions {
                 let path = format!("{prefix}/{}", version.name);
-                match version.member {
-                    // Clients would take the objects of what is missing for gone.
-                    Member::Here(_) if version.is_stale => {}
-                    Member::Here(version) => {
-                        let list = ApiResourceList::of(group.name, version);
+                match version.source {
+                    // From an incomplete list clients would conclude that objects of the missing resources are deleted.
+                    VersionSource::Catalog(_) if version.is_stale => {}
+                    VersionSource::Catalog(version) => {
+                        let list = ApiResourceList::new(group.name, version);
                         by_path.insert(path, document("APIResourceList", &list));
                     }
-                    Member::There(_) => elsewhere.push(path),
-                    Member::Nowhere => {}
+                    VersionSource::Extension(_) => extension_paths.push(path),
+                    VersionSource::None => {}
                 }
             }
         }
-        let (core, named): (Vec<&Merged<'_>>, Vec<&Merged<'_>>) =
+        let (core, named): (Vec<&MergedGroup<'_>>, Vec<&MergedGroup<'_>>) =
             groups.iter().partition(|group| group.name.is_empty());
         let listed = merged::by_registration(&named);
         Documents {
-            api: document("APIVersions", &ApiVersions::of(&core, address)),
-            apis: document("APIGroupList", &ApiGroupList::of(&listed)),
-            aggregated_api: tagged("APIGroupDiscoveryList", &GroupDiscoveryList::of(&core)),
-            aggregated_apis: tagged("APIGroupDiscoveryList", &GroupDiscoveryList::of(&named)),
+            api: document("APIVersions", &ApiVersions::new(&core, address)),
+            apis: document("APIGroupList", &ApiGroupList::new(&listed)),
+            aggregated_api: document_with_etag("APIGroupDiscoveryList", &GroupDiscoveryList::new(&core)),
+            aggregated_apis: document_with_etag("APIGroupDiscoveryList", &GroupDiscoveryList::new(&named)),
             by_path,
-            elsewhere,
+            extension_paths,
         }
     }
 
@@ -109,7 +109,7 @@ impl Documents {
 
     /// All paths of documents.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        let all = self.by_path.keys().chain(&self.elsewhere);
+        let all = self.by_path.keys().chain(&self.extension_paths);
         all.map(String::as_str).chain(["/api", "/apis", "/apis/"])
     }
 
@@ -123,20 +123,17 @@ impl Documents {
     }
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "texts, numbers and lists of them have no form that cannot be written"
-)]
-fn write(value: &impl Serialize) -> Vec<u8> {
+#[expect(clippy::expect_used, reason = "serializing strings, numbers and lists of them cannot fail")]
+fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("a document of plain fields")
 }
 
 fn document(kind: &'static str, value: &impl Serialize) -> Document {
-    Document::new(kind, write(value), None)
+    Document::new(kind, encode(value), None)
 }
 
-fn tagged(kind: &'static str, value: &impl Serialize) -> Document {
-    let json = write(value);
+fn document_with_etag(kind: &'static str, value: &impl Serialize) -> Document {
+    let json = encode(value);
     let digest: String = sha512(&json).iter().map(|byte| format!("{byte:02X}")).collect();
     Document::new(kind, json, Some(format!("\"{digest}\"")))
 }
@@ -179,7 +176,7 @@ struct ServerAddress<'a> {
 }
 
 impl<'a> ApiVersions<'a> {
-    fn of(core: &[&Merged<'a>], address: &'a str) -> ApiVersions<'a> {
+    fn new(core: &[&MergedGroup<'a>], address: &'a str) -> ApiVersions<'a> {
         ApiVersions {
             kind: "APIVersions",
             versions: core.iter().flat_map(|group| &group.versions).map(|version| version.name).collect(),
@@ -197,8 +194,8 @@ struct ApiGroupList<'a> {
 }
 
 impl<'a> ApiGroupList<'a> {
-    fn of(groups: &[&Merged<'a>]) -> ApiGroupList<'a> {
-        let groups = groups.iter().map(|group| ApiGroup::of(group, false)).collect();
+    fn new(groups: &[&MergedGroup<'a>]) -> ApiGroupList<'a> {
+        let groups = groups.iter().map(|group| ApiGroup::new(group, false)).collect();
         ApiGroupList { kind: "APIGroupList", api_version: "v1", groups }
     }
 }
@@ -223,15 +220,15 @@ struct NamedVersion<'a> {
 }
 
 impl<'a> ApiGroup<'a> {
-    /// `alone`: whether the group is a document of its own, which has kind and apiVersion.
-    fn of(group: &Merged<'a>, alone: bool) -> ApiGroup<'a> {
-        let named = |version: &merged::Entry<'a>| NamedVersion {
+    /// `is_document`: whether the group is a document of its own, which has kind and apiVersion.
+    fn new(group: &MergedGroup<'a>, is_document: bool) -> ApiGroup<'a> {
+        let named = |version: &merged::VersionEntry<'a>| NamedVersion {
             group_version: group_version(group.name, version.name),
             version: version.name,
         };
         ApiGroup {
-            kind: alone.then_some("APIGroup"),
-            api_version: alone.then_some("v1"),
+            kind: is_document.then_some("APIGroup"),
+            api_version: is_document.then_some("v1"),
             name: group.name,
             versions: group.versions.iter().map(named).collect(),
             preferred_version: group.versions.first().map(named),
@@ -270,11 +267,12 @@ struct ApiResource<'a> {
 }
 
 impl<'a> ApiResourceList<'a> {
-    fn of(group: &str, version: &'a Version) -> ApiResourceList<'a> {
+    fn new(group: &str, version: &'a Version) -> ApiResourceList<'a> {
         let mut resources = Vec::new();
         for resource in &version.resources {
-            resources.push(ApiResource::of(resource));
-            resources.extend(resource.subresources.iter().map(|sub| ApiResource::of_sub(resource, sub)));
+            resources.push(ApiResource::new(resource));
+            resources
+                .extend(resource.subresources.iter().map(|sub| ApiResource::for_subresource(resource, sub)));
         }
         ApiResourceList {
             kind: "APIResourceList",
@@ -287,7 +285,7 @@ impl<'a> ApiResourceList<'a> {
 }
 
 impl<'a> ApiResource<'a> {
-    fn of(resource: &'a Resource) -> ApiResource<'a> {
+    fn new(resource: &'a Resource) -> ApiResource<'a> {
         ApiResource {
             name: resource.plural.to_string(),
             singular_name: &resource.singular,
@@ -302,7 +300,7 @@ impl<'a> ApiResource<'a> {
         }
     }
 
-    fn of_sub(resource: &'a Resource, sub: &'a Subresource) -> ApiResource<'a> {
+    fn for_subresource(resource: &'a Resource, sub: &'a Subresource) -> ApiResource<'a> {
         // Only a kind of another group version states it.
         let (group, version): (&str, &str) =
             if sub.gv == resource.gv { ("", "") } else { (&sub.gv.group, &sub.gv.version) };
@@ -343,8 +341,8 @@ struct GroupDiscovery<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum AnyVersion<'a> {
-    Here(VersionDiscovery<'a>),
-    There(&'a DiscoveredVersion),
+    Own(VersionDiscovery<'a>),
+    Extension(&'a DiscoveredVersion),
 }
 
 #[derive(Serialize)]
@@ -394,18 +392,18 @@ struct ResponseKind<'a> {
 }
 
 impl<'a> GroupDiscoveryList<'a> {
-    fn of(groups: &[&Merged<'a>]) -> GroupDiscoveryList<'a> {
-        let version = |entry: &merged::Entry<'a>| match entry.member {
-            Member::Here(version) => {
+    fn new(groups: &[&MergedGroup<'a>]) -> GroupDiscoveryList<'a> {
+        let version = |entry: &merged::VersionEntry<'a>| match entry.source {
+            VersionSource::Catalog(version) => {
                 let freshness = if entry.is_stale { STALE } else { CURRENT };
-                Some(AnyVersion::Here(VersionDiscovery { freshness, ..VersionDiscovery::of(version) }))
+                Some(AnyVersion::Own(VersionDiscovery { freshness, ..VersionDiscovery::new(version) }))
             }
-            Member::There(found) => Some(AnyVersion::There(found)),
-            Member::Nowhere if entry.is_stale => {
+            VersionSource::Extension(version) => Some(AnyVersion::Extension(version)),
+            VersionSource::None if entry.is_stale => {
                 let (version, resources) = (entry.name, Vec::new());
-                Some(AnyVersion::Here(VersionDiscovery { version, resources, freshness: STALE }))
+                Some(AnyVersion::Own(VersionDiscovery { version, resources, freshness: STALE }))
             }
-            Member::Nowhere => None,
+            VersionSource::None => None,
         };
         let items = groups.iter().map(|group| GroupDiscovery {
             metadata: GroupMeta { name: group.name, creation_timestamp: None },
@@ -423,17 +421,17 @@ impl<'a> GroupDiscoveryList<'a> {
 }
 
 impl<'a> VersionDiscovery<'a> {
-    fn of(version: &'a Version) -> VersionDiscovery<'a> {
-        let resources = version.resources.iter().map(|resource| ResourceDiscovery::of(resource));
+    fn new(version: &'a Version) -> VersionDiscovery<'a> {
+        let resources = version.resources.iter().map(|resource| ResourceDiscovery::new(resource));
         VersionDiscovery { version: &version.name, resources: resources.collect(), freshness: CURRENT }
     }
 }
 
 impl<'a> ResourceDiscovery<'a> {
-    fn of(resource: &'a Resource) -> ResourceDiscovery<'a> {
-        let listed = ApiResource::of(resource);
+    fn new(resource: &'a Resource) -> ResourceDiscovery<'a> {
+        let listed = ApiResource::new(resource);
         let subresources = resource.subresources.iter().map(|sub| {
-            let listed = ApiResource::of_sub(resource, sub);
+            let listed = ApiResource::for_subresource(resource, sub);
             let response_kind =
                 ResponseKind { group: listed.group, version: listed.version, kind: listed.kind };
             SubresourceDiscovery { subresource: &sub.name, response_kind, verbs: listed.verbs }

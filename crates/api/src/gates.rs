@@ -1,16 +1,16 @@
-//! The feature gates that decide about the server itself, by name. Those that decide about objects are in `features.rs`.
+//! The names of feature gates that affect the server itself. Those that affect objects are in `features.rs` of apimachinery.
 
 macro_rules! gates {
     ($($(#[$doc:meta])+ $constant:ident = $name:literal;)+) => {
         $($(#[$doc])+ pub const $constant: &str = $name;)+
 
-        /// All of them.
+        /// The names of all these gates.
         pub const ALL: &[&str] = &[$($constant,)+];
     };
 }
 
 gates! {
-    /// Kubelets may ask for certificates of other nodes.
+    /// Kubelets may request certificates for other nodes.
     ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS = "AllowInsecureKubeletCertificateSigningRequests";
     /// The uid of a user may come from a certificate.
     ALLOW_PARSING_USER_UID_FROM_CERT_AUTH = "AllowParsingUserUIDFromCertAuth";
@@ -24,9 +24,9 @@ gates! {
     AUTHORIZE_WITH_SELECTORS = "AuthorizeWithSelectors";
     /// CBOR is served and accepted.
     CBOR_SERVING_AND_STORAGE = "CBORServingAndStorage";
-    /// /flagz tells the flags of the server.
+    /// `/flagz` is served.
     COMPONENT_FLAGZ = "ComponentFlagz";
-    /// /statusz tells the state of the server.
+    /// `/statusz` is served.
     COMPONENT_STATUSZ = "ComponentStatusz";
     /// The rules of the schema validate beside the functions of a kind.
     DECLARATIVE_VALIDATION = "DeclarativeValidation";

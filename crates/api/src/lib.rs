@@ -1,9 +1,9 @@
 //! The API as it is served: pure functions. No actors, no I/O, no clock, no HTTP.
 //!
 //! - [`catalog`] lists the resources, [`path`] and [`routes`] find the one that a request is for, [`select`] the objects of it;
-//! - [`discovery`], [`openapi`] and [`descriptions`] tell clients what there is, [`aggregation`] what extension servers have;
+//! - [`discovery`], [`openapi`] and [`descriptions`] describe the API to clients, [`aggregation`] adds extension API servers;
 //! - [`print`] makes tables, [`subresources`] and [`connect`] are the parts of an object with paths of their own;
-//! - [`custom`] makes resources of definitions, each with its [`custom_resource`]; [`bootstrap`] are the objects that exist from the start;
+//! - [`custom`] builds resources from definitions, each with its [`custom_resource`]; [`bootstrap`] has the objects of a new cluster;
 //! - [`deletion`], [`quota`] and [`audit`] are the rules of these features.
 
 pub mod admission_plugins;

@@ -33,12 +33,12 @@ pub struct Sources<'a> {
     /// The served resources.
     pub catalog: &'a Catalog,
     /// The custom resources.
-    pub custom: &'a [Arc<Custom>],
-    /// What gates decide about the documents.
+    pub custom: &'a [Arc<CustomSchema>],
+    /// The optional contents, by feature gate.
     pub contents: Contents,
 }
 
-/// What feature gates decide about the documents.
+/// The optional contents of the documents, by feature gate.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents {
     /// Whether CBOR is one of the encodings.
@@ -55,7 +55,7 @@ impl Default for Contents {
 
 /// A custom resource, or its list kind.
 #[derive(Clone, Debug)]
-pub struct Custom {
+pub struct CustomSchema {
     /// The kind.
     pub kind: GroupVersionKind,
     /// The name that its schema is published under.
@@ -72,14 +72,14 @@ enum Dialect {
     V2,
     V3,
     /// OpenAPI v3 for custom resources, whose documents list fewer groups.
-    V3Defined,
+    V3Custom,
 }
 
 impl Dialect {
     fn reference(self, name: &str) -> String {
         match self {
             Dialect::V2 => format!("#/definitions/{name}"),
-            Dialect::V3 | Dialect::V3Defined => format!("#/components/schemas/{name}"),
+            Dialect::V3 | Dialect::V3Custom => format!("#/components/schemas/{name}"),
         }
     }
 

@@ -9,7 +9,7 @@ use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{self, Status};
 use pilothouse_apimachinery::verb::Verb;
 
-/// The names of these subresources. Such requests are long-running: they do not count as requests in flight.
+/// The connecting subresources. Requests to them are long-running: they do not count as requests in flight.
 pub const CONNECT_SUBRESOURCES: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 /// A request, as authorization and the handlers see it.
@@ -39,7 +39,7 @@ pub struct ResourcePath<'a> {
     pub version: &'a str,
     /// The namespace, empty if the path has none. For a Namespace it is its own name.
     pub namespace: &'a str,
-    /// Whether the path names the namespace before the resource, as it does for what is in one.
+    /// Whether the path names a namespace before the resource, as for namespaced resources.
     pub within_namespace: bool,
     /// The plural of the resource.
     pub resource: &'a str,
@@ -59,7 +59,7 @@ pub struct ResourcePath<'a> {
 struct Segments<'a>(Option<&'a str>);
 
 impl<'a> Segments<'a> {
-    fn of(path: &'a str) -> Segments<'a> {
+    fn new(path: &'a str) -> Segments<'a> {
         let trimmed = path.trim_matches('/');
         Segments((!trimmed.is_empty()).then_some(trimmed))
     }
@@ -85,17 +85,17 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Whether it lasts as long as its two ends like: a watch, or a way out of this server, whoever serves the resource.
+    /// Whether it has no time limit: a watch or a connection, also to a resource of an extension API server.
     pub fn is_long_running(&self) -> bool {
         matches!(self.verb, Verb::Watch | Verb::Proxy)
-            || self.resource().is_some_and(|found| CONNECT_SUBRESOURCES.contains(&found.subresource))
+            || self.resource().is_some_and(|resource| CONNECT_SUBRESOURCES.contains(&resource.subresource))
     }
 
     /// Parses a request. `path` is unescaped already: see [`super::query::decode_path`].
     pub fn parse(method: &str, path: &'a str, query: &Query<'_>) -> status::Result<Request<'a>> {
-        let mut segments = Segments::of(path);
+        let mut segments = Segments::new(path);
         let Some((group, version)) = group_and_version(&mut segments) else {
-            return Ok(Request { verb: plain_verb(method), target: Target::NonResource(path) });
+            return Ok(Request { verb: non_resource_verb(method), target: Target::NonResource(path) });
         };
         let mut verb = resource_verb(method);
         let mut legacy_watch = false;
@@ -109,40 +109,40 @@ impl<'a> Request<'a> {
             verb = special;
             legacy_watch = special == Verb::Watch;
         }
-        let mut found = ResourcePath { group, version, legacy_watch, ..ResourcePath::default() };
+        let mut resource = ResourcePath { group, version, legacy_watch, ..ResourcePath::default() };
         if segments.peek() == Some("namespaces") {
-            found.namespace = segments.ahead(1).unwrap_or_default();
+            resource.namespace = segments.ahead(1).unwrap_or_default();
             // A namespace has two subresources; everything else below it is a resource in it.
             if segments.ahead(2).is_some_and(|third| !matches!(third, "status" | "finalize")) {
                 segments.take();
                 segments.take();
-                found.within_namespace = true;
+                resource.within_namespace = true;
             }
         }
-        found.resource = segments.take().unwrap_or_default();
-        found.name = segments.take().unwrap_or_default();
+        resource.resource = segments.take().unwrap_or_default();
+        resource.name = segments.take().unwrap_or_default();
         if verb != Verb::Proxy {
-            found.subresource = segments.take().unwrap_or_default();
+            resource.subresource = segments.take().unwrap_or_default();
         }
-        found.rest = segments.0.unwrap_or_default();
-        found.authorized_name = Cow::Borrowed(found.name);
-        if found.name.is_empty() {
+        resource.rest = segments.0.unwrap_or_default();
+        resource.authorized_name = Cow::Borrowed(resource.name);
+        if resource.name.is_empty() {
             verb = match verb {
-                Verb::Get => collection_verb(query, &mut found),
+                Verb::Get => collection_verb(query, &mut resource),
                 Verb::Delete => Verb::DeleteCollection,
                 other => other,
             };
-        } else if verb == Verb::Get && found.subresource.is_empty() && query.flag("watch") == Some(true) {
-            // The specification allows watching one object by its own path; the reference would answer the object.
+        } else if verb == Verb::Get && resource.subresource.is_empty() && query.flag("watch") == Some(true) {
+            // The specification allows watching one object by its own path; the reference would return the object.
             verb = Verb::Watch;
         }
-        Ok(Request { verb, target: Target::Resource(found) })
+        Ok(Request { verb, target: Target::Resource(resource) })
     }
 
     /// The resource path, if it is one.
     pub fn resource(&self) -> Option<&ResourcePath<'a>> {
         match &self.target {
-            Target::Resource(found) => Some(found),
+            Target::Resource(resource) => Some(resource),
             Target::NonResource(_) => None,
         }
     }
@@ -165,11 +165,11 @@ fn group_and_version<'a>(segments: &mut Segments<'a>) -> Option<(&'a str, &'a st
 }
 
 /// A read without a name is a list or a watch. A field selector that allows only one name counts as that name.
-fn collection_verb(query: &Query<'_>, found: &mut ResourcePath<'_>) -> Verb {
+fn collection_verb(query: &Query<'_>, resource: &mut ResourcePath<'_>) -> Verb {
     if query.get("fieldSelector").is_some() {
         // Invalid list options are refused later; here they only give no name.
         let name = ListOptions::parse(query).ok().and_then(|options| options.fields.exact("metadata.name"));
-        found.authorized_name = Cow::Owned(name.filter(|name| is_path_segment(name)).unwrap_or_default());
+        resource.authorized_name = Cow::Owned(name.filter(|name| is_path_segment(name)).unwrap_or_default());
     }
     if query.flag("watch") == Some(true) { Verb::Watch } else { Verb::List }
 }
@@ -199,7 +199,7 @@ pub fn resource_verb(method: &str) -> Verb {
     }
 }
 
-fn plain_verb(method: &str) -> Verb {
+fn non_resource_verb(method: &str) -> Verb {
     match method {
         "GET" => Verb::Get,
         "POST" => Verb::Post,
@@ -222,17 +222,17 @@ mod tests {
 
     fn parse<'a>(method: &str, path: &'a str, query: &str) -> (Verb, ResourcePath<'a>) {
         let request = Request::parse(method, path, &Query::parse(query)).unwrap();
-        let found = request.resource().expect("a resource").clone();
-        (request.verb, found)
+        let resource = request.resource().expect("a resource").clone();
+        (request.verb, resource)
     }
 
-    fn tuple<'a>(found: &ResourcePath<'a>) -> [&'a str; 7] {
-        let ResourcePath { group, version, namespace, resource, name, subresource, rest, .. } = found;
+    fn tuple<'a>(resource: &ResourcePath<'a>) -> [&'a str; 7] {
+        let ResourcePath { group, version, namespace, resource, name, subresource, rest, .. } = resource;
         [group, version, namespace, resource, name, subresource, rest]
     }
 
     #[test]
-    fn every_form_of_a_resource_path() {
+    fn resource_paths_are_parsed() {
         let table = [
             ("GET", "/api/v1/namespaces", Verb::List, ["", "v1", "", "namespaces", "", "", ""]),
             ("GET", "/api/v1/namespaces/n", Verb::Get, ["", "v1", "n", "namespaces", "n", "", ""]),
@@ -277,14 +277,14 @@ mod tests {
             ),
             ("GET", "/api/v1/proxy/nodes/a/b/c", Verb::Proxy, ["", "v1", "", "nodes", "a", "", "b/c"]),
         ];
-        for (method, path, verb, wanted) in table {
-            let (found_verb, found) = parse(method, path, "");
-            assert_eq!((found_verb, tuple(&found)), (verb, wanted), "{method} {path}");
+        for (method, path, verb, expected) in table {
+            let (actual_verb, resource) = parse(method, path, "");
+            assert_eq!((actual_verb, tuple(&resource)), (verb, expected), "{method} {path}");
         }
     }
 
     #[test]
-    fn short_paths_and_other_prefixes_are_no_resources() {
+    fn paths_without_resource_are_non_resource_requests() {
         let paths = [
             "/",
             "",
@@ -302,13 +302,13 @@ mod tests {
         ];
         for path in paths {
             let request = Request::parse("POST", path, &Query::default()).unwrap();
-            let wanted = Request { verb: Verb::Post, target: Target::NonResource(path) };
-            assert_eq!(request, wanted, "{path}");
+            let expected = Request { verb: Verb::Post, target: Target::NonResource(path) };
+            assert_eq!(request, expected, "{path}");
         }
     }
 
     #[test]
-    fn a_watch_is_any_value_but_false_and_zero() {
+    fn watch_parameter_is_true_except_for_false_and_zero() {
         let verb = |query| parse("GET", "/api/v1/pods", query).0;
         for query in ["watch", "watch=1", "watch=true", "watch=x", "watch=1&limit=bad"] {
             assert_eq!(verb(query), Verb::Watch, "{query}");
@@ -322,33 +322,48 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_as_its_ends_like_is_known_by_its_path() {
-        let lasts = |method: &str, path: &str, query: &str| {
+    fn watches_and_connections_are_long_running() {
+        let is_long_running = |method: &str, path: &str, query: &str| {
             Request::parse(method, path, &Query::parse(query)).unwrap().is_long_running()
         };
-        for way in CONNECT_SUBRESOURCES {
-            assert!(lasts("POST", &format!("/api/v1/namespaces/n/pods/p/{way}"), ""), "{way}");
+        for subresource in CONNECT_SUBRESOURCES {
+            assert!(
+                is_long_running("POST", &format!("/api/v1/namespaces/n/pods/p/{subresource}"), ""),
+                "{subresource}"
+            );
         }
-        assert!(lasts("GET", "/apis/of.others/v1/namespaces/n/things/t/log", ""), "whoever serves it");
-        assert!(lasts("GET", "/api/v1/pods", "watch=1") && lasts("GET", "/api/v1/watch/pods", ""));
-        assert!(lasts("GET", "/api/v1/proxy/nodes/a/b", ""));
-        assert!(!lasts("GET", "/api/v1/pods", "") && !lasts("GET", "/api/v1/namespaces/n/pods/log", ""));
-        assert!(!lasts("PUT", "/api/v1/nodes/a/status", "") && !lasts("GET", "/healthz/log", "watch=1"));
+        assert!(
+            is_long_running("GET", "/apis/of.others/v1/namespaces/n/things/t/log", ""),
+            "also of extension servers"
+        );
+        assert!(
+            is_long_running("GET", "/api/v1/pods", "watch=1")
+                && is_long_running("GET", "/api/v1/watch/pods", "")
+        );
+        assert!(is_long_running("GET", "/api/v1/proxy/nodes/a/b", ""));
+        assert!(
+            !is_long_running("GET", "/api/v1/pods", "")
+                && !is_long_running("GET", "/api/v1/namespaces/n/pods/log", "")
+        );
+        assert!(
+            !is_long_running("PUT", "/api/v1/nodes/a/status", "")
+                && !is_long_running("GET", "/healthz/log", "watch=1")
+        );
     }
 
     #[test]
-    fn a_selector_for_one_name_counts_as_the_name() {
+    fn field_selector_of_one_name_is_the_authorized_name() {
         let name = |query| parse("GET", "/api/v1/pods", query).1.authorized_name;
         assert_eq!(name("fieldSelector=metadata.name%3Da"), "a");
         assert_eq!(name("watch=1&fieldSelector=spec.nodeName%3Dn,metadata.name%3D%3Da"), "a");
-        assert_eq!(name("fieldSelector=metadata.name%3Da&limit=bad"), "", "options that make no sense");
+        assert_eq!(name("fieldSelector=metadata.name%3Da&limit=bad"), "", "invalid options");
         assert_eq!(name("fieldSelector=metadata.name!%3Da"), "");
         assert_eq!(name("fieldSelector=metadata.name%3Da/b"), "");
         assert_eq!(parse("GET", "/api/v1/nodes/n", "fieldSelector=metadata.name%3Da").1.authorized_name, "n");
     }
 
     #[test]
-    fn a_prefix_without_a_resource_is_refused() {
+    fn watch_and_proxy_prefix_without_resource_are_refused() {
         for path in ["/api/v1/watch", "/apis/apps/v1/proxy"] {
             assert_eq!(Request::parse("GET", path, &Query::default()).unwrap_err().code, 400, "{path}");
         }
@@ -356,13 +371,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_path_makes_it_panic_and_every_part_is_borrowed(path in "(/|api|apis|v1|watch|namespaces|[a-z%.]{1,4}){0,12}") {
+        fn any_path_is_parsed_into_borrowed_parts(path in "(/|api|apis|v1|watch|namespaces|[a-z%.]{1,4}){0,12}") {
             if let Ok(request) = Request::parse("GET", &path, &Query::default())
-                && let Some(found) = request.resource()
+                && let Some(resource) = request.resource()
             {
-                prop_assert!(!found.version.contains('/'));
-                prop_assert!(!found.resource.contains('/') && !found.name.contains('/'));
-                prop_assert!(path.contains(found.rest));
+                prop_assert!(!resource.version.contains('/'));
+                prop_assert!(!resource.resource.contains('/') && !resource.name.contains('/'));
+                prop_assert!(path.contains(resource.rest));
             }
         }
     }

@@ -35,17 +35,17 @@ use pilothouse_apimachinery::value::Value;
 
 use crate::catalog::resource::Resource;
 
-/// Makes the cells of an object of one kind.
+/// Returns the cells of an object of one kind.
 type Printer = fn(&PrintedObject<'_>) -> Vec<Value>;
 
 /// The cells of an object, in the order of its resource's columns. `object` is in the stored version.
 pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<Value> {
-    let shown = PrintedObject { object, now: now_seconds };
-    printer(group, kind).unwrap_or(any_object)(&shown)
+    let printed = PrintedObject { value: object, now: now_seconds };
+    printer(group, kind).unwrap_or(any_object)(&printed)
 }
 
 /// The cells of an object of this resource.
-pub fn cells_of(resource: &Resource, object: &Value, now_seconds: i64) -> Vec<Value> {
+pub fn resource_cells(resource: &Resource, object: &Value, now_seconds: i64) -> Vec<Value> {
     if let Some(custom) = &resource.custom {
         return custom.row(object, now_seconds);
     }
@@ -69,9 +69,9 @@ pub fn describes_every_event(resource: &Resource) -> bool {
 }
 
 /// The default cells: name and creation time.
-fn any_object(it: &PrintedObject<'_>) -> Vec<Value> {
-    let created = it.instant("metadata.creationTimestamp").unwrap_or(time::ZERO_SECONDS);
-    cells![it.name(), time::format_seconds(created)]
+fn any_object(object: &PrintedObject<'_>) -> Vec<Value> {
+    let created = object.instant("metadata.creationTimestamp").unwrap_or(time::ZERO_SECONDS);
+    cells![object.name(), time::format_seconds(created)]
 }
 
 fn printer(group: &str, kind: &str) -> Option<Printer> {
@@ -136,7 +136,7 @@ mod tests {
     use crate::catalog::Catalog;
     use crate::catalog::build::Builtin;
     use crate::catalog::runtime_config::RuntimeConfig;
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     static EVERYTHING: LazyLock<Catalog> = LazyLock::new(|| {
         let config = RuntimeConfig::parse("api/all=true").unwrap();
@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_can_be_stored_breaks_a_row(object in any_value(), now in any::<i64>()) {
+        fn any_object_has_cells(object in any_value(), now in any::<i64>()) {
             for resource in EVERYTHING.resources() {
                 let cells = cells(&resource.gv.group, &resource.kind, &object, now);
                 prop_assert!(cells.len() >= 2);
@@ -200,29 +200,29 @@ mod tests {
     }
 
     /// Its rows have one cell more than columns, an age, as in the reference; clients ignore it.
-    const ONE_CELL_MORE: &str = "IPAddress";
+    const EXTRA_CELL_KIND: &str = "IPAddress";
 
     #[test]
-    fn every_kind_fills_its_columns_even_when_empty() {
-        let (mut seen, mut special) = (0, 0);
+    fn every_kind_has_one_cell_per_column() {
+        let (mut kinds, mut with_printer) = (0, 0);
         for resource in EVERYTHING.resources() {
             for object in [Value::object(), Value::Null] {
                 let cells = cells(&resource.gv.group, &resource.kind, &object, 0);
-                let more = usize::from(&*resource.kind == ONE_CELL_MORE);
-                assert_eq!(cells.len(), columns(resource).len() + more, "{}", resource.name());
+                let extra = usize::from(&*resource.kind == EXTRA_CELL_KIND);
+                assert_eq!(cells.len(), columns(resource).len() + extra, "{}", resource.name());
             }
             let has_printer = printer(&resource.gv.group, &resource.kind).is_some();
             assert_eq!(has_printer, !resource.columns.is_empty(), "{}", resource.name());
-            seen += 1;
-            special += usize::from(has_printer);
+            kinds += 1;
+            with_printer += usize::from(has_printer);
         }
-        assert!(seen > 80 && special > 60, "{seen} {special}");
+        assert!(kinds > 80 && with_printer > 60, "{kinds} {with_printer}");
     }
 
     #[test]
-    fn other_kinds_show_name_and_creation() {
+    fn kinds_without_printer_have_name_and_creation_cells() {
         let role = r#"{"metadata":{"name":"r","creationTimestamp":"2024-05-01T00:00:00Z"}}"#;
-        shows("rbac.authorization.k8s.io", "Role", role, r#"["r","2024-05-01T00:00:00Z"]"#);
-        shows("example.com", "Widget", "{}", r#"["","0001-01-01T00:00:00Z"]"#);
+        assert_cells("rbac.authorization.k8s.io", "Role", role, r#"["r","2024-05-01T00:00:00Z"]"#);
+        assert_cells("example.com", "Widget", "{}", r#"["","0001-01-01T00:00:00Z"]"#);
     }
 }

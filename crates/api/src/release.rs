@@ -1,4 +1,4 @@
-//! Which release this server says it is: at `/version`, in its metrics, and to the servers that it asks.
+//! The release that this server reports: at `/version`, in its metrics, and as its user agent.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde::Serialize;
 /// The release whose API is served, down to the patch that its behaviour was compared with.
 pub const RELEASE: &str = "v1.33.12";
 
-/// The version of this server: that release, and of what.
+/// The default version of this server: the release, with the build of this server.
 pub const OWN_VERSION: &str = concat!("v1.33.12+pilothouse-", env!("CARGO_PKG_VERSION"));
 
 /// The version that a server tells its clients. Some of them insist on their own (`kubectl --match-server-version`).
@@ -33,13 +33,13 @@ impl fmt::Display for Release {
 impl FromStr for Release {
     type Err = String;
 
-    /// Takes a version of the same release: clients conclude from the numbers what they can ask for.
+    /// Accepts only versions of the same release: clients infer supported features from the numbers.
     fn from_str(text: &str) -> Result<Release, String> {
         let numbers =
-            |text: &str| Semver::parse(text.strip_prefix('v').unwrap_or(text)).map(|version| version.numbers);
-        let asked =
-            numbers(text).map_err(|why| format!("\"{text}\" is no version such as {RELEASE}-mine: {why}"))?;
-        if numbers(RELEASE) != Ok(asked) {
+            |text: &str| Semver::parse(text.strip_prefix('v').unwrap_or(text)).map(|semver| semver.numbers);
+        let version = numbers(text)
+            .map_err(|error| format!("\"{text}\" is no version such as {RELEASE}-mine: {error}"))?;
+        if numbers(RELEASE) != Ok(version) {
             return Err(format!(
                 "version \"{text}\" must match major/minor/patch of default version \"{RELEASE}\""
             ));
@@ -48,7 +48,7 @@ impl FromStr for Release {
     }
 }
 
-/// What is known of a build, under the names that `/version` and the metrics have for it.
+/// The properties of a build, named as in `/version` and in metrics.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Build<'a> {
@@ -62,22 +62,22 @@ pub struct Build<'a> {
     min_compatibility_minor: &'static str,
     /// The whole version.
     pub git_version: &'a str,
-    /// Nothing: builds do not depend on where their source lay.
+    /// Empty: builds are reproducible from any checkout.
     pub git_commit: &'static str,
-    /// Whether the source was changed.
+    /// `clean`, because uncommitted changes are not detected.
     pub git_tree_state: &'static str,
-    /// The beginning of time: builds can be repeated.
+    /// The Unix epoch, so that builds are reproducible.
     pub build_date: &'static str,
-    /// Clients print this and the compiler; there is no Go here, so they say what there is instead.
+    /// Printed by clients. There is no Go here.
     pub go_version: &'static str,
-    /// What translated the source.
+    /// Printed by clients.
     pub compiler: &'static str,
-    /// The system and the processor.
+    /// Operating system and architecture, in Go's names.
     pub platform: String,
 }
 
 impl Release {
-    /// What is known of this build.
+    /// The properties of this build.
     pub fn build(&self) -> Build<'_> {
         let arch = match env::consts::ARCH {
             "x86_64" => "amd64",
@@ -101,10 +101,10 @@ impl Release {
         }
     }
 
-    /// The document at `/version`, laid out for people.
+    /// The document at `/version`, indented.
     pub fn document(&self) -> Bytes {
-        #[expect(clippy::expect_used, reason = "a struct of texts has no form that cannot be written")]
-        serde_json::to_vec_pretty(&self.build()).expect("a struct of texts").into()
+        #[expect(clippy::expect_used, reason = "serializing a struct of strings cannot fail")]
+        serde_json::to_vec_pretty(&self.build()).expect("a struct of strings").into()
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_every_field() {
+    fn version_document_has_all_fields() {
         let version: Value = serde_json::from_slice(&Release::default().document()).unwrap();
         assert_eq!((&version["major"], &version["minor"]), (&Value::from("1"), &Value::from("33")));
         assert!(version["gitVersion"].as_str().unwrap().starts_with(&format!("{RELEASE}+")));
@@ -123,9 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn only_versions_of_the_same_release_are_taken() {
-        for taken in [RELEASE, "v1.33.12-mine", "v1.33.12+pilothouse-0.1.0-mine", "1.33.12"] {
-            assert_eq!(taken.parse::<Release>().map(|release| release.to_string()), Ok(taken.to_owned()));
+    fn only_versions_of_the_same_release_are_accepted() {
+        for accepted in [RELEASE, "v1.33.12-mine", "v1.33.12+pilothouse-0.1.0-mine", "1.33.12"] {
+            assert_eq!(
+                accepted.parse::<Release>().map(|release| release.to_string()),
+                Ok(accepted.to_owned())
+            );
         }
         for refused in ["", "v", "v1.33", "v1.33.11", "v1.34.12", "v2.33.12", "v1.33.12 ", "x", "v1.33.12+"] {
             assert!(refused.parse::<Release>().is_err(), "{refused}");

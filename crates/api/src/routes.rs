@@ -9,136 +9,139 @@ use pilothouse_apimachinery::verb::Verb;
 
 use super::catalog::resource::Resource;
 use super::catalog::{Catalog, Group};
-use super::path::{self, ResourcePath};
+use super::path::{ResourcePath, resource_verb};
 
-/// The resource of the path. `None`: even its group is unknown, which the reference answers in plain text.
+/// Checks the resource of the path, as looked up in the catalog. Returns `None` if even its group is unknown, for which the
+/// reference responds in plain text.
 pub fn find(
     catalog: &Catalog,
-    known: Option<Arc<Resource>>,
-    found: &ResourcePath<'_>,
+    resource: Option<Arc<Resource>>,
+    path: &ResourcePath<'_>,
     verb: Verb,
 ) -> Result<Option<Arc<Resource>>> {
-    let Some(resource) = known else {
-        // Below custom groups the reference knows only what is in them.
-        let known = catalog.group(found.group).is_some_and(Group::is_builtin);
-        return if known { Err(Status::no_such_resource()) } else { Ok(None) };
+    let Some(resource) = resource else {
+        // In custom groups an unknown resource is treated as an unknown group.
+        let is_builtin = catalog.group(path.group).is_some_and(Group::is_builtin);
+        return if is_builtin { Err(Status::no_such_resource()) } else { Ok(None) };
     };
-    let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
+    let is_misplaced = match (resource.namespaced, path.namespace.is_empty()) {
         // A namespaced object needs its namespace in the path; its collection does not.
-        (true, true) => !found.name.is_empty(),
+        (true, true) => !path.name.is_empty(),
         // The request would be authorized in the namespace of the path, and served as an object of the whole cluster.
-        (false, false) => found.within_namespace,
+        (false, false) => path.within_namespace,
         _ => false,
     };
-    let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();
+    let has_unknown_subresource =
+        !path.subresource.is_empty() && resource.subresource(path.subresource).is_none();
     if resource.custom.is_some() {
-        return custom(resource, found, verb, unknown_sub, misplaced);
+        return custom(resource, path, verb, has_unknown_subresource, is_misplaced);
     }
-    let too_deep = !found.rest.is_empty() && found.subresource != "proxy";
+    let is_too_deep = !path.rest.is_empty() && path.subresource != "proxy";
     // Reviews have only a collection to POST to: no objects, and none across all namespaces.
-    let everywhere = resource.namespaced && found.namespace.is_empty();
-    let only_asked = !resource.verbs.contains(Verb::Get) && !resource.verbs.contains(Verb::List);
-    let nothing_there = only_asked && found.subresource.is_empty() && (!found.name.is_empty() || everywhere);
-    if misplaced || unknown_sub || too_deep || nothing_there {
+    let is_across_namespaces = resource.namespaced && path.namespace.is_empty();
+    let is_review = !resource.verbs.contains(Verb::Get) && !resource.verbs.contains(Verb::List);
+    let is_missing =
+        is_review && path.subresource.is_empty() && (!path.name.is_empty() || is_across_namespaces);
+    if is_misplaced || has_unknown_subresource || is_too_deep || is_missing {
         return Err(Status::no_such_resource());
     }
     Ok(Some(resource))
 }
 
-/// Routing of custom resources: either the path matches completely or there is nothing.
+/// Routing of custom resources: the path must match completely.
 fn custom(
     resource: Arc<Resource>,
-    found: &ResourcePath<'_>,
+    path: &ResourcePath<'_>,
     verb: Verb,
-    unknown_sub: bool,
-    misplaced: bool,
+    has_unknown_subresource: bool,
+    is_misplaced: bool,
 ) -> Result<Option<Arc<Resource>>> {
-    let everywhere = resource.namespaced && found.namespace.is_empty();
-    if misplaced || (everywhere && !matches!(verb, Verb::List | Verb::Watch)) {
+    let is_across_namespaces = resource.namespaced && path.namespace.is_empty();
+    if is_misplaced || (is_across_namespaces && !matches!(verb, Verb::List | Verb::Watch)) {
         return Ok(None);
     }
     // What follows a subresource is ignored.
-    if unknown_sub {
-        return Err(Status::not_found(resource.name(), found.name));
+    if has_unknown_subresource {
+        return Err(Status::not_found(resource.name(), path.name));
     }
     let is_terminating = resource.custom.as_ref().is_some_and(|custom| custom.is_terminating);
-    if is_terminating && verb == Verb::Create && found.subresource.is_empty() {
+    if is_terminating && verb == Verb::Create && path.subresource.is_empty() {
         return Err(Status::definition_terminating(resource.name()));
     }
     Ok(Some(resource))
 }
 
-/// Refuses a path with nothing in the place of a name, as before a subresource: `pods//status`.
-pub fn check_named(resource: &Resource, found: &ResourcePath<'_>, method: &str) -> Result<()> {
-    let is_nameless = found.name.is_empty() && !found.subresource.is_empty() && resource.custom.is_none();
-    let verbs = resource.subresource(found.subresource).map(|sub| sub.verbs);
-    match verbs.filter(|verbs| is_nameless && verbs.contains(path::resource_verb(method))) {
+/// Refuses a path with a subresource and an empty name: `pods//status`.
+pub fn check_name(resource: &Resource, path: &ResourcePath<'_>, method: &str) -> Result<()> {
+    let is_nameless = path.name.is_empty() && !path.subresource.is_empty() && resource.custom.is_none();
+    let verbs = resource.subresource(path.subresource).map(|sub| sub.verbs);
+    match verbs.filter(|verbs| is_nameless && verbs.contains(resource_verb(method))) {
         Some(_) => Err(Status::bad_request("name must be provided")),
         None => Ok(()),
     }
 }
 
 /// The verb, if the resource or subresource supports it.
-pub fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, method: &str) -> Result<Verb> {
-    let verbs = resource.subresource(found.subresource).map_or(resource.verbs, |sub| sub.verbs);
-    let named = !found.name.is_empty();
-    let everywhere = resource.namespaced && found.namespace.is_empty();
+pub fn allowed_verb(resource: &Resource, path: &ResourcePath<'_>, verb: Verb, method: &str) -> Result<Verb> {
+    let verbs = resource.subresource(path.subresource).map_or(resource.verbs, |sub| sub.verbs);
+    let is_named = !path.name.is_empty();
+    let is_across_namespaces = resource.namespaced && path.namespace.is_empty();
     let is_custom = resource.custom.is_some();
     // POST to an object and PUT to a collection are meaningless, and so is a create across all namespaces. For custom resources
     // the name in the path of a POST is only informative.
-    let fits = match verb {
-        Verb::Create => (!named || is_custom || !found.subresource.is_empty()) && !everywhere,
-        Verb::DeleteCollection => !everywhere,
+    let is_applicable = match verb {
+        Verb::Create => (!is_named || is_custom || !path.subresource.is_empty()) && !is_across_namespaces,
+        Verb::DeleteCollection => !is_across_namespaces,
         // The deprecated watch prefix is part of the path: it does not turn a write into a watch.
         Verb::Watch => method == "GET",
-        Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => named,
+        Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => is_named,
         _ => true,
     };
-    let is_unnamed = !named && matches!(method, "PUT" | "PATCH");
-    if is_unnamed && is_custom && !everywhere {
+    let is_unnamed = !is_named && matches!(method, "PUT" | "PATCH");
+    if is_unnamed && is_custom && !is_across_namespaces {
         return Err(Status::bad_request("name must be provided"));
     }
     // A watch of a collection that can only be listed is refused later, with another message: see `dispatch` of the handler.
-    let looked_at = verb == Verb::Watch && !found.legacy_watch && !named && verbs.contains(Verb::List);
-    if !fits || !(verbs.contains(verb) || looked_at) || (method == "HEAD" && !is_custom) {
+    let is_list_watch = verb == Verb::Watch && !path.legacy_watch && !is_named && verbs.contains(Verb::List);
+    if !is_applicable || !(verbs.contains(verb) || is_list_watch) || (method == "HEAD" && !is_custom) {
         if is_custom {
             return Err(Status::not_supported(resource.name(), verb.as_str()));
         }
-        let exists = verb != Verb::Proxy && is_mounted(resource, found, everywhere);
+        let exists = verb != Verb::Proxy && is_mounted(resource, path, is_across_namespaces);
         return Err(if exists { Status::method_not_allowed() } else { Status::no_such_resource() });
     }
     if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && !is_custom {
-        check_segment(found.name)?;
+        check_segment(path.name)?;
     }
     Ok(verb)
 }
 
 /// Whether the path exists for any method: some resources have no objects, others no collection across all namespaces.
-fn is_mounted(resource: &Resource, found: &ResourcePath<'_>, everywhere: bool) -> bool {
-    let any = |verbs: &[Verb]| verbs.iter().any(|verb| resource.verbs.contains(*verb));
-    if found.legacy_watch {
-        return found.subresource.is_empty() && any(&[Verb::Watch]);
+fn is_mounted(resource: &Resource, path: &ResourcePath<'_>, is_across_namespaces: bool) -> bool {
+    let supports_any = |verbs: &[Verb]| verbs.iter().any(|verb| resource.verbs.contains(*verb));
+    if path.legacy_watch {
+        return path.subresource.is_empty() && supports_any(&[Verb::Watch]);
     }
-    if !found.subresource.is_empty() {
+    if !path.subresource.is_empty() {
         return true;
     }
-    match (found.name.is_empty(), everywhere) {
-        (false, _) => any(&[Verb::Get, Verb::Update, Verb::Patch, Verb::Delete]),
-        (true, true) => any(&[Verb::List, Verb::Watch]),
-        (true, false) => any(&[Verb::List, Verb::Watch, Verb::Create, Verb::DeleteCollection]),
+    match (path.name.is_empty(), is_across_namespaces) {
+        (false, _) => supports_any(&[Verb::Get, Verb::Update, Verb::Patch, Verb::Delete]),
+        (true, true) => supports_any(&[Verb::List, Verb::Watch]),
+        (true, false) => supports_any(&[Verb::List, Verb::Watch, Verb::Create, Verb::DeleteCollection]),
     }
 }
 
 /// Refuses a name that is no valid path segment.
 fn check_segment(name: &str) -> Result<()> {
-    let why = match name {
+    let reason = match name {
         "." => "may not be '.'",
         ".." => "may not be '..'",
         _ if name.contains('/') => "may not contain '/'",
         _ if name.contains('%') => "may not contain '%'",
         _ => return Ok(()),
     };
-    Err(Status::bad_request(format!("Name parameter invalid: {}: {why}", quoted(name))))
+    Err(Status::bad_request(format!("Name parameter invalid: {}: {reason}", quoted(name))))
 }
 
 #[cfg(test)]
@@ -151,18 +154,18 @@ mod tests {
     use crate::path::Request;
 
     /// The resulting verb, or the code of the error; 0 for an unknown path.
-    fn routed(catalog: &Catalog, method: &str, path: &str) -> std::result::Result<Verb, u16> {
-        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    fn route(catalog: &Catalog, method: &str, uri: &str) -> std::result::Result<Verb, u16> {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let request = Request::parse(method, path, &Query::parse(query)).unwrap();
-        let found = request.resource().expect("a resource");
-        let known = catalog.at(found).cloned();
+        let path = request.resource().expect("a resource");
+        let resource = catalog.resource_at(path).cloned();
         let resource =
-            find(catalog, known, found, request.verb).map_err(|status| status.code)?.ok_or(0_u16)?;
-        allowed_verb(&resource, found, request.verb, method).map_err(|status| status.code)
+            find(catalog, resource, path, request.verb).map_err(|status| status.code)?.ok_or(0_u16)?;
+        allowed_verb(&resource, path, request.verb, method).map_err(|status| status.code)
     }
 
     #[test]
-    fn every_path_leads_where_the_reference_leads_it() {
+    fn paths_are_routed_like_the_reference() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let (pods, roles) = ("/api/v1/namespaces/n/pods", "/apis/rbac.authorization.k8s.io/v1/clusterroles");
         for (method, path, expected) in [
@@ -201,7 +204,7 @@ mod tests {
             ("GET", "/api/v1/watch/pods".to_owned(), Ok(Verb::Watch)),
             ("DELETE", "/api/v1/watch/pods".to_owned(), Err(405)),
         ] {
-            assert_eq!(routed(&catalog, method, &path), expected, "{method} {path}");
+            assert_eq!(route(&catalog, method, &path), expected, "{method} {path}");
         }
     }
 }

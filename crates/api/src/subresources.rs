@@ -35,14 +35,14 @@ static APPROVAL: SubresourceStrategy = SubresourceStrategy {
     view: None,
     settle: |_, new, old, context| kinds::before_approval(new, old, context),
 };
-static ADDED_CONTAINERS: SubresourceStrategy = SubresourceStrategy {
+static EPHEMERAL_CONTAINERS: SubresourceStrategy = SubresourceStrategy {
     view: None,
     settle: |kind, new, old, context| {
         let (prepare, validate) = (pod_change::prepare_ephemeral, pod_change::validate_ephemeral);
         kinds::before_subresource_update(kind, new, old, context, SubresourceRules { prepare, validate })
     },
 };
-static AMOUNTS: SubresourceStrategy = SubresourceStrategy {
+static RESIZE: SubresourceStrategy = SubresourceStrategy {
     view: None,
     settle: |kind, new, old, context| {
         let (prepare, validate) = (pod_change::prepare_resize, pod_change::validate_resize);
@@ -54,13 +54,13 @@ static SCALE: SubresourceStrategy =
 
 /// The subresource of this name; the empty name is the object itself. `None` for one that cannot be read and written like an
 /// object.
-pub fn of(subresource: &str) -> Option<&'static SubresourceStrategy> {
+pub fn strategy(subresource: &str) -> Option<&'static SubresourceStrategy> {
     Some(match subresource {
         "" => &OBJECT,
         "approval" => &APPROVAL,
-        "ephemeralcontainers" => &ADDED_CONTAINERS,
+        "ephemeralcontainers" => &EPHEMERAL_CONTAINERS,
         "finalize" => &FINALIZE,
-        "resize" => &AMOUNTS,
+        "resize" => &RESIZE,
         "scale" => &SCALE,
         "status" => &STATUS,
         _ => return None,
@@ -85,13 +85,13 @@ impl SubresourceStrategy {
 
     /// The scale subresource of a custom resource.
     pub fn scale(paths: ReplicaPaths) -> SubresourceStrategy {
-        SubresourceStrategy { view: Some(Scale::At(paths)), settle: kinds::before_update }
+        SubresourceStrategy { view: Some(Scale::Custom(paths)), settle: kinds::before_update }
     }
 
     /// The paths of a custom resource's replicas.
     pub fn replica_paths(&self) -> Option<&ReplicaPaths> {
         match &self.view {
-            Some(Scale::At(paths)) => Some(paths),
+            Some(Scale::Custom(paths)) => Some(paths),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ impl SubresourceStrategy {
         self.view.as_ref().map(Scale::field)
     }
 
-    /// The subresource of an object. The error says why it has none.
+    /// The subresource of an object, or the reason that it has none.
     pub fn show<'a>(&self, object: &'a Value) -> status::Result<Cow<'a, Value>> {
         match &self.view {
             Some(view) => view.show(object).map(Cow::Owned),
@@ -111,8 +111,8 @@ impl SubresourceStrategy {
 
     /// The subresource for a read: missing replicas are an error.
     pub fn read<'a>(&self, object: &'a Value) -> status::Result<Cow<'a, Value>> {
-        if let Some(Scale::At(paths)) = &self.view {
-            paths.need(object)?;
+        if let Some(Scale::Custom(paths)) = &self.view {
+            paths.require_spec_replicas(object)?;
         }
         self.show(object)
     }
@@ -146,7 +146,7 @@ impl SubresourceStrategy {
 mod tests {
     use std::collections::BTreeSet;
 
-    use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_apimachinery::testing::{error_messages, object};
     use pilothouse_kinds::testing::context;
 
     use super::*;
@@ -156,14 +156,14 @@ mod tests {
     const NOW: WriteContext<'_> = context("2024-01-01T00:00:00Z");
 
     #[test]
-    fn what_extends_the_server_has_no_table_of_its_status() {
+    fn status_of_api_services_and_definitions_has_no_table() {
         assert!(has_table("apps", "status") && has_table("apiextensions.k8s.io", ""));
         assert!(!has_table("apiextensions.k8s.io", "status") && !has_table("apps", "finalize"));
     }
 
     #[test]
-    fn a_part_of_the_same_kind_is_the_object() {
-        let status = of("status").unwrap();
+    fn status_subresource_is_the_whole_object() {
+        let status = strategy("status").unwrap();
         let stored = object(r#"{"status":{"a":1}}"#);
         assert_eq!(*status.show(&stored).unwrap(), stored);
         let body = object(r#"{"status":{"a":2}}"#);
@@ -172,36 +172,39 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_another_kind_goes_back_into_the_object() {
-        let part = of("scale").unwrap();
+    fn scale_is_written_back_into_the_object() {
+        let scale_strategy = strategy("scale").unwrap();
         let stored = object(
             r#"{"kind":"Deployment","metadata":{"name":"d","namespace":"n","labels":{"a":"b"}},
                 "spec":{"replicas":1,"paused":true}}"#,
         );
-        let mut shown = part.show(&stored).unwrap().into_owned();
-        assert_eq!(part.write(&stored, shown.clone()).unwrap(), stored);
-        shown.entry("spec").set("replicas", 7);
-        let new = part.write(&stored, shown.clone()).unwrap();
+        let mut scale = scale_strategy.show(&stored).unwrap().into_owned();
+        assert_eq!(scale_strategy.write(&stored, scale.clone()).unwrap(), stored);
+        scale.entry("spec").set("replicas", 7);
+        let new = scale_strategy.write(&stored, scale.clone()).unwrap();
         assert_eq!(new.at(&["spec", "replicas"]), Some(&Value::Int(7)));
         assert_eq!(new.at(&["spec", "paused"]), Some(&Value::Bool(true)));
-        shown.entry("spec").set("replicas", -7);
-        let errors = part.write(&stored, shown).unwrap_err();
-        assert_eq!(said(&errors), ["spec.replicas: Invalid value: -7: must be greater than or equal to 0"]);
+        scale.entry("spec").set("replicas", -7);
+        let errors = scale_strategy.write(&stored, scale).unwrap_err();
+        assert_eq!(
+            error_messages(&errors),
+            ["spec.replicas: Invalid value: -7: must be greater than or equal to 0"]
+        );
     }
 
     #[test]
-    fn all_that_stands_below_objects_is_a_part_but_what_is_done() {
+    fn all_subresources_except_actions_and_connections_have_a_strategy() {
         let everything = RuntimeConfig::parse("api/all=true").unwrap();
         let catalog = Builtin::load().unwrap().serve(&everything).unwrap();
         let names = catalog.resources().flat_map(|resource| resource.subresources.iter());
         let others: BTreeSet<String> =
-            names.filter(|sub| of(&sub.name).is_none()).map(|sub| sub.name.to_string()).collect();
+            names.filter(|sub| strategy(&sub.name).is_none()).map(|sub| sub.name.to_string()).collect();
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
         assert_eq!(others, ["attach", "binding", "eviction", "exec", "log", "portforward", "proxy", "token"]);
     }
 
     #[test]
-    fn containers_that_are_added_move_the_generation() {
+    fn ephemeral_containers_increase_the_generation() {
         let kind = Kind { rules: kinds::rules("", "Pod"), namespaced: true, has_status: true };
         let old = object(
             r#"{"kind":"Pod","metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"1","generation":1},
@@ -218,8 +221,8 @@ mod tests {
                 r#"[{"name":"e","image":"i","imagePullPolicy":"Always","terminationMessagePolicy":"File"}]"#,
             ),
         );
-        let settled = of("ephemeralcontainers").unwrap().settle(kind, &mut new, &old, &NOW);
-        assert_eq!(settled.map_err(|errors| said(&errors)), Ok(WarningList::new()));
+        let settled = strategy("ephemeralcontainers").unwrap().settle(kind, &mut new, &old, &NOW);
+        assert_eq!(settled.map_err(|errors| error_messages(&errors)), Ok(WarningList::new()));
         assert_eq!(new.at(&["metadata", "generation"]), Some(&Value::Int(2)));
         assert_eq!(new.at(&["spec", "hostname"]), None);
         assert_eq!(new.get("status"), old.get("status"));

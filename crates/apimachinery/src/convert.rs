@@ -11,7 +11,7 @@ mod events;
 use super::value::Value;
 use super::version::GroupVersion;
 
-/// Why an object cannot be converted.
+/// The reason why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
     /// These are not versions of one kind.
@@ -130,7 +130,7 @@ fn rename(value: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// The items of a list, to change them; empty if it is no list.
+/// The items of a list, mutable; empty if it is no list.
 fn items_mut(value: Option<&mut Value>) -> &mut [Value] {
     value.map_or(&mut [], |value| match value {
         Value::Array(items) => items,
@@ -144,20 +144,20 @@ mod tests {
     use crate::schema::Registry;
 
     #[test]
-    fn versions_of_the_same_shape_differ_in_name_only() {
+    fn versions_of_the_same_shape_convert_by_name() {
         let mut object = Value::object();
         object.set("apiVersion", "networking.k8s.io/v1");
         object.entry("spec").set("x", 1);
         let v1 = GroupVersion::new("networking.k8s.io", "v1");
         let beta = GroupVersion::new("networking.k8s.io", "v1beta1");
-        let there = convert(object.clone(), &v1, &beta, "IPAddress").unwrap();
-        assert_eq!(there.str("apiVersion"), "networking.k8s.io/v1beta1");
-        assert_eq!(convert(there, &beta, &v1, "IPAddress").unwrap(), object);
+        let converted = convert(object.clone(), &v1, &beta, "IPAddress").unwrap();
+        assert_eq!(converted.str("apiVersion"), "networking.k8s.io/v1beta1");
+        assert_eq!(convert(converted, &beta, &v1, "IPAddress").unwrap(), object);
         assert_eq!(convert(object.clone(), &v1, &v1, "IPAddress").unwrap(), object);
     }
 
     #[test]
-    fn there_is_no_way_between_groups_that_do_not_share_a_kind() {
+    fn conversion_between_unrelated_groups_is_an_error() {
         let core = GroupVersion::new("", "v1");
         let events = GroupVersion::new("events.k8s.io", "v1");
         let apps = GroupVersion::new("apps", "v1");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_names_versions_that_exist() {
+    fn conversion_shapes_name_existing_versions() {
         let registry = Registry::builtin().unwrap();
         for shape in &SHAPES {
             for (group, version) in [(shape.group, shape.version), shape.hub] {

@@ -9,14 +9,14 @@ use super::features::EnabledFeatures;
 use super::field::FieldError;
 use super::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, WARNING_BYTES, WARNINGS};
 
-/// The errors of an object, in the order in which they were found. Dereferences to a slice of those that are kept. Every rule
-/// gets it, so it also carries the terms of validation.
+/// The errors of an object, in the order in which they were added. Dereferences to a slice of those that are kept. Every
+/// validation function gets it, so it also carries the enabled features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorList {
     features: EnabledFeatures,
-    kept: Vec<FieldError>,
+    errors: Vec<FieldError>,
     bytes: usize,
-    found: usize,
+    total: usize,
 }
 
 impl ErrorList {
@@ -25,12 +25,12 @@ impl ErrorList {
         ErrorList::default()
     }
 
-    /// No errors yet, under these terms.
-    pub fn under(features: EnabledFeatures) -> ErrorList {
+    /// No errors yet, with these features enabled.
+    pub fn with_features(features: EnabledFeatures) -> ErrorList {
         ErrorList { features, ..ErrorList::default() }
     }
 
-    /// The terms of validation.
+    /// The features that are enabled for the validation.
     pub fn features(&self) -> EnabledFeatures {
         self.features
     }
@@ -42,40 +42,40 @@ impl ErrorList {
 
     /// Adds an error that is only made if it is kept: for messages that are expensive to make.
     pub fn add(&mut self, make: impl FnOnce() -> FieldError) {
-        self.found += 1;
+        self.total += 1;
         if !self.is_full() {
             let error = make();
             self.bytes += error.path.len() + error.message.len();
-            self.kept.push(error);
+            self.errors.push(error);
         }
     }
 
     /// Adds the errors of another list.
     pub fn append(&mut self, other: &mut ErrorList) {
-        let ErrorList { kept, found, .. } = std::mem::take(other);
-        let dropped = found - kept.len();
-        self.extend(kept);
-        self.found += dropped;
+        let ErrorList { errors, total, .. } = std::mem::take(other);
+        let dropped = total - errors.len();
+        self.extend(errors);
+        self.total += dropped;
     }
 
     /// The number of all errors, including dropped ones: rules compare it to learn whether another rule failed.
     pub fn len(&self) -> usize {
-        self.found
+        self.total
     }
 
     /// Whether there are no errors.
     pub fn is_empty(&self) -> bool {
-        self.found == 0
+        self.total == 0
     }
 
     /// Whether no more errors are kept: further checks are useless.
     pub fn is_full(&self) -> bool {
-        self.kept.len() >= FIELD_ERRORS || self.bytes >= FIELD_ERROR_BYTES
+        self.errors.len() >= FIELD_ERRORS || self.bytes >= FIELD_ERROR_BYTES
     }
 
     /// Removes all errors.
     pub fn clear(&mut self) {
-        *self = ErrorList::under(self.features);
+        *self = ErrorList::with_features(self.features);
     }
 }
 
@@ -83,19 +83,19 @@ impl Deref for ErrorList {
     type Target = [FieldError];
 
     fn deref(&self) -> &[FieldError] {
-        &self.kept
+        &self.errors
     }
 }
 
 impl DerefMut for ErrorList {
     fn deref_mut(&mut self) -> &mut [FieldError] {
-        &mut self.kept
+        &mut self.errors
     }
 }
 
 impl<const N: usize> PartialEq<[FieldError; N]> for ErrorList {
     fn eq(&self, other: &[FieldError; N]) -> bool {
-        self.found == N && self.kept == *other
+        self.total == N && self.errors == *other
     }
 }
 
@@ -118,7 +118,7 @@ impl IntoIterator for ErrorList {
     type IntoIter = std::vec::IntoIter<FieldError>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.kept.into_iter()
+        self.errors.into_iter()
     }
 }
 
@@ -127,15 +127,15 @@ impl<'a> IntoIterator for &'a ErrorList {
     type IntoIter = std::slice::Iter<'a, FieldError>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.kept.iter()
+        self.errors.iter()
     }
 }
 
-/// The warnings about an accepted object, in order; with the terms of validation.
+/// The warnings about an accepted object, in order, and the enabled features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarningList {
     features: EnabledFeatures,
-    kept: Vec<String>,
+    warnings: Vec<String>,
     bytes: usize,
 }
 
@@ -145,12 +145,12 @@ impl WarningList {
         WarningList::default()
     }
 
-    /// No warnings yet, under these terms.
-    pub fn under(features: EnabledFeatures) -> WarningList {
+    /// No warnings yet, with these features enabled.
+    pub fn with_features(features: EnabledFeatures) -> WarningList {
         WarningList { features, ..WarningList::default() }
     }
 
-    /// The terms of validation.
+    /// The features that are enabled for the validation.
     pub fn features(&self) -> EnabledFeatures {
         self.features
     }
@@ -159,13 +159,13 @@ impl WarningList {
     pub fn push(&mut self, warning: String) {
         if !self.is_full() {
             self.bytes += warning.len();
-            self.kept.push(warning);
+            self.warnings.push(warning);
         }
     }
 
     /// Whether no more warnings are kept: further checks are useless.
     pub fn is_full(&self) -> bool {
-        self.kept.len() >= WARNINGS || self.bytes >= WARNING_BYTES
+        self.warnings.len() >= WARNINGS || self.bytes >= WARNING_BYTES
     }
 }
 
@@ -173,7 +173,7 @@ impl Deref for WarningList {
     type Target = [String];
 
     fn deref(&self) -> &[String] {
-        &self.kept
+        &self.warnings
     }
 }
 
@@ -193,7 +193,7 @@ impl FromIterator<String> for WarningList {
 
 impl<const N: usize> PartialEq<[&str; N]> for WarningList {
     fn eq(&self, other: &[&str; N]) -> bool {
-        self.kept == *other
+        self.warnings == *other
     }
 }
 
@@ -202,7 +202,7 @@ impl IntoIterator for WarningList {
     type IntoIter = std::vec::IntoIter<String>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.kept.into_iter()
+        self.warnings.into_iter()
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
     use crate::field::FieldPath;
 
     #[test]
-    fn all_errors_count_and_the_first_are_kept() {
+    fn error_list_counts_all_errors_and_keeps_the_first() {
         let mut errors = ErrorList::new();
         assert!(errors.is_empty() && !errors.is_full());
         for index in 0..2 * FIELD_ERRORS {
@@ -227,21 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_fill_the_lists_sooner() {
+    fn error_and_warning_lists_are_bounded_in_bytes() {
         let long = "x".repeat(FIELD_ERROR_BYTES / 2);
-        let (mut errors, mut made) = (ErrorList::new(), 0);
+        let (mut errors, mut calls) = (ErrorList::new(), 0);
         for _ in 0..9 {
             errors.add(|| {
-                made += 1;
+                calls += 1;
                 FieldError::invalid(&FieldPath::new("a"), &long, "")
             });
         }
-        assert_eq!((errors.len(), errors.iter().len(), made), (9, 2, 2));
-        let mut warned = WarningList::new();
+        assert_eq!((errors.len(), errors.iter().len(), calls), (9, 2, 2));
+        let mut warnings = WarningList::new();
         for _ in 0..9 {
-            warned.push("x".repeat(WARNING_BYTES / 2));
+            warnings.push("x".repeat(WARNING_BYTES / 2));
         }
-        assert_eq!(warned.iter().len(), 2);
-        assert!(warned.is_full());
+        assert_eq!(warnings.iter().len(), 2);
+        assert!(warnings.is_full());
     }
 }

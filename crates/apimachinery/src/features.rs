@@ -1,5 +1,5 @@
-//! The settings of a server that decide about objects. Each server has its own [`EnabledFeatures`]: a process may run several
-//! servers.
+//! The feature gates that affect the fields, defaults and validation of kinds. Each server has its own [`EnabledFeatures`]: a
+//! process may run several servers.
 
 /// Declares the features with their defaults.
 macro_rules! features {
@@ -65,7 +65,7 @@ features! {
     PodLevelResources: false,
     /// Lifecycle hooks that sleep.
     PodLifecycleSleepAction: true,
-    /// Such hooks may sleep for zero seconds.
+    /// Lifecycle hooks may sleep for zero seconds.
     PodLifecycleSleepActionAllowZero: true,
     /// The log of only stdout or stderr.
     PodLogsQuerySplitStreams: false,
@@ -118,22 +118,22 @@ pub struct EnabledFeatures {
 impl EnabledFeatures {
     /// The defaults of the release.
     pub const RELEASE: EnabledFeatures = {
-        let (mut on, mut at) = (0, 0);
-        while at < ALL.len() {
-            if ALL[at].1 {
-                on |= ALL[at].0.bit();
+        let (mut on, mut index) = (0, 0);
+        while index < ALL.len() {
+            if ALL[index].1 {
+                on |= ALL[index].0.bit();
             }
-            at += 1;
+            index += 1;
         }
         EnabledFeatures { on, privileged: false }
     };
 
     /// Every feature is enabled: for objects that are stored already.
     pub const EVERY: EnabledFeatures = {
-        let (mut on, mut at) = (0, 0);
-        while at < ALL.len() {
-            on |= ALL[at].0.bit();
-            at += 1;
+        let (mut on, mut index) = (0, 0);
+        while index < ALL.len() {
+            on |= ALL[index].0.bit();
+            index += 1;
         }
         EnabledFeatures { on, privileged: true }
     };
@@ -142,10 +142,10 @@ impl EnabledFeatures {
     #[cfg(any(test, feature = "testing"))]
     pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false };
 
-    /// Reads the gates by name. `privileged` tells whether privileged containers are accepted.
+    /// The features whose gates are open. `privileged`: whether privileged containers are accepted.
     pub fn new(is_open: impl Fn(&str) -> bool, privileged: bool) -> EnabledFeatures {
-        let open = Feature::all().filter(|(feature, _)| is_open(&format!("{feature:?}")));
-        EnabledFeatures { on: open.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
+        let enabled = Feature::all().filter(|(feature, _)| is_open(&format!("{feature:?}")));
+        EnabledFeatures { on: enabled.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
     }
 
     /// Whether a feature is enabled.
@@ -183,22 +183,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_feature_has_a_bit_of_its_own() {
+    fn each_feature_has_a_distinct_bit() {
         let all = Feature::all().fold(0, |all, (feature, _)| all | feature.bit());
         assert_eq!(all.count_ones() as usize, ALL.len());
     }
 
     #[test]
-    fn two_servers_can_have_different_terms() {
-        let (one, other) =
+    fn servers_can_enable_different_features() {
+        let (custom, release) =
             (EnabledFeatures::new(|name| name == "ImageVolume", true), EnabledFeatures::RELEASE);
-        assert!(one.has(ImageVolume) && !one.has(ProcMountType) && one.allows_privileged());
-        assert!(!other.has(ImageVolume) && other.has(ProcMountType) && !other.allows_privileged());
-        assert!(other.with(ImageVolume).has(ImageVolume));
-        let release = EnabledFeatures::new(
+        assert!(custom.has(ImageVolume) && !custom.has(ProcMountType) && custom.allows_privileged());
+        assert!(!release.has(ImageVolume) && release.has(ProcMountType) && !release.allows_privileged());
+        assert!(release.with(ImageVolume).has(ImageVolume));
+        let defaults = EnabledFeatures::new(
             |name| Feature::all().any(|(feature, on)| on && format!("{feature:?}") == name),
             false,
         );
-        assert_eq!(release, EnabledFeatures::RELEASE);
+        assert_eq!(defaults, EnabledFeatures::RELEASE);
     }
 }

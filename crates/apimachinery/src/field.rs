@@ -1,15 +1,15 @@
-//! Validation errors: the path of a field, and what is wrong with it.
+//! Validation errors: the path of a field, and the violated rule.
 
 use std::fmt::{self, Write as _};
 
 use super::limits::PATH_BYTES;
 
-/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`. A path that is too long is cut.
+/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`. A path that is too long is truncated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldPath(String);
 
-/// The end of a cut path.
-const CUT: &str = "...";
+/// The end of a truncated path.
+const ELLIPSIS: &str = "...";
 
 impl FieldPath {
     /// The path of a top-level field.
@@ -31,7 +31,7 @@ impl FieldPath {
             text.push('.');
         }
         text.push_str(field);
-        FieldPath::bounded(text)
+        FieldPath::truncated(text)
     }
 
     /// The path of an item of this list.
@@ -58,18 +58,18 @@ impl FieldPath {
         text.push('[');
         text.push_str(inner);
         text.push(']');
-        FieldPath::bounded(text)
+        FieldPath::truncated(text)
     }
 
-    /// Cuts a path that becomes too long. Clients choose the keys, and each field below repeats them.
-    fn bounded(mut text: String) -> FieldPath {
+    /// Truncates a path that becomes too long. Clients choose the keys, and each field below repeats them.
+    fn truncated(mut text: String) -> FieldPath {
         if text.len() > PATH_BYTES {
-            let mut end = PATH_BYTES - CUT.len();
+            let mut end = PATH_BYTES - ELLIPSIS.len();
             while !text.is_char_boundary(end) {
                 end -= 1;
             }
             text.truncate(end);
-            text.push_str(CUT);
+            text.push_str(ELLIPSIS);
             text.shrink_to_fit();
         }
         FieldPath(text)
@@ -173,11 +173,11 @@ impl FieldError {
         if !detail.is_empty() {
             let _ = write!(message, ": {detail}");
         }
-        FieldError::worded(path, problem, message)
+        FieldError::with_message(path, problem, message)
     }
 
     /// An error with a complete message.
-    pub fn worded(path: &FieldPath, problem: ErrorType, message: String) -> FieldError {
+    pub fn with_message(path: &FieldPath, problem: ErrorType, message: String) -> FieldError {
         FieldError { path: path.clone(), problem, message, rule: "", covered: false }
     }
 
@@ -201,7 +201,7 @@ impl FieldError {
         FieldError::new(path, ErrorType::Invalid, Some(value), detail)
     }
 
-    /// A check could not be made.
+    /// The check itself failed.
     pub fn internal(path: &FieldPath, detail: &str) -> FieldError {
         FieldError::new(path, ErrorType::Internal, None, detail)
     }
@@ -229,18 +229,18 @@ impl FieldError {
         FieldError::new(path, ErrorType::Forbidden, None, detail)
     }
 
-    /// The value has more than `most` bytes. The value itself is not repeated.
-    pub fn too_long(path: &FieldPath, most: usize) -> FieldError {
-        FieldError::new(path, ErrorType::TooLong, None, &format!("may not be more than {most} bytes"))
+    /// The value has more than `limit` bytes. The value itself is not repeated.
+    pub fn too_long(path: &FieldPath, limit: usize) -> FieldError {
+        FieldError::new(path, ErrorType::TooLong, None, &format!("may not be more than {limit} bytes"))
     }
 
-    /// The list has `actual` items, but `most` are allowed.
-    pub fn too_many(path: &FieldPath, actual: usize, most: usize) -> FieldError {
+    /// The list has `actual` items, but `limit` are allowed.
+    pub fn too_many(path: &FieldPath, actual: usize, limit: usize) -> FieldError {
         FieldError::new(
             path,
             ErrorType::TooMany,
             Some(&actual.to_string()),
-            &format!("must have at most {most} items"),
+            &format!("must have at most {limit} items"),
         )
     }
 
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_read_like_the_api() {
+    fn field_errors_have_the_reference_format() {
         let name = FieldPath::new("spec").child("containers").index(0).child("name");
         assert_eq!(FieldError::required(&name, "").to_string(), "spec.containers[0].name: Required value");
         let data = FieldPath::new("data").key("tls.crt");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_do_not_grow_for_ever() {
+    fn long_paths_are_truncated() {
         let long = FieldPath::new("a").key(&"ä".repeat(PATH_BYTES)).child("b").index(12);
         assert!((PATH_BYTES - 1..=PATH_BYTES).contains(&long.len()), "{}", long.len());
         assert!(long.to_string().ends_with("..."));

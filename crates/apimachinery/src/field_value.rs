@@ -20,7 +20,7 @@ static ABSENT: Value = Value::Null;
 
 impl<'a> FieldValue<'a> {
     /// A top-level field of an object.
-    pub fn of(object: &'a Value, field: &str) -> FieldValue<'a> {
+    pub fn top_level(object: &'a Value, field: &str) -> FieldValue<'a> {
         FieldValue { value: object.get(field).unwrap_or(&ABSENT), path: FieldPath::new(field) }
     }
 
@@ -73,17 +73,17 @@ impl<'a> FieldValue<'a> {
         self.value.fields().map_or(self.value.items().len(), |fields| fields.len())
     }
 
-    /// Whether it is present.
+    /// Whether the value is present.
     pub fn is_set(&self) -> bool {
         !self.value.is_null()
     }
 
-    /// Whether it is absent or empty.
+    /// Whether the value is absent or the zero value of its type.
     pub fn is_empty(&self) -> bool {
         match self.value {
             Value::String(text) => text.is_empty(),
             Value::Int(number) => *number == 0,
-            Value::Bool(truth) => !truth,
+            Value::Bool(boolean) => !boolean,
             Value::Null => true,
             _ => self.len() == 0,
         }
@@ -94,7 +94,7 @@ impl<'a> FieldValue<'a> {
         self.value.as_str().unwrap_or_default()
     }
 
-    /// The integer, if there is one.
+    /// The integer, if the value is one.
     pub fn int(&self) -> Option<i64> {
         self.value.as_int()
     }
@@ -111,40 +111,40 @@ impl<'a> FieldValue<'a> {
 
     /// The quantity, if valid.
     pub fn amount(&self) -> Option<NanoQuantity> {
-        NanoQuantity::of(self.value)
+        NanoQuantity::from_value(self.value)
     }
 
     /// The value as messages print it.
-    pub fn shown(&self) -> String {
-        shown(self.value)
+    pub fn render(&self) -> String {
+        render_value(self.value)
     }
 
     /// Adds an Invalid error.
-    pub fn invalid(&self, errors: &mut ErrorList, why: &str) {
-        errors.add(|| FieldError::invalid(&self.path, &self.shown(), why));
+    pub fn invalid(&self, errors: &mut ErrorList, detail: &str) {
+        errors.add(|| FieldError::invalid(&self.path, &self.render(), detail));
     }
 
     /// Adds an Invalid error about a string; an absent one is printed as empty.
-    pub fn invalid_text(&self, errors: &mut ErrorList, why: &str) {
-        errors.add(|| FieldError::invalid(&self.path, &quoted(self.text()), why));
+    pub fn invalid_text(&self, errors: &mut ErrorList, detail: &str) {
+        errors.add(|| FieldError::invalid(&self.path, &quoted(self.text()), detail));
     }
 
     /// Adds a Required error.
-    pub fn required(&self, errors: &mut ErrorList, why: &str) {
-        errors.add(|| FieldError::required(&self.path, why));
+    pub fn required(&self, errors: &mut ErrorList, detail: &str) {
+        errors.add(|| FieldError::required(&self.path, detail));
     }
 
     /// Adds a Forbidden error.
-    pub fn forbidden(&self, errors: &mut ErrorList, why: &str) {
-        errors.add(|| FieldError::forbidden(&self.path, why));
+    pub fn forbidden(&self, errors: &mut ErrorList, detail: &str) {
+        errors.add(|| FieldError::forbidden(&self.path, detail));
     }
 
     /// Adds a Duplicate error.
     pub fn duplicate(&self, errors: &mut ErrorList) {
-        errors.add(|| FieldError::duplicate(&self.path, &self.shown()));
+        errors.add(|| FieldError::duplicate(&self.path, &self.render()));
     }
 
-    /// Adds a Required error if it is absent or empty. Answers whether it is present.
+    /// Adds a Required error if the value is absent or empty. Returns whether it is present.
     pub fn need(&self, errors: &mut ErrorList) -> bool {
         if self.is_empty() {
             self.required(errors, "");
@@ -155,7 +155,7 @@ impl<'a> FieldValue<'a> {
 
     /// Checks the syntax of the text.
     pub fn syntax(&self, errors: &mut ErrorList, check: names::Check) {
-        meta::texts(errors, &self.path, self.text(), check(self.text()));
+        meta::add_invalid(errors, &self.path, self.text(), check(self.text()));
     }
 
     /// Checks the syntax of the text if there is one.
@@ -186,9 +186,9 @@ impl<'a> FieldValue<'a> {
             errors.add(|| FieldError::required(&self.path.child(field), ""));
             return;
         }
-        let wrong = check(text);
-        if !wrong.is_empty() {
-            meta::texts(errors, &self.path.child(field), text, wrong);
+        let messages = check(text);
+        if !messages.is_empty() {
+            meta::add_invalid(errors, &self.path.child(field), text, messages);
         }
     }
 
@@ -223,8 +223,8 @@ impl<'a> FieldValue<'a> {
     /// Checks that the number is not below 0.
     pub fn not_negative(&self, errors: &mut ErrorList) {
         if self.number() < 0 {
-            let wrong = "must be greater than or equal to 0";
-            errors.add(|| FieldError::invalid(&self.path, &self.shown(), wrong).by_rule("minimum"));
+            let detail = "must be greater than or equal to 0";
+            errors.add(|| FieldError::invalid(&self.path, &self.render(), detail).by_rule("minimum"));
         }
     }
 
@@ -239,8 +239,8 @@ impl<'a> FieldValue<'a> {
 
     /// Checks the bounds of the number.
     pub fn in_range(&self, errors: &mut ErrorList, lowest: i64, highest: i64) {
-        for wrong in names::in_range(self.number(), lowest, highest) {
-            errors.add(|| FieldError::invalid(&self.path, &self.number().to_string(), &wrong));
+        for message in names::in_range(self.number(), lowest, highest) {
+            errors.add(|| FieldError::invalid(&self.path, &self.number().to_string(), &message));
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Checks that the value is immutable.
+    /// Checks that the value equals the old one.
     pub fn unchanged(&self, old: &FieldValue<'_>, errors: &mut ErrorList) {
         if !same(Some(self.value), Some(old.value)) {
             self.invalid(errors, IMMUTABLE);
@@ -268,65 +268,68 @@ impl<'a> FieldValue<'a> {
 
 /// Marks the errors of a check as covered by declarative validation.
 pub fn covered(errors: &mut ErrorList, check: impl FnOnce(&mut ErrorList)) {
-    let mut found = ErrorList::new();
-    check(&mut found);
-    errors.extend(found.into_iter().map(FieldError::covered));
+    let mut covered = ErrorList::new();
+    check(&mut covered);
+    errors.extend(covered.into_iter().map(FieldError::covered));
 }
 
 /// A value as messages print it: strings in quotes, numbers bare, the rest in Go syntax.
-pub fn shown(value: &Value) -> String {
+fn render_value(value: &Value) -> String {
     match value {
         Value::Null => "\"null\"".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
+        Value::Bool(boolean) => boolean.to_string(),
         Value::Int(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
         Value::String(text) => quoted(text),
         Value::Array(items) if items.iter().all(|item| item.as_str().is_some()) => {
-            let items: Vec<String> = items.iter().map(shown).collect();
+            let items: Vec<String> = items.iter().map(render_value).collect();
             format!("[]string{{{}}}", items.join(", "))
         }
-        Value::Array(items) => format!("[]{{{}}}", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => {
+            format!("[]{{{}}}", items.iter().map(render_value).collect::<Vec<_>>().join(", "))
+        }
         Value::Object(fields) => {
             let fields: Vec<String> =
-                fields.iter().map(|(key, value)| format!("{key}:{}", shown(value))).collect();
+                fields.iter().map(|(key, value)| format!("{key}:{}", render_value(value))).collect();
             format!("{{{}}}", fields.join(", "))
         }
     }
 }
 
 /// A quantity as messages print it in full.
-pub fn shown_quantity(value: &Value) -> String {
-    format!("resource.Quantity{{s:{}}}", shown(value))
+pub fn render_quantity(value: &Value) -> String {
+    format!("resource.Quantity{{s:{}}}", render_value(value))
 }
 
 /// A map of strings as messages print it.
-pub fn shown_map(map: Option<&Value>) -> String {
+pub fn render_map(map: Option<&Value>) -> String {
     let Some(fields) = map.and_then(Value::fields).filter(|fields| !fields.is_empty()) else {
         return "map[string]string(nil)".to_owned();
     };
     let fields: Vec<String> =
-        fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), shown(value))).collect();
+        fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), render_value(value))).collect();
     format!("map[string]string{{{}}}", fields.join(", "))
 }
 
-/// Whether two values mean the same. A list without items equals none, but an object without fields does not: it stands
-/// where the API's own types have a pointer, and there it says something. All other objects without fields are gone once a
-/// value was decoded; see `schema/decode.rs`. Amounts are in canonical form and compare as they are.
-pub fn same(one: Option<&Value>, other: Option<&Value>) -> bool {
-    match (one.unwrap_or(&ABSENT), other.unwrap_or(&ABSENT)) {
-        (Value::Object(one), Value::Object(other)) if one.is_shared_with(other) => true,
-        (Value::Object(one), Value::Object(other)) => {
-            one.iter().all(|(key, value)| same(Some(value), other.get(key)))
-                && other.iter().all(|(key, value)| one.contains_key(key) || is_void(value))
+/// Whether two values are semantically equal. An empty list equals an absent one, but an empty object does not: it stands where
+/// the API's Go types have a pointer, for which empty and nil differ. Decoding removes all other empty objects; see
+/// `schema/decode.rs`. Quantities are in canonical form and compare as text.
+pub fn same(left: Option<&Value>, right: Option<&Value>) -> bool {
+    match (left.unwrap_or(&ABSENT), right.unwrap_or(&ABSENT)) {
+        (Value::Object(left), Value::Object(right)) if left.is_shared_with(right) => true,
+        (Value::Object(left), Value::Object(right)) => {
+            left.iter().all(|(key, value)| same(Some(value), right.get(key)))
+                && right.iter().all(|(key, value)| left.contains_key(key) || is_unset(value))
         }
-        (Value::Array(one), Value::Array(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(Some(one), Some(other)))
+        (Value::Array(left), Value::Array(right)) => {
+            left.len() == right.len()
+                && left.iter().zip(right).all(|(left, right)| same(Some(left), Some(right)))
         }
-        (one, other) => one == other || (is_void(one) && is_void(other)),
+        (left, right) => left == right || (is_unset(left) && is_unset(right)),
     }
 }
 
-fn is_void(value: &Value) -> bool {
+fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
@@ -350,27 +353,27 @@ pub fn fill_text(object: &mut Value, field: &str, text: &str) {
 
 /// Keeps a singular field (such as podIP) equal to the first item of its list (podIPs). Older clients only know the singular
 /// field, so it wins if both are set and differ. `item` is the string field of an item.
-pub fn mirror_first(object: &mut Value, one: &str, all: &str, item: Option<&str>) {
-    let list = object.get(all).map(Value::items).unwrap_or_default();
+pub fn mirror_first(object: &mut Value, singular: &str, plural: &str, item: Option<&str>) {
+    let list = object.get(plural).map(Value::items).unwrap_or_default();
     let first = list.first().map(|first| match item {
         Some(field) => first.str(field).to_owned(),
         None => first.as_str().unwrap_or_default().to_owned(),
     });
-    let text = object.str(one).to_owned();
+    let text = object.str(singular).to_owned();
     match first {
-        Some(first) if text.is_empty() => object.set(one, first),
+        Some(first) if text.is_empty() => object.set(singular, first),
         first if !text.is_empty() && first.as_deref() != Some(text.as_str()) => {
             let entry = match item {
                 Some(field) => Value::from(Object::from([(field.to_owned(), Value::from(text))])),
                 None => Value::from(text),
             };
-            object.set(all, vec![entry]);
+            object.set(plural, vec![entry]);
         }
         _ => {}
     }
 }
 
-/// The items of a list for writing.
+/// The items of a list field, mutable; none if it is no list.
 pub fn items_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut [Value] {
     match object.get_mut(field) {
         Some(Value::Array(items)) => items,
@@ -378,18 +381,18 @@ pub fn items_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut [Value] {
     }
 }
 
-/// The field for writing, if present and not null.
+/// A field, mutable, if present and not null.
 pub fn present_mut<'a>(object: &'a mut Value, field: &str) -> Option<&'a mut Value> {
     object.get_mut(field).filter(|value| !value.is_null())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{object, said};
+    use super::super::testing::{error_messages, object};
     use super::*;
 
     #[test]
-    fn no_items_are_none_but_no_fields_say_something() {
+    fn same_equates_empty_list_but_not_empty_object_with_absence() {
         let table = [
             (r#"{"a":[]}"#, "{}", true),
             (r#"{"a":{}}"#, "{}", false),
@@ -400,27 +403,27 @@ mod tests {
             (r#"{"a":[1]}"#, r#"{"a":[1,2]}"#, false),
             (r#"{"a":{"b":1}}"#, r#"{"a":{"b":1,"c":2}}"#, false),
         ];
-        for (one, other, wanted) in table {
-            let (one, other) = (object(one), object(other));
-            assert_eq!(same(Some(&one), Some(&other)), wanted, "{one:?} {other:?}");
-            assert_eq!(same(Some(&other), Some(&one)), wanted, "{other:?} {one:?}");
+        for (left, right, expected) in table {
+            let (left, right) = (object(left), object(right));
+            assert_eq!(same(Some(&left), Some(&right)), expected, "{left:?} {right:?}");
+            assert_eq!(same(Some(&right), Some(&left)), expected, "{right:?} {left:?}");
         }
     }
 
     #[test]
-    fn nodes_know_where_they_are() {
+    fn errors_of_field_values_have_their_paths() {
         let value = object(r#"{"spec":{"a":[{"b":"X"}],"m":{"k":"v"},"n":-1}}"#);
         let mut errors = ErrorList::new();
-        for item in FieldValue::of(&value, "spec").child("a").items() {
+        for item in FieldValue::top_level(&value, "spec").child("a").items() {
             item.child("b").one_of(&mut errors, &["A"]);
             item.child("c").need(&mut errors);
         }
-        for (_, entry) in FieldValue::of(&value, "spec").child("m").entries() {
+        for (_, entry) in FieldValue::top_level(&value, "spec").child("m").entries() {
             entry.invalid(&mut errors, "bad");
         }
-        FieldValue::of(&value, "spec").child("n").not_negative(&mut errors);
+        FieldValue::top_level(&value, "spec").child("n").not_negative(&mut errors);
         assert_eq!(
-            said(&errors),
+            error_messages(&errors),
             [
                 "spec.a[0].b: Unsupported value: \"X\": supported values: \"A\"",
                 "spec.a[0].c: Required value",
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_and_the_head_of_its_list_are_one() {
+    fn mirror_first_keeps_singular_field_and_first_item_equal() {
         let table = [
             (r#"{"one":"a"}"#, r#"{"one":"a","all":["a"]}"#),
             (r#"{"all":["b","c"]}"#, r#"{"one":"b","all":["b","c"]}"#),
@@ -449,10 +452,10 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_printed_with_their_type() {
-        assert_eq!(shown_map(None), "map[string]string(nil)");
+    fn maps_are_rendered_with_their_go_type() {
+        assert_eq!(render_map(None), "map[string]string(nil)");
         assert_eq!(
-            shown_map(Some(&object(r#"{"b":"2","a":"1"}"#))),
+            render_map(Some(&object(r#"{"b":"2","a":"1"}"#))),
             r#"map[string]string{"a":"1", "b":"2"}"#
         );
     }

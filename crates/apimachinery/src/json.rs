@@ -15,14 +15,14 @@ pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// Observes every step of [`Any`], to report errors with their position. For duplicate fields the last one counts, whatever is
-/// observed.
+/// Observes every step of [`Any`], to report errors with their position. The last of duplicate fields counts, with any
+/// observer.
 pub trait ParseObserver {
     /// The state to restore after a step down.
     type Mark;
 
-    /// A field begins. `again` tells whether its object had one of this name.
-    fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> Self::Mark;
+    /// A field begins. `is_duplicate`: whether its object already has a field of this name.
+    fn enter_field(&mut self, name: &str, is_duplicate: impl FnOnce() -> bool) -> Self::Mark;
 
     /// The field ended, successfully or not.
     fn leave_field(&mut self, mark: Self::Mark, name: &str);
@@ -67,8 +67,8 @@ impl<'de, L: ParseObserver> Visitor<'de> for Any<'_, L> {
         f.write_str("any value")
     }
 
-    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
-        Ok(Value::Bool(truth))
+    fn visit_bool<E>(self, boolean: bool) -> Result<Value, E> {
+        Ok(Value::Bool(boolean))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
@@ -227,8 +227,8 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
     out.reserve(text.len() + 2);
     out.push(b'"');
     let bytes = text.as_bytes();
-    let mut from = 0;
-    for (at, &byte) in bytes.iter().enumerate() {
+    let mut start = 0;
+    for (index, &byte) in bytes.iter().enumerate() {
         if !SPECIAL[usize::from(byte)] {
             continue;
         }
@@ -241,7 +241,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
             b'\t' => b"\\t",
             0x08 => b"\\b",
             0x0c => b"\\f",
-            0xe2 => match bytes.get(at + 1..at + 3) {
+            0xe2 => match bytes.get(index + 1..index + 3) {
                 Some([0x80, 0xa8]) => {
                     length = 3;
                     b"\\u2028"
@@ -254,11 +254,11 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
             },
             _ => &[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]],
         };
-        out.extend_from_slice(&bytes[from..at]);
+        out.extend_from_slice(&bytes[start..index]);
         out.extend_from_slice(escape);
-        from = at + length;
+        start = index + length;
     }
-    out.extend_from_slice(&bytes[from..]);
+    out.extend_from_slice(&bytes[start..]);
     out.push(b'"');
 }
 
@@ -273,8 +273,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn numbers_are_printed_as_the_api_prints_them() {
-        for (given, printed) in [
+    fn numbers_are_written_like_go() {
+        for (input, expected) in [
             ("1.0", "1"),
             ("1e2", "100"),
             ("-0", "0"),
@@ -287,19 +287,19 @@ pub(super) mod tests {
             ("9223372036854775808", "9223372036854776000"),
             ("0.1", "0.1"),
         ] {
-            assert_eq!(text(&read(given.as_bytes()).unwrap()), printed, "{given}");
+            assert_eq!(text(&read(input.as_bytes()).unwrap()), expected, "{input}");
         }
     }
 
     /// Records the observed steps.
     #[derive(Default)]
-    struct Diary(Vec<String>);
+    struct Recorder(Vec<String>);
 
-    impl ParseObserver for Diary {
+    impl ParseObserver for Recorder {
         type Mark = usize;
 
-        fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> usize {
-            self.0.push(format!("{name}{}", if again() { " again" } else { "" }));
+        fn enter_field(&mut self, name: &str, is_duplicate: impl FnOnce() -> bool) -> usize {
+            self.0.push(format!("{name}{}", if is_duplicate() { " again" } else { "" }));
             self.0.len()
         }
 
@@ -318,23 +318,24 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn whoever_listens_hears_of_every_step_and_nothing_else_changes() {
+    fn observer_is_called_for_every_step() {
         let text = br#"{"a":[true],"b":1,"b":null}"#;
-        let mut diary = Diary::default();
-        let value =
-            Any(&mut diary).deserialize(&mut serde_json::Deserializer::from_slice(text)).expect("good JSON");
+        let mut recorder = Recorder::default();
+        let value = Any(&mut recorder)
+            .deserialize(&mut serde_json::Deserializer::from_slice(text))
+            .expect("valid JSON");
         assert_eq!(value, read(text).unwrap());
-        let heard = ["a", "0", "/0 since 2", "1", "/1 since 4", "/a since 1"];
-        assert_eq!(diary.0[..6], heard);
-        assert_eq!(diary.0[6..], ["b", "/b since 7", "b again", "/b since 9"]);
-        let mut broken = Diary::default();
-        let cut = Any(&mut broken).deserialize(&mut serde_json::Deserializer::from_slice(b"[{\"a\":"));
-        assert!(cut.is_err());
-        assert_eq!(broken.0, ["0", "a", "/a since 2", "/0 since 1"], "what was entered is left");
+        let expected = ["a", "0", "/0 since 2", "1", "/1 since 4", "/a since 1"];
+        assert_eq!(recorder.0[..6], expected);
+        assert_eq!(recorder.0[6..], ["b", "/b since 7", "b again", "/b since 9"]);
+        let mut truncated = Recorder::default();
+        let result = Any(&mut truncated).deserialize(&mut serde_json::Deserializer::from_slice(b"[{\"a\":"));
+        assert!(result.is_err());
+        assert_eq!(truncated.0, ["0", "a", "/a since 2", "/0 since 1"], "each enter has its leave");
     }
 
     #[test]
-    fn text_is_safe_inside_a_web_page() {
+    fn html_characters_and_line_separators_are_escaped() {
         let value = Value::from("<a>&\"\\\u{8}\u{c}\n\u{1}\u{2028}\u{2029}é\u{20ac}");
         assert_eq!(text(&value), "\"\\u003ca\\u003e\\u0026\\\"\\\\\\b\\f\\n\\u0001\\u2028\\u2029é\u{20ac}\"");
     }
@@ -346,7 +347,7 @@ pub(super) mod tests {
             any::<bool>().prop_map(Value::Bool),
             any::<i64>().prop_map(Value::Int),
             "\\PC{0,8}".prop_map(Value::String),
-            // What text is made of that lays out otherwise than letters do.
+            // Characters with a meaning in JSON or YAML, or more than one byte.
             "[\"\\\\{\\[,: \\-#a\n\té\u{20ac}\u{1f600}]{0,12}".prop_map(Value::String),
         ];
         leaf.prop_recursive(4, 32, 4, |inner| {
@@ -360,13 +361,13 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(value in any_value()) {
+        fn json_output_round_trips(value in any_value()) {
             prop_assert_eq!(&read(&to_json(&value)).unwrap(), &value);
             prop_assert_eq!(&read(&crate::codec::pretty(&to_json(&value))).unwrap(), &value);
         }
 
         #[test]
-        fn floats_read_back(number in any::<f64>().prop_filter("finite", |number| number.is_finite())) {
+        fn floats_round_trip(number in any::<f64>().prop_filter("finite", |number| number.is_finite())) {
             let mut out = Vec::new();
             write_float(&mut out, number);
             let read: f64 = std::str::from_utf8(&out).unwrap().parse().unwrap();

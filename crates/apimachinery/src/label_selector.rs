@@ -6,7 +6,7 @@ use crate::meta;
 use crate::names;
 use crate::value::Value;
 
-/// Checks a selector of labels, if there is one.
+/// Validates a label selector; an absent one is valid.
 pub fn validate(selector: &FieldValue<'_>, errors: &mut ErrorList) {
     let labels = selector.child("matchLabels");
     meta::validate_labels(Some(labels.value), &labels.path, errors);
@@ -23,14 +23,14 @@ pub fn validate(selector: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a selector of labels, if there is one. Answers whether labels can be compared with it.
+/// Like [`validate`], but returns whether the selector is valid.
 pub fn check(selector: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
     let before = errors.len();
     validate(selector, errors);
     errors.len() == before
 }
 
-/// Whether an operator compares with a set of values; selectors of labels and of nodes both know these.
+/// Whether an operator is one of those that label selectors and node selectors have in common.
 pub fn is_set_based(operator: &str) -> bool {
     matches!(operator, "In" | "NotIn" | "Exists" | "DoesNotExist")
 }
@@ -46,54 +46,55 @@ pub fn check_values(operator: &str, values: &FieldValue<'_>, errors: &mut ErrorL
     }
 }
 
-/// Whether the selector selects everything that there is.
+/// Whether the selector has no requirements, and so matches everything.
 pub fn is_empty(selector: &Value) -> bool {
-    let void = |field| {
+    let is_empty = |field| {
         selector.get(field).is_none_or(|part: &Value| {
             part.items().is_empty() && part.fields().is_none_or(|fields| fields.is_empty())
         })
     };
-    void("matchLabels") && void("matchExpressions")
+    is_empty("matchLabels") && is_empty("matchExpressions")
 }
 
 /// Whether the labels match. An absent selector matches nothing.
 pub fn matches(selector: Option<&Value>, labels: Option<&Value>) -> bool {
     let Some(selector) = selector.filter(|selector| !selector.is_null()) else { return false };
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
-    let wanted = selector.get("matchLabels").and_then(Value::fields).into_iter().flatten();
-    wanted.into_iter().all(|(key, value)| label(key) == value.as_str())
+    let expected = selector.get("matchLabels").and_then(Value::fields).into_iter().flatten();
+    expected.into_iter().all(|(key, value)| label(key) == value.as_str())
         && selector.get("matchExpressions").map(Value::items).unwrap_or_default().iter().all(|requirement| {
-            let found = label(requirement.str("key"));
+            let actual = label(requirement.str("key"));
             let values = requirement.get("values").map(Value::items).unwrap_or_default();
-            let among = found.is_some_and(|found| values.iter().any(|value| value.as_str() == Some(found)));
+            let is_listed =
+                actual.is_some_and(|actual| values.iter().any(|value| value.as_str() == Some(actual)));
             match requirement.str("operator") {
-                "In" => among,
-                "NotIn" => !among,
-                "Exists" => found.is_some(),
-                _ => found.is_none(),
+                "In" => is_listed,
+                "NotIn" => !is_listed,
+                "Exists" => actual.is_some(),
+                _ => actual.is_none(),
             }
         })
 }
 
-/// Whether a plain set of labels is contained in others.
-pub fn contains(labels: Option<&Value>, wanted: Option<&Value>) -> bool {
-    wanted
+/// Whether labels contain all pairs of a plain set.
+pub fn contains(labels: Option<&Value>, subset: Option<&Value>) -> bool {
+    subset
         .and_then(Value::fields)
         .into_iter()
         .flatten()
         .all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
-/// The selector as clients write it in a query, sorted by key; nothing for an absent one. `None` if it could never be compared with labels.
+/// The selector in the syntax of the query parameter, sorted by key; empty for an absent one. `None` if the selector is invalid.
 pub fn to_text(selector: Option<&Value>) -> Option<String> {
     let Some(selector) = selector else { return Some(String::new()) };
-    let mut all: Vec<(&str, String)> = Vec::new();
+    let mut terms: Vec<(&str, String)> = Vec::new();
     for (key, value) in selector.get("matchLabels").and_then(Value::fields).into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
-        if !is_comparable(key, [value]) {
+        if !is_valid_requirement(key, [value]) {
             return None;
         }
-        all.push((key, format!("{key}={value}")));
+        terms.push((key, format!("{key}={value}")));
     }
     for expression in selector.get("matchExpressions").map(Value::items).unwrap_or_default() {
         let key = expression.str("key");
@@ -106,7 +107,7 @@ pub fn to_text(selector: Option<&Value>) -> Option<String> {
             .collect();
         values.sort_unstable();
         values.dedup();
-        if !is_comparable(key, values.iter().copied()) {
+        if !is_valid_requirement(key, values.iter().copied()) {
             return None;
         }
         let text = match (expression.str("operator"), values.is_empty()) {
@@ -116,13 +117,13 @@ pub fn to_text(selector: Option<&Value>) -> Option<String> {
             ("DoesNotExist", true) => format!("!{key}"),
             _ => return None,
         };
-        all.push((key, text));
+        terms.push((key, text));
     }
-    all.sort_by_key(|(key, _)| *key);
-    Some(all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","))
+    terms.sort_by_key(|(key, _)| *key);
+    Some(terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","))
 }
 
-fn is_comparable<'a>(key: &str, values: impl IntoIterator<Item = &'a str>) -> bool {
+fn is_valid_requirement<'a>(key: &str, values: impl IntoIterator<Item = &'a str>) -> bool {
     names::qualified_name(key).is_empty()
         && values.into_iter().all(|value| names::label_value(value).is_empty())
 }
@@ -133,14 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_refuses() {
+    fn invalid_label_selectors_are_refused() {
         let base = object(
             r#"{"selector":{"matchLabels":{"a":"b"},"matchExpressions":[
                 {"key":"k","operator":"In","values":["v"]}]}}"#,
         );
         each_refused(
             &base,
-            |object, errors| validate(&FieldValue::of(object, "selector"), errors),
+            |object, errors| validate(&FieldValue::top_level(object, "selector"), errors),
             &[
                 ("selector.matchLabels", r#"{"a":"-"}"#, "selector.matchLabels: Invalid value: \"-\""),
                 (
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_match_as_the_operators_say() {
+    fn labels_match_by_operator() {
         let labels = object(r#"{"a":"1"}"#);
         let table = [
             (r#"{}"#, true),
@@ -181,8 +182,8 @@ mod tests {
             (r#"{"matchExpressions":[{"key":"a","operator":"Exists"}]}"#, true),
             (r#"{"matchExpressions":[{"key":"a","operator":"DoesNotExist"}]}"#, false),
         ];
-        for (selector, wanted) in table {
-            assert_eq!(matches(Some(&object(selector)), Some(&labels)), wanted, "{selector}");
+        for (selector, expected) in table {
+            assert_eq!(matches(Some(&object(selector)), Some(&labels)), expected, "{selector}");
         }
         assert!(!matches(None, Some(&labels)));
         assert!(is_empty(&object(r#"{"matchLabels":{}}"#)));

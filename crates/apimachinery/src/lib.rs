@@ -1,12 +1,12 @@
-//! The object model: values and their schemas, the forms in which objects are read and written, patches, field ownership, and
-//! the rules that all kinds share. Pure functions: no actors, no I/O, no clock, no HTTP.
+//! The object model: values and their schemas, encodings, patches, field ownership, and the validation that all kinds share. Pure
+//! functions: no actors, no I/O, no clock, no HTTP.
 //!
-//! - [`value`] is a decoded object, [`json`] reads one, [`codec`] knows the other forms, [`schema`] the types of built-in kinds;
-//! - [`field`] names a place in an object, [`field_value`] is what stands there, [`error_list`] collects what is wrong with it,
+//! - [`value`] is a decoded object, [`json`] parses one, [`codec`] has all encodings, [`schema`] the types of built-in kinds;
+//! - [`field`] has field paths and validation errors, [`field_value`] a value with its path, [`error_list`] collects errors,
 //!   [`status`] is the error that a client gets;
-//! - [`meta`], [`names`], [`quantity`], [`time`], [`formats`] and [`label_selector`] are the rules of common fields;
-//! - [`patch`] changes an object, [`managed_fields`] tells whose its fields are, [`convert`] brings it into another version;
-//! - [`options`], [`selectors`], [`query`], [`media`] and [`response_format`] read what a request asks for.
+//! - [`meta`], [`names`], [`quantity`], [`time`], [`formats`] and [`label_selector`] validate common fields;
+//! - [`patch`] changes an object, [`managed_fields`] records the owners of its fields, [`convert`] converts between versions;
+//! - [`options`], [`selectors`], [`query`], [`media`] and [`response_format`] parse the parameters of a request.
 
 pub mod codec;
 pub mod convert;

@@ -3,10 +3,10 @@
 //! Every write records its manager as the owner of the changed fields, taking them from other managers. Apply states the values
 //! of fields, and reports conflicts with other owners.
 //!
-//! [`field_set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
-//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`mod@configure`] does
-//! so for those who own nothing; [`scale_view`]
-//! is about fields that can be written through another kind.
+//! [`field_set`] has sets of fields and [`fields_v1`] their encoding in objects; [`mod@compare`] computes the difference of two
+//! states; [`managers`] are the entries of an object; [`mod@apply`] merges a configuration into an object;
+//! [`mod@apply_configuration`] does so without an owner, for policies; [`scale_view`] is about fields that can be written through
+//! another kind.
 
 mod applied_fields;
 pub mod apply;
@@ -85,12 +85,17 @@ impl Versions<'_> {
     }
 
     /// Converts a value from the stored version.
-    fn shown<'v>(&self, value: &'v Value, version: &GroupVersion) -> Option<Cow<'v, Value>> {
-        self.turned(value, self.stored, version)
+    fn convert_to<'v>(&self, value: &'v Value, version: &GroupVersion) -> Option<Cow<'v, Value>> {
+        self.convert(value, self.stored, version)
     }
 
     /// Converts a value between two versions.
-    fn turned<'v>(&self, value: &'v Value, from: &GroupVersion, to: &GroupVersion) -> Option<Cow<'v, Value>> {
+    fn convert<'v>(
+        &self,
+        value: &'v Value,
+        from: &GroupVersion,
+        to: &GroupVersion,
+    ) -> Option<Cow<'v, Value>> {
         if from == to {
             return Some(Cow::Borrowed(value));
         }
@@ -109,13 +114,13 @@ impl Versions<'_> {
     ) -> Result<Option<Comparison>, String> {
         let Some(ty) = self.type_in(version) else { return Ok(None) };
         let old = match old {
-            Some(old) => match self.shown(old, version) {
+            Some(old) => match self.convert_to(old, version) {
                 Some(old) => Some(old),
                 None => return Ok(None),
             },
             None => None,
         };
-        let Some(new) = self.shown(new, version) else { return Ok(None) };
+        let Some(new) = self.convert_to(new, version) else { return Ok(None) };
         compare::compare(self.registry, ty, old.as_deref(), &new).map(Some)
     }
 
@@ -128,7 +133,7 @@ impl Versions<'_> {
     ) -> Result<Option<Comparison>, String> {
         if let Some(ty) = self.type_in(version).filter(|_| self.is_custom) {
             for state in old.into_iter().chain([new]) {
-                if let Some(state) = self.shown(state, version) {
+                if let Some(state) = self.convert_to(state, version) {
                     check::check_state(self.registry, ty, &state)?;
                 }
             }
@@ -137,7 +142,7 @@ impl Versions<'_> {
     }
 }
 
-/// The differences of two states, by the versions of the managers. Each is computed once, however many managers use it.
+/// The differences of two states, by the versions of the managers. Each is computed once for all managers of a version.
 struct Comparisons<'a> {
     versions: &'a Versions<'a>,
     old: Option<&'a Value>,
@@ -147,8 +152,8 @@ struct Comparisons<'a> {
     /// The group of the request: entries of other groups are ignored.
     group: String,
     /// Whether the states must fit the schema of every version.
-    fitting: bool,
-    known: Vec<(String, Option<Comparison>)>,
+    must_fit: bool,
+    cache: Vec<(String, Option<Comparison>)>,
 }
 
 impl<'a> Comparisons<'a> {
@@ -164,42 +169,42 @@ impl<'a> Comparisons<'a> {
             new,
             reset,
             group: own.0.group.to_string(),
-            fitting: false,
-            known: vec![(own.0.to_string(), Some(own.1.without(reset)))],
+            must_fit: false,
+            cache: vec![(own.0.to_string(), Some(own.1.without(reset)))],
         }
     }
 
     /// Requires the states to fit the schema of every version.
-    fn fitting(self) -> Comparisons<'a> {
-        Comparisons { fitting: true, ..self }
+    fn must_fit(self) -> Comparisons<'a> {
+        Comparisons { must_fit: true, ..self }
     }
 
-    /// `Ok(None)`: the kind has no such version.
-    fn of(&mut self, api_version: &str) -> Result<Option<&Comparison>, String> {
-        let at = match self.known.iter().position(|(known, _)| known == api_version) {
-            Some(at) => at,
+    /// The comparison in a version. `Ok(None)`: the kind has no such version.
+    fn for_version(&mut self, api_version: &str) -> Result<Option<&Comparison>, String> {
+        let index = match self.cache.iter().position(|(version, _)| version == api_version) {
+            Some(index) => index,
             None => {
                 let version = GroupVersion::parse(api_version);
-                let exists = version.filter(|version| {
+                let known_version = version.filter(|version| {
                     *version.group == *self.group && self.versions.type_in(version).is_some()
                 });
                 // Unknown versions are not cached: entries may name any number of them.
-                let Some(version) = exists else { return Ok(None) };
-                let compared = if self.fitting {
+                let Some(version) = known_version else { return Ok(None) };
+                let comparison = if self.must_fit {
                     self.versions.compare_fitting(&version, self.old, self.new)?
                 } else {
                     self.versions.compare(&version, self.old, self.new)?
                 };
-                let compared = compared.map(|compared| compared.without(self.reset));
-                self.known.push((api_version.to_owned(), compared));
-                self.known.len() - 1
+                let comparison = comparison.map(|comparison| comparison.without(self.reset));
+                self.cache.push((api_version.to_owned(), comparison));
+                self.cache.len() - 1
             }
         };
-        Ok(self.known.get(at).and_then(|(_, compared)| compared.as_ref()))
+        Ok(self.cache.get(index).and_then(|(_, comparison)| comparison.as_ref()))
     }
 }
 
-/// A write as field ownership sees it.
+/// The properties of a write that determine field ownership.
 #[derive(Clone, Copy)]
 pub struct Write<'a> {
     /// The manager: see [`manager_name`].
@@ -232,7 +237,7 @@ impl Write<'_> {
 /// A state with duplicate list keys gets no owners: validation will refuse it. Nor does a custom resource that does not fit the
 /// schemas of its version and of those of its managers, which can have other fields.
 pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, new: &mut Value) {
-    let managers = believed(old, new, write.subresource);
+    let managers = previous_managers(old, new, write.subresource);
     if let Some(meta) = new.get_mut("metadata") {
         meta.remove("managedFields");
     }
@@ -240,68 +245,68 @@ pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, n
     if managers.is_empty() && old.is_some() {
         return;
     }
-    if let Ok(managers) = updated(versions, write, old, new, managers) {
+    if let Ok(managers) = updated_managers(versions, write, old, new, managers) {
         managers.store(new);
     }
 }
 
 /// The managers before the write: those in the request, if valid, or else the stored ones.
-fn believed(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
+fn previous_managers(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
     let entries = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
-    let present = || {
+    let stored = || {
         let entries = old.and_then(entries);
         entries.and_then(|entries| Managers::read(entries.items())).unwrap_or_default()
     };
     // Entries in the body of a subresource are ignored.
     if !subresource.is_empty() {
-        return present();
+        return stored();
     }
     let stated = entries(new);
     if managers::is_reset(stated.as_ref()) {
         return Managers::default();
     }
     let stated = stated.and_then(|entries| Managers::read(entries.items()));
-    stated.filter(|managers| !managers.is_empty()).unwrap_or_else(present)
+    stated.filter(|managers| !managers.is_empty()).unwrap_or_else(stored)
 }
 
 /// The managers after the write.
-fn updated(
+fn updated_managers(
     versions: &Versions<'_>,
     write: &Write<'_>,
     old: Option<&Value>,
     new: &Value,
     mut managers: Managers,
 ) -> Result<Managers, String> {
-    let own = versions.compare_fitting(write.version, old, new)?.unwrap_or_default();
-    let reset = FieldSet::of_fields(write.reset);
-    let own = own.without(&reset);
-    let mut me = write.manager(Operation::Update);
-    me.fields = own.set();
-    take_from_others(
-        &mut Comparisons::new(versions, (old, new), (write.version, own), &reset).fitting(),
+    let comparison = versions.compare_fitting(write.version, old, new)?.unwrap_or_default();
+    let reset = FieldSet::from_paths(write.reset);
+    let comparison = comparison.without(&reset);
+    let mut manager = write.manager(Operation::Update);
+    manager.fields = comparison.set();
+    remove_from_others(
+        &mut Comparisons::new(versions, (old, new), (write.version, comparison), &reset).must_fit(),
         &mut managers,
     )?;
-    if !me.fields.is_empty() {
-        if let Some(before) = managers.take(&me) {
-            me.fields = me.fields.union(&before.fields);
+    if !manager.fields.is_empty() {
+        if let Some(previous) = managers.take(&manager) {
+            manager.fields = manager.fields.union(&previous.fields);
         }
-        me.time = Some(write.now.to_owned());
-        managers.0.push(me);
+        manager.time = Some(write.now.to_owned());
+        managers.0.push(manager);
     }
     managers.cap();
     Ok(managers)
 }
 
 /// Removes changed and removed fields from all other managers.
-fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) -> Result<(), String> {
+fn remove_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) -> Result<(), String> {
     let mut error = None;
     managers.0.retain_mut(|manager| {
-        let comparison = match comparisons.of(&manager.api_version) {
+        let comparison = match comparisons.for_version(&manager.api_version) {
             Ok(Some(comparison)) => comparison,
             // Entries of a version that no longer exists are dropped.
             Ok(None) => return false,
-            Err(problem) => {
-                error = Some(problem);
+            Err(message) => {
+                error = Some(message);
                 return true;
             }
         };
@@ -318,7 +323,10 @@ fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) 
 pub fn keep_times(old: &Value, new: &mut Value) {
     let path = &["metadata", "managedFields"];
     let (Some(before), Some(after)) = (old.at(path), new.at(path)) else { return };
-    if before != after && same_but_times(before.items(), after.items()) && same_but_owners(old, new) {
+    if before != after
+        && is_equal_except_times(before.items(), after.items())
+        && is_equal_except_managers(old, new)
+    {
         let before = before.clone();
         new.entry("metadata").set("managedFields", before);
     }
@@ -326,34 +334,34 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 
 /// Whether two lists of managers differ only in times and in the order that follows from them. Otherwise a no-op write after
 /// another apply would count as a change.
-fn same_but_times(one: &[Value], other: &[Value]) -> bool {
+fn is_equal_except_times(left: &[Value], right: &[Value]) -> bool {
     // An entry that lost its time has changed.
-    let alike = |(one, other): (&Value, &Value)| {
-        same_without(one, other, "time") && one.get("time").is_some() == other.get("time").is_some()
+    let is_equal = |(left, right): (&Value, &Value)| {
+        is_equal_except(left, right, "time") && left.get("time").is_some() == right.get("time").is_some()
     };
-    one.len() == other.len() && by_name(one).into_iter().zip(by_name(other)).all(alike)
+    left.len() == right.len() && sorted_by_name(left).into_iter().zip(sorted_by_name(right)).all(is_equal)
 }
 
-fn by_name(owners: &[Value]) -> Vec<&Value> {
+fn sorted_by_name(owners: &[Value]) -> Vec<&Value> {
     let mut owners: Vec<&Value> = owners.iter().collect();
     let parts = ["operation", "manager", "apiVersion", "subresource"];
-    owners.sort_by(|one, other| parts.map(|part| one.str(part)).cmp(&parts.map(|part| other.str(part))));
+    owners.sort_by(|left, right| parts.map(|part| left.str(part)).cmp(&parts.map(|part| right.str(part))));
     owners
 }
 
 /// Whether two objects differ only in managedFields.
-fn same_but_owners(one: &Value, other: &Value) -> bool {
-    let same = match (one.get("metadata"), other.get("metadata")) {
-        (Some(one), Some(other)) => same_without(one, other, "managedFields"),
-        (one, other) => one == other,
+fn is_equal_except_managers(left: &Value, right: &Value) -> bool {
+    let is_metadata_equal = match (left.get("metadata"), right.get("metadata")) {
+        (Some(left), Some(right)) => is_equal_except(left, right, "managedFields"),
+        (left, right) => left == right,
     };
-    same && same_without(one, other, "metadata")
+    is_metadata_equal && is_equal_except(left, right, "metadata")
 }
 
 /// Whether two objects are equal except for one field.
-fn same_without(one: &Value, other: &Value, field: &str) -> bool {
-    let (Some(one), Some(other)) = (one.fields(), other.fields()) else { return one == other };
-    let rest = |fields: &Object| fields.len() - usize::from(fields.contains_key(field));
-    let same = |(name, value): (&String, &Value)| name == field || other.get(name) == Some(value);
-    rest(one) == rest(other) && one.iter().all(same)
+fn is_equal_except(left: &Value, right: &Value, field: &str) -> bool {
+    let (Some(left), Some(right)) = (left.fields(), right.fields()) else { return left == right };
+    let count = |fields: &Object| fields.len() - usize::from(fields.contains_key(field));
+    let is_equal = |(name, value): (&String, &Value)| name == field || right.get(name) == Some(value);
+    count(left) == count(right) && left.iter().all(is_equal)
 }

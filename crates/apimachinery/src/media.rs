@@ -83,7 +83,7 @@ impl OfferedEncodings {
     }
 
     /// Whether full objects are available in an encoding.
-    fn has_whole(self, encoding: Encoding) -> bool {
+    fn has_full_objects(self, encoding: Encoding) -> bool {
         !(self.custom && encoding == Encoding::Protobuf)
     }
 
@@ -141,7 +141,7 @@ pub struct Negotiated<'a> {
 }
 
 impl Negotiated<'_> {
-    /// The result for a client that states nothing, or nothing known.
+    /// The result for a client whose Accept header is empty, or names no known media type.
     pub const DEFAULT: Negotiated<'static> =
         Negotiated { encoding: Encoding::Json, transform: None, pretty: false };
 }
@@ -156,7 +156,7 @@ struct Clause<'a> {
 
 impl Clause<'_> {
     /// Parses an item; malformed ones are ignored. A lone asterisk means everything.
-    fn read(item: &str) -> Option<Clause<'_>> {
+    fn parse(item: &str) -> Option<Clause<'_>> {
         let (media, parameters) = item.split_once(';').unwrap_or((item, ""));
         let (kind, subtype) = match media.split_once('/') {
             Some((kind, subtype)) if !subtype.is_empty() && !subtype.contains('/') => (kind, subtype),
@@ -168,38 +168,38 @@ impl Clause<'_> {
         Some(Clause { kind: trimmed(kind), subtype: trimmed(subtype), parameters, quality })
     }
 
-    /// Whether it precedes another one: by quality, or because it is more specific. Both count independently, so this is no total
-    /// order, and the sorting algorithm matters.
+    /// Whether the clause precedes another one: by quality, or because it is more specific. Both count independently, so this is
+    /// no total order, and the sorting algorithm matters.
     fn precedes(&self, other: &Clause<'_>) -> bool {
         self.quality > other.quality
             || (self.kind != "*" && other.kind == "*")
             || (self.subtype != "*" && other.subtype == "*")
     }
 
-    fn takes(&self, media: &str) -> bool {
+    fn accepts(&self, media: &str) -> bool {
         let (kind, subtype) = media.split_once('/').unwrap_or((media, ""));
-        let exactly = self.kind == kind && self.subtype == subtype;
-        exactly || (self.subtype == "*" && (self.kind == "*" || self.kind == kind))
+        let exact = self.kind == kind && self.subtype == subtype;
+        exact || (self.subtype == "*" && (self.kind == "*" || self.kind == kind))
     }
 }
 
-/// More items than real clients send; the rest is ignored.
-const CLAUSES: usize = 64;
+/// The most items of an Accept header that are read: more than real clients send.
+const MAX_CLAUSES: usize = 64;
 
 fn clauses(accept: &str) -> Vec<Clause<'_>> {
-    let mut all: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::read).take(CLAUSES).collect();
+    let mut all: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).take(MAX_CLAUSES).collect();
     // Insertion sort, as in the reference: each item moves up past those that it precedes.
-    for from in 1..all.len() {
-        let place = (0..from).rev().take_while(|at| precedes(&all, from, *at)).last();
-        if let Some(place) = place {
-            all.get_mut(place..=from).unwrap_or_default().rotate_right(1);
+    for index in 1..all.len() {
+        let target = (0..index).rev().take_while(|before| precedes(&all, index, *before)).last();
+        if let Some(target) = target {
+            all.get_mut(target..=index).unwrap_or_default().rotate_right(1);
         }
     }
     all
 }
 
-fn precedes(all: &[Clause<'_>], one: usize, other: usize) -> bool {
-    all.get(one).zip(all.get(other)).is_some_and(|(one, other)| one.precedes(other))
+fn precedes(all: &[Clause<'_>], left: usize, right: usize) -> bool {
+    all.get(left).zip(all.get(right)).is_some_and(|(left, right)| left.precedes(right))
 }
 
 fn trimmed(text: &str) -> &str {
@@ -218,13 +218,13 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     raw_parameter(parameters, name).map(trimmed)
 }
 
-/// The first `offered` media type that the client accepts, in the client's order; any if it states nothing.
+/// The first `offered` media type that the client accepts, in the client's order; an empty header accepts all.
 pub fn choose<'a>(accept: &str, offered: &[&'a str]) -> Option<&'a str> {
     let accept = if accept.is_empty() { "*/*" } else { accept };
-    clauses(accept).iter().find_map(|clause| offered.iter().copied().find(|known| clause.takes(known)))
+    clauses(accept).iter().find_map(|clause| offered.iter().copied().find(|media| clause.accepts(media)))
 }
 
-/// Negotiates the encoding of a response. `allows` tells the supported transformations by encoding.
+/// Negotiates the encoding of a response. `allows`: whether an encoding supports a transformation.
 pub fn negotiate<'a>(
     accept: &'a str,
     offer: OfferedEncodings,
@@ -268,37 +268,37 @@ pub fn agree<'a>(
     if matches!(accept, "" | JSON) {
         return Ok(Negotiated::DEFAULT);
     }
-    let fits = |encoding, asked: Option<Transform<'_>>| {
-        asked.map_or_else(|| offer.has_whole(encoding), |asked| allows(encoding, asked))
+    let is_available = |encoding, transform: Option<Transform<'_>>| {
+        transform.map_or_else(|| offer.has_full_objects(encoding), |transform| allows(encoding, transform))
     };
-    first(accept, offer, fits).ok_or_else(|| Status::not_acceptable(&offer.names()))
+    first(accept, offer, is_available).ok_or_else(|| Status::not_acceptable(&offer.names()))
 }
 
-/// Negotiates a transformation, whatever else the client accepts.
+/// Negotiates a transformation; other media types that the client accepts are ignored.
 pub fn transformed<'a>(
     accept: &'a str,
     offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
 ) -> Option<Negotiated<'a>> {
-    first(accept, offer, |encoding, asked| asked.is_some_and(|asked| allows(encoding, asked)))
+    first(accept, offer, |encoding, transform| transform.is_some_and(|transform| allows(encoding, transform)))
 }
 
 /// The first acceptable combination.
 fn first<'a>(
     accept: &'a str,
     offer: OfferedEncodings,
-    fits: impl Fn(Encoding, Option<Transform<'_>>) -> bool,
+    is_available: impl Fn(Encoding, Option<Transform<'_>>) -> bool,
 ) -> Option<Negotiated<'a>> {
     let all = clauses(accept);
     let pairs = all.iter().flat_map(|clause| offer.encodings.iter().map(move |encoding| (clause, *encoding)));
-    let takes = |(clause, encoding): &(&Clause<'a>, Encoding)| clause.takes(encoding.media_type());
-    pairs.filter(takes).find_map(|(clause, encoding)| {
-        let part = |name| parameter(clause.parameters, name);
-        let streams = match part("stream") {
+    let is_accepted = |(clause, encoding): &(&Clause<'a>, Encoding)| clause.accepts(encoding.media_type());
+    pairs.filter(is_accepted).find_map(|(clause, encoding)| {
+        let value = |name| parameter(clause.parameters, name);
+        let streams = match value("stream") {
             None | Some("") => true,
             Some(stream) => stream == "watch" && encoding.stream_type().is_some(),
         };
-        let transform = match (part("as"), part("g"), part("v")) {
+        let transform = match (value("as"), value("g"), value("v")) {
             (None, None, None) => None,
             (kind, group, version) => Some(Transform {
                 kind: kind.unwrap_or_default(),
@@ -306,8 +306,8 @@ fn first<'a>(
                 version: version.unwrap_or_default(),
             }),
         };
-        let pretty = part("pretty") == Some("1");
-        (streams && fits(encoding, transform)).then_some(Negotiated { encoding, transform, pretty })
+        let pretty = value("pretty") == Some("1");
+        (streams && is_available(encoding, transform)).then_some(Negotiated { encoding, transform, pretty })
     })
 }
 
@@ -317,25 +317,25 @@ pub fn no_stream(offer: OfferedEncodings) -> Box<Status> {
 }
 
 /// The encoding of a request body.
-pub fn of_body(content_type: &str, offer: OfferedEncodings) -> Result<Encoding> {
+pub fn body_encoding(content_type: &str, offer: OfferedEncodings) -> Result<Encoding> {
     if content_type.is_empty() {
         return Ok(Encoding::Json);
     }
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     let (media, parameters) = (media.trim(), parameters.trim());
-    let mut known: Vec<String> = Vec::new();
+    let mut keys: Vec<String> = Vec::new();
     // Parameters are unique pairs; a type with anything else behind it is invalid, except for a final semicolon.
-    let sound = parameters.is_empty()
-        || parameters.strip_suffix(';').unwrap_or(parameters).split(';').take(CLAUSES).all(|pair| {
+    let is_valid = parameters.is_empty()
+        || parameters.strip_suffix(';').unwrap_or(parameters).split(';').take(MAX_CLAUSES).all(|pair| {
             pair.trim().split_once('=').is_some_and(|(key, value)| {
                 let key = key.to_ascii_lowercase();
-                let new = !key.is_empty() && !value.is_empty() && !known.contains(&key);
-                known.push(key);
-                new
+                let is_new = !key.is_empty() && !value.is_empty() && !keys.contains(&key);
+                keys.push(key);
+                is_new
             })
         });
-    let found = offer.find(&media.to_ascii_lowercase()).filter(|_| sound);
-    found.ok_or_else(|| Status::unsupported_body(&offer.names()))
+    let encoding = offer.find(&media.to_ascii_lowercase()).filter(|_| is_valid);
+    encoding.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
 
 /// The type of a patch.
@@ -358,13 +358,17 @@ const PATCHES: &str = "application/json-patch+json, application/merge-patch+json
 const CUSTOM_PATCHES: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
-fn is_patch(one: &str) -> bool {
-    let media = one.split(';').next().unwrap_or_default().trim();
+fn is_patch(item: &str) -> bool {
+    let media = item.split(';').next().unwrap_or_default().trim();
     PATCHES.split(", ").any(|patch| patch == media)
 }
 
 /// The patch type and encoding of a media type. `length` is the Content-Length header, empty if there is none.
-pub fn of_patch(content_type: &str, length: &str, offer: OfferedEncodings) -> Result<(PatchType, Encoding)> {
+pub fn patch_encoding(
+    content_type: &str,
+    length: &str,
+    offer: OfferedEncodings,
+) -> Result<(PatchType, Encoding)> {
     // Up to the first parameter, including surrounding blanks.
     let media = content_type.split(';').next().unwrap_or_default();
     match media {
@@ -386,14 +390,14 @@ mod tests {
 
     fn encoding(accept: &str) -> std::result::Result<Encoding, String> {
         negotiate(accept, OfferedEncodings::objects(false), |_, _| false)
-            .map(|agreed| agreed.encoding)
+            .map(|negotiated| negotiated.encoding)
             .map_err(|status| status.message)
     }
 
     const OFFER: OfferedEncodings = OfferedEncodings::JSON_ONLY;
 
     #[test]
-    fn refusals_name_what_there_is() {
+    fn not_acceptable_lists_the_available_types() {
         let refused = |accept, offer| negotiate(accept, offer, |_, _| false).unwrap_err().message;
         assert_eq!(
             refused("text/html", OfferedEncodings::objects(false).watchable()),
@@ -422,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_and_order_decide() {
+    fn encoding_is_chosen_by_quality_and_order() {
         assert_eq!(encoding(""), Ok(Encoding::Json));
         assert_eq!(encoding("text/html,application/json"), Ok(Encoding::Json));
         assert_eq!(encoding("text/html, */*;q=0.1"), Ok(Encoding::Json));
@@ -435,9 +439,9 @@ mod tests {
     }
 
     #[test]
-    fn what_says_more_comes_before_what_takes_all() {
+    fn specific_media_type_precedes_wildcard() {
         assert_eq!(encoding("*/*;q=0.5,application/yaml;q=0.5"), Ok(Encoding::Yaml));
-        assert_eq!(encoding("*/*, application/yaml;q=0.1"), Ok(Encoding::Yaml), "even if it is wanted less");
+        assert_eq!(encoding("*/*, application/yaml;q=0.1"), Ok(Encoding::Yaml), "even with a lower quality");
         assert_eq!(encoding("application/json;q=x,application/yaml;q=0.1"), Ok(Encoding::Yaml));
         assert_eq!(encoding("application/json;Q=0.1,application/yaml;q=0.2"), Ok(Encoding::Json));
         let accept = "*/*, application/json;as=Table;v=v1;g=meta.k8s.io";
@@ -445,9 +449,10 @@ mod tests {
     }
 
     #[test]
-    fn parameters_count_as_they_are_written() {
+    fn transform_parameters_are_case_sensitive_and_unquoted() {
         let transform = |accept| {
-            negotiate(accept, OFFER, |_, asked| asked.kind == "Table").map(|agreed| agreed.transform)
+            negotiate(accept, OFFER, |_, transform| transform.kind == "Table")
+                .map(|negotiated| negotiated.transform)
         };
         assert_eq!(transform("application/json;as=").unwrap(), None);
         assert_eq!(transform("application/json;AS=Table;V=v1;G=meta.k8s.io").unwrap(), None);
@@ -455,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_refusals_read_differently() {
+    fn unknown_type_and_unknown_transform_have_different_messages() {
         assert!(encoding("text/html").unwrap_err().starts_with("406: Not Acceptable"));
         assert!(encoding("application/*").unwrap_err().starts_with("406: Not Acceptable"));
         let table = "application/json;as=Table;v=v9;g=meta.k8s.io";
@@ -463,15 +468,18 @@ mod tests {
     }
 
     #[test]
-    fn a_transformation_is_named_by_its_parameters() {
+    fn transform_is_parsed_from_parameters() {
         let accept = "application/json;as=Table;v=v1;g=meta.k8s.io, application/json";
-        let agreed = negotiate(accept, OFFER, |_, asked| asked.kind == "Table").unwrap();
-        assert_eq!(agreed.transform, Some(Transform { kind: "Table", group: "meta.k8s.io", version: "v1" }));
+        let negotiated = negotiate(accept, OFFER, |_, transform| transform.kind == "Table").unwrap();
+        assert_eq!(
+            negotiated.transform,
+            Some(Transform { kind: "Table", group: "meta.k8s.io", version: "v1" })
+        );
         assert_eq!(negotiate(accept, OFFER, |_, _| false).unwrap().transform, None);
     }
 
     #[test]
-    fn the_client_chooses_among_what_is_offered() {
+    fn choose_follows_the_order_of_the_client() {
         let offered = ["application/json", "application/x+protobuf"];
         assert_eq!(choose("", &offered), Some(offered[0]));
         assert_eq!(choose("application/x+protobuf", &offered), Some(offered[1]));
@@ -481,35 +489,40 @@ mod tests {
     }
 
     #[test]
-    fn bodies() {
-        let of = |content_type| of_body(content_type, OfferedEncodings::objects(false));
-        assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
-        assert_eq!(of(CBOR).unwrap_err().code, 415);
-        let patch = |cbor| of_patch("application/apply-patch+cbor", "2", OfferedEncodings::objects(cbor));
+    fn content_types_of_bodies_and_patches() {
+        let encoding = |content_type| body_encoding(content_type, OfferedEncodings::objects(false));
+        assert_eq!(encoding(PROTOBUF).unwrap(), Encoding::Protobuf);
+        assert_eq!(encoding(CBOR).unwrap_err().code, 415);
+        let patch =
+            |cbor| patch_encoding("application/apply-patch+cbor", "2", OfferedEncodings::objects(cbor));
         assert_eq!((patch(true).unwrap().1, patch(false).unwrap_err().code), (Encoding::Cbor, 415));
-        assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
-        assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
-        assert_eq!(of("").unwrap(), Encoding::Json);
-        assert_eq!(of(";charset=utf-8").unwrap_err().code, 415);
+        assert_eq!(encoding("application/json; charset=utf-8").unwrap(), Encoding::Json);
+        assert_eq!(encoding("Application/JSON").unwrap(), Encoding::Json);
+        assert_eq!(encoding("").unwrap(), Encoding::Json);
+        assert_eq!(encoding(";charset=utf-8").unwrap_err().code, 415);
         for refused in ["application/json;x", "application/json;;", "application/json; a=b; A=c"] {
-            assert_eq!(of(refused).unwrap_err().code, 415, "{refused}");
+            assert_eq!(encoding(refused).unwrap_err().code, 415, "{refused}");
         }
-        for taken in ["application/json; charset=utf-8;", "application/json;", "application/json; a=b; c=d"] {
-            assert!(of(taken).is_ok(), "{taken}");
+        for accepted in
+            ["application/json; charset=utf-8;", "application/json;", "application/json; a=b; c=d"]
+        {
+            assert!(encoding(accepted).is_ok(), "{accepted}");
         }
-        let close =
-            of_patch("application/merge-patch+json ;q=1", "2", OfferedEncodings::objects(false)).unwrap_err();
+        let similar =
+            patch_encoding("application/merge-patch+json ;q=1", "2", OfferedEncodings::objects(false))
+                .unwrap_err();
         assert!(
-            close.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")
+            similar.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")
         );
-        let far = |length| {
-            let refused = of_patch("application/json", length, OfferedEncodings::objects(false)).unwrap_err();
+        let unknown = |length| {
+            let refused =
+                patch_encoding("application/json", length, OfferedEncodings::objects(false)).unwrap_err();
             (refused.code, refused.message.clone())
         };
-        assert_eq!(far("2"), (415, "415: Unsupported Media Type".to_owned()));
+        assert_eq!(unknown("2"), (415, "415: Unsupported Media Type".to_owned()));
         let bodiless = "415: Unsupported Media Type\n\nAvailable representations: ";
-        assert_eq!(far(""), (415, bodiless.to_owned()));
-        assert_eq!(far("0"), (406, "406: Not Acceptable\n\nAvailable representations: ".to_owned()));
-        assert_eq!(of("text/plain").unwrap_err().code, 415);
+        assert_eq!(unknown(""), (415, bodiless.to_owned()));
+        assert_eq!(unknown("0"), (406, "406: Not Acceptable\n\nAvailable representations: ".to_owned()));
+        assert_eq!(encoding("text/plain").unwrap_err().code, 415);
     }
 }

@@ -1,8 +1,6 @@
 //! The rules of `metadata`: which fields clients set, which the server sets, and which never change.
 
-use std::collections::BTreeSet;
-
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::codec;
 use super::error_list::ErrorList;
@@ -18,7 +16,7 @@ pub const ANNOTATION_BYTES: usize = 256 << 10;
 const NAME_LENGTH: usize = 63;
 /// The deprecated link of an object to itself.
 const SELF_LINK: &str = "selfLink";
-/// How long the deletion of an object takes.
+/// The grace period of a terminating object.
 const GRACE_PERIOD: &str = "deletionGracePeriodSeconds";
 const SUFFIX_LENGTH: usize = 5;
 /// The characters of a generated suffix: no vowels or similar digits, so that no words come out.
@@ -28,8 +26,8 @@ const MANAGER_LENGTH: usize = 128;
 /// The maximum length of a subresource's name.
 const SUBRESOURCE_LENGTH: usize = 256;
 
-/// The warning about duplicate owner references.
-const DEDUPED: &str = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; \
+/// A part of the warning about duplicate owner references.
+const DUPLICATE_OWNERS_WARNING: &str = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; \
                        please fix your requests";
 
 /// The finalizer of orphaning deletions.
@@ -40,29 +38,29 @@ pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 pub const IMMUTABLE: &str = "field is immutable";
 
 /// The metadata, null if absent.
-pub fn of(object: &Value) -> &Value {
+pub fn metadata(object: &Value) -> &Value {
     object.get("metadata").unwrap_or(&Value::Null)
 }
 
 /// The name of an object, empty if it has none.
 pub fn name(object: &Value) -> &str {
-    of(object).str("name")
+    metadata(object).str("name")
 }
 
 /// Whether an object is being deleted.
 pub fn is_terminating(object: &Value) -> bool {
-    of(object).get("deletionTimestamp").is_some()
+    metadata(object).get("deletionTimestamp").is_some()
 }
 
 /// The generation, 0 if the kind has none.
 pub fn generation(object: &Value) -> i64 {
-    of(object).get("generation").and_then(Value::as_int).unwrap_or_default()
+    metadata(object).get("generation").and_then(Value::as_int).unwrap_or_default()
 }
 
-/// Generates a name from `generateName` if an object has none. `random` returns numbers below its argument. Answers whether a
+/// Generates a name from `generateName` if an object has none. `random` returns numbers below its argument. Returns whether a
 /// name was generated: then a collision is worth another try.
 pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize) -> bool {
-    let meta = of(object);
+    let meta = metadata(object);
     if !meta.str("name").is_empty() || meta.str("generateName").is_empty() {
         return false;
     }
@@ -81,22 +79,22 @@ pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize)
 }
 
 /// Whether an object has a generateName, needed or not.
-pub fn has_prefix(object: &Value) -> bool {
-    !of(object).str("generateName").is_empty()
+pub fn has_generate_name(object: &Value) -> bool {
+    !metadata(object).str("generateName").is_empty()
 }
 
-/// Unshares the labels that an object has copied from a part of itself. Each generated name is tried on a copy of the object,
-/// where both must be independent.
-pub fn part_labels(object: &mut Value) {
-    let labels = of(object).get("labels").and_then(Value::fields).cloned();
+/// Unshares the labels that an object has copied from its own pod template. Each generated name is tried on a copy of the
+/// object, where both must be independent.
+pub fn unshare_labels(object: &mut Value) {
+    let labels = metadata(object).get("labels").and_then(Value::fields).cloned();
     if let Some(labels) = labels {
         object.entry("metadata").set("labels", Value::Object(labels.into_fields().into()));
     }
 }
 
-/// Uses `generateName` as the name. Answers false: another try would give the same name.
+/// Uses `generateName` as the name. Returns false: another try would give the same name.
 pub fn take_prefix_as_name(object: &mut Value) -> bool {
-    let meta = of(object);
+    let meta = metadata(object);
     let prefix = meta.str("generateName");
     if meta.str("name").is_empty() && !prefix.is_empty() {
         let prefix = prefix.to_owned();
@@ -105,26 +103,27 @@ pub fn take_prefix_as_name(object: &mut Value) -> bool {
     false
 }
 
-/// Checks that a new object has no resourceVersion. Version 0 counts as none, and so does what is no version at all: clients
-/// write such texts (`v1`) into manifests, and the reference accepts them.
+/// Checks that a new object has no resourceVersion. Version 0 counts as none, and so does a text that is no number:
+/// clients write such texts (`v1`) into manifests, and the reference accepts them.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
-    if !matches!(options::revision(of(object).str("resourceVersion")), Ok(Some(1..))) {
+    if !matches!(options::revision(metadata(object).str("resourceVersion")), Ok(Some(1..))) {
         return Ok(());
     }
     Err(Status::bad_request("resourceVersion should not be set on objects to be created"))
 }
 
-/// Sets the namespace of the path in the object, and checks that they agree. It is empty for cluster-scoped kinds.
-pub fn agree_on_namespace(object: &mut Value, namespace: &str) -> Result<(), Box<Status>> {
-    let own = of(object).str("namespace");
-    if own == namespace {
+/// Sets the namespace of the request path in the object; an error if the object has another one. It is empty for cluster-scoped
+/// kinds.
+pub fn ensure_namespace(object: &mut Value, namespace: &str) -> Result<(), Box<Status>> {
+    let current = metadata(object).str("namespace");
+    if current == namespace {
         return Ok(());
     }
     if namespace.is_empty() {
         object.entry("metadata").remove("namespace");
         return Ok(());
     }
-    if own.is_empty() {
+    if current.is_empty() {
         object.entry("metadata").set("namespace", namespace);
         return Ok(());
     }
@@ -135,7 +134,7 @@ pub fn agree_on_namespace(object: &mut Value, namespace: &str) -> Result<(), Box
 
 /// Checks that the name in the object is that of the path.
 pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
-    match of(object).str("name") {
+    match metadata(object).str("name") {
         "" => Err(Status::bad_request(format!(
             "the name of the object ({name} based on URL) was undeterminable: name must be provided"
         ))),
@@ -146,13 +145,13 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
     }
 }
 
-/// Sets the fields that only the server sets on a new object. The selfLink stays: it is shown in responses of unstored objects,
-/// and removed before storing. So does a grace period, which a POST has lost by then, but not a PUT or an apply that creates.
+/// Sets the fields that only the server sets on a new object. The selfLink stays: responses of unstored objects have it, and it
+/// is removed before storing. So does a grace period: a POST has removed it by then, but a PUT or an apply that creates keeps it.
 pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
-    let kept = [SELF_LINK, GRACE_PERIOD].map(|field| (field, of(object).get(field).cloned()));
+    let retained = [SELF_LINK, GRACE_PERIOD].map(|field| (field, metadata(object).get(field).cloned()));
     clear_system_fields(object);
     let meta = object.entry("metadata");
-    for (field, value) in kept {
+    for (field, value) in retained {
         if let Some(value) = value {
             meta.set(field, value);
         }
@@ -163,31 +162,31 @@ pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
 
 /// Removes the fields that only the server sets.
 pub fn clear_system_fields(object: &mut Value) {
-    let own = ["uid", "creationTimestamp", "deletionTimestamp", GRACE_PERIOD, SELF_LINK];
+    let fields = ["uid", "creationTimestamp", "deletionTimestamp", GRACE_PERIOD, SELF_LINK];
     let meta = object.entry("metadata");
-    own.iter().for_each(|field| {
+    fields.iter().for_each(|field| {
         meta.remove(field);
     });
 }
 
-/// Removes duplicate owner references. Answers the warning for the client.
+/// Removes duplicate owner references. Returns the warning for the client.
 pub fn dedupe_owners(object: &mut Value) -> Option<String> {
-    let mut twice = Vec::new();
+    let mut duplicates = Vec::new();
     let owners = object.get_mut("metadata").and_then(|meta| meta.get_mut("ownerReferences"));
     if let Some(Value::Array(owners)) = owners {
         let mut seen = HashSet::with_capacity(owners.len());
         owners.retain(|owner| {
             let first = seen.insert(codec::to_json(owner));
             if !first {
-                twice.push(owner.str("uid").to_owned());
+                duplicates.push(owner.str("uid").to_owned());
             }
             first
         });
     }
-    (!twice.is_empty()).then(|| {
+    (!duplicates.is_empty()).then(|| {
         format!(
-            ".metadata.ownerReferences contains duplicate entries; {DEDUPED}; duplicate UID(s) observed: {}",
-            twice.join(", ")
+            ".metadata.ownerReferences contains duplicate entries; {DUPLICATE_OWNERS_WARNING}; duplicate UID(s) observed: {}",
+            duplicates.join(", ")
         )
     })
 }
@@ -200,7 +199,7 @@ pub fn dedupe_changed_owners(object: &mut Value) -> Option<String> {
 
 /// Restores the fields that an update cannot change.
 pub fn keep_system_fields(new: &mut Value, old: &Value) {
-    let old = of(old);
+    let old = metadata(old);
     let meta = new.entry("metadata");
     if meta.str("uid").is_empty() {
         copy(meta, old, "uid");
@@ -217,23 +216,23 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
 }
 
 /// Removes the selfLink, which is not stored.
-pub fn drop_link(object: &mut Value) {
-    if of(object).get(SELF_LINK).is_some() {
+pub fn drop_self_link(object: &mut Value) {
+    if metadata(object).get(SELF_LINK).is_some() {
         object.entry("metadata").remove(SELF_LINK);
     }
 }
 
 /// Copies a field, or its absence.
-pub fn copy(to: &mut Value, from: &Value, field: &str) {
-    match from.get(field) {
-        Some(value) => to.set(field, value.clone()),
+pub fn copy(target: &mut Value, source: &Value, field: &str) {
+    match source.get(field) {
+        Some(value) => target.set(field, value.clone()),
         None => {
-            to.remove(field);
+            target.remove(field);
         }
     }
 }
 
-/// For kinds whose names have no rules of their own.
+/// The `own_name` of kinds without an additional check.
 pub fn any_name(_: &Value, _: &str) -> Option<String> {
     None
 }
@@ -254,25 +253,25 @@ pub struct MetaRules {
 /// Validates the metadata of an object.
 pub fn validate(object: &Value, rules: MetaRules, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
-    let meta = of(object);
-    let (base, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
-    if !base.is_empty() {
-        let mut wrong = (rules.name)(base, true);
-        wrong.extend((rules.own_name)(object, base));
-        texts(errors, &path.child("generateName"), base, wrong);
+    let meta = metadata(object);
+    let (prefix, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
+    if !prefix.is_empty() {
+        let mut messages = (rules.name)(prefix, true);
+        messages.extend((rules.own_name)(object, prefix));
+        add_invalid(errors, &path.child("generateName"), prefix, messages);
     }
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
     } else {
-        let mut wrong = (rules.name)(name, false);
-        wrong.extend((rules.own_name)(object, name));
-        texts(errors, &path.child("name"), name, wrong);
+        let mut messages = (rules.name)(name, false);
+        messages.extend((rules.own_name)(object, name));
+        add_invalid(errors, &path.child("name"), name, messages);
     }
     if rules.namespaced {
         if namespace.is_empty() {
             errors.push(FieldError::required(&path.child("namespace"), ""));
         } else {
-            texts(errors, &path.child("namespace"), namespace, names::dns_label(namespace));
+            add_invalid(errors, &path.child("namespace"), namespace, names::dns_label(namespace));
         }
     } else if !namespace.is_empty() {
         errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type"));
@@ -296,18 +295,18 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut ErrorList) {
 pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
     let terminating = is_terminating(old);
-    let (new, old) = (of(new), of(old));
+    let (new, old) = (metadata(new), metadata(old));
     if terminating {
         validate_no_new_finalizers(new, old, &path.child("finalizers"), errors);
     }
     if new.str("resourceVersion").is_empty() {
-        let wrong = "must be specified for an update";
-        errors.push(FieldError::invalid(&path.child("resourceVersion"), "\"\"", wrong));
+        let detail = "must be specified for an update";
+        errors.push(FieldError::invalid(&path.child("resourceVersion"), "\"\"", detail));
     }
     let number = |meta: &Value| meta.get("generation").and_then(Value::as_int).unwrap_or_default();
     if number(new) < number(old) {
-        let wrong = "must not be decremented";
-        errors.push(FieldError::invalid(&path.child("generation"), &number(new).to_string(), wrong));
+        let detail = "must not be decremented";
+        errors.push(FieldError::invalid(&path.child("generation"), &number(new).to_string(), detail));
     }
     for field in ["name", "namespace", "uid"] {
         if new.str(field) != old.str(field) {
@@ -316,14 +315,15 @@ pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors:
     }
     for field in ["creationTimestamp", "deletionTimestamp"] {
         if new.get(field) != old.get(field) {
-            errors.push(FieldError::invalid(&path.child(field), &printed_time(new.str(field)), IMMUTABLE));
+            errors.push(FieldError::invalid(&path.child(field), &render_time(new.str(field)), IMMUTABLE));
         }
     }
-    let grace = "deletionGracePeriodSeconds";
-    if new.get(grace) != old.get(grace) {
-        let value =
-            new.get(grace).and_then(Value::as_int).map_or("null".to_owned(), |value| value.to_string());
-        errors.push(FieldError::invalid(&path.child(grace), &value, IMMUTABLE));
+    if new.get(GRACE_PERIOD) != old.get(GRACE_PERIOD) {
+        let value = new
+            .get(GRACE_PERIOD)
+            .and_then(Value::as_int)
+            .map_or("null".to_owned(), |value| value.to_string());
+        errors.push(FieldError::invalid(&path.child(GRACE_PERIOD), &value, IMMUTABLE));
     }
     validate_descriptions(new, &path, errors);
     if known_finalizers {
@@ -332,7 +332,7 @@ pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors:
 }
 
 /// A time as messages print it.
-fn printed_time(text: &str) -> String {
+fn render_time(text: &str) -> String {
     match text.strip_suffix('Z') {
         Some(time) => format!("{} +0000 UTC", time.replacen('T', " ", 1)),
         None if text.is_empty() => "null".to_owned(),
@@ -348,19 +348,19 @@ fn validate_descriptions(meta: &Value, path: &FieldPath, errors: &mut ErrorList)
     validate_managers(meta.get("managedFields"), &path.child("managedFields"), errors);
 }
 
-/// Adds one error per message.
-pub fn texts(errors: &mut ErrorList, path: &FieldPath, value: &str, wrong: Vec<String>) {
-    for wrong in wrong {
-        errors.add(|| FieldError::invalid(path, &quoted(value), &wrong));
+/// Adds an Invalid error about a string for each message.
+pub fn add_invalid(errors: &mut ErrorList, path: &FieldPath, value: &str, messages: Vec<String>) {
+    for message in messages {
+        errors.add(|| FieldError::invalid(path, &quoted(value), &message));
     }
 }
 
 /// Checks keys and values of labels.
 pub fn validate_labels(labels: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     for (key, value) in labels.and_then(Value::fields).into_iter().flatten() {
-        texts(errors, path, key, names::qualified_name(key));
+        add_invalid(errors, path, key, names::qualified_name(key));
         let value = value.as_str().unwrap_or_default();
-        texts(errors, path, value, names::label_value(value));
+        add_invalid(errors, path, value, names::label_value(value));
     }
 }
 
@@ -368,7 +368,7 @@ pub fn validate_labels(labels: Option<&Value>, path: &FieldPath, errors: &mut Er
 pub fn validate_annotations(annotations: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
     let mut size = 0;
     for (key, value) in annotations.and_then(Value::fields).into_iter().flatten() {
-        texts(errors, path, key, names::qualified_name(&key.to_lowercase()));
+        add_invalid(errors, path, key, names::qualified_name(&key.to_lowercase()));
         size += key.len() + value.as_str().map_or(0, str::len);
     }
     if size > ANNOTATION_BYTES {
@@ -396,23 +396,23 @@ fn validate_owners(owners: Option<&Value>, path: &FieldPath, errors: &mut ErrorL
         ];
         for (field, part, word) in checks.into_iter().chain([("uid", owner.str("uid"), "uid")]) {
             if part.is_empty() {
-                let wrong = format!("{word} must not be empty");
-                errors.push(FieldError::invalid(&path.child(field), &quoted(owner.str(field)), &wrong));
+                let detail = format!("{word} must not be empty");
+                errors.push(FieldError::invalid(&path.child(field), &quoted(owner.str(field)), &detail));
             }
         }
         if (group, version, owner.str("kind")) == ("", "v1", "Event") {
-            let wrong = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(path, "v1.OwnerReference{}", wrong));
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(path, "v1.OwnerReference{}", detail));
         }
         if owner.get("controller").and_then(Value::as_bool) == Some(true) {
             let this = format!("{}/{}", owner.str("kind"), owner.str("name"));
             if let Some(first) = &controller {
                 errors.add(|| {
-                    let wrong = format!(
+                    let detail = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for \
                          {first} and {this}"
                     );
-                    FieldError::invalid(path, "[]v1.OwnerReference{}", &wrong)
+                    FieldError::invalid(path, "[]v1.OwnerReference{}", &detail)
                 });
             } else {
                 controller = Some(this);
@@ -427,14 +427,14 @@ fn finalizers(meta: &Value) -> impl Iterator<Item = &str> {
 
 fn validate_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
     for finalizer in finalizers(meta) {
-        texts(errors, path, finalizer, names::qualified_name(finalizer));
+        add_invalid(errors, path, finalizer, names::qualified_name(finalizer));
     }
     if finalizers(meta).any(|name| name == ORPHAN_FINALIZER)
         && finalizers(meta).any(|name| name == FOREGROUND_FINALIZER)
     {
         let all: Vec<String> = finalizers(meta).map(quoted).collect();
-        let wrong = format!("finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set");
-        errors.push(FieldError::invalid(path, &format!("[]string{{{}}}", all.join(", ")), &wrong));
+        let detail = format!("finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set");
+        errors.push(FieldError::invalid(path, &format!("[]string{{{}}}", all.join(", ")), &detail));
     }
 }
 
@@ -442,8 +442,8 @@ fn validate_known_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorL
     let known = [super::well_known::NAMESPACE_FINALIZER, ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
     for (index, finalizer) in finalizers(meta).enumerate() {
         if !finalizer.contains('/') && !known.contains(&finalizer) {
-            let wrong = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(&path.index(index), &quoted(finalizer), wrong));
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&path.index(index), &quoted(finalizer), detail));
         }
     }
 }
@@ -455,11 +455,11 @@ fn validate_no_new_finalizers(new: &Value, old: &Value, path: &FieldPath, errors
         return;
     }
     let added: Vec<String> = added.into_iter().map(quoted).collect();
-    let wrong = format!(
+    let detail = format!(
         "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
         added.join(", ")
     );
-    errors.push(FieldError::forbidden(path, &wrong));
+    errors.push(FieldError::forbidden(path, &detail));
 }
 
 fn validate_managers(entries: Option<&Value>, path: &FieldPath, errors: &mut ErrorList) {
@@ -483,201 +483,4 @@ fn validate_managers(entries: Option<&Value>, path: &FieldPath, errors: &mut Err
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{object, said};
-
-    const RULES: MetaRules = MetaRules {
-        name: names::subdomain_name,
-        own_name: any_name,
-        namespaced: true,
-        known_finalizers: true,
-    };
-
-    fn create_errors(meta: &str) -> Vec<String> {
-        let mut errors = ErrorList::new();
-        validate(&object(&format!(r#"{{"metadata":{meta}}}"#)), RULES, &mut errors);
-        said(&errors)
-    }
-
-    #[test]
-    fn a_prefix_may_be_the_name() {
-        let mut value = Value::object();
-        assert!(!take_prefix_as_name(&mut value));
-        assert_eq!(name(&value), "");
-        value.entry("metadata").set("generateName", "10.0.0.1");
-        assert!(!take_prefix_as_name(&mut value), "nothing was drawn");
-        assert_eq!(name(&value), "10.0.0.1");
-    }
-
-    #[test]
-    fn plain_metadata_is_accepted() {
-        let meta = r#"{"name":"a","namespace":"n","labels":{"a/b":"c"},"annotations":{"UPPER":"x"},
-            "finalizers":["orphan","example.com/f"],
-            "ownerReferences":[{"apiVersion":"apps/v1","kind":"K","name":"o","uid":"u","controller":true}]}"#;
-        assert_eq!(create_errors(meta), Vec::<String>::new());
-    }
-
-    #[test]
-    fn each_rule_of_metadata_refuses() {
-        let table = [
-            (r#"{"namespace":"n"}"#, "metadata.name: Required value: name or generateName is required"),
-            (
-                r#"{"name":"A","namespace":"n"}"#,
-                "metadata.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain",
-            ),
-            (r#"{"name":"a"}"#, "metadata.namespace: Required value"),
-            (
-                r#"{"name":"a","namespace":"n.m"}"#,
-                "metadata.namespace: Invalid value: \"n.m\": must not contain dots",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","generation":-1}"#,
-                "metadata.generation: Invalid value: -1: must be greater than or equal to 0",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","labels":{"a":"-"}}"#,
-                "metadata.labels: Invalid value: \"-\": a valid label",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","annotations":{"A B":""}}"#,
-                "metadata.annotations: Invalid value: \"A B\"",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","finalizers":["plain"]}"#,
-                "metadata.finalizers[0]: Invalid value: \"plain\": name is neither a standard finalizer name",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","finalizers":["orphan","foregroundDeletion"]}"#,
-                "metadata.finalizers: Invalid value: []string{\"orphan\", \"foregroundDeletion\"}: finalizer orphan",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","ownerReferences":[{"apiVersion":"a/b/c","kind":"K","name":"o","uid":"u"}]}"#,
-                "metadata.ownerReferences.apiVersion: Invalid value: \"a/b/c\": version must not be empty",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","ownerReferences":[{"apiVersion":"v1","kind":"Event","name":"o","uid":"u"}]}"#,
-                "/v1, Kind=Event is disallowed from being an owner",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","ownerReferences":[
-                    {"apiVersion":"v1","kind":"K","name":"o","uid":"u","controller":true},
-                    {"apiVersion":"v1","kind":"K","name":"p","uid":"v","controller":true}]}"#,
-                "Found \"true\" in references for K/o and K/p",
-            ),
-            (
-                r#"{"name":"a","namespace":"n","managedFields":[{"operation":"X"}]}"#,
-                "metadata.managedFields[0].operation: Invalid value: \"X\": must be `Apply` or `Update`",
-            ),
-        ];
-        for (meta, wanted) in table {
-            let errors = create_errors(meta);
-            assert!(errors.len() == 1 && errors[0].contains(wanted), "{meta}: {errors:?}");
-        }
-    }
-
-    #[test]
-    fn annotations_have_a_total_size() {
-        let mut meta = object(r#"{"metadata":{"name":"a","namespace":"n"}}"#);
-        let text = "x".repeat(ANNOTATION_BYTES - 1);
-        meta.entry("metadata").entry("annotations").set("a", text.clone());
-        let mut errors = ErrorList::new();
-        validate(&meta, RULES, &mut errors);
-        assert!(errors.is_empty());
-        meta.entry("metadata").entry("annotations").set("a", text + "y");
-        validate(&meta, RULES, &mut errors);
-        assert_eq!(said(&errors), ["metadata.annotations: Too long: may not be more than 262144 bytes"]);
-    }
-
-    #[test]
-    fn what_never_changes_is_refused() {
-        let old = object(
-            r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"1","generation":2,
-                "deletionTimestamp":"2001-01-01T00:00:00Z","finalizers":["a/b"]}}"#,
-        );
-        let table = [
-            ("name", Value::from("b"), "metadata.name: Invalid value: \"b\": field is immutable"),
-            ("namespace", Value::from("m"), "metadata.namespace: Invalid value: \"m\": field is immutable"),
-            ("uid", Value::from("v"), "metadata.uid: Invalid value: \"v\": field is immutable"),
-            ("generation", Value::Int(1), "metadata.generation: Invalid value: 1: must not be decremented"),
-            (
-                "resourceVersion",
-                Value::Null,
-                "metadata.resourceVersion: Invalid value: \"\": must be specified",
-            ),
-            (
-                "deletionTimestamp",
-                Value::from("2002-01-01T00:00:00Z"),
-                "metadata.deletionTimestamp: Invalid value: 2002-01-01 00:00:00 +0000 UTC: field is immutable",
-            ),
-            ("deletionGracePeriodSeconds", Value::Int(3), "Invalid value: 3: field is immutable"),
-            (
-                "finalizers",
-                Value::from(vec!["a/b", "a/c"]),
-                "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found \
-                 new finalizers []string{\"a/c\"}",
-            ),
-        ];
-        for (field, value, wanted) in table {
-            let mut new = old.clone();
-            new.entry("metadata").set(field, value);
-            let mut errors = ErrorList::new();
-            validate_update(&new, &old, true, &mut errors);
-            let errors = said(&errors);
-            assert!(errors.len() == 1 && errors[0].contains(wanted), "{field}: {errors:?}");
-        }
-        let mut errors = ErrorList::new();
-        validate_update(&old, &old, true, &mut errors);
-        assert!(errors.is_empty());
-    }
-
-    #[test]
-    fn generated_names_keep_their_base_and_fit_a_label() {
-        let mut object = object(r#"{"metadata":{"generateName":"web-"}}"#);
-        let mut next = 0;
-        assert!(generate_name(&mut object, &mut |below| {
-            next += 1;
-            next % below
-        }));
-        assert_eq!(name(&object), "web-cdfgh");
-        assert!(!generate_name(&mut object, &mut |_| 0));
-        let mut long = Value::object();
-        long.entry("metadata").set("generateName", "ä".repeat(50));
-        generate_name(&mut long, &mut |_| 0);
-        assert_eq!(name(&long), "ä".repeat(29) + "bbbbb");
-    }
-
-    #[test]
-    fn path_and_body_must_agree() {
-        let mut body = object(r#"{"metadata":{"namespace":"a","name":"x"}}"#);
-        assert!(agree_on_namespace(&mut body, "a").is_ok());
-        assert_eq!(agree_on_namespace(&mut body, "b").unwrap_err().code, 400);
-        assert!(agree_on_namespace(&mut body, "").is_ok());
-        assert_eq!(of(&body).str("namespace"), "");
-        assert!(agree_on_namespace(&mut body, "b").is_ok());
-        assert_eq!(of(&body).str("namespace"), "b");
-        assert_eq!(
-            check_name(&body, "y").unwrap_err().message,
-            "the name of the object (x) does not match the name on the URL (y)"
-        );
-        assert!(check_name(&body, "x").is_ok());
-        assert!(check_name(&Value::object(), "x").unwrap_err().message.ends_with("name must be provided"));
-        let mut versioned = object(r#"{"metadata":{"resourceVersion":"5"}}"#);
-        assert!(check_unversioned(&versioned).is_err());
-        for none in ["", "0", "v1", "-1", "+5", "18446744073709551616"] {
-            versioned.entry("metadata").set("resourceVersion", none);
-            assert!(check_unversioned(&versioned).is_ok(), "{none}");
-        }
-        set_system_fields(&mut versioned, "u", "t");
-        assert_eq!(of(&versioned).str("uid"), "u");
-    }
-
-    #[test]
-    fn equal_owners_count_once() {
-        let owner = r#"{"apiVersion":"v1","kind":"K","name":"o","uid":"u"}"#;
-        let mut twice = object(&format!(r#"{{"metadata":{{"ownerReferences":[{owner},{owner}]}}}}"#));
-        assert!(dedupe_owners(&mut twice).is_some_and(|warning| warning.ends_with("observed: u")));
-        assert_eq!(of(&twice).get("ownerReferences").map(|owners| owners.items().len()), Some(1));
-        assert_eq!(dedupe_owners(&mut twice), None);
-    }
-}
+mod tests;

@@ -1,12 +1,12 @@
-//! The syntax of names, keys and small texts. Each check answers error messages in the reference's words; an empty list means the
+//! The syntax of names, keys and small texts. Each check returns the error messages of the reference; an empty list means that the
 //! text is valid.
 
 use std::net::IpAddr;
 
-/// A check of a name. `prefix` tells that the text is a `generateName`, to which a suffix will be appended.
+/// A check of a name. `prefix`: the text is a `generateName`, to which a suffix will be appended.
 pub type NameRule = fn(name: &str, prefix: bool) -> Vec<String>;
 
-/// A check of any other text.
+/// A check of a text that is not the name of an object.
 pub type Check = fn(text: &str) -> Vec<String>;
 
 const LABEL_LENGTH: usize = 63;
@@ -18,17 +18,17 @@ const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 
 /// The message for a text that violates a pattern.
-fn pattern(what: &str, format: &str, examples: &[&str]) -> String {
+fn pattern_message(rule: &str, format: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
-        return format!("{what} (regex used for validation is '{format}')");
+        return format!("{rule} (regex used for validation is '{format}')");
     }
     let examples: Vec<String> = examples.iter().map(|example| format!("'{example}', ")).collect();
-    format!("{what} (e.g. {}regex used for validation is '{format}')", examples.join(" or "))
+    format!("{rule} (e.g. {}regex used for validation is '{format}')", examples.join(" or "))
 }
 
 /// The message for a text that is too long.
-pub fn too_long(most: usize) -> String {
-    format!("must be no more than {most} characters")
+pub fn too_long(limit: usize) -> String {
+    format!("must be no more than {limit} characters")
 }
 
 /// The message for a number outside of a range.
@@ -41,7 +41,7 @@ fn is_lower(byte: u8) -> bool {
 }
 
 /// Whether the first and last byte satisfy `edge` and those between satisfy `inner`.
-fn shaped(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
+fn has_shape(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
         [only] => edge(*only),
@@ -49,16 +49,16 @@ fn shaped(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     }
 }
 
-fn label_shaped(text: &str) -> bool {
-    shaped(text, is_lower, |byte| is_lower(byte) || byte == b'-')
+fn is_label(text: &str) -> bool {
+    has_shape(text, is_lower, |byte| is_lower(byte) || byte == b'-')
 }
 
-fn subdomain_shaped(text: &str) -> bool {
-    text.split('.').all(label_shaped)
+fn is_subdomain(text: &str) -> bool {
+    text.split('.').all(is_label)
 }
 
-fn qualified_shaped(text: &str) -> bool {
-    shaped(
+fn is_qualified(text: &str) -> bool {
+    has_shape(
         text,
         |byte| byte.is_ascii_alphanumeric(),
         |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'),
@@ -67,15 +67,15 @@ fn qualified_shaped(text: &str) -> bool {
 
 /// A DNS label of RFC 1123.
 pub fn dns_label(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > LABEL_LENGTH {
-        wrong.push(too_long(LABEL_LENGTH));
+        messages.push(too_long(LABEL_LENGTH));
     }
-    if !label_shaped(text) {
-        wrong.push(if subdomain_shaped(text) {
+    if !is_label(text) {
+        messages.push(if is_subdomain(text) {
             "must not contain dots".to_owned()
         } else {
-            pattern(
+            pattern_message(
                 "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
                  start and end with an alphanumeric character",
                 LABEL_FORMAT,
@@ -83,82 +83,82 @@ pub fn dns_label(text: &str) -> Vec<String> {
             )
         });
     }
-    wrong
+    messages
 }
 
 /// A DNS subdomain of RFC 1123: labels separated by dots.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH {
-        wrong.push(too_long(SUBDOMAIN_LENGTH));
+        messages.push(too_long(SUBDOMAIN_LENGTH));
     }
-    if !subdomain_shaped(text) {
-        wrong.push(pattern(
+    if !is_subdomain(text) {
+        messages.push(pattern_message(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
              start and end with an alphanumeric character",
             SUBDOMAIN_FORMAT,
             &["example.com"],
         ));
     }
-    wrong
+    messages
 }
 
 /// A DNS subdomain whose labels may contain underscores, like those of SRV records.
 pub fn underscored_subdomain(text: &str) -> Vec<String> {
-    let fits = |label: &str| {
+    let is_valid = |label: &str| {
         let label = label.strip_prefix('_').unwrap_or(label);
-        shaped(label, is_lower, |byte| is_lower(byte) || matches!(byte, b'-' | b'_'))
+        has_shape(label, is_lower, |byte| is_lower(byte) || matches!(byte, b'-' | b'_'))
     };
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH {
-        wrong.push(too_long(SUBDOMAIN_LENGTH));
+        messages.push(too_long(SUBDOMAIN_LENGTH));
     }
-    if !text.split('.').all(fits) {
-        wrong.push(pattern(
+    if !text.split('.').all(is_valid) {
+        messages.push(pattern_message(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and \
              must start and end with an alphanumeric character",
             SUBDOMAIN_FORMAT,
             &["example.com"],
         ));
     }
-    wrong
+    messages
 }
 
 /// A DNS label of RFC 1035, which begins with a letter.
 pub fn dns_1035_label(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > LABEL_LENGTH {
-        wrong.push(too_long(LABEL_LENGTH));
+        messages.push(too_long(LABEL_LENGTH));
     }
-    if !label_shaped(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
-        wrong.push(pattern(
+    if !is_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        messages.push(pattern_message(
             "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
              character, and end with an alphanumeric character",
             "[a-z]([-a-z0-9]*[a-z0-9])?",
             &["my-name", "abc-123"],
         ));
     }
-    wrong
+    messages
 }
 
 /// A subdomain with a wildcard as its first label.
 pub fn wildcard_subdomain(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH {
-        wrong.push(too_long(SUBDOMAIN_LENGTH));
+        messages.push(too_long(SUBDOMAIN_LENGTH));
     }
-    if !text.strip_prefix("*.").is_some_and(subdomain_shaped) {
-        wrong.push(pattern(
+    if !text.strip_prefix("*.").is_some_and(is_subdomain) {
+        messages.push(pattern_message(
             "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
              consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character",
             &format!(r"\*\.{SUBDOMAIN_FORMAT}"),
             &["*.example.com"],
         ));
     }
-    wrong
+    messages
 }
 
-/// A segment of a path.
+/// A segment of a URL path: the rule for names of kinds such as Role.
 pub fn path_segment(text: &str, prefix: bool) -> Vec<String> {
     if !prefix && matches!(text, "." | "..") {
         return vec![format!("may not be '{text}'")];
@@ -171,11 +171,11 @@ pub fn path_segment(text: &str, prefix: bool) -> Vec<String> {
 }
 
 /// The part of a `generateName` that must be valid by itself. A suffix follows, so a final dash is allowed.
-fn masked(text: &str, prefix: bool) -> String {
+fn mask_trailing_dash(text: &str, prefix: bool) -> String {
     match text.strip_suffix('-') {
         Some(rest) if prefix && !rest.is_empty() => {
-            let kept: String = rest.chars().take(rest.chars().count() - 1).collect();
-            kept + "a"
+            let head: String = rest.chars().take(rest.chars().count() - 1).collect();
+            head + "a"
         }
         _ => text.to_owned(),
     }
@@ -183,33 +183,33 @@ fn masked(text: &str, prefix: bool) -> String {
 
 /// Names that are DNS subdomains: most kinds.
 pub fn subdomain_name(name: &str, prefix: bool) -> Vec<String> {
-    dns_subdomain(&masked(name, prefix))
+    dns_subdomain(&mask_trailing_dash(name, prefix))
 }
 
 /// Names that are DNS labels.
 pub fn label_name(name: &str, prefix: bool) -> Vec<String> {
-    dns_label(&masked(name, prefix))
+    dns_label(&mask_trailing_dash(name, prefix))
 }
 
 /// Names that are DNS labels and begin with a letter.
 pub fn dns_1035_name(name: &str, prefix: bool) -> Vec<String> {
-    dns_1035_label(&masked(name, prefix))
+    dns_1035_label(&mask_trailing_dash(name, prefix))
 }
 
-/// Names that are IP addresses: only the canonical form, or an address could be taken twice.
+/// Names that are IP addresses. Only the canonical form is valid, or two objects could stand for one address.
 pub fn ip_name(name: &str, _prefix: bool) -> Vec<String> {
     let Some(address) = parse_ip(name) else { return ip_address(name) };
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if name.parse::<IpAddr>().is_err() {
-        wrong.push("must not have leading 0s".to_owned());
+        messages.push("must not have leading 0s".to_owned());
     }
     if matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
-        wrong.push("must not be an IPv4-mapped IPv6 address".to_owned());
+        messages.push("must not be an IPv4-mapped IPv6 address".to_owned());
     }
-    if wrong.is_empty() && address.to_string() != name {
-        wrong.push(format!("must be in canonical form ({})", super::field::quoted(&address.to_string())));
+    if messages.is_empty() && address.to_string() != name {
+        messages.push(format!("must be in canonical form ({})", super::field::quoted(&address.to_string())));
     }
-    wrong
+    messages
 }
 
 /// Names of the form `<group>.<resource>`.
@@ -217,61 +217,64 @@ pub fn group_resource_name(name: &str, _prefix: bool) -> Vec<String> {
     let Some((group, resource)) = name.rsplit_once('.') else {
         return vec!["name must be in the form of <group>.<resource>".to_owned()];
     };
-    let group = dns_subdomain(group).into_iter().map(|wrong| format!("the group segment {wrong}"));
-    let resource = dns_1035_label(resource).into_iter().map(|wrong| format!("the resource segment {wrong}"));
+    let group = dns_subdomain(group).into_iter().map(|message| format!("the group segment {message}"));
+    let resource =
+        dns_1035_label(resource).into_iter().map(|message| format!("the resource segment {message}"));
     group.chain(resource).collect()
 }
 
 /// The key of a label: a name with an optional DNS subdomain before it.
 pub fn qualified_name(text: &str) -> Vec<String> {
-    let what = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+    let rule = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
                 alphanumeric character";
     let examples = ["MyName", "my.name", "123-abc"];
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     let parts: Vec<&str> = text.split('/').collect();
     let name = match parts.as_slice() {
         [name] => *name,
         [prefix, name] => {
             if prefix.is_empty() {
-                wrong.push("prefix part must be non-empty".to_owned());
+                messages.push("prefix part must be non-empty".to_owned());
             } else {
-                wrong.extend(dns_subdomain(prefix).into_iter().map(|wrong| format!("prefix part {wrong}")));
+                messages.extend(
+                    dns_subdomain(prefix).into_iter().map(|message| format!("prefix part {message}")),
+                );
             }
             *name
         }
         _ => {
             return vec![format!(
                 "a qualified name {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
-                pattern(what, QUALIFIED_FORMAT, &examples)
+                pattern_message(rule, QUALIFIED_FORMAT, &examples)
             )];
         }
     };
     if name.is_empty() {
-        wrong.push("name part must be non-empty".to_owned());
+        messages.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_LENGTH {
-        wrong.push(format!("name part {}", too_long(LABEL_LENGTH)));
+        messages.push(format!("name part {}", too_long(LABEL_LENGTH)));
     }
-    if !qualified_shaped(name) {
-        wrong.push(format!("name part {}", pattern(what, QUALIFIED_FORMAT, &examples)));
+    if !is_qualified(name) {
+        messages.push(format!("name part {}", pattern_message(rule, QUALIFIED_FORMAT, &examples)));
     }
-    wrong
+    messages
 }
 
 /// The value of a label.
 pub fn label_value(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > LABEL_LENGTH {
-        wrong.push(too_long(LABEL_LENGTH));
+        messages.push(too_long(LABEL_LENGTH));
     }
-    if !text.is_empty() && !qualified_shaped(text) {
-        wrong.push(pattern(
+    if !text.is_empty() && !is_qualified(text) {
+        messages.push(pattern_message(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
              start and end with an alphanumeric character",
             &format!("({QUALIFIED_FORMAT})?"),
             &["MyValue", "my_value", "12345"],
         ));
     }
-    wrong
+    messages
 }
 
 /// Parses an IP address. Leading zeros are accepted in IPv4, as the API always has.
@@ -310,7 +313,7 @@ pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// A CIDR.
+/// A CIDR in the lenient syntax of [`parse_cidr`].
 pub fn cidr(text: &str) -> Vec<String> {
     if parse_cidr(text).is_none() {
         return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()];
@@ -318,37 +321,37 @@ pub fn cidr(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// A number with bounds.
+/// A number with inclusive bounds.
 pub fn in_range(number: i64, lowest: i64, highest: i64) -> Vec<String> {
     if (lowest..=highest).contains(&number) { Vec::new() } else { vec![outside(lowest, highest)] }
 }
 
-/// The name of a port.
+/// The name of a port: an IANA service name.
 pub fn port_name(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > PORT_NAME_LENGTH {
-        wrong.push(too_long(PORT_NAME_LENGTH));
+        messages.push(too_long(PORT_NAME_LENGTH));
     }
     if text.is_empty() || !text.bytes().all(|byte| is_lower(byte) || byte == b'-') {
-        wrong.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+        messages.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
     }
     if !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        wrong.push("must contain at least one letter (a-z)".to_owned());
+        messages.push("must contain at least one letter (a-z)".to_owned());
     }
     if text.contains("--") {
-        wrong.push("must not contain consecutive hyphens".to_owned());
+        messages.push("must not contain consecutive hyphens".to_owned());
     }
     if text.starts_with('-') || text.ends_with('-') {
-        wrong.push("must not begin or end with a hyphen".to_owned());
+        messages.push("must not begin or end with a hyphen".to_owned());
     }
-    wrong
+    messages
 }
 
-/// A percentage.
+/// A percentage such as `50%`.
 pub fn percent(text: &str) -> Vec<String> {
     let digits = text.strip_suffix('%').unwrap_or_default();
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return vec![pattern(
+        return vec![pattern_message(
             "a valid percent string must be a numeric string followed by an ending '%'",
             "[0-9]+%",
             &["1%", "93%"],
@@ -360,7 +363,7 @@ pub fn percent(text: &str) -> Vec<String> {
 /// The name of an HTTP header.
 pub fn header_name(text: &str) -> Vec<String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-        return vec![pattern(
+        return vec![pattern_message(
             "a valid HTTP header must consist of alphanumeric characters or '-'",
             "[-A-Za-z0-9]+",
             &["X-Header-Name"],
@@ -371,37 +374,40 @@ pub fn header_name(text: &str) -> Vec<String> {
 
 /// The name of an environment variable: anything printable except the equals sign.
 pub fn env_name(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.is_empty() {
-        wrong.push("environment variable name must be non-empty".to_owned());
+        messages.push("environment variable name must be non-empty".to_owned());
     }
     if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {
-        wrong.push(
+        messages.push(
             "a valid environment variable name must consist only of printable ASCII characters other than '='"
                 .to_owned(),
         );
     }
-    wrong
+    messages
 }
 
 /// The name of an environment variable in the stricter syntax that shells accept.
 pub fn strict_env_name(text: &str) -> Vec<String> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    let mut wrong = Vec::new();
-    if text.is_empty() || text.starts_with(|first: char| first.is_ascii_digit()) || !text.bytes().all(fits) {
-        wrong.push(pattern(
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let mut messages = Vec::new();
+    if text.is_empty()
+        || text.starts_with(|first: char| first.is_ascii_digit())
+        || !text.bytes().all(is_valid)
+    {
+        messages.push(pattern_message(
             "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must \
              not start with a digit",
             "[-._a-zA-Z][-._a-zA-Z0-9]*",
             &["my.env-name", "MY_ENV.NAME", "MyEnvName1"],
         ));
     }
-    wrong.extend(leads_up(text));
-    wrong
+    messages.extend(parent_reference_error(text));
+    messages
 }
 
 /// The error for a name that would lead out of its directory.
-fn leads_up(text: &str) -> Option<String> {
+fn parent_reference_error(text: &str) -> Option<String> {
     match text {
         "." | ".." => Some(format!("must not be '{text}'")),
         _ if text.starts_with("..") => Some("must not start with '..'".to_owned()),
@@ -411,36 +417,39 @@ fn leads_up(text: &str) -> Option<String> {
 
 /// A key of a ConfigMap or Secret: it becomes the name of a file.
 pub fn config_key(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut messages = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH {
-        wrong.push(too_long(SUBDOMAIN_LENGTH));
+        messages.push(too_long(SUBDOMAIN_LENGTH));
     }
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    if text.is_empty() || !text.bytes().all(fits) {
-        wrong.push(pattern(
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if text.is_empty() || !text.bytes().all(is_valid) {
+        messages.push(pattern_message(
             "a valid config key must consist of alphanumeric characters, '-', '_' or '.'",
             "[-._a-zA-Z0-9]+",
             &["key.name", "KEY_NAME", "key-name"],
         ));
     }
-    wrong.extend(leads_up(text));
-    wrong
+    messages.extend(parent_reference_error(text));
+    messages
 }
 
 /// A path behind a domain, as in names of handlers and conditions: `(message, the part it is about)`.
 pub fn domain_prefixed_path(text: &str) -> Vec<(String, String)> {
     let Some((host, path)) = text.split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty())
     else {
-        let wrong = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-        return vec![(wrong.to_owned(), text.to_owned())];
+        let message = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return vec![(message.to_owned(), text.to_owned())];
     };
-    let mut wrong: Vec<(String, String)> =
-        dns_subdomain(host).into_iter().map(|wrong| (wrong, host.to_owned())).collect();
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
-    if !path.bytes().all(fits) {
-        wrong.push((pattern("Invalid path", r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+", &[]), path.to_owned()));
+    let mut messages: Vec<(String, String)> =
+        dns_subdomain(host).into_iter().map(|message| (message, host.to_owned())).collect();
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(is_valid) {
+        messages.push((
+            pattern_message("Invalid path", r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+", &[]),
+            path.to_owned(),
+        ));
     }
-    wrong
+    messages
 }
 
 #[cfg(test)]
@@ -448,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_texts_please_every_check() {
+    fn each_check_accepts_valid_texts() {
         let table: [(Check, &[&str]); 13] = [
             (dns_label, &["a", "a-b", "0a"]),
             (dns_subdomain, &["a", "a.b-c.d", "1.2"]),
@@ -472,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_texts_are_named_in_the_words_of_the_api() {
+    fn each_check_refuses_invalid_texts_with_the_reference_message() {
         let long = "a".repeat(254);
         let table: [(Check, &str, &str); 20] = [
             (dns_label, "a.b", "must not contain dots"),
@@ -496,14 +505,14 @@ mod tests {
             (strict_env_name, "..a", "must not start with '..'"),
             (header_name, "a b", "a valid HTTP header must consist of"),
         ];
-        for (check, text, wanted) in table {
-            let wrong = check(text);
-            assert!(wrong.iter().any(|wrong| wrong.contains(wanted)), "{text}: {wrong:?}");
+        for (check, text, expected) in table {
+            let messages = check(text);
+            assert!(messages.iter().any(|message| message.contains(expected)), "{text}: {messages:?}");
         }
     }
 
     #[test]
-    fn a_generated_name_may_end_in_a_dash() {
+    fn name_rules_of_prefixes_path_segments_and_addresses() {
         assert!(subdomain_name("web-", true).is_empty());
         assert!(!subdomain_name("web-", false).is_empty());
         assert!(!subdomain_name("-", true).is_empty());

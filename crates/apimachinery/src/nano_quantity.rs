@@ -1,4 +1,4 @@
-//! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing them and counting their parts.
+//! Resource quantities such as `500m`, `1Gi` or `1e3` for validation: only comparing and rounding.
 
 use crate::field::quoted;
 use crate::quantity::Quantity;
@@ -8,60 +8,60 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NanoQuantity(i128);
 
-const UNIT: i128 = 1_000_000_000;
-/// What every larger amount counts as: no machine has as much.
-const MOST: i128 = i128::MAX / UNIT * UNIT;
+const ONE: i128 = 1_000_000_000;
+/// Larger amounts are clamped to this: no machine has as much.
+const MAXIMUM: i128 = i128::MAX / ONE * ONE;
 
 impl NanoQuantity {
-    /// The amount that a text is. A digit below a billionth counts as one more billionth.
+    /// Parses a quantity. A fraction of a billionth is rounded up.
     pub fn parse(text: &str) -> Option<NanoQuantity> {
         let quantity = Quantity::parse(text).ok()?;
-        Some(NanoQuantity(quantity.billionths().clamp(-MOST, MOST)))
+        Some(NanoQuantity(quantity.billionths().clamp(-MAXIMUM, MAXIMUM)))
     }
 
-    /// The amount that a value is.
-    pub fn of(value: &Value) -> Option<NanoQuantity> {
+    /// The quantity in a value: a string or an integer.
+    pub fn from_value(value: &Value) -> Option<NanoQuantity> {
         match value {
             Value::Int(number) => NanoQuantity::parse(&number.to_string()),
             _ => value.as_str().and_then(NanoQuantity::parse),
         }
     }
 
-    /// Whether it is below nothing.
+    /// Whether the amount is below zero.
     pub fn is_negative(self) -> bool {
         self.0 < 0
     }
 
-    /// Whether it is nothing.
+    /// Whether the amount is zero.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The next whole number from here on.
+    /// The amount rounded up to a whole number.
     pub fn ceiling(self) -> i128 {
-        let below = self.0.div_euclid(UNIT);
-        if self.0.rem_euclid(UNIT) == 0 { below } else { below + 1 }
+        let below = self.0.div_euclid(ONE);
+        if self.0.rem_euclid(ONE) == 0 { below } else { below + 1 }
     }
 
-    /// The next whole number of thousandths from here on.
+    /// The amount in thousandths, rounded up.
     pub fn thousandths(self) -> i128 {
-        let milli = UNIT / 1_000;
+        let milli = ONE / 1_000;
         let below = self.0.div_euclid(milli);
         if self.0.rem_euclid(milli) == 0 { below } else { below + 1 }
     }
 
-    /// Whether it is a whole number.
+    /// Whether the amount is a whole number.
     pub fn is_whole(self) -> bool {
-        self.0 % UNIT == 0
+        self.0 % ONE == 0
     }
 }
 
-/// Amounts by name as messages print them where they show the whole structure. How an amount was written before it was
-/// brought into its canonical form is not known here.
-pub fn shown_list(list: &Value) -> String {
+/// A ResourceList as messages print it in Go syntax. The text of each quantity is its canonical form, since the original is not
+/// known here.
+pub fn render_resource_list(list: &Value) -> String {
     let amounts = list.fields().into_iter().flatten().map(|(name, amount)| {
         let text = amount.as_str().unwrap_or_default();
-        let (value, scale, format) = parts(text);
+        let (value, scale, format) = parse_parts(text);
         format!(
             "{}:resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
              d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:{}, Format:\"{format}\"}}",
@@ -72,8 +72,8 @@ pub fn shown_list(list: &Value) -> String {
     format!("core.ResourceList{{{}}}", amounts.collect::<Vec<_>>().join(", "))
 }
 
-/// The number of an amount, the power of ten that it counts, and how it is written.
-fn parts(text: &str) -> (i128, i32, &'static str) {
+/// The value, decimal scale and format of a quantity.
+fn parse_parts(text: &str) -> (i128, i32, &'static str) {
     const POWERS: [(&str, i32); 9] =
         [("n", -9), ("u", -6), ("m", -3), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
     if text.ends_with('i') {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_shown_with_all_its_parts() {
+    fn resource_list_is_rendered_in_go_syntax() {
         for (text, value, scale, format) in [
             ("1", 1, 0, "DecimalSI"),
             ("100m", 100, -3, "DecimalSI"),
@@ -101,7 +101,7 @@ mod tests {
             let mut list = Value::object();
             list.set("cpu", text);
             assert_eq!(
-                shown_list(&list),
+                render_resource_list(&list),
                 format!(
                     "core.ResourceList{{\"cpu\":resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
                      d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:\"{text}\", Format:\"{format}\"}}}}"
@@ -111,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn equal_amounts_compare_equal_however_they_are_written() {
-        for (one, other) in
+    fn quantities_compare_by_value_and_round_up() {
+        for (left, right) in
             [("1", "1000m"), ("1Ki", "1024"), ("0.5", "500m"), ("1e3", "1k"), ("-1", "-1000m")]
         {
-            assert_eq!(NanoQuantity::parse(one), NanoQuantity::parse(other), "{one} {other}");
+            assert_eq!(NanoQuantity::parse(left), NanoQuantity::parse(right), "{left} {right}");
         }
         assert!(NanoQuantity::parse("1Gi") > NanoQuantity::parse("1G"));
         for large in ["1e40", "1e99", "99999999999999999999999999999999999999999", "1000000000000Ei"] {

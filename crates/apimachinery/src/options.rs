@@ -11,7 +11,7 @@ use super::query::Query;
 use super::status::{self, Status};
 use super::well_known::META_GROUP;
 
-pub use delete::{DeleteOptions, IGNORE_READ_ERROR, Propagation, no_force_of_many, refuse_force};
+pub use delete::{DeleteOptions, IGNORE_READ_ERROR, Propagation, refuse_force, refuse_force_of_collection};
 pub use list::{ListOptions, VersionMatch};
 pub use write::{
     CreateOptions, FieldValidation, PatchOptions, UpdateOptions, WriteMode, WriteOptions,
@@ -27,16 +27,16 @@ pub fn revision(text: &str) -> status::Result<Option<u64>> {
     match text.parse::<u64>() {
         Ok(number) if digits => Ok(Some(number)),
         _ => {
-            let why = if digits { "value out of range" } else { "invalid syntax" };
+            let reason = if digits { "value out of range" } else { "invalid syntax" };
             let text = quoted(text);
             Err(Status::bad_request(format!(
-                "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {why}"
+                "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {reason}"
             )))
         }
     }
 }
 
-/// [`revision`] of a read, with the words of its error.
+/// [`revision`] for get and list, whose error message has another prefix.
 pub fn read_revision(text: &str) -> status::Result<Option<u64>> {
     revision(text).map_err(|mut status| {
         status.message = format!("invalid resource version: {}", status.message);
@@ -63,7 +63,7 @@ fn refuse(kind: &str, errors: &[FieldError]) -> status::Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(META_GROUP, kind, "", errors)) }
 }
 
-/// `All` is the only valid dry run; an empty value asks for none.
+/// `All` is the only valid dry run; an empty value is no dry run.
 fn dry_run_errors(values: &[&str]) -> Option<FieldError> {
     if values.iter().all(|value| matches!(*value, "All" | "")) {
         return None;

@@ -35,13 +35,13 @@ pub struct Target<'a> {
     pub registry: &'a Registry,
     /// The kind of the object, in the version of the request.
     pub kind: &'a GroupVersionKind,
-    /// What decides about its fields if it is a custom resource.
+    /// Prunes and type-checks the fields of a custom resource.
     pub custom: Option<&'a dyn Coerce>,
 }
 
-/// Brings the fields of a custom object into the form of its definition.
+/// Prunes and type-checks a custom object by the schema of its definition.
 pub trait Coerce {
-    /// Prunes unknown fields and answers them, as messages. Fails if known fields have wrong types.
+    /// Prunes unknown fields and returns a message for each. Fails if known fields have wrong types.
     fn coerce(&self, object: &mut Value) -> std::result::Result<Vec<String>, String>;
 }
 
@@ -70,20 +70,20 @@ pub fn apply(
     }
 }
 
-/// Why a JSON Patch of a webhook or policy cannot be applied, in the words that their authors know.
+/// The reason why a JSON Patch of a webhook or policy cannot be applied, with the message of the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PatchError {
-    /// It finds that it shall not be.
+    /// A test operation failed.
     Test(String),
-    /// It does not fit.
+    /// Another operation failed, or the patch is malformed.
     Other(String),
 }
 
 impl PatchError {
-    /// In words.
-    pub fn told(self) -> String {
+    /// The message.
+    pub fn into_message(self) -> String {
         match self {
-            PatchError::Test(why) | PatchError::Other(why) => why,
+            PatchError::Test(message) | PatchError::Other(message) => message,
         }
     }
 }
@@ -94,30 +94,30 @@ pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Opt
         .map_err(|status| PatchError::Other(status.message))?;
     let count = body.value.items().len();
     if count > limits::PATCH_OPERATIONS {
-        let most = limits::PATCH_OPERATIONS;
-        return Err(PatchError::Other(format!("the patch has {count} operations, more than {most}")));
+        let limit = limits::PATCH_OPERATIONS;
+        return Err(PatchError::Other(format!("the patch has {count} operations, more than {limit}")));
     }
     if count == 0 {
         return Ok(None);
     }
-    let none = || PatchError::Other("the patch is no list of operations".to_owned());
-    let operations = json::read(&body.text).ok_or_else(none)?;
-    let mut node = Node::of(Cow::Borrowed(original));
+    let malformed = || PatchError::Other("the patch is no list of operations".to_owned());
+    let operations = json::read(&body.text).ok_or_else(malformed)?;
+    let mut node = Node::from_text(Cow::Borrowed(original));
     node.open();
-    json::apply_told(&mut node, &operations).map_err(|(is_test, why)| match is_test {
-        true => PatchError::Test(why),
-        false => PatchError::Other(why),
+    json::apply_with_message(&mut node, &operations).map_err(|(is_test, message)| match is_test {
+        true => PatchError::Test(message),
+        false => PatchError::Other(message),
     })?;
     Ok(Some(node.to_text()))
 }
 
-/// 422 for a patch whose result is no object of the kind. `outcome` is shown.
-fn invalid(outcome: &str, why: &str) -> Box<Status> {
-    Status::invalid("", "", "", &[FieldError::invalid(&FieldPath::new("patch"), &quoted(outcome), why)])
+/// 422 for a patch whose result is no object of the kind. The message quotes `outcome`.
+fn invalid(outcome: &str, detail: &str) -> Box<Status> {
+    Status::invalid("", "", "", &[FieldError::invalid(&FieldPath::new("patch"), &quoted(outcome), detail)])
 }
 
 /// Turns unknown and duplicate fields into warnings or an error.
-fn judged(
+fn apply_field_validation(
     validation: FieldValidation,
     strict: Vec<String>,
     outcome: impl FnOnce() -> String,
@@ -132,8 +132,8 @@ fn judged(
 }
 
 fn type_of(target: Target<'_>) -> Result<super::schema::TypeId> {
-    let found = target.registry.lookup(target.kind);
-    found.ok_or_else(|| Status::internal(format!("no schema for {}", target.kind)))
+    let ty = target.registry.lookup(target.kind);
+    ty.ok_or_else(|| Status::internal(format!("no schema for {}", target.kind)))
 }
 
 fn apply_text(
@@ -148,7 +148,7 @@ fn apply_text(
         _ => read_merge(bytes, validation)?,
     };
     let original = codec::encode(target.registry, type_of(target)?, current);
-    let mut node = Node::of(String::from_utf8_lossy(&original));
+    let mut node = Node::from_text(String::from_utf8_lossy(&original));
     if language == PatchType::Json {
         strict.iter_mut().for_each(|finding| finding.insert_str(0, "json patch "));
         let count = value.items().len();
@@ -162,33 +162,36 @@ fn apply_text(
         node.open();
         json::apply(&mut node, &operations).map_err(|_| Status::patch_does_not_apply())?;
     } else {
-        merge::apply(&mut node, Node::of(Cow::Borrowed(&*text)));
+        merge::apply(&mut node, Node::from_text(Cow::Borrowed(&*text)));
     }
     let outcome = node.to_text();
     let Some(custom) = target.custom else {
         let decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
-            .map_err(|error| invalid(&outcome, &error.why))?;
+            .map_err(|error| invalid(&outcome, &error.detail))?;
         strict.extend(decoded.strict);
-        return Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? });
+        return Ok(Patched {
+            value: decoded.value,
+            warnings: apply_field_validation(validation, strict, || outcome)?,
+        });
     };
     // Fields of custom objects are printed in alphabetical order.
-    let read = super::json::read(outcome.as_bytes()).unwrap_or_default();
-    let document = || String::from_utf8_lossy(&super::json::to_json(&read)).into_owned();
-    let (kind, api_version) = (read.str("kind"), read.str("apiVersion"));
+    let result = super::json::read(outcome.as_bytes()).unwrap_or_default();
+    let document = || String::from_utf8_lossy(&super::json::to_json(&result)).into_owned();
+    let (kind, api_version) = (result.str("kind"), result.str("apiVersion"));
     // A wrong kind or apiVersion is reported by validation.
     let is_other = !kind.is_empty() && (kind != target.kind.kind || api_version != target.kind.api_version());
-    let text = if is_other { renamed(&read, target.kind) } else { outcome };
+    let text = if is_other { with_kind(&result, target.kind) } else { outcome };
     let mut decoded = codec::decode_object(text.as_bytes(), target.kind, target.registry)
-        .map_err(|error| invalid(&document(), &error.why))?;
+        .map_err(|error| invalid(&document(), &error.detail))?;
     strict.extend(decoded.strict);
-    strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&document(), &why))?);
+    strict.extend(custom.coerce(&mut decoded.value).map_err(|error| invalid(&document(), &error))?);
     decoded.value.set("kind", kind);
     decoded.value.set("apiVersion", api_version);
-    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, document)? })
+    Ok(Patched { value: decoded.value, warnings: apply_field_validation(validation, strict, document)? })
 }
 
 /// A custom object with the required kind and apiVersion, so that it can be decoded.
-fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
+fn with_kind(object: &Value, kind: &GroupVersionKind) -> String {
     let mut object = object.clone();
     if object.fields().is_some() {
         object.set("kind", kind.kind.as_str());
@@ -200,8 +203,8 @@ fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
 /// The body of a JSON Patch: a list of operations.
 fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
     let lenient = validation == FieldValidation::Ignore;
-    let refused = |why: &str| {
-        Status::bad_request(if lenient { why.to_owned() } else { format!("error decoding patch: {why}") })
+    let bad_request = |error: &str| {
+        Status::bad_request(if lenient { error.to_owned() } else { format!("error decoding patch: {error}") })
     };
     let (list, item) = if lenient {
         ("jsonpatch.Patch", "jsonpatch.Operation")
@@ -209,9 +212,9 @@ fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>
         ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp")
     };
     let mismatch = |value: &Value, into: &str| {
-        refused(&format!("json: cannot unmarshal {} into Go value of type {into}", value.json_word()))
+        bad_request(&format!("json: cannot unmarshal {} into Go value of type {into}", value.json_word()))
     };
-    let body = body::read(bytes, true).map_err(|why| refused(&why))?;
+    let body = body::read(bytes, true).map_err(|error| bad_request(&error))?;
     let items = match &body.value {
         Value::Array(items) => items.as_slice(),
         Value::Null => &[],
@@ -220,13 +223,13 @@ fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>
     for operation in items.iter().filter(|operation| !operation.is_null()) {
         let fields = operation.fields().ok_or_else(|| mismatch(operation, item))?;
         for name in ["op", "path", "from"] {
-            if let Some(found) = fields.get(name)
+            if let Some(value) = fields.get(name)
                 && !lenient
-                && !matches!(found, Value::String(_) | Value::Null)
+                && !matches!(value, Value::String(_) | Value::Null)
             {
-                let found = found.json_word();
-                return Err(refused(&format!(
-                    "json: cannot unmarshal {found} into Go struct field jsonPatchOp.{name} of type string"
+                let actual = value.json_word();
+                return Err(bad_request(&format!(
+                    "json: cannot unmarshal {actual} into Go struct field jsonPatchOp.{name} of type string"
                 )));
             }
         }
@@ -234,20 +237,20 @@ fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>
     Ok(body)
 }
 
-/// The body of a JSON merge patch. With fieldValidation Ignore, the error for a body that is no object has other words.
+/// The body of a JSON merge patch. With fieldValidation Ignore, the error for a body that is no object has another message.
 fn read_merge(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
-    let unusable = || Status::bad_request("Invalid JSON Patch");
+    let invalid = || Status::bad_request("Invalid JSON Patch");
     let lenient = validation == FieldValidation::Ignore;
-    let read = if lenient {
-        body::read(bytes, false).map_err(|_| unusable())?
+    let body = if lenient {
+        body::read(bytes, false).map_err(|_| invalid())?
     } else {
-        read_object(bytes).map_err(|why| Status::bad_request(format!("error decoding patch: {why}")))?
+        read_object(bytes).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?
     };
-    match &read.value {
-        Value::Object(_) => Ok(read),
+    match &body.value {
+        Value::Object(_) => Ok(body),
         // A list replaces the whole object, which no kind allows.
-        Value::Array(_) => Ok(read),
-        _ => Err(unusable()),
+        Value::Array(_) => Ok(body),
+        _ => Err(invalid()),
     }
 }
 
@@ -257,8 +260,8 @@ fn read_object(bytes: &[u8]) -> std::result::Result<Body<'_>, String> {
     match &body.value {
         Value::Object(_) | Value::Null => Ok(body),
         other => {
-            let found = other.json_word();
-            Err(format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"))
+            let actual = other.json_word();
+            Err(format!("json: cannot unmarshal {actual} into Go value of type map[string]interface {{}}"))
         }
     }
 }
@@ -271,16 +274,16 @@ fn apply_strategic(
 ) -> Result<Patched> {
     let Body { value: mut patch, mut strict, .. } = read_object(bytes).map_err(Status::bad_request)?;
     let (registry, ty) = (target.registry, type_of(target)?);
-    let broken = || Status::internal("an object cannot be read".to_owned());
+    let internal_error = || Status::internal("an object cannot be read".to_owned());
     // With fields that are always printed: a patch may refer to them.
     let original = codec::encode(registry, ty, current);
-    let original = super::json::read(&original).map_err(|_| broken())?;
+    let original = super::json::read(&original).map_err(|_| internal_error())?;
     let mut merged = strategic::apply(registry, ty, original, &mut patch)?;
-    let unknown =
-        type_check::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;
+    let unknown = type_check::fit(registry, ty, &mut merged)
+        .map_err(|error| invalid(&body::printed(&patch), &error))?;
     strict.extend(unknown);
-    let warnings = judged(validation, strict, || body::printed(&patch))?;
-    let decoded = decode::decode(registry, ty, &codec::to_json(&merged)).map_err(|_| broken())?;
+    let warnings = apply_field_validation(validation, strict, || body::printed(&patch))?;
+    let decoded = decode::decode(registry, ty, &codec::to_json(&merged)).map_err(|_| internal_error())?;
     let mut value = decoded.value;
     // The patch cannot change these: the path decides.
     value.set("kind", target.kind.kind.as_str());

@@ -9,77 +9,79 @@ use crate::limits::{PATTERN_BYTES, PATTERN_TEXT_BYTES, PATTERNS_BYTES};
 /// The patterns of one schema. Each is compiled once, and their total size is bounded.
 #[derive(Debug)]
 pub struct Patterns {
-    made: BTreeMap<String, Option<Regex>>,
-    left: usize,
+    compiled: BTreeMap<String, Option<Regex>>,
+    remaining_bytes: usize,
 }
 
 impl Default for Patterns {
     fn default() -> Patterns {
-        Patterns { made: BTreeMap::new(), left: PATTERNS_BYTES }
+        Patterns { compiled: BTreeMap::new(), remaining_bytes: PATTERNS_BYTES }
     }
 }
 
 /// The minimum size that is charged for a pattern.
-const LEAST_BYTES: usize = 4 << 10;
+const MIN_BYTES: usize = 4 << 10;
 /// The maximum cache of the engine.
 const CACHE_BYTES: usize = 256 << 10;
 
 impl Patterns {
     /// The compiled pattern; `None` if it is invalid or too large, which every text then fails.
     pub fn compiled(&mut self, pattern: &str) -> Option<Regex> {
-        if let Some(made) = self.made.get(pattern) {
-            return made.clone();
+        if let Some(compiled) = self.compiled.get(pattern) {
+            return compiled.clone();
         }
-        let made = self.make(pattern);
-        self.made.insert(pattern.to_owned(), made.clone());
-        made
+        let compiled = self.compile(pattern);
+        self.compiled.insert(pattern.to_owned(), compiled.clone());
+        compiled
     }
 
     /// Compiles a pattern and charges its size, also for a failure, which takes as long.
-    fn make(&mut self, pattern: &str) -> Option<Regex> {
-        if pattern.len() > PATTERN_TEXT_BYTES || self.left < LEAST_BYTES {
+    fn compile(&mut self, pattern: &str) -> Option<Regex> {
+        if pattern.len() > PATTERN_TEXT_BYTES || self.remaining_bytes < MIN_BYTES {
             return None;
         }
-        let most = PATTERN_BYTES.min(self.left);
-        let translated = translated(pattern);
+        let max_bytes = PATTERN_BYTES.min(self.remaining_bytes);
+        let translated = translate(pattern);
         // The engine does not report the size of a pattern: the smallest limit that it accepts is used instead.
-        let mut bound = LEAST_BYTES;
-        let made = loop {
+        let mut bound = MIN_BYTES;
+        let compiled = loop {
             let Some(translated) = &translated else { break None };
             match RegexBuilder::new(translated).size_limit(bound).dfa_size_limit(CACHE_BYTES).build() {
-                Ok(made) => break Some(made),
-                Err(regex::Error::CompiledTooBig(_)) if bound < most => bound = (bound * 4).min(most),
+                Ok(compiled) => break Some(compiled),
+                Err(regex::Error::CompiledTooBig(_)) if bound < max_bytes => {
+                    bound = (bound * 4).min(max_bytes);
+                }
                 Err(_) => break None,
             }
         };
-        self.left = self.left.saturating_sub(bound + pattern.len());
-        made
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(bound + pattern.len());
+        compiled
     }
 }
 
 /// A pattern in the syntax of the engine; `None` if it names a class that RE2 lacks.
-fn translated(pattern: &str) -> Option<String> {
+fn translate(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len() * 2);
     let mut rest = pattern;
     while let Some(letter) = rest.chars().next() {
-        let behind = &rest[letter.len_utf8()..];
+        let after = &rest[letter.len_utf8()..];
         rest = match letter {
-            '\\' if behind.starts_with('Q') => {
-                let quoted = &behind[1..];
-                let (text, behind) = quoted.split_once("\\E").unwrap_or((quoted, ""));
+            '\\' if after.starts_with('Q') => {
+                let quoted = &after[1..];
+                let (text, after) = quoted.split_once("\\E").unwrap_or((quoted, ""));
                 out.push_str(&regex::escape(text));
-                behind
+                after
             }
-            '\\' => escape(behind, false, &mut out).0,
-            '[' => class(behind, &mut out)?,
+            '\\' => escape(after, false, &mut out).0,
+            '[' => class(after, &mut out)?,
             // A brace without a count is a literal.
-            '{' if !repeats(behind) => {
+            '{' if !is_repetition(after) => {
                 out.push_str("\\{");
-                behind
+                after
             }
             letter => {
                 out.push(letter);
-                behind
+                after
             }
         };
     }
@@ -87,20 +89,20 @@ fn translated(pattern: &str) -> Option<String> {
 }
 
 /// Whether a brace opens a repetition: `{2}`, `{2,}`, `{2,3}`.
-fn repeats(behind: &str) -> bool {
-    let Some((inner, _)) = behind.split_once('}') else { return false };
-    let (least, most) = inner.split_once(',').unwrap_or((inner, "0"));
-    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    !least.is_empty() && number(least) && number(most)
+fn is_repetition(after: &str) -> bool {
+    let Some((inner, _)) = after.split_once('}') else { return false };
+    let (minimum, maximum) = inner.split_once(',').unwrap_or((inner, "0"));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    !minimum.is_empty() && is_number(minimum) && is_number(maximum)
 }
 
-/// Writes an escape. Answers the rest, and whether it was a single character.
+/// Writes an escape. Returns the rest, and whether it was a single character.
 fn escape<'t>(text: &'t str, in_class: bool, out: &mut String) -> (&'t str, bool) {
     let Some(letter) = text.chars().next() else {
         out.push('\\');
         return (text, true);
     };
-    let behind = &text[letter.len_utf8()..];
+    let after = &text[letter.len_utf8()..];
     let set = match letter {
         'd' => "[0-9]",
         'D' => "[^0-9]",
@@ -114,16 +116,16 @@ fn escape<'t>(text: &'t str, in_class: bool, out: &mut String) -> (&'t str, bool
     };
     if !set.is_empty() {
         out.push_str(set);
-        return (behind, false);
+        return (after, false);
     }
     match letter {
         // In the engine these are word boundaries.
         '<' | '>' => out.push(letter),
         'p' | 'P' | 'x' => {
-            let named = behind.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+            let named = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
             let Some((name, after)) = named else {
                 out.extend(['\\', letter]);
-                return (behind, letter == 'x');
+                return (after, letter == 'x');
             };
             let (letter, name) = match (letter, name.strip_prefix('^')) {
                 ('p', Some(name)) => ('P', name),
@@ -137,16 +139,16 @@ fn escape<'t>(text: &'t str, in_class: bool, out: &mut String) -> (&'t str, bool
         }
         letter => out.extend(['\\', letter]),
     }
-    (behind, true)
+    (after, true)
 }
 
 /// Writes a character class. In the engine classes nest, and have set operators.
 fn class<'t>(text: &'t str, out: &mut String) -> Option<&'t str> {
     out.push('[');
     let mut rest = text;
-    if let Some(behind) = rest.strip_prefix('^') {
+    if let Some(after) = rest.strip_prefix('^') {
         out.push('^');
-        rest = behind;
+        rest = after;
     }
     let mut first = true;
     loop {
@@ -157,14 +159,14 @@ fn class<'t>(text: &'t str, out: &mut String) -> Option<&'t str> {
             return Some(&rest[1..]);
         }
         first = false;
-        if let Some((name, behind)) = rest.strip_prefix("[:").and_then(|inner| inner.split_once(":]")) {
+        if let Some((name, after)) = rest.strip_prefix("[:").and_then(|inner| inner.split_once(":]")) {
             if !CLASSES.contains(&name.strip_prefix('^').unwrap_or(name)) {
                 return None;
             }
             out.push_str("[:");
             out.push_str(name);
             out.push_str(":]");
-            rest = behind;
+            rest = after;
             continue;
         }
         let single;
@@ -184,13 +186,13 @@ fn class<'t>(text: &'t str, out: &mut String) -> Option<&'t str> {
 /// Writes one member of a class.
 fn member<'t>(text: &'t str, out: &mut String) -> (&'t str, bool) {
     let Some(letter) = text.chars().next() else { return (text, true) };
-    let behind = &text[letter.len_utf8()..];
+    let after = &text[letter.len_utf8()..];
     match letter {
-        '\\' => return escape_in_class(behind, out),
+        '\\' => return escape_in_class(after, out),
         '[' | ']' | '&' | '~' | '-' | '^' => out.extend(['\\', letter]),
         letter => out.push(letter),
     }
-    (behind, true)
+    (after, true)
 }
 
 /// Writes an escape in a class. The digits of a number stay with it, so that a range begins after them.
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_in_re2() {
+    fn patterns_match_like_re2() {
         let table: [(&str, &[&str], &[&str]); 31] = [
             (r"^\w{1,63}$", &["abc", "_9"], &["é", "a-b", ""]),
             (r"^[^[]+$", &["abc"], &["a[b"]),
@@ -253,11 +255,13 @@ mod tests {
             (r"^a{2}b{1,}c{0,1}$", &["aab", "aabbc"], &["ab"]),
             (r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", &["a-b.c"], &["-a", "A"]),
         ];
-        for (pattern, good, bad) in table {
-            let made = Patterns::default().compiled(pattern);
-            let holds = |text: &str| made.as_ref().is_some_and(|made| made.is_match(text));
-            good.iter().for_each(|text| assert!(holds(text), "{pattern} {text} {:?}", translated(pattern)));
-            bad.iter().for_each(|text| assert!(!holds(text), "{pattern} {text} {:?}", translated(pattern)));
+        for (pattern, valid, invalid) in table {
+            let compiled = Patterns::default().compiled(pattern);
+            let matches = |text: &str| compiled.as_ref().is_some_and(|compiled| compiled.is_match(text));
+            valid.iter().for_each(|text| assert!(matches(text), "{pattern} {text} {:?}", translate(pattern)));
+            invalid
+                .iter()
+                .for_each(|text| assert!(!matches(text), "{pattern} {text} {:?}", translate(pattern)));
         }
         // Invalid patterns must not panic.
         for pattern in [
@@ -283,18 +287,19 @@ mod tests {
     }
 
     #[test]
-    fn patterns_together_are_bounded() {
-        let large = |at: usize| format!(r"^{at}\pL{{20}}$");
+    fn total_size_of_patterns_is_bounded() {
+        let large = |number: usize| format!(r"^{number}\pL{{20}}$");
         let mut patterns = Patterns::default();
-        let made = (0..100).filter(|at| patterns.compiled(&large(*at)).is_some()).count();
-        assert!((1..100).contains(&made), "{made}");
+        let count = (0..100).filter(|number| patterns.compiled(&large(*number)).is_some()).count();
+        assert!((1..100).contains(&count), "{count}");
         assert!(patterns.compiled("^late$").is_none());
         // A known pattern costs nothing.
         assert!(patterns.compiled(&large(0)).is_some());
         let mut patterns = Patterns::default();
         assert!((0..10_000).all(|_| patterns.compiled("^[a-z]+$").is_some()));
         // Too large patterns are charged as well, and invalid ones end at once.
-        let refused = (0..100).filter(|at| patterns.compiled(&format!(r"{at}\pL{{900}}")).is_none()).count();
+        let refused =
+            (0..100).filter(|number| patterns.compiled(&format!(r"{number}\pL{{900}}")).is_none()).count();
         assert!(refused == 100 && patterns.compiled("^b$").is_none());
         assert!(Patterns::default().compiled(&"a".repeat(PATTERN_TEXT_BYTES + 1)).is_none());
     }

@@ -1,7 +1,7 @@
 //! Quantities: `100m`, `1.5Gi`, `12e6`.
 //!
-//! A quantity consists of decimal digits and a power of ten, so that nothing is lost whatever its size. Canonical text is printed
-//! as it came; other text is converted to the largest unit that leaves a whole number.
+//! A quantity consists of decimal digits and a power of ten, so that no precision is lost. Canonical text is printed
+//! unchanged; other text is converted to the largest unit that leaves a whole number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -16,12 +16,12 @@ const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
 const NANO: i64 = -9;
 /// The smallest power of ten of a resource quantity.
 const MILLI: i64 = -3;
-/// The maximum number of digits of text that is kept as it is.
-const TIDY_DIGITS: usize = 18;
+/// The maximum number of digits of text that counts as canonical.
+const CANONICAL_DIGITS: usize = 18;
 /// The same for binary units, whose factor needs digits, too.
-const TIDY_BINARY_DIGITS: i64 = 15;
+const CANONICAL_BINARY_DIGITS: i64 = 15;
 /// The maximum in a binary unit; larger amounts are capped.
-const MOST_BINARY: &[u8] = b"9223372036854775807";
+const MAX_BINARY: &[u8] = b"9223372036854775807";
 
 const DECIMAL_UNITS: [(&str, i64); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
@@ -45,7 +45,7 @@ pub struct Quantity {
     exponent: i64,
     format: Format,
     /// The original text, if it is canonical.
-    tidy: Option<String>,
+    canonical_text: Option<String>,
     /// Whether it was written with a fraction or a unit below one: the reference does not reduce it to an integer.
     fractional: bool,
 }
@@ -65,7 +65,7 @@ impl Quantity {
         let (format, exponent, shift) = unit(parts.suffix)?;
         let mut digits: Vec<u8> = parts.whole.bytes().chain(parts.fraction.bytes()).collect();
         let scale = exponent - i64::try_from(parts.fraction.len()).map_err(|_| BAD_NUMBER)?;
-        let tidy = is_tidy(&parts, format, shift, scale);
+        let is_canonical = is_canonical(&parts, format, shift, scale);
         if shift > 0 {
             multiply(&mut digits, 1u64 << shift);
         }
@@ -74,12 +74,12 @@ impl Quantity {
             digits,
             exponent: scale,
             format,
-            tidy: None,
+            canonical_text: None,
             fractional: scale < 0,
         };
-        quantity.normalise();
-        if tidy && !quantity.digits.is_empty() {
-            quantity.tidy = Some(text.to_owned());
+        quantity.normalize();
+        if is_canonical && !quantity.digits.is_empty() {
+            quantity.canonical_text = Some(text.to_owned());
         }
         Ok(quantity)
     }
@@ -89,12 +89,12 @@ impl Quantity {
         Quantity::parse(text).map(|quantity| quantity.to_string())
     }
 
-    /// Whether it is zero.
+    /// Whether the quantity is zero.
     pub fn is_zero(&self) -> bool {
         self.digits.is_empty()
     }
 
-    /// Whether it is negative.
+    /// Whether the quantity is negative.
     pub fn is_negative(&self) -> bool {
         self.negative
     }
@@ -104,11 +104,11 @@ impl Quantity {
         self.rounded_up(MILLI)
     }
 
-    fn rounded_up(mut self, least: i64) -> Quantity {
-        if self.exponent < least && !self.digits.is_empty() {
-            self.tidy = None;
-            self.round_up(least);
-            self.normalise();
+    fn rounded_up(mut self, min_exponent: i64) -> Quantity {
+        if self.exponent < min_exponent && !self.digits.is_empty() {
+            self.canonical_text = None;
+            self.round_up(min_exponent);
+            self.normalize();
         }
         self
     }
@@ -119,8 +119,9 @@ impl Quantity {
         let sum = self.billionths().saturating_add(other.billionths());
         let digits = sum.unsigned_abs().to_string().into_bytes();
         let fractional = self.fractional || other.fractional;
-        let mut sum = Quantity { negative: sum < 0, digits, exponent: NANO, format, tidy: None, fractional };
-        sum.normalise();
+        let mut sum =
+            Quantity { negative: sum < 0, digits, exponent: NANO, format, canonical_text: None, fractional };
+        sum.normalize();
         sum
     }
 
@@ -130,7 +131,7 @@ impl Quantity {
     }
 
     /// Rounded up to a whole number.
-    pub fn in_wholes(self) -> Quantity {
+    pub fn ceil(self) -> Quantity {
         self.rounded_up(0)
     }
 
@@ -175,14 +176,14 @@ impl Quantity {
     }
 
     /// Normalizes the digits, rounds small parts, and caps large amounts.
-    fn normalise(&mut self) {
+    fn normalize(&mut self) {
         let leading = self.digits.iter().take_while(|digit| **digit == b'0').count();
         self.digits.drain(..leading);
         if self.exponent < NANO && !self.digits.is_empty() {
             self.round_up(NANO);
         }
-        if self.format == Format::Binary && self.beyond_binary() {
-            (self.digits, self.exponent) = (MOST_BINARY.to_vec(), 0);
+        if self.format == Format::Binary && self.exceeds_binary() {
+            (self.digits, self.exponent) = (MAX_BINARY.to_vec(), 0);
         }
         while self.digits.last() == Some(&b'0') {
             self.digits.pop();
@@ -201,23 +202,24 @@ impl Quantity {
         if self.digits.is_empty() { 0 } else { self.exponent + self.digits.len() as i64 }
     }
 
-    fn beyond_binary(&self) -> bool {
-        let most = MOST_BINARY.len() as i64;
-        match self.magnitude().cmp(&most) {
+    fn exceeds_binary(&self) -> bool {
+        let max_magnitude = MAX_BINARY.len() as i64;
+        match self.magnitude().cmp(&max_magnitude) {
             Ordering::Less => false,
             Ordering::Greater => true,
-            Ordering::Equal => self.digits.as_slice() > MOST_BINARY,
+            Ordering::Equal => self.digits.as_slice() > MAX_BINARY,
         }
     }
 
     /// Drops parts smaller than a power of ten, rounding away from zero.
-    fn round_up(&mut self, least: i64) {
-        let drop = usize::try_from(least - self.exponent).unwrap_or(usize::MAX);
-        let kept = self.digits.len().saturating_sub(drop);
-        let lost = self.digits.get(kept..).is_some_and(|lost| lost.iter().any(|digit| *digit != b'0'));
-        self.digits.truncate(kept);
-        self.exponent = least;
-        if lost {
+    fn round_up(&mut self, min_exponent: i64) {
+        let drop = usize::try_from(min_exponent - self.exponent).unwrap_or(usize::MAX);
+        let length = self.digits.len().saturating_sub(drop);
+        let is_inexact =
+            self.digits.get(length..).is_some_and(|dropped| dropped.iter().any(|digit| *digit != b'0'));
+        self.digits.truncate(length);
+        self.exponent = min_exponent;
+        if is_inexact {
             increment(&mut self.digits);
         }
     }
@@ -231,12 +233,12 @@ impl Quantity {
 }
 
 /// Whether the text is canonical.
-fn is_tidy(parts: &Parts<'_>, format: Format, shift: u32, scale: i64) -> bool {
+fn is_canonical(parts: &Parts<'_>, format: Format, shift: u32, scale: i64) -> bool {
     let count = parts.whole.len() + parts.fraction.len();
     if format == Format::Binary {
-        let room = TIDY_BINARY_DIGITS - count as i64 - i64::from(shift) * 3 / 10 - 1;
+        let spare_digits = CANONICAL_BINARY_DIGITS - count as i64 - i64::from(shift) * 3 / 10 - 1;
         let value: Option<u64> = parts.whole.parse().ok();
-        return parts.fraction.is_empty() && room >= 0 && value.is_some_and(|value| value & 7 != 0);
+        return parts.fraction.is_empty() && spare_digits >= 0 && value.is_some_and(|value| value & 7 != 0);
     }
     let ends_in_zeros = match parts.fraction.len() {
         0 => parts.whole.ends_with("000"),
@@ -244,7 +246,11 @@ fn is_tidy(parts: &Parts<'_>, format: Format, shift: u32, scale: i64) -> bool {
         2 => parts.fraction == "00" && parts.whole.ends_with('0'),
         _ => parts.fraction.ends_with("000"),
     };
-    count <= TIDY_DIGITS && scale >= NANO && scale % 3 == 0 && !ends_in_zeros && !parts.whole.starts_with('0')
+    count <= CANONICAL_DIGITS
+        && scale >= NANO
+        && scale % 3 == 0
+        && !ends_in_zeros
+        && !parts.whole.starts_with('0')
 }
 
 fn split(text: &str) -> Result<Parts<'_>, &'static str> {
@@ -314,18 +320,18 @@ impl From<i64> for Quantity {
             digits,
             exponent: 0,
             format: Format::Decimal,
-            tidy: None,
+            canonical_text: None,
             fractional: false,
         };
-        quantity.normalise();
+        quantity.normalize();
         quantity
     }
 }
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(tidy) = &self.tidy {
-            return f.write_str(tidy);
+        if let Some(canonical_text) = &self.canonical_text {
+            return f.write_str(canonical_text);
         }
         if self.digits.is_empty() {
             return f.write_str("0");
@@ -400,8 +406,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_printed_in_the_unit_of_the_first() {
-        for (one, other, sum) in [
+    fn sum_has_the_format_of_the_first_operand() {
+        for (left, right, sum) in [
             ("800m", "700m", "1500m"),
             ("500m", "500m", "1"),
             ("1Gi", "1Gi", "2Gi"),
@@ -411,40 +417,40 @@ mod tests {
             ("1n", "1E", "1000000000000000000000000001n"),
         ] {
             let parse = |text: &str| Quantity::parse(text).unwrap();
-            assert_eq!(parse(one).plus(&parse(other)).to_string(), sum, "{one} + {other}");
+            assert_eq!(parse(left).plus(&parse(right)).to_string(), sum, "{left} + {right}");
         }
-        for (given, thousandths) in [("2500m", 2_500), ("1u", 1), ("-1u", -1), ("0", 0), ("1k", 1_000_000)] {
-            assert_eq!(Quantity::parse(given).unwrap().thousandths(), thousandths, "{given}");
+        for (text, thousandths) in [("2500m", 2_500), ("1u", 1), ("-1u", -1), ("0", 0), ("1k", 1_000_000)] {
+            assert_eq!(Quantity::parse(text).unwrap().thousandths(), thousandths, "{text}");
         }
-        let most = "9".repeat(60);
-        assert!(Quantity::parse(&most).unwrap().thousandths() > 1 << 100);
+        let large = "9".repeat(60);
+        assert!(Quantity::parse(&large).unwrap().thousandths() > 1 << 100);
     }
 
     #[test]
-    fn differences_are_printed_in_the_unit_of_the_first() {
+    fn difference_has_the_format_of_the_first_operand() {
         let parse = |text: &str| Quantity::parse(text).unwrap();
-        for (one, other, rest) in [
+        for (left, right, difference) in [
             ("2Gi", "1Gi", "1Gi"),
             ("1", "500m", "500m"),
             ("1", "3", "-2"),
             ("0", "1Ki", "-1Ki"),
             ("3", "3", "0"),
         ] {
-            assert_eq!(parse(one).minus(&parse(other)).to_string(), rest, "{one} - {other}");
+            assert_eq!(parse(left).minus(&parse(right)).to_string(), difference, "{left} - {right}");
         }
-        for (number, printed) in
+        for (number, expected) in
             [(0, "0"), (12, "12"), (-3, "-3"), (1_000, "1k"), (i64::MIN, "-9223372036854775808")]
         {
-            assert_eq!(Quantity::from(number).to_string(), printed);
+            assert_eq!(Quantity::from(number).to_string(), expected);
         }
-        for (given, whole) in [("1500m", "2"), ("1", "1"), ("0.1", "1"), ("1Gi", "1Gi"), ("0", "0")] {
-            assert_eq!(parse(given).in_wholes().to_string(), whole, "{given}");
+        for (text, whole) in [("1500m", "2"), ("1", "1"), ("0.1", "1"), ("1Gi", "1Gi"), ("0", "0")] {
+            assert_eq!(parse(text).ceil().to_string(), whole, "{text}");
         }
     }
 
     #[test]
-    fn text_is_brought_to_the_largest_whole_unit() {
-        for (given, printed) in [
+    fn quantities_are_printed_in_canonical_form() {
+        for (text, expected) in [
             ("0", "0"),
             ("1500m", "1500m"),
             ("1.5", "1500m"),
@@ -481,12 +487,12 @@ mod tests {
             ("00012", "00012"),
             ("1e-999999999", "1e-9"),
         ] {
-            assert_eq!(Quantity::canonical(given).as_deref(), Ok(printed), "{given}");
+            assert_eq!(Quantity::canonical(text).as_deref(), Ok(expected), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn malformed_quantities_are_refused() {
         assert_eq!(Quantity::canonical("abc"), Err(BAD_FORMAT));
         assert_eq!(Quantity::canonical(""), Err(BAD_FORMAT));
         assert_eq!(Quantity::canonical("1.2.3"), Err(BAD_FORMAT));
@@ -496,25 +502,30 @@ mod tests {
     }
 
     #[test]
-    fn amounts_of_resources_are_whole_thousandths() {
-        let of = |text| Quantity::parse(text).unwrap().in_thousandths().to_string();
-        assert_eq!(of("1.0001"), "1001m");
-        assert_eq!(of("100u"), "1m");
-        assert_eq!(of("-100u"), "-1m");
-        assert_eq!(of("1500m"), "1500m");
-        assert_eq!(of("1Gi"), "1Gi");
+    fn resource_quantities_are_rounded_up_to_thousandths() {
+        let rounded = |text| Quantity::parse(text).unwrap().in_thousandths().to_string();
+        assert_eq!(rounded("1.0001"), "1001m");
+        assert_eq!(rounded("100u"), "1m");
+        assert_eq!(rounded("-100u"), "-1m");
+        assert_eq!(rounded("1500m"), "1500m");
+        assert_eq!(rounded("1Gi"), "1Gi");
     }
 
     #[test]
-    fn amounts_compare_across_units() {
-        let of = |text| Quantity::parse(text).unwrap();
-        assert_eq!(of("1"), of("1000m"));
-        assert!(of("1Gi") > of("1G") && of("-1") < of("0") && of("-2") < of("-1") && of("1e30") > of("1E"));
+    fn quantities_compare_by_amount() {
+        let parse = |text| Quantity::parse(text).unwrap();
+        assert_eq!(parse("1"), parse("1000m"));
+        assert!(
+            parse("1Gi") > parse("1G")
+                && parse("-1") < parse("0")
+                && parse("-2") < parse("-1")
+                && parse("1e30") > parse("1E")
+        );
     }
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(
+        fn printed_quantities_round_trip(
             text in "[+-]?[0-9]{1,25}(\\.[0-9]{0,12})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e-?[0-9]{1,2})?"
         ) {
             let quantity = Quantity::parse(&text).unwrap();
@@ -525,7 +536,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC{0,40}") {
+        fn parsing_quantities_never_panics(text in "\\PC{0,40}") {
             let _ = Quantity::parse(&text);
         }
     }

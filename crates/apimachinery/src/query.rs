@@ -60,7 +60,7 @@ impl<'a> Query<'a> {
         )
     }
 
-    /// The same parameters, which borrow from no request.
+    /// A copy that does not borrow from the request.
     pub fn to_owned_pairs(&self) -> Query<'static> {
         let owned = |text: &Cow<'_, str>| Cow::Owned(text.clone().into_owned());
         Query(self.0.iter().map(|(key, value)| (owned(key), owned(value))).collect())
@@ -96,7 +96,7 @@ impl<'a> Query<'a> {
         self.get(key).map(integer).transpose()
     }
 
-    /// Whether to indent JSON; `None` if the client does not say.
+    /// Whether to indent JSON; `None` if the parameter is absent or empty.
     pub fn pretty(&self) -> Option<bool> {
         let value = self.get("pretty").filter(|value| !value.is_empty())?;
         Some(matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
@@ -107,14 +107,14 @@ impl<'a> Query<'a> {
         let Some(value) = self.get("timeout").filter(|value| !value.is_empty()) else {
             return Ok(None);
         };
-        let refused = |why: &str| {
-            Status::bad_request(format!("invalid timeout specified in the request URL - time: {why}"))
+        let invalid = |detail: &str| {
+            Status::bad_request(format!("invalid timeout specified in the request URL - time: {detail}"))
         };
-        let seconds = duration(value).map_err(|why| refused(&why))?;
+        let seconds = duration(value).map_err(|detail| invalid(&detail))?;
         // A negative timeout counts as the shortest possible one.
-        let wait = Duration::try_from_secs_f64(seconds.max(0.0))
-            .map_err(|_| refused(&format!("invalid duration {}", quoted(value))))?;
-        Ok(Some(wait).filter(|wait| !wait.is_zero()))
+        let timeout = Duration::try_from_secs_f64(seconds.max(0.0))
+            .map_err(|_| invalid(&format!("invalid duration {}", quoted(value))))?;
+        Ok(Some(timeout).filter(|timeout| !timeout.is_zero()))
     }
 }
 
@@ -122,11 +122,11 @@ impl<'a> Query<'a> {
 fn integer(text: &str) -> status::Result<i64> {
     use std::num::IntErrorKind;
     text.parse::<i64>().map_err(|error| {
-        let why = match error.kind() {
+        let detail = match error.kind() {
             IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
             _ => "invalid syntax",
         };
-        Status::bad_request(format!("strconv.ParseInt: parsing {}: {why}", quoted(text)))
+        Status::bad_request(format!("strconv.ParseInt: parsing {}: {detail}", quoted(text)))
     })
 }
 
@@ -173,16 +173,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_path_is_borrowed_and_an_escaped_one_decoded() {
+    fn path_without_escapes_is_borrowed_and_others_are_decoded() {
         assert!(matches!(decode_path("/api/v1/pods").unwrap(), Cow::Borrowed(_)));
         assert_eq!(decode_path("/a%2Fb%20c+d").unwrap(), "/a/b c+d");
-        for broken in ["/%", "/%4", "/%zz", "/%+1"] {
-            assert_eq!(decode_path(broken).unwrap_err().code, 400, "{broken}");
+        for malformed in ["/%", "/%4", "/%zz", "/%+1"] {
+            assert_eq!(decode_path(malformed).unwrap_err().code, 400, "{malformed}");
         }
     }
 
     #[test]
-    fn parameters_are_decoded_and_broken_ones_left_out() {
+    fn parameters_are_decoded_and_malformed_ones_dropped() {
         let query = Query::parse("labelSelector=a%3Db+c&limit=5&bad=%zz&x;y=1&watch&dryRun=All&dryRun=");
         assert_eq!(query.get("labelSelector"), Some("a=b c"));
         assert_eq!(query.integer("limit").unwrap(), Some(5));
@@ -193,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn any_value_but_false_and_zero_is_true() {
-        for (raw, wanted) in [
+    fn flag_is_true_for_any_value_except_false_and_zero() {
+        for (raw, expected) in [
             ("watch", Some(true)),
             ("watch=1", Some(true)),
             ("watch=no", Some(true)),
@@ -202,12 +202,12 @@ mod tests {
             ("watch=0", Some(false)),
             ("other=1", None),
         ] {
-            assert_eq!(Query::parse(raw).flag("watch"), wanted, "{raw}");
+            assert_eq!(Query::parse(raw).flag("watch"), expected, "{raw}");
         }
     }
 
     #[test]
-    fn bad_integers_are_named() {
+    fn invalid_integer_parameters_are_refused() {
         let error = Query::parse("limit=abc").integer("limit").unwrap_err();
         assert_eq!(
             (error.code, error.message.as_str()),
@@ -219,21 +219,22 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_durations() {
+    fn timeout_is_a_go_duration() {
         let timeout = |raw| Query::parse(raw).timeout().map_err(|error| error.message);
         assert_eq!(timeout("timeout=1m30s"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(timeout("timeout=1.5h"), Ok(Some(Duration::from_secs(5400))));
         assert_eq!(timeout("timeout=0"), Ok(None));
         assert_eq!(timeout("timeout="), Ok(None));
         assert_eq!(timeout("timeout=-1s"), Ok(None));
-        let said = |why: &str| Err(format!("invalid timeout specified in the request URL - time: {why}"));
-        assert_eq!(timeout("timeout=30"), said(r#"missing unit in duration "30""#));
-        assert_eq!(timeout("timeout=3x"), said(r#"unknown unit "x" in duration "3x""#));
-        assert_eq!(timeout("timeout=s"), said(r#"invalid duration "s""#));
+        let error =
+            |detail: &str| Err(format!("invalid timeout specified in the request URL - time: {detail}"));
+        assert_eq!(timeout("timeout=30"), error(r#"missing unit in duration "30""#));
+        assert_eq!(timeout("timeout=3x"), error(r#"unknown unit "x" in duration "3x""#));
+        assert_eq!(timeout("timeout=s"), error(r#"invalid duration "s""#));
     }
 
     #[test]
-    fn pretty_is_what_a_person_would_say() {
+    fn pretty_is_a_go_boolean() {
         assert_eq!(Query::parse("pretty=true").pretty(), Some(true));
         assert_eq!(Query::parse("pretty=yes").pretty(), Some(false));
         assert_eq!(Query::parse("pretty=").pretty(), None);
@@ -241,13 +242,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_a_client_sends_makes_it_panic(raw in "\\PC{0,64}") {
+        fn parsing_arbitrary_queries_never_panics(raw in "\\PC{0,64}") {
             let query = Query::parse(&raw);
             let _ = (query.timeout(), query.integer(&raw), decode_path(&raw));
         }
 
         #[test]
-        fn what_was_escaped_comes_back(text in "\\PC{0,24}") {
+        fn escaped_values_round_trip(text in "\\PC{0,24}") {
             let escaped: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
             let raw = format!("k={escaped}");
             let query = Query::parse(&raw);

@@ -1,4 +1,4 @@
-//! Resource quantities: of a map in an object, and the total of a pod.
+//! ResourceLists: parsed from an object, and the total of a pod.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::value::Value;
 pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// Whether this resource can be set for a whole pod.
-pub fn is_for_whole_pods(name: &str) -> bool {
+pub fn is_pod_level_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
@@ -29,37 +29,37 @@ pub fn read(map: Option<&Value>) -> ResourceList {
 
 /// The total `requests` or `limits` of a pod, from its containers and the pod itself.
 pub fn total(pod: &Value, field: &str) -> ResourceList {
-    let mut all = together(pod, |container, _| read(container.at(&["resources", field])));
-    let whole = read(pod.at(&["spec", "resources", field]));
-    all.extend(whole.into_iter().filter(|(name, _)| is_for_whole_pods(name)));
+    let mut all = total_by(pod, |container, _| read(container.at(&["resources", field])));
+    let pod_level = read(pod.at(&["spec", "resources", field]));
+    all.extend(pod_level.into_iter().filter(|(name, _)| is_pod_level_resource(name)));
     all
 }
 
-/// The total that the containers of a pod need, where `of` gives the needs of each; its second argument tells whether the
+/// The total that the containers of a pod need, where `need` returns that of each; its second argument: whether the
 /// container runs as long as the pod. Containers run together. Init containers run before them, one after the other, except for
 /// sidecars (restartPolicy Always), which keep running.
-pub fn together(pod: &Value, of: impl Fn(&Value, bool) -> ResourceList) -> ResourceList {
+pub fn total_by(pod: &Value, need: impl Fn(&Value, bool) -> ResourceList) -> ResourceList {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let list = |name: &str| spec.get(name).map(Value::items).unwrap_or_default();
     let mut all = ResourceList::new();
     for container in list("containers") {
-        add(&mut all, &of(container, true));
+        add(&mut all, &need(container, true));
     }
     // Only the resources of the container itself are visited: visiting all those that accumulate would be quadratic in the size
     // of the request.
-    let (mut staying, mut peak) = (ResourceList::new(), ResourceList::new());
+    let (mut sidecars, mut peak) = (ResourceList::new(), ResourceList::new());
     for container in list("initContainers") {
-        let stays = container.str("restartPolicy") == "Always";
-        let own = of(container, stays);
-        let beside = |(name, amount): (&String, &Quantity)| {
-            let sum = staying.get(name).map_or_else(|| amount.clone(), |known| amount.plus(known));
+        let is_sidecar = container.str("restartPolicy") == "Always";
+        let own = need(container, is_sidecar);
+        let add_sidecars = |(name, amount): (&String, &Quantity)| {
+            let sum = sidecars.get(name).map_or_else(|| amount.clone(), |running| amount.plus(running));
             (name.clone(), sum)
         };
-        let together: ResourceList = own.iter().map(beside).collect();
-        raise(&mut peak, &together);
-        if stays {
+        let with_sidecars: ResourceList = own.iter().map(add_sidecars).collect();
+        raise(&mut peak, &with_sidecars);
+        if is_sidecar {
             add(&mut all, &own);
-            staying.extend(together);
+            sidecars.extend(with_sidecars);
         }
     }
     raise(&mut all, &peak);
@@ -67,18 +67,18 @@ pub fn together(pod: &Value, of: impl Fn(&Value, bool) -> ResourceList) -> Resou
 }
 
 /// Adds quantities by name.
-pub fn add(to: &mut ResourceList, more: &ResourceList) {
-    for (name, amount) in more {
-        let sum = to.get(name).map_or_else(|| amount.clone(), |known| known.plus(amount));
-        to.insert(name.clone(), sum);
+pub fn add(total: &mut ResourceList, other: &ResourceList) {
+    for (name, amount) in other {
+        let sum = total.get(name).map_or_else(|| amount.clone(), |current| current.plus(amount));
+        total.insert(name.clone(), sum);
     }
 }
 
-/// Raises each quantity to at least that of `least`.
-pub fn raise(to: &mut ResourceList, least: &ResourceList) {
-    for (name, amount) in least {
-        if to.get(name).is_none_or(|known| amount > known) {
-            to.insert(name.clone(), amount.clone());
+/// Raises each quantity to at least that of `minimum`.
+pub fn raise(total: &mut ResourceList, minimum: &ResourceList) {
+    for (name, amount) in minimum {
+        if total.get(name).is_none_or(|current| amount > current) {
+            total.insert(name.clone(), amount.clone());
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_need_their_peak() {
+    fn total_of_pod_includes_peak_of_init_containers() {
         let container =
             |cpu: &str, rest: &str| format!(r#"{{"resources":{{"requests":{{"cpu":"{cpu}"}}}}{rest}}}"#);
         let always = r#","restartPolicy":"Always""#;

@@ -1,4 +1,4 @@
-//! The form of objects in a response: encoding, and full object, metadata or table.
+//! The format of the objects in a response: the encoding, and full object, metadata or table.
 
 pub mod partial_metadata;
 
@@ -8,7 +8,7 @@ use super::status::{Result, Status};
 use super::verb::Verb;
 use super::well_known::META_GROUP;
 
-/// The form of objects for one client.
+/// The format of the objects in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseFormat {
     /// The encoding.
@@ -49,7 +49,7 @@ pub enum MetaVersion {
 }
 
 impl MetaVersion {
-    fn named(version: &str) -> Option<MetaVersion> {
+    fn parse(version: &str) -> Option<MetaVersion> {
         match version {
             "v1" => Some(MetaVersion::V1),
             "v1beta1" => Some(MetaVersion::V1beta1),
@@ -94,10 +94,10 @@ impl ResponseFormat {
         ResponseFormat { encoding: Encoding::Json, shape: Representation::Whole };
 
     /// Whether the requested transformation is supported in this encoding.
-    pub fn allows(encoding: Encoding, asked: Transform<'_>) -> bool {
-        let known = asked.group == META_GROUP && MetaVersion::named(asked.version).is_some();
-        known
-            && match asked.kind {
+    pub fn allows(encoding: Encoding, transform: Transform<'_>) -> bool {
+        let is_known = transform.group == META_GROUP && MetaVersion::parse(transform.version).is_some();
+        is_known
+            && match transform.kind {
                 // Table has no Protobuf message.
                 "Table" => matches!(encoding, Encoding::Json | Encoding::Yaml),
                 "PartialObjectMetadata" | "PartialObjectMetadataList" => true,
@@ -108,17 +108,17 @@ impl ResponseFormat {
     /// The negotiated form for this scope. `include` is the query parameter for table rows, `name` is the kind in error messages,
     /// such as `core.Pod`.
     pub fn agreed(
-        agreed: &Negotiated<'_>,
-        extent: ResponseScope,
+        negotiated: &Negotiated<'_>,
+        scope: ResponseScope,
         include: &str,
         name: impl Fn() -> String,
     ) -> Result<ResponseFormat> {
-        let encoding = agreed.encoding;
-        let Some(asked) = agreed.transform else {
+        let encoding = negotiated.encoding;
+        let Some(transform) = negotiated.transform else {
             return Ok(ResponseFormat { encoding, shape: Representation::Whole });
         };
-        let version = MetaVersion::named(asked.version).unwrap_or(MetaVersion::V1);
-        let shape = match (asked.kind, extent) {
+        let version = MetaVersion::parse(transform.version).unwrap_or(MetaVersion::V1);
+        let shape = match (transform.kind, scope) {
             ("Table", _) => Representation::Table(version, IncludeObject::parse(include)?),
             ("PartialObjectMetadata", ResponseScope::List) => {
                 let name = name();
@@ -137,7 +137,7 @@ impl ResponseFormat {
         Ok(ResponseFormat { encoding, shape })
     }
 
-    /// A small number that is unique per form with different bytes. YAML is made from JSON, so both share one.
+    /// A small number that identifies the format, the key of cached bytes. YAML is made from JSON, so both share one.
     pub fn number(self) -> u32 {
         let encoding = match self.encoding {
             Encoding::Json | Encoding::Yaml => 0,
@@ -166,8 +166,8 @@ impl IncludeObject {
             "None" => Ok(IncludeObject::None),
             "Object" => Ok(IncludeObject::Object),
             other => {
-                let wanted = "must be 'Metadata', 'Object', 'None', or empty";
-                let error = FieldError::invalid(&FieldPath::new(INCLUDE_OBJECT), &quoted(other), wanted);
+                let detail = "must be 'Metadata', 'Object', 'None', or empty";
+                let error = FieldError::invalid(&FieldPath::new(INCLUDE_OBJECT), &quoted(other), detail);
                 Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
             }
         }
@@ -189,26 +189,27 @@ fn offered(offer: OfferedEncodings, verb: Verb) -> OfferedEncodings {
 /// Negotiates encoding and transformation. `rows`: whether a Table is possible.
 pub fn agree<'a>(accept: &'a str, offer: OfferedEncodings, verb: Verb, rows: bool) -> Result<Negotiated<'a>> {
     let offer = offered(offer, verb);
-    let allows = |encoding, asked: Transform<'_>| {
-        ResponseFormat::allows(encoding, asked) && (asked.kind != "Table" || rows)
+    let allows = |encoding, transform: Transform<'_>| {
+        ResponseFormat::allows(encoding, transform) && (transform.kind != "Table" || rows)
     };
-    let agreed = media::agree(accept, offer, allows)?;
-    if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
+    let negotiated = media::agree(accept, offer, allows)?;
+    if verb == Verb::Watch && negotiated.encoding.stream_type().is_none() {
         return Err(media::no_stream(offer));
     }
-    Ok(agreed)
+    Ok(negotiated)
 }
 
-/// Handles an unsupported form. Requests still run: if they fail, the client gets that error, and only instead of an object it gets
-/// the error of the form. So an object is stored or deleted by then, as in the reference. Only a watch of rows is refused at once.
-pub fn misfit(
-    form: Result<ResponseFormat>,
+/// Handles an unsupported format. The request still runs: if it fails, the client gets that error; if it succeeds, the client
+/// gets the error of the format instead of the object, which is stored or deleted by then, as in the reference. Only a watch of
+/// table rows is refused at once.
+pub fn defer_unsupported(
+    format: Result<ResponseFormat>,
     verb: Verb,
     encoding: Encoding,
 ) -> Result<(ResponseFormat, Option<Box<Status>>)> {
-    match form {
-        Ok(form) => Ok((form, None)),
-        // A form that events cannot have matters only when there is an event.
+    match format {
+        Ok(format) => Ok((format, None)),
+        // A format that events cannot have matters only once there is an event.
         Err(status) if verb == Verb::Watch && !status.is_not_acceptable() => Err(status),
         Err(status) => Ok((ResponseFormat { encoding, shape: Representation::Whole }, Some(status))),
     }
@@ -218,15 +219,16 @@ pub fn misfit(
 mod tests {
     use super::*;
 
-    fn agreed(kind: &'static str) -> Negotiated<'static> {
+    fn negotiated(kind: &'static str) -> Negotiated<'static> {
         let transform = Transform { kind, group: META_GROUP, version: "v1" };
         Negotiated { transform: Some(transform), ..Negotiated::DEFAULT }
     }
 
     #[test]
-    fn a_list_is_no_object_and_an_object_no_list() {
-        let form = |kind, extent| {
-            ResponseFormat::agreed(&agreed(kind), extent, "", || "core.Pod".to_owned()).map(|form| form.shape)
+    fn partial_metadata_of_wrong_scope_is_not_acceptable() {
+        let form = |kind, scope| {
+            ResponseFormat::agreed(&negotiated(kind), scope, "", || "core.Pod".to_owned())
+                .map(|form| form.shape)
         };
         assert_eq!(
             form("PartialObjectMetadata", ResponseScope::One).unwrap(),
@@ -251,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn rows_carry_what_the_query_says() {
+    fn table_rows_include_the_object_of_the_query() {
         let include = |text| {
-            ResponseFormat::agreed(&agreed("Table"), ResponseScope::List, text, String::new)
+            ResponseFormat::agreed(&negotiated("Table"), ResponseScope::List, text, String::new)
                 .map(|form| form.shape)
         };
         assert_eq!(include("None").unwrap(), Representation::Table(MetaVersion::V1, IncludeObject::None));
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_has_a_number_of_its_own() {
+    fn each_format_has_a_distinct_number() {
         let versions = [MetaVersion::V1, MetaVersion::V1beta1];
         let includes = [IncludeObject::Metadata, IncludeObject::None, IncludeObject::Object];
         let mut shapes = vec![Representation::Whole];
@@ -289,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_cannot_be_had_refuses_only_a_watch_at_once() {
-        let cannot = |code| Status { code, ..*Status::bad_request("a form that cannot be had") };
-        for (verb, code, goes_on) in [
+    fn unsupported_format_refuses_only_a_watch_at_once() {
+        let unsupported = |code| Status { code, ..*Status::bad_request("unsupported format") };
+        for (verb, code, is_deferred) in [
             (Verb::Get, 406, true),
             (Verb::List, 400, true),
             (Verb::Watch, 406, true),
@@ -299,8 +301,8 @@ mod tests {
             (Verb::Create, 406, true),
             (Verb::DeleteCollection, 400, true),
         ] {
-            let outcome = misfit(Err(Box::new(cannot(code))), verb, Encoding::Json);
-            assert_eq!(outcome.is_ok_and(|(_, told)| told.is_some()), goes_on, "{verb:?} {code}");
+            let outcome = defer_unsupported(Err(Box::new(unsupported(code))), verb, Encoding::Json);
+            assert_eq!(outcome.is_ok_and(|(_, error)| error.is_some()), is_deferred, "{verb:?} {code}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The only place where an error becomes a Status: code, reason, message and details as clients know them.
 
+mod classify;
 mod json;
 mod remote;
 mod unreadable;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use super::field::{FieldError, quoted};
 use super::limits::FIELD_ERRORS;
 
+pub use classify::IgnoreErrors;
 pub use unreadable::storage_folder;
 
 /// The details of a Status.
@@ -40,7 +42,7 @@ pub struct Details {
     pub retry_after_seconds: u32,
     /// A token with which a list can continue inconsistently. It is put into the metadata of the Status, not into the details.
     #[serde(skip)]
-    pub go_on: String,
+    pub continue_token: String,
 }
 
 /// One problem.
@@ -68,8 +70,8 @@ pub struct Status {
     pub message: String,
     /// `None` omits the details, which differs from empty details.
     pub details: Option<Details>,
-    /// A reason from elsewhere instead of ours: that of a webhook.
-    pub said: Option<Box<str>>,
+    /// The reason that a webhook has returned, instead of `reason`.
+    pub foreign_reason: Option<Box<str>>,
 }
 
 /// A group and the plural of a resource, as errors name it.
@@ -91,52 +93,59 @@ impl fmt::Display for GroupResource<'_> {
     }
 }
 
-/// The result of everything that can fail towards a client.
+/// The result of an operation whose error is returned to the client.
 pub type Result<T> = std::result::Result<T, Box<Status>>;
 
 impl Status {
     /// An error without details.
     pub fn bare(code: u16, reason: &'static str, message: impl Into<String>) -> Box<Status> {
-        Box::new(Status { code, reason, message: message.into(), details: None, said: None })
+        Box::new(Status { code, reason, message: message.into(), details: None, foreign_reason: None })
+    }
+
+    /// An error with details that are empty, which differs from none.
+    fn with_empty_details(code: u16, reason: &'static str, message: impl Into<String>) -> Box<Status> {
+        let mut status = Status::bare(code, reason, message);
+        status.details = Some(Details::default());
+        status
     }
 
     fn about(
         code: u16,
         reason: &'static str,
         message: String,
-        of: GroupResource<'_>,
+        resource: GroupResource<'_>,
         name: &str,
     ) -> Box<Status> {
         let details = Details {
             name: name.to_owned(),
-            group: of.group.to_owned(),
-            kind: of.resource.to_owned(),
+            group: resource.group.to_owned(),
+            kind: resource.resource.to_owned(),
             ..Details::default()
         };
-        Box::new(Status { code, reason, message, details: Some(details), said: None })
+        Box::new(Status { code, reason, message, details: Some(details), foreign_reason: None })
     }
 
     /// 200: success, with details about the object.
-    pub fn success(of: GroupResource<'_>, name: &str, uid: &str) -> Status {
+    pub fn success(resource: GroupResource<'_>, name: &str, uid: &str) -> Status {
         let details = Details {
             name: name.to_owned(),
-            group: of.group.to_owned(),
-            kind: of.resource.to_owned(),
+            group: resource.group.to_owned(),
+            kind: resource.resource.to_owned(),
             uid: uid.to_owned(),
             ..Details::default()
         };
-        Status { code: 200, reason: "", message: String::new(), details: Some(details), said: None }
+        Status { code: 200, reason: "", message: String::new(), details: Some(details), foreign_reason: None }
     }
 
-    /// 200: an object of this kind was removed, and only its name is known.
-    pub fn success_of(kind: &str, name: &str) -> Status {
+    /// 200: an object of this kind was deleted, of which only the name is known.
+    pub fn success_for_kind(kind: &str, name: &str) -> Status {
         let details = Details { name: name.to_owned(), kind: kind.to_owned(), ..Details::default() };
-        Status { code: 200, reason: "", message: String::new(), details: Some(details), said: None }
+        Status { code: 200, reason: "", message: String::new(), details: Some(details), foreign_reason: None }
     }
 
     /// 201: success without an object.
     pub fn created() -> Status {
-        Status { code: 201, reason: "", message: String::new(), details: None, said: None }
+        Status { code: 201, reason: "", message: String::new(), details: None, foreign_reason: None }
     }
 
     /// 400: the request is invalid.
@@ -149,34 +158,28 @@ impl Status {
         Status::bare(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: the user may not do this. `message` says who and what.
-    pub fn forbidden(message: &str, of: Option<(GroupResource<'_>, &str)>) -> Box<Status> {
-        let Some((of, name)) = of else {
+    /// 403: the user may not do this. `message` names the user and the operation.
+    pub fn forbidden(message: &str, resource: Option<(GroupResource<'_>, &str)>) -> Box<Status> {
+        let Some((resource, name)) = resource else {
             let message = format!("forbidden: {message}");
-            return Box::new(Status {
-                code: 403,
-                reason: "Forbidden",
-                message,
-                details: Some(Details::default()),
-                said: None,
-            });
+            return Status::with_empty_details(403, "Forbidden", message);
         };
         let message = match name {
-            _ if of.group.is_empty() && of.resource.is_empty() => format!("forbidden: {message}"),
-            "" => format!("{of} is forbidden: {message}"),
-            name => format!("{of} {} is forbidden: {message}", quoted(name)),
+            _ if resource.group.is_empty() && resource.resource.is_empty() => format!("forbidden: {message}"),
+            "" => format!("{resource} is forbidden: {message}"),
+            name => format!("{resource} {} is forbidden: {message}", quoted(name)),
         };
-        Status::about(403, "Forbidden", message, of, name)
+        Status::about(403, "Forbidden", message, resource, name)
     }
 
     /// 403 with a policy's message, and the code of its reason.
     pub fn denied_by_policy(
-        of: GroupResource<'_>,
+        resource: GroupResource<'_>,
         name: &str,
         message: &str,
         reason: &'static str,
     ) -> Box<Status> {
-        let mut status = Status::forbidden(message, Some((of, name)));
+        let mut status = Status::forbidden(message, Some((resource, name)));
         status.reason = reason;
         status.code = match reason {
             "Forbidden" => 403,
@@ -191,15 +194,15 @@ impl Status {
         status
     }
 
-    /// 403 in the words of policies that were to change an object and could not; the first is the message. `reason` is the
-    /// word for machines.
+    /// 403 for mutating policies that failed: a cause per message, the first of which is also the message of the Status. `reason`
+    /// is machine-readable.
     pub fn denied_by_policies<'m>(
-        of: GroupResource<'_>,
+        resource: GroupResource<'_>,
         name: &str,
         messages: impl IntoIterator<Item = &'m str>,
         reason: &'static str,
     ) -> Box<Status> {
-        let mut status = Status::forbidden("", Some((of, name)));
+        let mut status = Status::forbidden("", Some((resource, name)));
         status.reason = reason;
         let causes: Vec<Cause> = messages
             .into_iter()
@@ -212,11 +215,11 @@ impl Status {
         status
     }
 
-    /// 403: nothing new may come into a namespace that is going.
-    pub fn namespace_terminating(of: GroupResource<'_>, name: &str, namespace: &str) -> Box<Status> {
+    /// 403: no object may be created in a terminating namespace.
+    pub fn namespace_terminating(resource: GroupResource<'_>, name: &str, namespace: &str) -> Box<Status> {
         let message =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
-        let mut status = Status::forbidden(&message, Some((of, name)));
+        let mut status = Status::forbidden(&message, Some((resource, name)));
         if let Some(details) = &mut status.details {
             details.causes.push(Cause {
                 reason: "NamespaceTerminating".to_owned(),
@@ -228,58 +231,44 @@ impl Status {
     }
 
     /// 404: no object has this name.
-    pub fn not_found(of: GroupResource<'_>, name: &str) -> Box<Status> {
-        Status::about(404, "NotFound", format!("{of} {} not found", quoted(name)), of, name)
+    pub fn not_found(resource: GroupResource<'_>, name: &str) -> Box<Status> {
+        Status::about(404, "NotFound", format!("{resource} {} not found", quoted(name)), resource, name)
     }
 
-    /// 404: the path leads to no resource.
+    /// 404: no resource is served at the path.
     pub fn no_such_resource() -> Box<Status> {
         let message = "the server could not find the requested resource".to_owned();
-        Box::new(Status {
-            code: 404,
-            reason: "NotFound",
-            message,
-            details: Some(Details::default()),
-            said: None,
-        })
+        Status::with_empty_details(404, "NotFound", message)
     }
 
     /// 405: the operation is not supported by this resource.
-    pub fn not_supported(of: GroupResource<'_>, what: &str) -> Box<Status> {
-        let message = format!("{what} is not supported on resources of kind {}", quoted(&of.to_string()));
-        let details =
-            Details { kind: of.resource.to_owned(), group: of.group.to_owned(), ..Details::default() };
+    pub fn not_supported(resource: GroupResource<'_>, operation: &str) -> Box<Status> {
+        let message =
+            format!("{operation} is not supported on resources of kind {}", quoted(&resource.to_string()));
+        let details = Details {
+            kind: resource.resource.to_owned(),
+            group: resource.group.to_owned(),
+            ..Details::default()
+        };
         Box::new(Status { details: Some(details), message, ..*Status::method_not_allowed() })
     }
 
     /// 405: the resource does not support this verb.
     pub fn method_not_allowed() -> Box<Status> {
         let message = "the server does not allow this method on the requested resource".to_owned();
-        Box::new(Status {
-            code: 405,
-            reason: "MethodNotAllowed",
-            message,
-            details: Some(Details::default()),
-            said: None,
-        })
+        Status::with_empty_details(405, "MethodNotAllowed", message)
     }
 
     /// 405: a terminating definition accepts no new objects.
-    pub fn definition_terminating(of: GroupResource<'_>) -> Box<Status> {
+    pub fn definition_terminating(resource: GroupResource<'_>) -> Box<Status> {
         let message = "create not allowed while custom resource definition is terminating".to_owned();
-        Status::about(405, "MethodNotAllowed", message, of, "")
+        Status::about(405, "MethodNotAllowed", message, resource, "")
     }
 
     /// 406: no media type of the request is known.
     pub fn no_representation(offered: &str) -> Box<Status> {
         let message = format!("406: Not Acceptable\n\nAvailable representations: {offered}");
-        Box::new(Status {
-            code: 406,
-            reason: "NotAcceptable",
-            message,
-            details: Some(Details::default()),
-            said: None,
-        })
+        Status::with_empty_details(406, "NotAcceptable", message)
     }
 
     /// 406: the media types are known, but not with these parameters.
@@ -300,36 +289,36 @@ impl Status {
         Status::bare(415, "UnsupportedMediaType", message)
     }
 
-    /// 415: the body is no known patch type. Without a body the reference goes on to look for a representation and finds none;
-    /// `length` is the Content-Length header.
+    /// 415: the body is no known patch type. Without a body the reference continues with the negotiation of the response, which
+    /// fails; `length` is the Content-Length header.
     pub fn unsupported_patch(length: &str) -> Box<Status> {
         let (code, reason, message) = match length {
             "" => (415, "UnsupportedMediaType", "415: Unsupported Media Type\n\nAvailable representations: "),
             "0" => (406, "NotAcceptable", "406: Not Acceptable\n\nAvailable representations: "),
             _ => (415, "UnsupportedMediaType", "415: Unsupported Media Type"),
         };
-        Box::new(Status {
-            code,
-            reason,
-            message: message.to_owned(),
-            details: Some(Details::default()),
-            said: None,
-        })
+        Status::with_empty_details(code, reason, message)
     }
 
     /// 409: an object with this name already exists.
-    pub fn already_exists(of: GroupResource<'_>, name: &str) -> Box<Status> {
-        Status::about(409, "AlreadyExists", format!("{of} {} already exists", quoted(name)), of, name)
+    pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Box<Status> {
+        Status::about(
+            409,
+            "AlreadyExists",
+            format!("{resource} {} already exists", quoted(name)),
+            resource,
+            name,
+        )
     }
 
-    /// Adds that the existing object is being deleted.
-    pub fn still_going(mut self: Box<Status>) -> Box<Status> {
+    /// Adds to an AlreadyExists that the existing object is being deleted.
+    pub fn existing_is_terminating(mut self: Box<Status>) -> Box<Status> {
         self.message.insert_str(0, "object is being deleted: ");
         self
     }
 
-    /// Adds that no unique name could be generated.
-    pub fn not_generated(mut self: Box<Status>) -> Box<Status> {
+    /// Adds to an AlreadyExists that no unique name could be generated.
+    pub fn without_unique_name(mut self: Box<Status>) -> Box<Status> {
         self.message.push_str(", the server was not able to generate a unique name for the object");
         if let Some(details) = &mut self.details {
             details.retry_after_seconds = 1;
@@ -338,15 +327,15 @@ impl Status {
     }
 
     /// 409: the object is not in the expected state.
-    pub fn conflict(of: GroupResource<'_>, name: &str, why: &str) -> Box<Status> {
-        let message = format!("Operation cannot be fulfilled on {of} {}: {why}", quoted(name));
-        Status::about(409, "Conflict", message, of, name)
+    pub fn conflict(resource: GroupResource<'_>, name: &str, detail: &str) -> Box<Status> {
+        let message = format!("Operation cannot be fulfilled on {resource} {}: {detail}", quoted(name));
+        Status::about(409, "Conflict", message, resource, name)
     }
 
     /// 409: the object has changed since the client read it.
-    pub fn stale(of: GroupResource<'_>, name: &str) -> Box<Status> {
+    pub fn stale(resource: GroupResource<'_>, name: &str) -> Box<Status> {
         Status::conflict(
-            of,
+            resource,
             name,
             "the object has been modified; please apply your changes to the latest version and try again",
         )
@@ -355,7 +344,13 @@ impl Status {
     /// 409: other managers own fields that an apply would change.
     pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Box<Status> {
         let details = Details { causes, ..Details::default() };
-        Box::new(Status { code: 409, reason: "Conflict", message, details: Some(details), said: None })
+        Box::new(Status {
+            code: 409,
+            reason: "Conflict",
+            message,
+            details: Some(details),
+            foreign_reason: None,
+        })
     }
 
     /// 410: the requested version is expired.
@@ -363,8 +358,8 @@ impl Status {
         Status::bare(410, "Expired", message)
     }
 
-    /// 410: a chunked list cannot continue consistently. `go_on`: a token that continues it with the current state.
-    pub fn continue_expired(go_on: String) -> Box<Status> {
+    /// 410: a chunked list cannot continue consistently. `continue_token` continues it with the current state.
+    pub fn continue_expired(continue_token: String) -> Box<Status> {
         let mut status = Status::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list \
              without the continue parameter, or use the continue token in this response to retrieve the remainder of \
@@ -372,7 +367,7 @@ impl Status {
              created, modified, or deleted between the time the first chunk was returned and now may show up in the \
              list.",
         );
-        status.details = Some(Details { go_on, ..Details::default() });
+        status.details = Some(Details { continue_token, ..Details::default() });
         status
     }
 
@@ -381,37 +376,35 @@ impl Status {
         Status::expired("The resourceVersion for the provided list is too old.")
     }
 
-    /// 410: a watch cannot start at `asked`, because the history starts at `oldest`.
-    pub fn watch_expired(asked: u64, oldest: u64) -> Box<Status> {
-        Status::expired(format!("too old resource version: {asked} ({oldest})"))
+    /// 410: a watch cannot start at `requested`, because the history starts at `oldest`.
+    pub fn watch_expired(requested: u64, oldest: u64) -> Box<Status> {
+        Status::expired(format!("too old resource version: {requested} ({oldest})"))
     }
 
     /// 504: the request timed out.
     pub fn timed_out() -> Box<Status> {
         let message = "Timeout: request did not complete within the allotted timeout";
-        let mut status = Status::bare(504, "Timeout", message);
-        status.details = Some(Details::default());
-        status
+        Status::with_empty_details(504, "Timeout", message)
     }
 
     /// 409: the object has another UID.
-    pub fn wrong_uid(of: GroupResource<'_>, key: &str, wanted: &str, found: &str) -> Box<Status> {
-        Status::precondition_failed(of, key, "UID", wanted, found)
+    pub fn wrong_uid(resource: GroupResource<'_>, key: &str, expected: &str, actual: &str) -> Box<Status> {
+        Status::precondition_failed(resource, key, "UID", expected, actual)
     }
 
     /// 409: a precondition failed. `field`: the field that differs.
     pub fn precondition_failed(
-        of: GroupResource<'_>,
+        resource: GroupResource<'_>,
         key: &str,
         field: &str,
-        wanted: &str,
-        found: &str,
+        expected: &str,
+        actual: &str,
     ) -> Box<Status> {
-        let why = format!(
+        let detail = format!(
             "StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, \
-             AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+             AdditionalErrorMsg: Precondition failed: {field} in precondition: {expected}, {field} in object meta: {actual}"
         );
-        Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)
+        Status::conflict(resource, key.rsplit('/').next().unwrap_or(key), &detail)
     }
 
     /// 408: the body did not arrive in time.
@@ -426,8 +419,7 @@ impl Status {
 
     /// 422: invalid fields. `kind` and `group` name the kind of the body.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Box<Status> {
-        // A body can be invalid in a hundred thousand places: nobody reads them all, and the response would be larger than the
-        // body.
+        // A body can have a hundred thousand errors: the response would be larger than the body.
         let errors = errors.get(..FIELD_ERRORS).unwrap_or(errors);
         let causes = errors
             .iter()
@@ -437,33 +429,27 @@ impl Status {
                 field: error.path.to_string(),
             })
             .collect();
-        let of = GroupResource { group, resource: kind };
+        let resource = GroupResource { group, resource: kind };
         // The message contains duplicate errors once, but the causes contain them twice, as in the reference.
-        let mut said = HashSet::with_capacity(errors.len());
-        let mut list: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        list.retain(|error| said.insert(error.clone()));
-        let list = match list.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
+        let mut seen = HashSet::with_capacity(errors.len());
+        let mut messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        messages.retain(|message| seen.insert(message.clone()));
+        let list = match messages.as_slice() {
+            [message] => message.clone(),
+            messages => format!("[{}]", messages.join(", ")),
         };
-        let message = format!("{of} {} is invalid: {list}", quoted(name));
-        let mut status = Status::about(422, "Invalid", message, of, name);
+        let message = format!("{resource} {} is invalid: {list}", quoted(name));
+        let mut status = Status::about(422, "Invalid", message, resource, name);
         if let Some(details) = &mut status.details {
             details.causes = causes;
         }
         status
     }
 
-    /// 422: a patch does not apply. The message does not say why; clients know this text.
+    /// 422: a patch does not apply. The message has no details, as in the reference.
     pub fn patch_does_not_apply() -> Box<Status> {
         let message = "the server rejected our request due to an error in our request".to_owned();
-        Box::new(Status {
-            code: 422,
-            reason: "Invalid",
-            message,
-            details: Some(Details::default()),
-            said: None,
-        })
+        Status::with_empty_details(422, "Invalid", message)
     }
 
     /// 429: too many requests.
@@ -474,7 +460,7 @@ impl Status {
             reason: "TooManyRequests",
             message: message.into(),
             details,
-            said: None,
+            foreign_reason: None,
         })
     }
 
@@ -484,7 +470,7 @@ impl Status {
         let cause = Cause { reason: String::new(), message: message.clone(), field: String::new() };
         let details = Some(Details { causes: vec![cause], ..Details::default() });
         let message = format!("Internal error occurred: {message}");
-        Box::new(Status { code: 500, reason: "InternalError", message, details, said: None })
+        Box::new(Status { code: 500, reason: "InternalError", message, details, foreign_reason: None })
     }
 
     /// 500 without a reason, as the reference passes on errors of backends.
@@ -497,106 +483,41 @@ impl Status {
         Status::bare(503, "ServiceUnavailable", message)
     }
 
-    /// 504: a remote server has not answered in time.
+    /// 504: a remote server did not respond in time.
     pub fn no_answer(message: impl Into<String>) -> Box<Status> {
         Status::bare(504, "Timeout", message)
     }
 
     /// 504: the requested version was not reached in time.
-    pub fn future_version(asked: u64, current: u64) -> Box<Status> {
-        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+    pub fn future_version(requested: u64, current: u64) -> Box<Status> {
+        let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
         let cause = Cause {
             reason: "ResourceVersionTooLarge".to_owned(),
             message: "Too large resource version".to_owned(),
             field: String::new(),
         };
         let details = Some(Details { causes: vec![cause], retry_after_seconds: 1, ..Details::default() });
-        Box::new(Status { code: 504, reason: "Timeout", message, details, said: None })
+        Box::new(Status { code: 504, reason: "Timeout", message, details, foreign_reason: None })
     }
 
     /// The Status of a store's error.
-    pub fn from_store(error: &StoreError, of: GroupResource<'_>, name: &str) -> Box<Status> {
+    pub fn from_store(error: &StoreError, resource: GroupResource<'_>, name: &str) -> Box<Status> {
         match error {
-            StoreError::NotFound => Status::not_found(of, name),
-            StoreError::Exists => Status::already_exists(of, name),
-            StoreError::Conflict(_) => Status::stale(of, name),
-            StoreError::Unreadable(object) => Status::unreadable(of, object.key.as_str(), object.revision.0),
+            StoreError::NotFound => Status::not_found(resource, name),
+            StoreError::Exists => Status::already_exists(resource, name),
+            StoreError::Conflict(_) => Status::stale(resource, name),
+            StoreError::Unreadable(object) => {
+                Status::unreadable(resource, object.key.as_str(), object.revision.0)
+            }
             StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
             StoreError::Unavailable => Status::unavailable("the store does not take requests"),
         }
     }
 
-    /// Whether there is no such thing.
-    pub fn is_not_found(&self) -> bool {
-        self.code == 404
-    }
-
-    /// Whether somebody else was quicker: with another version, or with an object of that name.
-    pub fn is_conflict(&self) -> bool {
-        self.code == 409
-    }
-
-    /// Whether what was to be changed has gone or changed since it was looked at.
-    pub fn is_not_found_or_conflict(&self) -> bool {
-        self.is_not_found() || self.is_conflict()
-    }
-
-    /// Whether the client may not.
-    pub fn is_forbidden(&self) -> bool {
-        self.code == 403
-    }
-
-    /// Whether the client wants a form that there is not.
-    pub fn is_not_acceptable(&self) -> bool {
-        self.code == 406
-    }
-
-    /// Whether what was waited for has not come.
-    pub fn is_timeout(&self) -> bool {
-        self.code == 504
-    }
-
-    /// Whether the name of a new object is another's.
-    pub fn is_taken(&self) -> bool {
-        self.reason == "AlreadyExists"
-    }
-
-    /// Whether a create needs no retry: the object exists, or its namespace is missing or terminating.
-    pub fn is_settled(&self) -> bool {
-        let causes = self.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-        self.is_not_found()
-            || self.is_taken()
-            || causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
-    }
-
     /// The Retry-After in seconds, if the response should have one.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
-    }
-}
-
-/// For those who do not mind what others did to the same thing meanwhile.
-pub trait IgnoreErrors<T> {
-    /// What came of it, or nothing if there is no such thing.
-    fn ignore_not_found(self) -> Result<Option<T>>;
-    /// What came of it, or nothing if the thing has gone or changed since it was looked at.
-    fn ignore_not_found_or_conflict(self) -> Result<Option<T>>;
-}
-
-impl<T> IgnoreErrors<T> for Result<T> {
-    fn ignore_not_found(self) -> Result<Option<T>> {
-        match self {
-            Err(status) if status.is_not_found() => Ok(None),
-            done => done.map(Some),
-        }
-    }
-
-    fn ignore_not_found_or_conflict(self) -> Result<Option<T>> {
-        match self {
-            Err(status) if status.is_not_found_or_conflict() => Ok(None),
-            done => done.map(Some),
-        }
     }
 }
 
@@ -626,7 +547,7 @@ mod tests {
     const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
 
     #[test]
-    fn every_store_error_has_its_status() {
+    fn store_errors_map_to_statuses() {
         let table = [
             (StoreError::NotFound, 404, "NotFound", None),
             (StoreError::Exists, 409, "AlreadyExists", None),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// The Unix time of Go's zero time, which means no time.
+/// The Unix time of Go's zero time, which stands for an absent time.
 pub const ZERO_SECONDS: i64 = -62_135_596_800;
 
 const SECONDS_LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
@@ -21,22 +21,22 @@ pub fn parse_micros(text: &str) -> Result<(i64, u32), String> {
 
 /// Prints a time in seconds.
 pub fn format_seconds(seconds: i64) -> String {
-    let mut out = stem(seconds);
+    let mut out = format_date_time(seconds);
     out.push('Z');
     out
 }
 
 /// Prints a time in microseconds.
 pub fn format_micros(seconds: i64, micros: u32) -> String {
-    let mut out = stem(seconds);
+    let mut out = format_date_time(seconds);
     let _ = write!(out, ".{micros:06}Z");
     out
 }
 
-fn stem(seconds: i64) -> String {
-    let (days, of_day) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
+fn format_date_time(seconds: i64) -> String {
+    let (days, second_of_day) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
     let (year, month, day) = date(days);
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
     let mut out = String::with_capacity(32);
     let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
     out
@@ -46,11 +46,11 @@ fn stem(seconds: i64) -> String {
 pub fn date(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
@@ -60,8 +60,8 @@ pub fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
-    let of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
+    let day_of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 fn days_in(year: i64, month: i64) -> i64 {
@@ -74,14 +74,14 @@ fn days_in(year: i64, month: i64) -> i64 {
 }
 
 struct Reader<'a> {
-    whole: &'a str,
+    text: &'a str,
     layout: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    fn new(whole: &'a str, layout: &'static str) -> Reader<'a> {
-        Reader { whole, layout, rest: whole.as_bytes() }
+    fn new(text: &'a str, layout: &'static str) -> Reader<'a> {
+        Reader { text, layout, rest: text.as_bytes() }
     }
 
     fn instant(mut self, micros: bool) -> Result<(i64, u32), String> {
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
         let offset = self.zone()?;
         if !self.rest.is_empty() {
             let extra = quoted(self.rest);
-            return Err(format!("parsing time {}: extra text: {extra}", quoted(self.whole.as_bytes())));
+            return Err(format!("parsing time {}: extra text: {extra}", quoted(self.text.as_bytes())));
         }
         if day < 1 || day > days_in(year, month) {
             return Err(self.out_of_range("day"));
@@ -109,18 +109,18 @@ impl<'a> Reader<'a> {
         Ok((seconds, fraction))
     }
 
-    fn cannot(&self, rest: &[u8], element: &str) -> String {
+    fn parse_error(&self, rest: &[u8], element: &str) -> String {
         format!(
             "parsing time {} as {}: cannot parse {} as {}",
-            quoted(self.whole.as_bytes()),
+            quoted(self.text.as_bytes()),
             quoted(self.layout.as_bytes()),
             quoted(rest),
             quoted(element.as_bytes())
         )
     }
 
-    fn out_of_range(&self, what: &str) -> String {
-        format!("parsing time {}: {what} out of range", quoted(self.whole.as_bytes()))
+    fn out_of_range(&self, part: &str) -> String {
+        format!("parsing time {}: {part} out of range", quoted(self.text.as_bytes()))
     }
 
     fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(number(head))
             }
-            _ => Err(self.cannot(self.rest, element)),
+            _ => Err(self.parse_error(self.rest, element)),
         }
     }
 
@@ -137,10 +137,10 @@ impl<'a> Reader<'a> {
         &mut self,
         element: &str,
         range: std::ops::RangeInclusive<i64>,
-        what: &str,
+        part: &str,
     ) -> Result<i64, String> {
         let value = self.digits(2, element)?;
-        if range.contains(&value) { Ok(value) } else { Err(self.out_of_range(what)) }
+        if range.contains(&value) { Ok(value) } else { Err(self.out_of_range(part)) }
     }
 
     /// The hour may have a single digit, as in the reference.
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(())
             }
-            None => Err(self.cannot(self.rest, text)),
+            None => Err(self.parse_error(self.rest, text)),
         }
     }
 
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(u32::try_from(number(digits)).unwrap_or_default())
             }
-            _ => Err(self.cannot(self.rest, ".000000")),
+            _ => Err(self.parse_error(self.rest, ".000000")),
         }
     }
 
@@ -191,10 +191,10 @@ impl<'a> Reader<'a> {
         }
         let Some((&[sign @ (b'+' | b'-'), h1, h2, b':', m1, m2], rest)) = self.rest.split_first_chunk::<6>()
         else {
-            return Err(self.cannot(self.rest, "Z07:00"));
+            return Err(self.parse_error(self.rest, "Z07:00"));
         };
         if ![h1, h2, m1, m2].iter().all(u8::is_ascii_digit) {
-            return Err(self.cannot(self.rest, "Z07:00"));
+            return Err(self.parse_error(self.rest, "Z07:00"));
         }
         let (hours, minutes) = (number(&[h1, h2]), number(&[m1, m2]));
         if hours > 24 {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_are_read_and_printed_in_utc() {
+    fn times_are_parsed_and_printed_in_utc() {
         assert_eq!(parse_seconds("1970-01-01T00:00:00Z"), Ok(0));
         assert_eq!(parse_seconds("2024-02-29T23:59:59.123456789+02:00"), Ok(1_709_243_999));
         assert_eq!(format_seconds(1_709_243_999), "2024-02-29T21:59:59Z");
@@ -249,18 +249,31 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_the_words_of_the_api() {
-        let of = |text| parse_seconds(text).unwrap_err();
-        assert!(of("x\ny\"é").starts_with(r#"parsing time "x\x0ay\"\xc3\xa9" as"#), "{}", of("x\ny\"é"));
-        assert_eq!(of("x"), r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#);
+    fn malformed_times_have_the_messages_of_go() {
+        let error = |text| parse_seconds(text).unwrap_err();
+        assert!(
+            error("x\ny\"é").starts_with(r#"parsing time "x\x0ay\"\xc3\xa9" as"#),
+            "{}",
+            error("x\ny\"é")
+        );
         assert_eq!(
-            of("2024-01-01"),
+            error("x"),
+            r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#
+        );
+        assert_eq!(
+            error("2024-01-01"),
             r#"parsing time "2024-01-01" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T""#
         );
-        assert!(of("2024-01-01T1:2:3Z").ends_with(r#"cannot parse "2:3Z" as "04""#));
-        assert_eq!(of("2024-13-01T00:00:00Z"), r#"parsing time "2024-13-01T00:00:00Z": month out of range"#);
-        assert_eq!(of("2023-02-29T00:00:00Z"), r#"parsing time "2023-02-29T00:00:00Z": day out of range"#);
-        assert_eq!(of("2023-02-20T00:00:00Zx"), r#"parsing time "2023-02-20T00:00:00Zx": extra text: "x""#);
+        assert!(error("2024-01-01T1:2:3Z").ends_with(r#"cannot parse "2:3Z" as "04""#));
+        assert_eq!(
+            error("2024-13-01T00:00:00Z"),
+            r#"parsing time "2024-13-01T00:00:00Z": month out of range"#
+        );
+        assert_eq!(error("2023-02-29T00:00:00Z"), r#"parsing time "2023-02-29T00:00:00Z": day out of range"#);
+        assert_eq!(
+            error("2023-02-20T00:00:00Zx"),
+            r#"parsing time "2023-02-20T00:00:00Zx": extra text: "x""#
+        );
         assert_eq!(
             parse_micros("2024-01-01T00:00:00Z").unwrap_err(),
             r#"parsing time "2024-01-01T00:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#
@@ -269,13 +282,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(seconds in -62_135_596_800i64..253_402_300_800, micros in 0u32..1_000_000) {
+        fn printed_times_round_trip(seconds in -62_135_596_800i64..253_402_300_800, micros in 0u32..1_000_000) {
             prop_assert_eq!(parse_seconds(&format_seconds(seconds)), Ok(seconds));
             prop_assert_eq!(parse_micros(&format_micros(seconds, micros)), Ok((seconds, micros)));
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC*") {
+        fn parsing_times_never_panics(text in "\\PC*") {
             let _ = parse_seconds(&text);
             let _ = parse_micros(&text);
         }

@@ -7,22 +7,22 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// Whether a zone of this name exists. Names are as they are written: case matters.
+/// Whether a zone of this name exists. Case matters.
 pub fn is_known(name: &str) -> bool {
     zone(name).is_some()
 }
 
-/// How many seconds clocks of a zone are ahead of UTC at an instant, given in seconds since 1970; `None` if there is no such zone.
-pub fn offset(name: &str, at: i64) -> Option<i64> {
+/// The offset of a zone from UTC in seconds, at a Unix time; `None` if there is no such zone.
+pub fn offset(name: &str, unix_seconds: i64) -> Option<i64> {
     let zone = zone(name)?;
-    // The last day of year 9999 is beyond what the library holds; its offsets are those of the day before.
-    let at = at.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
-    let at = Timestamp::from_second(at).ok()?;
-    Some(i64::from(zone.to_offset(at).seconds()))
+    // The last day of year 9999 is beyond the range of the library; its offsets are those of the day before.
+    let seconds = unix_seconds.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
+    let timestamp = Timestamp::from_second(seconds).ok()?;
+    Some(i64::from(zone.to_offset(timestamp).seconds()))
 }
 
 fn zone(name: &str) -> Option<TimeZone> {
-    // The database does not mind case; the reference does.
+    // The database ignores case; the reference does not.
     DATABASE.get(name).ok().filter(|zone| zone.iana_name() == Some(name))
 }
 
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zones_are_found_by_their_exact_names() {
+    fn time_zones_are_looked_up_by_exact_name() {
         let known =
             ["UTC", "GMT", "Etc/UTC", "Etc/GMT+5", "Europe/Paris", "US/Pacific", "EST", "Asia/Calcutta"];
         let unknown =
@@ -41,12 +41,12 @@ mod tests {
     }
 
     #[test]
-    fn offsets_follow_the_rules_of_each_year() {
+    fn time_zone_offset_depends_on_the_date() {
         let (january, july) = (1_704_067_200, 1_719_792_000);
         assert_eq!(offset("America/New_York", january), Some(-5 * 3600));
         assert_eq!(offset("America/New_York", july), Some(-4 * 3600));
         assert_eq!(offset("Asia/Kolkata", july), Some(19_800));
-        // Before there were zones, and at both ends of what a timestamp can be.
+        // Before there were zones, and at both ends of the range of timestamps.
         assert_eq!(offset("Europe/Amsterdam", -5_000_000_000), offset("Europe/Amsterdam", -62_135_596_800));
         assert_eq!(offset("UTC", 253_402_300_799), Some(0));
         assert_eq!(offset("Mars/Base", january), None);

@@ -1,7 +1,7 @@
 //! The value tree: any API object between decoding and encoding.
 //!
-//! The keys of an object are sorted, so that lookups are logarithmic whatever a client sends, and equal objects compare equal.
-//! The schema decides the order of encoded fields.
+//! The keys of an object are sorted, so that lookups are logarithmic for any keys that a client sends, and equal objects compare
+//! equal. The schema decides the order of encoded fields.
 
 mod array;
 mod builder;
@@ -82,7 +82,7 @@ impl Value {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
 
-    /// The field `key`, to change it; `None` if this is no object or lacks the field.
+    /// The field `key`, mutable; `None` if this is no object or lacks the field.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         match self {
             Value::Object(fields) => fields.get_mut(key),
@@ -95,7 +95,7 @@ impl Value {
         self.fields_mut().entry(key.to_owned()).or_default()
     }
 
-    /// The fields, to change them. Anything that is no object becomes an empty one first.
+    /// The fields, mutable. Anything that is no object becomes an empty one first.
     pub fn fields_mut(&mut self) -> &mut Object {
         if !matches!(self, Value::Object(_)) {
             *self = Value::object();
@@ -139,7 +139,7 @@ impl Value {
     /// The boolean, if this is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
-            Value::Bool(truth) => Some(*truth),
+            Value::Bool(boolean) => Some(*boolean),
             _ => None,
         }
     }
@@ -165,10 +165,10 @@ impl Value {
         self.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The number of objects in this value, including itself; counted up to `most` and one more.
-    pub fn objects(&self, most: usize) -> usize {
-        let count = |counted: usize, value: &Value| match most.checked_sub(counted) {
-            Some(left) => counted + value.objects(left),
+    /// The number of objects in this value, including itself; counted up to `limit` and one more.
+    pub fn objects(&self, limit: usize) -> usize {
+        let count = |counted: usize, value: &Value| match limit.checked_sub(counted) {
+            Some(rest) => counted + value.objects(rest),
             None => counted,
         };
         match self {
@@ -203,8 +203,8 @@ impl From<i64> for Value {
 }
 
 impl From<bool> for Value {
-    fn from(truth: bool) -> Value {
-        Value::Bool(truth)
+    fn from(boolean: bool) -> Value {
+        Value::Bool(boolean)
     }
 }
 

@@ -76,7 +76,7 @@ impl Verb {
     }
 
     /// The resource verb of this name.
-    pub fn of_resource(name: &str) -> Option<Verb> {
+    pub fn parse_resource_verb(name: &str) -> Option<Verb> {
         RESOURCE_VERBS.into_iter().find(|verb| verb.as_str() == name)
     }
 }
@@ -124,16 +124,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in_and_lists_it_by_name() {
+    fn verb_set_contains_and_lists_its_verbs() {
         let verbs = Verbs::from_iter([Verb::Watch, Verb::Get, Verb::Create]);
         assert!(verbs.contains(Verb::Get) && !verbs.contains(Verb::List) && !verbs.contains(Verb::Unknown));
         assert_eq!(verbs.iter().map(Verb::as_str).collect::<Vec<_>>(), ["create", "get", "watch"]);
     }
 
     #[test]
-    fn only_resource_verbs_are_found_by_name() {
-        assert_eq!(Verb::of_resource("deletecollection"), Some(Verb::DeleteCollection));
-        assert_eq!(Verb::of_resource("post"), None);
-        assert_eq!(Verb::of_resource(""), None);
+    fn resource_verbs_are_looked_up_by_name() {
+        assert_eq!(Verb::parse_resource_verb("deletecollection"), Some(Verb::DeleteCollection));
+        assert_eq!(Verb::parse_resource_verb("post"), None);
+        assert_eq!(Verb::parse_resource_verb(""), None);
     }
 }

@@ -55,7 +55,7 @@ pub enum Level {
 }
 
 /// The parts of a version name: `v2beta3` is (2, Beta, 3). `None` for other names, which custom resources may have.
-fn parts(version: &str) -> Option<(u64, Level, u64)> {
+fn parse_parts(version: &str) -> Option<(u64, Level, u64)> {
     let rest = version.strip_prefix('v')?;
     for (word, level) in [("alpha", Level::Alpha), ("beta", Level::Beta)] {
         if let Some((major, minor)) = rest.split_once(word) {
@@ -72,14 +72,14 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// The stability of a version; `None` if its name does not tell.
+/// The stability of a version; `None` if its name has another form.
 pub fn level(version: &str) -> Option<Level> {
-    parts(version).map(|(_, level, _)| level)
+    parse_parts(version).map(|(_, level, _)| level)
 }
 
 /// The order of preference: stable before beta before alpha, newer before older, and other names last, alphabetically.
 pub fn preferred_first(a: &str, b: &str) -> Ordering {
-    match (parts(a), parts(b)) {
+    match (parse_parts(a), parse_parts(b)) {
         (Some((major_a, level_a, minor_a)), Some((major_b, level_b, minor_b))) => {
             (level_b, major_b, minor_b).cmp(&(level_a, major_a, minor_a))
         }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_sort_by_what_clients_should_prefer() {
+    fn versions_sort_by_stability_and_number() {
         let mut versions =
             ["foo10", "v1alpha2", "v2", "v11beta2", "v10", "v1", "foo1", "v3beta1", "v2alpha1"];
         versions.sort_by(|a, b| preferred_first(a, b));
@@ -105,16 +105,16 @@ mod tests {
     }
 
     #[test]
-    fn names_of_another_form_have_no_level() {
+    fn other_version_names_have_no_level() {
         assert_eq!(level("v1"), Some(Level::Stable));
         assert_eq!(level("v1beta1"), Some(Level::Beta));
-        for odd in ["1", "v", "vbeta1", "v1beta", "v1gamma1", "v+1", ""] {
-            assert_eq!(level(odd), None, "{odd}");
+        for name in ["1", "v", "vbeta1", "v1beta", "v1gamma1", "v+1", ""] {
+            assert_eq!(level(name), None, "{name}");
         }
     }
 
     #[test]
-    fn an_api_version_falls_apart_and_prints_again() {
+    fn group_version_round_trips() {
         for text in ["v1", "apps/v1", "resource.k8s.io/v1beta2"] {
             assert_eq!(GroupVersion::parse(text).unwrap().to_string(), text);
         }

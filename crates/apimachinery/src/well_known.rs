@@ -68,7 +68,7 @@ pub const ANONYMOUS: &str = "system:anonymous";
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group that may do everything.
+/// The group with unrestricted access.
 pub const MASTERS: &str = "system:masters";
 /// The prefix of service accounts' user names.
 pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
@@ -81,7 +81,7 @@ pub const NODE_PREFIX: &str = "system:node:";
 
 /// The namespace of system components.
 pub const SYSTEM_NAMESPACE: &str = "kube-system";
-/// The namespace that everybody may read.
+/// The namespace that all users may read.
 pub const PUBLIC_NAMESPACE: &str = "kube-public";
 /// The namespace of node leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";

@@ -1,7 +1,7 @@
 //! Parses the Authorization header.
 
 /// The warning about extra space before a token; the reference's words.
-const SPACE: &str =
+const EXTRA_SPACE: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
 /// The contents of an Authorization header.
@@ -21,7 +21,7 @@ pub fn bearer(header: &str) -> AuthorizationHeader<'_> {
         return AuthorizationHeader::default();
     }
     match token {
-        "" => AuthorizationHeader { token: None, warning: words.next().map(|_| SPACE) },
+        "" => AuthorizationHeader { token: None, warning: words.next().map(|_| EXTRA_SPACE) },
         token => AuthorizationHeader { token: Some(token), warning: None },
     }
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_bearer_token_is_a_credential() {
+    fn header_parses_bearer_tokens_only() {
         for (header, token) in [
             ("Bearer abc", Some("abc")),
             (" bearer abc ", Some("abc")),
@@ -43,6 +43,6 @@ mod tests {
         ] {
             assert_eq!(bearer(header), AuthorizationHeader { token, warning: None }, "{header:?}");
         }
-        assert_eq!(bearer("Bearer  abc"), AuthorizationHeader { token: None, warning: Some(SPACE) });
+        assert_eq!(bearer("Bearer  abc"), AuthorizationHeader { token: None, warning: Some(EXTRA_SPACE) });
     }
 }

@@ -9,13 +9,14 @@ pub fn denied(user: &str, action: &Action, reason: &str) -> Box<Status> {
     let mut message = match &action.target {
         Target::Path(path) => format!("User \"{user}\" cannot {verb} path \"{path}\""),
         Target::Resource { group, resource, subresource, namespace, .. } => {
-            let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+            let subresource_part =
+                if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
             let scope = match namespace.as_str() {
                 "" => "at the cluster scope".to_owned(),
                 namespace => format!("in the namespace \"{namespace}\""),
             };
             format!(
-                "User \"{user}\" cannot {verb} resource \"{resource}{part}\" in API group \"{group}\" {scope}"
+                "User \"{user}\" cannot {verb} resource \"{resource}{subresource_part}\" in API group \"{group}\" {scope}"
             )
         }
     };
@@ -24,13 +25,13 @@ pub fn denied(user: &str, action: &Action, reason: &str) -> Box<Status> {
     if !reason.is_empty() {
         message = format!("{message}: {reason}");
     }
-    let of = match &action.target {
+    let resource = match &action.target {
         Target::Path(_) => None,
         Target::Resource { group, resource, name, .. } => {
             Some((GroupResource { group, resource }, name.as_str()))
         }
     };
-    Status::forbidden(&message, of)
+    Status::forbidden(&message, resource)
 }
 
 #[cfg(test)]
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_names_who_what_and_where() {
+    fn denial_message_names_user_action_and_scope() {
         let target = Target::Resource {
             group: "apps".into(),
             version: "v1".into(),

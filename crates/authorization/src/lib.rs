@@ -1,7 +1,7 @@
 //! Authorization rules: pure functions.
 //!
-//! [`rbac`] decides by roles and bindings, [`node_graph`] by what a node runs. [`reviews`] are the questions that clients ask about
-//! access and tokens, [`denial`] is the answer to a request that is not allowed, [`bearer`] reads a token from a header.
+//! [`rbac`] decides by roles and bindings, [`node_graph`] by the pods of a node. [`reviews`] are access reviews and token reviews,
+//! [`denial`] is the response to a request that is not allowed, [`bearer`] parses the Authorization header.
 
 pub mod bearer;
 pub mod denial;

@@ -1,7 +1,7 @@
-//! Which objects a node may read: those that its pods need.
+//! The objects that a node may read: those that its pods need.
 //!
-//! Pods lead from a node to Secrets, ConfigMaps, claims and service accounts; volumes lead from a claim to the objects that they
-//! need. Indexed by the needed object, so that a question is one lookup.
+//! Pods connect a node with Secrets, ConfigMaps, claims and service accounts; volumes connect a claim with the Secrets that they
+//! need. Indexed by the needed object, so that a decision is one lookup.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -67,11 +67,11 @@ fn items<'a>(value: &'a Json, field: &str) -> &'a [Json] {
 }
 
 /// All objects that a pod needs.
-fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<ObjectKey> {
+fn pod_needs(pod: &Json, namespace: &str, name: &str) -> BTreeSet<ObjectKey> {
     let mut needs = BTreeSet::new();
-    let mut need = |thing: PodDependency, what: &str| {
-        if !what.is_empty() {
-            needs.insert((thing, namespace.into(), what.into()));
+    let mut need = |kind: PodDependency, name: &str| {
+        if !name.is_empty() {
+            needs.insert((kind, namespace.into(), name.into()));
         }
     };
     need(PodDependency::Pod, name);
@@ -86,9 +86,9 @@ fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<ObjectKey> {
         .for_each(|secret| need(PodDependency::Secret, text(secret, &["name"])));
     let containers = ["containers", "initContainers", "ephemeralContainers"];
     for container in containers.iter().flat_map(|field| items(spec, field)) {
-        for from in items(container, "envFrom") {
-            need(PodDependency::Secret, text(from, &["secretRef", "name"]));
-            need(PodDependency::ConfigMap, text(from, &["configMapRef", "name"]));
+        for source in items(container, "envFrom") {
+            need(PodDependency::Secret, text(source, &["secretRef", "name"]));
+            need(PodDependency::ConfigMap, text(source, &["configMapRef", "name"]));
         }
         for env in items(container, "env") {
             need(PodDependency::Secret, text(env, &["valueFrom", "secretKeyRef", "name"]));
@@ -115,14 +115,14 @@ fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<ObjectKey> {
     items(spec, "resourceClaims")
         .iter()
         .for_each(|claim| need(PodDependency::DeviceClaim, text(claim, &["resourceClaimName"])));
-    for made in items(&pod["status"], "resourceClaimStatuses") {
-        need(PodDependency::DeviceClaim, text(made, &["resourceClaimName"]));
+    for status in items(&pod["status"], "resourceClaimStatuses") {
+        need(PodDependency::DeviceClaim, text(status, &["resourceClaimName"]));
     }
     needs
 }
 
 /// All objects that a persistent volume needs.
-fn volume_of(volume: &Json) -> Option<Volume> {
+fn parse_volume(volume: &Json) -> Option<Volume> {
     let spec = &volume["spec"];
     let claim = &spec["claimRef"];
     let (namespace, name) = (text(claim, &["namespace"]), text(claim, &["name"]));
@@ -130,10 +130,10 @@ fn volume_of(volume: &Json) -> Option<Volume> {
         return None;
     }
     let mut secrets = BTreeSet::new();
-    let mut need = |reference: &Json, field: &str, home: &str| {
-        let (name, own) = (text(reference, &[field]), text(reference, &[home]));
+    let mut need = |reference: &Json, field: &str, namespace_field: &str| {
+        let (name, own_namespace) = (text(reference, &[field]), text(reference, &[namespace_field]));
         if !name.is_empty() {
-            let namespace = if own.is_empty() { namespace } else { own };
+            let namespace = if own_namespace.is_empty() { namespace } else { own_namespace };
             secrets.insert((PodDependency::Secret, namespace.into(), name.into()));
         }
     };
@@ -148,7 +148,7 @@ fn volume_of(volume: &Json) -> Option<Volume> {
 }
 
 impl Graph {
-    /// Adds a pod, or replaces its older state. One that cannot be parsed is not there.
+    /// Adds a pod, or replaces its older state. A pod that cannot be parsed is removed.
     pub fn put_pod(&mut self, namespace: &str, name: &str, json: &[u8]) -> serde_json::Result<()> {
         self.remove_pod(namespace, name);
         let pod = serde_json::from_slice::<Json>(json)?;
@@ -156,9 +156,9 @@ impl Graph {
         if node.is_empty() {
             return Ok(());
         }
-        let needs = needs_of(&pod, namespace, name);
-        for place in &needs {
-            *self.needed.entry(place.clone()).or_default().entry(node.clone()).or_default() += 1;
+        let needs = pod_needs(&pod, namespace, name);
+        for key in &needs {
+            *self.needed.entry(key.clone()).or_default().entry(node.clone()).or_default() += 1;
         }
         self.pods.insert((namespace.into(), name.into()), Pod { node, needs });
         Ok(())
@@ -167,8 +167,8 @@ impl Graph {
     /// Removes a pod.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         let Some(pod) = self.pods.remove(&(Box::from(namespace), Box::from(name))) else { return };
-        for place in &pod.needs {
-            let Some(nodes) = self.needed.get_mut(place) else { continue };
+        for key in &pod.needs {
+            let Some(nodes) = self.needed.get_mut(key) else { continue };
             if let Some(count) = nodes.get_mut(&pod.node) {
                 *count -= 1;
                 if *count == 0 {
@@ -176,7 +176,7 @@ impl Graph {
                 }
             }
             if nodes.is_empty() {
-                self.needed.remove(place);
+                self.needed.remove(key);
             }
         }
     }
@@ -184,7 +184,7 @@ impl Graph {
     /// Adds a volume, or replaces its older state.
     pub fn put_volume(&mut self, name: &str, json: &[u8]) -> serde_json::Result<()> {
         self.remove_volume(name);
-        let Some(volume) = volume_of(&serde_json::from_slice(json)?) else { return Ok(()) };
+        let Some(volume) = parse_volume(&serde_json::from_slice(json)?) else { return Ok(()) };
         for secret in &volume.secrets {
             self.volume_secrets.entry(secret.clone()).or_default().insert(name.into(), volume.claim.clone());
         }
@@ -225,8 +225,8 @@ impl Graph {
     }
 
     /// Removes all pods (0), volumes (1), attachments (2) or slices, before they are read again.
-    pub fn forget(&mut self, of: usize) {
-        match of {
+    pub fn forget(&mut self, kind: usize) {
+        match kind {
             0 => {
                 self.pods.clear();
                 self.needed.clear();
@@ -241,17 +241,17 @@ impl Graph {
     }
 
     /// Whether a pod on this node needs this object.
-    pub fn needs(&self, node: &str, thing: PodDependency, namespace: &str, name: &str) -> bool {
-        let place = (thing, Box::from(namespace), Box::from(name));
-        self.needs_directly(node, &place)
+    pub fn needs(&self, node: &str, kind: PodDependency, namespace: &str, name: &str) -> bool {
+        let key = (kind, Box::from(namespace), Box::from(name));
+        self.needs_directly(node, &key)
             || self
                 .volume_secrets
-                .get(&place)
+                .get(&key)
                 .is_some_and(|claims| claims.values().any(|claim| self.needs_directly(node, claim)))
     }
 
-    fn needs_directly(&self, node: &str, place: &ObjectKey) -> bool {
-        self.needed.get(place).is_some_and(|nodes| nodes.contains_key(node))
+    fn needs_directly(&self, node: &str, key: &ObjectKey) -> bool {
+        self.needed.get(key).is_some_and(|nodes| nodes.contains_key(node))
     }
 
     /// Whether a pod on this node needs this volume.
@@ -261,12 +261,12 @@ impl Graph {
 
     /// Whether this VolumeAttachment is for this node.
     pub fn has_attachment(&self, node: &str, name: &str) -> bool {
-        self.attachments.get(name).is_some_and(|found| **found == *node)
+        self.attachments.get(name).is_some_and(|attached| **attached == *node)
     }
 
     /// Whether this ResourceSlice is of this node.
     pub fn has_slice(&self, node: &str, name: &str) -> bool {
-        self.slices.get(name).is_some_and(|found| **found == *node)
+        self.slices.get(name).is_some_and(|owner| **owner == *node)
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_sees_what_its_pods_need_for_as_long_as_they_are_there() {
+    fn node_needs_follow_its_pods() {
         let mut graph = Graph::default();
         let spec = json!({
             "serviceAccountName": "sa",
@@ -305,7 +305,7 @@ mod tests {
         });
         put(&mut graph, "a", "n1", &spec);
         put(&mut graph, "b", "n1", &json!({"imagePullSecrets": [{"name": "pull"}]}));
-        for (thing, name) in [
+        for (kind, name) in [
             (PodDependency::Account, "sa"),
             (PodDependency::Secret, "pull"),
             (PodDependency::Secret, "env"),
@@ -315,8 +315,8 @@ mod tests {
             (PodDependency::Claim, "a-e"),
             (PodDependency::Pod, "a"),
         ] {
-            assert!(graph.needs("n1", thing, "n", name), "{name}");
-            assert!(!graph.needs("n2", thing, "n", name) && !graph.needs("n1", thing, "m", name), "{name}");
+            assert!(graph.needs("n1", kind, "n", name), "{name}");
+            assert!(!graph.needs("n2", kind, "n", name) && !graph.needs("n1", kind, "m", name), "{name}");
         }
         graph.remove_pod("n", "a");
         assert!(
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_lead_from_claims_to_their_secrets() {
+    fn volume_secrets_are_needed_through_claims() {
         let mut graph = Graph::default();
         put(&mut graph, "a", "n1", &json!({"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}));
         let volume = json!({"spec": {

@@ -1,6 +1,6 @@
 //! Access reviews and token reviews: validation and responses.
 //!
-//! Pure: `verbs::review` finds the answers.
+//! Pure: `verbs::review` makes the decisions.
 
 pub mod access;
 pub mod token;
@@ -13,7 +13,7 @@ use pilothouse_types::identity::Identity;
 /// The group of reviews about identities.
 pub const IDENTITY_GROUP: &str = "authentication.k8s.io";
 
-fn texts(words: impl IntoIterator<Item = String>) -> Value {
+fn string_array(words: impl IntoIterator<Item = String>) -> Value {
     Value::Array(words.into_iter().map(Value::String).collect())
 }
 
@@ -26,29 +26,30 @@ pub fn namespace_of(review: &Value) -> Result<&str> {
 }
 
 /// The response to a SelfSubjectRulesReview. It repeats nothing of the request.
-pub fn all_rights(review: &Value, grants: Grants) -> Value {
-    let mut answer = bare(review);
+pub fn self_subject_rules_review(review: &Value, grants: Grants) -> Value {
+    let mut response = empty_review(review);
     // Both lists are always present, even if empty.
     let list = |rules: Vec<Value>| Value::Array(rules.into());
-    let (on_paths, on_resources): (Vec<Grant>, Vec<Grant>) =
+    let (path_grants, resource_grants): (Vec<Grant>, Vec<Grant>) =
         grants.grants.into_iter().partition(|grant| !grant.paths.is_empty());
-    let resource_rules = on_resources.into_iter().filter(|grant| !grant.resources.is_empty()).map(|grant| {
+    let resource_rules =
+        resource_grants.into_iter().filter(|grant| !grant.resources.is_empty()).map(|grant| {
+            let mut rule = Value::object();
+            rule.set("verbs", string_array(grant.verbs));
+            rule.set("apiGroups", string_array(grant.groups));
+            rule.set("resources", string_array(grant.resources));
+            if !grant.names.is_empty() {
+                rule.set("resourceNames", string_array(grant.names));
+            }
+            rule
+        });
+    let path_rules = path_grants.into_iter().map(|grant| {
         let mut rule = Value::object();
-        rule.set("verbs", texts(grant.verbs));
-        rule.set("apiGroups", texts(grant.groups));
-        rule.set("resources", texts(grant.resources));
-        if !grant.names.is_empty() {
-            rule.set("resourceNames", texts(grant.names));
-        }
+        rule.set("verbs", string_array(grant.verbs));
+        rule.set("nonResourceURLs", string_array(grant.paths));
         rule
     });
-    let path_rules = on_paths.into_iter().map(|grant| {
-        let mut rule = Value::object();
-        rule.set("verbs", texts(grant.verbs));
-        rule.set("nonResourceURLs", texts(grant.paths));
-        rule
-    });
-    let status = answer.entry("status");
+    let status = response.entry("status");
     status.set("resourceRules", list(resource_rules.collect()));
     status.set("nonResourceRules", list(path_rules.collect()));
     status.set("incomplete", grants.incomplete);
@@ -57,40 +58,40 @@ pub fn all_rights(review: &Value, grants: Grants) -> Value {
         [one] => status.set("evaluationError", one.as_str()),
         several => status.set("evaluationError", format!("[{}]", several.join(", "))),
     }
-    answer
+    response
 }
 
 /// The response to a SelfSubjectReview.
-pub fn myself(review: &Value, who: &Identity, now: &str) -> Value {
-    let mut answer = bare(review);
-    answer.remove("spec");
-    answer.entry("metadata").set("creationTimestamp", now);
-    describe(answer.entry("status").entry("userInfo"), who);
-    answer
+pub fn self_subject_review(review: &Value, user: &Identity, now: &str) -> Value {
+    let mut response = empty_review(review);
+    response.remove("spec");
+    response.entry("metadata").set("creationTimestamp", now);
+    set_user_info(response.entry("status").entry("userInfo"), user);
+    response
 }
 
 /// Writes the UserInfo of a user.
-fn describe(info: &mut Value, who: &Identity) {
-    info.set("username", who.name.as_str());
-    if !who.uid.is_empty() {
-        info.set("uid", who.uid.as_str());
+fn set_user_info(info: &mut Value, user: &Identity) {
+    info.set("username", user.name.as_str());
+    if !user.uid.is_empty() {
+        info.set("uid", user.uid.as_str());
     }
-    if !who.groups.is_empty() {
-        info.set("groups", texts(who.groups.iter().cloned()));
+    if !user.groups.is_empty() {
+        info.set("groups", string_array(user.groups.iter().cloned()));
     }
-    for (key, values) in &who.extra {
-        info.entry("extra").set(key, texts(values.iter().cloned()));
+    for (key, values) in &user.extra {
+        info.entry("extra").set(key, string_array(values.iter().cloned()));
     }
 }
 
 /// An object with only kind and apiVersion.
-fn bare(review: &Value) -> Value {
-    let mut answer = Value::object();
-    answer.set("kind", review.str("kind"));
-    answer.set("apiVersion", review.str("apiVersion"));
-    answer.set("metadata", Value::object());
-    answer.set("spec", Value::object());
-    answer
+fn empty_review(review: &Value) -> Value {
+    let mut response = Value::object();
+    response.set("kind", review.str("kind"));
+    response.set("apiVersion", review.str("apiVersion"));
+    response.set("metadata", Value::object());
+    response.set("spec", Value::object());
+    response
 }
 
 #[cfg(test)]
@@ -98,15 +99,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_listed_by_what_they_are_about() {
+    fn rules_review_lists_resource_and_path_rules() {
         let words = |word: &str| vec![word.to_owned()];
         let grants = vec![
             Grant { verbs: words("get"), groups: words(""), resources: words("pods"), ..Grant::default() },
             Grant { verbs: words("get"), paths: words("/x"), ..Grant::default() },
         ];
         let grants = Grants { grants, incomplete: true, errors: vec!["a".into(), "b".into()] };
-        let answer = all_rights(&Value::object(), grants);
-        let status = answer.get("status").unwrap();
+        let response = self_subject_rules_review(&Value::object(), grants);
+        let status = response.get("status").unwrap();
         assert_eq!(status.get("resourceRules").unwrap().items().len(), 1);
         assert_eq!(status.get("nonResourceRules").unwrap().items().len(), 1);
         assert_eq!(

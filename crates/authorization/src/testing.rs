@@ -25,8 +25,8 @@ pub fn path_rule(verbs: &str, paths: &str) -> Rule {
 }
 
 /// An action: `get pods/log a` in a namespace, `get /path`.
-pub fn action(verb: &str, group: &str, what: &str, namespace: &str, name: &str) -> Action {
-    let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
+pub fn action(verb: &str, group: &str, resource_path: &str, namespace: &str, name: &str) -> Action {
+    let (resource, subresource) = resource_path.split_once('/').unwrap_or((resource_path, ""));
     let target = Target::Resource {
         group: group.into(),
         version: "v1".into(),

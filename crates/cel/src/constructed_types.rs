@@ -12,12 +12,12 @@ pub const JSON_PATCH: &str = "JSONPatch";
 pub fn type_named(name: &str) -> Option<Type> {
     let is_part = || name.strip_prefix(OBJECT).is_some_and(|rest| rest.starts_with('.'));
     let is_known = name == OBJECT || name == JSON_PATCH || is_part();
-    is_known.then(|| Type::of(Type::Made(name.into())))
+    is_known.then(|| Type::type_of(Type::Constructed(name.into())))
 }
 
 /// The type of a field; `None` for an unknown one.
-pub fn field(of: &str, name: &str) -> Option<Type> {
-    match (of, name) {
+pub fn field_type(object_type: &str, name: &str) -> Option<Type> {
+    match (object_type, name) {
         (JSON_PATCH, "op" | "path" | "from") => Some(Type::String),
         (JSON_PATCH, "value") => Some(Type::Dyn),
         (JSON_PATCH, _) => None,
@@ -33,22 +33,22 @@ mod tests {
 
     fn environment() -> Environment {
         let all = [&Library::NEW[..], &[Library::JsonPatch]].concat();
-        Environment::with_libraries(&all).variable("object", Type::Dyn).making()
+        Environment::with_libraries(&all).variable("object", Type::Dyn).with_object_construction()
     }
 
-    fn compiled(text: &str) -> Program {
+    fn compile(text: &str) -> Program {
         environment().compile(text, &mut Patterns::default()).unwrap()
     }
 
     /// The result of an expression as text, and its cost.
-    fn evaluated(text: &str) -> (String, u64) {
-        let program = compiled(text);
-        let Evaluated { outcome, cost } = program.evaluate(&|_| None, 1_000_000);
-        (outcome.map_or_else(|why| why.to_string(), |value| value.to_string()), cost)
+    fn evaluate(text: &str) -> (String, u64) {
+        let program = compile(text);
+        let EvaluationResult { outcome, cost } = program.evaluate(&|_| None, 1_000_000);
+        (outcome.map_or_else(|error| error.to_string(), |value| value.to_string()), cost)
     }
 
     #[test]
-    fn objects_are_made_of_types_that_are_named_by_their_place() {
+    fn object_construction_has_type_named_by_field_path() {
         for (text, kind) in [
             ("Object{}", "Object"),
             (".Object{spec: Object.spec{replicas: 3}}", "Object"),
@@ -59,13 +59,13 @@ mod tests {
             ("JSONPatch{}.op", "string"),
             ("Object.spec", "type(Object.spec)"),
         ] {
-            assert_eq!(compiled(text).kind().to_string(), kind, "{text}");
+            assert_eq!(compile(text).result_type().to_string(), kind, "{text}");
         }
     }
 
     #[test]
-    fn what_cannot_be_made_is_told_before() {
-        for (text, why) in [
+    fn invalid_object_construction_is_a_compile_error() {
+        for (text, expected) in [
             ("Objects{}", "1:8: undeclared reference to 'Objects' (in container '')"),
             ("Foo{a: x}", "1:4: undeclared reference to 'Foo' (in container '')\n | Foo{a: x}\n | ...^"),
             ("Object{a: x}", "1:11: undeclared reference to 'x' (in container '')"),
@@ -77,19 +77,22 @@ mod tests {
             ("object{a: 1}", "1:9: unexpected failed resolution of 'object'"),
             ("[Object.a{}, Object.b{}]", "expected type 'Object.a' but found 'Object.b'"),
         ] {
-            let found = environment().compile(text, &mut Patterns::default()).unwrap_err();
-            assert!(found.starts_with(&format!("ERROR: <input>:{why}")) || found.contains(why), "{found}");
+            let message = environment().compile(text, &mut Patterns::default()).unwrap_err();
+            assert!(
+                message.starts_with(&format!("ERROR: <input>:{expected}")) || message.contains(expected),
+                "{message}"
+            );
         }
         let plain = Environment::standard().compile("Object{}", &mut Patterns::default());
         assert!(
             plain.unwrap_err().contains("undeclared reference to 'Object'"),
-            "not everybody makes objects"
+            "object construction must be enabled"
         );
     }
 
     #[test]
-    fn what_was_made_can_be_looked_at_and_compared() {
-        for (text, wanted) in [
+    fn constructed_objects_support_selection_and_equality() {
+        for (text, expected) in [
             ("string(Object{a: 3}.a)", "3"),
             ("string(has(Object{a: 3}.b))", "false"),
             ("string(Object{}.b == null)", "true"),
@@ -104,60 +107,60 @@ mod tests {
             ("JSONPatch{op: dyn(1)}.op", "unexpected type int64 for JSONPatchType 'op' field"),
             ("JSONPatch{foo: dyn(1)}.op", "unexpected JSONPatchType field: foo"),
         ] {
-            assert_eq!(evaluated(text).0, wanted, "{text}");
+            assert_eq!(evaluate(text).0, expected, "{text}");
         }
-        assert_eq!(evaluated("Object{}"), ("Object".to_owned(), 40));
-        assert_eq!(evaluated("Object{a: Object.a{b: [1, 2]}, c: {'d': 1}}").1, 80);
+        assert_eq!(evaluate("Object{}"), ("Object".to_owned(), 40));
+        assert_eq!(evaluate("Object{a: Object.a{b: [1, 2]}, c: {'d': 1}}").1, 80);
     }
 
     #[test]
-    fn what_was_made_becomes_a_value_within_bounds() {
-        let plain = |text: &str| {
-            let program = compiled(text);
-            let made = program.evaluate(&|_| None, 1_000_000).outcome.unwrap();
-            let shown = |value: Result<_, _>| {
+    fn constructed_objects_convert_to_json_within_size_budget() {
+        let convert = |text: &str| {
+            let program = compile(text);
+            let value = program.evaluate(&|_| None, 1_000_000).outcome.unwrap();
+            let render = |value: Result<_, _>| {
                 value.map(|value| String::from_utf8(pilothouse_apimachinery::json::to_json(&value)).unwrap())
             };
-            (shown(SizeBudget::default().exact(&made)), shown(SizeBudget::default().json(&made)))
+            (render(SizeBudget::default().to_object(&value)), render(SizeBudget::default().to_json(&value)))
         };
-        let same = |text: &str, wanted: &str| {
-            assert_eq!(plain(text), (Ok(wanted.to_owned()), Ok(wanted.to_owned())), "{text}");
+        let expect_both = |text: &str, expected: &str| {
+            assert_eq!(convert(text), (Ok(expected.to_owned()), Ok(expected.to_owned())), "{text}");
         };
-        same("Object{a: 1, b: [2.0, 2.5], c: {'d': true}}", r#"{"a":1,"b":[2,2.5],"c":{"d":true}}"#);
-        let because = |why: &str| Err(NativeError::Because(why.to_owned()));
-        assert_eq!(plain("9007199254740993").1, Ok("\"9007199254740993\"".to_owned()));
-        let never = "a value of type google.protobuf.Duration cannot stand in an object";
+        expect_both("Object{a: 1, b: [2.0, 2.5], c: {'d': true}}", r#"{"a":1,"b":[2,2.5],"c":{"d":true}}"#);
+        let unsupported = |message: &str| Err(NativeError::Unsupported(message.to_owned()));
+        assert_eq!(convert("9007199254740993").1, Ok("\"9007199254740993\"".to_owned()));
+        let message = "a value of type google.protobuf.Duration cannot stand in an object";
         assert_eq!(
-            plain("[duration('90s')]"),
-            (because(&format!("[0]: {never}")), Ok("[\"90s\"]".to_owned()))
+            convert("[duration('90s')]"),
+            (unsupported(&format!("[0]: {message}")), Ok("[\"90s\"]".to_owned()))
         );
-        assert_eq!(plain("b'hi'").1, Ok("\"aGk=\"".to_owned()));
-        assert_eq!(plain("{1: 2}").1, because("unsupported type conversion from 'int' to string"));
-        assert_eq!(plain("Object{a: null}").1, because("proto: invalid type: structpb.NullValue"));
+        assert_eq!(convert("b'hi'").1, Ok("\"aGk=\"".to_owned()));
+        assert_eq!(convert("{1: 2}").1, unsupported("unsupported type conversion from 'int' to string"));
+        assert_eq!(convert("Object{a: null}").1, unsupported("proto: invalid type: structpb.NullValue"));
         assert_eq!(
-            plain("quantity('1')").1,
-            because("type conversion error from 'Quantity' to '*structpb.Value'")
+            convert("quantity('1')").1,
+            unsupported("type conversion error from 'Quantity' to '*structpb.Value'")
         );
         // Each level costs little and doubles the size of the result.
         let mut text = "[1]".to_owned();
         for _ in 0..40 {
             text = format!("[{text}].map(x, [x, x])");
         }
-        assert_eq!(plain(&text), (Err(NativeError::TooLarge), Err(NativeError::TooLarge)));
+        assert_eq!(convert(&text), (Err(NativeError::TooLarge), Err(NativeError::TooLarge)));
     }
 
     #[test]
-    fn objects_stand_where_their_types_say() {
-        let misplaced = |text: &str| {
-            let program = compiled(text);
+    fn nested_object_type_must_match_field_path() {
+        let type_path_errors = |text: &str| {
+            let program = compile(text);
             match program.evaluate(&|_| None, 1_000_000).outcome {
-                Ok(Val::Made(made)) => made.misplaced().unwrap().unwrap_or_default(),
+                Ok(Val::Constructed(object)) => object.type_path_errors().unwrap().unwrap_or_default(),
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(misplaced("Object{a: Object.a{b: [Object.a.b{}], c: {'x': Object.a.c{}}}}"), "");
+        assert_eq!(type_path_errors("Object{a: Object.a{b: [Object.a.b{}], c: {'x': Object.a.c{}}}}"), "");
         assert_eq!(
-            misplaced("Object{a: Object.b{c: [Object.b.c{}]}}"),
+            type_path_errors("Object{a: Object.b{c: [Object.b.c{}]}}"),
             "unexpected type name \"Object.b\", expected \"Object.a\", which matches field name path from root Object \
              type\nunexpected type name \"Object.b.c\", expected \"Object.a.c\", which matches field name path from root \
              Object type"

@@ -14,7 +14,7 @@ pub fn escape(name: &str) -> Option<String> {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(letter) = rest.chars().next() {
-        let (word, length) = match letter {
+        let (escaped, consumed) = match letter {
             '_' if rest.starts_with("__") => ("__underscores__", 2),
             '.' => ("__dot__", 1),
             '-' => ("__dash__", 1),
@@ -22,8 +22,8 @@ pub fn escape(name: &str) -> Option<String> {
             letter if letter.is_ascii_alphanumeric() || letter == '_' => (rest.get(..1)?, 1),
             _ => return None,
         };
-        out.push_str(word);
-        rest = rest.get(length..)?;
+        out.push_str(escaped);
+        rest = rest.get(consumed..)?;
     }
     Some(out)
 }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_escaped_where_they_must_be() {
+    fn field_names_are_escaped_to_identifiers() {
         let table = [
             ("a", Some("a")),
             ("a_b", Some("a_b")),
@@ -46,8 +46,8 @@ mod tests {
             ("a b", None),
             ("ä", None),
         ];
-        for (name, wanted) in table {
-            assert_eq!(escape(name).as_deref(), wanted, "{name}");
+        for (name, expected) in table {
+            assert_eq!(escape(name).as_deref(), expected, "{name}");
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use super::checker::Checked;
+use super::checker::CheckedExpression;
 use super::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
 use super::estimate_calls::{self, Argument};
 use super::types::Type;
@@ -12,31 +12,31 @@ use super::types::Type;
 /// A minimum and a maximum: of a cost or a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The minimum.
-    pub least: u64,
-    /// The maximum.
-    pub most: u64,
+    /// The lower bound.
+    pub min: u64,
+    /// The upper bound.
+    pub max: u64,
 }
 
 impl Range {
     /// A known number.
     pub const fn fixed(number: u64) -> Range {
-        Range { least: number, most: number }
+        Range { min: number, max: number }
     }
 
     /// Any number.
-    pub const UNKNOWN: Range = Range { least: 0, most: u64::MAX };
-    const NONE: Range = Range::fixed(0);
-    const NOTHING_SEEN: Range = Range { least: u64::MAX, most: 0 };
+    pub const UNKNOWN: Range = Range { min: 0, max: u64::MAX };
+    const ZERO: Range = Range::fixed(0);
+    const EMPTY: Range = Range { min: u64::MAX, max: 0 };
 
     /// The sum.
     pub fn plus(self, other: Range) -> Range {
-        Range { least: self.least.saturating_add(other.least), most: self.most.saturating_add(other.most) }
+        Range { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
     }
 
     /// The product.
     pub fn times(self, other: Range) -> Range {
-        Range { least: self.least.saturating_mul(other.least), most: self.most.saturating_mul(other.most) }
+        Range { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 
     /// Multiplied by a factor and rounded up.
@@ -45,12 +45,12 @@ impl Range {
             let product = (number as f64 * factor).ceil();
             if product >= 18_446_744_073_709_551_615.0 { u64::MAX } else { product as u64 }
         };
-        Range { least: scaled(self.least), most: scaled(self.most) }
+        Range { min: scaled(self.min), max: scaled(self.max) }
     }
 
     /// The union of both ranges.
-    pub fn or(self, other: Range) -> Range {
-        Range { least: self.least.min(other.least), most: self.most.max(other.most) }
+    pub fn union(self, other: Range) -> Range {
+        Range { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 }
 
@@ -62,47 +62,47 @@ struct ElementSizes {
     value: Range,
 }
 
-/// What is known of a variable of a comprehension.
+/// A variable of a comprehension: the path and the size of its values.
 struct Local {
     name: String,
     path: Vec<String>,
     size: Option<Range>,
-    parts: Option<ElementSizes>,
+    element_sizes: Option<ElementSizes>,
 }
 
 /// The maximum size of the value at a path, whose first element is a variable.
 pub type Sizes<'s> = &'s dyn Fn(&[String]) -> Option<u64>;
 
 /// Estimates the cost of an expression.
-pub fn estimate(root: &Expr, checked: &Checked, sizes: Sizes<'_>) -> Range {
+pub fn estimate(root: &Expr, checked: &CheckedExpression, sizes: Sizes<'_>) -> Range {
     let mut estimator = Estimator {
         checked,
         sizes,
         locals: Vec::new(),
         paths: BTreeMap::new(),
-        known: BTreeMap::new(),
-        parts: BTreeMap::new(),
+        computed_sizes: BTreeMap::new(),
+        element_sizes: BTreeMap::new(),
     };
     estimator.cost(root)
 }
 
 struct Estimator<'e> {
-    checked: &'e Checked,
+    checked: &'e CheckedExpression,
     sizes: Sizes<'e>,
     locals: Vec<Local>,
     paths: BTreeMap<usize, Vec<String>>,
-    known: BTreeMap<usize, Range>,
-    parts: BTreeMap<usize, ElementSizes>,
+    computed_sizes: BTreeMap<usize, Range>,
+    element_sizes: BTreeMap<usize, ElementSizes>,
 }
 
 impl Estimator<'_> {
-    fn kind(&self, expr: &Expr) -> Type {
+    fn type_of(&self, expr: &Expr) -> Type {
         self.checked.types.get(expr.id).cloned().unwrap_or(Type::Dyn)
     }
 
     fn cost(&mut self, expr: &Expr) -> Range {
         match &expr.kind {
-            Kind::Broken | Kind::Literal(_) => Range::NONE,
+            Kind::Broken | Kind::Literal(_) => Range::ZERO,
             Kind::Ident(name) => {
                 let path = self.local(name).map_or_else(|| vec![name.clone()], |local| local.path.clone());
                 self.paths.insert(expr.id, path);
@@ -112,7 +112,7 @@ impl Estimator<'_> {
             Kind::Select { operand, test: true, .. } => self.cost(operand),
             Kind::Select { operand, field, test: false } => {
                 let mut sum = self.cost(operand);
-                if matches!(self.kind(operand), Type::Map(..) | Type::Object(_)) {
+                if matches!(self.type_of(operand), Type::Map(..) | Type::Object(_)) {
                     sum = sum.plus(Range::fixed(NAME));
                 }
                 let path = self.path(operand).into_iter().chain([field.clone()]).collect();
@@ -122,24 +122,25 @@ impl Estimator<'_> {
             Kind::Call { function, target, args } => self.call(expr, function, target.as_deref(), args),
             Kind::List { items } => {
                 let mut sum = Range::fixed(LIST);
-                let mut size = if items.is_empty() { Range::NONE } else { Range::NOTHING_SEEN };
+                let mut size = if items.is_empty() { Range::ZERO } else { Range::EMPTY };
                 for (item, _) in items {
                     sum = sum.plus(self.cost(item));
-                    size = size.or(self.size_or_unknown(item));
+                    size = size.union(self.size_or_unknown(item));
                 }
-                self.parts.insert(expr.id, ElementSizes { is_list: true, key: Range::fixed(1), value: size });
+                self.element_sizes
+                    .insert(expr.id, ElementSizes { is_list: true, key: Range::fixed(1), value: size });
                 sum
             }
             Kind::Map { entries } => {
                 let mut sum = Range::fixed(MAP);
-                let first = if entries.is_empty() { Range::NONE } else { Range::NOTHING_SEEN };
+                let first = if entries.is_empty() { Range::ZERO } else { Range::EMPTY };
                 let (mut key, mut value) = (first, first);
                 for entry in entries {
                     sum = sum.plus(self.cost(&entry.key)).plus(self.cost(&entry.value));
-                    key = key.or(self.size_or_unknown(&entry.key));
-                    value = value.or(self.size_or_unknown(&entry.value));
+                    key = key.union(self.size_or_unknown(&entry.key));
+                    value = value.union(self.size_or_unknown(&entry.value));
                 }
-                self.parts.insert(expr.id, ElementSizes { is_list: false, key, value });
+                self.element_sizes.insert(expr.id, ElementSizes { is_list: false, key, value });
                 sum
             }
             Kind::Object { fields, .. } => {
@@ -162,12 +163,12 @@ impl Estimator<'_> {
         self.paths.get(&expr.id).cloned().unwrap_or_default()
     }
 
-    /// The size of a value, if the expression or its type tells.
+    /// The size of a value, if it is known from the expression, its path or its type.
     fn size(&self, expr: &Expr) -> Option<Range> {
-        if let Some(known) = self.known.get(&expr.id) {
-            return Some(*known);
+        if let Some(size) = self.computed_sizes.get(&expr.id) {
+            return Some(*size);
         }
-        let written = match &expr.kind {
+        let literal_size = match &expr.kind {
             Kind::Literal(Literal::String(text)) => Some(text.chars().count()),
             Kind::Literal(Literal::Bytes(bytes)) => Some(bytes.len()),
             Kind::Literal(_) => Some(1),
@@ -175,16 +176,16 @@ impl Estimator<'_> {
             Kind::Map { entries } => Some(entries.len()),
             _ => None,
         };
-        if let Some(size) = written {
+        if let Some(size) = literal_size {
             return Some(Range::fixed(size as u64));
         }
         let path = self.path(expr);
         if !path.is_empty()
-            && let Some(most) = (self.sizes)(&path)
+            && let Some(max) = (self.sizes)(&path)
         {
-            return Some(Range { least: 0, most });
+            return Some(Range { min: 0, max });
         }
-        if self.kind(expr).is_scalar() {
+        if self.type_of(expr).is_scalar() {
             return Some(Range::fixed(1));
         }
         match &expr.kind {
@@ -197,12 +198,12 @@ impl Estimator<'_> {
         self.size(expr).unwrap_or(Range::UNKNOWN)
     }
 
-    fn parts(&self, expr: &Expr) -> Option<ElementSizes> {
-        if let Some(parts) = self.parts.get(&expr.id) {
-            return Some(*parts);
+    fn element_sizes(&self, expr: &Expr) -> Option<ElementSizes> {
+        if let Some(sizes) = self.element_sizes.get(&expr.id) {
+            return Some(*sizes);
         }
         match &expr.kind {
-            Kind::Ident(name) => self.local(name).and_then(|local| local.parts),
+            Kind::Ident(name) => self.local(name).and_then(|local| local.element_sizes),
             _ => None,
         }
     }
@@ -212,33 +213,38 @@ impl Estimator<'_> {
         if let ("dyn", [arg]) = (function, args) {
             let cost = self.cost(arg).plus(Range::fixed(1));
             if let Some(size) = self.size(arg) {
-                self.known.insert(expr.id, size);
+                self.computed_sizes.insert(expr.id, size);
             }
-            if let Some(parts) = self.parts(arg) {
-                self.parts.insert(expr.id, parts);
+            if let Some(sizes) = self.element_sizes(arg) {
+                self.element_sizes.insert(expr.id, sizes);
             }
             return cost;
         }
         let costs: Vec<Range> = args.iter().map(|arg| self.cost(arg)).collect();
         let arguments: Vec<Argument> = args.iter().map(|arg| self.argument(arg)).collect();
-        let before = target.map_or(Range::NONE, |target| self.cost(target));
+        let target_cost = target.map_or(Range::ZERO, |target| self.cost(target));
         let receiver = target.map(|target| self.argument(target));
         let overloads = self.checked.overloads.get(expr.id).map(Vec::as_slice).unwrap_or_default();
         if overloads.is_empty() {
-            return Range::NONE;
+            return Range::ZERO;
         }
-        let mut cost = Range::NOTHING_SEEN;
+        let mut cost = Range::EMPTY;
         let mut size: Option<Range> = None;
         for overload in overloads {
-            let (one, result) =
-                self.one_call(expr, (function, overload), receiver.as_ref(), (args, &arguments), &costs);
-            cost = cost.or(one);
+            let (overload_cost, result) = self.estimate_overload(
+                expr,
+                (function, overload),
+                receiver.as_ref(),
+                (args, &arguments),
+                &costs,
+            );
+            cost = cost.union(overload_cost);
             size = match (size, result) {
-                (Some(size), Some(result)) => Some(size.or(result)),
+                (Some(size), Some(result)) => Some(size.union(result)),
                 (size, result) => size.or(result),
             };
             if let ("index_list" | "index_map", Some(list)) = (overload.as_str(), args.first()) {
-                size = self.parts(list).map(|parts| parts.value);
+                size = self.element_sizes(list).map(|sizes| sizes.value);
                 let step = if overload == "index_list" { "@items" } else { "@values" };
                 let path = self.path(list).into_iter().chain([step.to_owned()]).collect();
                 self.paths.insert(expr.id, path);
@@ -248,15 +254,15 @@ impl Estimator<'_> {
             }
         }
         if let Some(size) = size {
-            self.known.insert(expr.id, size);
+            self.computed_sizes.insert(expr.id, size);
         }
-        before.plus(cost)
+        target_cost.plus(cost)
     }
 
     fn argument(&self, expr: &Expr) -> Argument {
         let path = self.path(expr);
         let path = if path.first().is_some_and(|first| first == ACCUMULATOR) { Vec::new() } else { path };
-        let kind = self.kind(expr);
+        let kind = self.type_of(expr);
         let item = match kind.parameters().first() {
             Some(item) => {
                 let mut path = path;
@@ -264,7 +270,7 @@ impl Estimator<'_> {
                     None
                 } else {
                     path.push("@items".to_owned());
-                    (self.sizes)(&path).map(|most| Range { least: 0, most })
+                    (self.sizes)(&path).map(|max| Range { min: 0, max })
                 };
                 Some(((*item).clone(), size.unwrap_or(Range::UNKNOWN)))
             }
@@ -278,7 +284,7 @@ impl Estimator<'_> {
     }
 
     /// The cost of one overload of a call, and the size of its result.
-    fn one_call(
+    fn estimate_overload(
         &mut self,
         expr: &Expr,
         (function, overload): (&str, &str),
@@ -286,53 +292,59 @@ impl Estimator<'_> {
         (args, arguments): (&[Expr], &[Argument]),
         costs: &[Range],
     ) -> (Range, Option<Range>) {
-        let sum = costs.iter().fold(Range::NONE, |sum, cost| sum.plus(*cost));
-        if let Some((cost, size)) = estimate_calls::of_library(function, overload, target, arguments) {
+        let sum = costs.iter().fold(Range::ZERO, |sum, cost| sum.plus(*cost));
+        if let Some((cost, size)) = estimate_calls::library_call(function, overload, target, arguments) {
             return (cost.plus(sum), size);
         }
         match (overload, costs) {
             ("logical_or" | "logical_and", [left, right]) => {
-                (Range { least: left.least, most: left.plus(*right).most }, None)
+                (Range { min: left.min, max: left.plus(*right).max }, None)
             }
             ("conditional", [condition, yes, no]) => {
-                let [_, one, other] = arguments else { return (sum, None) };
-                if let (Some(one), Some(other)) =
-                    (args.get(1).and_then(|arg| self.parts(arg)), args.get(2).and_then(|arg| self.parts(arg)))
-                {
-                    self.parts.insert(expr.id, joined(one, other));
+                let [_, left, right] = arguments else { return (sum, None) };
+                if let (Some(left), Some(right)) = (
+                    args.get(1).and_then(|arg| self.element_sizes(arg)),
+                    args.get(2).and_then(|arg| self.element_sizes(arg)),
+                ) {
+                    self.element_sizes.insert(expr.id, union_sizes(left, right));
                 }
-                (condition.plus(yes.or(*no)), Some(one.size.or(other.size)))
+                (condition.plus(yes.union(*no)), Some(left.size.union(right.size)))
             }
             ("add_string" | "add_bytes" | "add_list", [_, _]) => {
-                let [one, other] = arguments else { return (sum, None) };
-                let size = one.size.plus(other.size);
-                if let (Some(one), Some(other)) = (
-                    args.first().and_then(|arg| self.parts(arg)),
-                    args.get(1).and_then(|arg| self.parts(arg)),
+                let [left, right] = arguments else { return (sum, None) };
+                let size = left.size.plus(right.size);
+                if let (Some(left), Some(right)) = (
+                    args.first().and_then(|arg| self.element_sizes(arg)),
+                    args.get(1).and_then(|arg| self.element_sizes(arg)),
                 ) {
-                    self.parts.insert(expr.id, joined(one, other));
+                    self.element_sizes.insert(expr.id, union_sizes(left, right));
                 }
                 let cost = if overload == "add_list" { Range::fixed(1) } else { size.scaled(CHARACTER) };
                 (cost.plus(sum), Some(size))
             }
             _ => {
-                let (cost, size) = estimate_calls::of_standard(overload, target, arguments);
+                let (cost, size) = estimate_calls::standard_call(overload, target, arguments);
                 (cost.plus(sum), size)
             }
         }
     }
 
-    fn push(&mut self, name: &str, range: &Expr, part: Part) {
-        let parts = self.parts(range);
-        let is_list = parts.map_or_else(|| matches!(self.kind(range), Type::List(_)), |parts| parts.is_list);
-        let (step, size) = match part {
-            Part::Key => (if is_list { "@indices" } else { "@keys" }, parts.map(|parts| parts.key)),
-            Part::Value => (if is_list { "@items" } else { "@values" }, parts.map(|parts| parts.value)),
-            Part::Single if is_list => ("@items", parts.map(|parts| parts.value)),
-            Part::Single => ("@keys", parts.map(|parts| parts.key)),
+    fn push(&mut self, name: &str, range: &Expr, variable: LoopVariable) {
+        let element_sizes = self.element_sizes(range);
+        let is_list =
+            element_sizes.map_or_else(|| matches!(self.type_of(range), Type::List(_)), |sizes| sizes.is_list);
+        let (step, size) = match variable {
+            LoopVariable::Key => {
+                (if is_list { "@indices" } else { "@keys" }, element_sizes.map(|sizes| sizes.key))
+            }
+            LoopVariable::Value => {
+                (if is_list { "@items" } else { "@values" }, element_sizes.map(|sizes| sizes.value))
+            }
+            LoopVariable::Single if is_list => ("@items", element_sizes.map(|sizes| sizes.value)),
+            LoopVariable::Single => ("@keys", element_sizes.map(|sizes| sizes.key)),
         };
         let path = self.path(range).into_iter().chain([step.to_owned()]).collect();
-        self.locals.push(Local { name: name.to_owned(), path, size, parts: None });
+        self.locals.push(Local { name: name.to_owned(), path, size, element_sizes: None });
     }
 
     fn fold(&mut self, expr: &Expr, fold: &Fold) -> Range {
@@ -342,51 +354,55 @@ impl Estimator<'_> {
             name: fold.accu.clone(),
             path: self.path(&fold.init),
             size: self.size(&fold.init),
-            parts: self.parts(&fold.init),
+            element_sizes: self.element_sizes(&fold.init),
         };
         self.locals.push(local);
         if is_bind(fold) {
             sum = sum.plus(self.cost(&fold.result));
-            let (size, parts) = (self.size(&fold.result), self.parts(&fold.result));
+            let (size, element_sizes) = (self.size(&fold.result), self.element_sizes(&fold.result));
             self.locals.truncate(depth);
-            self.known.extend(size.map(|size| (expr.id, size)));
-            self.parts.extend(parts.map(|parts| (expr.id, parts)));
+            self.computed_sizes.extend(size.map(|size| (expr.id, size)));
+            self.element_sizes.extend(element_sizes.map(|sizes| (expr.id, sizes)));
             return sum;
         }
         match &fold.var2 {
             Some(var2) => {
-                self.push(&fold.var, &fold.range, Part::Key);
-                self.push(var2, &fold.range, Part::Value);
+                self.push(&fold.var, &fold.range, LoopVariable::Key);
+                self.push(var2, &fold.range, LoopVariable::Value);
             }
-            None => self.push(&fold.var, &fold.range, Part::Single),
+            None => self.push(&fold.var, &fold.range, LoopVariable::Single),
         }
-        let each = self.cost(&fold.condition).plus(self.cost(&fold.step));
+        let iteration_cost = self.cost(&fold.condition).plus(self.cost(&fold.step));
         self.locals.truncate(depth + 1);
         sum = sum.plus(self.cost(&fold.result));
         self.locals.truncate(depth);
         let count = self.size_or_unknown(&fold.range);
         match &fold.init.kind {
-            Kind::Literal(_) => self.known.extend(self.size(&fold.init).map(|size| (expr.id, size))),
+            Kind::Literal(_) => self.computed_sizes.extend(self.size(&fold.init).map(|size| (expr.id, size))),
             Kind::List { .. } | Kind::Map { .. } => {
-                self.known.insert(expr.id, count);
-                self.parts.extend(self.parts(&fold.step).map(|parts| (expr.id, parts)));
+                self.computed_sizes.insert(expr.id, count);
+                self.element_sizes.extend(self.element_sizes(&fold.step).map(|sizes| (expr.id, sizes)));
             }
             _ => {}
         }
-        sum.plus(count.times(each))
+        sum.plus(count.times(iteration_cost))
     }
 }
 
-/// What an iteration variable stands for.
+/// What an iteration variable holds in each iteration.
 #[derive(Clone, Copy)]
-enum Part {
+enum LoopVariable {
     Key,
     Value,
     Single,
 }
 
-fn joined(one: ElementSizes, other: ElementSizes) -> ElementSizes {
-    ElementSizes { is_list: one.is_list, key: one.key.or(other.key), value: one.value.or(other.value) }
+fn union_sizes(left: ElementSizes, right: ElementSizes) -> ElementSizes {
+    ElementSizes {
+        is_list: left.is_list,
+        key: left.key.union(right.key),
+        value: left.value.union(right.value),
+    }
 }
 
 /// Whether a comprehension is the expansion of `cel.bind`.

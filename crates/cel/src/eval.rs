@@ -10,7 +10,7 @@ use super::library;
 use super::meter;
 use super::plan::{Call, FoldNode, Node, Unwrap};
 use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
-use crate::limits::CEL_EFFORT;
+use crate::limits::CEL_UNCHARGED_STEPS;
 
 /// The state of one evaluation.
 pub struct Evaluator<'v, 'r> {
@@ -22,33 +22,33 @@ pub struct Evaluator<'v, 'r> {
     /// The runtime cost so far.
     pub cost: u64,
     limit: u64,
-    /// State for functions.
-    work: CallContext,
+    /// State that the called functions share.
+    context: CallContext,
 }
 
 /// State that functions share during an evaluation: compiled patterns, and a limit on work that has no cost.
 #[derive(Debug, Default)]
 pub struct CallContext {
     patterns: Patterns,
-    effort: u64,
+    steps: u64,
     /// The regular expression of the current call, if it was compiled with the program.
-    known: Option<Regex>,
+    compiled: Option<Regex>,
 }
 
 impl CallContext {
     /// Counts work that the cost model does not charge for, and fails beyond a limit.
-    pub fn effort(&mut self, steps: usize) -> Result<(), Fault> {
-        self.effort = self.effort.saturating_add(steps as u64);
-        if self.effort > meter::limit(CEL_EFFORT) { Err(Fault::Budget) } else { Ok(()) }
+    pub fn charge_steps(&mut self, steps: usize) -> Result<(), Fault> {
+        self.steps = self.steps.saturating_add(steps as u64);
+        if self.steps > meter::limit(CEL_UNCHARGED_STEPS) { Err(Fault::Budget) } else { Ok(()) }
     }
 
     /// A compiled regular expression, cached.
     pub fn pattern(&mut self, text: &str) -> Result<Regex, Fault> {
-        if let Some(known) = &self.known {
-            return Ok(known.clone());
+        if let Some(compiled) = &self.compiled {
+            return Ok(compiled.clone());
         }
-        let made = self.patterns.compiled(text);
-        made.ok_or_else(|| {
+        let pattern = self.patterns.compiled(text);
+        pattern.ok_or_else(|| {
             Fault::error(format!("error parsing regexp: {}", pilothouse_apimachinery::field::quoted(text)))
         })
     }
@@ -69,36 +69,36 @@ impl<'v, 'r> Evaluator<'v, 'r> {
             locals: Vec::new(),
             cost: 0,
             limit,
-            work: CallContext::default(),
+            context: CallContext::default(),
         }
     }
 
-    /// The work so far, priced or not.
+    /// The work so far: the cost, or the uncharged steps if there were more.
     pub fn spent(&self) -> u64 {
-        self.cost.max(self.work.effort)
+        self.cost.max(self.context.steps)
     }
 
     /// The value of a node.
     pub fn eval(&mut self, node: &'v Node) -> Outcome<'v> {
         match node {
             Node::Const(value) => Ok(value.clone()),
-            Node::Variable(place) => self.variable(*place),
-            Node::Local(place) => self.local(*place),
+            Node::Variable(slot) => self.variable(*slot),
+            Node::Local(slot) => self.local(*slot),
             Node::Select(operand, field) => self.select(operand, field),
             Node::Has(operand, field) => self.has(operand, field),
             Node::OptionalSelect(operand, field) => self.optional_select(operand, field),
-            Node::And(both) => self.logical(&both.0, &both.1, false),
-            Node::Or(both) => self.logical(&both.0, &both.1, true),
+            Node::And(operands) => self.logical(&operands.0, &operands.1, false),
+            Node::Or(operands) => self.logical(&operands.0, &operands.1, true),
             Node::If(parts) => self.conditional(&parts.0, &parts.1, &parts.2),
             Node::NotFalse(inner) => self.not_false(inner),
-            Node::OrElse(both, unwrap) => self.or_else(&both.0, &both.1, *unwrap),
+            Node::OrElse(operands, unwrap) => self.or_else(&operands.0, &operands.1, *unwrap),
             Node::Call(call) => self.call(call),
             Node::List(items) => self.list(items),
             Node::Map(entries) => self.map(entries),
             Node::Object(name, fields) => self.object(name, fields),
             Node::Fold(fold) => self.fold(fold),
-            Node::Append(place, item) => self.append(*place, item),
-            Node::Insert(place, args) => self.insert(*place, args),
+            Node::Append(slot, item) => self.append(*slot, item),
+            Node::Insert(slot, args) => self.insert(*slot, args),
         }
     }
 
@@ -115,30 +115,30 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         }
     }
 
-    fn variable(&mut self, place: usize) -> Outcome<'v> {
+    fn variable(&mut self, slot: usize) -> Outcome<'v> {
         self.charge(cost::NAME)?;
-        if let Some(Some(known)) = self.variables.get(place) {
-            return known.clone();
+        if let Some(Some(value)) = self.variables.get(slot) {
+            return value.clone();
         }
-        let name = self.names.get(place).map(String::as_str).unwrap_or_default();
+        let name = self.names.get(slot).map(String::as_str).unwrap_or_default();
         let missing = || Err(Fault::error(format!("no such attribute(s): {name}")));
         let value = (self.resolve)(name).unwrap_or_else(missing);
-        if let Some(slot) = self.variables.get_mut(place) {
-            *slot = Some(value.clone());
+        if let Some(cached) = self.variables.get_mut(slot) {
+            *cached = Some(value.clone());
         }
         value
     }
 
-    fn local(&mut self, place: usize) -> Outcome<'v> {
+    fn local(&mut self, index: usize) -> Outcome<'v> {
         self.charge(cost::NAME)?;
-        self.locals.get(place).cloned().unwrap_or_else(|| Err(Fault::no_overload()))
+        self.locals.get(index).cloned().unwrap_or_else(|| Err(Fault::no_overload()))
     }
 
-    fn set(&mut self, place: usize, value: Outcome<'v>) {
-        while self.locals.len() <= place {
+    fn set(&mut self, index: usize, value: Outcome<'v>) {
+        while self.locals.len() <= index {
             self.locals.push(Ok(Val::Null));
         }
-        if let Some(slot) = self.locals.get_mut(place) {
+        if let Some(slot) = self.locals.get_mut(index) {
             *slot = value;
         }
     }
@@ -150,20 +150,20 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         if let Val::Optional(inner) = operand {
             return optional_field(inner.as_deref(), field);
         }
-        if let Val::Made(made) = &operand {
-            return Ok(made.selected(field));
+        if let Val::Constructed(object) = &operand {
+            return Ok(object.select(field));
         }
         field_of(&operand, field)?.unwrap_or_else(|| Err(Fault::error(format!("no such key: {field}"))))
     }
 
     fn has(&mut self, operand: &'v Node, field: &str) -> Outcome<'v> {
         let operand = self.eval(operand)?;
-        let there = match &operand {
+        let is_present = match &operand {
             Val::Optional(None) => false,
             Val::Optional(Some(inner)) => field_of(inner, field)?.transpose()?.is_some(),
             other => field_of(other, field)?.transpose()?.is_some(),
         };
-        Ok(Val::Bool(there))
+        Ok(Val::Bool(is_present))
     }
 
     fn optional_select(&mut self, operand: &'v Node, field: &str) -> Outcome<'v> {
@@ -176,26 +176,26 @@ impl<'v, 'r> Evaluator<'v, 'r> {
     }
 
     /// `&&` and `||` are commutative: an error of one operand does not matter if the other decides.
-    fn logical(&mut self, left: &'v Node, right: &'v Node, decides: bool) -> Outcome<'v> {
-        let left = truth(self.eval(left))?;
-        if left == Ok(decides) {
-            return Ok(Val::Bool(decides));
+    fn logical(&mut self, left: &'v Node, right: &'v Node, deciding: bool) -> Outcome<'v> {
+        let left = to_bool(self.eval(left))?;
+        if left == Ok(deciding) {
+            return Ok(Val::Bool(deciding));
         }
-        let right = truth(self.eval(right))?;
-        if right == Ok(decides) {
-            return Ok(Val::Bool(decides));
+        let right = to_bool(self.eval(right))?;
+        if right == Ok(deciding) {
+            return Ok(Val::Bool(deciding));
         }
         left.and(right).map(Val::Bool)
     }
 
     fn conditional(&mut self, condition: &'v Node, yes: &'v Node, no: &'v Node) -> Outcome<'v> {
-        let chosen = match self.eval(condition)? {
+        let branch = match self.eval(condition)? {
             Val::Bool(true) => yes,
             Val::Bool(false) => no,
             _ => return Err(Fault::no_overload()),
         };
-        let value = self.eval(chosen);
-        self.refund(chosen);
+        let value = self.eval(branch);
+        self.refund(branch);
         value
     }
 
@@ -231,17 +231,17 @@ impl<'v, 'r> Evaluator<'v, 'r> {
                 self.refund(key);
                 self.charge(1)?;
             }
-            _ => self.charge(cost::before(&call.name, &args))?,
+            _ => self.charge(cost::call_cost(&call.name, &args))?,
         }
-        self.work.known.clone_from(&call.pattern);
+        self.context.compiled.clone_from(&call.pattern);
         let result = if let Some(Val::Foreign(foreign)) = args.first() {
             let foreign = foreign.clone();
             foreign.call(&call.name, args.get(1..).unwrap_or_default())
         } else {
-            (call.run)(&call.name, &args, &mut self.work)
+            (call.run)(&call.name, &args, &mut self.context)
         };
         if let Ok(value) = &result {
-            self.charge(cost::after(&call.name, value))?;
+            self.charge(cost::result_cost(&call.name, value))?;
         }
         result
     }
@@ -260,77 +260,77 @@ impl<'v, 'r> Evaluator<'v, 'r> {
     }
 
     fn map(&mut self, entries: &'v [(Node, Node, bool)]) -> Outcome<'v> {
-        let mut made = std::collections::BTreeMap::new();
+        let mut values = std::collections::BTreeMap::new();
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
             let value = match (self.eval(value)?, optional) {
                 (Val::Optional(Some(inner)), true) => (*inner).clone(),
                 (Val::Optional(None), true) => {
-                    key.key().map(|found| made.remove(&found));
+                    key.key().map(|map_key| values.remove(&map_key));
                     continue;
                 }
                 (value, _) => value,
             };
-            let Some(found) = key.key() else {
+            let Some(map_key) = key.key() else {
                 return Err(Fault::error(format!("unsupported key type: {}", key.type_name())));
             };
             // Of a repeated key the last entry counts.
-            made.insert(found, (key.clone(), value));
+            values.insert(map_key, (key.clone(), value));
         }
         self.charge(cost::MAP)?;
-        Ok(Val::Map(Map::Made(Arc::new(made))))
+        Ok(Val::Map(Map::Computed(Arc::new(values))))
     }
 
     fn object(&mut self, name: &'v Arc<str>, fields: &'v [(Arc<str>, Node, bool)]) -> Outcome<'v> {
-        let mut made = std::collections::BTreeMap::new();
+        let mut values = std::collections::BTreeMap::new();
         for (field, value, optional) in fields {
             let value = match (self.eval(value)?, optional) {
                 (Val::Optional(Some(inner)), true) => (*inner).clone(),
                 (Val::Optional(None), true) => {
-                    made.remove(&**field);
+                    values.remove(&**field);
                     continue;
                 }
                 (other, true) => {
-                    let why =
+                    let message =
                         format!("cannot initialize optional entry '{field}' from non-optional value {other}");
-                    return Err(Fault::error(why));
+                    return Err(Fault::error(message));
                 }
                 (value, false) => value,
             };
-            made.insert(&**field, value);
+            values.insert(&**field, value);
         }
         self.charge(cost::OBJECT)?;
-        ConstructedObject::new(name, made).map(|made| Val::Made(Arc::new(made)))
+        ConstructedObject::new(name, values).map(|object| Val::Constructed(Arc::new(object)))
     }
 
     /// Takes the accumulator out of its slot, so that it has no other owner and grows in place.
-    fn gathered(&mut self, place: usize) -> Outcome<'v> {
+    fn take_accumulator(&mut self, index: usize) -> Outcome<'v> {
         self.charge(cost::NAME)?;
-        match self.locals.get_mut(place) {
+        match self.locals.get_mut(index) {
             Some(slot) if slot.is_ok() => std::mem::replace(slot, Ok(Val::Null)),
             Some(slot) => slot.clone(),
             None => Err(Fault::no_overload()),
         }
     }
 
-    fn insert(&mut self, place: usize, args: &'v [Node]) -> Outcome<'v> {
-        let Val::Map(Map::Made(mut entries)) = self.gathered(place)? else {
+    fn insert(&mut self, slot: usize, args: &'v [Node]) -> Outcome<'v> {
+        let Val::Map(Map::Computed(mut entries)) = self.take_accumulator(slot)? else {
             return Err(Fault::no_overload());
         };
         let args: Vec<Val<'v>> = args.iter().map(|arg| self.eval(arg)).collect::<Result<_, _>>()?;
         self.charge(1)?;
         library::insert(Arc::make_mut(&mut entries), &args)?;
-        Ok(Val::Map(Map::Made(entries)))
+        Ok(Val::Map(Map::Computed(entries)))
     }
 
-    fn append(&mut self, place: usize, item: &'v Node) -> Outcome<'v> {
-        let Val::List(List::Made(mut items)) = self.gathered(place)? else {
+    fn append(&mut self, slot: usize, item: &'v Node) -> Outcome<'v> {
+        let Val::List(List::Computed(mut items)) = self.take_accumulator(slot)? else {
             return Err(Fault::no_overload());
         };
         let item = self.eval(item)?;
         self.charge(cost::LIST + 1)?;
         Arc::make_mut(&mut items).push(item);
-        Ok(Val::List(List::Made(items)))
+        Ok(Val::List(List::Computed(items)))
     }
 
     fn fold(&mut self, fold: &'v FoldNode) -> Outcome<'v> {
@@ -365,7 +365,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
         self.eval(&fold.result)
     }
 
-    /// One iteration. Answers whether to continue.
+    /// Evaluates one iteration. Returns whether to continue.
     fn step(
         &mut self,
         fold: &'v FoldNode,
@@ -380,8 +380,8 @@ impl<'v, 'r> Evaluator<'v, 'r> {
             }
             None => self.set(fold.var, if is_list { value } else { key }),
         }
-        let go_on = self.eval(&fold.condition);
-        match go_on {
+        let condition = self.eval(&fold.condition);
+        match condition {
             Ok(Val::Bool(true)) => {}
             Err(Fault::Budget) => return Err(Fault::Budget),
             _ => return Ok(false),
@@ -398,9 +398,9 @@ impl<'v, 'r> Evaluator<'v, 'r> {
 }
 
 /// A boolean or an error. Exceeding the cost limit ends the evaluation.
-fn truth(outcome: Outcome<'_>) -> Result<Result<bool, Fault>, Fault> {
+fn to_bool(outcome: Outcome<'_>) -> Result<Result<bool, Fault>, Fault> {
     match outcome {
-        Ok(Val::Bool(truth)) => Ok(Ok(truth)),
+        Ok(Val::Bool(boolean)) => Ok(Ok(boolean)),
         Ok(_) => Ok(Err(Fault::no_overload())),
         Err(Fault::Budget) => Err(Fault::Budget),
         Err(error) => Ok(Err(error)),
@@ -412,17 +412,17 @@ fn field_of<'v>(value: &Val<'v>, field: &str) -> Result<Option<Outcome<'v>>, Fau
     match value {
         Val::Map(map) => Ok(map.field(field)),
         Val::List(_) => Err(Fault::no_overload()),
-        Val::Made(made) => Ok(made.field(field).map(Ok)),
+        Val::Constructed(object) => Ok(object.field(field).map(Ok)),
         _ => Ok(None),
     }
 }
 
 fn optional_field<'v>(value: Option<&Val<'v>>, field: &str) -> Outcome<'v> {
-    let found = match value {
+    let field_value = match value {
         Some(value) => field_of(value, field)?.transpose()?,
         None => None,
     };
-    Ok(match found {
+    Ok(match field_value {
         // An optional is not wrapped again.
         Some(optional @ Val::Optional(_)) => optional,
         Some(value) => value.some(),

@@ -14,9 +14,9 @@ pub struct Overload {
     /// Whether it is a member function, whose receiver is the first argument.
     pub is_member: bool,
     /// The parameter types.
-    pub takes: Vec<Type>,
+    pub parameters: Vec<Type>,
     /// The result type.
-    pub answers: Type,
+    pub result: Type,
 }
 
 /// A function library.
@@ -79,18 +79,18 @@ pub struct Functions(BTreeMap<String, Vec<Overload>>);
 
 impl Functions {
     /// The functions of some libraries.
-    pub fn of(libraries: &[Library]) -> Functions {
+    pub fn from_libraries(libraries: &[Library]) -> Functions {
         let mut all: BTreeMap<String, Vec<Overload>> = BTreeMap::new();
         let mut add = |name: &str, id: &str, signature: &str| {
-            if let Some(overload) = overload(id, signature) {
+            if let Some(overload) = parse_overload(id, signature) {
                 all.entry(name.to_owned()).or_default().push(overload);
             }
         };
-        for one in libraries {
-            for (name, id, signature) in library::declared(*one) {
+        for library in libraries {
+            for (name, id, signature) in library::declarations(*library) {
                 add(name, id, signature);
             }
-            for (name, id, signature) in library::generated(*one) {
+            for (name, id, signature) in library::generated_declarations(*library) {
                 add(&name, &id, &signature);
             }
         }
@@ -110,29 +110,29 @@ impl Functions {
 }
 
 /// Parses a signature such as `string.(int, A) -> list(A)`.
-fn overload(id: &str, signature: &str) -> Option<Overload> {
-    let (takes, answers) = signature.split_once(" -> ")?;
-    let takes = takes.strip_suffix(')')?;
-    let (receiver, takes) = match takes.split_once(".(") {
-        Some((receiver, takes)) => (Some(kind(receiver)?), takes),
-        None => (None, takes.strip_prefix('(')?),
+fn parse_overload(id: &str, signature: &str) -> Option<Overload> {
+    let (parameters, result) = signature.split_once(" -> ")?;
+    let parameters = parameters.strip_suffix(')')?;
+    let (receiver, parameters) = match parameters.split_once(".(") {
+        Some((receiver, parameters)) => (Some(parse_type(receiver)?), parameters),
+        None => (None, parameters.strip_prefix('(')?),
     };
     let is_member = receiver.is_some();
-    let rest: Option<Vec<Type>> = split(takes).into_iter().map(kind).collect();
-    let takes = receiver.into_iter().chain(rest?).collect();
-    Some(Overload { id: id.to_owned(), is_member, takes, answers: kind(answers)? })
+    let arguments: Option<Vec<Type>> = split_arguments(parameters).into_iter().map(parse_type).collect();
+    let parameters = receiver.into_iter().chain(arguments?).collect();
+    Some(Overload { id: id.to_owned(), is_member, parameters, result: parse_type(result)? })
 }
 
 /// Splits at commas outside parentheses.
-fn split(list: &str) -> Vec<&str> {
+fn split_arguments(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0usize, 0);
-    for (at, c) in list.char_indices() {
+    for (index, c) in list.char_indices() {
         match c {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
-                parts.push(list.get(start..at).unwrap_or_default().trim());
-                start = at + 1;
+                parts.push(list.get(start..index).unwrap_or_default().trim());
+                start = index + 1;
             }
             _ => {}
         }
@@ -145,7 +145,7 @@ fn split(list: &str) -> Vec<&str> {
 }
 
 /// Opaque types, and their names in the tables.
-pub const NAMED: [(&str, &str); 11] = [
+pub const OPAQUE_TYPES: [(&str, &str); 11] = [
     ("url", "kubernetes.URL"),
     ("quantity", "kubernetes.Quantity"),
     ("ip", "net.IP"),
@@ -159,9 +159,9 @@ pub const NAMED: [(&str, &str); 11] = [
     ("decision", "kubernetes.authorization.Decision"),
 ];
 
-fn kind(text: &str) -> Option<Type> {
+fn parse_type(text: &str) -> Option<Type> {
     if let Some((name, inner)) = text.split_once('(') {
-        let mut inner = split(inner.strip_suffix(')')?).into_iter().map(kind);
+        let mut inner = split_arguments(inner.strip_suffix(')')?).into_iter().map(parse_type);
         return Some(match name {
             "list" => Type::list(inner.next()??),
             "map" => {
@@ -169,7 +169,7 @@ fn kind(text: &str) -> Option<Type> {
                 Type::map(keys, inner.next()??)
             }
             "optional" => Type::optional(inner.next()??),
-            "type" => Type::of(inner.next()??),
+            "type" => Type::type_of(inner.next()??),
             _ => return None,
         });
     }
@@ -186,13 +186,13 @@ fn kind(text: &str) -> Option<Type> {
         "dyn" => Type::Dyn,
         "A" => Type::Param(0),
         "B" => Type::Param(1),
-        _ => Type::named(NAMED.iter().find(|(short, _)| *short == text)?.1),
+        _ => Type::opaque(OPAQUE_TYPES.iter().find(|(short, _)| *short == text)?.1),
     })
 }
 
 /// The type that an identifier denotes as a value, such as `int` in `type(x) == int`.
 pub fn type_named(name: &str) -> Option<Type> {
-    Some(Type::of(match name.strip_prefix('.').unwrap_or(name) {
+    Some(Type::type_of(match name.strip_prefix('.').unwrap_or(name) {
         "null_type" => Type::Null,
         "bool" => Type::Bool,
         "int" => Type::Int,
@@ -207,7 +207,7 @@ pub fn type_named(name: &str) -> Option<Type> {
         "list" => Type::list(Type::Dyn),
         "map" => Type::map(Type::Dyn, Type::Dyn),
         "optional_type" => Type::optional(Type::Dyn),
-        other => Type::Opaque(NAMED.iter().find(|(_, name)| *name == other)?.1, Arc::new([])),
+        other => Type::Opaque(OPAQUE_TYPES.iter().find(|(_, name)| *name == other)?.1, Arc::new([])),
     }))
 }
 
@@ -216,11 +216,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_signature_can_be_read() {
+    fn functions_parse_every_signature() {
         let all = [&Library::NEW[..], &[Library::Semver, Library::JsonPatch]].concat();
-        let wanted: usize =
-            all.iter().map(|one| library::declared(*one).len() + library::generated(*one).len()).sum();
-        assert_eq!(Functions::of(&all).len(), wanted);
-        assert!(wanted > 200);
+        let expected: usize = all
+            .iter()
+            .map(|library| {
+                library::declarations(*library).len() + library::generated_declarations(*library).len()
+            })
+            .sum();
+        assert_eq!(Functions::from_libraries(&all).len(), expected);
+        assert!(expected > 200);
     }
 }

@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use ast::{Expr, Kind};
-use checker::{Checked, Names};
+use checker::{CheckedExpression, Declarations};
 pub use constructed_types::{JSON_PATCH, OBJECT};
 use eval::Evaluator;
 use functions::Functions;
@@ -54,7 +54,7 @@ pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outco
 use pilothouse_apimachinery::pattern::Patterns;
 
 /// The functions of the environment for new expressions.
-static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::of(&Library::NEW)));
+static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::from_libraries(&Library::NEW)));
 
 /// The variables and functions that expressions may use.
 #[derive(Clone, Debug)]
@@ -62,21 +62,26 @@ pub struct Environment {
     functions: Arc<Functions>,
     variables: BTreeMap<String, Type>,
     /// Whether the macro `cel.bind` is enabled.
-    binds: bool,
+    allows_bind: bool,
     /// Whether expressions may construct objects (`Object{}`).
-    makes: bool,
+    constructs_objects: bool,
 }
 
 impl Environment {
     /// The environment for new expressions, without variables.
     pub fn standard() -> Environment {
-        Environment { functions: NEW.clone(), variables: BTreeMap::new(), binds: false, makes: false }
+        Environment {
+            functions: NEW.clone(),
+            variables: BTreeMap::new(),
+            allows_bind: false,
+            constructs_objects: false,
+        }
     }
 
     /// An environment with these libraries, without variables.
     pub fn with_libraries(libraries: &[Library]) -> Environment {
-        let functions = Arc::new(Functions::of(libraries));
-        Environment { functions, variables: BTreeMap::new(), binds: false, makes: false }
+        let functions = Arc::new(Functions::from_libraries(libraries));
+        Environment { functions, variables: BTreeMap::new(), allows_bind: false, constructs_objects: false }
     }
 
     /// Adds a variable. Its name may contain dots.
@@ -86,13 +91,13 @@ impl Environment {
     }
 
     /// Enables `cel.bind`.
-    pub fn binding(self) -> Environment {
-        Environment { binds: true, ..self }
+    pub fn with_bind_macro(self) -> Environment {
+        Environment { allows_bind: true, ..self }
     }
 
     /// Enables the construction of `Object` and `JSONPatch` values.
-    pub fn making(self) -> Environment {
-        Environment { makes: true, ..self }
+    pub fn with_object_construction(self) -> Environment {
+        Environment { constructs_objects: true, ..self }
     }
 
     /// Compiles a text. The error lists all compile errors. Regular expressions in the text count towards the limit of
@@ -100,17 +105,21 @@ impl Environment {
     pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
         let source = Source::new(text);
         let mut issues = Issues::default();
-        let Some(parsed) = parser::parse(&source, self.binds, &mut issues) else {
-            return Err(issues.told(&source));
+        let Some(parsed) = parser::parse(&source, self.allows_bind, &mut issues) else {
+            return Err(issues.render(&source));
         };
-        let (mut root, places) = (parsed.root, parsed.places);
-        let names = Names { functions: &self.functions, variables: &self.variables, makes: self.makes };
-        let checked = checker::check(&mut root, &places, names, &mut issues);
+        let (mut root, positions) = (parsed.root, parsed.positions);
+        let declarations = Declarations {
+            functions: &self.functions,
+            variables: &self.variables,
+            constructs_objects: self.constructs_objects,
+        };
+        let checked = checker::check(&mut root, &positions, declarations, &mut issues);
         if issues.is_empty() {
-            literal_checks::check(&root, &places, &checked, patterns, &mut issues);
+            literal_checks::check(&root, &positions, &checked, patterns, &mut issues);
         }
         if !issues.is_empty() {
-            return Err(issues.told(&source));
+            return Err(issues.render(&source));
         }
         let node = plan::plan(&root, &checked, patterns);
         let node =
@@ -122,7 +131,7 @@ impl Environment {
 /// A compiled expression. Can be evaluated many times, by many threads.
 pub struct Program {
     root: Expr,
-    checked: Checked,
+    checked: CheckedExpression,
     node: Node,
 }
 
@@ -134,7 +143,7 @@ impl std::fmt::Debug for Program {
 
 /// The result of an evaluation.
 #[derive(Debug)]
-pub struct Evaluated<'v> {
+pub struct EvaluationResult<'v> {
     /// The value, or the error.
     pub outcome: Outcome<'v>,
     /// The runtime cost, including the step that exceeded the limit.
@@ -143,39 +152,39 @@ pub struct Evaluated<'v> {
 
 impl Program {
     /// The result type.
-    pub fn kind(&self) -> Type {
+    pub fn result_type(&self) -> Type {
         self.checked.types.get(self.root.id).cloned().unwrap_or(Type::Dyn)
     }
 
-    /// Whether the result is a map lookup, so that its type is the value type of the map.
-    pub fn is_looked_up(&self) -> bool {
-        let mut part = &self.root;
+    /// Whether the result is a value of a map, so that its type is the value type of the map.
+    pub fn is_map_lookup(&self) -> bool {
+        let mut expr = &self.root;
         loop {
-            let holder = match &part.kind {
+            let operand = match &expr.kind {
                 Kind::Fold(fold) => {
-                    part = &fold.result;
+                    expr = &fold.result;
                     continue;
                 }
                 Kind::Select { operand, test: false, .. } => operand,
                 Kind::Call { function, args, .. } if function == "_[_]" => match args.first() {
-                    Some(holder) => holder,
+                    Some(operand) => operand,
                     None => return false,
                 },
                 _ => return false,
             };
-            return matches!(self.checked.types.get(holder.id), Some(Type::Map(..)));
+            return matches!(self.checked.types.get(operand.id), Some(Type::Map(..)));
         }
     }
 
     /// The constructible type that the expression names without constructing it, which is no value.
     pub fn named_type(&self) -> Option<&str> {
-        let mut rest = vec![&self.root];
-        while let Some(part) = rest.pop() {
-            match &part.kind {
+        let mut pending = vec![&self.root];
+        while let Some(expr) = pending.pop() {
+            match &expr.kind {
                 Kind::Ident(name) if !self.uses(name) && constructed_types::type_named(name).is_some() => {
                     return Some(name);
                 }
-                _ => rest.extend(part.parts()),
+                _ => pending.extend(expr.parts()),
             }
         }
         None
@@ -188,28 +197,28 @@ impl Program {
 
     /// Whether the expression selects this field of this variable, or tests its presence, as `variable.field`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
-        let is_variable = |part: &Expr| matches!(&part.kind, Kind::Ident(name) if name == variable);
-        let mut rest = vec![&self.root];
-        while let Some(part) = rest.pop() {
-            let found = match &part.kind {
-                Kind::Select { operand, field: own, .. } => own == field && is_variable(operand),
+        let is_variable = |expr: &Expr| matches!(&expr.kind, Kind::Ident(name) if name == variable);
+        let mut pending = vec![&self.root];
+        while let Some(expr) = pending.pop() {
+            let is_match = match &expr.kind {
+                Kind::Select { operand, field: selected, .. } => selected == field && is_variable(operand),
                 Kind::Call { function, target: None, args } if function == "_?._" => {
-                    matches!(args.as_slice(), [of, name] if is_variable(of) && name.literal_text() == Some(field))
+                    matches!(args.as_slice(), [operand, name] if is_variable(operand) && name.literal_text() == Some(field))
                 }
                 _ => false,
             };
-            if found {
+            if is_match {
                 return true;
             }
-            rest.extend(part.parts());
+            pending.extend(expr.parts());
         }
         false
     }
 
     /// The estimated maximum cost. `sizes` gives the maximum number of items, entries or bytes of the value at a path; the first
     /// element of the path is a variable.
-    pub fn most_cost(&self, sizes: &dyn Fn(&[String]) -> Option<u64>) -> u64 {
-        estimate::estimate(&self.root, &self.checked, sizes).most
+    pub fn max_cost(&self, sizes: &dyn Fn(&[String]) -> Option<u64>) -> u64 {
+        estimate::estimate(&self.root, &self.checked, sizes).max
     }
 
     /// Evaluates the program within the cost limit. `resolve` is called once per variable, on first use.
@@ -217,10 +226,10 @@ impl Program {
         &'v self,
         resolve: &dyn Fn(&str) -> Option<Outcome<'v>>,
         limit: u64,
-    ) -> Evaluated<'v> {
-        let mut run = Evaluator::new(&self.checked.uses, resolve, meter::limit(limit));
-        let outcome = run.eval(&self.node);
-        meter::spend(run.spent());
-        Evaluated { outcome, cost: run.cost }
+    ) -> EvaluationResult<'v> {
+        let mut evaluator = Evaluator::new(&self.checked.uses, resolve, meter::limit(limit));
+        let outcome = evaluator.eval(&self.node);
+        meter::spend(evaluator.spent());
+        EvaluationResult { outcome, cost: evaluator.cost }
     }
 }

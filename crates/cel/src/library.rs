@@ -1,21 +1,21 @@
 //! The implementations of functions.
 
 mod convert;
-mod declared;
+mod declarations;
 mod formatting;
 mod lists;
-mod named;
 pub mod named_format;
 mod network;
 mod operators;
 mod optionals;
+mod quantities;
 pub mod semver;
 mod strings;
 mod times;
 pub mod url;
 
-pub use convert::text as text_of;
-pub use declared::{declared, generated};
+pub use convert::to_text;
+pub use declarations::{declarations, generated_declarations};
 pub use formatting::check as check_format;
 pub use operators::insert;
 
@@ -33,15 +33,15 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
         "_<_" | "_<=_" | "_>_" | "_>=_" => operators::comparison,
         "_+_" | "_-_" | "_*_" | "_/_" | "_%_" => operators::arithmetic,
         "_[_]" | "_[?_]" => operators::index,
-        "@in" => operators::contained,
+        "@in" => operators::is_in,
         "size" => operators::size,
         "type" | "bool" | "bytes" | "double" | "duration" | "dyn" | "int" | "string" | "timestamp"
         | "uint" => convert::convert,
         "contains" | "endsWith" | "startsWith" | "charAt" | "lowerAscii" | "upperAscii" | "replace"
         | "split" | "substring" | "trim" | "strings.quote" | "join" => strings::run,
-        "matches" | "find" | "findAll" => strings::pattern,
-        "jsonpatch.escapeKey" => strings::pointer_key,
-        "indexOf" | "lastIndexOf" => strings::position,
+        "matches" | "find" | "findAll" => strings::match_pattern,
+        "jsonpatch.escapeKey" => strings::escape_pointer_key,
+        "indexOf" | "lastIndexOf" => strings::index_of,
         "format" => formatting::run,
         "isSorted" | "sum" | "max" | "min" | "first" | "last" => lists::run,
         "sets.contains" | "sets.equivalent" | "sets.intersects" => lists::sets,
@@ -58,7 +58,7 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
         | "getQuery" => url::run,
         "quantity" | "isQuantity" | "sign" | "asApproximateFloat" | "asInteger" | "isInteger" | "add"
         | "sub" | "isGreaterThan" | "isLessThan" | "compareTo" | "semver" | "isSemver" | "major"
-        | "minor" | "patch" => named::run,
+        | "minor" | "patch" => quantities::run,
         "ip"
         | "family"
         | "ip.isCanonical"
@@ -76,7 +76,7 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
         | "isCIDR" => network::run,
         "validate" | "format.named" => named_format::run,
         name if name.starts_with("format.") => named_format::run,
-        // Implemented by the values of the caller.
+        // Implemented by the values of the caller: see `Foreign`.
         "path" | "group" | "serviceAccount" | "resource" | "subresource" | "namespace" | "name"
         | "fieldSelector" | "labelSelector" | "check" | "errored" | "error" | "allowed" | "reason" => {
             no_overload
@@ -95,12 +95,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_declared_function_does_something() {
+    fn every_declared_function_has_an_implementation() {
         const SPECIAL: [&str; 8] =
             ["_?_:_", "_&&_", "_||_", "@not_strictly_false", "or", "orValue", "_?._", "cel.@mapInsert"];
         for library in Library::NEW.into_iter().chain([Library::Semver, Library::JsonPatch]) {
-            let written = declared(library).iter().map(|(name, ..)| (*name).to_owned());
-            for name in written.chain(generated(library).into_iter().map(|(name, ..)| name)) {
+            let names = declarations(library).iter().map(|(name, ..)| (*name).to_owned());
+            for name in names.chain(generated_declarations(library).into_iter().map(|(name, ..)| name)) {
                 assert!(SPECIAL.contains(&name.as_str()) || run(&name).is_some(), "{name}");
             }
         }

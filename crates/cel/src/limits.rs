@@ -1,24 +1,24 @@
 //! Every bound of this crate, by name, with its reason.
 
-/// Characters of one expression. Clients are told this number.
+/// Maximum length of an expression in characters; the reference's value, which the error message contains.
 pub const CEL_CHARS: usize = 100_000;
-/// Expressions within expressions, as they are written. Clients are told this number.
+/// Maximum nesting of an expression in its source; the reference's value, which the error message contains.
 pub const CEL_DEPTH: usize = 250;
-/// Levels of an expression after its macros have become what they stand for: checking and evaluating it stays within a stack.
+/// Maximum height of the syntax tree after macro expansion: type checking and evaluation recurse over it.
 pub const CEL_HEIGHT: usize = 300;
-/// Wrong things that are told of one expression.
+/// Maximum number of compile errors that are reported for one expression.
 pub const CEL_ISSUES: usize = 100;
-/// Characters of a line that is shown with what is wrong in it.
+/// Maximum length of a source line, in characters, that an error message quotes.
 pub const CEL_SNIPPET_CHARS: usize = 16_384;
-/// Steps of one evaluation that its price does not say, such as the parts of two objects that are compared: a tenth of a
-/// second at most.
-pub const CEL_EFFORT: u64 = 10_000_000;
-/// Bytes of one text that an expression makes.
+/// Maximum number of steps of one evaluation that the cost model does not charge for, such as comparing the fields of two objects.
+/// They take a tenth of a second at most.
+pub const CEL_UNCHARGED_STEPS: u64 = 10_000_000;
+/// Maximum size in bytes of a string that an expression computes.
 pub const CEL_TEXT_BYTES: usize = 16 << 20;
 
-/// What one rule of a custom kind may cost for one object, in the units of the language.
+/// Maximum runtime cost of one validation rule of a custom resource for one object; the reference's value.
 pub const RULE_COST: u64 = 1_000_000;
-/// What all rules of a custom kind may cost for one object together.
+/// Maximum runtime cost of all validation rules of a custom resource for one object; the reference's value.
 pub const RULES_COST: u64 = 10_000_000;
-/// Bytes of a message that a rule works out.
+/// Maximum size in bytes of the result of a messageExpression.
 pub const RULE_MESSAGE_BYTES: usize = 5 << 10;

@@ -3,7 +3,7 @@
 use pilothouse_apimachinery::pattern::Patterns;
 
 use super::ast::{Expr, Kind, Literal};
-use super::checker::Checked;
+use super::checker::CheckedExpression;
 use super::library;
 use super::source::Issues;
 use super::timestamps::{self, Instant};
@@ -11,99 +11,105 @@ use super::types::Type;
 use super::unify::are_equivalent;
 
 /// Checks the literals of an expression.
-pub fn check(root: &Expr, places: &[usize], checked: &Checked, patterns: &mut Patterns, issues: &mut Issues) {
-    Walk { places, checked, patterns, issues }.walk(root, false);
+pub fn check(
+    root: &Expr,
+    positions: &[usize],
+    checked: &CheckedExpression,
+    patterns: &mut Patterns,
+    issues: &mut Issues,
+) {
+    LiteralChecker { positions, checked, patterns, issues }.walk(root, false);
 }
 
-struct Walk<'w> {
-    places: &'w [usize],
-    checked: &'w Checked,
+struct LiteralChecker<'w> {
+    positions: &'w [usize],
+    checked: &'w CheckedExpression,
     patterns: &'w mut Patterns,
     issues: &'w mut Issues,
 }
 
-impl Walk<'_> {
-    fn issue(&mut self, id: usize, message: String) {
-        let place = self.places.get(id).copied();
-        self.issues.add(place, message);
+impl LiteralChecker<'_> {
+    fn report(&mut self, id: usize, message: String) {
+        let position = self.positions.get(id).copied();
+        self.issues.add(position, message);
     }
 
-    fn kind(&self, expr: &Expr, optional: bool) -> Type {
+    fn type_of(&self, expr: &Expr, optional: bool) -> Type {
         let kind = self.checked.types.get(expr.id).cloned().unwrap_or(Type::Dyn);
-        match kind.unwrapped() {
+        match kind.unwrap_optional() {
             Some(inner) if optional => inner.clone(),
             _ => kind,
         }
     }
 
-    /// `mixed`: lists may have mixed types here, because they are the arguments of `format`.
-    fn walk(&mut self, expr: &Expr, mixed: bool) {
-        let mut mixed = mixed;
+    /// `allows_mixed`: lists may have mixed types here, because they are the arguments of `format`.
+    fn walk(&mut self, expr: &Expr, allows_mixed: bool) {
+        let mut allows_mixed = allows_mixed;
         match &expr.kind {
             Kind::Call { function, target, args } => {
-                mixed |= function == "format";
+                allows_mixed |= function == "format";
                 self.call(expr, function, target.as_deref(), args);
             }
-            Kind::List { items } if !mixed => self.list(items),
-            Kind::Map { entries } if !mixed => {
-                let (mut keys, mut values) = (None, None);
+            Kind::List { items } if !allows_mixed => self.list(items),
+            Kind::Map { entries } if !allows_mixed => {
+                let (mut key_type, mut value_type) = (None, None);
                 for entry in entries {
                     let (key, value) =
-                        (self.kind(&entry.key, false), self.kind(&entry.value, entry.optional));
-                    self.same(entry.key.id, &mut keys, key);
-                    self.same(entry.value.id, &mut values, value);
+                        (self.type_of(&entry.key, false), self.type_of(&entry.value, entry.optional));
+                    self.expect_same_type(entry.key.id, &mut key_type, key);
+                    self.expect_same_type(entry.value.id, &mut value_type, value);
                 }
             }
             _ => {}
         }
         for part in expr.parts() {
-            self.walk(part, mixed);
+            self.walk(part, allows_mixed);
         }
     }
 
     fn list(&mut self, items: &[(Expr, bool)]) {
-        let mut together = None;
+        let mut item_type = None;
         for (item, optional) in items {
-            let kind = self.kind(item, *optional);
-            if !self.same(item.id, &mut together, kind) {
+            let kind = self.type_of(item, *optional);
+            if !self.expect_same_type(item.id, &mut item_type, kind) {
                 break;
             }
         }
     }
 
     /// Whether a type equals the previous one. Reports it otherwise.
-    fn same(&mut self, id: usize, before: &mut Option<Type>, kind: Type) -> bool {
-        let Some(wanted) = before.as_ref() else {
-            *before = Some(kind);
+    fn expect_same_type(&mut self, id: usize, previous: &mut Option<Type>, kind: Type) -> bool {
+        let Some(expected) = previous.as_ref() else {
+            *previous = Some(kind);
             return true;
         };
-        let fits = are_equivalent(wanted, &kind);
-        if !fits {
-            let message = format!("expected type '{wanted}' but found '{kind}'");
-            self.issue(id, message);
+        let is_same = are_equivalent(expected, &kind);
+        if !is_same {
+            let message = format!("expected type '{expected}' but found '{kind}'");
+            self.report(id, message);
         }
-        fits
+        is_same
     }
 
     fn call(&mut self, expr: &Expr, function: &str, target: Option<&Expr>, args: &[Expr]) {
         let Some(first) = args.first() else { return };
         if let (Kind::Literal(literal), "duration" | "timestamp" | "matches") = (&first.kind, function) {
-            let good = match (function, literal) {
-                ("duration", Literal::String(text)) => timestamps::duration(text).is_ok(),
+            let is_valid = match (function, literal) {
+                ("duration", Literal::String(text)) => timestamps::parse_duration(text).is_ok(),
                 ("timestamp", Literal::String(text)) => Instant::parse(text).is_ok(),
-                ("timestamp", Literal::Int(seconds)) => Instant::at(*seconds, 0).is_some(),
+                ("timestamp", Literal::Int(seconds)) => Instant::from_unix(*seconds, 0).is_some(),
                 ("matches", Literal::String(text)) => self.patterns.compiled(text).is_some(),
                 _ => true,
             };
-            if !good {
-                self.issue(first.id, format!("invalid {function} argument"));
+            if !is_valid {
+                self.report(first.id, format!("invalid {function} argument"));
             }
         }
         if function == "format"
             && let (Some(format), Kind::List { items }) = (target.and_then(Expr::literal_text), &first.kind)
-            && let Some((id, why)) = library::check_format(expr, format, items, &self.checked.types)
+            && let Some((id, message)) = library::check_format(expr, format, items, &self.checked.types)
         {
-            self.issue(id, why);
+            self.report(id, message);
         }
     }
 }

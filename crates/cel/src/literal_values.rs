@@ -3,7 +3,7 @@
 use super::ast::Literal;
 
 /// An integer literal.
-pub fn int(text: &str, negative: bool) -> Result<Literal, String> {
+pub fn parse_int(text: &str, negative: bool) -> Result<Literal, String> {
     let sign = if negative { "-" } else { "" };
     let number = match text.strip_prefix("0x") {
         Some(digits) => i64::from_str_radix(&format!("{sign}{digits}"), 16),
@@ -13,7 +13,7 @@ pub fn int(text: &str, negative: bool) -> Result<Literal, String> {
 }
 
 /// An unsigned integer literal.
-pub fn uint(text: &str) -> Result<Literal, String> {
+pub fn parse_uint(text: &str) -> Result<Literal, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
@@ -22,7 +22,7 @@ pub fn uint(text: &str) -> Result<Literal, String> {
 }
 
 /// A double literal.
-pub fn double(text: &str, negative: bool) -> Result<Literal, String> {
+pub fn parse_double(text: &str, negative: bool) -> Result<Literal, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(Literal::Double(if negative { -number } else { number })),
         _ => Err("invalid double literal".to_owned()),
@@ -30,19 +30,19 @@ pub fn double(text: &str, negative: bool) -> Result<Literal, String> {
 }
 
 /// A string literal.
-pub fn text(quoted: &str) -> Result<Literal, String> {
-    let bytes = unescaped(quoted, false)?;
-    String::from_utf8(bytes).map(Literal::String).map_err(|_| UNABLE.to_owned())
+pub fn parse_string(quoted: &str) -> Result<Literal, String> {
+    let bytes = unescape(quoted, false)?;
+    String::from_utf8(bytes).map(Literal::String).map_err(|_| UNESCAPE_ERROR.to_owned())
 }
 
 /// A bytes literal.
-pub fn bytes(quoted: &str) -> Result<Literal, String> {
-    unescaped(quoted, true).map(Literal::Bytes)
+pub fn parse_bytes(quoted: &str) -> Result<Literal, String> {
+    unescape(quoted, true).map(Literal::Bytes)
 }
 
-const UNABLE: &str = "unable to unescape string";
+const UNESCAPE_ERROR: &str = "unable to unescape string";
 
-fn unescaped(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, String> {
+fn unescape(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, String> {
     // Line endings are normalized.
     let text = quoted.replace("\r\n", "\n").replace('\r', "\n");
     let (text, is_raw) = match text.strip_prefix(['r', 'R']) {
@@ -53,7 +53,7 @@ fn unescaped(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, String> {
         let open = text.strip_prefix(quote)?;
         open.strip_suffix(quote)
     });
-    let inner = inner.ok_or_else(|| UNABLE.to_owned())?;
+    let inner = inner.ok_or_else(|| UNESCAPE_ERROR.to_owned())?;
     if is_raw {
         return Ok(inner.as_bytes().to_vec());
     }
@@ -61,24 +61,28 @@ fn unescaped(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, String> {
     let mut rest = inner.chars();
     while let Some(letter) = rest.next() {
         if letter == '\\' {
-            escape(&mut rest, is_bytes, &mut out)?;
+            unescape_sequence(&mut rest, is_bytes, &mut out)?;
         } else {
-            push(letter, &mut out);
+            push_char(letter, &mut out);
         }
     }
     Ok(out)
 }
 
-fn push(letter: char, out: &mut Vec<u8>) {
+fn push_char(letter: char, out: &mut Vec<u8>) {
     out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
-fn escape(rest: &mut std::str::Chars<'_>, is_bytes: bool, out: &mut Vec<u8>) -> Result<(), String> {
-    let unable = || UNABLE.to_owned();
-    let letter = rest.next().ok_or_else(unable)?;
+fn unescape_sequence(
+    rest: &mut std::str::Chars<'_>,
+    is_bytes: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let error = || UNESCAPE_ERROR.to_owned();
+    let letter = rest.next().ok_or_else(error)?;
     let number = |rest: &mut std::str::Chars<'_>, count: usize, radix: u32, first: u32| {
         (0..count).try_fold(first, |sum, _| {
-            let digit = rest.next().and_then(|c| c.to_digit(radix)).ok_or_else(unable)?;
+            let digit = rest.next().and_then(|c| c.to_digit(radix)).ok_or_else(error)?;
             Ok::<u32, String>(sum.wrapping_mul(radix).wrapping_add(digit))
         })
     };
@@ -92,16 +96,16 @@ fn escape(rest: &mut std::str::Chars<'_>, is_bytes: bool, out: &mut Vec<u8>) -> 
         'v' => 11,
         '\\' | '\'' | '"' | '`' | '?' => u32::from(letter),
         'x' | 'X' => number(rest, 2, 16, 0)?,
-        'u' | 'U' if is_bytes => return Err(unable()),
+        'u' | 'U' if is_bytes => return Err(error()),
         'u' => number(rest, 4, 16, 0)?,
         'U' => number(rest, 8, 16, 0)?,
         '0'..='3' => number(rest, 2, 8, u32::from(letter) - 48)?,
-        _ => return Err(unable()),
+        _ => return Err(error()),
     };
     if is_bytes {
         out.push(u8::try_from(code).unwrap_or_default());
     } else {
-        push(char::from_u32(code).ok_or_else(|| "invalid unicode code point".to_owned())?, out);
+        push_char(char::from_u32(code).ok_or_else(|| "invalid unicode code point".to_owned())?, out);
     }
     Ok(())
 }
@@ -111,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_mean_what_they_say() {
+    fn string_literals_are_unescaped() {
         let good: [(&str, &str); 8] = [
             ("'a'", "a"),
             (r#""a\"b\n""#, "a\"b\n"),
@@ -122,19 +126,23 @@ mod tests {
             ("''", ""),
             ("'a\r\nb'", "a\nb"),
         ];
-        for (quoted, wanted) in good {
-            assert_eq!(text(quoted), Ok(Literal::String(wanted.to_owned())), "{quoted}");
+        for (quoted, expected) in good {
+            assert_eq!(parse_string(quoted), Ok(Literal::String(expected.to_owned())), "{quoted}");
         }
-        assert_eq!(bytes(r"'\xffé'"), Ok(Literal::Bytes(vec![0xff, 0xc3, 0xa9])));
-        assert!(bytes(r"'\u00e9'").is_err() && text(r"'\ud800'").is_err() && text("'").is_err());
+        assert_eq!(parse_bytes(r"'\xffé'"), Ok(Literal::Bytes(vec![0xff, 0xc3, 0xa9])));
+        assert!(
+            parse_bytes(r"'\u00e9'").is_err()
+                && parse_string(r"'\ud800'").is_err()
+                && parse_string("'").is_err()
+        );
     }
 
     #[test]
-    fn numbers_keep_their_bounds() {
-        assert_eq!(int("9223372036854775808", true), Ok(Literal::Int(i64::MIN)));
-        assert!(int("9223372036854775808", false).is_err());
-        assert_eq!(int("0xff", true), Ok(Literal::Int(-255)));
-        assert_eq!(uint("18446744073709551615"), Ok(Literal::Uint(u64::MAX)));
-        assert!(uint("18446744073709551616").is_err() && double("1e999", false).is_err());
+    fn number_literals_out_of_range_are_errors() {
+        assert_eq!(parse_int("9223372036854775808", true), Ok(Literal::Int(i64::MIN)));
+        assert!(parse_int("9223372036854775808", false).is_err());
+        assert_eq!(parse_int("0xff", true), Ok(Literal::Int(-255)));
+        assert_eq!(parse_uint("18446744073709551615"), Ok(Literal::Uint(u64::MAX)));
+        assert!(parse_uint("18446744073709551616").is_err() && parse_double("1e999", false).is_err());
     }
 }

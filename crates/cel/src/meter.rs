@@ -1,42 +1,43 @@
-//! A bound on the cost of all expressions that a piece of code evaluates, beside the budgets of the API.
+//! A limit on the total cost of all expressions that a closure evaluates, beside the cost budgets of the API.
 //!
-//! A thread that others wait for evaluates cheap expressions only. The bound belongs to the thread and not to a parameter,
-//! because rules, policies and conditions evaluate in many places, and what they answer must not depend on it: when it is
-//! exceeded, whoever set it evaluates everything again elsewhere.
+//! Threads that serve many connections evaluate only cheap expressions. The limit is thread-local and not a parameter, because
+//! rules, policies and conditions are evaluated in many places, and their results must not depend on it: if it is exceeded, the
+//! caller that set it discards the result and evaluates everything again on another thread.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// The cost that is left; `None` without a bound.
-    static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    /// The remaining cost plus one; `None` without a limit.
+    static REMAINING: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Restores the bound around another one, also when the code within panics.
+/// Restores the enclosing limit, also if the closure panics.
 struct Restore(Option<u64>);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        LEFT.set(self.0);
+        REMAINING.set(self.0);
     }
 }
 
-/// Evaluates within a bound. Also answers what is left of it; `None` if it was exceeded, so that the result is of no use.
-pub fn within<T>(most: u64, evaluate: impl FnOnce() -> T) -> (T, Option<u64>) {
-    // One more than may be spent: nothing left means exceeded.
-    let _outer = Restore(LEFT.replace(Some(most.saturating_add(1))));
-    let evaluated = evaluate();
-    let rest = LEFT.get().and_then(|left| left.checked_sub(1));
-    (evaluated, rest)
+/// Runs a closure with a limit on the cost of its evaluations. Also returns the remaining cost; `None` if the limit was exceeded, so
+/// that the result must be discarded.
+pub fn with_limit<T>(max_cost: u64, evaluate: impl FnOnce() -> T) -> (T, Option<u64>) {
+    // Zero is left only if more than the limit was spent.
+    let _outer = Restore(REMAINING.replace(Some(max_cost.saturating_add(1))));
+    let result = evaluate();
+    let remaining = REMAINING.get().and_then(|left| left.checked_sub(1));
+    (result, remaining)
 }
 
-/// What one expression may cost: its own limit, or less where a bound says so.
-pub(super) fn limit(own: u64) -> u64 {
-    LEFT.get().map_or(own, |left| left.min(own))
+/// The limit of one evaluation: its own, or the remaining cost if that is less.
+pub(super) fn limit(own_limit: u64) -> u64 {
+    REMAINING.get().map_or(own_limit, |left| left.min(own_limit))
 }
 
-/// Counts what was evaluated.
+/// Subtracts the cost of an evaluation.
 pub fn spend(cost: u64) {
-    LEFT.set(LEFT.get().map(|left| left.saturating_sub(cost)));
+    REMAINING.set(REMAINING.get().map(|left| left.saturating_sub(cost)));
 }
 
 #[cfg(test)]
@@ -44,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_covers_all_expressions_and_ends_with_its_code() {
-        assert_eq!(within(10, || (spend(4), limit(100)).1), (7, Some(6)));
-        assert_eq!(within(10, || spend(10)).1, Some(0), "all of it may be spent");
-        assert_eq!(within(10, || spend(11)).1, None);
-        assert_eq!(limit(100), 100, "no bound outside");
-        let panicked = std::panic::catch_unwind(|| within(10, || panic!("inside")));
+    fn cost_limit_covers_all_evaluations_and_ends_with_its_scope() {
+        assert_eq!(with_limit(10, || (spend(4), limit(100)).1), (7, Some(6)));
+        assert_eq!(with_limit(10, || spend(10)).1, Some(0), "the limit itself is allowed");
+        assert_eq!(with_limit(10, || spend(11)).1, None);
+        assert_eq!(limit(100), 100, "no limit outside");
+        let panicked = std::panic::catch_unwind(|| with_limit(10, || panic!("inside")));
         assert!(panicked.is_err());
         assert_eq!(limit(100), 100);
     }

@@ -13,15 +13,15 @@ use super::reserved_words;
 use super::source::{Issues, Source};
 
 /// The result of parsing.
-pub struct Parsed {
+pub struct ParsedExpression {
     /// The root of the tree.
     pub root: Expr,
     /// The source position of each node, by ID.
-    pub places: Vec<usize>,
+    pub positions: Vec<usize>,
 }
 
-/// Parses an expression. `binds` enables `cel.bind`.
-pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed> {
+/// Parses an expression. `allows_bind` enables `cel.bind`.
+pub fn parse(source: &Source, allows_bind: bool, issues: &mut Issues) -> Option<ParsedExpression> {
     if source.len() > CEL_CHARS {
         let size = source.len();
         issues
@@ -29,25 +29,34 @@ pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed
         return None;
     }
     let tokens = lexer::tokenize(source, issues);
-    let mut parser =
-        Parser { source, tokens, at: 0, binds, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
-    let root = parser.whole().ok()?;
-    let places = std::mem::take(&mut parser.places);
-    issues.is_empty().then_some(Parsed { root, places })
+    let mut parser = Parser {
+        source,
+        tokens,
+        next: 0,
+        allows_bind,
+        issues,
+        positions: Vec::new(),
+        heights: Vec::new(),
+        depth: 0,
+    };
+    let root = parser.root_expression().ok()?;
+    let positions = std::mem::take(&mut parser.positions);
+    issues.is_empty().then_some(ParsedExpression { root, positions })
 }
 
 /// Parsing was aborted, and the error is reported.
 pub struct ParseAborted;
 
-type Read<T> = Result<T, ParseAborted>;
+type ParseResult<T> = Result<T, ParseAborted>;
 
 pub struct Parser<'s> {
     source: &'s Source,
     tokens: Vec<Token>,
-    at: usize,
-    binds: bool,
+    /// The index of the next token.
+    next: usize,
+    allows_bind: bool,
     issues: &'s mut Issues,
-    places: Vec<usize>,
+    positions: Vec<usize>,
     /// The height of each node, by ID.
     heights: Vec<usize>,
     /// The current recursion depth.
@@ -55,7 +64,7 @@ pub struct Parser<'s> {
 }
 
 /// The tokens that may start an expression, as messages list them, with the alternatives that are listed with each.
-const BEGINS: [(&str, &str); 20] = [
+const EXPRESSION_STARTS: [(&str, &str); 20] = [
     ("'['", "*"),
     ("']'", "]"),
     ("'{'", "*"),
@@ -78,115 +87,117 @@ const BEGINS: [(&str, &str); 20] = [
     ("IDENTIFIER", "*"),
 ];
 
-/// The list of tokens that may start an expression, for messages.
-fn beginnings(others: &str) -> String {
-    let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
-    fits.map(|(name, _)| *name).collect::<Vec<&str>>().join(", ")
+/// The tokens that may start an expression, and the alternatives, as messages list them.
+fn expression_starts(alternatives: &str) -> String {
+    let listed =
+        EXPRESSION_STARTS.iter().filter(|(_, symbol)| *symbol == "*" || alternatives.contains(symbol));
+    listed.map(|(name, _)| *name).collect::<Vec<&str>>().join(", ")
 }
 
-fn is_among(token: &Token, signs: &str) -> bool {
-    matches!(token.word, TokenKind::Sign(sign) if signs.contains(sign))
+fn is_among(token: &Token, symbols: &str) -> bool {
+    matches!(token.kind, TokenKind::Symbol(symbol) if symbols.contains(symbol))
 }
 
 impl<'s> Parser<'s> {
     /// Whether `cel.bind` is enabled.
-    pub fn binds(&self) -> bool {
-        self.binds
+    pub fn allows_bind(&self) -> bool {
+        self.allows_bind
     }
 
-    fn whole(&mut self) -> Read<Expr> {
+    fn root_expression(&mut self) -> ParseResult<Expr> {
         let root = self.expr("")?;
-        if self.token().word == TokenKind::End {
+        if self.token().kind == TokenKind::End {
             return Ok(root);
         }
-        let what = if self.tokens.get(self.at + 1).is_some_and(|next| next.word == TokenKind::End) {
+        let problem = if self.tokens.get(self.next + 1).is_some_and(|next| next.kind == TokenKind::End) {
             "extraneous"
         } else {
             "mismatched"
         };
-        self.wrong(&format!("{what} input '{}' expecting <EOF>", self.token().shown(self.source)))
+        self.fail(&format!("{problem} input '{}' expecting <EOF>", self.token().render(self.source)))
     }
 
     fn token(&self) -> &Token {
         // The last token is the end.
-        &self.tokens[self.at.min(self.tokens.len() - 1)]
+        &self.tokens[self.next.min(self.tokens.len() - 1)]
     }
 
     fn take(&mut self) -> Token {
         let token = self.token().clone();
-        self.at += 1;
+        self.next += 1;
         token
     }
 
     /// Consumes this token if it is next, and returns its position.
-    fn sign(&mut self, sign: &str) -> Option<usize> {
-        self.token().is(sign).then(|| self.take().start)
+    fn accept(&mut self, symbol: &str) -> Option<usize> {
+        self.token().is(symbol).then(|| self.take().start)
     }
 
     /// Reports an unexpected token and aborts.
-    fn wrong<T>(&mut self, message: &str) -> Read<T> {
-        let place = self.token().start;
-        self.issues.add(place, format!("Syntax error: {message}"));
+    fn fail<T>(&mut self, message: &str) -> ParseResult<T> {
+        let position = self.token().start;
+        self.issues.add(position, format!("Syntax error: {message}"));
         Err(ParseAborted)
     }
 
-    /// Reports a token that cannot start an expression. `others` are the other expected tokens. If it is superfluous, parsing
+    /// Reports a token that cannot start an expression. `alternatives` are the other expected tokens. If it is superfluous, parsing
     /// continues after it; before an operator it stands for a broken expression.
-    fn unexpected(&mut self, others: &str) -> Read<Option<Expr>> {
-        let names = beginnings(others);
-        let (place, shown) = (self.token().start, self.token().shown(self.source));
-        let next = self.tokens.get(self.at + 1).filter(|_| self.token().word != TokenKind::End);
-        if !next.is_some_and(|next| next.begins() || is_among(next, others)) {
-            let message = format!("mismatched input '{shown}' expecting {{{names}}}");
+    fn unexpected(&mut self, alternatives: &str) -> ParseResult<Option<Expr>> {
+        let expected = expression_starts(alternatives);
+        let (position, rendered) = (self.token().start, self.token().render(self.source));
+        let next = self.tokens.get(self.next + 1).filter(|_| self.token().kind != TokenKind::End);
+        if !next.is_some_and(|next| next.starts_expression() || is_among(next, alternatives)) {
+            let message = format!("mismatched input '{rendered}' expecting {{{expected}}}");
             return match self.operator() {
-                Some(_) => Ok(Some(self.issue(place, format!("Syntax error: {message}")))),
-                None => self.wrong(&message),
+                Some(_) => Ok(Some(self.issue(position, format!("Syntax error: {message}")))),
+                None => self.fail(&message),
             };
         }
-        self.issues.add(place, format!("Syntax error: extraneous input '{shown}' expecting {{{names}}}"));
+        self.issues
+            .add(position, format!("Syntax error: extraneous input '{rendered}' expecting {{{expected}}}"));
         self.take();
         Ok(None)
     }
 
-    /// Expects a token. `ends`: the expression may end after it.
-    fn expect(&mut self, sign: &str, ends: bool) -> Read<usize> {
-        if let Some(place) = self.sign(sign) {
-            return Ok(place);
+    /// Expects a token. `may_end`: the expression may end after it.
+    fn expect(&mut self, symbol: &str, may_end: bool) -> ParseResult<usize> {
+        if let Some(position) = self.accept(symbol) {
+            return Ok(position);
         }
-        let shown = self.token().shown(self.source);
-        let next_fits = self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign));
-        if sign == ":" && !next_fits && self.token().begins() {
-            return Ok(self.missing(sign, &shown));
+        let rendered = self.token().render(self.source);
+        let next_fits = self.tokens.get(self.next + 1).is_some_and(|next| next.is(symbol));
+        if symbol == ":" && !next_fits && self.token().starts_expression() {
+            return Ok(self.missing(symbol, &rendered));
         }
-        if ends && !next_fits && self.token().word == TokenKind::End {
-            return Ok(self.missing(sign, "<EOF>"));
+        if may_end && !next_fits && self.token().kind == TokenKind::End {
+            return Ok(self.missing(symbol, "<EOF>"));
         }
-        self.wrong(&if next_fits {
-            format!("extraneous input '{shown}' expecting '{sign}'")
+        self.fail(&if next_fits {
+            format!("extraneous input '{rendered}' expecting '{symbol}'")
         } else {
-            format!("mismatched input '{shown}' expecting '{sign}'")
+            format!("mismatched input '{rendered}' expecting '{symbol}'")
         })
     }
 
     /// Reports a missing token and continues as if it were there.
-    fn missing(&mut self, sign: &str, before: &str) -> usize {
-        let place = self.token().start;
-        self.issues.add(place, format!("Syntax error: missing '{sign}' at '{before}'"));
-        place
+    fn missing(&mut self, symbol: &str, next_text: &str) -> usize {
+        let position = self.token().start;
+        self.issues.add(position, format!("Syntax error: missing '{symbol}' at '{next_text}'"));
+        position
     }
 
     /// Reports an error and continues.
-    pub fn issue(&mut self, place: usize, message: String) -> Expr {
-        self.issues.add(place, message);
-        self.made(place, Kind::Broken).unwrap_or(Expr { id: 0, kind: Kind::Broken })
+    pub fn issue(&mut self, position: usize, message: String) -> Expr {
+        self.issues.add(position, message);
+        self.new_node(position, Kind::Broken).unwrap_or(Expr { id: 0, kind: Kind::Broken })
     }
 
     /// A new node with its own ID.
-    pub fn made(&mut self, place: usize, kind: Kind) -> Read<Expr> {
-        let expr = Expr { id: self.places.len(), kind };
-        let below = expr.parts().iter().filter_map(|part| self.heights.get(part.id)).max().copied();
-        let height = below.unwrap_or(0) + 1;
-        self.places.push(place);
+    pub fn new_node(&mut self, position: usize, kind: Kind) -> ParseResult<Expr> {
+        let expr = Expr { id: self.positions.len(), kind };
+        let child_height = expr.parts().iter().filter_map(|part| self.heights.get(part.id)).max().copied();
+        let height = child_height.unwrap_or(0) + 1;
+        self.positions.push(position);
         self.heights.push(height);
         if height > CEL_HEIGHT {
             self.issues.add(None, "max recursion depth exceeded".to_owned());
@@ -196,234 +207,240 @@ impl<'s> Parser<'s> {
     }
 
     /// The source position of a node.
-    pub fn place(&self, expr: &Expr) -> usize {
-        self.places.get(expr.id).copied().unwrap_or(0)
+    pub fn position_of(&self, expr: &Expr) -> usize {
+        self.positions.get(expr.id).copied().unwrap_or(0)
     }
 
-    fn call(&mut self, place: usize, function: &str, args: Vec<Expr>) -> Read<Expr> {
-        self.made(place, Kind::Call { function: function.to_owned(), target: None, args })
+    fn call(&mut self, position: usize, function: &str, args: Vec<Expr>) -> ParseResult<Expr> {
+        self.new_node(position, Kind::Call { function: function.to_owned(), target: None, args })
     }
 
-    /// Parses an expression. `others` are the other expected tokens.
-    fn expr(&mut self, others: &str) -> Read<Expr> {
+    /// Parses an expression. `alternatives` are the other expected tokens.
+    fn expr(&mut self, alternatives: &str) -> ParseResult<Expr> {
         self.depth += 1;
         if self.depth > CEL_DEPTH {
             self.issues.add(None, format!("expression recursion limit exceeded: {CEL_DEPTH}"));
             return Err(ParseAborted);
         }
-        let mut result = self.binary(0, others)?;
-        if let Some(place) = self.sign("?") {
+        let mut result = self.binary(0, alternatives)?;
+        if let Some(position) = self.accept("?") {
             let yes = self.binary(0, "")?;
             self.expect(":", false)?;
             let no = self.expr("")?;
-            result = self.call(place, "_?_:_", vec![result, yes, no])?;
+            result = self.call(position, "_?_:_", vec![result, yes, no])?;
         }
         self.depth -= 1;
         Ok(result)
     }
 
     fn operator(&self) -> Option<(usize, &'static str, &'static str)> {
-        let TokenKind::Sign(sign) = self.token().word else { return None };
-        Some(match sign {
-            "||" => (0, sign, "_||_"),
-            "&&" => (1, sign, "_&&_"),
-            "==" => (2, sign, "_==_"),
-            "!=" => (2, sign, "_!=_"),
-            "<" => (2, sign, "_<_"),
-            "<=" => (2, sign, "_<=_"),
-            ">" => (2, sign, "_>_"),
-            ">=" => (2, sign, "_>=_"),
-            "in" => (2, sign, "@in"),
-            "+" => (3, sign, "_+_"),
-            "-" => (3, sign, "_-_"),
-            "*" => (4, sign, "_*_"),
-            "/" => (4, sign, "_/_"),
-            "%" => (4, sign, "_%_"),
+        let TokenKind::Symbol(symbol) = self.token().kind else { return None };
+        Some(match symbol {
+            "||" => (0, symbol, "_||_"),
+            "&&" => (1, symbol, "_&&_"),
+            "==" => (2, symbol, "_==_"),
+            "!=" => (2, symbol, "_!=_"),
+            "<" => (2, symbol, "_<_"),
+            "<=" => (2, symbol, "_<=_"),
+            ">" => (2, symbol, "_>_"),
+            ">=" => (2, symbol, "_>=_"),
+            "in" => (2, symbol, "@in"),
+            "+" => (3, symbol, "_+_"),
+            "-" => (3, symbol, "_-_"),
+            "*" => (4, symbol, "_*_"),
+            "/" => (4, symbol, "_/_"),
+            "%" => (4, symbol, "_%_"),
             _ => return None,
         })
     }
 
     /// Parses operators of at least this precedence.
-    fn binary(&mut self, level: usize, others: &str) -> Read<Expr> {
-        let mut left = self.member(others)?;
-        while let Some((own, sign, function)) = self.operator().filter(|(own, ..)| *own >= level) {
-            if own > 1 {
-                let place = self.take().start;
-                let right = self.binary(own + 1, "")?;
-                left = self.call(place, function, vec![left, right])?;
+    fn binary(&mut self, min_precedence: usize, alternatives: &str) -> ParseResult<Expr> {
+        let mut left = self.member(alternatives)?;
+        while let Some((precedence, symbol, function)) =
+            self.operator().filter(|(precedence, ..)| *precedence >= min_precedence)
+        {
+            if precedence > 1 {
+                let position = self.take().start;
+                let right = self.binary(precedence + 1, "")?;
+                left = self.call(position, function, vec![left, right])?;
                 continue;
             }
             // Chains of `&&` and `||` become a balanced tree of small depth.
-            let (mut terms, mut places) = (vec![left], Vec::new());
-            while let Some(place) = self.sign(sign) {
-                places.push(place);
-                terms.push(self.binary(own + 1, "")?);
+            let (mut terms, mut positions) = (vec![left], Vec::new());
+            while let Some(position) = self.accept(symbol) {
+                positions.push(position);
+                terms.push(self.binary(precedence + 1, "")?);
             }
             let mut terms: Vec<Option<Expr>> = terms.into_iter().map(Some).collect();
-            left = self.balanced(function, &mut terms, &places, 0, places.len() - 1)?;
+            left = self.balanced_tree(function, &mut terms, &positions, 0, positions.len() - 1)?;
         }
         Ok(left)
     }
 
-    fn balanced(
+    fn balanced_tree(
         &mut self,
         function: &str,
         terms: &mut [Option<Expr>],
-        places: &[usize],
+        positions: &[usize],
         low: usize,
         high: usize,
-    ) -> Read<Expr> {
+    ) -> ParseResult<Expr> {
         let mid = (low + high).div_ceil(2);
         let left = if mid == low {
             self.term(terms, mid)?
         } else {
-            self.balanced(function, terms, places, low, mid - 1)?
+            self.balanced_tree(function, terms, positions, low, mid - 1)?
         };
         let right = if mid == high {
             self.term(terms, mid + 1)?
         } else {
-            self.balanced(function, terms, places, mid + 1, high)?
+            self.balanced_tree(function, terms, positions, mid + 1, high)?
         };
-        self.call(places.get(mid).copied().unwrap_or(0), function, vec![left, right])
+        self.call(positions.get(mid).copied().unwrap_or(0), function, vec![left, right])
     }
 
-    fn term(&mut self, terms: &mut [Option<Expr>], at: usize) -> Read<Expr> {
-        terms.get_mut(at).and_then(Option::take).ok_or(ParseAborted)
+    fn term(&mut self, terms: &mut [Option<Expr>], index: usize) -> ParseResult<Expr> {
+        terms.get_mut(index).and_then(Option::take).ok_or(ParseAborted)
     }
 
     /// Parses unary operators, and postfix selections, calls and indexes.
-    fn member(&mut self, others: &str) -> Read<Expr> {
-        let place = self.token().start;
-        for (sign, function) in [("!", "!_"), ("-", "-_")] {
+    fn member(&mut self, alternatives: &str) -> ParseResult<Expr> {
+        let position = self.token().start;
+        for (symbol, function) in [("!", "!_"), ("-", "-_")] {
             // A minus before a number is part of the literal.
             let is_number = |token: Option<&Token>| {
-                matches!(token.map(|token| &token.word), Some(TokenKind::Int(_) | TokenKind::Float(_)))
+                matches!(token.map(|token| &token.kind), Some(TokenKind::Int(_) | TokenKind::Float(_)))
             };
-            if !self.token().is(sign) || (sign == "-" && is_number(self.tokens.get(self.at + 1))) {
+            if !self.token().is(symbol) || (symbol == "-" && is_number(self.tokens.get(self.next + 1))) {
                 continue;
             }
             let mut count = 0;
-            while self.sign(sign).is_some() {
+            while self.accept(symbol).is_some() {
                 count += 1;
             }
-            if sign == "-" && count == 1 && !self.token().begins() {
-                self.no_alternative(place);
+            if symbol == "-" && count == 1 && !self.token().starts_expression() {
+                self.report_no_alternative(position);
             }
-            if sign == "!" && self.token().word == TokenKind::End {
-                return self.wrong(&format!("extraneous input '<EOF>' expecting {{{}}}", beginnings("")));
+            if symbol == "!" && self.token().kind == TokenKind::End {
+                return self
+                    .fail(&format!("extraneous input '<EOF>' expecting {{{}}}", expression_starts("")));
             }
-            let inner = self.tail("")?;
-            return if count % 2 == 0 { Ok(inner) } else { self.call(place, function, vec![inner]) };
+            let inner = self.postfix("")?;
+            return if count % 2 == 0 { Ok(inner) } else { self.call(position, function, vec![inner]) };
         }
-        self.tail(others)
+        self.postfix(alternatives)
     }
 
     /// Reports an unexpected token after a minus, with the parser message for an undecided alternative.
-    fn no_alternative(&mut self, from: usize) {
-        let (at, is_end) = (self.token().start, self.token().word == TokenKind::End);
-        let word = if is_end { String::new() } else { self.token().shown(self.source) };
-        let before = self.source.text(from, at);
-        let read = if is_end { before.trim_end() } else { before.as_str() };
-        self.issues.add(at, format!("Syntax error: no viable alternative at input '{read}{word}'"));
+    fn report_no_alternative(&mut self, start: usize) {
+        let (position, is_end) = (self.token().start, self.token().kind == TokenKind::End);
+        let next_text = if is_end { String::new() } else { self.token().render(self.source) };
+        let preceding = self.source.text(start, position);
+        let input = if is_end { preceding.trim_end() } else { preceding.as_str() };
+        self.issues
+            .add(position, format!("Syntax error: no viable alternative at input '{input}{next_text}'"));
     }
 
-    fn tail(&mut self, others: &str) -> Read<Expr> {
-        let mut expr = self.primary(others)?;
+    fn postfix(&mut self, alternatives: &str) -> ParseResult<Expr> {
+        let mut expr = self.primary(alternatives)?;
         loop {
-            if let Some(place) = self.sign(".") {
-                expr = self.dotted(expr, place)?;
-            } else if let Some(place) = self.sign("[") {
-                let function = if self.sign("?").is_some() { "_[?_]" } else { "_[_]" };
+            if let Some(position) = self.accept(".") {
+                expr = self.selection(expr, position)?;
+            } else if let Some(position) = self.accept("[") {
+                let function = if self.accept("?").is_some() { "_[?_]" } else { "_[_]" };
                 let index = self.expr("?")?;
                 self.expect("]", true)?;
-                expr = self.call(place, function, vec![expr, index])?;
+                expr = self.call(position, function, vec![expr, index])?;
             } else {
                 return Ok(expr);
             }
         }
     }
 
-    fn dotted(&mut self, operand: Expr, place: usize) -> Read<Expr> {
-        let optional = self.sign("?").is_some();
+    fn selection(&mut self, operand: Expr, position: usize) -> ParseResult<Expr> {
+        let optional = self.accept("?").is_some();
         let token = self.take();
-        let field = match token.word {
+        let field = match token.kind {
             TokenKind::Name(name) => name,
             TokenKind::EscapedName => {
                 return Ok(self.issue(token.start, "unsupported syntax: '`'".to_owned()));
             }
-            TokenKind::Sign(word) if word.chars().all(char::is_alphabetic) => {
-                self.at -= 1;
-                return self.wrong(&format!("mismatched input '{word}' expecting IDENTIFIER"));
+            TokenKind::Symbol(keyword) if keyword.chars().all(char::is_alphabetic) => {
+                self.next -= 1;
+                return self.fail(&format!("mismatched input '{keyword}' expecting IDENTIFIER"));
             }
             _ => {
-                self.at -= 1;
-                let mark = if optional { ".?" } else { "." };
-                let shown =
-                    if token.word == TokenKind::End { String::new() } else { token.shown(self.source) };
-                return self.wrong(&format!("no viable alternative at input '{mark}{shown}'"));
+                self.next -= 1;
+                let prefix = if optional { ".?" } else { "." };
+                let rendered =
+                    if token.kind == TokenKind::End { String::new() } else { token.render(self.source) };
+                return self.fail(&format!("no viable alternative at input '{prefix}{rendered}'"));
             }
         };
         if optional {
-            let name = self.made(token.start, Kind::Literal(Literal::String(field)))?;
-            return self.call(place, "_?._", vec![operand, name]);
+            let name = self.new_node(token.start, Kind::Literal(Literal::String(field)))?;
+            return self.call(position, "_?._", vec![operand, name]);
         }
-        if let Some(open) = self.sign("(") {
+        if let Some(open) = self.accept("(") {
             let args = self.arguments()?;
             return macros::member(self, open, &field, operand, args);
         }
-        self.made(place, Kind::Select { operand: Box::new(operand), field, test: false })
+        self.new_node(position, Kind::Select { operand: Box::new(operand), field, test: false })
     }
 
     /// Parses arguments and the closing parenthesis.
-    fn arguments(&mut self) -> Read<Vec<Expr>> {
+    fn arguments(&mut self) -> ParseResult<Vec<Expr>> {
         let mut args = Vec::new();
-        if self.sign(")").is_some() {
+        if self.accept(")").is_some() {
             return Ok(args);
         }
         loop {
             args.push(self.expr(if args.is_empty() { ")" } else { "" })?);
-            if self.sign(",").is_none() {
+            if self.accept(",").is_none() {
                 self.expect(")", true)?;
                 return Ok(args);
             }
         }
     }
 
-    fn primary(&mut self, others: &str) -> Read<Expr> {
+    fn primary(&mut self, alternatives: &str) -> ParseResult<Expr> {
         // A loop instead of recursion, because a text can have a hundred thousand superfluous tokens in a row.
         loop {
-            if let Some(expr) = self.begun(others)? {
+            if let Some(expr) = self.try_primary(alternatives)? {
                 return Ok(expr);
             }
         }
     }
 
     /// Parses the next primary expression; `None` if a superfluous token was skipped.
-    fn begun(&mut self, others: &str) -> Read<Option<Expr>> {
+    fn try_primary(&mut self, alternatives: &str) -> ParseResult<Option<Expr>> {
         let token = self.token().clone();
-        let literal = match &token.word {
-            TokenKind::Sign("(") => {
+        let literal = match &token.kind {
+            TokenKind::Symbol("(") => {
                 self.take();
                 let inner = self.expr("")?;
                 self.expect(")", true)?;
                 return Ok(Some(inner));
             }
-            TokenKind::Sign("[") => return self.list().map(Some),
-            TokenKind::Sign("{") => return self.map().map(Some),
-            TokenKind::Sign("-") => return self.negative(others),
-            TokenKind::Sign(".") | TokenKind::Name(_) => return self.named().map(Some),
-            TokenKind::Sign("true") => Ok(Literal::Bool(true)),
-            TokenKind::Sign("false") => Ok(Literal::Bool(false)),
-            TokenKind::Sign("null") => Ok(Literal::Null),
-            TokenKind::Int(text) => literal_values::int(text, false),
-            TokenKind::Uint(text) => literal_values::uint(text),
-            TokenKind::Float(text) => literal_values::double(text, false),
-            TokenKind::String(text) => literal_values::text(text),
-            TokenKind::Bytes(text) => literal_values::bytes(text),
-            TokenKind::Sign(_) | TokenKind::EscapedName | TokenKind::End => {
-                return match self.unexpected(others)? {
+            TokenKind::Symbol("[") => return self.list().map(Some),
+            TokenKind::Symbol("{") => return self.map().map(Some),
+            TokenKind::Symbol("-") => return self.negative(alternatives),
+            TokenKind::Symbol(".") | TokenKind::Name(_) => return self.identifier().map(Some),
+            TokenKind::Symbol("true") => Ok(Literal::Bool(true)),
+            TokenKind::Symbol("false") => Ok(Literal::Bool(false)),
+            TokenKind::Symbol("null") => Ok(Literal::Null),
+            TokenKind::Int(text) => literal_values::parse_int(text, false),
+            TokenKind::Uint(text) => literal_values::parse_uint(text),
+            TokenKind::Float(text) => literal_values::parse_double(text, false),
+            TokenKind::String(text) => literal_values::parse_string(text),
+            TokenKind::Bytes(text) => literal_values::parse_bytes(text),
+            TokenKind::Symbol(_) | TokenKind::EscapedName | TokenKind::End => {
+                return match self.unexpected(alternatives)? {
                     Some(broken) => Ok(Some(broken)),
-                    None if is_among(self.token(), others) => self.made(token.start, Kind::Broken).map(Some),
+                    None if is_among(self.token(), alternatives) => {
+                        self.new_node(token.start, Kind::Broken).map(Some)
+                    }
                     None => Ok(None),
                 };
             }
@@ -433,45 +450,45 @@ impl<'s> Parser<'s> {
     }
 
     /// Parses a negative number; `None` if the minus was superfluous.
-    fn negative(&mut self, others: &str) -> Read<Option<Expr>> {
+    fn negative(&mut self, alternatives: &str) -> ParseResult<Option<Expr>> {
         let start = self.token().start;
-        let literal = match self.tokens.get(self.at + 1).map(|number| &number.word) {
-            Some(TokenKind::Int(text)) => literal_values::int(text, true),
-            Some(TokenKind::Float(text)) => literal_values::double(text, true),
-            _ => return self.unexpected(others),
+        let literal = match self.tokens.get(self.next + 1).map(|number| &number.kind) {
+            Some(TokenKind::Int(text)) => literal_values::parse_int(text, true),
+            Some(TokenKind::Float(text)) => literal_values::parse_double(text, true),
+            _ => return self.unexpected(alternatives),
         };
-        self.at += 2;
+        self.next += 2;
         self.literal(start, literal).map(Some)
     }
 
-    fn literal(&mut self, place: usize, literal: Result<Literal, String>) -> Read<Expr> {
+    fn literal(&mut self, position: usize, literal: Result<Literal, String>) -> ParseResult<Expr> {
         match literal {
-            Ok(literal) => self.made(place, Kind::Literal(literal)),
-            Err(why) => Ok(self.issue(place, why)),
+            Ok(literal) => self.new_node(position, Kind::Literal(literal)),
+            Err(message) => Ok(self.issue(position, message)),
         }
     }
 
     /// Parses an identifier, a call, or an object construction.
-    fn named(&mut self) -> Read<Expr> {
+    fn identifier(&mut self) -> ParseResult<Expr> {
         let start = self.token().start;
-        let dot = if self.sign(".").is_some() { "." } else { "" };
+        let dot = if self.accept(".").is_some() { "." } else { "" };
         let token = self.take();
-        let TokenKind::Name(name) = token.word else {
-            self.at -= 1;
-            let shown = self.token().shown(self.source);
-            let is_word =
-                matches!(token.word, TokenKind::Sign(word) if word.chars().all(char::is_alphabetic));
-            return self.wrong(&match token.word {
+        let TokenKind::Name(name) = token.kind else {
+            self.next -= 1;
+            let rendered = self.token().render(self.source);
+            let is_keyword =
+                matches!(token.kind, TokenKind::Symbol(keyword) if keyword.chars().all(char::is_alphabetic));
+            return self.fail(&match token.kind {
                 TokenKind::End => format!("no viable alternative at input '{dot}'"),
-                _ if is_word => format!("mismatched input '{shown}' expecting IDENTIFIER"),
-                _ => format!("no viable alternative at input '{dot}{shown}'"),
+                _ if is_keyword => format!("mismatched input '{rendered}' expecting IDENTIFIER"),
+                _ => format!("no viable alternative at input '{dot}{rendered}'"),
             });
         };
         if let Some(end) = self.object_ahead() {
             return self.object(dot, &name, end);
         }
         let is_reserved = reserved_words::RESERVED.contains(&name.as_str());
-        if let Some(open) = self.sign("(") {
+        if let Some(open) = self.accept("(") {
             let args = self.arguments()?;
             if is_reserved {
                 return Ok(self.issue(start, format!("reserved identifier: {name}")));
@@ -481,6 +498,6 @@ impl<'s> Parser<'s> {
         if is_reserved {
             return Ok(self.issue(start, format!("reserved identifier: {name}")));
         }
-        self.made(token.start, Kind::Ident(format!("{dot}{name}")))
+        self.new_node(token.start, Kind::Ident(format!("{dot}{name}")))
     }
 }

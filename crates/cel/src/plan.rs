@@ -7,7 +7,7 @@ use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
 use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use super::checker::Checked;
+use super::checker::CheckedExpression;
 use super::constructed_types;
 use super::eval::CallContext;
 use super::functions::type_named;
@@ -118,8 +118,8 @@ pub struct FoldNode {
 }
 
 /// Plans an expression.
-pub fn plan(root: &Expr, checked: &Checked, patterns: &mut Patterns) -> Option<Node> {
-    let variables = checked.uses.iter().enumerate().map(|(place, name)| (name.clone(), place)).collect();
+pub fn plan(root: &Expr, checked: &CheckedExpression, patterns: &mut Patterns) -> Option<Node> {
+    let variables = checked.uses.iter().enumerate().map(|(slot, name)| (name.clone(), slot)).collect();
     Planner { variables, scopes: Vec::new(), patterns }.node(root)
 }
 
@@ -164,12 +164,12 @@ impl Planner<'_> {
     }
 
     fn ident(&mut self, name: &str) -> Option<Node> {
-        if let Some(place) = self.scopes.iter().rposition(|own| own == name) {
-            return Some(Node::Local(place));
+        if let Some(slot) = self.scopes.iter().rposition(|scope| scope == name) {
+            return Some(Node::Local(slot));
         }
         let plain = name.strip_prefix('.').unwrap_or(name);
-        if let Some(place) = self.variables.get(plain) {
-            return Some(Node::Variable(*place));
+        if let Some(slot) = self.variables.get(plain) {
+            return Some(Node::Variable(*slot));
         }
         match type_named(plain).or_else(|| constructed_types::type_named(plain))? {
             Type::Type(Some(kind)) => Some(Node::Const(Val::Type(kind.name().into()))),
@@ -190,12 +190,12 @@ impl Planner<'_> {
         match (function, nodes.len()) {
             ("_&&_" | "_||_" | "or" | "orValue", 2) => {
                 let second = nodes.pop()?;
-                let both = Box::new((nodes.pop()?, second));
+                let operands = Box::new((nodes.pop()?, second));
                 return Some(match function {
-                    "_&&_" => Node::And(both),
-                    "_||_" => Node::Or(both),
-                    "or" => Node::OrElse(both, Unwrap::No),
-                    _ => Node::OrElse(both, Unwrap::Yes),
+                    "_&&_" => Node::And(operands),
+                    "_||_" => Node::Or(operands),
+                    "or" => Node::OrElse(operands, Unwrap::No),
+                    _ => Node::OrElse(operands, Unwrap::Yes),
                 });
             }
             ("_?_:_", 3) => {
@@ -225,15 +225,15 @@ impl Planner<'_> {
     /// Recognizes an accumulator that grows by concatenation, to append in place: copying it for each item would be quadratic.
     fn append(&mut self, function: &str, args: &[Expr]) -> Option<Option<Node>> {
         let Kind::Ident(name) = &args.first()?.kind else { return None };
-        let place = self.scopes.iter().rposition(|own| own == name).filter(|_| name == ACCUMULATOR)?;
-        let more = args.get(1..).unwrap_or_default();
+        let slot = self.scopes.iter().rposition(|scope| scope == name).filter(|_| name == ACCUMULATOR)?;
+        let items = args.get(1..).unwrap_or_default();
         if function == MAP_INSERT {
-            let nodes: Option<Vec<Node>> = more.iter().map(|arg| self.node(arg)).collect();
-            return Some(nodes.map(|nodes| Node::Insert(place, nodes)));
+            let nodes: Option<Vec<Node>> = items.iter().map(|arg| self.node(arg)).collect();
+            return Some(nodes.map(|nodes| Node::Insert(slot, nodes)));
         }
-        let ("_+_", [Expr { kind: Kind::List { items }, .. }]) = (function, more) else { return None };
+        let ("_+_", [Expr { kind: Kind::List { items }, .. }]) = (function, items) else { return None };
         let [(item, false)] = items.as_slice() else { return None };
-        Some(self.node(item).map(|item| Node::Append(place, Box::new(item))))
+        Some(self.node(item).map(|item| Node::Append(slot, Box::new(item))))
     }
 
     fn fold(&mut self, fold: &Fold) -> Option<FoldNode> {
@@ -259,17 +259,17 @@ const CONVERSIONS: [&str; 10] =
 
 /// Folds a map of constants to a constant.
 fn map(entries: Vec<(Node, Node, bool)>) -> Node {
-    let mut made = BTreeMap::new();
+    let mut values = BTreeMap::new();
     for (key, value, optional) in &entries {
         let (Node::Const(key), Node::Const(value), false) = (key, value, optional) else {
             return Node::Map(entries);
         };
-        let Some(found) = key.key() else { return Node::Map(entries) };
-        if made.insert(found, (key.clone(), value.clone())).is_some() {
+        let Some(map_key) = key.key() else { return Node::Map(entries) };
+        if values.insert(map_key, (key.clone(), value.clone())).is_some() {
             return Node::Map(entries);
         }
     }
-    Node::Const(Val::Map(Map::Made(Arc::new(made))))
+    Node::Const(Val::Map(Map::Computed(Arc::new(values))))
 }
 
 /// Folds a list of constants to a constant.
@@ -287,7 +287,7 @@ fn list(items: Vec<(Node, bool)>) -> Node {
 fn constant(literal: &Literal) -> Val<'static> {
     match literal {
         Literal::Null => Val::Null,
-        Literal::Bool(truth) => Val::Bool(*truth),
+        Literal::Bool(boolean) => Val::Bool(*boolean),
         Literal::Int(number) => Val::Int(*number),
         Literal::Uint(number) => Val::Uint(*number),
         Literal::Double(number) => Val::Double(*number),

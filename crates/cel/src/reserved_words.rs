@@ -1,7 +1,7 @@
 //! Keywords and reserved words of CEL.
 
 /// Keywords.
-const MEANT: [&str; 4] = ["true", "false", "null", "in"];
+const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// Words that CEL reserves: no identifier may be one.
 pub(super) const RESERVED: [&str; 17] = [
@@ -26,5 +26,5 @@ pub(super) const RESERVED: [&str; 17] = [
 
 /// Whether a name is a keyword or reserved.
 pub fn is_reserved(name: &str) -> bool {
-    MEANT.contains(&name) || RESERVED.contains(&name)
+    KEYWORDS.contains(&name) || RESERVED.contains(&name)
 }

@@ -16,7 +16,7 @@ impl Source {
     /// Indexes the lines of a text.
     pub fn new(text: &str) -> Source {
         let chars: Vec<char> = text.chars().collect();
-        let breaks = chars.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(at, _)| at + 1);
+        let breaks = chars.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(index, _)| index + 1);
         let lines = std::iter::once(0).chain(breaks).collect();
         Source { chars, lines }
     }
@@ -27,8 +27,8 @@ impl Source {
     }
 
     /// The character at a position.
-    pub fn at(&self, place: usize) -> Option<char> {
-        self.chars.get(place).copied()
+    pub fn char_at(&self, position: usize) -> Option<char> {
+        self.chars.get(position).copied()
     }
 
     /// The text between two positions.
@@ -37,9 +37,9 @@ impl Source {
     }
 
     /// The one-based line of a position, and the zero-based column.
-    fn position(&self, place: usize) -> (usize, usize) {
-        let line = self.lines.partition_point(|begin| *begin <= place);
-        (line, place - self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0))
+    fn line_and_column(&self, position: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|begin| *begin <= position);
+        (line, position - self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0))
     }
 
     fn line(&self, line: usize) -> &[char] {
@@ -53,7 +53,7 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// The position; `None` for an error of the whole expression.
-    pub place: Option<usize>,
+    pub position: Option<usize>,
     /// The message.
     pub message: String,
 }
@@ -67,10 +67,10 @@ pub struct Issues {
 
 impl Issues {
     /// Adds an error.
-    pub fn add(&mut self, place: impl Into<Option<usize>>, message: String) {
+    pub fn add(&mut self, position: impl Into<Option<usize>>, message: String) {
         self.count += 1;
         if self.all.len() < CEL_ISSUES {
-            self.all.push(Issue { place: place.into(), message });
+            self.all.push(Issue { position: position.into(), message });
         }
     }
 
@@ -80,14 +80,14 @@ impl Issues {
     }
 
     /// The errors as text: each with its line of the source, and a marker below it.
-    pub fn told(mut self, source: &Source) -> String {
-        self.all.sort_by_key(|issue| issue.place);
-        let mut told: Vec<String> =
+    pub fn render(mut self, source: &Source) -> String {
+        self.all.sort_by_key(|issue| issue.position);
+        let mut messages: Vec<String> =
             self.all.iter().map(|issue| RenderedIssue { issue, source }.to_string()).collect();
         if self.count > self.all.len() {
-            told.push(format!("{} more errors were truncated", self.count - self.all.len()));
+            messages.push(format!("{} more errors were truncated", self.count - self.all.len()));
         }
-        told.join("\n")
+        messages.join("\n")
     }
 }
 
@@ -98,10 +98,10 @@ struct RenderedIssue<'i> {
 
 impl fmt::Display for RenderedIssue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(place) = self.issue.place else {
+        let Some(position) = self.issue.position else {
             return write!(f, "ERROR: <input>:-1:0: {}", self.issue.message);
         };
-        let (line, column) = self.source.position(place);
+        let (line, column) = self.source.line_and_column(position);
         // An empty source has no line to show.
         if self.source.len() == 0 {
             return write!(f, "ERROR: <input>:{line}:0: {}", self.issue.message);
@@ -111,8 +111,8 @@ impl fmt::Display for RenderedIssue<'_> {
         if text.len() > CEL_SNIPPET_CHARS {
             return Ok(());
         }
-        let shown: String = text.iter().map(|c| if *c == '\t' { ' ' } else { *c }).collect();
-        write!(f, "\n | {shown}\n | ")?;
+        let snippet: String = text.iter().map(|c| if *c == '\t' { ' ' } else { *c }).collect();
+        write!(f, "\n | {snippet}\n | ")?;
         // Wide characters get wide dots, so that the marker is below the right character.
         for c in text.iter().take(column) {
             f.write_str(if c.is_ascii() { "." } else { "\u{ff0e}" })?;
@@ -126,25 +126,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn issues_show_the_line_and_the_place() {
+    fn issues_render_source_line_and_marker() {
         let source = Source::new("a +\n\tö + ü");
         let mut issues = Issues::default();
         issues.add(9, "second".to_owned());
         issues.add(0, "first".to_owned());
         issues.add(None, "whole".to_owned());
         assert_eq!(
-            issues.told(&source),
+            issues.render(&source),
             "ERROR: <input>:-1:0: whole\nERROR: <input>:1:1: first\n | a +\n | ^\n\
              ERROR: <input>:2:6: second\n |  ö + ü\n | .\u{ff0e}...\u{ff3e}"
         );
     }
 
     #[test]
-    fn issues_are_bounded() {
+    fn issues_are_truncated_at_limit() {
         let mut issues = Issues::default();
         for _ in 0..CEL_ISSUES + 5 {
             issues.add(0, "x".to_owned());
         }
-        assert!(issues.told(&Source::new("a")).ends_with("5 more errors were truncated"));
+        assert!(issues.render(&Source::new("a")).ends_with("5 more errors were truncated"));
     }
 }

@@ -25,11 +25,11 @@ impl Instant {
     pub const ZERO: Instant = Instant { seconds: FIRST_SECOND, nanos: 0 };
 
     /// The timestamp at these Unix seconds, if its year is within 1 to 9999.
-    pub fn at(seconds: i64, nanos: u32) -> Option<Instant> {
+    pub fn from_unix(seconds: i64, nanos: u32) -> Option<Instant> {
         (FIRST_SECOND..=LAST_SECOND).contains(&seconds).then_some(Instant { seconds, nanos })
     }
 
-    /// Reads RFC 3339.
+    /// Parses RFC 3339.
     pub fn parse(text: &str) -> Result<Instant, String> {
         let seconds = time::parse_seconds(text)?;
         let fraction = text.get(19..).unwrap_or_default();
@@ -38,11 +38,11 @@ impl Instant {
             None => String::new(),
         };
         let nanos = format!("{digits:0<9}").parse().unwrap_or(0);
-        Instant::at(seconds, nanos).ok_or_else(|| "timestamp overflow".to_owned())
+        Instant::from_unix(seconds, nanos).ok_or_else(|| "timestamp overflow".to_owned())
     }
 
-    /// Writes RFC 3339.
-    pub fn text(self) -> String {
+    /// Formats RFC 3339.
+    pub fn to_rfc3339(self) -> String {
         let mut text = time::format_seconds(self.seconds);
         if self.nanos > 0 {
             text.pop();
@@ -54,9 +54,9 @@ impl Instant {
 
     /// Adds a duration in nanoseconds.
     pub fn plus(self, nanos: i128) -> Option<Instant> {
-        let all = i128::from(self.seconds) * SECOND + i128::from(self.nanos) + nanos;
-        let seconds = i64::try_from(all.div_euclid(SECOND)).ok()?;
-        Instant::at(seconds, u32::try_from(all.rem_euclid(SECOND)).ok()?)
+        let total_nanos = i128::from(self.seconds) * SECOND + i128::from(self.nanos) + nanos;
+        let seconds = i64::try_from(total_nanos.div_euclid(SECOND)).ok()?;
+        Instant::from_unix(seconds, u32::try_from(total_nanos.rem_euclid(SECOND)).ok()?)
     }
 
     /// The duration since another timestamp, in nanoseconds.
@@ -66,10 +66,10 @@ impl Instant {
     }
 
     /// A component of the date or time, by the name of its CEL function, at this UTC offset in seconds.
-    pub fn part(self, function: &str, ahead: i64) -> Option<i64> {
+    pub fn component(self, function: &str, utc_offset: i64) -> Option<i64> {
         const DAY: i64 = 86_400;
-        let local = self.seconds + ahead;
-        let (days, of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+        let local = self.seconds + utc_offset;
+        let (days, second_of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
         let (year, month, day) = time::date(days);
         Some(match function {
             "getFullYear" => year,
@@ -78,9 +78,9 @@ impl Instant {
             "getDayOfMonth" => day - 1,
             "getDate" => day,
             "getDayOfWeek" => (days + 4).rem_euclid(7),
-            "getHours" => of_day / 3600,
-            "getMinutes" => of_day / 60 % 60,
-            "getSeconds" => of_day % 60,
+            "getHours" => second_of_day / 3600,
+            "getMinutes" => second_of_day / 60 % 60,
+            "getSeconds" => second_of_day % 60,
             "getMilliseconds" => i64::from(self.nanos / 1_000_000),
             _ => return None,
         })
@@ -88,28 +88,29 @@ impl Instant {
 }
 
 /// The UTC offset in seconds at a timestamp, from an offset such as `-07:30` or an IANA time zone name.
-pub fn offset(zone: &str, at: Instant) -> Result<i64, String> {
+pub fn offset(zone: &str, instant: Instant) -> Result<i64, String> {
     let Some((hours, minutes)) = zone.split_once(':') else {
         return match zone {
             "" | "UTC" | "Local" => Ok(0),
             _ if zone.contains("..") || zone.starts_with(['/', '\\']) => {
                 Err("time: invalid location name".to_owned())
             }
-            _ => time_zone::offset(zone, at.seconds).ok_or_else(|| format!("unknown time zone {zone}")),
+            _ => time_zone::offset(zone, instant.seconds).ok_or_else(|| format!("unknown time zone {zone}")),
         };
     };
-    let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
+    let (hours, minutes) = (parse_integer(hours)?, parse_integer(minutes)?);
     let hours = hours.wrapping_mul(60);
-    let all = if zone.starts_with('-') { hours.wrapping_sub(minutes) } else { hours.wrapping_add(minutes) };
+    let total_minutes =
+        if zone.starts_with('-') { hours.wrapping_sub(minutes) } else { hours.wrapping_add(minutes) };
     // The reference computes in nanoseconds, so an absurd offset wraps around.
-    Ok(all.wrapping_mul(60_000_000_000) / 1_000_000_000)
+    Ok(total_minutes.wrapping_mul(60_000_000_000) / 1_000_000_000)
 }
 
-fn whole_number(text: &str) -> Result<i64, String> {
-    let told = |why| format!("strconv.Atoi: parsing {}: {why}", quoted(text));
+fn parse_integer(text: &str) -> Result<i64, String> {
+    let atoi_error = |reason| format!("strconv.Atoi: parsing {}: {reason}", quoted(text));
     text.parse::<i64>().map_err(|error| match error.kind() {
-        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => told("value out of range"),
-        _ => told("invalid syntax"),
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => atoi_error("value out of range"),
+        _ => atoi_error("invalid syntax"),
     })
 }
 
@@ -125,8 +126,8 @@ const UNITS: [(&str, i128); 8] = [
 ];
 
 /// Parses a duration such as `1h30m` or `-1.5s`, in nanoseconds.
-pub fn duration(text: &str) -> Result<i64, String> {
-    let wrong = || format!("time: invalid duration {}", quoted(text));
+pub fn parse_duration(text: &str) -> Result<i64, String> {
+    let invalid = || format!("time: invalid duration {}", quoted(text));
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
@@ -135,46 +136,47 @@ pub fn duration(text: &str) -> Result<i64, String> {
         return Ok(0);
     }
     if rest.is_empty() {
-        return Err(wrong());
+        return Err(invalid());
     }
-    let mut all: i128 = 0;
+    let mut total_nanos: i128 = 0;
     while !rest.is_empty() {
         let end = rest
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .ok_or_else(|| format!("time: missing unit in duration {}", quoted(text)))?;
-        let (number, behind) = rest.split_at(end);
-        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(end);
+        let (number, remaining) = rest.split_at(end);
+        let end = remaining.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(remaining.len());
+        let (unit, remaining) = remaining.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || whole.len() > 19 {
-            return Err(wrong());
+            return Err(invalid());
         }
-        let (_, size) = UNITS
+        let (_, unit_nanos) = UNITS
             .iter()
             .find(|(name, _)| *name == unit)
             .ok_or_else(|| format!("time: unknown unit {} in duration {}", quoted(unit), quoted(text)))?;
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| wrong())? };
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
         let digits: String = fraction.chars().take(18).collect();
-        let parts: i128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| wrong())? };
+        let fraction_digits: i128 =
+            if digits.is_empty() { 0 } else { digits.parse().map_err(|_| invalid())? };
         let scale = 10i128.pow(u32::try_from(digits.len()).unwrap_or(0));
-        all += whole * size + parts * size / scale;
-        rest = behind;
+        total_nanos += whole * unit_nanos + fraction_digits * unit_nanos / scale;
+        rest = remaining;
     }
-    i64::try_from(sign * all).map_err(|_| wrong())
+    i64::try_from(sign * total_nanos).map_err(|_| invalid())
 }
 
 /// Parses a duration of the schema format `duration`, which also allows `3 days` and `2 weeks`.
-pub fn lenient_duration(text: &str) -> Result<i64, String> {
-    duration(text).or_else(|why| {
-        let mut all: i128 = 0;
+pub fn parse_lenient_duration(text: &str) -> Result<i64, String> {
+    parse_duration(text).or_else(|error| {
+        let mut total_nanos: i128 = 0;
         let mut rest = text.trim();
         while !rest.is_empty() {
-            let end = rest.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0).ok_or(why.clone())?;
-            let (number, behind) = rest.split_at(end);
-            let behind = behind.trim_start();
-            let end = behind.find(|c: char| !c.is_alphabetic()).unwrap_or(behind.len());
-            let (unit, behind) = behind.split_at(end);
-            let size = match unit {
+            let end = rest.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0).ok_or(error.clone())?;
+            let (number, remaining) = rest.split_at(end);
+            let remaining = remaining.trim_start();
+            let end = remaining.find(|c: char| !c.is_alphabetic()).unwrap_or(remaining.len());
+            let (unit, remaining) = remaining.split_at(end);
+            let unit_nanos = match unit {
                 "d" | "day" | "days" => 86_400 * SECOND,
                 "w" | "wk" | "week" | "weeks" => 604_800 * SECOND,
                 "h" | "hr" | "hour" | "hours" => 3_600 * SECOND,
@@ -183,19 +185,19 @@ pub fn lenient_duration(text: &str) -> Result<i64, String> {
                 "ms" | "milli" | "millis" | "millisecond" | "milliseconds" => 1_000_000,
                 "us" | "µs" | "micro" | "micros" | "microsecond" | "microseconds" => 1_000,
                 "ns" | "nano" | "nanos" | "nanosecond" | "nanoseconds" => 1,
-                _ => return Err(why),
+                _ => return Err(error),
             };
-            all += number.parse::<u64>().map_err(|_| why.clone())? as i128 * size;
-            rest = behind.trim_start();
+            total_nanos += number.parse::<u64>().map_err(|_| error.clone())? as i128 * unit_nanos;
+            rest = remaining.trim_start();
         }
-        i64::try_from(all).map_err(|_| why)
+        i64::try_from(total_nanos).map_err(|_| error)
     })
 }
 
 /// Formats a duration in seconds.
-pub fn duration_text(nanos: i64) -> String {
-    let (sign, size) = (if nanos < 0 { "-" } else { "" }, i128::from(nanos).abs());
-    let (seconds, rest) = (size / SECOND, size % SECOND);
+pub fn format_duration(nanos: i64) -> String {
+    let (sign, magnitude) = (if nanos < 0 { "-" } else { "" }, i128::from(nanos).abs());
+    let (seconds, rest) = (magnitude / SECOND, magnitude % SECOND);
     if rest == 0 {
         return format!("{sign}{seconds}s");
     }
@@ -204,8 +206,8 @@ pub fn duration_text(nanos: i64) -> String {
 }
 
 /// Decodes base64.
-pub fn base64(text: &str) -> Result<Vec<u8>, String> {
-    base64::engine::general_purpose::STANDARD.decode(text).map_err(|why| why.to_string())
+pub fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+    base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -213,16 +215,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_and_write() {
+    fn timestamps_parse_and_format() {
         for text in ["2024-02-29T12:34:56Z", "0001-01-01T00:00:00Z", "2024-01-01T00:00:00.123456789Z"] {
-            assert_eq!(Instant::parse(text).unwrap().text(), text);
+            assert_eq!(Instant::parse(text).unwrap().to_rfc3339(), text);
         }
-        assert_eq!(Instant::parse("2024-01-01T01:00:00.5+01:00").unwrap().text(), "2024-01-01T00:00:00.5Z");
+        assert_eq!(
+            Instant::parse("2024-01-01T01:00:00.5+01:00").unwrap().to_rfc3339(),
+            "2024-01-01T00:00:00.5Z"
+        );
         assert!(Instant::parse("2024-13-01T00:00:00Z").is_err());
         let instant = Instant::parse("2024-02-29T23:30:00Z").unwrap();
-        assert_eq!(instant.part("getDayOfYear", 0), Some(59));
-        assert_eq!(instant.part("getDate", 3600), Some(1));
-        assert_eq!(instant.part("getDayOfWeek", 0), Some(4));
+        assert_eq!(instant.component("getDayOfYear", 0), Some(59));
+        assert_eq!(instant.component("getDate", 3600), Some(1));
+        assert_eq!(instant.component("getDayOfWeek", 0), Some(4));
         let summer = Instant::parse("2024-07-01T12:00:00Z").unwrap();
         let table = [
             ("-07:30", Ok(-27_000)),
@@ -240,27 +245,27 @@ mod tests {
                 Err("strconv.Atoi: parsing \"99999999999999999999\": value out of range"),
             ),
         ];
-        for (zone, wanted) in table {
-            assert_eq!(offset(zone, summer), wanted.map_err(str::to_owned), "{zone}");
+        for (zone, expected) in table {
+            assert_eq!(offset(zone, summer), expected.map_err(str::to_owned), "{zone}");
         }
     }
 
     #[test]
-    fn durations_read_and_write() {
-        for (text, nanos, written) in [
+    fn durations_parse_and_format() {
+        for (text, nanos, formatted) in [
             ("1h30m", 5_400_000_000_000, "5400s"),
             ("-1.5s", -1_500_000_000, "-1.5s"),
             ("0", 0, "0s"),
             ("1ms2us3ns", 1_002_003, "0.001002003s"),
             (".5m", 30_000_000_000, "30s"),
         ] {
-            assert_eq!(duration(text), Ok(nanos), "{text}");
-            assert_eq!(duration_text(nanos), written);
+            assert_eq!(parse_duration(text), Ok(nanos), "{text}");
+            assert_eq!(format_duration(nanos), formatted);
         }
         for bad in ["", "1", "1x", "s", "1.2.3s", "9999999999h", "-"] {
-            assert!(duration(bad).is_err(), "{bad}");
+            assert!(parse_duration(bad).is_err(), "{bad}");
         }
-        assert_eq!(lenient_duration("3 days"), Ok(259_200_000_000_000));
-        assert!(lenient_duration("3 moons").is_err());
+        assert_eq!(parse_lenient_duration("3 days"), Ok(259_200_000_000_000));
+        assert!(parse_lenient_duration("3 moons").is_err());
     }
 }

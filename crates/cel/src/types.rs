@@ -40,7 +40,7 @@ pub enum Type {
     /// An object with declared fields.
     Object(Arc<ObjectType>),
     /// An object that expressions construct, by type name.
-    Made(Arc<str>),
+    Constructed(Arc<str>),
     /// A type variable.
     Var(usize),
     /// A type parameter of a signature, by its letter.
@@ -67,17 +67,17 @@ impl Type {
     }
 
     /// The type of a type.
-    pub fn of(inner: Type) -> Type {
+    pub fn type_of(inner: Type) -> Type {
         Type::Type(Some(Arc::new(inner)))
     }
 
     /// An abstract type without parameters.
-    pub fn named(name: &'static str) -> Type {
+    pub fn opaque(name: &'static str) -> Type {
         Type::Opaque(name, Arc::new([]))
     }
 
     /// The type inside an optional.
-    pub fn unwrapped(&self) -> Option<&Type> {
+    pub fn unwrap_optional(&self) -> Option<&Type> {
         match self {
             Type::Opaque(OPTIONAL, inner) => inner.first(),
             _ => None,
@@ -93,7 +93,7 @@ impl Type {
     pub fn is_scalar(&self) -> bool {
         match self {
             Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
-            other => other.unwrapped().is_some_and(Type::is_scalar),
+            other => other.unwrap_optional().is_some_and(Type::is_scalar),
         }
     }
 
@@ -143,7 +143,7 @@ impl fmt::Display for Type {
             Type::Map(..) => "map",
             Type::Opaque(name, _) => name,
             Type::Object(object) => &object.name,
-            Type::Made(name) => name,
+            Type::Constructed(name) => name,
             Type::Var(number) => return write!(f, "_var{number}"),
             Type::Param(letter) => return write!(f, "{}", char::from(b'A' + letter.min(&25))),
         };
@@ -183,18 +183,18 @@ pub struct Property {
     /// Its name in the object.
     pub name: String,
     /// The declared type.
-    pub shape: Arc<DeclType>,
+    pub decl_type: Arc<DeclType>,
 }
 
 /// A declared type: how a JSON value is converted to a CEL value, and its size limits. The reference calls this DeclType.
 #[derive(Debug)]
 pub struct DeclType {
     /// The kind.
-    pub form: DeclKind,
+    pub decl_kind: DeclKind,
     /// The maximum number of items, entries or bytes; 0 for scalars.
-    pub most: u64,
+    pub max_elements: u64,
     /// The minimum serialized size in bytes.
-    pub least: u64,
+    pub min_serialized_size: u64,
 }
 
 /// How a JSON value is converted to a CEL value.
@@ -242,12 +242,12 @@ pub enum ListKind {
 impl DeclType {
     /// A dynamic type.
     pub fn any() -> DeclType {
-        DeclType { form: DeclKind::Dyn, most: u64::MAX, least: 1 }
+        DeclType { decl_kind: DeclKind::Dyn, max_elements: u64::MAX, min_serialized_size: 1 }
     }
 
     /// The CEL type.
     pub fn kind(&self) -> Type {
-        match &self.form {
+        match &self.decl_kind {
             DeclKind::Dyn => Type::Dyn,
             DeclKind::Bool => Type::Bool,
             DeclKind::Int => Type::Int,
@@ -256,7 +256,7 @@ impl DeclType {
             DeclKind::Bytes => Type::Bytes,
             DeclKind::Timestamp | DeclKind::Date => Type::Timestamp,
             DeclKind::Duration => Type::Duration,
-            DeclKind::Quantity => Type::named("kubernetes.Quantity"),
+            DeclKind::Quantity => Type::opaque("kubernetes.Quantity"),
             DeclKind::List(items, _) => Type::list(items.kind()),
             DeclKind::Map(values) => Type::map(Type::String, values.kind()),
             DeclKind::Object(object) => Type::Object(object.clone()),
@@ -264,17 +264,17 @@ impl DeclType {
     }
 
     /// The maximum size of the value at a path below this type; `None` if the path does not exist.
-    pub fn most_at<'p>(&self, path: impl IntoIterator<Item = &'p str>) -> Option<u64> {
-        let mut place = self;
+    pub fn max_elements_at<'p>(&self, path: impl IntoIterator<Item = &'p str>) -> Option<u64> {
+        let mut current = self;
         for step in path {
-            place = match (step, &place.form) {
+            current = match (step, &current.decl_kind) {
                 ("@items" | "@values", DeclKind::List(items, _) | DeclKind::Map(items)) => items,
                 // Keys of maps are strings of unknown size.
                 ("@keys", DeclKind::Map(_)) => return Some(0),
-                (name, DeclKind::Object(object)) => &object.field(name)?.shape,
+                (name, DeclKind::Object(object)) => &object.field(name)?.decl_type,
                 _ => return None,
             };
         }
-        Some(place.most)
+        Some(current.max_elements)
     }
 }

@@ -5,145 +5,145 @@ use super::types::{OPTIONAL, Type};
 /// The substitutions of type variables.
 #[derive(Debug, Default)]
 pub struct Substitutions {
-    /// By the number of the variable.
-    found: Vec<Option<Type>>,
+    /// The substituted types, by the number of the variable.
+    bindings: Vec<Option<Type>>,
     /// Previous values since the start of an attempt, to roll back.
-    changed: Vec<(usize, Option<Type>)>,
+    undo_log: Vec<(usize, Option<Type>)>,
 }
 
 impl Substitutions {
     /// A new type variable.
-    pub fn fresh(&mut self) -> Type {
-        self.found.push(None);
-        Type::Var(self.found.len() - 1)
+    pub fn fresh_variable(&mut self) -> Type {
+        self.bindings.push(None);
+        Type::Var(self.bindings.len() - 1)
     }
 
-    fn of(&self, var: usize) -> Option<&Type> {
-        self.found.get(var).and_then(Option::as_ref)
+    fn get(&self, var: usize) -> Option<&Type> {
+        self.bindings.get(var).and_then(Option::as_ref)
     }
 
-    fn learn(&mut self, var: usize, kind: Type) {
-        if let Some(place) = self.found.get_mut(var) {
-            self.changed.push((var, place.replace(kind)));
+    fn bind(&mut self, var: usize, kind: Type) {
+        if let Some(slot) = self.bindings.get_mut(var) {
+            self.undo_log.push((var, slot.replace(kind)));
         }
     }
 
-    /// Rolls back the substitutions of a failed attempt.
-    fn keep_if(&mut self, good: bool) -> bool {
-        for (var, before) in self.changed.drain(..).rev().filter(|_| !good) {
-            if let Some(place) = self.found.get_mut(var) {
-                *place = before;
+    /// Keeps the substitutions of a successful attempt, and rolls back those of a failed one.
+    fn commit_if(&mut self, success: bool) -> bool {
+        for (var, previous) in self.undo_log.drain(..).rev().filter(|_| !success) {
+            if let Some(slot) = self.bindings.get_mut(var) {
+                *slot = previous;
             }
         }
-        good
+        success
     }
 
-    /// Whether one type is assignable to another. Substitutions are kept only on success.
-    pub fn fits(&mut self, one: &Type, other: &Type) -> bool {
-        let fits = self.assign(one, other);
-        self.keep_if(fits)
+    /// Returns whether one type is assignable to another. Substitutions are kept only on success.
+    pub fn try_assign(&mut self, left: &Type, right: &Type) -> bool {
+        let is_assignable = self.assign(left, right);
+        self.commit_if(is_assignable)
     }
 
     /// The same for two lists of types.
-    pub fn all_fit(&mut self, ones: &[Type], others: &[Type]) -> bool {
-        if ones.len() != others.len() {
+    pub fn try_assign_all(&mut self, left_types: &[Type], right_types: &[Type]) -> bool {
+        if left_types.len() != right_types.len() {
             return false;
         }
-        let fit = ones.iter().zip(others).all(|(one, other)| self.assign(one, other));
-        self.keep_if(fit)
+        let are_assignable = left_types.iter().zip(right_types).all(|(left, right)| self.assign(left, right));
+        self.commit_if(are_assignable)
     }
 
-    fn assign(&mut self, one: &Type, other: &Type) -> bool {
-        if let Type::Var(var) = other {
-            let (valid, known) = self.substitutes(one, *var);
+    fn assign(&mut self, left: &Type, right: &Type) -> bool {
+        if let Type::Var(var) = right {
+            let (valid, known) = self.bind_variable(left, *var);
             if valid || known {
                 return valid;
             }
         }
-        if let Type::Var(var) = one {
-            return self.substitutes(other, *var).0;
+        if let Type::Var(var) = left {
+            return self.bind_variable(right, *var).0;
         }
-        if one.is_dyn_or_error() || other.is_dyn_or_error() {
+        if left.is_dyn_or_error() || right.is_dyn_or_error() {
             return true;
         }
-        match (one, other) {
+        match (left, right) {
             (Type::Null, other) | (other, Type::Null) => may_be_null(other),
             (Type::Type(_), Type::Type(_)) => true,
-            (Type::List(one), Type::List(other)) => self.assign(one, other),
+            (Type::List(left), Type::List(right)) => self.assign(left, right),
             (Type::Map(key, value), Type::Map(other_key, other_value)) => {
                 self.assign(key, other_key) && self.assign(value, other_value)
             }
             (Type::Opaque(name, inner), Type::Opaque(other_name, other_inner)) => {
                 name == other_name
                     && inner.len() == other_inner.len()
-                    && inner.iter().zip(other_inner.iter()).all(|(one, other)| self.assign(one, other))
+                    && inner.iter().zip(other_inner.iter()).all(|(left, right)| self.assign(left, right))
             }
-            (one, other) => one == other,
+            (left, right) => left == right,
         }
     }
 
     /// Whether a type can be substituted for a type variable, and whether the variable had a substitution.
-    fn substitutes(&mut self, one: &Type, var: usize) -> (bool, bool) {
-        if *one == Type::Var(var) {
+    fn bind_variable(&mut self, kind: &Type, var: usize) -> (bool, bool) {
+        if *kind == Type::Var(var) {
             return (true, true);
         }
-        if let Some(known) = self.of(var).cloned() {
-            if *one == known {
+        if let Some(known) = self.get(var).cloned() {
+            if *kind == known {
                 return (true, true);
             }
-            if self.assign(one, &known) {
-                let general = most_general(one, &known).clone();
-                if self.is_not_in(var, &general) {
-                    self.learn(var, general);
+            if self.assign(kind, &known) {
+                let general = most_general(kind, &known).clone();
+                if self.does_not_occur(var, &general) {
+                    self.bind(var, general);
                 }
                 return (true, true);
             }
             return (false, true);
         }
-        if self.is_not_in(var, one) {
-            self.learn(var, one.clone());
+        if self.does_not_occur(var, kind) {
+            self.bind(var, kind.clone());
             return (true, false);
         }
         (false, false)
     }
 
     /// The occurs check.
-    fn is_not_in(&self, var: usize, within: &Type) -> bool {
+    fn does_not_occur(&self, var: usize, within: &Type) -> bool {
         match within {
             Type::Var(other) if *other == var => false,
-            Type::Var(other) => self.of(*other).is_none_or(|known| self.is_not_in(var, known)),
-            other => other.parameters().into_iter().all(|inner| self.is_not_in(var, inner)),
+            Type::Var(other) => self.get(*other).is_none_or(|known| self.does_not_occur(var, known)),
+            other => other.parameters().into_iter().all(|inner| self.does_not_occur(var, inner)),
         }
     }
 
     /// Applies the substitutions to a type. With `close`, remaining type variables become `dyn`.
-    pub fn resolved(&self, kind: &Type, close: bool) -> Type {
+    pub fn apply(&self, kind: &Type, close: bool) -> Type {
         match kind {
-            Type::Var(var) => match self.of(*var) {
-                Some(known) => self.resolved(known, close),
+            Type::Var(var) => match self.get(*var) {
+                Some(known) => self.apply(known, close),
                 None if close => Type::Dyn,
                 None => kind.clone(),
             },
-            other => rebuilt(other, &mut |inner| self.resolved(inner, close)),
+            other => map_parameters(other, &mut |inner| self.apply(inner, close)),
         }
     }
 
     /// The common supertype of two types.
-    pub fn joined(&mut self, one: &Type, other: &Type) -> Option<Type> {
-        self.fits(one, other).then(|| most_general(one, other).clone())
+    pub fn join(&mut self, left: &Type, right: &Type) -> Option<Type> {
+        self.try_assign(left, right).then(|| most_general(left, right).clone())
     }
 }
 
 /// Maps the parameters of a type.
-pub fn rebuilt(kind: &Type, make: &mut impl FnMut(&Type) -> Type) -> Type {
+pub fn map_parameters(kind: &Type, map: &mut impl FnMut(&Type) -> Type) -> Type {
     match kind {
-        Type::List(items) => Type::list(make(items)),
+        Type::List(items) => Type::list(map(items)),
         Type::Map(keys, values) => {
-            let keys = make(keys);
-            Type::map(keys, make(values))
+            let keys = map(keys);
+            Type::map(keys, map(values))
         }
-        Type::Opaque(name, inner) => Type::Opaque(name, inner.iter().map(make).collect()),
-        Type::Type(Some(inner)) => Type::of(make(inner)),
+        Type::Opaque(name, inner) => Type::Opaque(name, inner.iter().map(map).collect()),
+        Type::Type(Some(inner)) => Type::type_of(map(inner)),
         other => other.clone(),
     }
 }
@@ -152,44 +152,50 @@ pub fn rebuilt(kind: &Type, make: &mut impl FnMut(&Type) -> Type) -> Type {
 fn may_be_null(kind: &Type) -> bool {
     matches!(
         kind,
-        Type::Null | Type::Opaque(..) | Type::Object(_) | Type::Made(_) | Type::Duration | Type::Timestamp
+        Type::Null
+            | Type::Opaque(..)
+            | Type::Object(_)
+            | Type::Constructed(_)
+            | Type::Duration
+            | Type::Timestamp
     )
 }
 
 /// The more general of two compatible types.
-fn most_general<'t>(one: &'t Type, other: &'t Type) -> &'t Type {
-    if is_equal_or_wider(one, other) { one } else { other }
+fn most_general<'t>(left: &'t Type, right: &'t Type) -> &'t Type {
+    if is_equal_or_wider(left, right) { left } else { right }
 }
 
-fn is_equal_or_wider(one: &Type, other: &Type) -> bool {
-    match (one, other) {
+fn is_equal_or_wider(left: &Type, right: &Type) -> bool {
+    match (left, right) {
         (Type::Dyn | Type::Var(_), _) => true,
         (_, Type::Dyn | Type::Var(_)) => false,
-        (Type::List(one), Type::List(other)) => is_equal_or_wider(one, other),
+        (Type::List(left), Type::List(right)) => is_equal_or_wider(left, right),
         (Type::Map(key, value), Type::Map(other_key, other_value)) => {
             is_equal_or_wider(key, other_key) && is_equal_or_wider(value, other_value)
         }
         (Type::Opaque(name, inner), Type::Opaque(other_name, other_inner)) => {
             name == other_name
                 && inner.len() == other_inner.len()
-                && inner.iter().zip(other_inner.iter()).all(|(one, other)| is_equal_or_wider(one, other))
+                && inner.iter().zip(other_inner.iter()).all(|(left, right)| is_equal_or_wider(left, right))
         }
         (Type::Type(_), Type::Type(_)) => true,
-        (one, other) => one == other,
+        (left, right) => left == right,
     }
 }
 
 /// Whether two types are equivalent, as required of list items.
-pub fn are_equivalent(one: &Type, other: &Type) -> bool {
-    let same = match (one, other) {
+pub fn are_equivalent(left: &Type, right: &Type) -> bool {
+    let is_same_constructor = match (left, right) {
         (Type::Opaque(OPTIONAL, _), Type::Opaque(OPTIONAL, _)) => true,
-        (Type::Opaque(name, _), Type::Opaque(other, _)) => name == other,
-        (Type::Object(_) | Type::Made(_), _) => one == other,
-        _ => std::mem::discriminant(one) == std::mem::discriminant(other),
+        (Type::Opaque(name, _), Type::Opaque(right, _)) => name == right,
+        (Type::Object(_) | Type::Constructed(_), _) => left == right,
+        _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     };
-    let (inner, others) = (one.parameters(), other.parameters());
-    same && inner.len() == others.len()
-        && inner.into_iter().zip(others).all(|(one, other)| are_equivalent(one, other))
+    let (left_types, right_types) = (left.parameters(), right.parameters());
+    is_same_constructor
+        && left_types.len() == right_types.len()
+        && left_types.into_iter().zip(right_types).all(|(left, right)| are_equivalent(left, right))
 }
 
 #[cfg(test)]
@@ -197,16 +203,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_types_become_what_is_seen_of_them() {
-        let mut known = Substitutions::default();
-        let (a, b) = (known.fresh(), known.fresh());
-        assert!(known.fits(&Type::list(a.clone()), &Type::list(Type::Int)));
-        assert_eq!(known.resolved(&Type::map(a.clone(), b.clone()), true), Type::map(Type::Int, Type::Dyn));
-        assert!(!known.fits(&a, &Type::String));
-        assert!(!known.fits(&b, &Type::list(b.clone())), "no type contains itself");
-        assert_eq!(known.resolved(&b, false), b);
-        assert!(known.all_fit(&[b.clone(), b.clone()], &[Type::Dyn, Type::Int]));
-        assert_eq!(known.resolved(&b, true), Type::Dyn);
-        assert!(known.fits(&Type::Null, &Type::Timestamp) && !known.fits(&Type::Null, &Type::Int));
+    fn unification_substitutes_type_variables() {
+        let mut substitutions = Substitutions::default();
+        let (a, b) = (substitutions.fresh_variable(), substitutions.fresh_variable());
+        assert!(substitutions.try_assign(&Type::list(a.clone()), &Type::list(Type::Int)));
+        assert_eq!(
+            substitutions.apply(&Type::map(a.clone(), b.clone()), true),
+            Type::map(Type::Int, Type::Dyn)
+        );
+        assert!(!substitutions.try_assign(&a, &Type::String));
+        assert!(!substitutions.try_assign(&b, &Type::list(b.clone())), "no type contains itself");
+        assert_eq!(substitutions.apply(&b, false), b);
+        assert!(substitutions.try_assign_all(&[b.clone(), b.clone()], &[Type::Dyn, Type::Int]));
+        assert_eq!(substitutions.apply(&b, true), Type::Dyn);
+        assert!(
+            substitutions.try_assign(&Type::Null, &Type::Timestamp)
+                && !substitutions.try_assign(&Type::Null, &Type::Int)
+        );
     }
 }

@@ -96,7 +96,7 @@ pub enum Val<'v> {
     /// A semantic version.
     Semver(Arc<Semver>),
     /// An object that the expression constructed.
-    Made(Arc<ConstructedObject<'v>>),
+    Constructed(Arc<ConstructedObject<'v>>),
     /// A value of the caller.
     Foreign(Arc<dyn Foreign + 'v>),
 }
@@ -143,65 +143,65 @@ impl From<String> for Val<'_> {
 
 impl<'v> From<Vec<Val<'v>>> for Val<'v> {
     fn from(items: Vec<Val<'v>>) -> Val<'v> {
-        Val::List(List::Made(Arc::new(items)))
+        Val::List(List::Computed(Arc::new(items)))
     }
 }
 
 impl<'v> Val<'v> {
     /// Converts a JSON value of a declared type.
-    pub fn given(value: &'v Value, shape: &'v DeclType) -> Outcome<'v> {
+    pub fn typed(value: &'v Value, decl_type: &'v DeclType) -> Outcome<'v> {
         let text = || {
             value.as_str().ok_or_else(|| {
                 Fault::error(format!("invalid data, expected string, got {}", value.go_type()))
             })
         };
-        Ok(match (&shape.form, value) {
-            (DeclKind::Dyn, _) => Val::free(value),
+        Ok(match (&decl_type.decl_kind, value) {
+            (DeclKind::Dyn, _) => Val::untyped(value),
             (_, Value::Null) => Val::Null,
             (DeclKind::Object(object), Value::Object(fields)) => Val::Map(Map::Object(fields, object)),
-            (DeclKind::Map(values), Value::Object(fields)) => Val::Map(Map::Given(fields, values)),
+            (DeclKind::Map(values), Value::Object(fields)) => Val::Map(Map::Typed(fields, values)),
             (DeclKind::List(items, kind), Value::Array(values)) => {
-                Val::List(List::Given(values, items, kind))
+                Val::List(List::Borrowed(values, items, kind))
             }
-            (DeclKind::Bool, Value::Bool(truth)) => Val::Bool(*truth),
+            (DeclKind::Bool, Value::Bool(boolean)) => Val::Bool(*boolean),
             (DeclKind::Int, Value::Int(number)) => Val::Int(*number),
             (DeclKind::Double, Value::Int(number)) => Val::Double(*number as f64),
             (DeclKind::Double, Value::Float(number)) => Val::Double(*number),
             (DeclKind::String, _) => Val::from(text()?),
             (DeclKind::Bytes, _) => Val::Bytes(
-                timestamps::base64(text()?)
-                    .map_err(|why| {
+                timestamps::decode_base64(text()?)
+                    .map_err(|error| {
                         Fault::error(format!(
-                            "Invalid byte formatted string {}: {why}",
+                            "Invalid byte formatted string {}: {error}",
                             value.as_str().unwrap_or_default()
                         ))
                     })?
                     .into(),
             ),
-            (DeclKind::Timestamp, _) => Val::Timestamp(Instant::parse(text()?).map_err(|why| {
+            (DeclKind::Timestamp, _) => Val::Timestamp(Instant::parse(text()?).map_err(|error| {
                 Fault::error(format!(
-                    "Invalid date-time formatted string {}: {why}",
+                    "Invalid date-time formatted string {}: {error}",
                     value.as_str().unwrap_or_default()
                 ))
             })?),
             (DeclKind::Date, _) => {
-                Val::Timestamp(Instant::parse(&format!("{}T00:00:00Z", text()?)).map_err(|why| {
+                Val::Timestamp(Instant::parse(&format!("{}T00:00:00Z", text()?)).map_err(|error| {
                     Fault::error(format!(
-                        "Invalid date formatted string {}: {why}",
+                        "Invalid date formatted string {}: {error}",
                         value.as_str().unwrap_or_default()
                     ))
                 })?)
             }
             (DeclKind::Duration, _) => {
-                Val::Duration(timestamps::lenient_duration(text()?).map_err(|why| {
-                    Fault::error(format!("Invalid duration {}: {why}", value.as_str().unwrap_or_default()))
+                Val::Duration(timestamps::parse_lenient_duration(text()?).map_err(|error| {
+                    Fault::error(format!("Invalid duration {}: {error}", value.as_str().unwrap_or_default()))
                 })?)
             }
             (DeclKind::Quantity, _) => {
                 Val::Quantity(Arc::new(Quantity::parse(text()?).map_err(Fault::error)?))
             }
             (form, _) => {
-                let wanted = match form {
+                let expected = match form {
                     DeclKind::Object(_) | DeclKind::Map(_) => {
                         "a map for the provided schema with type=object"
                     }
@@ -210,28 +210,28 @@ impl<'v> Val<'v> {
                     DeclKind::Int => "int",
                     _ => "float",
                 };
-                return Err(Fault::error(format!("invalid data, expected {wanted}")));
+                return Err(Fault::error(format!("invalid data, expected {expected}")));
             }
         })
     }
 
     /// Converts a JSON value without a declared type.
-    pub fn free(value: &'v Value) -> Val<'v> {
+    pub fn untyped(value: &'v Value) -> Val<'v> {
         match value {
             Value::Null => Val::Null,
-            Value::Bool(truth) => Val::Bool(*truth),
+            Value::Bool(boolean) => Val::Bool(*boolean),
             Value::Int(number) => Val::Int(*number),
             Value::Float(number) => Val::Double(*number),
             Value::String(text) => Val::from(text.as_str()),
-            Value::Array(items) => Val::List(List::Given(items, &FREE, &ListKind::Ordered)),
-            Value::Object(fields) => Val::Map(Map::Free(fields)),
+            Value::Array(items) => Val::List(List::Borrowed(items, &UNTYPED, &ListKind::Ordered)),
+            Value::Object(fields) => Val::Map(Map::Untyped(fields)),
         }
     }
 
     /// A map with these string keys.
-    pub fn named_fields(fields: impl IntoIterator<Item = (&'v str, Val<'v>)>) -> Val<'v> {
+    pub fn from_fields(fields: impl IntoIterator<Item = (&'v str, Val<'v>)>) -> Val<'v> {
         let entry = |(name, value)| (Key::String(Text::Borrowed(name)), (Val::from(name), value));
-        Val::Map(Map::Made(Arc::new(fields.into_iter().map(entry).collect())))
+        Val::Map(Map::Computed(Arc::new(fields.into_iter().map(entry).collect())))
     }
 
     /// Wraps the value into an optional.
@@ -261,7 +261,7 @@ impl<'v> Val<'v> {
             Val::Cidr(..) => "net.CIDR",
             Val::Format(_) => "kubernetes.NamedFormat",
             Val::Semver(_) => "kubernetes.Semver",
-            Val::Made(made) => made.name(),
+            Val::Constructed(object) => object.name(),
             Val::Foreign(foreign) => foreign.type_name(),
         }
     }
@@ -295,7 +295,7 @@ impl<'v> Val<'v> {
     /// The value as a map key, if its type can be one.
     pub fn key(&self) -> Option<Key<'v>> {
         Some(match self {
-            Val::Bool(truth) => Key::Bool(*truth),
+            Val::Bool(boolean) => Key::Bool(*boolean),
             Val::Int(number) => Key::Number(i128::from(*number)),
             Val::Uint(number) => Key::Number(i128::from(*number)),
             Val::Double(number) if number.fract() == 0.0 && number.abs() < 1e19 => {
@@ -310,7 +310,7 @@ impl<'v> Val<'v> {
     pub fn is_zero(&self) -> bool {
         match self {
             Val::Null => true,
-            Val::Bool(truth) => !truth,
+            Val::Bool(boolean) => !boolean,
             Val::Int(number) => *number == 0,
             Val::Uint(number) => *number == 0,
             Val::Double(number) => *number == 0.0,
@@ -318,19 +318,20 @@ impl<'v> Val<'v> {
             Val::Timestamp(instant) => *instant == Instant::ZERO,
             Val::String(_) | Val::Bytes(_) | Val::List(_) | Val::Map(_) => self.size() == 0,
             Val::Optional(inner) => inner.is_none(),
-            Val::Made(made) => made.is_empty(),
+            Val::Constructed(object) => object.is_empty(),
             _ => false,
         }
     }
 }
 
-static FREE: DeclType = DeclType { form: DeclKind::Dyn, most: u64::MAX, least: 1 };
+static UNTYPED: DeclType =
+    DeclType { decl_kind: DeclKind::Dyn, max_elements: u64::MAX, min_serialized_size: 1 };
 
 impl fmt::Display for Val<'_> {
-    /// The value as messages show it.
+    /// The value as error messages print it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Val::Bool(truth) => write!(f, "{truth}"),
+            Val::Bool(boolean) => write!(f, "{boolean}"),
             Val::Int(number) => write!(f, "{number}"),
             Val::Uint(number) => write!(f, "{number}"),
             Val::Double(number) => write!(f, "{number}"),

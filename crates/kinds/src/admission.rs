@@ -26,14 +26,14 @@ pub(super) const GROUP_RULES: KindRules = KindRules {
 
 /// The generation counts changes of the whole list of webhooks.
 pub const WEBHOOKS: KindRules = KindRules {
-    generation: Generation { moves_with: &[&["webhooks"]], empty_lists_count: true, ..Generation::FIRST },
+    generation: Generation { increased_by: &[&["webhooks"]], counts_empty_lists: true, ..Generation::FIRST },
     default: default_webhooks,
     validate: validate_webhooks,
     validate_update: validate_webhooks_update,
     ..GROUP_RULES
 };
 
-const LONGEST_TIMEOUT: i64 = 30;
+const MAX_TIMEOUT: i64 = 30;
 
 /// The defaults of webhooks: selectors match everything.
 fn default_webhooks(configuration: &mut Value) {
@@ -54,9 +54,9 @@ pub fn default_policy(policy: &mut Value) {
     }
 }
 
-/// What the old configuration already had, so that an update may keep it although it is invalid today.
+/// Rules that the old configuration already broke, so that an update may keep breaking them.
 #[derive(Clone, Copy, Default)]
-struct Allowed {
+struct Tolerated {
     side_effects: bool,
     unknown_versions: bool,
     same_names: bool,
@@ -65,16 +65,21 @@ struct Allowed {
 
 /// Checks the webhooks of a configuration.
 fn validate_webhooks(configuration: &Value, errors: &mut ErrorList) {
-    validate_all(configuration, Allowed::default(), &BTreeSet::new(), errors);
+    validate_all(configuration, Tolerated::default(), &BTreeSet::new(), errors);
 }
 
-fn validate_all(configuration: &Value, allowed: Allowed, before: &BTreeSet<&str>, errors: &mut ErrorList) {
+fn validate_all(
+    configuration: &Value,
+    tolerated: Tolerated,
+    old_expressions: &BTreeSet<&str>,
+    errors: &mut ErrorList,
+) {
     let mut seen = BTreeSet::new();
-    for hook in FieldValue::of(configuration, "webhooks").items() {
-        validate_webhook(&hook, allowed, before, errors);
-        review_versions(&hook.child("admissionReviewVersions"), allowed, errors);
+    for hook in FieldValue::top_level(configuration, "webhooks").items() {
+        validate_webhook(&hook, tolerated, old_expressions, errors);
+        review_versions(&hook.child("admissionReviewVersions"), tolerated, errors);
         let name = hook.child("name");
-        if !name.is_empty() && !seen.insert(name.text()) && !allowed.same_names {
+        if !name.is_empty() && !seen.insert(name.text()) && !tolerated.same_names {
             name.duplicate(errors);
         }
     }
@@ -84,9 +89,9 @@ fn hook_name(name: &FieldValue<'_>, errors: &mut ErrorList) {
     if !name.need(errors) {
         return;
     }
-    let wrong = names::dns_subdomain(name.text());
-    if !wrong.is_empty() {
-        name.invalid(errors, &wrong.join(","));
+    let details = names::dns_subdomain(name.text());
+    if !details.is_empty() {
+        name.invalid(errors, &details.join(","));
     } else if name.text().split('.').count() < 3 {
         name.invalid(errors, "should be a domain with at least three segments separated by dots");
     }
@@ -94,8 +99,8 @@ fn hook_name(name: &FieldValue<'_>, errors: &mut ErrorList) {
 
 fn validate_webhook(
     hook: &FieldValue<'_>,
-    allowed: Allowed,
-    before: &BTreeSet<&str>,
+    tolerated: Tolerated,
+    old_expressions: &BTreeSet<&str>,
     errors: &mut ErrorList,
 ) {
     hook_name(&hook.child("name"), errors);
@@ -106,14 +111,14 @@ fn validate_webhook(
     hook.child("matchPolicy").one_of_if_set(errors, ar::ValidatingWebhook::MATCH_POLICY);
     let effects = hook.child("sideEffects");
     let words: &[&str] =
-        if allowed.side_effects { ar::ValidatingWebhook::SIDE_EFFECTS } else { &["None", "NoneOnDryRun"] };
+        if tolerated.side_effects { ar::ValidatingWebhook::SIDE_EFFECTS } else { &["None", "NoneOnDryRun"] };
     if effects.is_set() {
         effects.one_of(errors, words);
     } else {
         effects.required(errors, &format!("must specify one of {}", words.join(", ")));
     }
     let timeout = hook.child("timeoutSeconds");
-    if timeout.is_set() && !(1..=LONGEST_TIMEOUT).contains(&timeout.number()) {
+    if timeout.is_set() && !(1..=MAX_TIMEOUT).contains(&timeout.number()) {
         timeout.invalid(errors, "the timeout value must be between 1 and 30 seconds");
     }
     label_selector::validate(&hook.child("namespaceSelector"), errors);
@@ -124,25 +129,29 @@ fn validate_webhook(
     if url.is_set() == service.is_set() {
         config.required(errors, "exactly one of url or service is required");
     } else if url.is_set() {
-        webhook::url(&url, errors);
+        webhook::validate_url(&url, errors);
     } else {
-        webhook::service(&service, true, errors);
+        webhook::validate_service(&service, true, errors);
     }
-    if !allowed.match_conditions {
-        match_conditions(&hook.child("matchConditions"), false, before, errors);
+    if !tolerated.match_conditions {
+        match_conditions(&hook.child("matchConditions"), false, old_expressions, errors);
     }
 }
 
-fn review_versions(versions: &FieldValue<'_>, allowed: Allowed, errors: &mut ErrorList) {
+fn review_versions(versions: &FieldValue<'_>, tolerated: Tolerated, errors: &mut ErrorList) {
     if versions.is_empty() {
         versions.required(errors, "must specify one of v1, v1beta1");
         return;
     }
-    named_versions(versions, !allowed.unknown_versions, errors);
+    validate_review_version_list(versions, !tolerated.unknown_versions, errors);
 }
 
 /// Checks admissionReviewVersions: no duplicates, and where required at least one that this server supports.
-pub(crate) fn named_versions(versions: &FieldValue<'_>, needs_known: bool, errors: &mut ErrorList) {
+pub(crate) fn validate_review_version_list(
+    versions: &FieldValue<'_>,
+    needs_known: bool,
+    errors: &mut ErrorList,
+) {
     let mut seen = BTreeSet::new();
     for version in versions.items() {
         if seen.insert(version.text()) {
@@ -160,81 +169,81 @@ pub(crate) fn named_versions(versions: &FieldValue<'_>, needs_known: bool, error
 pub fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     let operations = rule.child("operations");
     operations.need(errors);
-    alone(&operations, "operations", errors);
+    wildcard_alone(&operations, "operations", errors);
     for operation in operations.items() {
         operation.one_of(errors, ar::RuleWithOperations::OPERATIONS);
     }
     let (groups, versions) = (rule.child("apiGroups"), rule.child("apiVersions"));
     groups.need(errors);
-    alone(&groups, "API groups", errors);
+    wildcard_alone(&groups, "API groups", errors);
     versions.need(errors);
-    alone(&versions, "API versions", errors);
+    wildcard_alone(&versions, "API versions", errors);
     for version in versions.items() {
         version.need(errors);
     }
-    resources(&rule.child("resources"), errors);
+    validate_resources(&rule.child("resources"), errors);
     rule.child("scope").one_of_if_set(errors, &["*", "Cluster", "Namespaced"]);
 }
 
 /// Checks that a list with the wildcard has no other items.
-fn alone(list: &FieldValue<'_>, what: &str, errors: &mut ErrorList) {
+fn wildcard_alone(list: &FieldValue<'_>, what: &str, errors: &mut ErrorList) {
     if list.len() > 1 && list.items().any(|item| item.text() == "*") {
         let kind = if what == "operations" { "admissionregistration.OperationType" } else { "string" };
-        let shown = messages::shown_texts(list, kind);
-        let why = format!("if '*' is present, must not specify other {what}");
-        errors.push(FieldError::invalid(&list.path, &shown, &why));
+        let rendered = messages::render_strings(list, kind);
+        let detail = format!("if '*' is present, must not specify other {what}");
+        errors.push(FieldError::invalid(&list.path, &rendered, &detail));
     }
 }
 
-fn resources(list: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_resources(list: &FieldValue<'_>, errors: &mut ErrorList) {
     list.need(errors);
-    let (mut all_below, mut all_with) = (BTreeSet::new(), BTreeSet::new());
-    let (mut everything, mut all, mut plain) = (false, false, false);
+    let (mut wildcard_subresources, mut wildcard_resources) = (BTreeSet::new(), BTreeSet::new());
+    let (mut has_wildcard_pair, mut has_wildcard, mut has_plain_resource) = (false, false, false);
     for item in list.items() {
         if !item.need(errors) {
             continue;
         }
-        everything |= item.text() == "*/*";
-        all |= item.text() == "*";
+        has_wildcard_pair |= item.text() == "*/*";
+        has_wildcard |= item.text() == "*";
         let Some((resource, below)) = item.text().split_once('/') else {
-            plain = item.text() != "*";
+            has_plain_resource = item.text() != "*";
             continue;
         };
-        if all_below.contains(resource) {
+        if wildcard_subresources.contains(resource) {
             item.invalid(errors, &format!("if '{resource}/*' is present, must not specify {}", item.text()));
         }
-        if all_with.contains(below) {
+        if wildcard_resources.contains(below) {
             item.invalid(errors, &format!("if '*/{below}' is present, must not specify {}", item.text()));
         }
         if below == "*" {
-            all_below.insert(resource);
+            wildcard_subresources.insert(resource);
         }
         if resource == "*" {
-            all_with.insert(below);
+            wildcard_resources.insert(below);
         }
     }
-    let shown = messages::shown_texts(list, "string");
-    if list.len() > 1 && everything {
-        let why = "if '*/*' is present, must not specify other resources";
-        errors.push(FieldError::invalid(&list.path, &shown, why));
+    let rendered = messages::render_strings(list, "string");
+    if list.len() > 1 && has_wildcard_pair {
+        let detail = "if '*/*' is present, must not specify other resources";
+        errors.push(FieldError::invalid(&list.path, &rendered, detail));
     }
-    if all && plain {
-        let why = "if '*' is present, must not specify other resources without subresources";
-        errors.push(FieldError::invalid(&list.path, &shown, why));
+    if has_wildcard && has_plain_resource {
+        let detail = "if '*' is present, must not specify other resources without subresources";
+        errors.push(FieldError::invalid(&list.path, &rendered, detail));
     }
 }
 
-/// Checks match conditions. `before` are the expressions of the old object, which compile in the environment of stored
+/// Checks match conditions. `old_expressions` are the expressions of the old object, which compile in the environment of stored
 /// expressions.
 pub fn match_conditions(
     list: &FieldValue<'_>,
     has_params: bool,
-    before: &BTreeSet<&str>,
+    old_expressions: &BTreeSet<&str>,
     errors: &mut ErrorList,
 ) {
-    const MOST: usize = 64;
-    if list.len() > MOST {
-        errors.push(FieldError::too_many(&list.path, list.len(), MOST));
+    const MAX_CONDITIONS: usize = 64;
+    if list.len() > MAX_CONDITIONS {
+        errors.push(FieldError::too_many(&list.path, list.len(), MAX_CONDITIONS));
     }
     let mut compiler = Compiler::new(has_params, false);
     let mut seen = BTreeSet::new();
@@ -243,9 +252,13 @@ pub fn match_conditions(
         match expression.text().trim() {
             "" => expression.required(errors, ""),
             text => {
-                let age = if before.contains(text) { EnvironmentType::Stored } else { EnvironmentType::New };
-                if let Err(why) = compiler.compile(text, ResultType::Truth, true, age) {
-                    errors.push(FieldError::invalid(&expression.path, &quoted(text), &why));
+                let environment = if old_expressions.contains(text) {
+                    EnvironmentType::Stored
+                } else {
+                    EnvironmentType::New
+                };
+                if let Err(detail) = compiler.compile(text, ResultType::Bool, true, environment) {
+                    errors.push(FieldError::invalid(&expression.path, &quoted(text), &detail));
                 }
             }
         }
@@ -258,27 +271,28 @@ pub fn match_conditions(
 
 /// Checks the webhooks of an updated configuration. Errors that the old one had are forgiven.
 fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let (hooks, was) = (FieldValue::of(new, "webhooks"), FieldValue::of(old, "webhooks"));
+    let (hooks, old_hooks) = (FieldValue::top_level(new, "webhooks"), FieldValue::top_level(old, "webhooks"));
     let conditions = |list: &FieldValue<'_>| -> Vec<Value> {
         list.items().map(|hook| hook.child("matchConditions").value.clone()).collect()
     };
-    let (now, before) = (Value::from(conditions(&hooks)), Value::from(conditions(&was)));
+    let (new_conditions, old_conditions) =
+        (Value::from(conditions(&hooks)), Value::from(conditions(&old_hooks)));
     let unknown = |hook: &FieldValue<'_>| {
         let versions = hook.child("admissionReviewVersions");
-        !versions.is_empty() && !versions.items().any(|one| matches!(one.text(), "v1" | "v1beta1"))
+        !versions.is_empty() && !versions.items().any(|version| matches!(version.text(), "v1" | "v1beta1"))
     };
-    let names: BTreeSet<&str> = was.items().map(|hook| hook.child("name").text()).collect();
-    let allowed = Allowed {
-        side_effects: was
+    let names: BTreeSet<&str> = old_hooks.items().map(|hook| hook.child("name").text()).collect();
+    let tolerated = Tolerated {
+        side_effects: old_hooks
             .items()
             .any(|hook| !matches!(hook.child("sideEffects").text(), "None" | "NoneOnDryRun")),
-        unknown_versions: was.items().any(|hook| unknown(&hook)),
-        same_names: names.len() < was.len(),
-        match_conditions: same(Some(&now), Some(&before)),
+        unknown_versions: old_hooks.items().any(|hook| unknown(&hook)),
+        same_names: names.len() < old_hooks.len(),
+        match_conditions: same(Some(&new_conditions), Some(&old_conditions)),
     };
-    let conditions = was.items().flat_map(|hook| hook.read("matchConditions").items());
+    let conditions = old_hooks.items().flat_map(|hook| hook.read("matchConditions").items());
     let accepted: BTreeSet<&str> = conditions.map(|condition| condition.str("expression")).collect();
-    validate_all(new, allowed, &accepted, errors);
+    validate_all(new, tolerated, &accepted, errors);
 }
 
 #[cfg(test)]
@@ -289,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_webhook_refuses() {
+    fn webhook_validation_refuses_each_violation() {
         let mut base = object(
             r#"{"webhooks":[{"name":"a.b.c","sideEffects":"None","admissionReviewVersions":["v1"],"timeoutSeconds":10,
                 "clientConfig":{"url":"https://x/y"},"rules":[{"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],
@@ -397,23 +411,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_wrong_before_may_stay() {
-        let odd = object(
+    fn webhook_update_tolerates_violations_of_the_old_object() {
+        let invalid = object(
             r#"{"webhooks":[{"name":"a.b.c","sideEffects":"Some","admissionReviewVersions":["v9"],"clientConfig":{"url":"https://x/y"},
                 "matchConditions":[{"name":"a"}]},{"name":"a.b.c","sideEffects":"Some","admissionReviewVersions":["v9"],
                 "clientConfig":{"url":"https://x/y"}}]}"#,
         );
         let mut errors = ErrorList::new();
-        validate_webhooks_update(&odd, &odd, &mut errors);
+        validate_webhooks_update(&invalid, &invalid, &mut errors);
         assert_eq!(errors, []);
-        validate_webhooks(&odd, &mut errors);
+        validate_webhooks(&invalid, &mut errors);
         assert_eq!(errors.len(), 6);
     }
 
     #[test]
-    fn policies_match_everything_by_default() {
-        let given = r#"{"spec":{"matchConstraints":{}}}"#;
-        let policy = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", given);
+    fn policy_selectors_default_to_everything() {
+        let json = r#"{"spec":{"matchConstraints":{}}}"#;
+        let policy = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", json);
         assert_eq!(
             policy.at(&["spec", "matchConstraints"]),
             Some(&object(r#"{"matchPolicy":"Equivalent","namespaceSelector":{},"objectSelector":{}}"#))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_admission::policies::expressions::{Compiler, EnvironmentType, ResultType, UNPLANNED};
+use pilothouse_admission::policies::expressions::{Compiler, EnvironmentType, PROGRAM_ERROR, ResultType};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::{FieldValue, same};
@@ -19,7 +19,7 @@ use crate::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alp
 /// The rules of a ValidatingAdmissionPolicy.
 pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
     status_meta_revalidation: MetaRevalidation::No,
-    status_meta: StatusMeta::Fixed,
+    status_meta: StatusMeta::DescriptionsKept,
     validate: validate_validating,
     validate_update: validate_validating_update,
     validate_status,
@@ -40,28 +40,28 @@ pub const MUTATING_ADMISSION_POLICY_BINDING: KindRules =
 
 /// Checks a ValidatingAdmissionPolicy.
 fn validate_validating(policy: &Value, errors: &mut ErrorList) {
-    validating(policy, &Before::default(), errors);
+    validating(policy, &OldPolicy::default(), errors);
 }
 
-/// Checks a changed ValidatingAdmissionPolicy.
+/// Validates an updated ValidatingAdmissionPolicy.
 fn validate_validating_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validating(new, &Before::of(new, old), errors);
+    validating(new, &OldPolicy::collect(new, old), errors);
 }
 
 /// Checks a MutatingAdmissionPolicy.
 fn validate_mutating(policy: &Value, errors: &mut ErrorList) {
-    mutating(policy, &Before::default(), errors);
+    mutating(policy, &OldPolicy::default(), errors);
 }
 
-/// Checks a changed MutatingAdmissionPolicy.
+/// Validates an updated MutatingAdmissionPolicy.
 fn validate_mutating_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    mutating(new, &Before::of(new, old), errors);
+    mutating(new, &OldPolicy::collect(new, old), errors);
 }
 
-/// What the old policy had, which stays accepted.
+/// What the old policy had and an update may keep.
 #[derive(Default)]
-struct Before<'a> {
-    /// Whether the match conditions are unchanged, and thus not checked again.
+struct OldPolicy<'a> {
+    /// Whether the match conditions are unchanged, and thus not validated again.
     same_conditions: bool,
     conditions: BTreeSet<&'a str>,
     validations: BTreeSet<&'a str>,
@@ -70,13 +70,13 @@ struct Before<'a> {
     configurations: BTreeSet<&'a str>,
 }
 
-impl<'a> Before<'a> {
-    fn of(new: &Value, old: &'a Value) -> Before<'a> {
+impl<'a> OldPolicy<'a> {
+    fn collect(new: &Value, old: &'a Value) -> OldPolicy<'a> {
         let texts = |list: &str, field: &str| -> BTreeSet<&'a str> {
             let items = old.at(&["spec", list]).map(Value::items).unwrap_or_default();
             items.iter().map(|item| item.str(field)).filter(|text| !text.is_empty()).collect()
         };
-        Before {
+        OldPolicy {
             same_conditions: same_conditions(new, old),
             conditions: texts("matchConditions", "expression"),
             validations: texts("validations", "expression"),
@@ -90,12 +90,13 @@ impl<'a> Before<'a> {
 /// The ApplyConfiguration expressions of a policy.
 fn configurations(policy: &Value) -> BTreeSet<&str> {
     let mutations = policy.at(&["spec", "mutations"]).map(Value::items).unwrap_or_default();
-    let texts = mutations.iter().filter_map(|one| one.at(&["applyConfiguration", "expression"])?.as_str());
+    let texts =
+        mutations.iter().filter_map(|mutation| mutation.at(&["applyConfiguration", "expression"])?.as_str());
     texts.collect()
 }
 
-fn age(before: &BTreeSet<&str>, text: &str) -> EnvironmentType {
-    if before.contains(text) { EnvironmentType::Stored } else { EnvironmentType::New }
+fn environment_of(old: &BTreeSet<&str>, text: &str) -> EnvironmentType {
+    if old.contains(text) { EnvironmentType::Stored } else { EnvironmentType::New }
 }
 
 /// Whether the match conditions are unchanged.
@@ -106,7 +107,7 @@ fn same_conditions(new: &Value, old: &Value) -> bool {
 }
 
 /// Checks the fields that both kinds have, and declares the variables for later expressions.
-fn common(spec: &FieldValue<'_>, mutates: bool, before: &Before<'_>, errors: &mut ErrorList) -> Compiler {
+fn common(spec: &FieldValue<'_>, mutates: bool, old: &OldPolicy<'_>, errors: &mut ErrorList) -> Compiler {
     let failure = spec.child("failurePolicy");
     if failure.is_set() {
         failure.one_of(errors, ar::ValidatingAdmissionPolicySpec::FAILURE_POLICY);
@@ -127,8 +128,8 @@ fn common(spec: &FieldValue<'_>, mutates: bool, before: &Before<'_>, errors: &mu
     } else {
         matched.required(errors, "");
     }
-    if !before.same_conditions {
-        match_conditions(&spec.child("matchConditions"), has_params, &before.conditions, errors);
+    if !old.same_conditions {
+        match_conditions(&spec.child("matchConditions"), has_params, &old.conditions, errors);
     }
     let mut compiler = Compiler::new(has_params, mutates || !spec.child("variables").is_empty());
     for variable in spec.child("variables").items() {
@@ -139,36 +140,36 @@ fn common(spec: &FieldValue<'_>, mutates: bool, before: &Before<'_>, errors: &mu
             name.invalid(errors, "name is not a valid CEL identifier");
         }
         if need_expression(&expression, "expression is not specified", errors) {
-            let age = age(&before.validations, expression.text());
-            let made = compiler.compile(expression.text(), ResultType::Anything, true, age);
-            compiler.add(name.text(), made.as_ref().ok());
-            if let Err(why) = made {
-                expression.invalid_text(errors, &why);
+            let environment = environment_of(&old.validations, expression.text());
+            let compiled = compiler.compile(expression.text(), ResultType::Any, true, environment);
+            compiler.add(name.text(), compiled.as_ref().ok());
+            if let Err(detail) = compiled {
+                expression.invalid_text(errors, &detail);
             }
         }
     }
     compiler
 }
 
-fn need_expression(expression: &FieldValue<'_>, why: &str, errors: &mut ErrorList) -> bool {
-    let is_there = !expression.text().trim().is_empty();
-    if !is_there {
-        expression.required(errors, why);
+fn need_expression(expression: &FieldValue<'_>, detail: &str, errors: &mut ErrorList) -> bool {
+    let is_present = !expression.text().trim().is_empty();
+    if !is_present {
+        expression.required(errors, detail);
     }
-    is_there
+    is_present
 }
 
 fn is_identifier(name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    name.bytes().all(fits)
+    let is_identifier_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    name.bytes().all(is_identifier_byte)
         && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
         && !reserved_words::is_reserved(name)
 }
 
-fn validating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
+fn validating(policy: &Value, old: &OldPolicy<'_>, errors: &mut ErrorList) {
     const NONE: &str = "validations or auditAnnotations must contain at least one item";
-    let spec = FieldValue::of(policy, "spec");
-    let mut compiler = common(&spec, false, before, errors);
+    let spec = FieldValue::top_level(policy, "spec");
+    let mut compiler = common(&spec, false, old, errors);
     let (validations, annotations) = (spec.child("validations"), spec.child("auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         validations.required(errors, NONE);
@@ -176,22 +177,22 @@ fn validating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
         return;
     }
     for validation in validations.items() {
-        validate_one(&validation, &mut compiler, before, errors);
+        validate_validation(&validation, &mut compiler, old, errors);
     }
-    audit_annotations(meta::name(policy), &annotations, &mut compiler, before, errors);
+    audit_annotations(meta::name(policy), &annotations, &mut compiler, old, errors);
 }
 
-fn validate_one(
+fn validate_validation(
     validation: &FieldValue<'_>,
     compiler: &mut Compiler,
-    before: &Before<'_>,
+    old: &OldPolicy<'_>,
     errors: &mut ErrorList,
 ) {
     let expression = validation.child("expression");
     if need_expression(&expression, "expression is not specified", errors) {
-        let age = age(&before.validations, expression.text());
-        if let Err(why) = compiler.compile(expression.text(), ResultType::Truth, true, age) {
-            expression.invalid_text(errors, &why);
+        let environment = environment_of(&old.validations, expression.text());
+        if let Err(detail) = compiler.compile(expression.text(), ResultType::Bool, true, environment) {
+            expression.invalid_text(errors, &detail);
         }
     }
     let (computed, message) = (validation.child("messageExpression"), validation.child("message"));
@@ -199,9 +200,9 @@ fn validate_one(
     if blank(&computed) {
         computed.invalid(errors, "must be non-empty if specified");
     } else if !computed.is_empty() {
-        let age = age(&before.messages, computed.text());
-        if let Err(why) = compiler.compile(computed.text(), ResultType::Text, false, age) {
-            computed.invalid_text(errors, &why);
+        let environment = environment_of(&old.messages, computed.text());
+        if let Err(detail) = compiler.compile(computed.text(), ResultType::String, false, environment) {
+            computed.invalid_text(errors, &detail);
         }
     }
     if blank(&message) {
@@ -216,14 +217,14 @@ fn audit_annotations(
     policy: &str,
     list: &FieldValue<'_>,
     compiler: &mut Compiler,
-    before: &Before<'_>,
+    old: &OldPolicy<'_>,
     errors: &mut ErrorList,
 ) {
-    const MOST: usize = 20;
-    const LONGEST: usize = 5 * 1_024;
-    if list.len() > MOST {
-        let why = format!("must not have more than {MOST} auditAnnotations");
-        messages::structure(&list.path, "[]admissionregistration.AuditAnnotation", errors, &why);
+    const MAX_ANNOTATIONS: usize = 20;
+    const MAX_LENGTH: usize = 5 * 1_024;
+    if list.len() > MAX_ANNOTATIONS {
+        let detail = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
+        messages::invalid_struct(&list.path, "[]admissionregistration.AuditAnnotation", errors, &detail);
     }
     let mut seen = BTreeSet::new();
     for annotation in list.items() {
@@ -231,16 +232,16 @@ fn audit_annotations(
         if policy.is_empty() {
             key.invalid_text(errors, "requires metadata.name be non-empty");
         } else {
-            let whole = format!("{policy}/{}", key.text());
-            meta::texts(errors, &key.path, &whole, names::qualified_name(&whole));
+            let qualified = format!("{policy}/{}", key.text());
+            meta::add_invalid(errors, &key.path, &qualified, names::qualified_name(&qualified));
         }
         let text = value.text().trim();
-        if text.len() > LONGEST {
-            value.required(errors, &format!("must not exceed {LONGEST} bytes in length"));
+        if text.len() > MAX_LENGTH {
+            value.required(errors, &format!("must not exceed {MAX_LENGTH} bytes in length"));
         } else if need_expression(&value, "valueExpression is not specified", errors) {
-            let age = age(&before.annotations, value.text());
-            if let Err(why) = compiler.compile(text, ResultType::TextOrNull, true, age) {
-                value.invalid_text(errors, &why);
+            let environment = environment_of(&old.annotations, value.text());
+            if let Err(detail) = compiler.compile(text, ResultType::StringOrNull, true, environment) {
+                value.invalid_text(errors, &detail);
             }
         }
         if !seen.insert(key.text()) {
@@ -249,9 +250,9 @@ fn audit_annotations(
     }
 }
 
-fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
-    let spec = FieldValue::of(policy, "spec");
-    let mut compiler = common(&spec, true, before, errors);
+fn mutating(policy: &Value, old: &OldPolicy<'_>, errors: &mut ErrorList) {
+    let spec = FieldValue::top_level(policy, "spec");
+    let mut compiler = common(&spec, true, old, errors);
     let mutations = spec.child("mutations");
     if mutations.is_empty() {
         mutations.required(errors, "mutations must contain at least one item");
@@ -259,7 +260,7 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
     for mutation in mutations.items() {
         let kinds = [
             ("ApplyConfiguration", "applyConfiguration", ResultType::Object),
-            ("JSONPatch", "jsonPatch", ResultType::Operations),
+            ("JSONPatch", "jsonPatch", ResultType::JsonPatch),
         ];
         let kind = mutation.child("patchType");
         if !kind.need(errors) {
@@ -270,19 +271,19 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
             continue;
         }
         // The missing field is reported first.
-        for (word, field, wanted) in kinds.iter().filter(|(word, ..)| *word == kind.text()) {
+        for (word, field, result_type) in kinds.iter().filter(|(word, ..)| *word == kind.text()) {
             if mutation.child(field).is_set() {
                 let expression = mutation.child(field).child("expression");
                 if need_expression(&expression, "", errors) {
-                    let age = age(&before.configurations, expression.text());
+                    let environment = environment_of(&old.configurations, expression.text());
                     let text = expression.text().trim();
-                    match compiler.compile(text, *wanted, true, age) {
+                    match compiler.compile(text, *result_type, true, environment) {
                         Ok(_) => {}
-                        Err(why) if why.starts_with(UNPLANNED) => {
-                            errors.add(|| FieldError::internal(&expression.path, &why));
+                        Err(detail) if detail.starts_with(PROGRAM_ERROR) => {
+                            errors.add(|| FieldError::internal(&expression.path, &detail));
                         }
-                        Err(why) => {
-                            errors.add(|| FieldError::invalid(&expression.path, &quoted(text), &why));
+                        Err(detail) => {
+                            errors.add(|| FieldError::invalid(&expression.path, &quoted(text), &detail));
                         }
                     }
                 }
@@ -294,9 +295,9 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut ErrorList) {
         }
         for (_, field, _) in kinds.iter().filter(|(word, ..)| *word != kind.text()) {
             if mutation.child(field).is_set() {
-                let why = format!("must not be specified when patchType is {}", kind.text());
-                let shown = quoted(&format!("{{{field}}}"));
-                errors.push(FieldError::invalid(&mutation.child(field).path, &shown, &why));
+                let detail = format!("must not be specified when patchType is {}", kind.text());
+                let rendered = quoted(&format!("{{{field}}}"));
+                errors.push(FieldError::invalid(&mutation.child(field).path, &rendered, &detail));
             }
         }
     }
@@ -309,7 +310,9 @@ fn mutable_operations(matched: &FieldValue<'_>, errors: &mut ErrorList) {
     let words = ["*", "CONNECT", "CREATE", "UPDATE"];
     let path = matched.child("resourceRules").child("operations").path;
     for rule in matched.child("resourceRules").items() {
-        for operation in rule.child("operations").items().filter(|one| !words.contains(&one.text())) {
+        for operation in
+            rule.child("operations").items().filter(|operation| !words.contains(&operation.text()))
+        {
             errors.push(FieldError::not_supported(&path, &quoted(operation.text()), &words));
         }
     }
@@ -321,10 +324,10 @@ fn param_kind(kind: &FieldValue<'_>, errors: &mut ErrorList) {
         param_version(&version, errors);
     }
     if name.need(errors) {
-        let wrong = names::dns_1035_label(&name.text().to_lowercase());
-        if !wrong.is_empty() {
-            let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
-            name.invalid(errors, &why);
+        let details = names::dns_1035_label(&name.text().to_lowercase());
+        if !details.is_empty() {
+            let detail = format!("may have mixed case, but should otherwise match: {}", details.join(","));
+            name.invalid(errors, &detail);
         }
     }
 }
@@ -336,9 +339,9 @@ fn param_version(node: &FieldValue<'_>, errors: &mut ErrorList) {
         return;
     }
     let (group, version) = text.split_once('/').unwrap_or(("", text));
-    let mut part = |value: &str, wrong: Vec<String>| {
-        if !wrong.is_empty() {
-            errors.push(FieldError::invalid(&node.path, &quoted(value), &wrong.join(",")));
+    let mut part = |value: &str, details: Vec<String>| {
+        if !details.is_empty() {
+            errors.push(FieldError::invalid(&node.path, &quoted(value), &details.join(",")));
         }
     };
     if !group.is_empty() {
@@ -359,11 +362,11 @@ fn match_resources(matched: &FieldValue<'_>, errors: &mut ErrorList) {
         policy.required(errors, "");
     }
     for field in ["namespaceSelector", "objectSelector"] {
-        let chosen = matched.child(field);
-        if chosen.is_set() {
-            label_selector::validate(&chosen, errors);
+        let selector = matched.child(field);
+        if selector.is_set() {
+            label_selector::validate(&selector, errors);
         } else {
-            chosen.required(errors, "");
+            selector.required(errors, "");
         }
     }
     for list in ["resourceRules", "excludeResourceRules"] {
@@ -381,7 +384,7 @@ fn match_resources(matched: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 fn binding(object: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(object, "spec");
+    let spec = FieldValue::top_level(object, "spec");
     spec.child("policyName").need_syntax(errors, names::dns_subdomain);
     param_reference(&spec.child("paramRef"), errors);
     if spec.child("matchResources").is_set() {
@@ -394,17 +397,17 @@ fn param_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
     if !reference.is_set() {
         return;
     }
-    let (name, chosen) = (reference.child("name"), reference.child("selector"));
+    let (name, selector) = (reference.child("name"), reference.child("selector"));
     if !name.is_empty() {
         name.syntax(errors, |name| names::path_segment(name, false));
-        if chosen.is_set() {
+        if selector.is_set() {
             name.forbidden(errors, EITHER);
         }
     }
-    if chosen.is_set() {
-        label_selector::validate(&chosen, errors);
+    if selector.is_set() {
+        label_selector::validate(&selector, errors);
         if !name.is_empty() {
-            chosen.forbidden(errors, EITHER);
+            selector.forbidden(errors, EITHER);
         }
     } else if name.is_empty() {
         reference.required(errors, "one of name or selector must be specified");
@@ -419,7 +422,7 @@ fn validate_validating_binding(object: &Value, errors: &mut ErrorList) {
     const BOTH: &str = "must not contain both Deny and Warn (repeating the same validation failure information in \
                         the API response and headers serves no purpose)";
     binding(object, errors);
-    let actions = FieldValue::of(object, "spec").child("validationActions");
+    let actions = FieldValue::top_level(object, "spec").child("validationActions");
     let mut seen = BTreeSet::new();
     for action in actions.items() {
         action.one_of(errors, ar::ValidatingAdmissionPolicyBindingSpec::VALIDATION_ACTIONS);
@@ -428,8 +431,8 @@ fn validate_validating_binding(object: &Value, errors: &mut ErrorList) {
         }
     }
     if seen.contains("Deny") && seen.contains("Warn") {
-        let shown = messages::shown_texts(&actions, "admissionregistration.ValidationAction");
-        errors.push(FieldError::invalid(&actions.path, &shown, BOTH));
+        let rendered = messages::render_strings(&actions, "admissionregistration.ValidationAction");
+        errors.push(FieldError::invalid(&actions.path, &rendered, BOTH));
     }
     if seen.is_empty() {
         actions.required(errors, "at least one validation action is required");
@@ -439,21 +442,21 @@ fn validate_validating_binding(object: &Value, errors: &mut ErrorList) {
 /// Checks a MutatingAdmissionPolicyBinding.
 fn validate_mutating_binding(object: &Value, errors: &mut ErrorList) {
     binding(object, errors);
-    mutable_operations(&FieldValue::of(object, "spec").child("matchResources"), errors);
+    mutable_operations(&FieldValue::top_level(object, "spec").child("matchResources"), errors);
 }
 
-/// Checks a changed status of a ValidatingAdmissionPolicy.
+/// Validates a status update of a ValidatingAdmissionPolicy.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
+    let status = FieldValue::top_level(new, "status");
     for warning in status.child("typeChecking").child("expressionWarnings").items() {
         warning.child("warning").need(errors);
-        let place = warning.child("fieldRef");
-        match place.text().trim() {
-            "" => place.required(errors, ""),
+        let field_ref = warning.child("fieldRef");
+        match field_ref.text().trim() {
+            "" => field_ref.required(errors, ""),
             path => {
-                if let Err(why) = JsonPath::parse(path) {
-                    let why = format!("invalid JSONPath: {why}");
-                    errors.add(|| FieldError::invalid(&place.path, &quoted(path), &why));
+                if let Err(detail) = JsonPath::parse(path) {
+                    let detail = format!("invalid JSONPath: {detail}");
+                    errors.add(|| FieldError::invalid(&field_ref.path, &quoted(path), &detail));
                 }
             }
         }
@@ -462,189 +465,4 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 }
 
 #[cfg(test)]
-mod tests {
-    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
-
-    use super::super::testing::filled;
-    use super::*;
-
-    const RULES: &str = r#"{"resourceRules":[{"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"operations":["CREATE"]}]}"#;
-
-    fn with(spec: &str) -> Value {
-        let given = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
-        filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", &given)
-    }
-
-    #[test]
-    fn each_rule_of_a_validating_policy_refuses() {
-        let base = with(&format!(
-            r#"{{"failurePolicy":"Fail","matchConstraints":{RULES},"paramKind":{{"apiVersion":"v1","kind":"ConfigMap"}},
-                "variables":[{{"name":"x","expression":"1"}}],"validations":[{{"expression":"true"}}],
-                "auditAnnotations":[{{"key":"k","valueExpression":"'v'"}}]}}"#
-        ));
-        each_refused(
-            &base,
-            validate_validating,
-            &[
-                ("spec.failurePolicy", "null", "spec.failurePolicy: Required value"),
-                ("spec.failurePolicy", r#""X""#, "\"Fail\", \"Ignore\""),
-                ("spec.matchConstraints", "null", "spec.matchConstraints: Required value"),
-                (
-                    "spec.matchConstraints.resourceRules",
-                    "[]",
-                    "spec.matchConstraints.resourceRules: Required value",
-                ),
-                ("spec.matchConstraints.matchPolicy", r#""X""#, "\"Equivalent\", \"Exact\""),
-                (
-                    "spec.matchConstraints.resourceRules.0.resourceNames",
-                    r#"["a","a"]"#,
-                    "resourceNames[1]: Duplicate value: \"a\"",
-                ),
-                (
-                    "spec.matchConstraints.resourceRules.0.resourceNames",
-                    r#"["a/b"]"#,
-                    "resourceNames[0]: Invalid value: \"a/b\"",
-                ),
-                ("spec.paramKind.apiVersion", r#""a/b/c""#, "unexpected GroupVersion string: a/b/c"),
-                (
-                    "spec.paramKind.apiVersion",
-                    r#""a/""#,
-                    "spec.paramKind.apiVersion: Invalid value: \"a/\": version must be specified",
-                ),
-                ("spec.paramKind.apiVersion", r#""A/v1""#, "spec.paramKind.apiVersion: Invalid value: \"A\""),
-                (
-                    "spec.paramKind.kind",
-                    r#""-""#,
-                    "may have mixed case, but should otherwise match: a DNS-1035 label",
-                ),
-                ("spec.variables.0.name", r#""in""#, "name is not a valid CEL identifier"),
-                ("spec.variables.0.name", "null", "name is not specified"),
-                ("spec.variables.0.expression", r#"" ""#, "expression is not specified"),
-                (
-                    "spec.validations.0.expression",
-                    "null",
-                    "validations[0].expression: Required value: expression is not specified",
-                ),
-                ("spec.validations.0.message", r#""a\nb""#, "message must not contain line breaks"),
-                ("spec.validations.0.message", r#"" ""#, "message must be non-empty if specified"),
-                (
-                    "spec.validations.0.messageExpression",
-                    r#"" ""#,
-                    "messageExpression: Invalid value: \" \": must be non-empty if specified",
-                ),
-                (
-                    "spec.validations.0.reason",
-                    r#""X""#,
-                    "\"Forbidden\", \"Invalid\", \"RequestEntityTooLarge\"",
-                ),
-                ("spec.auditAnnotations.0.key", r#""-""#, "auditAnnotations[0].key: Invalid value: \"p/-\""),
-                ("spec.auditAnnotations.0.valueExpression", "null", "valueExpression is not specified"),
-                (
-                    "spec.matchConditions",
-                    r#"[{"name":"a"}]"#,
-                    "matchConditions[0].expression: Required value",
-                ),
-            ],
-        );
-        let mut none = base.clone();
-        for field in ["validations", "auditAnnotations"] {
-            none.entry("spec").remove(field);
-        }
-        let mut errors = ErrorList::new();
-        validate_validating(&none, &mut errors);
-        assert_eq!(errors.len(), 2);
-        each_change_refused(
-            &base,
-            validate_status,
-            &[
-                (
-                    "status.typeChecking",
-                    r#"{"expressionWarnings":[{"fieldRef":"a"}]}"#,
-                    "expressionWarnings[0].warning: Required value",
-                ),
-                (
-                    "status.typeChecking",
-                    r#"{"expressionWarnings":[{"fieldRef":"spec.x[","warning":"w"}]}"#,
-                    "expressionWarnings[0].fieldRef: Invalid value: \"spec.x[\": invalid JSONPath: unterminated array",
-                ),
-            ],
-        );
-    }
-
-    #[test]
-    fn each_rule_of_a_mutating_policy_refuses() {
-        let base = with(&format!(
-            r#"{{"failurePolicy":"Fail","matchConstraints":{RULES},"reinvocationPolicy":"Never",
-                "mutations":[{{"patchType":"JSONPatch","jsonPatch":{{"expression":"[JSONPatch{{}}]"}}}}]}}"#
-        ));
-        each_refused(
-            &base,
-            validate_mutating,
-            &[
-                (
-                    "spec.mutations",
-                    "[]",
-                    "spec.mutations: Required value: mutations must contain at least one item",
-                ),
-                ("spec.mutations.0.patchType", "null", "patchType: Required value"),
-                ("spec.mutations.0.patchType", r#""X""#, "\"ApplyConfiguration\", \"JSONPatch\""),
-                ("spec.mutations.0.jsonPatch", "null", "must be specified when patchType is JSONPatch"),
-                ("spec.mutations.0.jsonPatch.expression", "null", "jsonPatch.expression: Required value"),
-                (
-                    "spec.mutations.0.applyConfiguration",
-                    r#"{"expression":"x"}"#,
-                    "applyConfiguration: Invalid value: \"{applyConfiguration}\": must not be specified when patchType is JSONPatch",
-                ),
-                ("spec.reinvocationPolicy", "null", "spec.reinvocationPolicy: Required value"),
-                ("spec.reinvocationPolicy", r#""X""#, "\"IfNeeded\", \"Never\""),
-                (
-                    "spec.matchConstraints.resourceRules.0.operations",
-                    r#"["DELETE"]"#,
-                    "spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\": supported values: \"*\", \"CONNECT\", \"CREATE\", \"UPDATE\"",
-                ),
-            ],
-        );
-    }
-
-    #[test]
-    fn each_rule_of_a_binding_refuses() {
-        let given = format!(
-            r#"{{"metadata":{{"name":"p"}},"spec":{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
-                "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}}}"#
-        );
-        let base = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicyBinding", &given);
-        each_refused(
-            &base,
-            validate_validating_binding,
-            &[
-                ("spec.policyName", "null", "spec.policyName: Required value"),
-                ("spec.policyName", r#""A""#, "spec.policyName: Invalid value: \"A\""),
-                ("spec.validationActions", "[]", "at least one validation action is required"),
-                ("spec.validationActions", r#"["X"]"#, "\"Audit\", \"Deny\", \"Warn\""),
-                (
-                    "spec.validationActions",
-                    r#"["Deny","Deny"]"#,
-                    "spec.validationActions[1]: Duplicate value: \"Deny\"",
-                ),
-                ("spec.validationActions", r#"["Deny","Warn"]"#, "must not contain both Deny and Warn"),
-                ("spec.paramRef.name", "null", "one of name or selector must be specified"),
-                ("spec.paramRef.parameterNotFoundAction", "null", "parameterNotFoundAction: Required value"),
-                ("spec.paramRef.parameterNotFoundAction", r#""X""#, "supported values: \"Deny\", \"Allow\""),
-            ],
-        );
-        let mut errors = ErrorList::new();
-        let both =
-            object(r#"{"spec":{"paramRef":{"name":"n","selector":{},"parameterNotFoundAction":"Deny"}}}"#);
-        param_reference(&FieldValue::of(&both, "spec").child("paramRef"), &mut errors);
-        assert_eq!(errors.len(), 2);
-        each_refused(
-            &base,
-            validate_mutating_binding,
-            &[(
-                "spec.matchResources.resourceRules.0.operations",
-                r#"["DELETE"]"#,
-                "spec.matchResources.resourceRules.operations: Unsupported value: \"DELETE\"",
-            )],
-        );
-    }
-}
+mod tests;

@@ -7,4 +7,4 @@ pub mod stateful_set;
 #[cfg(test)]
 mod tests;
 
-pub use self::common::{at_most_all, count_or_percent};
+pub use self::common::{validate_at_most_100_percent, validate_count_or_percent};

@@ -22,8 +22,8 @@ pub const RULES: KindRules = KindRules {
 };
 
 const DEFAULT_UTILIZATION: i64 = 80;
-const LONGEST_WINDOW: i64 = 3_600;
-const LONGEST_PERIOD: i64 = 1_800;
+const MAX_WINDOW: i64 = 3_600;
+const MAX_PERIOD: i64 = 1_800;
 
 /// The defaults of an autoscaler. v1 has a separate field for its one metric.
 fn default(object: &mut Value) {
@@ -64,32 +64,36 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
 
 /// Checks an autoscaler.
 fn validate(object: &Value, errors: &mut ErrorList) {
-    let fewest = if errors.features().has(Feature::HPAScaleToZero) { 0 } else { 1 };
-    validate_spec(object, fewest, errors);
+    let min_allowed = if errors.features().has(Feature::HPAScaleToZero) { 0 } else { 1 };
+    validate_spec(object, min_allowed, errors);
 }
 
-fn validate_spec(object: &Value, fewest: i64, errors: &mut ErrorList) {
-    let spec = FieldValue::of(object, "spec");
-    let (least, most) = (spec.child("minReplicas"), spec.child("maxReplicas"));
-    if least.int().is_some_and(|least| least < fewest) {
-        least.invalid(errors, &format!("must be greater than or equal to {fewest}"));
+fn validate_spec(object: &Value, min_allowed: i64, errors: &mut ErrorList) {
+    let spec = FieldValue::top_level(object, "spec");
+    let (min_replicas, max_replicas) = (spec.child("minReplicas"), spec.child("maxReplicas"));
+    if min_replicas.int().is_some_and(|min_replicas| min_replicas < min_allowed) {
+        min_replicas.invalid(errors, &format!("must be greater than or equal to {min_allowed}"));
     }
-    let mut too_few = |why| errors.push(FieldError::invalid(&most.path, &most.number().to_string(), why));
-    if most.number() < 1 {
-        too_few("must be greater than 0");
+    let mut invalid_max = |detail| {
+        errors.push(FieldError::invalid(&max_replicas.path, &max_replicas.number().to_string(), detail));
+    };
+    if max_replicas.number() < 1 {
+        invalid_max("must be greater than 0");
     }
-    if least.int().is_some_and(|least| most.number() < least) {
-        too_few("must be greater than or equal to `minReplicas`");
+    if min_replicas.int().is_some_and(|min_replicas| max_replicas.number() < min_replicas) {
+        invalid_max("must be greater than or equal to `minReplicas`");
     }
     reference(&spec.child("scaleTargetRef"), errors);
     let metrics = spec.child("metrics");
     for metric in metrics.items() {
         validate_metric(&metric, errors);
     }
-    let wakes = metrics.items().any(|metric| matches!(metric.child("type").text(), "Object" | "External"));
-    if least.int() == Some(0) && !wakes {
-        let why = "must specify at least one Object or External metric to support scaling to zero replicas";
-        metrics.forbidden(errors, why);
+    let has_external_metric =
+        metrics.items().any(|metric| matches!(metric.child("type").text(), "Object" | "External"));
+    if min_replicas.int() == Some(0) && !has_external_metric {
+        let detail =
+            "must specify at least one Object or External metric to support scaling to zero replicas";
+        metrics.forbidden(errors, detail);
     }
     for direction in ["scaleUp", "scaleDown"] {
         validate_rules(&spec.child("behavior").child(direction), errors);
@@ -141,17 +145,17 @@ fn validate_metric(metric: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(field) = present.first() {
         validate_source(field, &metric.child(field), errors);
     }
-    let wanted = METRICS.iter().find(|(word, _)| *word == kind.text()).map(|(_, field)| *field);
-    match wanted {
+    let expected_field = METRICS.iter().find(|(word, _)| *word == kind.text()).map(|(_, field)| *field);
+    match expected_field {
         Some(field) if !metric.child(field).is_set() => {
-            let why = "must populate information for the given metric source";
-            metric.child(field).required(errors, why);
+            let detail = "must populate information for the given metric source";
+            metric.child(field).required(errors, detail);
         }
         Some(_) => {}
         None => kind.one_of(errors, &words),
     }
     if present.len() > 1 {
-        for field in present.into_iter().filter(|field| Some(*field) != wanted) {
+        for field in present.into_iter().filter(|field| Some(*field) != expected_field) {
             metric.child(field).forbidden(errors, "must populate the given metric source only");
         }
     }
@@ -173,7 +177,7 @@ fn validate_source(field: &str, source: &FieldValue<'_>, errors: &mut ErrorList)
     }
     let target = source.child("target");
     validate_target(&target, errors);
-    let (value, average, share) =
+    let (value, average, utilization) =
         (target.child("value"), target.child("averageValue"), target.child("averageUtilization"));
     match field {
         "pods" if !average.is_set() => {
@@ -193,9 +197,9 @@ fn validate_source(field: &str, source: &FieldValue<'_>, errors: &mut ErrorList)
             }
             _ => {}
         },
-        _ => match (share.is_set(), average.is_set()) {
+        _ => match (utilization.is_set(), average.is_set()) {
             (false, false) => {
-                share.required(errors, "must set either a target raw value or a target utilization");
+                utilization.required(errors, "must set either a target raw value or a target utilization");
             }
             (true, true) => {
                 average.forbidden(errors, "may not set both a target raw value and a target utilization");
@@ -205,21 +209,21 @@ fn validate_source(field: &str, source: &FieldValue<'_>, errors: &mut ErrorList)
     }
 }
 
-fn resource(of_container: bool, source: &FieldValue<'_>, errors: &mut ErrorList) {
+fn resource(is_container_resource: bool, source: &FieldValue<'_>, errors: &mut ErrorList) {
     let name = source.child("name");
     if name.is_empty() {
         name.required(errors, "must specify a resource name");
-    } else if of_container {
+    } else if is_container_resource {
         // Only syntax errors are reported.
-        let wrong = names::qualified_name(name.text());
-        if wrong.is_empty() {
-            resources::container_resource(name.text(), &name, errors);
+        let details = names::qualified_name(name.text());
+        if details.is_empty() {
+            resources::validate_container_resource(name.text(), &name, errors);
         } else {
-            meta::texts(errors, &name.path, name.text(), wrong);
-            resources::of_containers(name.text(), &name, errors);
+            meta::add_invalid(errors, &name.path, name.text(), details);
+            resources::validate_supported_by_containers(name.text(), &name, errors);
         }
     }
-    if !of_container {
+    if !is_container_resource {
         return;
     }
     let container = source.child("container");
@@ -242,12 +246,12 @@ fn validate_target(target: &FieldValue<'_>, errors: &mut ErrorList) {
         let amount = target.child(field);
         if amount.amount().is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
             // The reference prints the Go struct of the quantity.
-            messages::structure(&amount.path, "resource.Quantity", errors, "must be positive");
+            messages::invalid_struct(&amount.path, "resource.Quantity", errors, "must be positive");
         }
     }
-    let share = target.child("averageUtilization");
-    if share.int().is_some_and(|share| share < 1) {
-        share.invalid(errors, "must be greater than 0");
+    let utilization = target.child("averageUtilization");
+    if utilization.int().is_some_and(|utilization| utilization < 1) {
+        utilization.invalid(errors, "must be greater than 0");
     }
 }
 
@@ -259,8 +263,8 @@ fn validate_rules(rules: &FieldValue<'_>, errors: &mut ErrorList) {
     if window.number() < 0 {
         window.invalid(errors, "must be greater than or equal to zero");
     }
-    if window.number() > LONGEST_WINDOW {
-        window.invalid(errors, &format!("must be less than or equal to {LONGEST_WINDOW}"));
+    if window.number() > MAX_WINDOW {
+        window.invalid(errors, &format!("must be less than or equal to {MAX_WINDOW}"));
     }
     rules.child("selectPolicy").one_of_if_set(errors, &["Disabled", "Max", "Min"]);
     let policies = rules.child("policies");
@@ -271,17 +275,17 @@ fn validate_rules(rules: &FieldValue<'_>, errors: &mut ErrorList) {
         policy.child("type").one_of(errors, &["Percent", "Pods"]);
         for field in ["value", "periodSeconds"] {
             if policy.child(field).number() <= 0 {
-                let shown = policy.child(field).number().to_string();
+                let rendered = policy.child(field).number().to_string();
                 errors.push(FieldError::invalid(
                     &policy.child(field).path,
-                    &shown,
+                    &rendered,
                     "must be greater than zero",
                 ));
             }
         }
-        if policy.child("periodSeconds").number() > LONGEST_PERIOD {
-            let wrong = format!("must be less than or equal to {LONGEST_PERIOD}");
-            policy.child("periodSeconds").invalid(errors, &wrong);
+        if policy.child("periodSeconds").number() > MAX_PERIOD {
+            let detail = format!("must be less than or equal to {MAX_PERIOD}");
+            policy.child("periodSeconds").invalid(errors, &detail);
         }
     }
     let tolerance = rules.child("tolerance");
@@ -296,28 +300,28 @@ fn validate_rules(rules: &FieldValue<'_>, errors: &mut ErrorList) {
 
 /// Checks an updated autoscaler. One that had minReplicas 0 may keep it.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let slept = FieldValue::of(old, "spec").child("minReplicas").int() == Some(0);
-    let may_sleep = slept || errors.features().has(Feature::HPAScaleToZero);
-    validate_spec(new, if may_sleep { 0 } else { 1 }, errors);
+    let had_zero = FieldValue::top_level(old, "spec").child("minReplicas").int() == Some(0);
+    let may_be_zero = had_zero || errors.features().has(Feature::HPAScaleToZero);
+    validate_spec(new, if may_be_zero { 0 } else { 1 }, errors);
 }
 
-/// Checks a changed status.
+/// Validates a status update.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     for field in ["currentReplicas", "desiredReplicas"] {
-        FieldValue::of(new, "status").child(field).not_negative(errors);
+        FieldValue::top_level(new, "status").child(field).not_negative(errors);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use pilothouse_apimachinery::field::FieldPath;
-    use pilothouse_apimachinery::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, error_messages, object};
 
     use super::super::testing::filled;
     use super::*;
 
     #[test]
-    fn each_rule_of_an_autoscaler_refuses() {
+    fn autoscaler_validation_refuses_each_violation() {
         let base = filled(
             ("autoscaling", "v2"),
             "HorizontalPodAutoscaler",
@@ -437,15 +441,18 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_a_resource_is_told_of_a_text_and_the_rest_of_a_name() {
+    fn container_resource_reports_syntax_and_extended_name_errors() {
         let source = object(r#"{"name":"/abs","container":"c"}"#);
         let mut errors = ErrorList::new();
         resource(true, &FieldValue { value: &source, path: FieldPath::new("s") }, &mut errors);
-        let told = said(&errors);
+        let messages = error_messages(&errors);
         assert!(
-            told[0].starts_with("s.name: Invalid value: \"/abs\": prefix part must be non-empty"),
-            "{told:?}"
+            messages[0].starts_with("s.name: Invalid value: \"/abs\": prefix part must be non-empty"),
+            "{messages:?}"
         );
-        assert_eq!(told[1], "s.name: Invalid value: /abs: doesn't follow extended resource name standard");
+        assert_eq!(
+            messages[1],
+            "s.name: Invalid value: /abs: doesn't follow extended resource name standard"
+        );
     }
 }

@@ -12,7 +12,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::signers::LEGACY;
 use pilothouse_apimachinery::{meta, names};
 
-use super::{GUARDED, KindRules, MetaRevalidation, PLAIN, WriteContext, pem};
+use super::{GUARDED, KindRules, MetaRevalidation, WITHOUT_GENERATION, WriteContext, pem};
 use crate::allowed::certificates_v1;
 
 /// The rules of a CertificateSigningRequest.
@@ -25,7 +25,7 @@ pub const CERTIFICATE_SIGNING_REQUEST: KindRules = KindRules {
     validate_update,
     validate_status,
     status_meta_revalidation: MetaRevalidation::WholeAndChange,
-    ..PLAIN
+    ..WITHOUT_GENERATION
 };
 
 /// The rules of a ClusterTrustBundle.
@@ -38,7 +38,7 @@ pub const CLUSTER_TRUST_BUNDLE: KindRules = KindRules {
 
 /// The allowed usages of certificates.
 const USAGES: &[&str] = certificates_v1::CertificateSigningRequestSpec::USAGES;
-const SHORTEST_VALIDITY: i64 = 600;
+const MIN_VALIDITY: i64 = 600;
 
 /// The user fields are those of the authenticated user, whatever the client sent.
 fn prepare_create(request: &mut Value, context: &WriteContext<'_>) {
@@ -68,16 +68,19 @@ fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
 /// A status update keeps the approval conditions, and sets the times of conditions.
 fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     for kind in ["Approved", "Denied"] {
-        let before: Vec<&Value> = conditions(old).filter(|condition| condition.str("type") == kind).collect();
+        let old_conditions: Vec<&Value> =
+            conditions(old).filter(|condition| condition.str("type") == kind).collect();
         let count = conditions(new).filter(|condition| condition.str("type") == kind).count();
-        if before.len() == count {
-            let places = items_mut(new.entry("status"), "conditions").iter_mut();
-            for (place, was) in places.filter(|place| place.str("type") == kind).zip(before) {
-                *place = was.clone();
+        if old_conditions.len() == count {
+            let conditions = items_mut(new.entry("status"), "conditions").iter_mut();
+            for (condition, old) in
+                conditions.filter(|condition| condition.str("type") == kind).zip(old_conditions)
+            {
+                *condition = old.clone();
             }
         }
     }
-    stamp(new, old, context);
+    set_condition_times(new, old, context);
 }
 
 /// Prepares and validates an update of the subresource `approval`, the only one that sets Approved and Denied.
@@ -87,7 +90,7 @@ pub fn before_approval(
     context: &WriteContext<'_>,
 ) -> Result<WarningList, ErrorList> {
     prepare_approval(new, old, context);
-    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::copy(new.entry("metadata"), meta::metadata(old), "generation");
     meta::keep_system_fields(new, old);
     let mut errors = ErrorList::new();
     let rules = MetaRules {
@@ -104,29 +107,30 @@ pub fn before_approval(
 
 /// An update of the subresource `approval` changes only conditions.
 fn prepare_approval(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
-    stamp(new, old, context);
-    let all = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
+    set_condition_times(new, old, context);
+    let conditions = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
     meta::copy(new, old, "spec");
     meta::copy(new, old, "status");
-    new.entry("status").set("conditions", all);
+    new.entry("status").set("conditions", conditions);
 }
 
 fn conditions(request: &Value) -> impl Iterator<Item = &Value> {
     request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().iter()
 }
 
-/// Conditions without times get those of the old condition with the same type and status, or now.
-fn stamp(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
-    let mut since: BTreeMap<[&str; 2], &Value> = BTreeMap::new();
-    for was in conditions(old) {
+/// Sets missing condition times: from the old condition with the same type and status, else the current time.
+fn set_condition_times(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
+    let mut old_conditions: BTreeMap<[&str; 2], &Value> = BTreeMap::new();
+    for condition in conditions(old) {
         // The first such condition counts.
-        since.entry(["type", "status"].map(|key| was.str(key))).or_insert(was);
+        old_conditions.entry(["type", "status"].map(|key| condition.str(key))).or_insert(condition);
     }
     for condition in items_mut(new.entry("status"), "conditions") {
         pilothouse_apimachinery::field_value::fill(condition, "lastUpdateTime", context.now);
         if condition.get("lastTransitionTime").is_none() {
-            let was = since.get(&["type", "status"].map(|key| condition.str(key)));
-            let time = was.and_then(|was| was.get("lastTransitionTime")).cloned();
+            let old_condition = old_conditions.get(&["type", "status"].map(|key| condition.str(key)));
+            let time =
+                old_condition.and_then(|old_condition| old_condition.get("lastTransitionTime")).cloned();
             condition.set("lastTransitionTime", time.unwrap_or_else(|| Value::from(context.now)));
         }
     }
@@ -138,50 +142,51 @@ fn validate(request: &Value, errors: &mut ErrorList) {
 }
 
 fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut ErrorList) {
-    let spec = FieldValue::of(request, "spec");
-    if let Err(wrong) = parse_request(request) {
-        let carried = spec.child("request");
-        let shown = if carried.is_set() { "[]byte{}" } else { "[]byte(nil)" };
-        errors.push(FieldError::invalid(&carried.path, shown, &wrong));
+    let spec = FieldValue::top_level(request, "spec");
+    if let Err(detail) = parse_request(request) {
+        let csr = spec.child("request");
+        let rendered = if csr.is_set() { "[]byte{}" } else { "[]byte(nil)" };
+        errors.push(FieldError::invalid(&csr.path, rendered, &detail));
     }
     usages(
         &spec.child("usages"),
-        old.map(|old| FieldValue::of(old, "spec").child("usages")).as_ref(),
+        old.map(|old| FieldValue::top_level(old, "spec").child("usages")).as_ref(),
         errors,
     );
     let signer = spec.child("signerName");
-    let was_legacy = old.is_some_and(|old| FieldValue::of(old, "spec").child("signerName").text() == LEGACY);
+    let was_legacy =
+        old.is_some_and(|old| FieldValue::top_level(old, "spec").child("signerName").text() == LEGACY);
     if signer.text() == LEGACY && !was_legacy {
         signer.invalid(errors, "the legacy signerName is not allowed via this API version");
     } else {
-        signer_name(&signer, errors);
+        validate_signer_name(&signer, errors);
     }
     let seconds = spec.child("expirationSeconds");
-    if seconds.int().is_some_and(|seconds| seconds < SHORTEST_VALIDITY) {
+    if seconds.int().is_some_and(|seconds| seconds < MIN_VALIDITY) {
         seconds.invalid(errors, "may not specify a duration less than 600 seconds (10 minutes)");
     }
     validate_conditions(request, old, errors);
     let certificate = |object: &Value| object.at(&["status", "certificate"]).cloned().unwrap_or_default();
-    let tolerated = old.is_some_and(|old| {
+    let is_tolerated = old.is_some_and(|old| {
         certificate(old) == certificate(request) || check_certificate(&certificate(old)).is_err()
     });
-    if let Some(wrong) = check_certificate(&certificate(request)).err().filter(|_| !tolerated) {
+    if let Some(detail) = check_certificate(&certificate(request)).err().filter(|_| !is_tolerated) {
         let path = FieldPath::new("status").child("certificate");
-        errors.push(FieldError::invalid(&path, &quoted("<certificate data>"), &wrong));
+        errors.push(FieldError::invalid(&path, &quoted("<certificate data>"), &detail));
     }
 }
 
 /// Parses the PKCS #10 request of an object. Its signature is not verified.
 pub fn parse_request(object: &Value) -> Result<pem::Request, String> {
     const NO_BLOCK: &str = "PEM block type must be CERTIFICATE REQUEST";
-    let text = plain(object.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default());
+    let text = decode_base64(object.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default());
     let block =
         pem::decode(&text).map(|(block, _)| block).filter(|block| block.kind == "CERTIFICATE REQUEST");
     let block = block.ok_or_else(|| NO_BLOCK.to_owned())?;
-    pem::request(&block.bytes).ok_or_else(|| pem::what_is_wrong(&block.bytes).to_owned())
+    pem::parse_request(&block.bytes).ok_or_else(|| pem::asn1_error(&block.bytes).to_owned())
 }
 
-fn plain(encoded: &str) -> String {
+fn decode_base64(encoded: &str) -> String {
     String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
 }
 
@@ -193,10 +198,10 @@ fn usages(usages: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Er
             usage.one_of(errors, USAGES);
         }
     }
-    let twice = |list: &FieldValue<'_>| {
+    let has_duplicates = |list: &FieldValue<'_>| {
         list.items().map(|usage| usage.text()).collect::<BTreeSet<_>>().len() < list.len()
     };
-    if old.is_some_and(twice) {
+    if old.is_some_and(has_duplicates) {
         return;
     }
     let mut seen = BTreeSet::new();
@@ -208,64 +213,66 @@ fn usages(usages: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Er
 }
 
 /// Checks the name of a signer: a domain and a path.
-pub(super) fn signer_name(signer: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LONGEST_DOMAIN: usize = 253;
-    const LONGEST: usize = 571;
+pub(super) fn validate_signer_name(signer: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_DOMAIN_LENGTH: usize = 253;
+    const MAX_LENGTH: usize = 571;
     if !signer.need(errors) {
         return;
     }
     let Some((domain, path)) = signer.text().split_once('/').filter(|(_, path)| !path.contains('/')) else {
-        let wrong = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        signer.invalid(errors, wrong);
+        let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        signer.invalid(errors, detail);
         return;
     };
-    if domain.len() > LONGEST_DOMAIN {
-        errors.push(FieldError::too_long(&signer.path, LONGEST_DOMAIN));
+    if domain.len() > MAX_DOMAIN_LENGTH {
+        errors.push(FieldError::too_long(&signer.path, MAX_DOMAIN_LENGTH));
     }
     signer_part(signer, domain, names::dns_label, errors);
     if !domain.contains('.') {
-        let wrong = "should be a domain with at least two segments separated by dots";
-        errors.push(FieldError::invalid(&signer.path, &quoted(domain), wrong));
+        let detail = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(&signer.path, &quoted(domain), detail));
     }
     signer_part(signer, path, names::dns_subdomain, errors);
-    if signer.text().len() > LONGEST {
-        errors.push(FieldError::too_long(&signer.path, LONGEST));
+    if signer.text().len() > MAX_LENGTH {
+        errors.push(FieldError::too_long(&signer.path, MAX_LENGTH));
     }
 }
 
 /// Reports the first invalid label of a part only.
 fn signer_part(signer: &FieldValue<'_>, part: &str, check: names::Check, errors: &mut ErrorList) {
     let Some(label) = part.split('.').find(|label| !check(label).is_empty()) else { return };
-    for wrong in check(label) {
-        let why = format!("validating label {}: {wrong}", quoted(label));
-        errors.push(FieldError::invalid(&signer.path, &quoted(part), &why));
+    for detail in check(label) {
+        let detail = format!("validating label {}: {detail}", quoted(label));
+        errors.push(FieldError::invalid(&signer.path, &quoted(part), &detail));
     }
 }
 
 fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     const EXCLUSIVE: &str = "Approved and Denied conditions are mutually exclusive";
-    let kinds = |object: &Value| conditions(object).map(|one| one.str("type").to_owned()).collect::<Vec<_>>();
-    let before = old.map(kinds).unwrap_or_default();
-    let known: BTreeSet<&str> = before.iter().map(String::as_str).collect();
-    let had = |kind: &str| known.contains(kind);
-    let had_twice = known.len() < before.len();
+    let kinds = |object: &Value| {
+        conditions(object).map(|condition| condition.str("type").to_owned()).collect::<Vec<_>>()
+    };
+    let old_kinds = old.map(kinds).unwrap_or_default();
+    let known: BTreeSet<&str> = old_kinds.iter().map(String::as_str).collect();
+    let was_present = |kind: &str| known.contains(kind);
+    let had_duplicates = known.len() < old_kinds.len();
     let mut seen = BTreeSet::new();
-    for condition in FieldValue::of(request, "status").child("conditions").items() {
+    for condition in FieldValue::top_level(request, "status").child("conditions").items() {
         let (kind, status) = (condition.child("type"), condition.child("status"));
-        if kind.is_empty() && !had("") {
+        if kind.is_empty() && !was_present("") {
             kind.required(errors, "");
         }
-        let once_true = matches!(kind.text(), "Approved" | "Denied" | "Failed");
-        status.need_one_of(errors, if once_true { &["True"] } else { &["False", "True", "Unknown"] });
+        let must_be_true = matches!(kind.text(), "Approved" | "Denied" | "Failed");
+        status.need_one_of(errors, if must_be_true { &["True"] } else { &["False", "True", "Unknown"] });
         let other = match kind.text() {
             "Approved" => "Denied",
             "Denied" => "Approved",
             _ => "",
         };
-        if !other.is_empty() && seen.contains(other) && !(had("Approved") && had("Denied")) {
+        if !other.is_empty() && seen.contains(other) && !(was_present("Approved") && was_present("Denied")) {
             kind.invalid(errors, EXCLUSIVE);
         }
-        if !seen.insert(kind.text()) && !had_twice {
+        if !seen.insert(kind.text()) && !had_duplicates {
             errors.push(FieldError::duplicate(&kind.path, &quoted(kind.text())));
         }
     }
@@ -277,7 +284,7 @@ fn check_certificate(encoded: &Value) -> Result<(), String> {
     if encoded.is_empty() {
         return Ok(());
     }
-    let text = plain(encoded);
+    let text = decode_base64(encoded);
     let (mut rest, mut blocks) = (text.as_str(), 0);
     while let Some((block, after)) = pem::decode(rest) {
         if block.kind != "CERTIFICATE" {
@@ -289,7 +296,7 @@ fn check_certificate(encoded: &Value) -> Result<(), String> {
         if block.bytes.is_empty() {
             return Err("found CERTIFICATE PEM block containing 0 certificates".to_owned());
         }
-        if pem::certificate(&block.bytes).is_none() {
+        if pem::parse_certificate(&block.bytes).is_none() {
             return Err("x509: malformed certificate".to_owned());
         }
         blocks += 1;
@@ -298,56 +305,56 @@ fn check_certificate(encoded: &Value) -> Result<(), String> {
     if blocks == 0 { Err("must contain at least one CERTIFICATE PEM block".to_owned()) } else { Ok(()) }
 }
 
-/// Checks a changed request.
+/// Validates an updated CertificateSigningRequest.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_change(new, old, Part::Main, errors);
+    validate_change(new, old, UpdatedResource::Object, errors);
 }
 
-/// Checks a change of the status.
+/// Validates a status update.
 fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_change(new, old, Part::Status, errors);
+    validate_change(new, old, UpdatedResource::Status, errors);
 }
 
-/// Checks a change of the sub-resource `approval`.
+/// Validates an update of the subresource `approval`.
 fn validate_approval(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_change(new, old, Part::Approval, errors);
+    validate_change(new, old, UpdatedResource::Approval, errors);
 }
 
 /// The resource or subresource that is updated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Main,
+enum UpdatedResource {
+    Object,
     Status,
     Approval,
 }
 
-fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut ErrorList) {
+fn validate_change(new: &Value, old: &Value, resource: UpdatedResource, errors: &mut ErrorList) {
     validate_whole(new, Some(old), errors);
     let path = FieldPath::new("status").child("conditions");
-    let of = |object: &Value, kind: &str| -> Vec<Value> {
-        conditions(object).filter(|one| one.str("type") == kind).cloned().collect()
+    let conditions_of = |object: &Value, kind: &str| -> Vec<Value> {
+        conditions(object).filter(|condition| condition.str("type") == kind).cloned().collect()
     };
     for kind in ["Approved", "Denied", "Failed"] {
-        if of(new, kind).len() < of(old, kind).len() {
-            let wrong = format!("updates may not remove a condition of type {}", quoted(kind));
-            errors.push(FieldError::forbidden(&path, &wrong));
+        if conditions_of(new, kind).len() < conditions_of(old, kind).len() {
+            let detail = format!("updates may not remove a condition of type {}", quoted(kind));
+            errors.push(FieldError::forbidden(&path, &detail));
         }
     }
-    for kind in ["Approved", "Denied"].into_iter().filter(|_| part != Part::Approval) {
-        let (now, was) = (of(new, kind), of(old, kind));
-        if now.len() > was.len() {
-            let wrong = format!("updates may not add a condition of type {}", quoted(kind));
-            errors.push(FieldError::forbidden(&path, &wrong));
-        } else if now.len() == was.len()
-            && !same(Some(&Value::Array(now.into())), Some(&Value::Array(was.into())))
+    for kind in ["Approved", "Denied"].into_iter().filter(|_| resource != UpdatedResource::Approval) {
+        let (new_conditions, old_conditions) = (conditions_of(new, kind), conditions_of(old, kind));
+        if new_conditions.len() > old_conditions.len() {
+            let detail = format!("updates may not add a condition of type {}", quoted(kind));
+            errors.push(FieldError::forbidden(&path, &detail));
+        } else if new_conditions.len() == old_conditions.len()
+            && !same(Some(&Value::Array(new_conditions.into())), Some(&Value::Array(old_conditions.into())))
         {
-            let wrong = format!("updates may not modify a condition of type {}", quoted(kind));
-            errors.push(FieldError::forbidden(&path, &wrong));
+            let detail = format!("updates may not modify a condition of type {}", quoted(kind));
+            errors.push(FieldError::forbidden(&path, &detail));
         }
     }
-    let certificate = |object| FieldValue::of(object, "status").child("certificate");
+    let certificate = |object| FieldValue::top_level(object, "status").child("certificate");
     if certificate(new).text() != certificate(old).text() {
-        if part != Part::Status {
+        if resource != UpdatedResource::Status {
             certificate(new).forbidden(errors, "updates may not set certificate content");
         } else if !certificate(old).is_empty() {
             certificate(new).forbidden(errors, "updates may not modify existing certificate content");
@@ -357,24 +364,24 @@ fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut ErrorList)
 
 /// Checks a ClusterTrustBundle.
 fn validate_bundle(bundle: &Value, errors: &mut ErrorList) {
-    bundle_frame(bundle, errors);
-    trust_anchors(&FieldValue::of(bundle, "spec").child("trustBundle"), errors);
+    validate_bundle_names(bundle, errors);
+    trust_anchors(&FieldValue::top_level(bundle, "spec").child("trustBundle"), errors);
 }
 
 /// Checks an updated ClusterTrustBundle: signerName is immutable, and an unchanged bundle is not parsed again.
 fn validate_bundle_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let at = |object, field| FieldValue::of(object, "spec").child(field);
-    bundle_frame(new, errors);
-    if at(new, "trustBundle").text() != at(old, "trustBundle").text() {
-        trust_anchors(&at(new, "trustBundle"), errors);
+    let field = |object, field| FieldValue::top_level(object, "spec").child(field);
+    validate_bundle_names(new, errors);
+    if field(new, "trustBundle").text() != field(old, "trustBundle").text() {
+        trust_anchors(&field(new, "trustBundle"), errors);
     }
-    if at(new, "signerName").text() != at(old, "signerName").text() {
-        at(new, "signerName").invalid_text(errors, meta::IMMUTABLE);
+    if field(new, "signerName").text() != field(old, "signerName").text() {
+        field(new, "signerName").invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
 /// The errors of the name of a ClusterTrustBundle, which depends on its signer, if any.
-pub(super) fn bundle_name(name: &str, signer: &str) -> Vec<String> {
+pub(super) fn bundle_name_errors(name: &str, signer: &str) -> Vec<String> {
     let prefix = format!("{}:", signer.replace('/', ":"));
     match (signer.is_empty(), name.strip_prefix(&prefix)) {
         (true, _) if name.contains(':') => {
@@ -388,277 +395,57 @@ pub(super) fn bundle_name(name: &str, signer: &str) -> Vec<String> {
     }
 }
 
-fn bundle_frame(bundle: &Value, errors: &mut ErrorList) {
-    let (name, signer) = (meta::name(bundle), FieldValue::of(bundle, "spec").child("signerName"));
-    let wrong = bundle_name(name, signer.text());
-    meta::texts(errors, &FieldPath::new("metadata").child("name"), name, wrong);
+fn validate_bundle_names(bundle: &Value, errors: &mut ErrorList) {
+    let (name, signer) = (meta::name(bundle), FieldValue::top_level(bundle, "spec").child("signerName"));
+    let details = bundle_name_errors(name, signer.text());
+    meta::add_invalid(errors, &FieldPath::new("metadata").child("name"), name, details);
     if !signer.is_empty() {
-        signer_name(&signer, errors);
+        validate_signer_name(&signer, errors);
     }
 }
 
 fn trust_anchors(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LARGEST: usize = 1 << 20;
-    if bundle.text().len() > LARGEST {
-        errors.push(FieldError::too_long(&bundle.path, LARGEST));
+    const MAX_LENGTH: usize = 1 << 20;
+    if bundle.text().len() > MAX_LENGTH {
+        errors.push(FieldError::too_long(&bundle.path, MAX_LENGTH));
         return;
     }
-    let before = errors.len();
-    let mut wrong = |why: String| {
-        errors.push(FieldError::invalid(&bundle.path, &quoted("<value omitted>"), &why));
+    let error_count = errors.len();
+    let mut invalid = |detail: String| {
+        errors.push(FieldError::invalid(&bundle.path, &quoted("<value omitted>"), &detail));
     };
     let (mut rest, mut index) = (bundle.text(), 0usize);
-    let mut places: BTreeMap<Vec<u8>, Vec<String>> = BTreeMap::new();
+    let mut indexes: BTreeMap<Vec<u8>, Vec<String>> = BTreeMap::new();
     while let Some((block, after)) = pem::decode(rest) {
         if block.kind != "CERTIFICATE" {
-            wrong(format!("entry {index} has bad block type: {}", block.kind));
+            invalid(format!("entry {index} has bad block type: {}", block.kind));
         } else if block.has_headers {
-            wrong(format!("entry {index} has PEM block headers"));
+            invalid(format!("entry {index} has PEM block headers"));
         } else {
-            match pem::certificate(&block.bytes) {
-                None => wrong(format!("entry {index} does not parse as X.509")),
-                Some(found) if !found.is_authority => {
-                    wrong(format!("entry {index} does not have the CA bit set"));
+            match pem::parse_certificate(&block.bytes) {
+                None => invalid(format!("entry {index} does not parse as X.509")),
+                Some(certificate) if !certificate.is_authority => {
+                    invalid(format!("entry {index} does not have the CA bit set"));
                 }
-                Some(_) => places.entry(block.bytes).or_default().push(index.to_string()),
+                Some(_) => indexes.entry(block.bytes).or_default().push(index.to_string()),
             }
         }
         rest = after;
         index += 1;
     }
-    if errors.len() > before {
+    if errors.len() > error_count {
         return;
     }
-    let mut wrong = |why: String| {
-        errors.push(FieldError::invalid(&bundle.path, &quoted("<value omitted>"), &why));
+    let mut invalid = |detail: String| {
+        errors.push(FieldError::invalid(&bundle.path, &quoted("<value omitted>"), &detail));
     };
-    if places.is_empty() {
-        wrong("at least one trust anchor must be provided".to_owned());
+    if indexes.is_empty() {
+        invalid("at least one trust anchor must be provided".to_owned());
     }
-    for indexes in places.values().filter(|indexes| indexes.len() > 1) {
-        wrong(format!("duplicate trust anchor (indices [{}])", indexes.join(" ")));
+    for indexes in indexes.values().filter(|indexes| indexes.len() > 1) {
+        invalid(format!("duplicate trust anchor (indices [{}])", indexes.join(" ")));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use pilothouse_apimachinery::features::EnabledFeatures;
-    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
-
-    use super::super::UserInfo;
-    use super::*;
-
-    const NOW: &str = "2024-01-01T00:00:00Z";
-
-    fn base() -> Value {
-        let mut request =
-            object(r#"{"spec":{"username":"root","uid":"0","usages":["client auth"],"signerName":"a.b/c"}}"#);
-        request.entry("spec").set("request", STANDARD.encode(pem::samples::REQUEST));
-        request
-    }
-
-    #[test]
-    fn a_request_says_who_made_it() {
-        let user = UserInfo { name: "u".into(), groups: vec!["g".into()], ..UserInfo::default() };
-        let mut request = base();
-        prepare_create(
-            &mut request,
-            &WriteContext { now: "", user: &user, features: EnabledFeatures::RELEASE },
-        );
-        assert_eq!(request.at(&["spec", "username"]), Some(&Value::from("u")));
-        assert_eq!(request.at(&["spec", "uid"]), None);
-        assert_eq!(request.at(&["spec", "groups"]), Some(&Value::from(vec!["g"])));
-        assert_eq!(parse_request(&request).unwrap().organizations, ["dev"]);
-    }
-
-    #[test]
-    fn each_rule_of_a_request_refuses() {
-        let broken =
-            STANDARD.encode("-----BEGIN CERTIFICATE REQUEST-----\nAA==\n-----END CERTIFICATE REQUEST-----\n");
-        let broken = format!("\"{broken}\"");
-        each_refused(
-            &base(),
-            validate,
-            &[
-                ("spec.request", "null", "spec.request: Invalid value: []byte(nil): PEM block"),
-                ("spec.request", r#""AA==""#, "PEM block type must be CERTIFICATE REQUEST"),
-                (
-                    "spec.request",
-                    &broken,
-                    "spec.request: Invalid value: []byte{}: asn1: syntax error: truncated tag or length",
-                ),
-                ("spec.usages", "[]", "spec.usages: Required value"),
-                (
-                    "spec.usages",
-                    r#"["x"]"#,
-                    "spec.usages[0]: Unsupported value: \"x\": supported values: \"any\", \"cert sign\"",
-                ),
-                ("spec.usages", r#"["any","any"]"#, "spec.usages[1]: Duplicate value: \"any\""),
-                ("spec.signerName", "null", "spec.signerName: Required value"),
-                ("spec.signerName", r#""x""#, "must be a fully qualified domain and path of the form"),
-                (
-                    "spec.signerName",
-                    r#""a/b""#,
-                    "spec.signerName: Invalid value: \"a\": should be a domain with at least two segments",
-                ),
-                (
-                    "spec.signerName",
-                    r#""a.B/c""#,
-                    "spec.signerName: Invalid value: \"a.B\": validating label \"B\": a lowercase RFC 1123 label",
-                ),
-                (
-                    "spec.signerName",
-                    r#""a.b/C""#,
-                    "spec.signerName: Invalid value: \"C\": validating label \"C\"",
-                ),
-                (
-                    "spec.signerName",
-                    r#""kubernetes.io/legacy-unknown""#,
-                    "the legacy signerName is not allowed via this API version",
-                ),
-                (
-                    "spec.expirationSeconds",
-                    "5",
-                    "may not specify a duration less than 600 seconds (10 minutes)",
-                ),
-                (
-                    "status.conditions",
-                    r#"[{"type":"Approved","status":"False"}]"#,
-                    "status.conditions[0].status: Unsupported value: \"False\": supported values: \"True\"",
-                ),
-                ("status.conditions", r#"[{"status":"True"}]"#, "status.conditions[0].type: Required value"),
-                ("status.conditions", r#"[{"type":"X"}]"#, "status.conditions[0].status: Required value"),
-                (
-                    "status.conditions",
-                    r#"[{"type":"Approved","status":"True"},{"type":"Denied","status":"True"}]"#,
-                    "Approved and Denied conditions are mutually exclusive",
-                ),
-                (
-                    "status.conditions",
-                    r#"[{"type":"X","status":"True"},{"type":"X","status":"True"}]"#,
-                    "status.conditions[1].type: Duplicate value: \"X\"",
-                ),
-                (
-                    "status.certificate",
-                    r#""AA==""#,
-                    "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block",
-                ),
-            ],
-        );
-    }
-
-    #[test]
-    fn each_part_changes_through_its_own_resource() {
-        let approved = r#"[{"type":"Approved","status":"True"}]"#;
-        let certificate = format!("\"{}\"", STANDARD.encode(pem::samples::LEAF));
-        each_change_refused(
-            &base(),
-            validate_status,
-            &[(
-                "status.conditions",
-                approved,
-                "status.conditions: Forbidden: updates may not add a condition of type \"Approved\"",
-            )],
-        );
-        each_change_refused(
-            &base(),
-            validate_approval,
-            &[(
-                "status.certificate",
-                &certificate,
-                "status.certificate: Forbidden: updates may not set certificate content",
-            )],
-        );
-        let mut done = base();
-        done.entry("status").set("conditions", object(approved));
-        done.entry("status").set("certificate", STANDARD.encode(pem::samples::LEAF));
-        let other = format!("\"{}\"", STANDARD.encode(pem::samples::AUTHORITY));
-        each_change_refused(
-            &done,
-            validate_status,
-            &[
-                ("status.certificate", &other, "updates may not modify existing certificate content"),
-                ("status.conditions", "[]", "updates may not remove a condition of type \"Approved\""),
-                (
-                    "status.conditions.0.message",
-                    r#""m""#,
-                    "updates may not modify a condition of type \"Approved\"",
-                ),
-            ],
-        );
-        let user = UserInfo::default();
-        let mut new = base();
-        new.entry("status").set("conditions", object(approved));
-        prepare_approval(
-            &mut new,
-            &base(),
-            &WriteContext { now: NOW, user: &user, features: EnabledFeatures::RELEASE },
-        );
-        let condition = &new.at(&["status", "conditions"]).unwrap().items()[0];
-        assert_eq!((condition.str("lastUpdateTime"), condition.str("lastTransitionTime")), (NOW, NOW));
-        let named = |mut request: Value| {
-            for (field, value) in [("name", "a"), ("uid", "u"), ("resourceVersion", "1")] {
-                request.entry("metadata").set(field, value);
-            }
-            request
-        };
-        let (old, mut yes) = (named(base()), named(new.clone()));
-        let context = WriteContext { now: NOW, user: &user, features: EnabledFeatures::RELEASE };
-        assert!(before_approval(&mut yes, &old, &context).is_ok());
-        yes.entry("status").set("conditions", Value::array());
-        let approved = named(new.clone());
-        assert!(before_approval(&mut yes, &approved, &context).is_err(), "an approval cannot be taken back");
-        let mut again = new.clone();
-        again
-            .entry("status")
-            .set("conditions", object(r#"[{"type":"Approved","status":"True","message":"m"}]"#));
-        prepare_status(
-            &mut again,
-            &new,
-            &WriteContext { now: "later", user: &user, features: EnabledFeatures::RELEASE },
-        );
-        assert_eq!(again.at(&["status", "conditions"]), new.at(&["status", "conditions"]));
-    }
-
-    #[test]
-    fn each_rule_of_a_bundle_refuses() {
-        let mut base = object(r#"{"metadata":{"name":"a.b:c:x"},"spec":{"signerName":"a.b/c"}}"#);
-        base.entry("spec").set("trustBundle", pem::samples::AUTHORITY);
-        let quote = |text: &str| serde_json::to_string(text).unwrap();
-        let (leaf, twice, request) = (
-            quote(pem::samples::LEAF),
-            quote(&format!("{0}{0}", pem::samples::AUTHORITY)),
-            quote(pem::samples::REQUEST),
-        );
-        each_refused(
-            &base,
-            validate_bundle,
-            &[
-                (
-                    "metadata.name",
-                    r#""x""#,
-                    "ClusterTrustBundle for signerName a.b/c must be named with prefix a.b:c:",
-                ),
-                (
-                    "spec.signerName",
-                    "null",
-                    "ClusterTrustBundle without signer name must not have \":\" in its name",
-                ),
-                (
-                    "spec.trustBundle",
-                    "null",
-                    "spec.trustBundle: Invalid value: \"<value omitted>\": at least one trust anchor must be provided",
-                ),
-                ("spec.trustBundle", &leaf, "entry 0 does not have the CA bit set"),
-                ("spec.trustBundle", &request, "entry 0 has bad block type: CERTIFICATE REQUEST"),
-                ("spec.trustBundle", &twice, "duplicate trust anchor (indices [0 1])"),
-            ],
-        );
-        let mut changed = base.clone();
-        changed.entry("spec").set("signerName", "a.b/d");
-        changed.entry("metadata").set("name", "a.b:d:x");
-        let mut errors = ErrorList::new();
-        validate_bundle_update(&changed, &base, &mut errors);
-        assert_eq!(errors.len(), 1);
-    }
-}
+mod tests;

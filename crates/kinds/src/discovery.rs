@@ -10,16 +10,16 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 use super::core::address;
-use super::core::endpoints::endpoint_ip;
+use super::core::endpoints::validate_endpoint_ip;
 use super::{BASE, Generation, KindRules, MetaRevalidation, WriteContext, gated, messages};
 use crate::allowed::discovery_v1;
 
 /// The rules of an EndpointSlice.
 pub const RULES: KindRules = KindRules {
-    // A client that repeats a field that is never kept counts as one that changes.
+    // A request that repeats a field that is never stored counts as a change.
     generation: Generation {
-        moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
-        dropped_count: true,
+        increased_by: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
+        counts_dropped_fields: true,
         ..Generation::FIRST
     },
     gated: gated::rows::ENDPOINT_SLICE,
@@ -32,18 +32,18 @@ pub const RULES: KindRules = KindRules {
     ..BASE
 };
 
-const MOST_ENDPOINTS: usize = 1_000;
-const MOST_PORTS: usize = 20_000;
-const MOST_ADDRESSES: usize = 100;
-const MOST_HINTS: usize = 8;
-const MOST_TOPOLOGY_LABELS: usize = 16;
+const MAX_ENDPOINTS: usize = 1_000;
+const MAX_PORTS: usize = 20_000;
+const MAX_ADDRESSES: usize = 100;
+const MAX_HINTS: usize = 8;
+const MAX_TOPOLOGY_LABELS: usize = 16;
 
-/// A field of old is dropped.
+/// deprecatedTopology is dropped.
 fn prepare_create(slice: &mut Value, _: &WriteContext<'_>) {
     drop_topology(slice);
 }
 
-/// The same for a change, but only if somebody touches the endpoints.
+/// The same in an update, but only if the endpoints change.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if !same(old.get("endpoints"), new.get("endpoints")) {
         drop_topology(new);
@@ -56,34 +56,35 @@ fn drop_topology(slice: &mut Value) {
     }
 }
 
-/// Warns of what is dubious in a slice.
-fn warn(slice: &Value, old: Option<&Value>, warned: &mut WarningList) {
+/// Warnings about an EndpointSlice.
+fn warn(slice: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_none() && slice.str("addressType") == "FQDN" {
-        warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+        warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
-    let manager = meta::of(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
+    let manager = meta::metadata(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
     let controllers = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
     if manager.and_then(Value::as_str).is_some_and(|manager| controllers.contains(&manager)) {
         return;
     }
-    for endpoint in FieldValue::of(slice, "endpoints").items() {
+    for endpoint in FieldValue::top_level(slice, "endpoints").items() {
         for address in endpoint.child("addresses").items() {
-            address::warn_ip(&address.path, address.text(), warned);
+            address::warn_ip(&address.path, address.text(), warnings);
         }
     }
 }
 
-/// Checks a slice.
+/// Validates an EndpointSlice.
 fn validate(slice: &Value, errors: &mut ErrorList) {
-    validate_frame(slice, errors);
+    validate_ports(slice, errors);
     validate_endpoints(slice, errors);
 }
 
-fn validate_frame(slice: &Value, errors: &mut ErrorList) {
-    FieldValue::of(slice, "addressType").need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
-    let ports = FieldValue::of(slice, "ports");
-    if ports.len() > MOST_PORTS {
-        errors.push(FieldError::too_many(&ports.path, ports.len(), MOST_PORTS));
+fn validate_ports(slice: &Value, errors: &mut ErrorList) {
+    FieldValue::top_level(slice, "addressType")
+        .need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
+    let ports = FieldValue::top_level(slice, "ports");
+    if ports.len() > MAX_PORTS {
+        errors.push(FieldError::too_many(&ports.path, ports.len(), MAX_PORTS));
         return;
     }
     let mut seen = BTreeSet::new();
@@ -106,17 +107,17 @@ fn validate_frame(slice: &Value, errors: &mut ErrorList) {
 }
 
 fn validate_endpoints(slice: &Value, errors: &mut ErrorList) {
-    let endpoints = FieldValue::of(slice, "endpoints");
-    if endpoints.len() > MOST_ENDPOINTS {
-        errors.push(FieldError::too_many(&endpoints.path, endpoints.len(), MOST_ENDPOINTS));
+    let endpoints = FieldValue::top_level(slice, "endpoints");
+    if endpoints.len() > MAX_ENDPOINTS {
+        errors.push(FieldError::too_many(&endpoints.path, endpoints.len(), MAX_ENDPOINTS));
         return;
     }
     for endpoint in endpoints.items() {
         let addresses = endpoint.child("addresses");
         if addresses.is_empty() {
             addresses.required(errors, "must contain at least 1 address");
-        } else if addresses.len() > MOST_ADDRESSES {
-            errors.push(FieldError::too_many(&addresses.path, addresses.len(), MOST_ADDRESSES));
+        } else if addresses.len() > MAX_ADDRESSES {
+            errors.push(FieldError::too_many(&addresses.path, addresses.len(), MAX_ADDRESSES));
         }
         for address in addresses.items() {
             validate_address(slice.str("addressType"), &addresses, &address, errors);
@@ -125,24 +126,24 @@ fn validate_endpoints(slice: &Value, errors: &mut ErrorList) {
             endpoint.child("nodeName").syntax(errors, names::dns_subdomain);
         }
         let topology = endpoint.child("deprecatedTopology");
-        if topology.len() > MOST_TOPOLOGY_LABELS {
-            errors.push(FieldError::too_many(&topology.path, topology.len(), MOST_TOPOLOGY_LABELS));
+        if topology.len() > MAX_TOPOLOGY_LABELS {
+            errors.push(FieldError::too_many(&topology.path, topology.len(), MAX_TOPOLOGY_LABELS));
         }
         meta::validate_labels(Some(topology.value), &topology.path, errors);
         if endpoint.child("hostname").is_set() {
             endpoint.child("hostname").syntax(errors, names::dns_label);
         }
         let hints = endpoint.child("hints");
-        if hint_names(&hints.child("forZones"), names::label_value, errors) {
-            hint_names(&hints.child("forNodes"), names::dns_subdomain, errors);
+        if validate_hints(&hints.child("forZones"), names::label_value, errors) {
+            validate_hints(&hints.child("forNodes"), names::dns_subdomain, errors);
         }
     }
 }
 
-/// Checks the names of hints. Answers whether there are not too many.
-fn hint_names(hints: &FieldValue<'_>, check: names::Check, errors: &mut ErrorList) -> bool {
-    if hints.len() > MOST_HINTS {
-        errors.push(FieldError::too_many(&hints.path, hints.len(), MOST_HINTS));
+/// Validates the names of hints. Returns false if there are too many.
+fn validate_hints(hints: &FieldValue<'_>, check: names::Check, errors: &mut ErrorList) -> bool {
+    if hints.len() > MAX_HINTS {
+        errors.push(FieldError::too_many(&hints.path, hints.len(), MAX_HINTS));
         return false;
     }
     let mut seen = BTreeSet::new();
@@ -157,45 +158,45 @@ fn hint_names(hints: &FieldValue<'_>, check: names::Check, errors: &mut ErrorLis
 }
 
 fn validate_address(kind: &str, list: &FieldValue<'_>, address: &FieldValue<'_>, errors: &mut ErrorList) {
-    let wanted = match kind {
+    let family = match kind {
         "IPv4" | "IPv6" => kind,
         "FQDN" => {
             address.need_syntax(errors, |name| {
                 let name = name.strip_suffix('.').unwrap_or(name);
-                let wrong = names::dns_subdomain(name);
-                if wrong.is_empty() && !name.contains('.') {
+                let details = names::dns_subdomain(name);
+                if details.is_empty() && !name.contains('.') {
                     return vec![
                         "should be a domain with at least two segments separated by dots".to_owned(),
                     ];
                 }
-                wrong
+                details
             });
             return;
         }
         _ => return,
     };
-    let before = errors.len();
-    if wanted == "IPv6" {
-        messages::strict_address(address, errors);
+    let error_count = errors.len();
+    if family == "IPv6" {
+        messages::validate_canonical_ip(address, errors);
     } else {
         address.syntax(errors, names::ip_address);
     }
-    let Some(ip) = names::parse_ip(address.text()).filter(|_| errors.len() == before) else { return };
-    if matches!(ip.to_canonical(), IpAddr::V4(_)) != (wanted == "IPv4") {
-        let wrong = format!("must be an {wanted} address");
-        errors.push(FieldError::invalid(&list.path, &address.shown(), &wrong));
+    let Some(ip) = names::parse_ip(address.text()).filter(|_| errors.len() == error_count) else { return };
+    if matches!(ip.to_canonical(), IpAddr::V4(_)) != (family == "IPv4") {
+        let detail = format!("must be an {family} address");
+        errors.push(FieldError::invalid(&list.path, &address.render(), &detail));
     }
-    endpoint_ip(address, errors);
+    validate_endpoint_ip(address, errors);
 }
 
-/// Checks a changed slice. Endpoints that were there already are not complained about.
+/// Validates an updated EndpointSlice. Unchanged endpoints are accepted.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_frame(new, errors);
+    validate_ports(new, errors);
     if !same(new.get("endpoints"), old.get("endpoints")) {
         validate_endpoints(new, errors);
     }
     if new.str("addressType") != old.str("addressType") {
-        FieldValue::of(new, "addressType").invalid_text(errors, meta::IMMUTABLE);
+        FieldValue::top_level(new, "addressType").invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_is_not_kept_counts_as_a_change() {
+    fn dropped_field_increases_the_generation() {
         let kind =
             Kind { rules: rules("discovery.k8s.io", "EndpointSlice"), namespaced: true, has_status: false };
         let stored = object(
@@ -228,15 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn unusual_slices_are_warned_of_and_trimmed() {
+    fn endpoint_slice_warns_and_drops_topology() {
         let mut slice = object(
             r#"{"addressType":"FQDN","endpoints":[{"addresses":["010.0.0.1"],"deprecatedTopology":{"a":"b"},
                 "hints":{"forZones":[{"name":"z"}]}}]}"#,
         );
-        let mut warned = WarningList::new();
-        warn(&slice, None, &mut warned);
-        assert_eq!(warned.len(), 2);
-        assert_eq!(warned[0], "spec.addressType: FQDN endpoints are deprecated");
+        let mut warnings = WarningList::new();
+        warn(&slice, None, &mut warnings);
+        assert_eq!(warnings.len(), 2);
+        assert_eq!(warnings[0], "spec.addressType: FQDN endpoints are deprecated");
         prepare_create(&mut slice, &context("t"));
         assert_eq!(
             slice.get("endpoints").unwrap(),
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_slice_refuses() {
+    fn endpoint_slice_validation_refuses_each_violation() {
         let base = filled(
             ("discovery.k8s.io", "v1"),
             "EndpointSlice",
@@ -285,14 +286,15 @@ mod tests {
             ],
         );
         let hints = |zones: &str| format!("{{\"forZones\":[{zones}]}}");
-        let nine = hints(&(0..9).map(|n| format!("{{\"name\":\"z{n}\"}}")).collect::<Vec<_>>().join(","));
+        let nine_zones =
+            hints(&(0..9).map(|n| format!("{{\"name\":\"z{n}\"}}")).collect::<Vec<_>>().join(","));
         each_refused(
             &base,
             validate,
             &[
                 (
                     "endpoints.0.hints",
-                    &nine,
+                    &nine_zones,
                     "endpoints[0].hints.forZones: Too many: 9: must have at most 8 items",
                 ),
                 (
@@ -312,9 +314,9 @@ mod tests {
                 ),
             ],
         );
-        let six = object(r#"{"addressType":"IPv6","endpoints":[{"addresses":["2001:db8::1"]}]}"#);
+        let ipv6_slice = object(r#"{"addressType":"IPv6","endpoints":[{"addresses":["2001:db8::1"]}]}"#);
         each_refused(
-            &six,
+            &ipv6_slice,
             validate,
             &[("endpoints.0.addresses", r#"["2001:DB8::1"]"#, "must be in canonical form (\"2001:db8::1\")")],
         );

@@ -6,24 +6,25 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 /// Warnings about new finalizers.
-pub(super) fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    const KNOWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
-    let all = |object: &Value| -> Vec<String> {
-        let items = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
+pub(super) fn warn_about_finalizers(new: &Value, old: Option<&Value>, warnings: &mut WarningList) {
+    const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+    let finalizers = |object: &Value| -> Vec<String> {
+        let items = meta::metadata(object).get("finalizers").map(Value::items).unwrap_or_default();
         items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
     };
-    let before = old.map(all).unwrap_or_default();
-    let mut added: Vec<String> = all(new).into_iter().filter(|name| !before.contains(name)).collect();
+    let old_finalizers = old.map(finalizers).unwrap_or_default();
+    let mut added: Vec<String> =
+        finalizers(new).into_iter().filter(|name| !old_finalizers.contains(name)).collect();
     added.sort();
     added.dedup();
     for name in added {
         let finalizer = quoted(&name);
-        for wrong in names::qualified_name(&name) {
-            warned.push(format!("metadata.finalizers: {finalizer}: {wrong}"));
+        for detail in names::qualified_name(&name) {
+            warnings.push(format!("metadata.finalizers: {finalizer}: {detail}"));
         }
-        if !name.contains('/') && !KNOWN.contains(&name.as_str()) {
+        if !name.contains('/') && !STANDARD.contains(&name.as_str()) {
             let path = if name.contains('.') { " including a path (/)" } else { "" };
-            warned.push(format!(
+            warnings.push(format!(
                 "metadata.finalizers: {finalizer}: prefer a domain-qualified finalizer name{path} to avoid accidental \
                  conflicts with other finalizer writers"
             ));

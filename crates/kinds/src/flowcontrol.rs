@@ -11,36 +11,36 @@ use pilothouse_apimachinery::{meta, names};
 
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 
-use super::{COUNTED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
+use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, WITH_GENERATION, messages};
 
 /// The rules of a FlowSchema.
 pub const FLOW_SCHEMA: KindRules = KindRules {
-    status_meta: StatusMeta::Kept,
+    status_meta: StatusMeta::AllKept,
     validate: validate_schema,
     revalidation: Revalidation::Once,
     validate_status,
     meta_revalidation: MetaRevalidation::Whole,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// The rules of a PriorityLevelConfiguration.
 pub const PRIORITY_LEVEL_CONFIGURATION: KindRules = KindRules {
-    status_meta: StatusMeta::Kept,
+    status_meta: StatusMeta::AllKept,
     validate: validate_level,
     revalidation: Revalidation::Once,
     validate_status,
     meta_revalidation: MetaRevalidation::Whole,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
-const LARGEST_PRECEDENCE: i64 = 10_000;
+const MAX_PRECEDENCE: i64 = 10_000;
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
-/// A version of old that had no other way to say "none" forbids this annotation in all newer ones.
+/// An annotation that an older version used to tell zero shares from absent ones. All newer versions forbid it.
 const ZERO_SHARES: &str = "flowcontrol.k8s.io/concurrency-shares-defaults-to-zero";
 
-/// A map of a few fields.
-fn map(fields: Vec<(&str, Value)>) -> Value {
+/// An object with these fields.
+fn object_of(fields: Vec<(&str, Value)>) -> Value {
     let mut object = Value::object();
     for (field, value) in fields {
         object.set(field, value);
@@ -48,50 +48,51 @@ fn map(fields: Vec<(&str, Value)>) -> Value {
     object
 }
 
-/// What the two schemas that must exist say, and nothing else.
-fn fixed_schema(name: &str) -> Option<Value> {
+/// The fixed spec of a mandatory FlowSchema.
+fn mandatory_schema(name: &str) -> Option<Value> {
     let (precedence, method, groups): (i64, _, &[&str]) = match name {
         EXEMPT => (1, None, &[MASTERS]),
-        CATCH_ALL => (LARGEST_PRECEDENCE, Some("ByUser"), &[UNAUTHENTICATED, AUTHENTICATED]),
+        CATCH_ALL => (MAX_PRECEDENCE, Some("ByUser"), &[UNAUTHENTICATED, AUTHENTICATED]),
         _ => return None,
     };
-    let all = || Value::from(vec!["*"]);
-    let subject =
-        |group: &&str| map(vec![("kind", "Group".into()), ("group", map(vec![("name", (*group).into())]))]);
-    let resources = map(vec![
-        ("verbs", all()),
-        ("apiGroups", all()),
-        ("resources", all()),
-        ("namespaces", all()),
+    let wildcard = || Value::from(vec!["*"]);
+    let subject = |group: &&str| {
+        object_of(vec![("kind", "Group".into()), ("group", object_of(vec![("name", (*group).into())]))])
+    };
+    let resources = object_of(vec![
+        ("verbs", wildcard()),
+        ("apiGroups", wildcard()),
+        ("resources", wildcard()),
+        ("namespaces", wildcard()),
         ("clusterScope", true.into()),
     ]);
-    let paths = map(vec![("verbs", all()), ("nonResourceURLs", all())]);
-    let rule = map(vec![
+    let paths = object_of(vec![("verbs", wildcard()), ("nonResourceURLs", wildcard())]);
+    let rule = object_of(vec![
         ("subjects", groups.iter().map(subject).collect::<Vec<_>>().into()),
         ("resourceRules", vec![resources].into()),
         ("nonResourceRules", vec![paths].into()),
     ]);
-    let mut spec = map(vec![
+    let mut spec = object_of(vec![
         ("matchingPrecedence", precedence.into()),
-        ("priorityLevelConfiguration", map(vec![("name", name.into())])),
+        ("priorityLevelConfiguration", object_of(vec![("name", name.into())])),
         ("rules", vec![rule].into()),
     ]);
     if let Some(method) = method {
-        spec.set("distinguisherMethod", map(vec![("type", method.into())]));
+        spec.set("distinguisherMethod", object_of(vec![("type", method.into())]));
     }
     Some(spec)
 }
 
-/// What the level for all the rest says, and nothing else.
-fn fixed_level() -> Value {
-    map(vec![
+/// The fixed spec of the PriorityLevelConfiguration `catch-all`.
+fn catch_all_level() -> Value {
+    object_of(vec![
         ("type", "Limited".into()),
         (
             "limited",
-            map(vec![
+            object_of(vec![
                 ("nominalConcurrencyShares", 5.into()),
                 ("lendablePercent", 0.into()),
-                ("limitResponse", map(vec![("type", "Reject".into())])),
+                ("limitResponse", object_of(vec![("type", "Reject".into())])),
             ]),
         ),
     ])
@@ -99,26 +100,26 @@ fn fixed_level() -> Value {
 
 /// Checks a FlowSchema.
 fn validate_schema(schema: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(schema, "spec");
+    let spec = FieldValue::top_level(schema, "spec");
     let precedence = spec.child("matchingPrecedence");
-    let mut bad = |why: &str| {
-        errors.push(FieldError::invalid(&precedence.path, &precedence.number().to_string(), why));
+    let mut invalid = |detail: &str| {
+        errors.push(FieldError::invalid(&precedence.path, &precedence.number().to_string(), detail));
     };
     if precedence.number() <= 0 {
-        bad("must be a positive value");
+        invalid("must be a positive value");
     }
-    if precedence.number() > LARGEST_PRECEDENCE {
-        bad(&format!("must not be greater than {LARGEST_PRECEDENCE}"));
+    if precedence.number() > MAX_PRECEDENCE {
+        invalid(&format!("must not be greater than {MAX_PRECEDENCE}"));
     }
     if precedence.number() == 1 && meta::name(schema) != EXEMPT {
-        bad("only the schema named 'exempt' may have matchingPrecedence 1");
+        invalid("only the schema named 'exempt' may have matchingPrecedence 1");
     }
     let method = spec.child("distinguisherMethod");
-    let words = ["ByNamespace", "ByUser"];
-    if method.is_set() && !words.contains(&method.child("type").text()) {
-        let shown =
+    let supported = ["ByNamespace", "ByUser"];
+    if method.is_set() && !supported.contains(&method.child("type").text()) {
+        let rendered =
             format!("flowcontrol.FlowDistinguisherMethod{{Type:{}}}", quoted(method.child("type").text()));
-        errors.push(FieldError::not_supported(&method.child("type").path, &shown, &words));
+        errors.push(FieldError::not_supported(&method.child("type").path, &rendered, &supported));
     }
     let level = spec.child("priorityLevelConfiguration").child("name");
     if level.is_empty() {
@@ -130,16 +131,16 @@ fn validate_schema(schema: &Value, errors: &mut ErrorList) {
         validate_rule(&rule, errors);
     }
     let name = meta::name(schema);
-    if fixed_schema(name).is_some_and(|fixed| !same(Some(&fixed), Some(spec.value))) {
-        let wrong = format!("spec of '{name}' must equal the fixed value");
-        messages::structure(&spec.path, "flowcontrol.FlowSchemaSpec", errors, &wrong);
+    if mandatory_schema(name).is_some_and(|fixed| !same(Some(&fixed), Some(spec.value))) {
+        let detail = format!("spec of '{name}' must equal the fixed value");
+        messages::invalid_struct(&spec.path, "flowcontrol.FlowSchemaSpec", errors, &detail);
     }
-    conditions(schema, errors);
+    validate_conditions(schema, errors);
 }
 
-fn conditions(object: &Value, errors: &mut ErrorList) {
+fn validate_conditions(object: &Value, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
-    for condition in FieldValue::of(object, "status").child("conditions").items() {
+    for condition in FieldValue::top_level(object, "status").child("conditions").items() {
         let kind = condition.child("type");
         if !seen.insert(kind.text()) {
             errors.push(FieldError::duplicate(&kind.path, &quoted(kind.text())));
@@ -163,10 +164,10 @@ fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
         rule.required(errors, "at least one of resourceRules and nonResourceRules has to be non-empty");
     }
     for part in resources.items() {
-        resource_rule(&part, errors);
+        validate_resource_rule(&part, errors);
     }
     for part in paths.items() {
-        path_rule(&part, errors);
+        validate_path_rule(&part, errors);
     }
 }
 
@@ -177,9 +178,9 @@ fn validate_subject(subject: &FieldValue<'_>, errors: &mut ErrorList) {
         subject.child("kind").one_of(errors, &["Group", "ServiceAccount", "User"]);
         return;
     };
-    let who = subject.child(field);
-    if who.is_set() {
-        let (name, namespace) = (who.child("name"), who.child("namespace"));
+    let identity = subject.child(field);
+    if identity.is_set() {
+        let (name, namespace) = (identity.child("name"), identity.child("namespace"));
         name.need(errors);
         if kind == "ServiceAccount" {
             if name.text() != "*" {
@@ -192,72 +193,74 @@ fn validate_subject(subject: &FieldValue<'_>, errors: &mut ErrorList) {
             }
         }
     } else {
-        who.required(errors, &format!("{field} is required when subject kind is '{kind}'"));
+        identity.required(errors, &format!("{field} is required when subject kind is '{kind}'"));
     }
     for (word, other) in kinds.iter().filter(|(word, other)| *word != kind && subject.child(other).is_set()) {
-        let wrong = format!("{other} is forbidden when subject kind is not '{word}'");
-        subject.child(other).forbidden(errors, &wrong);
+        let detail = format!("{other} is forbidden when subject kind is not '{word}'");
+        subject.child(other).forbidden(errors, &detail);
     }
 }
 
-/// Whether a list says "all"; then it may say nothing else.
-fn says_all(list: &FieldValue<'_>, what: &str, errors: &mut ErrorList) -> bool {
-    let all = list.items().any(|item| item.text() == "*");
-    if all && list.len() > 1 {
-        list.invalid(errors, &format!("if '*' is present, must not specify other {what}"));
+/// Whether a list contains the wildcard, next to which no other items are allowed.
+fn validate_wildcard(list: &FieldValue<'_>, items: &str, errors: &mut ErrorList) -> bool {
+    let has_wildcard = list.items().any(|item| item.text() == "*");
+    if has_wildcard && list.len() > 1 {
+        list.invalid(errors, &format!("if '*' is present, must not specify other {items}"));
     }
-    all
+    has_wildcard
 }
 
-fn verbs(list: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_verbs(list: &FieldValue<'_>, errors: &mut ErrorList) {
     if list.is_empty() {
         list.required(errors, "verbs must contain at least one value");
-    } else if !says_all(list, "verbs", errors) && list.items().any(|verb| !VERBS.contains(&verb.text())) {
-        errors.push(FieldError::not_supported(&list.path, &messages::shown_texts(list, "string"), &VERBS));
+    } else if !validate_wildcard(list, "verbs", errors)
+        && list.items().any(|verb| !VERBS.contains(&verb.text()))
+    {
+        errors.push(FieldError::not_supported(&list.path, &messages::render_strings(list, "string"), &VERBS));
     }
 }
 
-fn resource_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
-    verbs(&rule.child("verbs"), errors);
-    for (field, what, one) in
+fn validate_resource_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_verbs(&rule.child("verbs"), errors);
+    for (field, items, singular) in
         [("apiGroups", "api groups", "api group"), ("resources", "resources", "resource")]
     {
         let list = rule.child(field);
         if list.is_empty() {
-            list.required(errors, &format!("resource rules must supply at least one {one}"));
+            list.required(errors, &format!("resource rules must supply at least one {singular}"));
         } else {
-            says_all(&list, what, errors);
+            validate_wildcard(&list, items, errors);
         }
     }
     let namespaces = rule.child("namespaces");
     if namespaces.is_empty() && !rule.child("clusterScope").is_true() {
-        let wrong = "resource rules that are not cluster scoped must supply at least one namespace";
-        namespaces.required(errors, wrong);
-    } else if !says_all(&namespaces, "namespaces", errors) {
+        let detail = "resource rules that are not cluster scoped must supply at least one namespace";
+        namespaces.required(errors, detail);
+    } else if !validate_wildcard(&namespaces, "namespaces", errors) {
         for namespace in namespaces.items() {
-            for wrong in names::dns_label(namespace.text()) {
-                let why = format!("each member of this list must be '*' or a DNS-1123 label; {wrong}");
-                namespace.invalid_text(errors, &why);
+            for detail in names::dns_label(namespace.text()) {
+                let detail = format!("each member of this list must be '*' or a DNS-1123 label; {detail}");
+                namespace.invalid_text(errors, &detail);
             }
         }
     }
 }
 
-fn path_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
-    verbs(&rule.child("verbs"), errors);
+fn validate_path_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_verbs(&rule.child("verbs"), errors);
     let urls = rule.child("nonResourceURLs");
     if urls.is_empty() {
         urls.required(errors, "nonResourceURLs must contain at least one value");
-    } else if !says_all(&urls, "non-resource URLs", errors) {
+    } else if !validate_wildcard(&urls, "non-resource URLs", errors) {
         for url in urls.items() {
-            if let Some(wrong) = bad_url(url.text()) {
-                url.invalid_text(errors, wrong);
+            if let Some(detail) = url_error(url.text()) {
+                url.invalid_text(errors, detail);
             }
         }
     }
 }
 
-fn bad_url(path: &str) -> Option<&'static str> {
+fn url_error(path: &str) -> Option<&'static str> {
     let stars = path.matches('*').count();
     match path {
         "" => Some("must not be empty"),
@@ -272,15 +275,15 @@ fn bad_url(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks a changed status of either kind.
+/// Validates a status update of either kind.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    conditions(new, errors);
+    validate_conditions(new, errors);
 }
 
 /// Checks a PriorityLevelConfiguration.
 fn validate_level(level: &Value, errors: &mut ErrorList) {
-    let (name, spec) = (meta::name(level), FieldValue::of(level, "spec"));
-    if meta::of(level).at(&["annotations", ZERO_SHARES]).is_some() {
+    let (name, spec) = (meta::name(level), FieldValue::top_level(level, "spec"));
+    if meta::metadata(level).at(&["annotations", ZERO_SHARES]).is_some() {
         let path = FieldPath::new("metadata").child("annotations");
         errors.push(FieldError::forbidden(&path, &format!("annotation '{ZERO_SHARES}' is forbidden")));
     }
@@ -293,8 +296,8 @@ fn validate_level(level: &Value, errors: &mut ErrorList) {
             if limited.is_set() {
                 limited.forbidden(errors, "must be nil if the type is not Limited");
             }
-            shares(&exempt, errors);
-            lendable(&exempt, errors);
+            validate_shares(&exempt, errors);
+            validate_lendable(&exempt, errors);
         }
         "Limited" => {
             if exempt.is_set() {
@@ -308,39 +311,39 @@ fn validate_level(level: &Value, errors: &mut ErrorList) {
         }
         _ => kind.one_of(errors, &["Exempt", "Limited"]),
     }
-    fixed_levels(name, &spec, errors);
-    conditions(level, errors);
+    validate_mandatory_levels(name, &spec, errors);
+    validate_conditions(level, errors);
 }
 
-fn fixed_levels(name: &str, spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    let mut wrong = |what: &str| {
-        let why = format!("spec of '{name}'{what} must equal the fixed value");
-        messages::structure(&spec.path, "flowcontrol.PriorityLevelConfigurationSpec", errors, &why);
+fn validate_mandatory_levels(name: &str, spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let mut invalid = |exception: &str| {
+        let detail = format!("spec of '{name}'{exception} must equal the fixed value");
+        messages::invalid_struct(&spec.path, "flowcontrol.PriorityLevelConfigurationSpec", errors, &detail);
     };
     if name == EXEMPT && (spec.child("type").text() != "Exempt" || spec.child("limited").is_set()) {
-        wrong(" except the 'spec.exempt' field");
+        invalid(" except the 'spec.exempt' field");
     }
-    if name == CATCH_ALL && !same(Some(&fixed_level()), Some(spec.value)) {
-        wrong("");
+    if name == CATCH_ALL && !same(Some(&catch_all_level()), Some(spec.value)) {
+        invalid("");
     }
 }
 
-fn shares(part: &FieldValue<'_>, errors: &mut ErrorList) {
-    let shares = part.child("nominalConcurrencyShares");
+fn validate_shares(level: &FieldValue<'_>, errors: &mut ErrorList) {
+    let shares = level.child("nominalConcurrencyShares");
     if shares.number() < 0 {
         shares.invalid(errors, "must be a non-negative integer");
     }
 }
 
-fn lendable(part: &FieldValue<'_>, errors: &mut ErrorList) {
-    let lendable = part.child("lendablePercent");
+fn validate_lendable(level: &FieldValue<'_>, errors: &mut ErrorList) {
+    let lendable = level.child("lendablePercent");
     if !(0..=100).contains(&lendable.number()) {
         lendable.invalid(errors, "must be between 0 and 100, inclusive");
     }
 }
 
 fn validate_limited(limited: &FieldValue<'_>, errors: &mut ErrorList) {
-    shares(limited, errors);
+    validate_shares(limited, errors);
     let response = limited.child("limitResponse");
     let queuing = response.child("queuing");
     match response.child("type").text() {
@@ -354,7 +357,7 @@ fn validate_limited(limited: &FieldValue<'_>, errors: &mut ErrorList) {
         "Queue" => validate_queuing(&queuing, errors),
         _ => response.child("type").one_of(errors, &["Queue", "Reject"]),
     }
-    lendable(limited, errors);
+    validate_lendable(limited, errors);
     let borrowing = limited.child("borrowingLimitPercent");
     if borrowing.number() < 0 {
         borrowing.invalid(errors, "if specified, must be a non-negative integer");
@@ -362,36 +365,36 @@ fn validate_limited(limited: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 fn validate_queuing(queuing: &FieldValue<'_>, errors: &mut ErrorList) {
-    const MOST_QUEUES: i64 = 10_000_000;
-    /// How many bits of a hash tell the queues of a flow.
+    const MAX_QUEUES: i64 = 10_000_000;
+    /// The bits of a hash that select the queues of a flow.
     const HASH_BITS: f64 = 60.0;
     let (length, queues, hand) =
         (queuing.child("queueLengthLimit"), queuing.child("queues"), queuing.child("handSize"));
-    let mut bad = |node: &FieldValue<'_>, why: &str| {
-        errors.push(FieldError::invalid(&node.path, &node.number().to_string(), why));
+    let mut invalid = |node: &FieldValue<'_>, detail: &str| {
+        errors.push(FieldError::invalid(&node.path, &node.number().to_string(), detail));
     };
     if length.number() <= 0 {
-        bad(&length, "must be positive");
+        invalid(&length, "must be positive");
     }
     if queues.number() <= 0 {
-        bad(&queues, "must be positive");
-    } else if queues.number() > MOST_QUEUES {
-        bad(&queues, &format!("must not be greater than {MOST_QUEUES}"));
+        invalid(&queues, "must be positive");
+    } else if queues.number() > MAX_QUEUES {
+        invalid(&queues, &format!("must not be greater than {MAX_QUEUES}"));
     }
-    let (of, cards) = (queues.number(), hand.number());
-    if cards <= 0 {
-        bad(&hand, "must be positive");
-    } else if cards > of {
-        bad(&hand, &format!("should not be greater than queues ({of})"));
+    let (deck_size, hand_size) = (queues.number(), hand.number());
+    if hand_size <= 0 {
+        invalid(&hand, "must be positive");
+    } else if hand_size > deck_size {
+        invalid(&hand, &format!("should not be greater than queues ({deck_size})"));
     } else {
-        // Both are at most as large as an i32, which a double holds exactly.
+        // Both fit an i32, which an f64 represents exactly.
         #[allow(clippy::cast_precision_loss, reason = "the numbers are small")]
-        let bits = ((of as f64).log2() * cards as f64).ceil();
+        let bits = ((deck_size as f64).log2() * hand_size as f64).ceil();
         if bits > HASH_BITS {
-            let why = format!(
-                "required entropy bits of deckSize {of} and handSize {cards} should not be greater than {HASH_BITS}"
+            let detail = format!(
+                "required entropy bits of deckSize {deck_size} and handSize {hand_size} should not be greater than {HASH_BITS}"
             );
-            bad(&hand, &why);
+            invalid(&hand, &detail);
         }
     }
 }
@@ -403,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_flow_control_refuses() {
+    fn flow_control_validation_refuses_each_violation() {
         let schema = object(
             r#"{"metadata":{"name":"a"},"spec":{"matchingPrecedence":1000,"priorityLevelConfiguration":{"name":"x"},
                 "distinguisherMethod":{"type":"ByUser"},"rules":[{"subjects":[{"kind":"User","user":{"name":"u"}}],
@@ -561,19 +564,19 @@ mod tests {
     }
 
     #[test]
-    fn the_objects_that_must_exist_are_what_they_must_be() {
+    fn mandatory_flow_control_objects_have_fixed_specs() {
         for name in [EXEMPT, CATCH_ALL] {
             let mut schema = Value::object();
             schema.entry("metadata").set("name", name);
-            schema.set("spec", fixed_schema(name).unwrap());
+            schema.set("spec", mandatory_schema(name).unwrap());
             let mut errors = ErrorList::new();
             validate_schema(&schema, &mut errors);
             assert_eq!(errors, [], "{name}");
-            schema.entry("spec").set("distinguisherMethod", map(vec![("type", "ByNamespace".into())]));
+            schema.entry("spec").set("distinguisherMethod", object_of(vec![("type", "ByNamespace".into())]));
             validate_schema(&schema, &mut errors);
             assert_eq!(errors.len(), 1, "{name}");
         }
-        let mut level = map(vec![("spec", fixed_level())]);
+        let mut level = object_of(vec![("spec", catch_all_level())]);
         level.entry("metadata").set("name", CATCH_ALL);
         each_refused(
             &level,

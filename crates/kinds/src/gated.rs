@@ -1,9 +1,9 @@
-//! Fields that are there only while a gate is open.
+//! Fields of feature gates.
 //!
-//! Which they are says [`rows`], a table; this is the one pass that reads it. Where a feature is off its fields are dropped before
-//! anything looks at them, so their rules need not ask. An object that made use of a feature before keeps it: a gate that was
-//! closed must not change what is stored. What does not fit a row (items that go as a whole, fields that go with the value of
-//! another) is a function beside its kind that asks the [`EnabledFeatures`].
+//! [`rows`] lists them by kind, and this module applies the lists. The fields of disabled features are dropped before
+//! validation, so that their rules need not check the gate. An object that used a feature before keeps it: disabling a gate
+//! must not change what is stored. What does not fit a row (items that are dropped as a whole, fields that depend on the value
+//! of another) is a function of its kind that checks the [`EnabledFeatures`].
 
 pub(super) mod rows;
 
@@ -26,13 +26,13 @@ pub struct Gated {
     /// The fields that tell whether the old object used the feature; by default the gated fields themselves.
     used_at: Option<&'static [&'static str]>,
     /// The value that the fields get instead of being removed.
-    instead: Option<&'static str>,
+    replacement: Option<&'static str>,
 }
 
 impl Gated {
     /// Fields that are dropped if the feature is disabled and the old object had none of them.
-    pub const fn by(feature: Feature, fields: &'static [&'static str]) -> Gated {
-        Gated { feature, fields, used_at: None, instead: None }
+    pub const fn new(feature: Feature, fields: &'static [&'static str]) -> Gated {
+        Gated { feature, fields, used_at: None, replacement: None }
     }
 
     /// The same, but other fields tell whether the old object used the feature; an empty list means never.
@@ -41,30 +41,30 @@ impl Gated {
     }
 
     /// The same, but the fields get this value instead.
-    pub const fn becoming(self, word: &'static str) -> Gated {
-        Gated { instead: Some(word), ..self }
+    pub const fn replaced_with(self, value: &'static str) -> Gated {
+        Gated { replacement: Some(value), ..self }
     }
 
     fn is_used(&self, object: &Value, fields: &[&str]) -> bool {
-        let says = |value: &Value| match value {
+        let is_used = |value: &Value| match value {
             Value::Null => false,
             Value::Array(items) => !items.is_empty(),
-            Value::String(text) => self.instead != Some(text.as_str()),
+            Value::String(text) => self.replacement != Some(text.as_str()),
             _ => true,
         };
-        fields.iter().any(|path| any(object, path, &says))
+        fields.iter().any(|path| any_at(object, path, &is_used))
     }
 
     fn drop_from(&self, new: &mut Value, old: Option<&Value>) {
         // Checked first, because writing copies shared parts, and fields of disabled features are rare.
-        if !self.fields.iter().any(|path| any(new, path, &|value| !value.is_null())) {
+        if !self.fields.iter().any(|path| any_at(new, path, &|value| !value.is_null())) {
             return;
         }
         if old.is_some_and(|old| self.is_used(old, self.used_at.unwrap_or(self.fields))) {
             return;
         }
         for path in self.fields {
-            drop_at(new, path, self.instead);
+            drop_at(new, path, self.replacement);
         }
     }
 }
@@ -77,53 +77,54 @@ pub fn drop_disabled(rows: &[Gated], features: EnabledFeatures, new: &mut Value,
 }
 
 /// Parses a path element: the field names, whether they are lists, and whether they are dropped when empty.
-fn step<'a>(word: &'a str, one: &'a mut [&'a str; 1]) -> (&'a [&'a str], bool, bool) {
-    let (word, emptied) = word.strip_suffix('?').map_or((word, false), |word| (word, true));
-    match word {
-        "containers*" => (&CONTAINERS, true, emptied),
-        "statuses*" => (&STATUSES, true, emptied),
+fn parse_element<'a>(element: &'a str, buffer: &'a mut [&'a str; 1]) -> (&'a [&'a str], bool, bool) {
+    let (element, drop_empty) = element.strip_suffix('?').map_or((element, false), |element| (element, true));
+    match element {
+        "containers*" => (&CONTAINERS, true, drop_empty),
+        "statuses*" => (&STATUSES, true, drop_empty),
         _ => {
-            let (name, listed) = word.strip_suffix("[]").map_or((word, false), |name| (name, true));
-            *one = [name];
-            (one, listed, emptied)
+            let (name, is_list) = element.strip_suffix("[]").map_or((element, false), |name| (name, true));
+            *buffer = [name];
+            (buffer, is_list, drop_empty)
         }
     }
 }
 
 /// Whether a value at the path satisfies a condition.
-fn any(value: &Value, path: &str, found: &dyn Fn(&Value) -> bool) -> bool {
+fn any_at(value: &Value, path: &str, condition: &dyn Fn(&Value) -> bool) -> bool {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    let mut one = [""];
-    let (names, listed, _) = step(first, &mut one);
-    let below = |value: &Value| rest.map_or_else(|| found(value), |rest| any(value, rest, found));
-    names.iter().filter_map(|name| value.get(name)).any(|value| match listed {
-        true => value.items().iter().any(below),
-        false => below(value),
+    let mut buffer = [""];
+    let (names, is_list, _) = parse_element(first, &mut buffer);
+    let check_value =
+        |value: &Value| rest.map_or_else(|| condition(value), |rest| any_at(value, rest, condition));
+    names.iter().filter_map(|name| value.get(name)).any(|value| match is_list {
+        true => value.items().iter().any(check_value),
+        false => check_value(value),
     })
 }
 
 /// Drops the values at the path.
-fn drop_at(value: &mut Value, path: &str, instead: Option<&str>) {
+fn drop_at(value: &mut Value, path: &str, replacement: Option<&str>) {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    let mut one = [""];
-    let (names, listed, goes_empty) = step(first, &mut one);
+    let mut buffer = [""];
+    let (names, is_list, drop_empty) = parse_element(first, &mut buffer);
     for name in names {
         let Some(rest) = rest else {
-            match instead {
-                Some(word) if value.get(name).is_some() => value.set(name, word),
+            match replacement {
+                Some(text) if value.get(name).is_some() => value.set(name, text),
                 Some(_) => {}
                 None => drop(value.remove(name)),
             }
             continue;
         };
         let Some(inner) = value.get_mut(name) else { continue };
-        match (listed, &mut *inner) {
-            (true, Value::Array(items)) => items.iter_mut().for_each(|item| drop_at(item, rest, instead)),
+        match (is_list, &mut *inner) {
+            (true, Value::Array(items)) => items.iter_mut().for_each(|item| drop_at(item, rest, replacement)),
             (true, _) => {}
             (false, Value::Null) => {}
-            (false, inner) => drop_at(inner, rest, instead),
+            (false, inner) => drop_at(inner, rest, replacement),
         }
-        if goes_empty && inner.fields().is_some_and(|fields| fields.is_empty()) {
+        if drop_empty && inner.fields().is_some_and(|fields| fields.is_empty()) {
             value.remove(name);
         }
     }

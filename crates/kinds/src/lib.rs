@@ -1,5 +1,5 @@
-//! The rules of each kind: defaulting, preparation and validation of writes, and warnings. The reference calls this the strategy
-//! of a resource.
+//! The rules of each kind: defaulting, preparation and validation of writes, and warnings. The reference calls this the
+//! strategy of a resource.
 //!
 //! The rules see decoded objects in canonical form: unknown fields are dropped, and a field that Go omits when it is zero
 //! (`omitempty`) is absent rather than zero. All functions are pure: time and user are in the [`WriteContext`].
@@ -39,14 +39,14 @@ pub mod validation_engines;
 mod webhook;
 
 pub use certificates::{before_approval, parse_request as certificate_request};
-pub use core::pod::quality;
+pub use core::pod::qos_class;
 pub use core::pod_change;
 pub use core::resources::is_extended;
-pub use definition::has_bad_bundle;
+pub use definition::has_invalid_ca_bundle;
 pub use gated::Gated;
 pub use lifecycle::{
     Kind, SubresourceRules, apply_defaults, before_create, before_finalize, before_status_update,
-    before_subresource_update, before_update, finish, grace_period, warn_given,
+    before_subresource_update, before_update, finish, grace_period, warn_early,
 };
 
 pub use pem::Request as CertificateRequest;
@@ -57,7 +57,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names::{self, NameRule};
 use pilothouse_apimachinery::value::Value;
 
-use finalizers::warn_of_finalizers;
+use finalizers::warn_about_finalizers;
 
 /// What rules know of a write besides the objects.
 #[derive(Clone, Copy, Debug)]
@@ -89,34 +89,38 @@ pub struct Generation {
     /// Whether a new object has generation 1.
     pub starts: bool,
     /// The fields whose change increases it.
-    pub moves_with: &'static [&'static [&'static str]],
+    pub increased_by: &'static [&'static [&'static str]],
     /// Whether an empty list in the request counts as a change each time, because it is never stored.
-    pub empty_lists_count: bool,
+    pub counts_empty_lists: bool,
     /// Whether fields of disabled features count as a change, although they are dropped.
-    pub dropped_count: bool,
+    pub counts_dropped_fields: bool,
 }
 
 impl Generation {
     /// Never set.
-    pub const NONE: Generation =
-        Generation { starts: false, moves_with: &[], empty_lists_count: false, dropped_count: false };
+    pub const NONE: Generation = Generation {
+        starts: false,
+        increased_by: &[],
+        counts_empty_lists: false,
+        counts_dropped_fields: false,
+    };
     /// 1, and never increased.
     pub const FIRST: Generation = Generation { starts: true, ..Generation::NONE };
     /// 1, and increased when the spec changes.
-    pub const SPEC: Generation = Generation { moves_with: &[&["spec"]], ..Generation::FIRST };
+    pub const SPEC: Generation = Generation { increased_by: &[&["spec"]], ..Generation::FIRST };
 }
 
 /// The metadata that an update of the status subresource may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusMeta {
     /// The same as an update of the object.
-    Free,
+    Mutable,
     /// The same, except for these fields.
-    Without(&'static [&'static str]),
+    MutableExcept(&'static [&'static str]),
     /// Only fields that are not in `DESCRIPTIONS`.
-    Fixed,
+    DescriptionsKept,
     /// Only managedFields.
-    Kept,
+    AllKept,
 }
 
 /// The metadata that a status update keeps for most kinds.
@@ -155,8 +159,8 @@ impl MetaRevalidation {
     }
 }
 
-/// How often an update runs the create validation before the update validation. Errors that are found twice are two causes in the
-/// Status, so clients see the number.
+/// How often an update runs the create validation before the update validation. Errors that are found twice are two causes in
+/// the Status, so clients see the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revalidation {
     /// Not at all: the update validation calls what it needs.
@@ -206,7 +210,7 @@ pub struct KindRules {
     /// The same for a status update.
     pub status_meta_revalidation: MetaRevalidation,
     /// The path of the PodSpec, for pods and kinds with a pod template.
-    pub pods_at: &'static [&'static str],
+    pub pod_spec_path: &'static [&'static str],
     /// The fields of feature gates. Those of disabled features are dropped, after managedFields were updated.
     pub gated: &'static [Gated],
     /// Whether the kind is garbage collected, so that DeleteOptions may have a propagation policy.
@@ -214,23 +218,23 @@ pub struct KindRules {
     /// Validates the name, or generateName, against the object.
     pub own_name: fn(&Value, &str) -> Option<String>,
     /// Whether the default propagation policy is Orphan.
-    pub orphans: bool,
+    pub orphans_by_default: bool,
     /// The warning for a DELETE without a propagation policy.
     pub warn_on_delete: Option<&'static str>,
     /// The reason why the object of this name must not be deleted, if it must not.
-    pub keep: fn(&str) -> Option<&'static str>,
+    pub undeletable_reason: fn(&str) -> Option<&'static str>,
     /// Whether deletion is graceful.
     pub graceful: bool,
     /// What the first DELETE of an object does.
     pub first_deletion: FirstDeletion,
     /// Whether the object blocks its removal, besides metadata.finalizers.
-    pub holds: fn(&Value) -> bool,
+    pub blocks_removal: fn(&Value) -> bool,
     /// Changes the object when its deletion becomes pending, besides the metadata.
     pub terminate: fn(&mut Value),
     /// Sets defaults that depend on other fields. May run before or after the defaults of the schema table, and twice.
     pub default: fn(&mut Value),
     /// Sets defaults that depend on feature gates.
-    pub default_by: fn(&mut Value, EnabledFeatures),
+    pub default_by_feature: fn(&mut Value, EnabledFeatures),
     /// PrepareForCreate: runs after the system fields were set.
     pub prepare_create: fn(&mut Value, &WriteContext<'_>),
     /// PrepareForUpdate: copies fields from the old object that an update must not change.
@@ -255,7 +259,7 @@ pub struct KindRules {
     /// Warnings about a status update.
     pub warn_status: fn(&Value, &mut WarningList),
     /// Warnings about a new object even if it is refused.
-    pub warn_given: fn(&Value, &mut WarningList),
+    pub warn_early: fn(&Value, &mut WarningList),
 }
 
 impl KindRules {
@@ -287,22 +291,22 @@ const BASE: KindRules = KindRules {
     generation: Generation::NONE,
     status_on_create: false,
     status_on_update: false,
-    status_meta: StatusMeta::Free,
+    status_meta: StatusMeta::Mutable,
     meta_revalidation: MetaRevalidation::Change,
     status_meta_revalidation: MetaRevalidation::Change,
-    pods_at: &[],
+    pod_spec_path: &[],
     gated: &[],
     garbage_collected: true,
     own_name: meta::any_name,
-    orphans: false,
+    orphans_by_default: false,
     warn_on_delete: None,
-    keep: |_| None,
+    undeletable_reason: |_| None,
     graceful: false,
-    holds: |_| false,
+    blocks_removal: |_| false,
     first_deletion: FirstDeletion::Plain,
     terminate: |_| {},
     default: |_| {},
-    default_by: |_, _| {},
+    default_by_feature: |_, _| {},
     prepare_create: |_, _| {},
     prepare_update: |_, _, _| {},
     prepare_status: |_, _, _| {},
@@ -314,16 +318,17 @@ const BASE: KindRules = KindRules {
     validate_status: |_, _, _| {},
     warn: |_, _, _| {},
     warn_status: |_, _| {},
-    warn_given: |_, _| {},
+    warn_early: |_, _| {},
 };
 
 /// A kind whose generation counts changes of the spec.
-const COUNTED: KindRules =
+const WITH_GENERATION: KindRules =
     KindRules { generation: Generation::SPEC, meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
 /// A kind without a generation.
-const PLAIN: KindRules = KindRules { meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
+const WITHOUT_GENERATION: KindRules =
+    KindRules { meta_revalidation: MetaRevalidation::WholeAndChange, ..BASE };
 /// A kind without unconditional updates: a PUT needs a resourceVersion.
-const GUARDED: KindRules = KindRules { unconditional_update: false, ..PLAIN };
+const GUARDED: KindRules = KindRules { unconditional_update: false, ..WITHOUT_GENERATION };
 /// The path of the PodSpec in a pod template.
 const POD_TEMPLATE: &[&str] = &["spec", "template", "spec"];
 
@@ -331,23 +336,23 @@ const POD_TEMPLATE: &[&str] = &["spec", "template", "spec"];
 pub static CUSTOM: KindRules = KindRules {
     known_finalizers: false,
     generation: Generation::FIRST,
-    status_meta: StatusMeta::Fixed,
+    status_meta: StatusMeta::DescriptionsKept,
     prepare_update: |new, old, _| {
         if !same_but_metadata(new, old) {
             new.entry("metadata").set("generation", meta::generation(old) + 1);
         }
     },
-    warn: warn_of_finalizers,
+    warn: warn_about_finalizers,
     unconditional_update: false,
     ..BASE
 };
 
 /// Whether two objects are equal except for their metadata.
-fn same_but_metadata(one: &Value, other: &Value) -> bool {
+fn same_but_metadata(first: &Value, second: &Value) -> bool {
     fn rest(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
         object.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata")
     }
-    rest(one).eq(rest(other))
+    rest(first).eq(rest(second))
 }
 
 /// The rules of a kind.
@@ -356,6 +361,6 @@ pub fn rules(group: &str, kind: &str) -> &'static KindRules {
 }
 
 /// Whether DELETE returns the deleted object instead of a Status.
-pub fn shows_deleted(group: &str, kind: &str) -> bool {
-    table::SHOWN_WHEN_DELETED.contains(&(group, kind))
+pub fn returns_deleted_object(group: &str, kind: &str) -> bool {
+    table::RETURNED_WHEN_DELETED.contains(&(group, kind))
 }

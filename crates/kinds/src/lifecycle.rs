@@ -1,4 +1,4 @@
-//! Applies the rules of a kind: the same steps in the same order for every kind.
+//! Applies the rules of a kind to writes: the same steps in the same order for every kind.
 
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
@@ -50,7 +50,7 @@ pub fn before_create(
     }
     drop_disabled(kind, context.features, object, None);
     (kind.rules.prepare_create)(object, context);
-    let mut errors = ErrorList::under(context.features);
+    let mut errors = ErrorList::with_features(context.features);
     (kind.rules.validate_first)(object, &mut errors);
     if !kind.rules.meta_last {
         meta::validate(object, kind.meta_rules(), &mut errors);
@@ -62,21 +62,21 @@ pub fn before_create(
     if !errors.is_empty() {
         return Err(errors);
     }
-    Ok(warned(kind, object, None, context.features))
+    Ok(accepted_warnings(kind, object, None, context.features))
 }
 
 /// Sets defaults that depend on other fields or on feature gates. Runs before the defaults of the schema table.
 pub fn apply_defaults(rules: &KindRules, object: &mut Value, features: EnabledFeatures) {
     (rules.default)(object);
-    (rules.default_by)(object, features);
+    (rules.default_by_feature)(object, features);
     if features.has(Feature::ImageVolume)
-        && let Some(spec) = pods_of(rules, object)
+        && let Some(spec) = pod_spec_mut(rules, object)
     {
-        pod_default::pull_image_volumes(spec);
+        pod_default::default_image_volumes(spec);
     }
 }
 
-/// Sets defaults that the reference sets when it decodes a stored object. Answers whether there were any.
+/// Sets defaults that the reference sets when it decodes a stored object. Returns whether that changed the object.
 pub fn finish(kind: Kind, object: &mut Value) -> bool {
     let Some(finish) = kind.rules.finish else { return false };
     let before = object.clone();
@@ -85,25 +85,25 @@ pub fn finish(kind: Kind, object: &mut Value) -> bool {
 }
 
 /// Warnings about a new object, accepted or not.
-pub fn warn_given(kind: Kind, object: &Value) -> WarningList {
-    let mut warned = WarningList::new();
-    (kind.rules.warn_given)(object, &mut warned);
-    warned
+pub fn warn_early(kind: Kind, object: &Value) -> WarningList {
+    let mut warnings = WarningList::new();
+    (kind.rules.warn_early)(object, &mut warnings);
+    warnings
 }
 
 /// The PodSpec of a pod or a pod template.
-fn pods_of<'a>(rules: &KindRules, object: &'a mut Value) -> Option<&'a mut Value> {
-    let mut pods = Some(object).filter(|_| !rules.pods_at.is_empty());
-    for field in rules.pods_at {
-        pods = pods.and_then(|holder| present_mut(holder, field));
+fn pod_spec_mut<'a>(rules: &KindRules, object: &'a mut Value) -> Option<&'a mut Value> {
+    let mut spec = Some(object).filter(|_| !rules.pod_spec_path.is_empty());
+    for field in rules.pod_spec_path {
+        spec = spec.and_then(|object| present_mut(object, field));
     }
-    pods
+    spec
 }
 
 /// The features for validating an update: those that the old pod or template used stay enabled.
-fn relaxed(kind: Kind, features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
-    match kind.rules.pods_at.split_last().map(|(_, holder)| (new.at(holder), old.at(holder))) {
-        Some((Some(new), Some(old))) => pod_features::relaxed(features, new, old),
+fn with_used_features(kind: Kind, features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
+    match kind.rules.pod_spec_path.split_last().map(|(_, parent)| (new.at(parent), old.at(parent))) {
+        Some((Some(new), Some(old))) => pod_features::with_used_features(features, new, old),
         _ => features,
     }
 }
@@ -111,10 +111,10 @@ fn relaxed(kind: Kind, features: EnabledFeatures, new: &Value, old: &Value) -> E
 /// Drops the fields of disabled features from an object and its PodSpec.
 fn drop_disabled(kind: Kind, features: EnabledFeatures, object: &mut Value, old: Option<&Value>) {
     gated::drop_disabled(kind.rules.gated, features, object, old);
-    if let Some(spec) = pods_of(kind.rules, object) {
-        let was = old.and_then(|old| old.at(kind.rules.pods_at));
-        gated::drop_disabled(rows::POD_SPEC, features, spec, was);
-        pod_default::drop_image_volumes(spec, was, features);
+    if let Some(spec) = pod_spec_mut(kind.rules, object) {
+        let old_spec = old.and_then(|old| old.at(kind.rules.pod_spec_path));
+        gated::drop_disabled(rows::POD_SPEC, features, spec, old_spec);
+        pod_default::drop_image_volumes(spec, old_spec, features);
         pod_default::drop_empty_labels(spec);
     }
 }
@@ -122,7 +122,7 @@ fn drop_disabled(kind: Kind, features: EnabledFeatures, object: &mut Value, old:
 /// The same for an update, which also drops an empty overhead.
 fn drop_unchanged(kind: Kind, features: EnabledFeatures, object: &mut Value, old: &Value) {
     drop_disabled(kind, features, object, Some(old));
-    let pods = pods_of(kind.rules, object);
+    let pods = pod_spec_mut(kind.rules, object);
     if let Some(spec) = pods.filter(|spec| spec.get("overhead").is_some_and(is_empty_object)) {
         spec.remove("overhead");
     }
@@ -139,32 +139,37 @@ pub fn before_update(
     old: &Value,
     context: &WriteContext<'_>,
 ) -> Result<WarningList, ErrorList> {
-    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::copy(new.entry("metadata"), meta::metadata(old), "generation");
     if kind.has_status && !kind.rules.status_on_update {
         meta::copy(new, old, "status");
     }
-    let moved_before = kind.rules.generation.dropped_count && moved(kind.rules.generation, new, old);
+    let dropped_changed =
+        kind.rules.generation.counts_dropped_fields && has_generation_change(kind.rules.generation, new, old);
     drop_unchanged(kind, context.features, new, old);
     (kind.rules.prepare_update)(new, old, context);
-    if moved_before || moved(kind.rules.generation, new, old) {
+    if dropped_changed || has_generation_change(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
     // An unchanged object was validated before. Most updates are no-ops of controllers.
     if new == old {
-        return Ok(warned(kind, new, Some(old), context.features));
+        return Ok(accepted_warnings(kind, new, Some(old), context.features));
     }
-    let features = relaxed(kind, context.features, new, old);
+    let features = with_used_features(kind, context.features, new, old);
     let mut errors = common_errors(kind, kind.rules.meta_revalidation, new, old, features);
     kind.rules.check_update(new, old, &mut errors);
-    if errors.is_empty() { Ok(warned(kind, new, Some(old), context.features)) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(accepted_warnings(kind, new, Some(old), context.features))
+    } else {
+        Err(errors)
+    }
 }
 
 /// The warnings about an accepted object.
-fn warned(kind: Kind, new: &Value, old: Option<&Value>, features: EnabledFeatures) -> WarningList {
-    let mut warned = WarningList::under(features);
-    (kind.rules.warn)(new, old, &mut warned);
-    warned
+fn accepted_warnings(kind: Kind, new: &Value, old: Option<&Value>, features: EnabledFeatures) -> WarningList {
+    let mut warnings = WarningList::with_features(features);
+    (kind.rules.warn)(new, old, &mut warnings);
+    warnings
 }
 
 /// Prepares and validates a status update: everything but the status and part of the metadata is kept.
@@ -174,27 +179,27 @@ pub fn before_status_update(
     old: &Value,
     context: &WriteContext<'_>,
 ) -> Result<WarningList, ErrorList> {
-    let kept = ["kind", "apiVersion", "metadata", "status"];
-    new.fields_mut().retain(|field, _| kept.contains(&field.as_str()));
+    let known = ["kind", "apiVersion", "metadata", "status"];
+    new.fields_mut().retain(|field, _| known.contains(&field.as_str()));
     for (field, value) in old.fields().into_iter().flatten() {
-        if !kept.contains(&field.as_str()) {
+        if !known.contains(&field.as_str()) {
             new.set(field, value.clone());
         }
     }
     keep_status_meta(kind.rules.status_meta, new, old);
-    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::copy(new.entry("metadata"), meta::metadata(old), "generation");
     gated::drop_disabled(kind.rules.gated, context.features, new, Some(old));
     (kind.rules.prepare_status)(new, old, context);
     meta::keep_system_fields(new, old);
-    let features = relaxed(kind, context.features, new, old);
+    let features = with_used_features(kind, context.features, new, old);
     let mut errors = common_errors(kind, kind.rules.status_meta_revalidation, new, old, features);
     (kind.rules.validate_status)(new, old, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut warned = WarningList::under(context.features);
-    (kind.rules.warn_status)(new, &mut warned);
-    Ok(warned)
+    let mut warnings = WarningList::with_features(context.features);
+    (kind.rules.warn_status)(new, &mut warnings);
+    Ok(warnings)
 }
 
 /// Prepares and validates an update of a namespace's subresource `finalize`, the only one that changes `spec.finalizers`.
@@ -205,7 +210,7 @@ pub fn before_finalize(
     context: &WriteContext<'_>,
 ) -> Result<WarningList, ErrorList> {
     meta::copy(new, old, "status");
-    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::copy(new.entry("metadata"), meta::metadata(old), "generation");
     meta::keep_system_fields(new, old);
     let mut errors = common_errors(kind, kind.rules.meta_revalidation, new, old, context.features);
     namespace::validate_finalize(new, &mut errors);
@@ -229,14 +234,14 @@ pub fn before_subresource_update(
     context: &WriteContext<'_>,
     rules: SubresourceRules,
 ) -> Result<WarningList, ErrorList> {
-    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::copy(new.entry("metadata"), meta::metadata(old), "generation");
     drop_unchanged(kind, context.features, new, old);
     (rules.prepare)(new, old);
-    if moved(kind.rules.generation, new, old) {
+    if has_generation_change(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
-    let features = relaxed(kind, context.features, new, old);
+    let features = with_used_features(kind, context.features, new, old);
     let mut errors = common_errors(kind, kind.rules.meta_revalidation, new, old, features);
     (rules.validate)(new, old, &mut errors);
     if errors.is_empty() { Ok(WarningList::new()) } else { Err(errors) }
@@ -245,19 +250,19 @@ pub fn before_subresource_update(
 fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
     let meta = new.entry("metadata");
     match rule {
-        StatusMeta::Free => {}
-        StatusMeta::Without(fields) => {
+        StatusMeta::Mutable => {}
+        StatusMeta::MutableExcept(fields) => {
             for field in fields {
-                meta::copy(meta, meta::of(old), field);
+                meta::copy(meta, meta::metadata(old), field);
             }
         }
-        StatusMeta::Fixed => {
+        StatusMeta::DescriptionsKept => {
             for field in DESCRIPTIONS {
-                meta::copy(meta, meta::of(old), field);
+                meta::copy(meta, meta::metadata(old), field);
             }
         }
-        StatusMeta::Kept => {
-            let mut kept = meta::of(old).clone();
+        StatusMeta::AllKept => {
+            let mut kept = meta::metadata(old).clone();
             meta::copy(&mut kept, meta, "managedFields");
             *meta = kept;
         }
@@ -265,16 +270,16 @@ fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
 }
 
 /// Whether a field has changed that increases the generation.
-fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
-    let moves = |path: &&[&str]| {
-        let (value, before) = (whole(new, path), whole(old, path));
-        !same(value, before) || (generation.empty_lists_count && value.is_some_and(has_empty_list))
+fn has_generation_change(generation: Generation, new: &Value, old: &Value) -> bool {
+    let is_changed = |path: &&[&str]| {
+        let (value, old_value) = (non_empty(new, path), non_empty(old, path));
+        !same(value, old_value) || (generation.counts_empty_lists && value.is_some_and(has_empty_list))
     };
-    generation.moves_with.iter().any(moves)
+    generation.increased_by.iter().any(is_changed)
 }
 
 /// A top-level struct of an object. These are no pointers in Go, so an empty one equals an absent one.
-fn whole<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
+fn non_empty<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
     object.at(path).filter(|value| !is_empty_object(value))
 }
 
@@ -290,49 +295,50 @@ fn has_empty_list(value: &Value) -> bool {
 /// The errors of the metadata, including the validations that the kind repeats.
 fn common_errors(
     kind: Kind,
-    again: MetaRevalidation,
+    revalidation: MetaRevalidation,
     new: &Value,
     old: &Value,
     features: EnabledFeatures,
 ) -> ErrorList {
-    let mut errors = ErrorList::under(features);
-    let plain = MetaRules {
+    let mut errors = ErrorList::with_features(features);
+    let generic_rules = MetaRules {
         name: names::path_segment,
         own_name: meta::any_name,
         known_finalizers: false,
         ..kind.meta_rules()
     };
-    meta::validate(new, plain, &mut errors);
+    meta::validate(new, generic_rules, &mut errors);
     meta::validate_update(new, old, false, &mut errors);
-    let (whole, change) = again.times();
-    for _ in 0..whole {
+    let (full_count, update_count) = revalidation.times();
+    for _ in 0..full_count {
         meta::validate(new, kind.meta_rules(), &mut errors);
     }
-    for _ in 0..change {
+    for _ in 0..update_count {
         meta::validate_update(new, old, kind.rules.known_finalizers, &mut errors);
     }
     errors
 }
 
 /// The grace period in seconds; `None` if deletion of the kind is not graceful.
-pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Option<i64> {
+pub fn grace_period(rules: &KindRules, object: &Value, requested: Option<i64>) -> Option<i64> {
     if !rules.graceful {
         return None;
     }
     let spec = object.get("spec").unwrap_or(&Value::Null);
-    let own = spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).unwrap_or(POD_GRACE_SECONDS);
-    let ended =
+    let own_seconds =
+        spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).unwrap_or(POD_GRACE_SECONDS);
+    let has_ended =
         matches!(object.at(&["status", "phase"]).and_then(Value::as_str), Some("Failed" | "Succeeded"));
-    if spec.str("nodeName").is_empty() || ended {
+    if spec.str("nodeName").is_empty() || has_ended {
         return Some(0);
     }
-    let seconds = asked.unwrap_or(own);
+    let seconds = requested.unwrap_or(own_seconds);
     Some(if seconds < 0 { 1 } else { seconds })
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_apimachinery::testing::{error_messages, object};
 
     use super::super::testing::context;
     use super::super::{BASE, Generation, rules};
@@ -352,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_object_has_no_status_and_the_first_generation() {
+    fn create_drops_status_and_sets_generation_one() {
         let mut new = stored();
         assert!(before_create(KIND, &mut new, &NOW).is_ok());
         assert_eq!(new.get("status"), None);
@@ -360,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_afterwards_is_told() {
+    fn finish_returns_whether_it_changed_the_object() {
         let kind = |kind| Kind { rules: rules("", kind), namespaced: true, has_status: true };
         let mut claim = object(r#"{"spec":{}}"#);
         assert!(finish(kind("PersistentVolumeClaim"), &mut claim));
@@ -370,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_the_status_and_counts_changes_of_the_spec() {
+    fn update_keeps_status_and_counts_spec_changes() {
         let mut new = stored();
         new.set("status", Value::Null);
         new.entry("metadata").set("generation", 99);
@@ -380,17 +386,17 @@ mod tests {
         new.entry("metadata").set("creationTimestamp", "2024-01-01T00:00:00Z");
         assert!(before_update(KIND, &mut new, &stored(), &NOW).is_ok());
         assert_eq!(meta::generation(&new), 4);
-        assert_eq!(meta::of(&new).str("creationTimestamp"), "2001-01-01T00:00:00Z");
+        assert_eq!(meta::metadata(&new).str("creationTimestamp"), "2001-01-01T00:00:00Z");
     }
 
     #[test]
-    fn a_status_write_keeps_the_spec() {
+    fn status_update_keeps_the_spec() {
         let mut new = object(
             r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"7","labels":{"l":"new"}},
                 "spec":{"x":2},"other":1,"status":{"s":2}}"#,
         );
         let fixed: &'static KindRules =
-            Box::leak(Box::new(KindRules { status_meta: StatusMeta::Fixed, ..BASE }));
+            Box::leak(Box::new(KindRules { status_meta: StatusMeta::DescriptionsKept, ..BASE }));
         let mut strict = new.clone();
         assert!(before_status_update(KIND, &mut new, &stored(), &NOW).is_ok());
         assert_eq!(new.at(&["spec", "x"]), Some(&Value::Int(1)));
@@ -403,27 +409,27 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_are_kept_are_kept_whole() {
+    fn status_update_with_kept_metadata_changes_only_managed_fields() {
         let mut meta = object(
             r#"{"metadata":{"generateName":"g","labels":{"l":"new"},"managedFields":[{"manager":"m"}]}}"#,
         );
-        keep_status_meta(StatusMeta::Kept, &mut meta, &stored());
-        assert_eq!(meta.at(&["metadata", "managedFields"]).map(|all| all.items().len()), Some(1));
+        keep_status_meta(StatusMeta::AllKept, &mut meta, &stored());
+        assert_eq!(meta.at(&["metadata", "managedFields"]).map(|list| list.items().len()), Some(1));
         meta.entry("metadata").remove("managedFields");
         assert_eq!(meta.get("metadata"), stored().get("metadata"));
     }
 
     #[test]
-    fn an_update_names_a_fixed_field_once_for_itself_and_once_for_the_kind() {
+    fn changed_uid_is_reported_twice() {
         let mut new = stored();
         new.entry("metadata").set("uid", "v");
         let errors = before_update(KIND, &mut new, &stored(), &NOW).unwrap_err();
-        let wanted = "metadata.uid: Invalid value: \"v\": field is immutable";
-        assert_eq!(said(&errors), [wanted, wanted]);
+        let expected = "metadata.uid: Invalid value: \"v\": field is immutable";
+        assert_eq!(error_messages(&errors), [expected, expected]);
     }
 
     #[test]
-    fn a_status_that_nobody_puts_back_is_written_with_the_object() {
+    fn kind_with_status_on_update_writes_status() {
         static OPEN: KindRules = KindRules { status_on_create: true, status_on_update: true, ..BASE };
         let kind = Kind { rules: &OPEN, ..KIND };
         let mut new = stored();
@@ -435,33 +441,36 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_items_moves_the_generation_where_it_counts() {
-        let counts = Generation { empty_lists_count: true, ..Generation::SPEC };
-        let (bare, empty) = (object(r#"{"spec":{"a":{}}}"#), object(r#"{"spec":{"a":{"b":[]}}}"#));
-        assert!(moved(counts, &empty, &bare) && !moved(counts, &bare, &empty));
-        assert!(!moved(Generation::SPEC, &empty, &bare));
-        assert!(moved(Generation::SPEC, &bare, &object("{}")));
-        assert!(!moved(Generation::SPEC, &object(r#"{"spec":{}}"#), &object("{}")));
+    fn empty_list_counts_as_change_where_configured() {
+        let counts = Generation { counts_empty_lists: true, ..Generation::SPEC };
+        let (without_list, empty) = (object(r#"{"spec":{"a":{}}}"#), object(r#"{"spec":{"a":{"b":[]}}}"#));
+        assert!(
+            has_generation_change(counts, &empty, &without_list)
+                && !has_generation_change(counts, &without_list, &empty)
+        );
+        assert!(!has_generation_change(Generation::SPEC, &empty, &without_list));
+        assert!(has_generation_change(Generation::SPEC, &without_list, &object("{}")));
+        assert!(!has_generation_change(Generation::SPEC, &object(r#"{"spec":{}}"#), &object("{}")));
     }
 
     #[test]
-    fn metadata_is_checked_as_often_as_the_kind_says() {
-        static OFTEN: KindRules = KindRules {
+    fn metadata_errors_repeat_as_the_kind_revalidates() {
+        static REVALIDATING: KindRules = KindRules {
             meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
             status_meta_revalidation: MetaRevalidation::No,
             ..BASE
         };
-        let kind = Kind { rules: &OFTEN, ..KIND };
+        let kind = Kind { rules: &REVALIDATING, ..KIND };
         let mut new = stored();
         new.entry("metadata").entry("labels").set("l", "-");
         let errors = before_update(kind, &mut new.clone(), &stored(), &NOW).unwrap_err();
-        assert_eq!(errors.len(), 5, "two of every update, and three more");
+        assert_eq!(errors.len(), 5, "two of every update, three of the kind");
         let errors = before_status_update(kind, &mut new, &stored(), &NOW).unwrap_err();
         assert_eq!(errors.len(), 2);
     }
 
     #[test]
-    fn finalizing_changes_finalizers_alone() {
+    fn finalize_changes_only_finalizers() {
         let kind = Kind { rules: rules("", "Namespace"), namespaced: false, has_status: true };
         let old = object(
             r#"{"metadata":{"name":"a","uid":"u","resourceVersion":"1"},"spec":{"finalizers":["kubernetes"]},
@@ -477,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_on_a_node_get_time_to_end() {
+    fn grace_period_applies_only_to_running_pods() {
         let pod = rules("", "Pod");
         let running = object(r#"{"spec":{"nodeName":"n","terminationGracePeriodSeconds":9}}"#);
         let table = [
@@ -491,14 +500,14 @@ mod tests {
                 Some(0),
             ),
         ];
-        for (index, (found, wanted)) in table.into_iter().enumerate() {
-            assert_eq!(found, wanted, "row {index}");
+        for (index, (actual, expected)) in table.into_iter().enumerate() {
+            assert_eq!(actual, expected, "row {index}");
         }
-        assert!(rules("batch", "Job").orphans && !rules("apps", "Deployment").orphans);
+        assert!(rules("batch", "Job").orphans_by_default && !rules("apps", "Deployment").orphans_by_default);
     }
 
     #[test]
-    fn features_that_are_off_are_dropped_wherever_pods_are_described() {
+    fn disabled_pod_fields_are_dropped_from_all_templates() {
         let pods = r#"{"containers":[],"resourceClaims":[{"name":"r"}]}"#;
         for (group, name, body) in [
             ("", "Pod", format!(r#"{{"spec":{pods}}}"#)),
@@ -516,22 +525,23 @@ mod tests {
             ),
         ] {
             let kind = Kind { rules: rules(group, name), namespaced: true, has_status: true };
-            let mut found = object(&body);
-            drop_disabled(kind, EnabledFeatures::RELEASE, &mut found, None);
-            let mut pods = &found;
-            for field in kind.rules.pods_at {
+            let mut stored = object(&body);
+            drop_disabled(kind, EnabledFeatures::RELEASE, &mut stored, None);
+            let mut pods = &stored;
+            for field in kind.rules.pod_spec_path {
                 pods = pods.get(field).unwrap();
             }
-            assert!(!kind.rules.pods_at.is_empty(), "{name}");
+            assert!(!kind.rules.pod_spec_path.is_empty(), "{name}");
             assert_eq!(pods, &object(r#"{"containers":[]}"#), "{name}");
         }
     }
 
     #[test]
-    fn each_repeated_check_of_the_metadata_is_one_more_cause() {
+    fn each_metadata_revalidation_adds_errors() {
         let mut new = stored();
         new.entry("metadata").entry("labels").set("a b", "c");
-        let count = |again| common_errors(KIND, again, &new, &stored(), EnabledFeatures::RELEASE).len();
+        let count =
+            |revalidation| common_errors(KIND, revalidation, &new, &stored(), EnabledFeatures::RELEASE).len();
         let table = [
             (MetaRevalidation::No, 2),
             (MetaRevalidation::Change, 3),
@@ -540,13 +550,13 @@ mod tests {
             (MetaRevalidation::WholeTwice, 4),
             (MetaRevalidation::WholeTwiceAndChange, 5),
         ];
-        for (again, wanted) in table {
-            assert_eq!(count(again), wanted, "{again:?}");
+        for (revalidation, expected) in table {
+            assert_eq!(count(revalidation), expected, "{revalidation:?}");
         }
         // A status update of a pod only runs the update validation of the metadata.
         let pod = Kind { rules: rules("", "Pod"), namespaced: true, has_status: true };
-        let mut reported = new.clone();
-        let refused = before_status_update(pod, &mut reported, &stored(), &NOW).unwrap_err();
-        assert_eq!(refused.iter().filter(|error| error.path.to_string() == "metadata.labels").count(), 3);
+        let mut updated = new.clone();
+        let errors = before_status_update(pod, &mut updated, &stored(), &NOW).unwrap_err();
+        assert_eq!(errors.iter().filter(|error| error.path.to_string() == "metadata.labels").count(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! Every bound of this crate, by name, with its reason.
+//! All limits of this crate.
 
-/// Things of one object that are held against each other for a warning: of those behind it nothing is said.
+/// Items of one object that are compared pairwise for a warning. Later items are ignored.
 pub const WARNING_PAIRS: usize = 1_000;

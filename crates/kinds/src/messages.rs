@@ -1,4 +1,5 @@
-//! Words that the rules of many kinds share: findings without a value, how values are printed, common warnings.
+//! Helpers that the rules of many kinds share: errors without a value, rendering of values as Go prints them, common checks and
+//! warnings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,27 +9,32 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-/// Says that something breaks a rule, without repeating the value.
-pub fn omitted(path: &FieldPath, errors: &mut ErrorList, why: &str) {
-    let message = format!("Invalid value: {why}");
-    errors.push(FieldError::worded(path, ErrorType::Invalid, message));
+/// Adds an Invalid error that does not repeat the value.
+pub fn invalid_without_value(path: &FieldPath, errors: &mut ErrorList, detail: &str) {
+    let message = format!("Invalid value: {detail}");
+    errors.push(FieldError::with_message(path, ErrorType::Invalid, message));
 }
 
-/// Says that a structure breaks a rule; its content is not repeated, only its type.
-pub fn structure(path: &FieldPath, kind: &str, errors: &mut ErrorList, why: &str) {
-    errors.push(FieldError::invalid(path, &format!("{kind}{{}}"), why));
+/// Adds an Invalid error about a struct, of which only the Go type is printed.
+pub fn invalid_struct(path: &FieldPath, kind: &str, errors: &mut ErrorList, detail: &str) {
+    errors.push(FieldError::invalid(path, &format!("{kind}{{}}"), detail));
 }
 
-/// Checks that a structure is what it was.
-pub fn same_structure(new: &FieldValue<'_>, old: &FieldValue<'_>, kind: &str, errors: &mut ErrorList) {
+/// Checks that a struct is unchanged.
+pub fn validate_struct_unchanged(
+    new: &FieldValue<'_>,
+    old: &FieldValue<'_>,
+    kind: &str,
+    errors: &mut ErrorList,
+) {
     if !pilothouse_apimachinery::field_value::same(Some(new.value), Some(old.value)) {
-        let shown = if new.is_set() { format!("{kind}{{}}") } else { "\"null\"".to_owned() };
-        errors.push(FieldError::invalid(&new.path, &shown, meta::IMMUTABLE));
+        let rendered = if new.is_set() { format!("{kind}{{}}") } else { "\"null\"".to_owned() };
+        errors.push(FieldError::invalid(&new.path, &rendered, meta::IMMUTABLE));
     }
 }
 
-/// A list of numbers as messages print it.
-pub fn shown_numbers(list: &FieldValue<'_>) -> String {
+/// A list of numbers, as Go prints it.
+pub fn render_numbers(list: &FieldValue<'_>) -> String {
     if !list.is_set() {
         return "[]int32(nil)".to_owned();
     }
@@ -36,8 +42,8 @@ pub fn shown_numbers(list: &FieldValue<'_>) -> String {
     format!("[]int32{{{}}}", numbers.join(", "))
 }
 
-/// A list of texts as messages print it.
-pub fn shown_texts(list: &FieldValue<'_>, kind: &str) -> String {
+/// A list of strings, as Go prints it.
+pub fn render_strings(list: &FieldValue<'_>, kind: &str) -> String {
     if list.is_empty() {
         return format!("[]{kind}(nil)");
     }
@@ -45,8 +51,8 @@ pub fn shown_texts(list: &FieldValue<'_>, kind: &str) -> String {
     format!("[]{kind}{{{}}}", texts.join(", "))
 }
 
-/// A point in time as messages print it. Objects carry it as `2006-01-02T15:04:05Z`.
-pub fn shown_time(node: &FieldValue<'_>) -> String {
+/// A time, as Go prints it. Objects contain it as `2006-01-02T15:04:05Z`.
+pub fn render_time(node: &FieldValue<'_>) -> String {
     let text = node.text();
     match text.strip_suffix('Z').and_then(|text| text.split_once('T')) {
         Some((day, time)) => format!("{day} {time} +0000 UTC"),
@@ -54,24 +60,29 @@ pub fn shown_time(node: &FieldValue<'_>) -> String {
     }
 }
 
-/// Says that a count is below zero in the words of a condition or counter that may not sink.
-pub fn no_less(new: &FieldValue<'_>, old: &FieldValue<'_>, errors: &mut ErrorList, why: &str) {
+/// Checks that a counter does not decrease.
+pub fn validate_not_decreased(
+    new: &FieldValue<'_>,
+    old: &FieldValue<'_>,
+    errors: &mut ErrorList,
+    detail: &str,
+) {
     if new.number() < old.number() {
-        errors.push(FieldError::invalid(&new.path, &new.number().to_string(), why));
+        errors.push(FieldError::invalid(&new.path, &new.number().to_string(), detail));
     }
 }
 
-/// Says that one number is above another.
-pub fn no_more(one: &FieldValue<'_>, most: i64, errors: &mut ErrorList, why: &str) {
-    if one.number() > most {
-        errors.add(|| FieldError::invalid(&one.path, &one.number().to_string(), why));
+/// Checks that a number is at most `max`.
+pub fn validate_at_most(value: &FieldValue<'_>, max: i64, errors: &mut ErrorList, detail: &str) {
+    if value.number() > max {
+        errors.add(|| FieldError::invalid(&value.path, &value.number().to_string(), detail));
     }
 }
 
-/// Checks the conditions of a status in the common form.
+/// Checks conditions of the type `metav1.Condition`.
 pub fn conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LONGEST_REASON: usize = 1_024;
-    const LONGEST_MESSAGE: usize = 32 * 1_024;
+    const MAX_REASON_LENGTH: usize = 1_024;
+    const MAX_MESSAGE_LENGTH: usize = 32 * 1_024;
     let mut seen = std::collections::BTreeSet::new();
     for condition in list.items() {
         let (kind, reason) = (condition.child("type"), condition.child("reason"));
@@ -92,12 +103,12 @@ pub fn conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
             if !is_reason(reason.text()) {
                 reason.invalid(errors, BAD_REASON);
             }
-            if reason.text().len() > LONGEST_REASON {
-                errors.push(FieldError::too_long(&reason.path, LONGEST_REASON));
+            if reason.text().len() > MAX_REASON_LENGTH {
+                errors.push(FieldError::too_long(&reason.path, MAX_REASON_LENGTH));
             }
         }
-        if condition.child("message").text().len() > LONGEST_MESSAGE {
-            errors.push(FieldError::too_long(&condition.child("message").path, LONGEST_MESSAGE));
+        if condition.child("message").text().len() > MAX_MESSAGE_LENGTH {
+            errors.push(FieldError::too_long(&condition.child("message").path, MAX_MESSAGE_LENGTH));
         }
     }
 }
@@ -114,20 +125,20 @@ fn is_reason(text: &str) -> bool {
         && text.bytes().all(|byte| ends(byte) || matches!(byte, b',' | b':'))
 }
 
-/// Warns of a name that becomes part of the names of pods and is no label of the domain name system.
-pub fn pod_names(object: &Value, warned: &mut WarningList) {
-    let wrong = names::dns_label(meta::name(object));
-    if !wrong.is_empty() {
-        warned.push(format!(
+/// Warns about a name that becomes part of pod names and is no DNS label.
+pub fn warn_pod_name(object: &Value, warnings: &mut WarningList) {
+    let details = names::dns_label(meta::name(object));
+    if !details.is_empty() {
+        warnings.push(format!(
             "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; \
              a DNS label is recommended: [{}]",
-            wrong.join(" ")
+            details.join(" ")
         ));
     }
 }
 
-/// Whether an address is version 4 written as version 6.
-fn is_mapped(address: IpAddr) -> bool {
+/// Whether an address is an IPv4-mapped IPv6 address.
+fn is_ipv4_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
@@ -145,24 +156,24 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Whether a network is written without leading zeros.
-fn is_strict_range(text: &str) -> bool {
+/// Whether a CIDR is written without leading zeros.
+fn has_no_leading_zeros(text: &str) -> bool {
     text.split_once('/').is_some_and(|(address, length)| {
         address.parse::<IpAddr>().is_ok() && (length == "0" || !length.starts_with('0'))
     })
 }
 
-/// Checks a network that must be written in its one canonical form.
-pub fn strict_range(node: &FieldValue<'_>, errors: &mut ErrorList) {
+/// Checks a CIDR that must be in canonical form.
+pub fn validate_canonical_cidr(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = node.text();
     let Some((address, length)) = names::parse_cidr(text) else {
         node.syntax(errors, names::cidr);
         return;
     };
     let first = network(address, length);
-    if !is_strict_range(text) {
+    if !has_no_leading_zeros(text) {
         node.invalid_text(errors, "must not have leading 0s in IP or prefix length");
-    } else if is_mapped(address) {
+    } else if is_ipv4_mapped(address) {
         node.invalid_text(errors, "must not have an IPv4-mapped IPv6 address");
     } else if first != address {
         node.invalid_text(errors, "must not have bits set beyond the prefix length");
@@ -172,8 +183,8 @@ pub fn strict_range(node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Checks an address that must be written in its one canonical form.
-pub fn strict_address(node: &FieldValue<'_>, errors: &mut ErrorList) {
+/// Checks an IP address that must be in canonical form.
+pub fn validate_canonical_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = node.text();
     let Some(address) = names::parse_ip(text) else {
         node.syntax(errors, names::ip_address);
@@ -181,7 +192,7 @@ pub fn strict_address(node: &FieldValue<'_>, errors: &mut ErrorList) {
     };
     if text.parse::<IpAddr>().is_err() {
         node.invalid_text(errors, "must not have leading 0s");
-    } else if is_mapped(address) {
+    } else if is_ipv4_mapped(address) {
         node.invalid_text(errors, "must not be an IPv4-mapped IPv6 address");
     } else if text != address.to_string() {
         node.invalid_text(errors, &format!("must be in canonical form ({})", quoted(&address.to_string())));
@@ -190,12 +201,12 @@ pub fn strict_address(node: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, error_messages, object};
 
     use super::*;
 
     #[test]
-    fn strict_forms_are_the_canonical_ones() {
+    fn canonical_cidr_refuses_other_spellings() {
         let table = [
             ("10.0.0.0/8", ""),
             ("10.1.0.0/8", "must not have bits set beyond the prefix length"),
@@ -204,24 +215,24 @@ mod tests {
             ("::ffff:0:0/96", "must not have an IPv4-mapped IPv6 address"),
             ("x", "must be a valid CIDR value"),
         ];
-        for (text, wanted) in table {
+        for (text, expected) in table {
             let value = object(&format!("{{\"c\":\"{text}\"}}"));
             let mut errors = ErrorList::new();
-            strict_range(&FieldValue::of(&value, "c"), &mut errors);
-            let said = said(&errors).join("|");
-            assert_eq!(said.is_empty(), wanted.is_empty(), "{text}: {said}");
-            assert!(said.contains(wanted), "{text}: {said}");
+            validate_canonical_cidr(&FieldValue::top_level(&value, "c"), &mut errors);
+            let messages = error_messages(&errors).join("|");
+            assert_eq!(messages.is_empty(), expected.is_empty(), "{text}: {messages}");
+            assert!(messages.contains(expected), "{text}: {messages}");
         }
     }
 
     #[test]
-    fn each_rule_of_a_condition_refuses() {
+    fn condition_validation_refuses_each_violation() {
         let base = object(
             r#"{"c":[{"type":"Ready","status":"True","reason":"Ok","lastTransitionTime":"2024-01-01T00:00:00Z"}]}"#,
         );
         each_refused(
             &base,
-            |object, errors| conditions(&FieldValue::of(object, "c"), errors),
+            |object, errors| conditions(&FieldValue::top_level(object, "c"), errors),
             &[
                 ("c.0.type", r#""-""#, "c[0].type: Invalid value: \"-\": name part must consist of"),
                 ("c.0.status", r#""X""#, "supported values: \"False\", \"True\", \"Unknown\""),
@@ -231,10 +242,10 @@ mod tests {
                 ("c.0.reason", r#""a b""#, "a condition reason must start with alphabetic character"),
             ],
         );
-        let mut warned = WarningList::new();
-        pod_names(&object(r#"{"metadata":{"name":"a.b"}}"#), &mut warned);
-        assert!(warned[0].starts_with("metadata.name: this is used in Pod names and hostnames"));
+        let mut warnings = WarningList::new();
+        warn_pod_name(&object(r#"{"metadata":{"name":"a.b"}}"#), &mut warnings);
+        assert!(warnings[0].starts_with("metadata.name: this is used in Pod names and hostnames"));
         let time = object(r#"{"t":"2024-01-02T03:04:05Z"}"#);
-        assert_eq!(shown_time(&FieldValue::of(&time, "t")), "2024-01-02 03:04:05 +0000 UTC");
+        assert_eq!(render_time(&FieldValue::top_level(&time, "t")), "2024-01-02 03:04:05 +0000 UTC");
     }
 }

@@ -12,7 +12,7 @@ use super::{GUARDED, KindRules, MetaRevalidation, Revalidation, StatusMeta, mess
 
 /// The rules of a StorageVersionMigration.
 pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
-    status_meta: StatusMeta::Fixed,
+    status_meta: StatusMeta::DescriptionsKept,
     validate,
     revalidation: Revalidation::Once,
     validate_update,
@@ -23,7 +23,7 @@ pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
 /// The rules of a StorageVersion.
 pub const STORAGE_VERSION: KindRules = KindRules {
     name: names::group_resource_name,
-    status_meta: StatusMeta::Fixed,
+    status_meta: StatusMeta::DescriptionsKept,
     validate_status: validate_stored_status,
     status_meta_revalidation: MetaRevalidation::No,
     meta_revalidation: MetaRevalidation::No,
@@ -32,7 +32,7 @@ pub const STORAGE_VERSION: KindRules = KindRules {
 
 /// Checks a migration.
 fn validate(migration: &Value, errors: &mut ErrorList) {
-    let resource = FieldValue::of(migration, "spec").child("resource");
+    let resource = FieldValue::top_level(migration, "spec").child("resource");
     for field in ["resource", "version"] {
         if resource.child(field).is_empty() {
             resource.child(field).required(errors, &format!("{field} is required"));
@@ -40,63 +40,72 @@ fn validate(migration: &Value, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a changed migration: what is migrated stays.
+/// Validates an updated migration: its resource is immutable.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let at = |object| FieldValue::of(object, "spec").child("resource");
+    let resource = |object| FieldValue::top_level(object, "spec").child("resource");
     for field in ["group", "version", "resource"] {
-        let (now, was) = (at(new).child(field), at(old).child(field));
-        if now.text() != was.text() {
-            errors.push(FieldError::invalid(&FieldPath::new(field), &quoted(now.text()), meta::IMMUTABLE));
+        let (new_field, old_field) = (resource(new).child(field), resource(old).child(field));
+        if new_field.text() != old_field.text() {
+            errors.push(FieldError::invalid(
+                &FieldPath::new(field),
+                &quoted(new_field.text()),
+                meta::IMMUTABLE,
+            ));
         }
     }
 }
 
-/// Checks a changed status of a migration.
+/// Validates a status update of a migration.
 fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));
-    let (version, before) = (status.child("resourceVersion"), was.child("resourceVersion"));
+    let (status, old_status) = (FieldValue::top_level(new, "status"), FieldValue::top_level(old, "status"));
+    let (version, old_version) = (status.child("resourceVersion"), old_status.child("resourceVersion"));
     match version.text().parse::<i64>() {
         Ok(number) if number < 0 => {
-            let shown = number.to_string();
-            errors.push(FieldError::invalid(&version.path, &shown, "must be greater than or equal to 0"));
+            let rendered = number.to_string();
+            errors.push(FieldError::invalid(&version.path, &rendered, "must be greater than or equal to 0"));
         }
         Err(_) if !version.is_empty() => {
-            let shown = quoted(version.text());
-            let wrong = format!(
-                "failed to parse resource version {shown}: strconv.ParseInt: parsing {shown}: invalid syntax"
+            let rendered = quoted(version.text());
+            let detail = format!(
+                "failed to parse resource version {rendered}: strconv.ParseInt: parsing {rendered}: invalid syntax"
             );
-            version.invalid(errors, &wrong);
+            version.invalid(errors, &detail);
         }
         _ => {}
     }
-    conditions(&status.child("conditions"), errors);
-    if !before.is_empty() && before.text() != version.text() {
+    validate_conditions(&status.child("conditions"), errors);
+    if !old_version.is_empty() && old_version.text() != version.text() {
         version.invalid_text(errors, "resourceVersion cannot be updated");
     }
-    outcomes(&status, &was, errors);
+    validate_outcomes(&status, &old_status, errors);
 }
 
-fn outcomes(status: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
-    let is = |status: &FieldValue<'_>, kind: &str| {
-        let first = status.child("conditions").items().find(|one| one.child("type").text() == kind);
-        first.is_some_and(|one| one.child("status").text() == "True")
+fn validate_outcomes(status: &FieldValue<'_>, old_status: &FieldValue<'_>, errors: &mut ErrorList) {
+    let is_true = |status: &FieldValue<'_>, kind: &str| {
+        let first =
+            status.child("conditions").items().find(|condition| condition.child("type").text() == kind);
+        first.is_some_and(|condition| condition.child("status").text() == "True")
     };
-    let (done, failed, running) = (is(status, "Succeeded"), is(status, "Failed"), is(status, "Running"));
+    let (succeeded, failed, running) =
+        (is_true(status, "Succeeded"), is_true(status, "Failed"), is_true(status, "Running"));
     let table = [
-        (done && failed, "Both success and failed conditions cannot be true at the same time"),
-        (done && running, "Running condition cannot be true when success condition is true"),
+        (succeeded && failed, "Both success and failed conditions cannot be true at the same time"),
+        (succeeded && running, "Running condition cannot be true when success condition is true"),
         (failed && running, "Running condition cannot be true when failed condition is true"),
-        (is(was, "Succeeded") && !done, "Success condition cannot be set to false once it is true"),
-        (is(was, "Failed") && !failed, "Failed condition cannot be set to false once it is true"),
+        (
+            is_true(old_status, "Succeeded") && !succeeded,
+            "Success condition cannot be set to false once it is true",
+        ),
+        (is_true(old_status, "Failed") && !failed, "Failed condition cannot be set to false once it is true"),
     ];
-    for (_, wrong) in table.into_iter().filter(|(found, _)| *found) {
+    for (_, detail) in table.into_iter().filter(|(is_violated, _)| *is_violated) {
         let path = status.child("conditions").path;
-        messages::structure(&path, "[]storagemigration.MigrationCondition", errors, wrong);
+        messages::invalid_struct(&path, "[]storagemigration.MigrationCondition", errors, detail);
     }
 }
 
-/// Checks the conditions of a migration: the common form, but for the name of the time.
-fn conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
+/// Validates the conditions of a migration, which are `metav1.Condition` but for the name of the time.
+fn validate_conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut common = list.value.clone();
     if let Value::Array(items) = &mut common {
         for item in items {
@@ -109,7 +118,7 @@ fn conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
 
 /// Checks the status of a StorageVersion.
 fn validate_stored_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
+    let status = FieldValue::top_level(new, "status");
     let versions = status.child("storageVersions");
     let mut seen = BTreeSet::new();
     for version in versions.items() {
@@ -117,55 +126,55 @@ fn validate_stored_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
         if !seen.insert(id.text()) {
             errors.push(FieldError::duplicate(&id.path, &quoted(id.text())));
         }
-        server(&version, errors);
+        validate_server_version(&version, errors);
     }
-    common_version(&status, errors);
-    stored_conditions(&status, errors);
+    validate_common_version(&status, errors);
+    validate_stored_conditions(&status, errors);
 }
 
-fn server(version: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_server_version(version: &FieldValue<'_>, errors: &mut ErrorList) {
     version.child("apiServerID").syntax(errors, names::dns_subdomain);
     let (encoding, decodable) = (version.child("encodingVersion"), version.child("decodableVersions"));
     let check = |node: &FieldValue<'_>, errors: &mut ErrorList| {
-        let wrong = api_version(node.text());
-        if !wrong.is_empty() {
-            node.invalid_text(errors, &wrong.join(","));
+        let details = api_version_errors(node.text());
+        if !details.is_empty() {
+            node.invalid_text(errors, &details.join(","));
         }
     };
     check(&encoding, errors);
-    for one in decodable.items() {
-        check(&one, errors);
+    for version in decodable.items() {
+        check(&version, errors);
     }
-    let known: BTreeSet<&str> = decodable.items().map(|one| one.text()).collect();
-    if !known.contains(encoding.text()) {
-        let shown = messages::shown_texts(&decodable, "string");
-        let wrong = format!("decodableVersions must include encodingVersion {}", encoding.text());
-        errors.push(FieldError::invalid(&decodable.path, &shown, &wrong));
+    let decodable_names: BTreeSet<&str> = decodable.items().map(|version| version.text()).collect();
+    if !decodable_names.contains(encoding.text()) {
+        let rendered = messages::render_strings(&decodable, "string");
+        let detail = format!("decodableVersions must include encodingVersion {}", encoding.text());
+        errors.push(FieldError::invalid(&decodable.path, &rendered, &detail));
     }
-    let all: Vec<&str> = decodable.items().map(|one| one.text()).collect();
+    let listed: Vec<&str> = decodable.items().map(|decoded| decoded.text()).collect();
     for served in version.child("servedVersions").items() {
         check(&served, errors);
-        if !known.contains(served.text()) && !errors.is_full() {
-            let wrong = format!(
+        if !decodable_names.contains(served.text()) && !errors.is_full() {
+            let detail = format!(
                 "individual served version : {} must be included in decodableVersions : [{}]",
                 served.text(),
-                all.join(" ")
+                listed.join(" ")
             );
-            served.invalid_text(errors, &wrong);
+            served.invalid_text(errors, &detail);
         }
     }
 }
 
-/// What is wrong with a group and version.
-fn api_version(text: &str) -> Vec<String> {
+/// The errors of an apiVersion.
+fn api_version_errors(text: &str) -> Vec<String> {
     const EMPTY: &str = "must be non-empty";
     let parts: Vec<&str> = text.split('/').collect();
-    let mut wrong = Vec::new();
+    let mut details = Vec::new();
     let mut check = |name: &str, part: &str, rule: names::Check| {
         if part.is_empty() {
-            wrong.push(format!("{name} part: {EMPTY}"));
+            details.push(format!("{name} part: {EMPTY}"));
         } else {
-            wrong.extend(rule(part).into_iter().map(|why| format!("{name} part: {why}")));
+            details.extend(rule(part).into_iter().map(|detail| format!("{name} part: {detail}")));
         }
     };
     match parts.as_slice() {
@@ -175,55 +184,56 @@ fn api_version(text: &str) -> Vec<String> {
             check("version", version, names::dns_1035_label);
         }
         _ => {
-            let why = names::dns_1035_label("-").into_iter().next().unwrap_or_default();
+            let detail = names::dns_1035_label("-").into_iter().next().unwrap_or_default();
             return vec![format!(
-                "an apiVersion is {why} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyVersion')"
+                "an apiVersion is {detail} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyVersion')"
             )];
         }
     }
-    wrong
+    details
 }
 
-fn common_version(status: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_common_version(status: &FieldValue<'_>, errors: &mut ErrorList) {
     let versions = status.child("storageVersions");
-    let mut all = versions.items().map(|one| one.child("encodingVersion").text());
-    let common = all.next().filter(|first| all.all(|other| other == *first));
-    let said = status.child("commonEncodingVersion");
+    let mut encoding_versions = versions.items().map(|version| version.child("encodingVersion").text());
+    let common = encoding_versions.next().filter(|first| encoding_versions.all(|other| other == *first));
+    let field = status.child("commonEncodingVersion");
     match common {
-        None if said.is_set() => {
-            let wrong = "should be nil if servers do not agree on the same encoding version, or if there is no \
+        None if field.is_set() => {
+            let detail = "should be nil if servers do not agree on the same encoding version, or if there is no \
                          server reporting the supported versions yet";
-            said.invalid_text(errors, wrong);
+            field.invalid_text(errors, detail);
         }
-        Some(common) if !said.is_set() => {
-            let wrong = format!("the common encoding version is {common}");
-            errors.push(FieldError::invalid(&said.path, "\"null\"", &wrong));
+        Some(common) if !field.is_set() => {
+            let detail = format!("the common encoding version is {common}");
+            errors.push(FieldError::invalid(&field.path, "\"null\"", &detail));
         }
-        Some(common) if common != said.text() => {
-            said.invalid_text(errors, &format!("the actual common encoding version is {common}"));
+        Some(common) if common != field.text() => {
+            field.invalid_text(errors, &format!("the actual common encoding version is {common}"));
         }
         _ => {}
     }
 }
 
-fn stored_conditions(status: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_stored_conditions(status: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen: Vec<&str> = Vec::new();
     for (index, condition) in status.child("conditions").items().enumerate() {
         // The path lacks the name of the list, as clients know it.
         let path = status.path.index(index);
-        let at = |field: &str| FieldValue { value: condition.child(field).value, path: path.child(field) };
-        let kind = at("type");
+        let field_at =
+            |field: &str| FieldValue { value: condition.child(field).value, path: path.child(field) };
+        let kind = field_at("type");
         if let Some(first) = seen.iter().rposition(|known| *known == kind.text()) {
-            let wrong =
+            let detail =
                 format!("the type of the condition is not unique, it also appears in conditions[{first}]");
-            kind.invalid_text(errors, &wrong);
+            kind.invalid_text(errors, &detail);
         }
         seen.push(kind.text());
         kind.syntax(errors, names::qualified_name);
-        at("status").syntax(errors, names::qualified_name);
+        field_at("status").syntax(errors, names::qualified_name);
         for field in ["reason", "message"] {
-            if at(field).is_empty() {
-                at(field).required(errors, &format!("{field} cannot be empty"));
+            if field_at(field).is_empty() {
+                field_at(field).required(errors, &format!("{field} cannot be empty"));
             }
         }
     }
@@ -236,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_migration_refuses() {
+    fn storage_version_migration_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"resource":{"group":"g","version":"v1","resource":"r"}},"status":{"resourceVersion":"5","conditions":[
                 {"type":"Running","status":"False","reason":"R","lastUpdateTime":"2024-01-01T00:00:00Z"}]}}"#,
@@ -275,12 +285,12 @@ mod tests {
                 ("status.conditions.0.status", r#""X""#, "\"False\", \"True\", \"Unknown\""),
             ],
         );
-        let with = |kinds: &[&str]| {
-            let all: Vec<String> = kinds
+        let with_conditions = |kinds: &[&str]| {
+            let conditions: Vec<String> = kinds
                 .iter()
                 .map(|kind| format!(r#"{{"type":"{kind}","status":"True","reason":"R","lastUpdateTime":"2024-01-01T00:00:00Z"}}"#))
                 .collect();
-            object(&format!(r#"{{"status":{{"conditions":[{}]}}}}"#, all.join(",")))
+            object(&format!(r#"{{"status":{{"conditions":[{}]}}}}"#, conditions.join(",")))
         };
         let table: [(&[&str], &[&str], &str); 5] = [
             (&[], &["Succeeded", "Failed"], "Both success and failed"),
@@ -289,15 +299,15 @@ mod tests {
             (&["Succeeded"], &[], "Success condition cannot be set to false"),
             (&["Failed"], &[], "Failed condition cannot be set to false"),
         ];
-        for (old, new, wanted) in table {
+        for (old, new, expected) in table {
             let mut errors = ErrorList::new();
-            validate_status(&with(new), &with(old), &mut errors);
-            assert!(errors.len() == 1 && errors[0].message.contains(wanted), "{errors:?}");
+            validate_status(&with_conditions(new), &with_conditions(old), &mut errors);
+            assert!(errors.len() == 1 && errors[0].message.contains(expected), "{errors:?}");
         }
     }
 
     #[test]
-    fn each_rule_of_a_stored_version_refuses() {
+    fn storage_version_validation_refuses_each_violation() {
         let base = object(
             r#"{"status":{"commonEncodingVersion":"g/v1","storageVersions":[{"apiServerID":"a","encodingVersion":"g/v1",
                 "decodableVersions":["g/v1"],"servedVersions":["g/v1"]}],

@@ -1,4 +1,4 @@
-//! Kinds with few rules: leases, priorities, runtimes.
+//! Kinds with few rules: Lease, LeaseCandidate, PriorityClass, RuntimeClass.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub const PRIORITY_CLASS: KindRules = KindRules {
     generation: Generation::FIRST,
     validate: validate_priority,
     validate_update: validate_priority_update,
-    keep: keep_priority,
+    undeletable_reason: priority_undeletable,
     meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
@@ -55,30 +55,31 @@ pub const RUNTIME_CLASS: KindRules = KindRules {
     ..GUARDED
 };
 
-/// The largest priority that is not the system's.
-const LARGEST_PRIORITY: i64 = 1_000_000_000;
+/// The largest priority of a user-defined class.
+const MAX_PRIORITY: i64 = 1_000_000_000;
 const SYSTEM_PREFIX: &str = "system-";
 const SYSTEM_PRIORITIES: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// Checks a Lease.
 fn validate_lease(lease: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(lease, "spec");
+    let spec = FieldValue::top_level(lease, "spec");
     if spec.child("leaseDurationSeconds").is_set() {
         spec.child("leaseDurationSeconds").positive(errors);
     }
     spec.child("leaseTransitions").not_negative(errors);
     let strategy = spec.child("strategy");
     if strategy.is_set() {
-        lease_strategy(&strategy, errors);
+        validate_lease_strategy(&strategy, errors);
     }
     if !spec.child("preferredHolder").is_empty() && spec.child("strategy").is_empty() {
         spec.child("preferredHolder").forbidden(errors, "may only be specified if `strategy` is defined");
     }
 }
 
-/// Checks how a leader is chosen: a known way, or one with a domain. The path names the field twice, as clients know it.
-fn lease_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
+/// Validates the strategy of leader election: a known one, or a qualified name. The path contains the field twice, as in the
+/// reference.
+fn validate_lease_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
     let node = FieldValue { value: strategy.value, path: strategy.path.child("strategy") };
     if strategy.text().contains('/') {
         node.syntax(errors, names::qualified_name);
@@ -87,161 +88,166 @@ fn lease_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// The syntax of the names of candidates: that of keys.
+/// The syntax of names of candidates: that of ConfigMap keys.
 fn candidate_name(name: &str, _prefix: bool) -> Vec<String> {
     names::config_key(name)
 }
 
-/// The three numbers of a version, and whether something less than a release follows; `None` if it is no version.
-pub fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
+/// Parses a semantic version: its three numbers, and whether it is a release (not a pre-release).
+pub fn parse_version(text: &str) -> Option<(u64, u64, u64, bool)> {
     let (core, build) = text.split_once('+').unwrap_or((text, "x"));
-    let (core, less) = core.split_once('-').map_or((core, None), |(core, less)| (core, Some(less)));
+    let (core, prerelease) =
+        core.split_once('-').map_or((core, None), |(core, prerelease)| (core, Some(prerelease)));
     let number = |text: &str| -> Option<u64> {
-        let good = text == "0" || !text.starts_with('0');
+        let has_no_leading_zero = text == "0" || !text.starts_with('0');
         text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
-        if good { text.parse().ok() } else { None }
+        if has_no_leading_zero { text.parse().ok() } else { None }
     };
-    let fits = |text: &str| {
+    let is_valid_suffix = |text: &str| {
         text.split('.').all(|part| {
             !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         })
     };
-    if !fits(build) || less.is_some_and(|less| !fits(less)) {
+    if !is_valid_suffix(build) || prerelease.is_some_and(|prerelease| !is_valid_suffix(prerelease)) {
         return None;
     }
     let mut parts = core.split('.');
-    let all = (number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?);
-    parts.next().is_none().then_some((all.0, all.1, all.2, less.is_none()))
+    let numbers = (number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?);
+    parts.next().is_none().then_some((numbers.0, numbers.1, numbers.2, prerelease.is_none()))
 }
 
 /// Checks a LeaseCandidate.
 fn validate_candidate(candidate: &Value, errors: &mut ErrorList) {
-    const NO_VERSION: &str = "must be a valid semantic version";
-    let spec = FieldValue::of(candidate, "spec");
+    const INVALID_VERSION: &str = "must be a valid semantic version";
+    let spec = FieldValue::top_level(candidate, "spec");
     let (emulated, binary, strategy) =
         (spec.child("emulationVersion"), spec.child("binaryVersion"), spec.child("strategy"));
     spec.child("leaseName").need(errors);
-    if !emulated.is_empty() && version(emulated.text()).is_none() {
-        emulated.invalid(errors, NO_VERSION);
+    if !emulated.is_empty() && parse_version(emulated.text()).is_none() {
+        emulated.invalid(errors, INVALID_VERSION);
     }
-    if binary.need(errors) && version(binary.text()).is_none() {
-        binary.invalid(errors, NO_VERSION);
+    if binary.need(errors) && parse_version(binary.text()).is_none() {
+        binary.invalid(errors, INVALID_VERSION);
     }
-    // What is no version counts as the lowest one.
-    const LOWEST: (u64, u64, u64, bool) = (0, 0, 0, true);
-    let read = |node: &FieldValue<'_>| version(node.text()).unwrap_or(LOWEST);
-    if !emulated.is_empty() && !binary.is_empty() && read(&binary) < read(&emulated) {
+    // An invalid version counts as the lowest one.
+    const LOWEST_VERSION: (u64, u64, u64, bool) = (0, 0, 0, true);
+    let version_of = |node: &FieldValue<'_>| parse_version(node.text()).unwrap_or(LOWEST_VERSION);
+    if !emulated.is_empty() && !binary.is_empty() && version_of(&binary) < version_of(&emulated) {
         binary.invalid(errors, "must be greater than or equal to `emulationVersion`");
     }
     if !strategy.need(errors) {
         return;
     }
-    if strategy.text() == "OldestEmulationVersion" && read(&emulated) == LOWEST {
+    if strategy.text() == "OldestEmulationVersion" && version_of(&emulated) == LOWEST_VERSION {
         emulated.required(errors, "must be specified when `strategy` is 'OldestEmulationVersion'");
     }
-    lease_strategy(&strategy, errors);
+    validate_lease_strategy(&strategy, errors);
 }
 
-/// Checks a changed LeaseCandidate: what it is a candidate for stays.
+/// Validates an updated LeaseCandidate: its lease is immutable.
 fn validate_candidate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let at = |object| FieldValue::of(object, "spec").child("leaseName");
-    if at(new).text() != at(old).text() {
-        at(new).invalid_text(errors, meta::IMMUTABLE);
+    let lease_name = |object| FieldValue::top_level(object, "spec").child("leaseName");
+    if lease_name(new).text() != lease_name(old).text() {
+        lease_name(new).invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
-/// Why a PriorityClass cannot be deleted: the system needs its own.
-fn keep_priority(name: &str) -> Option<&'static str> {
-    let is_of_system = SYSTEM_PRIORITIES.iter().any(|(known, _)| *known == name);
-    is_of_system.then_some("this is a system priority class and cannot be deleted")
+/// The reason why a PriorityClass cannot be deleted: it is one of the system.
+fn priority_undeletable(name: &str) -> Option<&'static str> {
+    let is_system = SYSTEM_PRIORITIES.iter().any(|(system_name, _)| *system_name == name);
+    is_system.then_some("this is a system priority class and cannot be deleted")
 }
 
-/// Checks a PriorityClass: the highest ones belong to the system.
+/// Validates a PriorityClass: the highest priorities belong to the system.
 fn validate_priority(class: &Value, errors: &mut ErrorList) {
-    let (name, value) = (meta::name(class), FieldValue::of(class, "value").number());
+    let (name, value) = (meta::name(class), FieldValue::top_level(class, "value").number());
     if name.starts_with(SYSTEM_PREFIX) {
-        let why = match SYSTEM_PRIORITIES.iter().find(|(known, _)| *known == name) {
+        let violation = match SYSTEM_PRIORITIES.iter().find(|(system_name, _)| *system_name == name) {
             None => Some(format!("{name} is not a known system priority class")),
-            Some((_, wanted)) if *wanted != value => {
-                Some(format!("value of {name} PriorityClass must be {wanted}"))
+            Some((_, expected)) if *expected != value => {
+                Some(format!("value of {name} PriorityClass must be {expected}"))
             }
-            Some(_) if FieldValue::of(class, "globalDefault").is_true() => {
+            Some(_) if FieldValue::top_level(class, "globalDefault").is_true() => {
                 Some(format!("globalDefault of {name} PriorityClass must be false"))
             }
             Some(_) => None,
         };
-        if let Some(why) = why {
-            let wrong = format!(
-                "priority class names with '{SYSTEM_PREFIX}' prefix are reserved for system use only. error: {why}"
+        if let Some(violation) = violation {
+            let detail = format!(
+                "priority class names with '{SYSTEM_PREFIX}' prefix are reserved for system use only. error: {violation}"
             );
-            errors.push(FieldError::forbidden(&FieldPath::new("metadata").child("name"), &wrong));
+            errors.push(FieldError::forbidden(&FieldPath::new("metadata").child("name"), &detail));
         }
-    } else if value > LARGEST_PRIORITY {
-        let wrong = format!("maximum allowed value of a user defined priority is {LARGEST_PRIORITY}");
-        FieldValue::of(class, "value").forbidden(errors, &wrong);
+    } else if value > MAX_PRIORITY {
+        let detail = format!("maximum allowed value of a user defined priority is {MAX_PRIORITY}");
+        FieldValue::top_level(class, "value").forbidden(errors, &detail);
     }
-    let policy = FieldValue::of(class, "preemptionPolicy");
+    let policy = FieldValue::top_level(class, "preemptionPolicy");
     if policy.is_set() {
         policy.need_one_of(errors, scheduling_v1::PriorityClass::PREEMPTION_POLICY);
     }
 }
 
-/// Checks a changed PriorityClass.
+/// Validates an updated PriorityClass.
 fn validate_priority_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    if FieldValue::of(new, "value").number() != FieldValue::of(old, "value").number() {
-        FieldValue::of(new, "value").forbidden(errors, "may not be changed in an update.");
+    if FieldValue::top_level(new, "value").number() != FieldValue::top_level(old, "value").number() {
+        FieldValue::top_level(new, "value").forbidden(errors, "may not be changed in an update.");
     }
-    FieldValue::of(new, "preemptionPolicy").unchanged(&FieldValue::of(old, "preemptionPolicy"), errors);
+    FieldValue::top_level(new, "preemptionPolicy")
+        .unchanged(&FieldValue::top_level(old, "preemptionPolicy"), errors);
 }
 
 /// Checks a RuntimeClass.
 fn validate_runtime(class: &Value, errors: &mut ErrorList) {
-    FieldValue::of(class, "handler").syntax(errors, names::dns_label);
-    let overhead = FieldValue::of(class, "overhead");
+    FieldValue::top_level(class, "handler").syntax(errors, names::dns_label);
+    let overhead = FieldValue::top_level(class, "overhead");
     if overhead.is_set() {
-        let mut holder = Value::object();
-        holder.set("limits", overhead.child("podFixed").value.clone());
-        crate::core::resources::requirements(&FieldValue { value: &holder, path: overhead.path }, errors);
+        let mut requirements = Value::object();
+        requirements.set("limits", overhead.child("podFixed").value.clone());
+        crate::core::resources::validate_requirements(
+            &FieldValue { value: &requirements, path: overhead.path },
+            errors,
+        );
     }
-    let scheduling = FieldValue::of(class, "scheduling");
+    let scheduling = FieldValue::top_level(class, "scheduling");
     let nodes = scheduling.child("nodeSelector");
     meta::validate_labels(Some(nodes.value), &nodes.path, errors);
     let tolerations = scheduling.child("tolerations");
-    // The path names the field twice, as clients know it.
+    // The path contains the field twice, as in the reference.
     let inner = FieldValue { value: tolerations.value, path: tolerations.path.child("tolerations") };
-    crate::core::pod_spec::tolerations(&inner, errors);
+    crate::core::pod_spec::validate_tolerations(&inner, errors);
     let mut seen = BTreeSet::new();
     for toleration in tolerations.items() {
         let key = ["key", "operator", "value", "effect"].map(|field| toleration.child(field).text());
         if !seen.insert(key) {
             let [key, operator, value, effect] = key.map(quoted);
-            // Where there are seconds the reference prints an address, which is another one each time.
+            // The reference prints the address of the seconds, which differs each time.
             let seconds = if toleration.has("tolerationSeconds") { "0xc000000000" } else { "nil" };
             errors.add(|| {
-                let shown = format!(
+                let rendered = format!(
                     "core.Toleration{{Key:{key}, Operator:{operator}, Value:{value}, Effect:{effect}, \
                      TolerationSeconds:(*int64)({seconds})}}"
                 );
-                FieldError::duplicate(&toleration.path, &shown)
+                FieldError::duplicate(&toleration.path, &rendered)
             });
         }
     }
 }
 
-/// Warns of labels of nodes that other labels have replaced.
-fn warn_runtime(class: &Value, _old: Option<&Value>, warned: &mut WarningList) {
-    let nodes = FieldValue::of(class, "scheduling").child("nodeSelector");
+/// Warns about deprecated node labels.
+fn warn_runtime(class: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
+    let nodes = FieldValue::top_level(class, "scheduling").child("nodeSelector");
     for (label, _) in nodes.entries() {
-        if let Some(why) = crate::core::node_label::deprecated(label) {
-            warned.push(format!("{}: {why}", nodes.path));
+        if let Some(detail) = crate::core::node_label::deprecated(label) {
+            warnings.push(format!("{}: {detail}", nodes.path));
         }
     }
 }
 
-/// Checks a changed RuntimeClass: what it names stays.
+/// Validates an updated RuntimeClass: its handler is immutable.
 fn validate_runtime_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if !same(new.get("handler"), old.get("handler")) {
-        FieldValue::of(new, "handler").invalid_text(errors, meta::IMMUTABLE);
+        FieldValue::top_level(new, "handler").invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
@@ -253,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_candidate_refuses() {
+    fn lease_candidate_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"leaseName":"l","binaryVersion":"1.33.0","emulationVersion":"1.32.0","strategy":"OldestEmulationVersion"}}"#,
         );
@@ -277,27 +283,27 @@ mod tests {
             validate_candidate_update,
             &[("spec.leaseName", r#""m""#, "spec.leaseName: Invalid value: \"m\": field is immutable")],
         );
-        for good in ["0.1.0", "1.33.0-alpha.1+x.y"] {
-            assert!(version(good).is_some(), "{good}");
+        for version in ["0.1.0", "1.33.0-alpha.1+x.y"] {
+            assert!(parse_version(version).is_some(), "{version}");
         }
-        for bad in ["", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3+"] {
-            assert!(version(bad).is_none(), "{bad}");
+        for version in ["", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3+"] {
+            assert!(parse_version(version).is_none(), "{version}");
         }
-        assert!(version("1.0.0-a") < version("1.0.0"));
-        let mut warned = WarningList::new();
+        assert!(parse_version("1.0.0-a") < parse_version("1.0.0"));
+        let mut warnings = WarningList::new();
         warn_runtime(
             &object(r#"{"scheduling":{"nodeSelector":{"beta.kubernetes.io/os":"x"}}}"#),
             None,
-            &mut warned,
+            &mut warnings,
         );
         assert_eq!(
-            warned,
+            warnings,
             ["scheduling.nodeSelector: deprecated since v1.14; use \"kubernetes.io/os\" instead"]
         );
     }
 
     #[test]
-    fn each_rule_of_small_kinds_refuses() {
+    fn lease_priority_and_runtime_validation_refuses_each_violation() {
         each_refused(
             &object(r#"{"spec":{"leaseDurationSeconds":15}}"#),
             validate_lease,

@@ -1,5 +1,5 @@
-//! Certificates and certificate requests in objects: PEM around DER. Only the parts that rules need are parsed; parsing implies
-//! no trust.
+//! Certificates and certificate requests in objects: PEM and DER. Only the fields that rules need are parsed, and nothing is
+//! verified.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,10 +8,10 @@ const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const DASHES: &str = "-----";
 
-/// One block of a PEM text.
+/// A PEM block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What it is said to be, for example `CERTIFICATE`.
+    /// Its label, such as `CERTIFICATE`.
     pub kind: String,
     /// Whether there are headers before the content.
     pub has_headers: bool,
@@ -19,23 +19,23 @@ pub struct Block {
     pub bytes: Vec<u8>,
 }
 
-/// The first good block of a text, and what follows it. Anything else in the text is passed over.
+/// The first valid PEM block of a text, and the rest of the text. Anything else is skipped.
 pub fn decode(text: &str) -> Option<(Block, &str)> {
     let mut rest = text;
     loop {
         let start = match rest.starts_with(BEGIN) {
             true => 0,
-            false => rest.find("\n-----BEGIN ").map(|at| at + 1)?,
+            false => rest.find("\n-----BEGIN ").map(|index| index + 1)?,
         };
         let body = rest.get(start + BEGIN.len()..)?;
         match read_block(body) {
-            Some(found) => return Some(found),
+            Some(block) => return Some(block),
             None => rest = body,
         }
     }
 }
 
-/// Reads a block whose first line begins behind its opening word.
+/// Parses a block after its `-----BEGIN `.
 fn read_block(text: &str) -> Option<(Block, &str)> {
     let (first, rest) = text.split_once('\n')?;
     let kind = first.trim_end().strip_suffix(DASHES)?;
@@ -49,7 +49,7 @@ fn read_block(text: &str) -> Option<(Block, &str)> {
             let bytes = STANDARD.decode(&content).ok()?;
             return Some((Block { kind: kind.to_owned(), has_headers, bytes }, after));
         }
-        // No content begins like this. To read on would be to read all of the rest again for each such line.
+        // A body never contains this. Continuing would make the search quadratic.
         if line.starts_with(BEGIN) {
             return None;
         }
@@ -65,19 +65,19 @@ fn read_block(text: &str) -> Option<(Block, &str)> {
     }
 }
 
-/// Why there is no certificate in a bundle of authorities. None are none, which is no mistake.
-pub fn no_authority(bundle: &[u8]) -> Option<String> {
+/// The error of a CA bundle without a valid certificate. An empty bundle is no error.
+pub fn bundle_error(bundle: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bundle);
     let is_certificate = |block: &Block| block.kind == "CERTIFICATE" && !block.has_headers;
-    let (mut rest, mut broken) = (&*text, false);
+    let (mut rest, mut has_malformed) = (&*text, false);
     while let Some((block, after)) = decode(rest) {
-        if is_certificate(&block) && certificate(&block.bytes).is_some() {
+        if is_certificate(&block) && parse_certificate(&block.bytes).is_some() {
             return None;
         }
-        broken |= is_certificate(&block);
+        has_malformed |= is_certificate(&block);
         rest = after;
     }
-    match (broken, rest.is_empty()) {
+    match (has_malformed, rest.is_empty()) {
         _ if bundle.is_empty() => None,
         (true, _) => Some("failed to parse certificate: x509: malformed certificate".to_owned()),
         (false, true) => Some("no valid certificate authority data seen".to_owned()),
@@ -91,175 +91,176 @@ const BIT_STRING: u8 = 0x03;
 const OBJECT_ID: u8 = 0x06;
 const BOOLEAN: u8 = 0x01;
 const OCTET_STRING: u8 = 0x04;
-/// The extensions of a certificate.
+/// The tag of the extensions of a certificate.
 const EXTENSIONS: u8 = 0xa3;
-/// The version of a certificate.
+/// The tag of the version of a certificate.
 const VERSION: u8 = 0xa0;
-/// The attributes of a request.
+/// The tag of the attributes of a request.
 const ATTRIBUTES: u8 = 0xa0;
-/// The identifiers of a certificate's issuer and subject, which hardly anything has.
+/// The tags of the unique identifiers of issuer and subject.
 const UNIQUE_IDS: [u8; 2] = [0x81, 0x82];
-/// Whether its subject may sign other certificates: 2.5.29.19.
+/// The object identifier of basic constraints: 2.5.29.19.
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
 
-/// A part of DER: what it is, and its content.
+/// A DER element.
 #[derive(Clone, Copy, Debug)]
-struct Part<'a> {
+struct Element<'a> {
     tag: u8,
     content: &'a [u8],
 }
 
-/// The first part of some bytes, and the bytes behind it.
-fn part(bytes: &[u8]) -> Option<(Part<'_>, &[u8])> {
+/// The first DER element, and the bytes after it.
+fn read_element(bytes: &[u8]) -> Option<(Element<'_>, &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (length, mut rest) = rest.split_first()?;
     let length = match length {
         short @ 0..=0x7f => usize::from(*short),
         long => {
-            let digits = usize::from(long & 0x7f);
-            if !(1..=4).contains(&digits) {
+            let length_bytes = usize::from(long & 0x7f);
+            if !(1..=4).contains(&length_bytes) {
                 return None;
             }
-            let (number, after) = rest.split_at_checked(digits)?;
+            let (number, after) = rest.split_at_checked(length_bytes)?;
             rest = after;
-            number.iter().fold(0usize, |sum, digit| (sum << 8) | usize::from(*digit))
+            number.iter().fold(0usize, |sum, byte| (sum << 8) | usize::from(*byte))
         }
     };
     let (content, rest) = rest.split_at_checked(length)?;
-    Some((Part { tag: *tag, content }, rest))
+    Some((Element { tag: *tag, content }, rest))
 }
 
-/// All parts of some bytes; `None` if they cannot all be read.
-fn parts(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
-    let mut all = Vec::new();
+/// All DER elements; `None` if some bytes are malformed.
+fn read_elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
+    let mut elements = Vec::new();
     while !bytes.is_empty() {
-        let (one, rest) = part(bytes)?;
-        all.push(one);
+        let (element, rest) = read_element(bytes)?;
+        elements.push(element);
         bytes = rest;
     }
-    Some(all)
+    Some(elements)
 }
 
-/// The parts of a structure that is all there is.
-fn whole(bytes: &[u8]) -> Option<Vec<Part<'_>>> {
-    let (one, rest) = part(bytes)?;
-    (one.tag == SEQUENCE && rest.is_empty()).then(|| parts(one.content))?
+/// The elements of a SEQUENCE without trailing bytes.
+fn read_sequence(bytes: &[u8]) -> Option<Vec<Element<'_>>> {
+    let (element, rest) = read_element(bytes)?;
+    (element.tag == SEQUENCE && rest.is_empty()).then(|| read_elements(element.content))?
 }
 
-/// What stands between a signature and what it signs: three parts, of which the first is the signed structure.
-fn signed(bytes: &[u8]) -> Option<Vec<Part<'_>>> {
-    match whole(bytes)?.as_slice() {
+/// The elements of the signed structure in a SEQUENCE of structure, algorithm and signature.
+fn read_signed(bytes: &[u8]) -> Option<Vec<Element<'_>>> {
+    match read_sequence(bytes)?.as_slice() {
         [body, algorithm, signature]
             if (body.tag, algorithm.tag, signature.tag) == (SEQUENCE, SEQUENCE, BIT_STRING) =>
         {
-            parts(body.content)
+            read_elements(body.content)
         }
         _ => None,
     }
 }
 
-/// Why bytes are no structure of three parts, in the words of the reference as far as its outermost layer tells.
-pub fn what_is_wrong(bytes: &[u8]) -> &'static str {
+/// The error of Go's asn1 package for malformed bytes, as far as the outermost element tells.
+pub fn asn1_error(bytes: &[u8]) -> &'static str {
     const TRUNCATED: &str = "asn1: syntax error: sequence truncated";
-    match (bytes, part(bytes)) {
+    match (bytes, read_element(bytes)) {
         ([], _) => TRUNCATED,
         ([_], _) => "asn1: syntax error: truncated tag or length",
         (_, None) => "asn1: syntax error: data truncated",
         (_, Some((_, [_, ..]))) => "asn1: syntax error: trailing data",
-        (_, Some((whole, []))) if whole.tag == SEQUENCE && whole.content.is_empty() => TRUNCATED,
+        (_, Some((element, []))) if element.tag == SEQUENCE && element.content.is_empty() => TRUNCATED,
         _ => "asn1: structure error: tags don't match",
     }
 }
 
-/// What a request for a certificate says of its subject.
+/// The subject of a certificate request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The common names of the subject, of which there is one at best.
+    /// The common names of the subject, usually one.
     pub common_names: Vec<String>,
     /// The organizations of the subject, which become groups.
     pub organizations: Vec<String>,
 }
 
-/// Reads a request for a certificate; `None` if it is none.
-pub fn request(bytes: &[u8]) -> Option<Request> {
-    let fields = signed(bytes)?;
+/// Parses a PKCS #10 certificate request.
+pub fn parse_request(bytes: &[u8]) -> Option<Request> {
+    let fields = read_signed(bytes)?;
     let [version, subject, key, attributes @ ..] = fields.as_slice() else { return None };
-    let good = (version.tag, subject.tag, key.tag) == (INTEGER, SEQUENCE, SEQUENCE)
-        && attributes.iter().all(|part| part.tag == ATTRIBUTES);
-    if !good || attributes.len() > 1 {
+    let has_expected_tags = (version.tag, subject.tag, key.tag) == (INTEGER, SEQUENCE, SEQUENCE)
+        && attributes.iter().all(|element| element.tag == ATTRIBUTES);
+    if !has_expected_tags || attributes.len() > 1 {
         return None;
     }
-    let mut found = Request::default();
-    for set in parts(subject.content)? {
-        for pair in parts(set.content)? {
-            let pair = parts(pair.content)?;
+    let mut request = Request::default();
+    for set in read_elements(subject.content)? {
+        for pair in read_elements(set.content)? {
+            let pair = read_elements(pair.content)?;
             let [kind, value] = pair.as_slice() else { return None };
             let text = || String::from_utf8_lossy(value.content).into_owned();
             match kind.content {
-                [0x55, 0x04, 0x03] => found.common_names.push(text()),
-                [0x55, 0x04, 0x0a] => found.organizations.push(text()),
+                [0x55, 0x04, 0x03] => request.common_names.push(text()),
+                [0x55, 0x04, 0x0a] => request.organizations.push(text()),
                 _ => {}
             }
         }
     }
-    Some(found)
+    Some(request)
 }
 
-/// What a certificate says of its right to sign others.
+/// The basic constraints of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Whether it says anything of it.
+    /// Whether the extension is present.
     pub has_constraints: bool,
-    /// Whether it may.
+    /// Whether the subject is a CA.
     pub is_authority: bool,
 }
 
-/// Reads a certificate; `None` if it is none.
-pub fn certificate(bytes: &[u8]) -> Option<Certificate> {
-    let mut fields = signed(bytes)?;
+/// Parses an X.509 certificate.
+pub fn parse_certificate(bytes: &[u8]) -> Option<Certificate> {
+    let mut fields = read_signed(bytes)?;
     if fields.first().is_some_and(|first| first.tag == VERSION) {
         fields.remove(0);
     }
     // Serial number, algorithm, issuer, validity, subject, key.
-    let (fixed, rest) = fields.split_at_checked(6)?;
-    if fixed.first()?.tag != INTEGER || fixed.iter().skip(1).any(|part| part.tag != SEQUENCE) {
+    let (required, rest) = fields.split_at_checked(6)?;
+    if required.first()?.tag != INTEGER || required.iter().skip(1).any(|element| element.tag != SEQUENCE) {
         return None;
     }
-    let mut found = Certificate { has_constraints: false, is_authority: false };
+    let mut certificate = Certificate { has_constraints: false, is_authority: false };
     for field in rest {
         if field.tag == EXTENSIONS {
-            for extension in whole(field.content)? {
-                extension_of(&mut found, extension.content)?;
+            for extension in read_sequence(field.content)? {
+                read_extension(&mut certificate, extension.content)?;
             }
         } else if !UNIQUE_IDS.contains(&(field.tag & !0x20)) {
             return None;
         }
     }
-    Some(found)
+    Some(certificate)
 }
 
-fn extension_of(found: &mut Certificate, bytes: &[u8]) -> Option<()> {
-    let all = parts(bytes)?;
-    let (kind, value) = (all.first()?, all.last()?);
+fn read_extension(certificate: &mut Certificate, bytes: &[u8]) -> Option<()> {
+    let elements = read_elements(bytes)?;
+    let (kind, value) = (elements.first()?, elements.last()?);
     if kind.tag != OBJECT_ID || value.tag != OCTET_STRING {
         return None;
     }
     if kind.content == BASIC_CONSTRAINTS {
-        found.has_constraints = true;
-        let first = whole(value.content)?.first().copied();
-        found.is_authority = first
-            .is_some_and(|part| part.tag == BOOLEAN && part.content.first().is_some_and(|byte| *byte != 0));
+        certificate.has_constraints = true;
+        let first = read_sequence(value.content)?.first().copied();
+        certificate.is_authority = first.is_some_and(|element| {
+            element.tag == BOOLEAN && element.content.first().is_some_and(|byte| *byte != 0)
+        });
     }
     Some(())
 }
 
 #[cfg(test)]
 pub mod samples {
-    /// A request of `CN=jane,O=dev` with an elliptic key.
+    /// A request of `CN=jane,O=dev` with an EC key.
     pub const REQUEST: &str = include_str!("testdata/request.pem");
-    /// A certificate that may sign others.
+    /// A CA certificate.
     pub const AUTHORITY: &str = include_str!("testdata/authority.pem");
-    /// One that may not.
+    /// A certificate that is no CA.
     pub const LEAF: &str = include_str!("testdata/leaf.pem");
 }
 
@@ -269,69 +270,69 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_found_among_other_text() {
+    fn decode_finds_blocks_among_other_text() {
         let text = format!("hello\n{REQUEST}\nmore\n{AUTHORITY}");
         let (first, rest) = decode(&text).unwrap();
         assert_eq!(first.kind, "CERTIFICATE REQUEST");
         let (second, rest) = decode(rest).unwrap();
         assert_eq!((second.kind.as_str(), second.has_headers), ("CERTIFICATE", false));
         assert_eq!(decode(rest), None);
-        for bad in [
+        for text in [
             "",
             "-----BEGIN X-----\n",
             "-----BEGIN X-----\nAA==\n-----END Y-----\n",
             "-----BEGIN X-----\n%\n-----END X-----\n",
         ] {
-            assert_eq!(decode(bad), None, "{bad}");
+            assert_eq!(decode(text), None, "{text}");
         }
         let (block, _) = decode("-----BEGIN X-----\nA: b\n\nAA==\n-----END X-----\n").unwrap();
         assert_eq!((block.has_headers, block.bytes), (true, vec![0]));
     }
 
     #[test]
-    fn requests_and_certificates_are_read() {
+    fn requests_and_certificates_are_parsed() {
         let bytes = decode(REQUEST).unwrap().0.bytes;
-        let wanted = Request { common_names: vec!["jane".into()], organizations: vec!["dev".into()] };
-        assert_eq!(request(&bytes), Some(wanted));
-        assert_eq!(certificate(&bytes), None);
+        let expected = Request { common_names: vec!["jane".into()], organizations: vec!["dev".into()] };
+        assert_eq!(parse_request(&bytes), Some(expected));
+        assert_eq!(parse_certificate(&bytes), None);
         let ca = decode(AUTHORITY).unwrap().0.bytes;
-        assert_eq!(certificate(&ca), Some(Certificate { has_constraints: true, is_authority: true }));
+        assert_eq!(parse_certificate(&ca), Some(Certificate { has_constraints: true, is_authority: true }));
         let leaf = decode(LEAF).unwrap().0.bytes;
-        assert!(certificate(&leaf).is_some_and(|leaf| !leaf.is_authority));
-        assert_eq!(request(&ca), None);
+        assert!(parse_certificate(&leaf).is_some_and(|leaf| !leaf.is_authority));
+        assert_eq!(parse_request(&ca), None);
     }
 
     #[test]
-    fn what_is_no_structure_is_told_apart() {
+    fn asn1_error_matches_go_messages() {
         let request = decode(REQUEST).unwrap().0.bytes;
-        let more = [request.as_slice(), b"x"].concat();
+        let with_trailing = [request.as_slice(), b"x"].concat();
         let table: [(&[u8], &str); 6] = [
             (b"", "sequence truncated"),
             (b"\0", "truncated tag or length"),
             (request.get(..request.len() - 5).unwrap(), "data truncated"),
-            (&more, "trailing data"),
+            (&with_trailing, "trailing data"),
             (b"0\0", "sequence truncated"),
             (b"\x04\x01x", "tags don't match"),
         ];
-        for (bytes, wanted) in table {
-            assert!(what_is_wrong(bytes).ends_with(wanted), "{bytes:?}: {}", what_is_wrong(bytes));
+        for (bytes, expected) in table {
+            assert!(asn1_error(bytes).ends_with(expected), "{bytes:?}: {}", asn1_error(bytes));
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_crash(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let _ = (request(&bytes), certificate(&bytes));
+        fn parsers_never_panic_on_any_bytes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let _ = (parse_request(&bytes), parse_certificate(&bytes));
             let _ = decode(&String::from_utf8_lossy(&bytes));
         }
 
         #[test]
-        fn a_damaged_request_is_no_crash(at in 0usize..300, byte in proptest::num::u8::ANY) {
+        fn parsers_never_panic_on_a_damaged_request(index in 0usize..300, byte in proptest::num::u8::ANY) {
             let mut bytes = decode(REQUEST).unwrap().0.bytes;
-            if let Some(place) = bytes.get_mut(at) {
-                *place = byte;
+            if let Some(target) = bytes.get_mut(index) {
+                *target = byte;
             }
-            let _ = (request(&bytes), certificate(&bytes));
+            let _ = (parse_request(&bytes), parse_certificate(&bytes));
         }
     }
 }

@@ -7,8 +7,8 @@ use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::apps::{at_most_all, count_or_percent};
-use super::{COUNTED, KindRules, MetaRevalidation, Revalidation, messages};
+use super::apps::{validate_at_most_100_percent, validate_count_or_percent};
+use super::{KindRules, MetaRevalidation, Revalidation, WITH_GENERATION, messages};
 use crate::allowed::policy_v1;
 
 /// The rules of a PodDisruptionBudget.
@@ -21,21 +21,21 @@ pub const RULES: KindRules = KindRules {
     revalidation: Revalidation::Once,
     validate_status,
     meta_revalidation: MetaRevalidation::No,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
-/// Checks a budget.
+/// Validates a PodDisruptionBudget.
 fn validate(budget: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(budget, "spec");
-    let (least, most) = (spec.child("minAvailable"), spec.child("maxUnavailable"));
-    if least.is_set() && most.is_set() {
-        let wrong = "minAvailable and maxUnavailable cannot be both set";
-        errors.push(FieldError::invalid(&spec.path, "policy.PodDisruptionBudgetSpec{}", wrong));
+    let spec = FieldValue::top_level(budget, "spec");
+    let (min_available, max_unavailable) = (spec.child("minAvailable"), spec.child("maxUnavailable"));
+    if min_available.is_set() && max_unavailable.is_set() {
+        let detail = "minAvailable and maxUnavailable cannot be both set";
+        errors.push(FieldError::invalid(&spec.path, "policy.PodDisruptionBudgetSpec{}", detail));
     }
-    for node in [least, most] {
+    for node in [min_available, max_unavailable] {
         if node.is_set() {
-            count_or_percent(&node, errors);
-            at_most_all(&node, errors);
+            validate_count_or_percent(&node, errors);
+            validate_at_most_100_percent(&node, errors);
         }
     }
     label_selector::validate(&spec.child("selector"), errors);
@@ -43,9 +43,9 @@ fn validate(budget: &Value, errors: &mut ErrorList) {
         .one_of_if_set(errors, policy_v1::PodDisruptionBudgetSpec::UNHEALTHY_POD_EVICTION_POLICY);
 }
 
-/// Checks a changed status.
+/// Validates a status update.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
+    let status = FieldValue::top_level(new, "status");
     messages::conditions(&status.child("conditions"), errors);
     for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
         status.child(field).not_negative(errors);
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_budget_refuses() {
+    fn disruption_budget_validation_refuses_each_violation() {
         let base = object(r#"{"spec":{"minAvailable":1,"selector":{"matchLabels":{"a":"b"}}}}"#);
         each_refused(
             &base,

@@ -21,28 +21,28 @@ fn kinds() -> Vec<(GroupVersionKind, TypeId)> {
     kinds
 }
 
-/// Where there are objects without fields.
+/// The paths of empty objects.
 fn empty_objects(value: &Value) -> Vec<String> {
     match value {
         Value::Object(fields) if fields.is_empty() => vec![String::new()],
         Value::Object(fields) => {
-            let below = |(name, value): (&String, &Value)| -> Vec<String> {
+            let prefixed = |(name, value): (&String, &Value)| -> Vec<String> {
                 empty_objects(value).into_iter().map(|rest| format!(".{name}{rest}")).collect()
             };
-            fields.iter().flat_map(below).collect()
+            fields.iter().flat_map(prefixed).collect()
         }
         Value::Array(items) => {
-            let below = |(at, value): (usize, &Value)| -> Vec<String> {
-                empty_objects(value).into_iter().map(|rest| format!("[{at}]{rest}")).collect()
+            let prefixed = |(index, value): (usize, &Value)| -> Vec<String> {
+                empty_objects(value).into_iter().map(|rest| format!("[{index}]{rest}")).collect()
             };
-            items.iter().enumerate().flat_map(below).collect()
+            items.iter().enumerate().flat_map(prefixed).collect()
         }
         _ => Vec::new(),
     }
 }
 
 #[test]
-fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
+fn empty_collections_are_kept_until_the_object_is_stored() {
     let table = [
         (
             "autoscaling",
@@ -66,17 +66,17 @@ fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
     ];
     for (group, version, kind, body) in table {
         let ty = REGISTRY.kind(group, version, kind).unwrap();
-        let given = decode::decode(&REGISTRY, ty, body.as_bytes()).unwrap().value;
-        assert_eq!(given, pilothouse_apimachinery::testing::object(body), "{kind}");
-        let stored = encode::encode(&REGISTRY, ty, &given);
-        let read = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
-        assert_ne!(read, given, "{kind}");
-        assert_eq!(encode::encode(&REGISTRY, ty, &read), stored, "{kind}");
+        let decoded = decode::decode(&REGISTRY, ty, body.as_bytes()).unwrap().value;
+        assert_eq!(decoded, pilothouse_apimachinery::testing::object(body), "{kind}");
+        let stored = encode::encode(&REGISTRY, ty, &decoded);
+        let reread = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
+        assert_ne!(reread, decoded, "{kind}");
+        assert_eq!(encode::encode(&REGISTRY, ty, &reread), stored, "{kind}");
     }
 }
 
-/// What a function of a kind fills in though the table would too: the function itself goes by it.
-const FILLED_TWICE: [(&str, &str); 9] = [
+/// Defaults that both a function of the kind and the schema table set, because the function depends on them.
+const DEFAULTED_TWICE: [(&str, &str); 9] = [
     ("DaemonSet", "spec.updateStrategy.type"),
     ("Deployment", "spec.strategy.type"),
     ("ResourceClaim", "spec.devices.requests.exactly.allocationMode"),
@@ -88,59 +88,59 @@ const FILLED_TWICE: [(&str, &str); 9] = [
     ("StatefulSet", "spec.updateStrategy.type"),
 ];
 
-/// Where the first value has texts, numbers or truths, and which. Items of a list are all the same place.
-fn leaves(value: &Value, at: &str, see: &mut impl FnMut(String, &Value)) {
+/// Calls `visit` for each scalar with its path.
+fn leaves(value: &Value, path: &str, visit: &mut impl FnMut(String, &Value)) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                leaves(value, &format!("{at}.{name}"), see);
+                leaves(value, &format!("{path}.{name}"), visit);
             }
         }
         Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| {
-            leaves(item, &format!("{at}.{index}"), see);
+            leaves(item, &format!("{path}.{index}"), visit);
         }),
-        leaf => see(at.to_owned(), leaf),
+        leaf => visit(path.to_owned(), leaf),
     }
 }
 
-/// The value at a place that [`leaves`] named.
-fn leaf<'a>(value: &'a Value, place: &str) -> Option<&'a Value> {
-    place.split('.').skip(1).try_fold(value, |value, step| match value {
-        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
-        _ => value.get(step),
+/// The value at a path of [`leaves`].
+fn value_at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').skip(1).try_fold(value, |value, element| match value {
+        Value::Array(items) => items.get(element.parse::<usize>().ok()?),
+        _ => value.get(element),
     })
 }
 
 #[test]
-fn no_function_fills_in_what_the_table_does() {
+fn functions_do_not_repeat_defaults_of_the_table() {
     const SEEDS: u64 = 60;
-    let mut twice = BTreeSet::new();
+    let mut repeated = BTreeSet::new();
     for (kind, ty) in kinds() {
         for seed in 0..SEEDS {
-            let given = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
-            let (mut by_function, mut by_table) = (given.clone(), given.clone());
+            let original = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
+            let (mut by_function, mut by_table) = (original.clone(), original.clone());
             (rules(&kind.group, &kind.kind).default)(&mut by_function);
             default::apply(&REGISTRY, ty, &mut by_table);
-            leaves(&by_function, "", &mut |place, value| {
-                if leaf(&given, &place).is_none() && leaf(&by_table, &place) == Some(value) {
-                    let steps = place.split('.').skip(1).filter(|step| step.parse::<usize>().is_err());
-                    twice.insert((kind.kind.clone(), steps.collect::<Vec<_>>().join(".")));
+            leaves(&by_function, "", &mut |path, value| {
+                if value_at(&original, &path).is_none() && value_at(&by_table, &path) == Some(value) {
+                    let names = path.split('.').skip(1).filter(|element| element.parse::<usize>().is_err());
+                    repeated.insert((kind.kind.clone(), names.collect::<Vec<_>>().join(".")));
                 }
             });
         }
     }
-    let twice: Vec<(&str, &str)> =
-        twice.iter().map(|(kind, place)| (kind.as_str(), place.as_str())).collect();
-    assert_eq!(twice, FILLED_TWICE);
+    let repeated: Vec<(&str, &str)> =
+        repeated.iter().map(|(kind, path)| (kind.as_str(), path.as_str())).collect();
+    assert_eq!(repeated, DEFAULTED_TWICE);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What rules compare has an object without fields only where there is a pointer: else an object would differ from itself after
-    /// it was stored, and each update of it would count as a change.
+    /// Defaulting and preparation leave empty objects only where Go has a pointer. Otherwise an object would differ from its
+    /// stored form, and each update would count as a change.
     #[test]
-    fn what_fills_objects_in_leaves_no_empty_ones_behind(
+    fn defaulting_leaves_no_empty_objects(
         (kind, ty) in proptest::sample::select(kinds()),
         seed in any::<u64>(),
     ) {
@@ -152,13 +152,13 @@ proptest! {
         default::apply(&REGISTRY, ty, &mut value);
         (rules.prepare_create)(&mut value, &context("2024-01-01T00:00:00Z"));
         let stored = encode::encode(&REGISTRY, ty, &value);
-        let again = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
-        // These are no pointers, and whoever looks for something in them may leave them empty.
-        for part in ["spec", "status"] {
-            if value.get(part).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
-                value.remove(part);
+        let reread = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
+        // These are no pointers in Go, so functions may leave them empty.
+        for field in ["spec", "status"] {
+            if value.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
+                value.remove(field);
             }
         }
-        prop_assert_eq!(empty_objects(&again), empty_objects(&value), "{}", kind);
+        prop_assert_eq!(empty_objects(&reread), empty_objects(&value), "{}", kind);
     }
 }

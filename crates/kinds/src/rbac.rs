@@ -8,15 +8,15 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
 
-use super::{KindRules, MetaRevalidation, PLAIN, Revalidation};
+use super::{KindRules, MetaRevalidation, Revalidation, WITHOUT_GENERATION};
 
-/// What all kinds of the group share: each is checked both as new and as changed.
+/// The rules that all kinds of the group share: an update validates each object as new and as updated.
 const GROUP_RULES: KindRules = KindRules {
     name,
     create_on_update: true,
     meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
     revalidation: Revalidation::Twice,
-    ..PLAIN
+    ..WITHOUT_GENERATION
 };
 
 /// The rules of a Role.
@@ -29,7 +29,7 @@ pub const CLUSTER_ROLE: KindRules = KindRules { validate: validate_cluster_role,
 pub const ROLE_BINDING: KindRules = KindRules {
     default: default_binding,
     validate: validate_binding,
-    validate_update: same_role,
+    validate_update: validate_role_unchanged,
     ..GROUP_RULES
 };
 
@@ -37,11 +37,11 @@ pub const ROLE_BINDING: KindRules = KindRules {
 pub const CLUSTER_ROLE_BINDING: KindRules = KindRules {
     default: default_binding,
     validate: validate_cluster_binding,
-    validate_update: same_role,
+    validate_update: validate_role_unchanged,
     ..GROUP_RULES
 };
 
-/// Names of roles only have to fit in a path.
+/// Names of roles only have to be valid path segments.
 pub fn name(name: &str, _prefix: bool) -> Vec<String> {
     names::path_segment(name, false)
 }
@@ -55,8 +55,8 @@ fn default_binding(binding: &mut Value) {
     }
 }
 
-fn rules(role: &Value, namespaced: bool, errors: &mut ErrorList) {
-    for rule in FieldValue::of(role, "rules").items() {
+fn validate_rules(role: &Value, namespaced: bool, errors: &mut ErrorList) {
+    for rule in FieldValue::top_level(role, "rules").items() {
         let list = |field: &str| rule.child(field);
         if list("verbs").is_empty() {
             list("verbs").required(errors, "verbs must contain at least one value");
@@ -82,13 +82,13 @@ fn rules(role: &Value, namespaced: bool, errors: &mut ErrorList) {
 
 /// Checks a Role.
 fn validate_role(role: &Value, errors: &mut ErrorList) {
-    rules(role, true, errors);
+    validate_rules(role, true, errors);
 }
 
 /// Checks a ClusterRole.
 fn validate_cluster_role(role: &Value, errors: &mut ErrorList) {
-    rules(role, false, errors);
-    let aggregation = FieldValue::of(role, "aggregationRule");
+    validate_rules(role, false, errors);
+    let aggregation = FieldValue::top_level(role, "aggregationRule");
     if !aggregation.is_set() {
         return;
     }
@@ -96,30 +96,30 @@ fn validate_cluster_role(role: &Value, errors: &mut ErrorList) {
     if selectors.is_empty() {
         selectors.required(errors, "at least one clusterRoleSelector required if aggregationRule is non-nil");
     }
-    for one in selectors.items() {
-        let mut found = ErrorList::new();
-        label_selector::validate(&one, &mut found);
-        let broken = !found.is_empty();
-        errors.extend(found);
-        if broken {
-            // Said twice: the selector is also turned into one that can be asked.
-            errors.push(FieldError::invalid(&one.path, "\"null\"", "invalid label selector."));
+    for selector in selectors.items() {
+        let mut selector_errors = ErrorList::new();
+        label_selector::validate(&selector, &mut selector_errors);
+        let is_invalid = !selector_errors.is_empty();
+        errors.extend(selector_errors);
+        if is_invalid {
+            // The reference also converts the selector, which fails again.
+            errors.push(FieldError::invalid(&selector.path, "\"null\"", "invalid label selector."));
         }
     }
 }
 
-fn binding(binding: &Value, namespaced: bool, errors: &mut ErrorList) {
-    let role = FieldValue::of(binding, "roleRef");
+fn validate_subjects_and_role(binding: &Value, namespaced: bool, errors: &mut ErrorList) {
+    let role = FieldValue::top_level(binding, "roleRef");
     role.child("apiGroup").one_of(errors, &[RBAC_GROUP]);
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     role.child("kind").one_of(errors, kinds);
     role.child("name").need_syntax(errors, |text| name(text, false));
-    for subject in FieldValue::of(binding, "subjects").items() {
-        let (who, group) = (subject.child("name"), subject.child("apiGroup"));
-        who.need(errors);
+    for subject in FieldValue::top_level(binding, "subjects").items() {
+        let (name_field, group) = (subject.child("name"), subject.child("apiGroup"));
+        name_field.need(errors);
         match subject.child("kind").text() {
             "ServiceAccount" => {
-                who.syntax_if_set(errors, names::dns_subdomain);
+                name_field.syntax_if_set(errors, names::dns_subdomain);
                 if !group.is_empty() {
                     group.one_of(errors, &[""]);
                 }
@@ -133,22 +133,22 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut ErrorList) {
     }
 }
 
-/// Checks that a changed binding is one to the same role.
-fn same_role(new: &Value, old: &Value, errors: &mut ErrorList) {
+/// Validates that an updated binding keeps its role.
+fn validate_role_unchanged(new: &Value, old: &Value, errors: &mut ErrorList) {
     if !same(new.get("roleRef"), old.get("roleRef")) {
-        let path = FieldValue::of(new, "roleRef").path;
+        let path = FieldValue::top_level(new, "roleRef").path;
         errors.push(FieldError::invalid(&path, "rbac.RoleRef{}", "cannot change roleRef"));
     }
 }
 
 /// Checks a RoleBinding.
 fn validate_binding(object: &Value, errors: &mut ErrorList) {
-    binding(object, true, errors);
+    validate_subjects_and_role(object, true, errors);
 }
 
 /// Checks a ClusterRoleBinding.
 fn validate_cluster_binding(object: &Value, errors: &mut ErrorList) {
-    binding(object, false, errors);
+    validate_subjects_and_role(object, false, errors);
 }
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_role_refuses() {
+    fn role_validation_refuses_each_violation() {
         let base = object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}"#);
         each_refused(
             &base,
@@ -194,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn what_an_update_breaks_is_said_twice() {
+    fn rbac_update_reports_each_error_twice() {
         let (role, binding) = (object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""]}]}"#), object("{}"));
-        for (kind, object, wanted) in [
+        for (kind, object, expected) in [
             ("Role", &role, 2),
             ("ClusterRole", &role, 2),
             ("RoleBinding", &binding, 6),
@@ -204,12 +204,12 @@ mod tests {
         ] {
             let mut errors = ErrorList::new();
             crate::rules(RBAC_GROUP, kind).check_update(object, object, &mut errors);
-            assert_eq!(errors.len(), wanted, "{errors:?}");
+            assert_eq!(errors.len(), expected, "{errors:?}");
         }
     }
 
     #[test]
-    fn each_rule_of_a_binding_refuses() {
+    fn role_binding_validation_refuses_each_violation() {
         let base = filled(
             (RBAC_GROUP, "v1"),
             "RoleBinding",
@@ -246,7 +246,7 @@ mod tests {
         );
         each_change_refused(
             &base,
-            same_role,
+            validate_role_unchanged,
             &[("roleRef.name", r#""s""#, "roleRef: Invalid value: rbac.RoleRef{}: cannot change roleRef")],
         );
     }

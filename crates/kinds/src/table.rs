@@ -1,4 +1,4 @@
-//! Every built-in kind that differs from the generic one. How it differs stands at the top of its own file.
+//! The built-in kinds that differ from [`GENERIC`](super::GENERIC). Each kind's file begins with its rules.
 
 use super::core::{
     config, endpoints, event, limits, namespace, node, persistent_volume, pod, replication, service,
@@ -23,7 +23,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("", "PersistentVolumeClaim", volume_claim::RULES),
     ("", "Endpoints", endpoints::RULES),
     ("", "Event", event::RULES),
-    ("events.k8s.io", "Event", event::NEW_RULES),
+    ("events.k8s.io", "Event", event::EVENTS_V1_RULES),
     ("", "LimitRange", limits::LIMIT_RANGE),
     ("", "ResourceQuota", limits::RESOURCE_QUOTA),
     ("", "ReplicationController", replication::RULES),
@@ -89,8 +89,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("resource.k8s.io", "DeviceTaintRule", devices::class::DEVICE_TAINT_RULE),
 ];
 
-/// Group and kind of what a finished deletion shows as it last was. Other kinds answer with a Status.
-pub static SHOWN_WHEN_DELETED: &[(&str, &str)] = &[
+/// The kinds (with their groups) whose deleted object a DELETE returns. Other kinds return a Status.
+pub static RETURNED_WHEN_DELETED: &[(&str, &str)] = &[
     ("", "Namespace"),
     ("", "PersistentVolume"),
     ("", "PersistentVolumeClaim"),
@@ -117,15 +117,15 @@ mod tests {
     use super::TABLE;
 
     #[test]
-    fn each_kind_stands_once() {
+    fn table_has_each_kind_once() {
         for (index, row) in TABLE.iter().enumerate() {
-            let again = TABLE.iter().skip(index + 1).any(|other| (row.0, row.1) == (other.0, other.1));
-            assert!(!again, "{}/{} stands twice", row.0, row.1);
+            let is_duplicate = TABLE.iter().skip(index + 1).any(|other| (row.0, row.1) == (other.0, other.1));
+            assert!(!is_duplicate, "{}/{} stands twice", row.0, row.1);
         }
     }
 
     #[test]
-    fn a_put_creates_and_overwrites_only_where_it_may() {
+    fn put_creates_and_overwrites_as_kind_rules_allow() {
         let table = [
             ("", "ConfigMap", false, true),
             ("", "Service", true, true),

@@ -1,4 +1,4 @@
-//! Helpers of the rules' tests.
+//! Helpers for tests of kind rules.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
 
@@ -13,12 +13,12 @@ use super::{UserInfo, WriteContext, rules};
 pub static NOBODY: UserInfo =
     UserInfo { name: String::new(), uid: String::new(), groups: Vec::new(), extra: Vec::new() };
 
-/// Such a user writes at this time, to a server of which nothing was said.
+/// A write by [`NOBODY`] at this time, with the default features.
 pub const fn context(now: &str) -> WriteContext<'_> {
     WriteContext { now, user: &NOBODY, features: EnabledFeatures::RELEASE }
 }
 
-/// What a client wrote of a kind, by its group and version, filled in as it is before it is checked.
+/// An object with the defaults of its kind, as validation sees it.
 pub fn filled(gv: (&str, &str), kind: &str, json: &str) -> Value {
     let mut value = object(json);
     (rules(gv.0, kind).default)(&mut value);

@@ -1,5 +1,5 @@
-//! Declarative and handwritten validation check the same object. Feature gates choose which one decides; a disagreement is a bug
-//! of one of them and is counted.
+//! Declarative and handwritten validation of the same object. Feature gates choose which one decides; a disagreement is a bug
+//! in one of them and is counted.
 
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{ErrorType, FieldError};
@@ -8,12 +8,12 @@ use pilothouse_apimachinery::field::{ErrorType, FieldError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Authority {
     /// Handwritten validation. Declarative validation does not run.
-    Alone,
+    Handwritten,
     /// Handwritten validation; declarative validation runs and is compared.
     #[default]
     Compared,
     /// Declarative validation, instead of the handwritten errors that it covers.
-    Rules,
+    Declarative,
 }
 
 /// The combined result.
@@ -26,30 +26,33 @@ pub struct EngineResult {
 }
 
 /// Compares the errors of both engines.
-pub fn judge(by_function: ErrorList, by_rule: ErrorList, authority: Authority) -> EngineResult {
+pub fn combine(handwritten: ErrorList, declarative: ErrorList, authority: Authority) -> EngineResult {
     // A truncated list may lack errors that the other has.
-    let cut = by_function.is_full() || by_rule.is_full();
-    let mismatches =
-        if cut || authority == Authority::Alone { Vec::new() } else { compare(&by_function, &by_rule) };
-    let errors = if authority == Authority::Rules {
-        by_function.into_iter().filter(|error| !error.covered).chain(by_rule).collect()
+    let is_truncated = handwritten.is_full() || declarative.is_full();
+    let mismatches = if is_truncated || authority == Authority::Handwritten {
+        Vec::new()
     } else {
-        by_function
+        compare(&handwritten, &declarative)
+    };
+    let errors = if authority == Authority::Declarative {
+        handwritten.into_iter().filter(|error| !error.covered).chain(declarative).collect()
+    } else {
+        handwritten
     };
     EngineResult { errors, mismatches }
 }
 
-fn compare(by_function: &[FieldError], by_rule: &[FieldError]) -> Vec<String> {
+fn compare(handwritten: &[FieldError], declarative: &[FieldError]) -> Vec<String> {
     let mut mismatches = Vec::new();
-    let mut unmatched: Vec<&FieldError> = by_rule.iter().collect();
-    for (at, error) in by_function.iter().enumerate().filter(|(_, error)| error.covered) {
+    let mut unmatched: Vec<&FieldError> = declarative.iter().collect();
+    for (index, error) in handwritten.iter().enumerate().filter(|(_, error)| error.covered) {
         // A function that runs twice reports an error twice.
-        if by_function[..at].contains(error) {
+        if handwritten[..index].contains(error) {
             continue;
         }
-        let before = unmatched.len();
-        unmatched.retain(|rule| !alike(error, rule));
-        if unmatched.len() == before {
+        let unmatched_before = unmatched.len();
+        unmatched.retain(|rule| !is_same_error(error, rule));
+        if unmatched.len() == unmatched_before {
             mismatches.push(format!("no rule of the table finds what a function does: {error}"));
         }
     }
@@ -59,66 +62,78 @@ fn compare(by_function: &[FieldError], by_rule: &[FieldError]) -> Vec<String> {
 }
 
 /// Whether two errors have the same field and type; their messages may differ.
-fn alike(one: &FieldError, other: &FieldError) -> bool {
-    let same_rule = one.rule == other.rule && (one.problem != ErrorType::Invalid || !one.rule.is_empty());
-    one.problem == other.problem && one.path == other.path && same_rule
+fn is_same_error(first: &FieldError, second: &FieldError) -> bool {
+    let is_same_rule =
+        first.rule == second.rule && (first.problem != ErrorType::Invalid || !first.rule.is_empty());
+    first.problem == second.problem && first.path == second.path && is_same_rule
 }
 
 #[cfg(test)]
 mod tests {
     use pilothouse_apimachinery::field::FieldPath;
     use pilothouse_apimachinery::limits::FIELD_ERRORS;
-    use pilothouse_apimachinery::testing::said;
+    use pilothouse_apimachinery::testing::error_messages;
 
     use super::*;
 
-    fn low(field: &str, words: &str) -> FieldError {
-        FieldError::invalid(&FieldPath::new(field), "-1", words).by_rule("minimum")
+    fn below_minimum(field: &str, detail: &str) -> FieldError {
+        FieldError::invalid(&FieldPath::new(field), "-1", detail).by_rule("minimum")
     }
 
-    fn all(errors: &[FieldError]) -> ErrorList {
+    fn list(errors: &[FieldError]) -> ErrorList {
         errors.iter().cloned().collect()
     }
 
     #[test]
-    fn agreement_is_silent_and_words_may_differ() {
-        let both = || (all(&[low("a", "one").covered()]), all(&[low("a", "other")]));
-        let (function, rule) = both();
-        let judged = judge(function, rule, Authority::Compared);
-        assert_eq!(said(&judged.errors), ["a: Invalid value: -1: one"]);
-        assert!(judged.mismatches.is_empty());
-        let (function, rule) = both();
-        let judged = judge(function, rule, Authority::Rules);
-        assert_eq!(said(&judged.errors), ["a: Invalid value: -1: other"]);
-        assert!(judged.mismatches.is_empty());
-        let (mut function, rule) = both();
-        function.push(function[0].clone());
-        assert!(judge(function, rule, Authority::Compared).mismatches.is_empty());
+    fn equal_errors_with_other_messages_are_no_mismatch() {
+        let both = || (list(&[below_minimum("a", "one").covered()]), list(&[below_minimum("a", "other")]));
+        let (handwritten, declarative) = both();
+        let result = combine(handwritten, declarative, Authority::Compared);
+        assert_eq!(error_messages(&result.errors), ["a: Invalid value: -1: one"]);
+        assert!(result.mismatches.is_empty());
+        let (handwritten, declarative) = both();
+        let result = combine(handwritten, declarative, Authority::Declarative);
+        assert_eq!(error_messages(&result.errors), ["a: Invalid value: -1: other"]);
+        assert!(result.mismatches.is_empty());
+        let (mut handwritten, declarative) = both();
+        handwritten.push(handwritten[0].clone());
+        assert!(combine(handwritten, declarative, Authority::Compared).mismatches.is_empty());
     }
 
     #[test]
-    fn what_is_cut_short_is_not_compared() {
-        let many = |count: usize| (0..count).map(|index| low(&format!("a{index}"), "x").covered());
-        assert_eq!(judge(many(9).collect(), ErrorList::new(), Authority::Compared).mismatches.len(), 9);
-        let judged = judge(many(FIELD_ERRORS).collect(), ErrorList::new(), Authority::Compared);
-        assert_eq!((judged.errors.len(), judged.mismatches.len()), (FIELD_ERRORS, 0));
+    fn truncated_lists_are_not_compared() {
+        let many = |count: usize| (0..count).map(|index| below_minimum(&format!("a{index}"), "x").covered());
+        assert_eq!(combine(many(9).collect(), ErrorList::new(), Authority::Compared).mismatches.len(), 9);
+        let result = combine(many(FIELD_ERRORS).collect(), ErrorList::new(), Authority::Compared);
+        assert_eq!((result.errors.len(), result.mismatches.len()), (FIELD_ERRORS, 0));
     }
 
     #[test]
-    fn disagreement_is_told_and_the_authority_decides() {
-        let own = FieldError::required(&FieldPath::new("b"), "");
-        let judged =
-            judge(all(&[low("a", "x").covered(), own.clone()]), all(&[low("c", "x")]), Authority::Compared);
-        assert_eq!((judged.errors.len(), judged.mismatches.len()), (2, 2));
-        let judged = judge(all(&[low("a", "x").covered(), own]), all(&[low("c", "x")]), Authority::Rules);
-        assert_eq!(said(&judged.errors), ["b: Required value", "c: Invalid value: -1: x"]);
+    fn mismatches_are_reported_and_the_authority_decides() {
+        let required = FieldError::required(&FieldPath::new("b"), "");
+        let result = combine(
+            list(&[below_minimum("a", "x").covered(), required.clone()]),
+            list(&[below_minimum("c", "x")]),
+            Authority::Compared,
+        );
+        assert_eq!((result.errors.len(), result.mismatches.len()), (2, 2));
+        let result = combine(
+            list(&[below_minimum("a", "x").covered(), required]),
+            list(&[below_minimum("c", "x")]),
+            Authority::Declarative,
+        );
+        assert_eq!(error_messages(&result.errors), ["b: Required value", "c: Invalid value: -1: x"]);
         assert!(
-            judge(all(&[low("a", "x").covered()]), ErrorList::new(), Authority::Alone).mismatches.is_empty()
+            combine(list(&[below_minimum("a", "x").covered()]), ErrorList::new(), Authority::Handwritten)
+                .mismatches
+                .is_empty()
         );
         // Invalid errors without an origin match any.
-        let nameless = FieldError::invalid(&FieldPath::new("a"), "-1", "x");
+        let without_origin = FieldError::invalid(&FieldPath::new("a"), "-1", "x");
         assert_eq!(
-            judge(all(&[nameless.clone().covered()]), all(&[nameless]), Authority::Compared).mismatches.len(),
+            combine(list(&[without_origin.clone().covered()]), list(&[without_origin]), Authority::Compared)
+                .mismatches
+                .len(),
             2
         );
     }

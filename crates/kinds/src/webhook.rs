@@ -5,9 +5,9 @@ use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::names;
 
-const FORM: &str = "; desired format: https://host[/path]";
+const DESIRED_FORMAT: &str = "; desired format: https://host[/path]";
 
-/// The parts of a URL that rules ask for.
+/// The parts of a URL that are validated.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Url<'a> {
     scheme: String,
@@ -17,9 +17,9 @@ struct Url<'a> {
     fragment: &'a str,
 }
 
-/// Takes a URL apart. The error is in the words clients know.
+/// Parses a URL, with the errors of Go's `net/url`.
 fn parse(text: &str) -> Result<Url<'_>, String> {
-    let fail = |why: &str| Err(format!("parse {}: {why}", quoted(text)));
+    let fail = |detail: &str| Err(format!("parse {}: {detail}", quoted(text)));
     if text.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {
         return fail("net/url: invalid control character in URL");
     }
@@ -28,8 +28,8 @@ fn parse(text: &str) -> Result<Url<'_>, String> {
     let (scheme, rest) = match scheme_end {
         Some(0) if rest.starts_with(':') => return fail("missing protocol scheme"),
         Some(end) if rest.get(end..).is_some_and(|rest| rest.starts_with(':')) => {
-            let starts_well = rest.as_bytes().first().is_some_and(u8::is_ascii_alphabetic);
-            match (starts_well, rest.split_at_checked(end)) {
+            let starts_with_letter = rest.as_bytes().first().is_some_and(u8::is_ascii_alphabetic);
+            match (starts_with_letter, rest.split_at_checked(end)) {
                 (true, Some((scheme, rest))) => (scheme.to_lowercase(), rest.get(1..).unwrap_or_default()),
                 _ => return fail("first path segment in URL cannot contain colon"),
             }
@@ -53,53 +53,53 @@ fn parse(text: &str) -> Result<Url<'_>, String> {
 }
 
 /// Checks the URL of a webhook.
-pub fn url(node: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_url(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let url = match parse(node.text()) {
         Ok(url) => url,
-        Err(why) => {
-            node.required(errors, &format!("url must be a valid URL: {why}{FORM}"));
+        Err(detail) => {
+            node.required(errors, &format!("url must be a valid URL: {detail}{DESIRED_FORMAT}"));
             return;
         }
     };
-    let mut bad = |value: &str, why: &str| {
-        errors.push(FieldError::invalid(&node.path, &quoted(value), why));
+    let mut invalid = |value: &str, detail: &str| {
+        errors.push(FieldError::invalid(&node.path, &quoted(value), detail));
     };
     if url.scheme != "https" {
-        bad(&url.scheme, &format!("'https' is the only allowed URL scheme{FORM}"));
+        invalid(&url.scheme, &format!("'https' is the only allowed URL scheme{DESIRED_FORMAT}"));
     }
     if url.host.is_empty() {
-        bad("", &format!("host must be specified{FORM}"));
+        invalid("", &format!("host must be specified{DESIRED_FORMAT}"));
     }
     if let Some(user) = url.user {
-        bad(user, "user information is not permitted in the URL");
+        invalid(user, "user information is not permitted in the URL");
     }
     if !url.fragment.is_empty() {
-        bad(url.fragment, "fragments are not permitted in the URL");
+        invalid(url.fragment, "fragments are not permitted in the URL");
     }
     if !url.query.is_empty() {
-        bad(url.query, "query parameters are not permitted in the URL");
+        invalid(url.query, "query parameters are not permitted in the URL");
     }
 }
 
-/// Checks the service of a webhook. `swapped` callers take the name for the namespace and the other way round, and
-/// clients know their messages so.
-pub fn service(node: &FieldValue<'_>, swapped: bool, errors: &mut ErrorList) {
+/// Validates the service of a webhook. `swapped`: like the reference's callers that confuse name and namespace, so that their
+/// messages name the other field.
+pub fn validate_service(node: &FieldValue<'_>, swapped: bool, errors: &mut ErrorList) {
     let (name, namespace) = if swapped { ("namespace", "name") } else { ("name", "namespace") };
-    for (field, shown) in [(name, "name"), (namespace, "namespace")] {
+    for (field, rendered) in [(name, "name"), (namespace, "namespace")] {
         if node.child(field).is_empty() {
-            node.child(shown).required(errors, &format!("service {shown} is required"));
+            node.child(rendered).required(errors, &format!("service {rendered} is required"));
         }
     }
     let port = node.child("port");
-    let wrong = names::in_range(port.number(), 1, 65_535);
-    if !wrong.is_empty() {
-        let why = format!("port is not valid: {}", wrong.join(", "));
-        errors.push(FieldError::invalid(&port.path, &port.number().to_string(), &why));
+    let details = names::in_range(port.number(), 1, 65_535);
+    if !details.is_empty() {
+        let detail = format!("port is not valid: {}", details.join(", "));
+        errors.push(FieldError::invalid(&port.path, &port.number().to_string(), &detail));
     }
-    path(&node.child("path"), errors);
+    validate_path(&node.child("path"), errors);
 }
 
-fn path(node: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_path(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = node.text();
     if matches!(text, "" | "/") {
         return;
@@ -114,13 +114,13 @@ fn path(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut rest = text.chars();
     rest.next();
     let rest = rest.as_str();
-    for (index, step) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
-        if step.is_empty() {
+    for (index, segment) in rest.strip_suffix('/').unwrap_or(rest).split('/').enumerate() {
+        if segment.is_empty() {
             node.invalid(errors, &format!("segment[{index}] may not be empty"));
             continue;
         }
-        for wrong in names::dns_subdomain(step) {
-            node.invalid(errors, &format!("segment[{index}]: {wrong}"));
+        for detail in names::dns_subdomain(segment) {
+            node.invalid(errors, &format!("segment[{index}]: {detail}"));
         }
     }
 }
@@ -132,10 +132,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_url_refuses() {
+    fn webhook_url_validation_refuses_each_violation() {
         each_refused(
             &object(r#"{"url":"https://a.b:8443/c"}"#),
-            |object, errors| url(&FieldValue::of(object, "url"), errors),
+            |object, errors| validate_url(&FieldValue::top_level(object, "url"), errors),
             &[
                 (
                     "url",
@@ -173,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_service_refuses() {
+    fn webhook_service_validation_refuses_each_violation() {
         each_refused(
             &object(r#"{"service":{"name":"s","namespace":"n","port":443,"path":"/a/b/"}}"#),
-            |object, errors| service(&FieldValue::of(object, "service"), true, errors),
+            |object, errors| validate_service(&FieldValue::top_level(object, "service"), true, errors),
             &[
                 ("service.name", "null", "service.namespace: Required value: service namespace is required"),
                 ("service.namespace", "null", "service.name: Required value: service name is required"),
@@ -193,7 +193,7 @@ mod tests {
         );
         each_refused(
             &object(r#"{"service":{"name":"s","namespace":"n","port":443}}"#),
-            |object, errors| service(&FieldValue::of(object, "service"), false, errors),
+            |object, errors| validate_service(&FieldValue::top_level(object, "service"), false, errors),
             &[("service.name", "null", "service.name: Required value: service name is required")],
         );
     }

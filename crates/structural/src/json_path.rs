@@ -18,7 +18,7 @@ enum Step {
     /// A slice with a step.
     Slice {
         from: Option<i64>,
-        to: To,
+        to: SliceEnd,
         by: Option<i64>,
     },
     /// The union of several paths.
@@ -26,27 +26,28 @@ enum Step {
     /// All direct children.
     All,
     /// All descendants.
-    Below,
-    /// A constant. Text occurs once; numbers and booleans once per value that led here.
+    Descendants,
+    /// A constant. Text occurs once in the result; numbers and booleans once for each input value.
     Text(Value),
     Literal(Value),
-    Where {
+    Filter {
         left: Vec<Step>,
         operator: Option<Operator>,
         right: Vec<Step>,
     },
     /// An expression that parses but never evaluates.
-    Nonsense,
+    Invalid,
 }
 
 /// The end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
-    /// Right after the first.
-    Next,
-    /// At the end.
+enum SliceEnd {
+    /// After the first item: the slice has one item.
+    AfterStart,
+    /// The end of the list.
     End,
-    At(i64),
+    /// An index; a negative one counts from the end.
+    Index(i64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +67,16 @@ type Result<T> = std::result::Result<T, String>;
 const TOO_LONG: &str = "the path is too long or too deep";
 
 /// The maximum number of intermediate results.
-const MOST_RESULTS: usize = 10_000;
+const MAX_RESULTS: usize = 10_000;
 
 impl JsonPath {
-    /// Parses a path. Errors are in the reference's words, also for a path that is too long or too deep.
+    /// Parses a path. Syntax errors are in the reference's words.
     pub fn parse(text: &str) -> Result<JsonPath> {
-        if text.len() > JSON_PATH_BYTES { Err(TOO_LONG.to_owned()) } else { steps(text, 0).map(JsonPath) }
+        if text.len() > JSON_PATH_BYTES {
+            Err(TOO_LONG.to_owned())
+        } else {
+            parse_steps(text, 0).map(JsonPath)
+        }
     }
 
     /// The first value at the end of the path.
@@ -85,198 +90,201 @@ fn is_terminator(letter: char) -> bool {
     matches!(letter, ' ' | '\t' | '\r' | '\n' | '.' | ',' | '[' | ']' | '$' | '@' | '{' | '}')
 }
 
-/// `depth` counts the enclosing texts: each is a recursion.
-fn steps(text: &str, depth: usize) -> Result<Vec<Step>> {
+/// Parses the steps of a path. `depth` is the recursion depth.
+fn parse_steps(text: &str, depth: usize) -> Result<Vec<Step>> {
     if depth > JSON_PATH_DEPTH {
         return Err(TOO_LONG.to_owned());
     }
-    let mut all = Vec::new();
+    let mut steps = Vec::new();
     let mut rest = text;
     while let Some(letter) = rest.chars().next() {
-        if let Some(behind) = rest.strip_prefix("[?(") {
-            rest = filter(behind, depth, &mut all)?;
+        if let Some(remaining) = rest.strip_prefix("[?(") {
+            rest = parse_filter(remaining, depth, &mut steps)?;
             continue;
         }
-        if let Some(behind) = rest.strip_prefix("..") {
-            if all.last() == Some(&Step::Below) {
+        if let Some(remaining) = rest.strip_prefix("..") {
+            if steps.last() == Some(&Step::Descendants) {
                 return Err("invalid multiple recursive descent".to_owned());
             }
-            all.push(Step::Below);
-            rest = behind;
+            steps.push(Step::Descendants);
+            rest = remaining;
             if rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()) {
-                rest = field(rest, &mut all);
+                rest = parse_field(rest, &mut steps);
             }
             continue;
         }
-        let behind = rest.get(letter.len_utf8()..).unwrap_or_default();
+        let remaining = rest.get(letter.len_utf8()..).unwrap_or_default();
         rest = match letter {
-            ' ' | '@' | '$' => behind,
-            '[' => array(behind, depth, &mut all)?,
-            '"' | '\'' => quote(rest, &mut all)?,
-            '.' => field(behind, &mut all),
-            '+' | '-' => number(rest, &mut all)?,
-            letter if letter.is_numeric() => number(rest, &mut all)?,
-            letter if letter == '_' || letter.is_alphabetic() => identifier(rest, &mut all),
+            ' ' | '@' | '$' => remaining,
+            '[' => parse_brackets(remaining, depth, &mut steps)?,
+            '"' | '\'' => parse_quoted(rest, &mut steps)?,
+            '.' => parse_field(remaining, &mut steps),
+            '+' | '-' => parse_number(rest, &mut steps)?,
+            letter if letter.is_numeric() => parse_number(rest, &mut steps)?,
+            letter if letter == '_' || letter.is_alphabetic() => parse_identifier(rest, &mut steps),
             '}' => {
                 // Text follows, and perhaps one more path.
-                let next = behind.split_once('{').map_or("", |(_, next)| next);
-                steps(next, depth + 1)?;
-                return Ok(all);
+                let next = remaining.split_once('{').map_or("", |(_, next)| next);
+                parse_steps(next, depth + 1)?;
+                return Ok(steps);
             }
             '\r' | '\n' => return Err("unclosed action".to_owned()),
-            letter => return Err(format!("unrecognized character in action: {}", code_of(letter))),
+            letter => return Err(format!("unrecognized character in action: {}", render_char(letter))),
         };
     }
-    Ok(all)
+    Ok(steps)
 }
 
 /// A character by its code point, and itself if it is printable.
-fn code_of(letter: char) -> String {
+fn render_char(letter: char) -> String {
     let code = format!("U+{:04X}", u32::from(letter));
     if letter.is_control() || letter.is_whitespace() { code } else { format!("{code} '{letter}'") }
 }
 
-/// A name up to the next unescaped terminator.
-fn field<'t>(text: &'t str, all: &mut Vec<Step>) -> &'t str {
+/// Parses a name up to the next unescaped terminator. Returns the rest.
+fn parse_field<'t>(text: &'t str, steps: &mut Vec<Step>) -> &'t str {
     let mut letters = text.char_indices();
     let mut end = text.len();
-    while let Some((at, letter)) = letters.next() {
+    while let Some((index, letter)) = letters.next() {
         if letter == '\\' {
             letters.next();
         } else if is_terminator(letter) {
-            end = at;
+            end = index;
             break;
         }
     }
     let (name, rest) = text.split_at(end);
-    all.push(if name == "*" { Step::All } else { Step::Field(name.replace('\\', "")) });
+    steps.push(if name == "*" { Step::All } else { Step::Field(name.replace('\\', "")) });
     rest
 }
 
-fn identifier<'t>(text: &'t str, all: &mut Vec<Step>) -> &'t str {
+fn parse_identifier<'t>(text: &'t str, steps: &mut Vec<Step>) -> &'t str {
     let (name, rest) = text.split_at(text.find(is_terminator).unwrap_or(text.len()));
-    all.push(match name {
+    steps.push(match name {
         "true" | "false" => Step::Literal(Value::Bool(name == "true")),
-        _ => Step::Nonsense,
+        _ => Step::Invalid,
     });
     rest
 }
 
-fn number<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
+fn parse_number<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str> {
     let signed = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = signed.find(|c: char| c != '.' && !c.is_numeric()).unwrap_or(signed.len());
-    let (said, rest) = text.split_at(text.len() - signed.len() + digits);
-    all.push(Step::Literal(match said.parse() {
-        Ok(whole) => Value::Int(whole),
-        Err(_) => Value::Float(said.parse().map_err(|_| format!("cannot parse number {said}"))?),
+    let (literal, rest) = text.split_at(text.len() - signed.len() + digits);
+    steps.push(Step::Literal(match literal.parse() {
+        Ok(integer) => Value::Int(integer),
+        Err(_) => Value::Float(literal.parse().map_err(|_| format!("cannot parse number {literal}"))?),
     }));
     Ok(rest)
 }
 
-/// Quoted text at the beginning of `text`.
-fn quote<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
-    const OPEN: &str = "unterminated quoted string";
-    let mut letters = text.char_indices();
+/// Quoted text at the beginning of `input`.
+fn parse_quoted<'t>(input: &'t str, steps: &mut Vec<Step>) -> Result<&'t str> {
+    const UNTERMINATED: &str = "unterminated quoted string";
+    let mut letters = input.char_indices();
     let quote = letters.next().map_or('"', |(_, quote)| quote);
-    let mut said = String::new();
-    let mut bad = false;
-    while let Some((at, letter)) = letters.next() {
+    let mut text = String::new();
+    let mut is_invalid = false;
+    while let Some((index, letter)) = letters.next() {
         match letter {
-            '\n' => return Err(OPEN.to_owned()),
+            '\n' => return Err(UNTERMINATED.to_owned()),
             letter if letter == quote => {
-                let (whole, rest) = text.split_at(at + 1);
-                if bad {
-                    return Err(format!("unquote string {whole} error invalid syntax"));
+                let (literal, rest) = input.split_at(index + 1);
+                if is_invalid {
+                    return Err(format!("unquote string {literal} error invalid syntax"));
                 }
-                all.push(Step::Text(Value::String(said)));
+                steps.push(Step::Text(Value::String(text)));
                 return Ok(rest);
             }
             '\\' => match letters.next().map(|(_, letter)| letter) {
-                None => return Err(OPEN.to_owned()),
-                Some('n') => said.push('\n'),
-                Some('t') => said.push('\t'),
-                Some('r') => said.push('\r'),
-                Some(letter) if letter == '\\' || letter == quote => said.push(letter),
-                Some(_) => bad = true,
+                None => return Err(UNTERMINATED.to_owned()),
+                Some('n') => text.push('\n'),
+                Some('t') => text.push('\t'),
+                Some('r') => text.push('\r'),
+                Some(letter) if letter == '\\' || letter == quote => text.push(letter),
+                Some(_) => is_invalid = true,
             },
-            letter => said.push(letter),
+            letter => text.push(letter),
         }
     }
-    Err(OPEN.to_owned())
+    Err(UNTERMINATED.to_owned())
 }
 
-/// The contents of brackets, after the opening one.
-fn array<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t str> {
-    let closed = text.split_once(']').filter(|(inner, _)| !inner.contains('\n'));
-    let (inner, rest) = closed.ok_or_else(|| "unterminated array".to_owned())?;
+/// Parses the contents of brackets, after the opening one. Returns the rest.
+fn parse_brackets<'t>(text: &'t str, depth: usize, steps: &mut Vec<Step>) -> Result<&'t str> {
+    let split = text.split_once(']').filter(|(inner, _)| !inner.contains('\n'));
+    let (inner, rest) = split.ok_or_else(|| "unterminated array".to_owned())?;
     if inner.contains(',') {
-        let parts = inner.split(',').map(|part| steps(&format!("[{}]", part.trim_matches(' ')), depth + 1));
-        all.push(Step::Union(parts.collect::<Result<_>>()?));
+        let parts =
+            inner.split(',').map(|part| parse_steps(&format!("[{}]", part.trim_matches(' ')), depth + 1));
+        steps.push(Step::Union(parts.collect::<Result<_>>()?));
         return Ok(rest);
     }
     let quoted = inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\''));
     if let Some(key) = quoted.filter(|key| !key.contains('\'')) {
-        all.extend(steps(&format!(".{key}"), depth + 1)?);
+        steps.extend(parse_steps(&format!(".{key}"), depth + 1)?);
         return Ok(rest);
     }
-    all.push(slice(if inner == "*" { ":" } else { inner })?);
+    steps.push(parse_slice(if inner == "*" { ":" } else { inner })?);
     Ok(rest)
 }
 
-fn slice(text: &str) -> Result<Step> {
+fn parse_slice(text: &str) -> Result<Step> {
     let parts: Vec<&str> = text.split(':').collect();
-    let digits =
+    let is_integer =
         |part: &&str| part.strip_prefix('-').unwrap_or(part).bytes().all(|byte| byte.is_ascii_digit());
-    if parts.len() > 3 || !parts.iter().all(digits) {
+    if parts.len() > 3 || !parts.iter().all(is_integer) {
         return Err(format!("invalid array index {text}"));
     }
-    let number = |part: &&str| match *part {
+    let parse_index = |part: &&str| match *part {
         "" => Ok(None),
         part => part.parse().map(Some).map_err(|_| format!("array index {part} is not a number")),
     };
-    let from = parts.first().map_or(Ok(None), number)?;
-    let to = match parts.get(1).map(number).transpose()? {
-        None => To::Next,
-        Some(to) => to.map_or(To::End, To::At),
+    let from = parts.first().map_or(Ok(None), parse_index)?;
+    let to = match parts.get(1).map(parse_index).transpose()? {
+        None => SliceEnd::AfterStart,
+        Some(to) => to.map_or(SliceEnd::End, SliceEnd::Index),
     };
-    let by = parts.get(2).map_or(Ok(None), number)?;
+    let by = parts.get(2).map_or(Ok(None), parse_index)?;
     Ok(Step::Slice { from, to, by })
 }
 
-/// A filter, after its opening brackets.
-fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t str> {
-    let (mut opened, mut closed) = (None, false);
-    let mut before = ' ';
+/// Parses a filter, after its opening brackets. Returns the rest.
+fn parse_filter<'t>(text: &'t str, depth: usize, steps: &mut Vec<Step>) -> Result<&'t str> {
+    let (mut open_quote, mut is_closed) = (None, false);
+    let mut previous = ' ';
     let mut end = None;
-    for (at, letter) in text.char_indices() {
+    for (index, letter) in text.char_indices() {
         match letter {
             '\n' => break,
-            '"' | '\'' if opened.is_none() => opened = Some(letter),
-            '"' | '\'' => closed |= opened == Some(letter) && before != '\\',
-            ')' if opened.is_some() == closed => {
-                end = Some(at);
+            '"' | '\'' if open_quote.is_none() => open_quote = Some(letter),
+            '"' | '\'' => is_closed |= open_quote == Some(letter) && previous != '\\',
+            ')' if open_quote.is_some() == is_closed => {
+                end = Some(index);
                 break;
             }
             _ => {}
         }
-        before = letter;
+        previous = letter;
     }
     let (inner, rest) = end.map(|end| text.split_at(end)).ok_or_else(|| "unterminated filter".to_owned())?;
     let rest = rest.strip_prefix(")]").ok_or_else(|| "unclosed array expect ]".to_owned())?;
-    let signs = |c: char| matches!(c, '!' | '<' | '>' | '=');
-    let parts = inner.find(signs).filter(|at| *at > 0).and_then(|at| {
-        let (left, rest) = inner.split_at(at);
+    let is_operator = |c: char| matches!(c, '!' | '<' | '>' | '=');
+    let parts = inner.find(is_operator).filter(|index| *index > 0).and_then(|index| {
+        let (left, rest) = inner.split_at(index);
         // As many operator characters as there are, but an operand must be left.
-        let end =
-            rest.find(|c: char| !signs(c)).or_else(|| rest.len().checked_sub(1)).filter(|end| *end > 0)?;
-        let (sign, right) = rest.split_at(end);
-        Some((left, sign, right))
+        let end = rest
+            .find(|c: char| !is_operator(c))
+            .or_else(|| rest.len().checked_sub(1))
+            .filter(|end| *end > 0)?;
+        let (operator, right) = rest.split_at(end);
+        Some((left, operator, right))
     });
-    all.push(match parts {
-        None => Step::Where { left: steps(inner, depth + 1)?, operator: None, right: Vec::new() },
-        Some((left, sign, right)) => Step::Where {
-            left: steps(left, depth + 1)?,
-            operator: Some(match sign {
+    steps.push(match parts {
+        None => Step::Filter { left: parse_steps(inner, depth + 1)?, operator: None, right: Vec::new() },
+        Some((left, operator, right)) => Step::Filter {
+            left: parse_steps(left, depth + 1)?,
+            operator: Some(match operator {
                 "==" => Operator::Equal,
                 "!=" => Operator::Unequal,
                 "<" => Operator::Less,
@@ -285,7 +293,7 @@ fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t st
                 ">=" => Operator::GreaterOrEqual,
                 _ => Operator::Unknown,
             }),
-            right: steps(right, depth + 1)?,
+            right: parse_steps(right, depth + 1)?,
         },
     });
     Ok(rest)
@@ -293,16 +301,16 @@ fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t st
 
 /// The values at the end of a path from each of these; `None` if the path fails.
 fn walk<'v>(steps: &'v [Step], from: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
-    let mut here = from;
+    let mut values = from;
     for step in steps {
-        here = step.from(here)?;
-        here.truncate(MOST_RESULTS);
+        values = step.apply(values)?;
+        values.truncate(MAX_RESULTS);
     }
-    Some(here)
+    Some(values)
 }
 
 /// The direct children of a value.
-fn inside(value: &Value) -> Vec<&Value> {
+fn children(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(items) => items.iter().collect(),
         Value::Object(fields) => fields.values().collect(),
@@ -310,95 +318,97 @@ fn inside(value: &Value) -> Vec<&Value> {
     }
 }
 
-fn below<'v>(value: &'v Value, all: &mut Vec<&'v Value>) {
-    let is_full = !inside(value).is_empty() || value.as_str().is_some_and(|text| !text.is_empty());
-    if is_full && all.len() < MOST_RESULTS {
-        all.push(value);
-        inside(value).into_iter().for_each(|inner| below(inner, all));
+fn push_descendants<'v>(value: &'v Value, descendants: &mut Vec<&'v Value>) {
+    let has_content = !children(value).is_empty() || value.as_str().is_some_and(|text| !text.is_empty());
+    if has_content && descendants.len() < MAX_RESULTS {
+        descendants.push(value);
+        children(value).into_iter().for_each(|inner| push_descendants(inner, descendants));
     }
 }
 
 impl Step {
-    fn from<'v>(&'v self, here: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
+    fn apply<'v>(&'v self, values: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
         Some(match self {
-            Step::Field(name) => here
+            Step::Field(name) => values
                 .into_iter()
                 .filter_map(|value| value.fields().and_then(|fields| fields.get(name)))
                 .collect(),
-            Step::All => here.into_iter().flat_map(inside).take(MOST_RESULTS).collect(),
-            Step::Below => {
-                let mut all = Vec::new();
-                here.into_iter().for_each(|value| below(value, &mut all));
-                all
+            Step::All => values.into_iter().flat_map(children).take(MAX_RESULTS).collect(),
+            Step::Descendants => {
+                let mut results = Vec::new();
+                values.into_iter().for_each(|value| push_descendants(value, &mut results));
+                results
             }
             Step::Text(text) => vec![text],
-            Step::Literal(value) => vec![value; here.len()],
+            Step::Literal(value) => vec![value; values.len()],
             Step::Union(parts) => {
-                let mut all = Vec::new();
+                let mut results = Vec::new();
                 for part in parts {
-                    all.extend(walk(part, here.clone())?);
-                    all.truncate(MOST_RESULTS);
+                    results.extend(walk(part, values.clone())?);
+                    results.truncate(MAX_RESULTS);
                 }
-                all
+                results
             }
             Step::Slice { from, to, by } => {
-                let mut all = Vec::new();
-                for value in here.into_iter().filter(|value| !value.is_null()) {
+                let mut results = Vec::new();
+                for value in values.into_iter().filter(|value| !value.is_null()) {
                     let Value::Array(items) = value else { return None };
-                    match range(items.len(), (*from, *to))? {
-                        (from, to) if from == to => return Some(all),
+                    match slice_range(items.len(), (*from, *to))? {
+                        (from, to) if from == to => return Some(results),
                         (from, to) => {
                             let step =
                                 by.map_or(Some(1), |by| usize::try_from(by).ok()).filter(|by| *by > 0)?;
-                            let room = MOST_RESULTS.saturating_sub(all.len());
-                            all.extend(items.get(from..to)?.iter().step_by(step).take(room));
+                            let remaining = MAX_RESULTS.saturating_sub(results.len());
+                            results.extend(items.get(from..to)?.iter().step_by(step).take(remaining));
                         }
                     }
                 }
-                all
+                results
             }
-            Step::Where { left, operator, right } => {
-                let mut all = Vec::new();
-                for value in here {
+            Step::Filter { left, operator, right } => {
+                let mut results = Vec::new();
+                for value in values {
                     let Value::Array(items) = value else { return None };
                     for item in items {
-                        if holds(item, left, *operator, right)? && all.len() < MOST_RESULTS {
-                            all.push(item);
+                        if filter_matches(item, left, *operator, right)? && results.len() < MAX_RESULTS {
+                            results.push(item);
                         }
                     }
                 }
-                all
+                results
             }
-            Step::Nonsense => return None,
+            Step::Invalid => return None,
         })
     }
 }
 
 /// The range of a slice among so many items; both ends are equal if it is empty.
-fn range(count: usize, (from, to): (Option<i64>, To)) -> Option<(usize, usize)> {
+fn slice_range(count: usize, (from, to): (Option<i64>, SliceEnd)) -> Option<(usize, usize)> {
     let count = i64::try_from(count).ok()?;
     let first = from.unwrap_or(0);
-    let begin = if first < 0 { first + count } else { first };
+    let start = if first < 0 { first + count } else { first };
     let end = match to {
-        To::End => count,
-        To::At(at) if at < 0 => at + count,
-        To::At(at) => at,
+        SliceEnd::End => count,
+        SliceEnd::Index(index) if index < 0 => index + count,
+        SliceEnd::Index(index) => index,
         // After the last item, if the first was counted from the end.
-        To::Next if first < 0 => first + 1 + count,
-        To::Next => first.saturating_add(1),
+        SliceEnd::AfterStart if first < 0 => first + 1 + count,
+        SliceEnd::AfterStart => first.saturating_add(1),
     };
-    if begin == end {
+    if start == end {
         return Some((0, 0));
     }
-    let fits = (0..count).contains(&begin) && (0..=count).contains(&end) && begin <= end;
-    fits.then(|| Some((usize::try_from(begin).ok()?, usize::try_from(end).ok()?)))?
+    let is_valid = (0..count).contains(&start) && (0..=count).contains(&end) && start <= end;
+    is_valid.then(|| Some((usize::try_from(start).ok()?, usize::try_from(end).ok()?)))?
 }
 
 /// Whether an item satisfies a filter; `None` if the whole path fails.
-fn holds(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]) -> Option<bool> {
-    let lefts = walk(left, vec![item]);
-    let Some(operator) = operator else { return Some(lefts.is_some_and(|lefts| !lefts.is_empty())) };
-    let (left, right) = match (&*lefts?, &*walk(right, vec![item])?) {
+fn filter_matches(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]) -> Option<bool> {
+    let left_values = walk(left, vec![item]);
+    let Some(operator) = operator else {
+        return Some(left_values.is_some_and(|left_values| !left_values.is_empty()));
+    };
+    let (left, right) = match (&*left_values?, &*walk(right, vec![item])?) {
         ([], _) | (_, []) => return Some(false),
         ([left], [right]) => (*left, *right),
         _ => return None,
@@ -435,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_into_objects() {
+    fn json_path_finds_values() {
         let object = json::read(
             br#"{"spec":{"color":"red","a.b":1,"a":{"b":2},"on":true,"none":null,"l":[{"n":1},{"n":2},{"m":3}]},
                 "status":{"conditions":[{"type":"A","status":"x"},{"type":"Ready","status":"True"}]}}"#,
@@ -471,7 +481,7 @@ mod tests {
             (".spec.nothing.here", None),
             (".spec.none", Some("null")),
             (".spec.none.x", None),
-            // One missing item, and nothing is found at all.
+            // A missing item makes the whole path find nothing.
             (".spec.l[7]", None),
             (".spec.l[9223372036854775807]", None),
             (".spec.l[-9223372036854775808:9223372036854775807:9223372036854775807]", None),
@@ -481,12 +491,16 @@ mod tests {
             (".", None),
             (".spec.color} and {.spec.on", Some(r#""red""#)),
         ];
-        for (path, wanted) in table {
+        for (path, expected) in table {
             let path = JsonPath::parse(path).unwrap();
-            let found = path.first(&object).map(|value| String::from_utf8(json::to_json(value)).unwrap());
-            assert_eq!(found.as_deref(), wanted, "{path:?}");
+            let actual = path.first(&object).map(|value| String::from_utf8(json::to_json(value)).unwrap());
+            assert_eq!(actual.as_deref(), expected, "{path:?}");
         }
-        for (bad, why) in [
+    }
+
+    #[test]
+    fn json_path_syntax_errors_match_the_reference() {
+        for (text, error) in [
             (".a[", "unterminated array"),
             (".a[?(@.x]", "unterminated filter"),
             (".a[?(@.x)", "unclosed array expect ]"),
@@ -504,38 +518,38 @@ mod tests {
             (r"'\x'", r"unquote string '\x' error invalid syntax"),
             (".a[?(@.b[?(@.c)])]", "unterminated filter"),
         ] {
-            assert_eq!(JsonPath::parse(bad).unwrap_err(), why, "{bad}");
+            assert_eq!(JsonPath::parse(text).unwrap_err(), error, "{text}");
         }
     }
 
     #[test]
-    fn long_paths_are_none_and_none_is_deep() {
-        assert!(steps("[0,1]", JSON_PATH_DEPTH).is_err());
-        assert!(steps(".a", JSON_PATH_DEPTH).is_ok());
+    fn json_path_limits_length_and_depth() {
+        assert!(parse_steps("[0,1]", JSON_PATH_DEPTH).is_err());
+        assert!(parse_steps(".a", JSON_PATH_DEPTH).is_ok());
         let nested = format!(".a{}{}", "[?(@.a".repeat(4_000), ")]".repeat(4_000));
-        assert!(steps(&nested, 0).is_err());
-        assert!(steps(&"}{".repeat(4_000), 0).is_err());
+        assert!(parse_steps(&nested, 0).is_err());
+        assert!(parse_steps(&"}{".repeat(4_000), 0).is_err());
         assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES - 1))).is_ok());
         assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES))).is_err());
     }
 
     #[test]
-    fn no_path_finds_more_than_there_is_room_for() {
-        let many = format!(r#"{{"l":[[{}0]]}}"#, "0,".repeat(MOST_RESULTS));
+    fn json_path_limits_intermediate_results() {
+        let many = format!(r#"{{"l":[[{}0]]}}"#, "0,".repeat(MAX_RESULTS));
         let object = json::read(many.as_bytes()).unwrap();
         let unions = format!(".l[{}0]", "0,".repeat(50));
         for path in [format!("{unions}[*]"), format!("{unions}[0:]"), format!("{unions}[?(@==0)]")] {
-            let steps = steps(&path, 0).unwrap();
-            let mut here = vec![&object];
+            let steps = parse_steps(&path, 0).unwrap();
+            let mut values = vec![&object];
             for step in &steps {
-                here = step.from(here).unwrap();
-                assert!(here.len() <= MOST_RESULTS, "{path}: {}", here.len());
+                values = step.apply(values).unwrap();
+                assert!(values.len() <= MAX_RESULTS, "{path}: {}", values.len());
             }
         }
     }
 
     #[test]
-    fn no_path_makes_it_panic() {
+    fn random_json_paths_do_not_panic() {
         let pieces = [
             "[", "]", "?(", ")", "'", "\"", ".", "*", ":", "-1", "@", "é", "\\", ",", "==", "a", " ", "{",
             "}",

@@ -1,9 +1,9 @@
 //! Structural schemas: the OpenAPI schemas of custom resources, and how objects are pruned, defaulted and validated by them.
 //!
-//! [`schema`] is a schema that was read. [`prune`] removes unknown fields and sets defaults, [`validate`] and [`lists`] validate,
+//! [`schema`] is a parsed schema. [`prune`] removes unknown fields and sets defaults, [`validate`] and [`lists`] validate,
 //! [`embedded`] handles embedded resources. For server-side apply a schema becomes a type like those of built-in kinds ([`types`]).
 //!
-//! [`rules`] are CEL validation rules; [`decl_types`] are the types that expressions see. [`json_path`] reads the paths of printed
+//! [`rules`] are CEL validation rules; [`decl_types`] are the types that expressions see. [`json_path`] parses the paths of printer
 //! columns and selectable fields.
 
 mod check_rules;

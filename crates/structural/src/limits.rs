@@ -1,17 +1,19 @@
 //! Every bound of this crate, by name, with its reason.
 
-/// Values that are held against the schema of a custom kind for one object. A schema can ask of each item of a list which of a
-/// thousand others it is.
+/// Maximum number of values that are validated for one object. With `anyOf` and the like, a schema can validate each item of a list
+/// against a thousand other schemas.
 pub const CUSTOM_STEPS: usize = 2_000_000;
-/// Bytes of one path into the objects of a custom kind. It is read again at every start.
+/// Maximum length in bytes of a JSONPath of a definition. Definitions are parsed again at every start.
 pub const JSON_PATH_BYTES: usize = 4 << 10;
-/// Conditions within conditions of such a path: its recursion stays within a stack.
+/// Maximum nesting of a JSONPath: its parser is recursive.
 pub const JSON_PATH_DEPTH: usize = 8;
-/// Rules that are made to check the defaults of one schema, where each default asks for all rules within it.
+/// Maximum number of rules that are compiled to check the defaults of one schema: each default needs all rules inside of it.
 pub const DEFAULT_RULES: usize = 10_000;
-/// What one rule of a definition may be estimated to cost, wherever it applies. Clients are told how much more theirs is.
+/// Maximum estimated cost of one rule of a definition, over all values of an object that it applies to; the reference's value. The
+/// error message contains the factor by which a rule exceeds it.
 pub const RULE_ESTIMATE: u64 = 10_000_000;
-/// The same of all rules of one schema.
+/// Maximum estimated cost of all rules of one schema; the reference's value.
 pub const RULES_ESTIMATE: u64 = 100_000_000;
-/// Bytes of the largest object that estimates think of: prices must not change with what a server takes.
-pub const REQUEST_BYTES_PRICED: u64 = 3 << 20;
+/// Maximum size in bytes of an object in cost estimates; the reference's value. Estimates must not depend on the request limit of
+/// this server.
+pub const ESTIMATED_OBJECT_BYTES: u64 = 3 << 20;

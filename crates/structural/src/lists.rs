@@ -9,7 +9,7 @@ use pilothouse_apimachinery::schema::ListFact;
 use pilothouse_apimachinery::value::{Object, Value};
 
 use super::schema::{AdditionalProperties, Schema};
-use super::values::shown;
+use super::values::render;
 
 /// Finds duplicate items.
 pub fn check(schema: &Schema, value: &Value, errors: &mut ErrorList) {
@@ -20,9 +20,9 @@ fn walk(schema: &Schema, value: &Value, path: &FieldPath, errors: &mut ErrorList
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                match (schema.properties.get(name), &schema.others) {
+                match (schema.properties.get(name), &schema.additional_properties) {
                     (Some(inner), _) => walk(inner, value, &path.child(name), errors),
-                    (None, Some(AdditionalProperties::Of(inner))) => {
+                    (None, Some(AdditionalProperties::Schema(inner))) => {
                         walk(inner, value, &path.key(name), errors);
                     }
                     _ => {}
@@ -32,12 +32,12 @@ fn walk(schema: &Schema, value: &Value, path: &FieldPath, errors: &mut ErrorList
         Value::Array(items) => {
             match &schema.list {
                 ListFact::Set => {
-                    twice(items.iter().map(told_apart), |index| {
+                    report_duplicates(items.iter().map(item_identity), |index| {
                         let item = items.get(index).unwrap_or(&Value::Null);
-                        errors.push(FieldError::duplicate(&path.index(index), &shown(item)));
+                        errors.push(FieldError::duplicate(&path.index(index), &render(item)));
                     });
                 }
-                ListFact::Map(keys) => keyed(keys, items, path, errors),
+                ListFact::Map(keys) => check_keyed(keys, items, path, errors),
                 ListFact::Unsaid | ListFact::Atomic => {}
             }
             if let Some(inner) = &schema.items {
@@ -51,7 +51,7 @@ fn walk(schema: &Schema, value: &Value, path: &FieldPath, errors: &mut ErrorList
 }
 
 /// The identity of a set item: 1 is not 1.0.
-fn told_apart(item: &Value) -> Vec<u8> {
+fn item_identity(item: &Value) -> Vec<u8> {
     let mut text = json::to_json(item);
     if matches!(item, Value::Float(_)) {
         text.push(b'f');
@@ -59,33 +59,33 @@ fn told_apart(item: &Value) -> Vec<u8> {
     text
 }
 
-fn keyed(keys: &[String], items: &[Value], path: &FieldPath, errors: &mut ErrorList) {
-    let odd = items.iter().position(|item| !matches!(item, Value::Null | Value::Object(_)));
-    if let Some(index) = odd {
+fn check_keyed(keys: &[String], items: &[Value], path: &FieldPath, errors: &mut ErrorList) {
+    let invalid_index = items.iter().position(|item| !matches!(item, Value::Null | Value::Object(_)));
+    if let Some(index) = invalid_index {
         let item = items.get(index).unwrap_or(&Value::Null);
-        let why = "must be an object for an array of list-type map";
-        errors.push(FieldError::invalid(&path.index(index), &shown(item), why));
+        let message = "must be an object for an array of list-type map";
+        errors.push(FieldError::invalid(&path.index(index), &render(item), message));
         return;
     }
     let key_of = |item: &Value| {
         let fields = keys.iter().filter_map(|key| Some((key.clone(), item.fields()?.get(key)?.clone())));
         Value::Object(fields.collect::<Object>())
     };
-    let all: Vec<Value> = items.iter().map(key_of).collect();
-    twice(all.iter().map(json::to_json), |index| {
-        let key = all.get(index).unwrap_or(&Value::Null);
-        errors.push(FieldError::duplicate(&path.index(index), &shown(key)));
+    let item_keys: Vec<Value> = items.iter().map(key_of).collect();
+    report_duplicates(item_keys.iter().map(json::to_json), |index| {
+        let key = item_keys.get(index).unwrap_or(&Value::Null);
+        errors.push(FieldError::duplicate(&path.index(index), &render(key)));
     });
 }
 
 /// Reports the second position of each duplicate.
-fn twice(all: impl Iterator<Item = Vec<u8>>, mut tell: impl FnMut(usize)) {
+fn report_duplicates(identities: impl Iterator<Item = Vec<u8>>, mut report: impl FnMut(usize)) {
     let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
-    for (index, item) in all.enumerate() {
+    for (index, item) in identities.enumerate() {
         let times = seen.entry(item).or_default();
         *times += 1;
         if *times == 2 {
-            tell(index);
+            report(index);
         }
     }
 }
@@ -95,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_number_is_not_a_fraction() {
-        let said =
+    fn set_distinguishes_integers_from_floats() {
+        let schema =
             json::read(br#"{"type":"array","x-kubernetes-list-type":"set","items":{"type":"number"}}"#)
                 .unwrap();
-        let found = |items: &[Value]| {
+        let count_errors = |items: &[Value]| {
             let mut errors = ErrorList::new();
-            check(&Schema::read(&said), &Value::Array(items.to_vec().into()), &mut errors);
+            check(&Schema::read(&schema), &Value::Array(items.to_vec().into()), &mut errors);
             errors.len()
         };
-        assert_eq!(found(&[Value::Int(1), Value::Float(1.0)]), 0);
-        assert_eq!(found(&[Value::Int(1), Value::Int(1), Value::Float(1.0), Value::Float(1.0)]), 2);
+        assert_eq!(count_errors(&[Value::Int(1), Value::Float(1.0)]), 0);
+        assert_eq!(count_errors(&[Value::Int(1), Value::Int(1), Value::Float(1.0), Value::Float(1.0)]), 2);
     }
 }

@@ -2,8 +2,8 @@
 
 /// A sorted map from field names.
 ///
-/// Most objects of a schema have few fields, and an entry contains a whole schema. The nodes of a B-tree have eleven places of that
-/// size each, and the empty ones took several times what the schemas did.
+/// Most objects of a schema have few fields, and an entry contains a whole schema. A node of a B-tree has eleven slots of that size,
+/// and the empty slots took several times the memory of the schemas.
 #[derive(Clone, Debug)]
 pub struct Properties<T>(Box<[(String, T)]>);
 
@@ -13,7 +13,7 @@ impl<T> Properties<T> {
         self.get_key_value(name).map(|(_, value)| value)
     }
 
-    /// The name of a field as it is kept here, and its value.
+    /// The stored name of a field, and its value.
     pub fn get_key_value(&self, name: &str) -> Option<(&String, &T)> {
         let index = self.0.binary_search_by(|(field, _)| field.as_str().cmp(name)).ok()?;
         self.0.get(index).map(|(field, value)| (field, value))
@@ -60,11 +60,11 @@ impl<T> Default for Properties<T> {
 impl<T> FromIterator<(String, T)> for Properties<T> {
     fn from_iter<I: IntoIterator<Item = (String, T)>>(fields: I) -> Properties<T> {
         let mut fields: Vec<(String, T)> = fields.into_iter().collect();
-        fields.sort_by(|(one, _), (other, _)| one.cmp(other));
-        fields.dedup_by(|later, kept| {
-            let is_same = later.0 == kept.0;
+        fields.sort_by(|(left, _), (right, _)| left.cmp(right));
+        fields.dedup_by(|later, earlier| {
+            let is_same = later.0 == earlier.0;
             if is_same {
-                std::mem::swap(later, kept);
+                std::mem::swap(later, earlier);
             }
             is_same
         });

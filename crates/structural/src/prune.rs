@@ -6,61 +6,62 @@ use pilothouse_apimachinery::value::{Object, Value};
 
 use super::schema::{AdditionalProperties, Schema};
 
-/// The fields of every object, whatever its schema.
-const OWN: [&str; 3] = ["apiVersion", "kind", "metadata"];
+/// The fields of every resource, whatever its schema.
+const RESOURCE_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Removes unknown fields, and answers their sorted paths.
+/// Removes unknown fields, and returns their sorted paths.
 pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
-    let mut walk = Walk { unknown: Vec::new() };
+    let mut pruner = Pruner { unknown: Vec::new() };
     if let Value::Object(fields) = object {
-        let known = fields_of(schema, true);
-        walk.fields(known, fields, &FieldPath::root());
+        let known = known_fields(schema, true);
+        pruner.prune_fields(known, fields, &FieldPath::root());
     }
-    walk.unknown.sort();
-    walk.unknown
+    pruner.unknown.sort();
+    pruner.unknown
 }
 
-/// Prunes a default by the schema of its place.
+/// Prunes a default by its schema.
 pub fn prune_default(schema: &Schema, value: &mut Value) {
-    Walk { unknown: Vec::new() }.value(Some(schema), value, &FieldPath::root());
+    Pruner { unknown: Vec::new() }.prune_value(Some(schema), value, &FieldPath::root());
 }
 
 /// The known fields of an object.
 #[derive(Clone, Copy)]
-struct Known<'s> {
+struct KnownFields<'s> {
     schema: Option<&'s Schema>,
-    has_own: bool,
+    is_resource: bool,
 }
 
-fn fields_of(schema: &Schema, is_root: bool) -> Known<'_> {
-    Known { schema: Some(schema), has_own: is_root || schema.embedded }
+fn known_fields(schema: &Schema, is_root: bool) -> KnownFields<'_> {
+    KnownFields { schema: Some(schema), is_resource: is_root || schema.embedded }
 }
 
-struct Walk {
+struct Pruner {
     unknown: Vec<String>,
 }
 
-impl Walk {
-    fn value(&mut self, schema: Option<&Schema>, value: &mut Value, path: &FieldPath) {
+impl Pruner {
+    fn prune_value(&mut self, schema: Option<&Schema>, value: &mut Value, path: &FieldPath) {
         match value {
             Value::Object(fields) => {
-                let known =
-                    schema.map_or(Known { schema: None, has_own: false }, |schema| fields_of(schema, false));
-                self.fields(known, fields, path);
+                let known = schema.map_or(KnownFields { schema: None, is_resource: false }, |schema| {
+                    known_fields(schema, false)
+                });
+                self.prune_fields(known, fields, path);
             }
             Value::Array(items) => {
                 let inner = schema.and_then(|schema| schema.items.as_deref());
-                let free = schema.is_some_and(|schema| schema.preserves);
-                // Not even looked at for writing, which would copy a list that is shared.
-                if (inner.is_none() && free) || !has_parts(items) {
+                let preserves = schema.is_some_and(|schema| schema.preserves_unknown_fields);
+                // `iter_mut` would copy a shared list.
+                if (inner.is_none() && preserves) || !has_parts(items) {
                     return;
                 }
                 for (index, item) in items.iter_mut().enumerate() {
                     // Items of preserved lists are kept, and so are values without a schema.
-                    match (inner, free) {
+                    match (inner, preserves) {
                         (None, true) => {}
-                        (Some(inner), true) => self.kept(inner, item, &path.index(index)),
-                        (inner, false) => self.value(inner, item, &path.index(index)),
+                        (Some(inner), true) => self.prune_preserved(inner, item, &path.index(index)),
+                        (inner, false) => self.prune_value(inner, item, &path.index(index)),
                     }
                 }
             }
@@ -69,13 +70,13 @@ impl Walk {
     }
 
     /// An item of a list that preserves unknown fields.
-    fn kept(&mut self, schema: &Schema, value: &mut Value, path: &FieldPath) {
+    fn prune_preserved(&mut self, schema: &Schema, value: &mut Value, path: &FieldPath) {
         match value {
-            Value::Object(fields) => self.known_fields(fields_of(schema, false), fields, path),
+            Value::Object(fields) => self.prune_known_fields(known_fields(schema, false), fields, path),
             Value::Array(items) if has_parts(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     if let Some(inner) = &schema.items {
-                        self.kept(inner, item, &path.index(index));
+                        self.prune_preserved(inner, item, &path.index(index));
                     }
                 }
             }
@@ -83,44 +84,44 @@ impl Walk {
         }
     }
 
-    fn fields(&mut self, known: Known<'_>, fields: &mut Object, path: &FieldPath) {
+    fn prune_fields(&mut self, known: KnownFields<'_>, fields: &mut Object, path: &FieldPath) {
         let Some(schema) = known.schema else {
-            fields.keys().for_each(|name| self.found(path, name));
+            fields.keys().for_each(|name| self.report_unknown(path, name));
             fields.clear();
             return;
         };
-        if !schema.preserves {
+        if !schema.preserves_unknown_fields {
             fields.retain(|name, _| {
-                let stays = (known.has_own && OWN.contains(&name.as_str()))
+                let stays = (known.is_resource && RESOURCE_FIELDS.contains(&name.as_str()))
                     || schema.properties.contains_key(name)
-                    || schema.others.is_some();
+                    || schema.additional_properties.is_some();
                 if !stays {
-                    self.found(path, name);
+                    self.report_unknown(path, name);
                 }
                 stays
             });
         }
-        self.known_fields(known, fields, path);
+        self.prune_known_fields(known, fields, path);
     }
 
     /// Descends into the fields that have a schema.
-    fn known_fields(&mut self, known: Known<'_>, fields: &mut Object, path: &FieldPath) {
+    fn prune_known_fields(&mut self, known: KnownFields<'_>, fields: &mut Object, path: &FieldPath) {
         let Some(schema) = known.schema else { return };
         for (name, value) in fields {
-            if known.has_own && OWN.contains(&name.as_str()) {
+            if known.is_resource && RESOURCE_FIELDS.contains(&name.as_str()) {
                 continue;
             }
-            let inner = match (schema.properties.get(name), &schema.others) {
+            let inner = match (schema.properties.get(name), &schema.additional_properties) {
                 (Some(inner), _) => Some(inner),
-                (None, Some(AdditionalProperties::Of(inner))) => Some(&**inner),
+                (None, Some(AdditionalProperties::Schema(inner))) => Some(&**inner),
                 (None, Some(AdditionalProperties::Any)) => None,
                 (None, None) => continue,
             };
-            self.value(inner, value, &path.child(name));
+            self.prune_value(inner, value, &path.child(name));
         }
     }
 
-    fn found(&mut self, path: &FieldPath, name: &str) {
+    fn report_unknown(&mut self, path: &FieldPath, name: &str) {
         if self.unknown.len() < STRICT_FINDINGS {
             self.unknown.push(path.child(name).to_string());
         }
@@ -137,7 +138,7 @@ pub fn drop_nulls(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, value| {
-                !schema.field(name).is_some_and(|inner| inner.forbids(value) && inner.default.is_none())
+                !schema.field(name).is_some_and(|inner| inner.forbids_null(value) && inner.default.is_none())
             });
             for (name, value) in fields {
                 if let Some(inner) = schema.field(name) {
@@ -154,28 +155,31 @@ pub fn drop_nulls(schema: &Schema, value: &mut Value) {
     }
 }
 
-/// Sets the defaults of a schema at every level, within the limit. Answers whether they fit.
-pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
-    if !schema.fills {
+/// Sets the defaults of a schema at every level. Returns false if they exceed the budget in bytes.
+pub fn apply_defaults(schema: &Schema, value: &mut Value, budget: &mut usize) -> bool {
+    if !schema.has_defaults {
         return true;
     }
     match value {
         Value::Object(fields) => {
-            let defaulted = schema.defaulted.iter().filter_map(|name| schema.properties.get_key_value(name));
+            let defaulted =
+                schema.defaulted_fields.iter().filter_map(|name| schema.properties.get_key_value(name));
             for (name, inner) in defaulted {
-                if fields.get(name).is_none_or(|value| inner.forbids(value)) {
-                    let Some(default) = taken(inner, room) else { return false };
+                if fields.get(name).is_none_or(|value| inner.forbids_null(value)) {
+                    let Some(default) = take_default(inner, budget) else { return false };
                     fields.insert(name.clone(), default);
                 }
             }
-            fields.iter_mut().all(|(name, value)| match (schema.properties.get(name), &schema.others) {
-                (Some(inner), _) => fill(inner, value, room),
-                (None, Some(AdditionalProperties::Of(inner))) => fill_null(inner, value, room),
-                _ => true,
+            fields.iter_mut().all(|(name, value)| {
+                match (schema.properties.get(name), &schema.additional_properties) {
+                    (Some(inner), _) => apply_defaults(inner, value, budget),
+                    (None, Some(AdditionalProperties::Schema(inner))) => default_null(inner, value, budget),
+                    _ => true,
+                }
             })
         }
         Value::Array(items) => match &schema.items {
-            Some(inner) => items.iter_mut().all(|item| fill_null(inner, item, room)),
+            Some(inner) => items.iter_mut().all(|item| default_null(inner, item, budget)),
             None => true,
         },
         _ => true,
@@ -183,16 +187,16 @@ pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
 }
 
 /// Sets the default of a present value, if it is a forbidden null.
-fn fill_null(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
-    if schema.forbids(value) && schema.default.is_some() {
-        let Some(default) = taken(schema, room) else { return false };
+fn default_null(schema: &Schema, value: &mut Value, budget: &mut usize) -> bool {
+    if schema.forbids_null(value) && schema.default.is_some() {
+        let Some(default) = take_default(schema, budget) else { return false };
         *value = default;
     }
-    fill(schema, value, room)
+    apply_defaults(schema, value, budget)
 }
 
-fn taken(schema: &Schema, room: &mut usize) -> Option<Value> {
-    *room = room.checked_sub(schema.default_bytes)?;
+fn take_default(schema: &Schema, budget: &mut usize) -> Option<Value> {
+    *budget = budget.checked_sub(schema.default_bytes)?;
     schema.default.clone()
 }
 
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_schema_does_not_know_goes_and_is_told() {
+    fn prune_removes_and_reports_unknown_fields() {
         let schema = Schema::read(&value(
             r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
                 "a":{"type":"string"},
@@ -226,15 +230,15 @@ mod tests {
             unknown,
             ["other", "spec.any.a.b", "spec.free.n.gone", "spec.list[0].l", "spec.map.one.y", "spec.z"]
         );
-        let kept = value(
+        let expected = value(
             r#"{"kind":"W","metadata":{"whatever":1},"spec":{"a":"b","free":{"q":{"w":[{"e":1}]},"n":{}},
                 "map":{"one":{"x":"1"}},"any":{"a":{},"c":2},"list":[{"k":"1"}]}}"#,
         );
-        assert_eq!(object, kept);
+        assert_eq!(object, expected);
     }
 
     #[test]
-    fn nulls_go_or_become_what_nobody_said() {
+    fn nulls_are_dropped_or_defaulted() {
         let schema = Schema::read(&value(
             r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
                 "a":{"type":"string"},"b":{"type":"string","default":"x"},"c":{"type":"string","nullable":true,"default":"y"},
@@ -243,13 +247,13 @@ mod tests {
         ));
         let mut object = value(r#"{"spec":{"a":null,"b":null,"c":null,"l":[{},{"k":7}]}}"#);
         drop_nulls(&schema, &mut object);
-        assert!(fill(&schema, &mut object, &mut 1_000));
-        let wanted = value(r#"{"spec":{"b":"x","c":null,"n":{"d":true},"l":[{"k":0},{"k":7}]}}"#);
-        assert_eq!(object, wanted);
+        assert!(apply_defaults(&schema, &mut object, &mut 1_000));
+        let expected = value(r#"{"spec":{"b":"x","c":null,"n":{"d":true},"l":[{"k":0},{"k":7}]}}"#);
+        assert_eq!(object, expected);
         let mut none = value("{}");
-        assert!(fill(&schema, &mut none, &mut 1_000));
+        assert!(apply_defaults(&schema, &mut none, &mut 1_000));
         assert_eq!(none, value("{}"), "an absent object without a default stays absent");
         let mut many = value(r#"{"spec":{"l":[{},{},{},{}]}}"#);
-        assert!(!fill(&schema, &mut many, &mut 10), "defaults do not grow for ever");
+        assert!(!apply_defaults(&schema, &mut many, &mut 10), "defaults are limited in size");
     }
 }

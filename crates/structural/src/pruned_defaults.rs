@@ -1,5 +1,4 @@
-//! Removes from the defaults of a schema what objects would lose again: fields that the schema does not know, and unknown fields of
-//! metadata.
+//! Removes unknown fields from the defaults of a schema, including those of metadata: objects would lose them again.
 
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::schema::Registry;
@@ -24,38 +23,38 @@ pub fn prune(schema: &mut Schema) {
 fn walk(schema: &mut Schema, is_root: bool, in_metadata: Option<&[Step]>) {
     if let Some(default) = schema.default.take() {
         schema.default = match in_metadata {
-            Some(steps) => known_in_metadata(default, steps),
-            None => Some(pruned(schema, default)),
+            Some(steps) => prune_metadata_default(default, steps),
+            None => Some(prune_fields(schema, default)),
         };
         schema.default_bytes = schema.default.as_ref().map_or(0, |default| json::to_json(default).len());
     }
     let has_metadata = is_root || schema.embedded;
     for (name, inner) in schema.properties.iter_mut() {
-        let below = match in_metadata {
-            Some(steps) => Some(extended(steps, Step::Field(name.clone()))),
+        let child_steps = match in_metadata {
+            Some(steps) => Some(append_step(steps, Step::Field(name.clone()))),
             None => (has_metadata && name == "metadata").then(Vec::new),
         };
-        walk(inner, false, below.as_deref());
+        walk(inner, false, child_steps.as_deref());
     }
-    if let Some(AdditionalProperties::Of(inner)) = &mut schema.others {
+    if let Some(AdditionalProperties::Schema(inner)) = &mut schema.additional_properties {
         // Any name will do: metadata knows all names of its maps or none.
-        let below = in_metadata.map(|steps| extended(steps, Step::Field("*".to_owned())));
-        walk(inner, false, below.as_deref());
+        let child_steps = in_metadata.map(|steps| append_step(steps, Step::Field("*".to_owned())));
+        walk(inner, false, child_steps.as_deref());
     }
     if let Some(inner) = &mut schema.items {
-        let below = in_metadata.map(|steps| extended(steps, Step::Item));
-        walk(inner, false, below.as_deref());
+        let child_steps = in_metadata.map(|steps| append_step(steps, Step::Item));
+        walk(inner, false, child_steps.as_deref());
     }
     let properties = &schema.properties;
-    schema.defaulted.retain(|name| properties.get(name).is_some_and(|inner| inner.default.is_some()));
+    schema.defaulted_fields.retain(|name| properties.get(name).is_some_and(|inner| inner.default.is_some()));
 }
 
-fn extended(steps: &[Step], last: Step) -> Vec<Step> {
+fn append_step(steps: &[Step], last: Step) -> Vec<Step> {
     steps.iter().cloned().chain([last]).collect()
 }
 
 /// A default without the fields that its schema does not know.
-fn pruned(schema: &Schema, mut default: Value) -> Value {
+fn prune_fields(schema: &Schema, mut default: Value) -> Value {
     if let Some(registry) = defaults::metadata_types() {
         embedded::drop_unknown(schema, &mut default, registry);
     }
@@ -64,22 +63,22 @@ fn pruned(schema: &Schema, mut default: Value) -> Value {
 }
 
 /// A default within metadata, as far as metadata has such a field.
-fn known_in_metadata(default: Value, steps: &[Step]) -> Option<Value> {
+fn prune_metadata_default(default: Value, steps: &[Step]) -> Option<Value> {
     let Some(registry) = defaults::metadata_types() else { return Some(default) };
-    let around = |inner: Value, step: &Step| match step {
+    let wrap = |inner: Value, step: &Step| match step {
         Step::Field(name) => Value::from(Object::from([(name.clone(), inner)])),
         Step::Item => Value::Array(vec![inner].into()),
     };
-    let metadata = steps.iter().rev().fold(default, around);
-    let within = |value: Value, step: &Step| match (value, step) {
+    let metadata = steps.iter().rev().fold(default, wrap);
+    let unwrap = |value: Value, step: &Step| match (value, step) {
         (Value::Object(mut fields), Step::Field(name)) => fields.remove(name),
         (Value::Array(items), Step::Item) => items.into_iter().next(),
         _ => None,
     };
-    steps.iter().try_fold(known(metadata, registry)?, within)
+    steps.iter().try_fold(prune_metadata(metadata, registry)?, unwrap)
 }
 
-fn known(metadata: Value, registry: &Registry) -> Option<Value> {
+fn prune_metadata(metadata: Value, registry: &Registry) -> Option<Value> {
     let resource = Schema { embedded: true, ..Schema::default() };
     let mut object = Value::from(Object::from([("metadata".to_owned(), metadata)]));
     embedded::drop_unknown(&resource, &mut object, registry);
@@ -91,17 +90,17 @@ mod tests {
     use super::*;
 
     /// An object with the defaults of a schema.
-    fn filled(schema: &str, object: &str) -> String {
+    fn apply_defaults(schema: &str, object: &str) -> String {
         let value = |text: &str| json::read(text.as_bytes()).unwrap();
         let mut schema = Schema::read(&value(schema));
         prune(&mut schema);
         let mut object = value(object);
-        assert!(prune::fill(&schema, &mut object, &mut 1_000));
+        assert!(prune::apply_defaults(&schema, &mut object, &mut 1_000));
         String::from_utf8(json::to_json(&object)).unwrap()
     }
 
     #[test]
-    fn defaults_within_metadata_have_its_fields_only() {
+    fn unknown_fields_of_metadata_defaults_are_pruned() {
         let resource = |metadata: &str| {
             format!(
                 r#"{{"type":"object","properties":{{"r":{{"type":"object","x-kubernetes-embedded-resource":true,
@@ -109,22 +108,22 @@ mod tests {
             )
         };
         let whole = resource(r#""default":{"name":"n","unknown":"u"}"#);
-        assert_eq!(filled(&whole, r#"{"r":{}}"#), r#"{"r":{"metadata":{"name":"n"}}}"#);
+        assert_eq!(apply_defaults(&whole, r#"{"r":{}}"#), r#"{"r":{"metadata":{"name":"n"}}}"#);
         let fields = resource(
             r#""properties":{"name":{"type":"string","default":"n"},"unknown":{"type":"string","default":"u"},
                 "labels":{"type":"object","default":{"a":"b"},"properties":{"c":{"type":"string","default":"d"}}}}"#,
         );
-        let wanted = r#"{"r":{"metadata":{"labels":{"a":"b","c":"d"},"name":"n"}}}"#;
-        assert_eq!(filled(&fields, r#"{"r":{"metadata":{}}}"#), wanted);
+        let expected = r#"{"r":{"metadata":{"labels":{"a":"b","c":"d"},"name":"n"}}}"#;
+        assert_eq!(apply_defaults(&fields, r#"{"r":{"metadata":{}}}"#), expected);
     }
 
     #[test]
-    fn defaults_around_metadata_have_its_fields_only() {
-        let around = r#"{"type":"object","properties":{"o":{"type":"object",
+    fn unknown_metadata_fields_of_enclosing_defaults_are_pruned() {
+        let schema = r#"{"type":"object","properties":{"o":{"type":"object",
             "default":{"r":{"kind":"K","apiVersion":"v1","metadata":{"name":"n","unknown":"u"},"other":1}},
             "properties":{"r":{"type":"object","x-kubernetes-embedded-resource":true}}}}}"#;
-        let wanted = r#"{"o":{"r":{"kind":"K","apiVersion":"v1","metadata":{"name":"n"}}}}"#;
-        let sorted = |text: &str| json::read(text.as_bytes()).unwrap();
-        assert_eq!(sorted(&filled(around, "{}")), sorted(wanted));
+        let expected = r#"{"o":{"r":{"kind":"K","apiVersion":"v1","metadata":{"name":"n"}}}}"#;
+        let parse = |text: &str| json::read(text.as_bytes()).unwrap();
+        assert_eq!(parse(&apply_defaults(schema, "{}")), parse(expected));
     }
 }

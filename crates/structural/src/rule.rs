@@ -7,10 +7,10 @@ use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::limits::{RULE_COST, RULE_MESSAGE_BYTES};
 use pilothouse_cel::types::{DeclType, Type};
-use pilothouse_cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
+use pilothouse_cel::{Environment, EvaluationResult, Fault, Outcome, Program, Val};
 
 use super::rule_path;
-use crate::limits::REQUEST_BYTES_PRICED;
+use crate::limits::ESTIMATED_OBJECT_BYTES;
 
 /// The variable for the value.
 const SELF: &str = "self";
@@ -23,13 +23,13 @@ pub struct CompiledRule {
     /// The program; `None` if there is nothing to evaluate.
     program: Option<Program>,
     /// The compilation error.
-    pub wrong: Option<String>,
+    pub compile_error: Option<String>,
     /// The estimated maximum cost per evaluation.
-    pub most_cost: u64,
+    pub max_cost: u64,
     /// The messageExpression and its maximum cost.
     message: Option<(Program, u64)>,
     /// The compilation error of the messageExpression.
-    pub message_wrong: Option<String>,
+    pub message_compile_error: Option<String>,
     /// Whether it refers to the old value.
     pub uses_old: bool,
     /// Whether it also applies without an old value.
@@ -38,36 +38,41 @@ pub struct CompiledRule {
     pub reason: ErrorType,
     /// The path of its field errors.
     pub field_path: Option<String>,
-    /// The rule as messages print it.
-    shown: String,
+    /// Its message, or else its expression, as other messages print it.
+    description: String,
     /// The message of its field errors.
-    said: String,
+    static_message: String,
 }
 
 /// The result of a rule.
 pub enum RuleOutcome {
     /// The value is valid.
-    Holds,
+    Valid,
     /// The value is invalid.
-    Fails,
+    Invalid,
     /// The rule could not be evaluated.
-    Wrong(String),
+    Error(String),
     /// It exceeded the budget, and no other rule is evaluated.
-    TooDear(String),
+    BudgetExceeded(String),
 }
 
 impl CompiledRule {
-    /// Compiles a rule of a schema. `shape` is that of its values.
-    pub fn of(rule: &Value, schema: &Value, shape: &Arc<DeclType>, patterns: &mut Patterns) -> CompiledRule {
+    /// Compiles a rule of a schema. `decl_type` is the declared type of its values.
+    pub fn compile(
+        rule: &Value,
+        schema: &Value,
+        decl_type: &Arc<DeclType>,
+        patterns: &mut Patterns,
+    ) -> CompiledRule {
         let (text, message) = (rule.str("rule"), rule.str("message"));
         let old_is_optional = rule.get("optionalOldSelf").and_then(Value::as_bool) == Some(true);
-        let shown = if message.is_empty() { text.trim() } else { message.trim() };
+        let description = if message.is_empty() { text.trim() } else { message.trim() };
         let mut compiled = CompiledRule {
             program: None,
-            wrong: None,
-            most_cost: 0,
+            compile_error: None,
+            max_cost: 0,
             message: None,
-            message_wrong: None,
+            message_compile_error: None,
             uses_old: false,
             old_is_optional,
             reason: match rule.str("reason") {
@@ -76,39 +81,47 @@ impl CompiledRule {
                 "FieldValueDuplicate" => ErrorType::Duplicate,
                 _ => ErrorType::Invalid,
             },
-            field_path: rule_path::read(rule.str("fieldPath"), schema),
-            shown: shown.to_owned(),
-            said: if message.is_empty() { format!("failed rule: {shown}") } else { shown.to_owned() },
+            field_path: rule_path::resolve(rule.str("fieldPath"), schema),
+            description: description.to_owned(),
+            static_message: if message.is_empty() {
+                format!("failed rule: {description}")
+            } else {
+                description.to_owned()
+            },
         };
         if text.trim().is_empty() {
             return compiled;
         }
-        let kind = shape.kind();
-        let was = if old_is_optional { Type::optional(kind.clone()) } else { kind.clone() };
-        let environment = Environment::standard().variable(SELF, kind).variable(OLD_SELF, was);
-        let sizes = |path: &[String]| shape.most_at(path.iter().skip(1).map(String::as_str));
+        let kind = decl_type.kind();
+        let old_type = if old_is_optional { Type::optional(kind.clone()) } else { kind.clone() };
+        let environment = Environment::standard().variable(SELF, kind).variable(OLD_SELF, old_type);
+        let sizes = |path: &[String]| decl_type.max_elements_at(path.iter().skip(1).map(String::as_str));
         match environment.compile(text, patterns) {
-            Err(why) => compiled.wrong = Some(format!("compilation failed: {why}")),
-            Ok(program) if program.kind() != Type::Bool => {
-                compiled.wrong = Some("cel expression must evaluate to a bool".to_owned());
+            Err(error) => compiled.compile_error = Some(format!("compilation failed: {error}")),
+            Ok(program) if program.result_type() != Type::Bool => {
+                compiled.compile_error = Some("cel expression must evaluate to a bool".to_owned());
             }
             Ok(program) => {
-                compiled.most_cost = program.most_cost(&sizes);
+                compiled.max_cost = program.max_cost(&sizes);
                 compiled.uses_old = program.uses(OLD_SELF);
                 compiled.program = Some(program);
             }
         }
         let text = rule.str("messageExpression");
-        if compiled.wrong.is_some() || text.is_empty() {
+        if compiled.compile_error.is_some() || text.is_empty() {
             return compiled;
         }
         match environment.compile(text, patterns) {
-            Err(why) => compiled.message_wrong = Some(format!("messageExpression compilation failed: {why}")),
-            Ok(program) if program.kind() != Type::String => {
-                compiled.message_wrong = Some("messageExpression must evaluate to a string".to_owned());
+            Err(error) => {
+                compiled.message_compile_error =
+                    Some(format!("messageExpression compilation failed: {error}"));
+            }
+            Ok(program) if program.result_type() != Type::String => {
+                compiled.message_compile_error =
+                    Some("messageExpression must evaluate to a string".to_owned());
             }
             Ok(program) => {
-                let cost = program.most_cost(&sizes);
+                let cost = program.max_cost(&sizes);
                 compiled.message = Some((program, cost));
             }
         }
@@ -120,48 +133,50 @@ impl CompiledRule {
         self.message.as_ref().map(|(_, cost)| *cost)
     }
 
-    /// Evaluates the rule; `None` if it does not apply. Also answers the cost.
-    pub fn judge<'v>(
+    /// Evaluates the rule; `None` if it does not apply. Also returns the cost.
+    pub fn evaluate<'v>(
         &'v self,
         new: &'v Value,
         old: Option<&'v Value>,
-        shape: &'v DeclType,
+        decl_type: &'v DeclType,
     ) -> Option<(RuleOutcome, u64)> {
-        let shown = &self.shown;
-        if let Some(why) = &self.wrong {
-            return Some((RuleOutcome::Wrong(format!("rule compile error: {why}")), 0));
+        let description = &self.description;
+        if let Some(error) = &self.compile_error {
+            return Some((RuleOutcome::Error(format!("rule compile error: {error}")), 0));
         }
         let program = self.program.as_ref()?;
         if self.uses_old && old.is_none() && !self.old_is_optional {
             return None;
         }
-        let Evaluated { outcome, cost } = self.run(program, new, old, shape);
-        let verdict = match outcome {
-            Ok(Val::Bool(true)) => RuleOutcome::Holds,
-            Ok(_) => RuleOutcome::Fails,
-            Err(fault @ Fault::Budget) => RuleOutcome::TooDear(format!(
-                "'{fault}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}"
+        let EvaluationResult { outcome, cost } = self.run_program(program, new, old, decl_type);
+        let result = match outcome {
+            Ok(Val::Bool(true)) => RuleOutcome::Valid,
+            Ok(_) => RuleOutcome::Invalid,
+            Err(fault @ Fault::Budget) => RuleOutcome::BudgetExceeded(format!(
+                "'{fault}': no further validation rules will be run due to call cost exceeds limit for rule: {description}"
             )),
-            Err(Fault::Error(why)) if why.starts_with("no such overload") => RuleOutcome::Wrong(format!(
-                "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
+            Err(Fault::Error(error)) if error.starts_with("no such overload") => RuleOutcome::Error(format!(
+                "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {description}"
             )),
-            Err(Fault::Error(why)) => RuleOutcome::Wrong(format!("{why} evaluating rule: {shown}")),
+            Err(Fault::Error(error)) => RuleOutcome::Error(format!("{error} evaluating rule: {description}")),
         };
-        Some((verdict, cost))
+        Some((result, cost))
     }
 
-    fn run<'v>(
+    fn run_program<'v>(
         &self,
         program: &'v Program,
         new: &'v Value,
         old: Option<&'v Value>,
-        shape: &'v DeclType,
-    ) -> Evaluated<'v> {
+        decl_type: &'v DeclType,
+    ) -> EvaluationResult<'v> {
         let resolve = |name: &str| -> Option<Outcome<'v>> {
             match (name, old) {
-                (SELF, _) => Some(Val::given(new, shape)),
-                (OLD_SELF, Some(old)) if self.old_is_optional => Some(Val::given(old, shape).map(Val::some)),
-                (OLD_SELF, Some(old)) => Some(Val::given(old, shape)),
+                (SELF, _) => Some(Val::typed(new, decl_type)),
+                (OLD_SELF, Some(old)) if self.old_is_optional => {
+                    Some(Val::typed(old, decl_type).map(Val::some))
+                }
+                (OLD_SELF, Some(old)) => Some(Val::typed(old, decl_type)),
                 (OLD_SELF, None) if self.old_is_optional => Some(Ok(Val::Optional(None))),
                 _ => None,
             }
@@ -174,35 +189,35 @@ impl CompiledRule {
         &'v self,
         new: &'v Value,
         old: Option<&'v Value>,
-        shape: &'v DeclType,
+        decl_type: &'v DeclType,
         budget: &mut u64,
     ) -> Result<String, String> {
-        let Some((program, _)) = &self.message else { return Ok(self.said.clone()) };
-        let Evaluated { outcome, cost } = self.run(program, new, old, shape);
-        let Some(left) = budget.checked_sub(cost) else {
+        let Some((program, _)) = &self.message else { return Ok(self.static_message.clone()) };
+        let EvaluationResult { outcome, cost } = self.run_program(program, new, old, decl_type);
+        let Some(remaining) = budget.checked_sub(cost) else {
             return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
         };
         match outcome {
             Err(Fault::Budget) => Err(format!(
                 "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
-                self.shown
+                self.description
             )),
             Ok(Val::String(text)) => {
-                *budget = left;
+                *budget = remaining;
                 let text = text.trim();
-                let fits = !text.is_empty() && text.len() <= RULE_MESSAGE_BYTES && !text.contains('\n');
+                let is_usable = !text.is_empty() && text.len() <= RULE_MESSAGE_BYTES && !text.contains('\n');
                 // An unusable message is replaced by the static one.
-                Ok(if fits { text.to_owned() } else { self.said.clone() })
+                Ok(if is_usable { text.to_owned() } else { self.static_message.clone() })
             }
             _ => {
-                *budget = left;
-                Ok(self.said.clone())
+                *budget = remaining;
+                Ok(self.static_message.clone())
             }
         }
     }
 }
 
-/// The maximum number of values of a shape in one object.
-pub fn most_often(shape: &DeclType) -> u64 {
-    REQUEST_BYTES_PRICED / (shape.least + 1)
+/// The maximum number of values of a declared type in one object.
+pub fn max_occurrences(decl_type: &DeclType) -> u64 {
+    ESTIMATED_OBJECT_BYTES / (decl_type.min_serialized_size + 1)
 }

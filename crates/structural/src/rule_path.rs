@@ -4,19 +4,19 @@ use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::value::Value;
 
 /// The path as messages print it; `None` if it is invalid, or not in the schema.
-pub fn read(text: &str, schema: &Value) -> Option<String> {
+pub fn resolve(text: &str, schema: &Value) -> Option<String> {
     if text.is_empty() {
         return None;
     }
-    let (mut path, mut place, mut rest) = (FieldPath::root(), schema, text);
+    let (mut path, mut current, mut rest) = (FieldPath::root(), schema, text);
     while !rest.is_empty() {
         let name;
-        (name, rest) = step(rest)?;
-        if let Some(properties) = place.get("properties") {
-            place = properties.get(&name)?;
+        (name, rest) = next_name(rest)?;
+        if let Some(properties) = current.get("properties") {
+            current = properties.get(&name)?;
             path = path.child(&name);
         } else {
-            place = place.get("additionalProperties").filter(|values| values.fields().is_some())?;
+            current = current.get("additionalProperties").filter(|values| values.fields().is_some())?;
             path = path.key(&name);
         }
     }
@@ -24,13 +24,13 @@ pub fn read(text: &str, schema: &Value) -> Option<String> {
 }
 
 /// The next name, and the rest.
-fn step(text: &str) -> Option<(String, &str)> {
+fn next_name(text: &str) -> Option<(String, &str)> {
     if let Some(inner) = text.strip_prefix("['") {
         let mut name = String::new();
         let mut letters = inner.char_indices();
-        while let Some((at, letter)) = letters.next() {
+        while let Some((index, letter)) = letters.next() {
             match letter {
-                '\'' => return Some((name, inner.get(at + 1..)?.strip_prefix(']')?)),
+                '\'' => return Some((name, inner.get(index + 1..)?.strip_prefix(']')?)),
                 '\\' => name.push(match letters.next()?.1 {
                     'a' => '\u{7}',
                     'b' => '\u{8}',
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_follow_the_schema() {
+    fn field_path_resolves_within_the_schema() {
         let schema = json::read(
             br#"{"properties":{"a.b":{"additionalProperties":{"properties":{"c":{}}}},"d":{"type":"string"}}}"#,
         )
@@ -75,8 +75,8 @@ mod tests {
             ("['d'", None),
             ("", None),
         ];
-        for (text, wanted) in table {
-            assert_eq!(read(text, &schema).as_deref(), wanted, "{text}");
+        for (text, expected) in table {
+            assert_eq!(resolve(text, &schema).as_deref(), expected, "{text}");
         }
     }
 }

@@ -20,15 +20,15 @@ use crate::limits::DEFAULT_RULES;
 /// The rules of a schema and its subschemas.
 #[derive(Debug)]
 pub struct Rules {
-    /// `None` in places where the type has no values, such as the items of what is no list.
-    shape: Option<Arc<DeclType>>,
-    /// The type of its values, as messages print it.
+    /// The declared type of its values; `None` if there is none, as for `items` of a schema that is not a list.
+    decl_type: Option<Arc<DeclType>>,
+    /// The `type` of the schema, as messages print it.
     kind: String,
-    own: Vec<CompiledRule>,
-    /// Whether there are rules that cannot be compiled, because there is no type to compile them for.
+    own_rules: Vec<CompiledRule>,
+    /// Whether it has rules that cannot be compiled, because there is no declared type.
     untyped: bool,
     properties: BTreeMap<String, Rules>,
-    others: Option<Box<Rules>>,
+    additional_properties: Option<Box<Rules>>,
     items: Option<Box<Rules>>,
     /// The key fields of a list's items, if they can be correlated.
     keys: Option<Vec<String>>,
@@ -36,47 +36,64 @@ pub struct Rules {
 
 impl Rules {
     /// The rules of a version's schema; `None` if it has none.
-    pub fn of(said: &Value, patterns: &mut Patterns) -> Option<Rules> {
-        if !has_rules(said) {
+    pub fn compile(schema_value: &Value, patterns: &mut Patterns) -> Option<Rules> {
+        if !has_rules(schema_value) {
             return None;
         }
-        let shape = decl_types::shape(said, true, "selfType")?;
-        Rules::read(said, Some(shape), patterns)
+        let decl_type = decl_types::from_schema(schema_value, true, "selfType")?;
+        Rules::compile_subschema(schema_value, Some(decl_type), patterns)
     }
 
-    fn read(said: &Value, shape: Option<Arc<DeclType>>, patterns: &mut Patterns) -> Option<Rules> {
-        let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
-        let untyped = shape.is_none() && !own.is_empty();
-        let compiled = |shape: &Arc<DeclType>, patterns: &mut Patterns| {
-            own.iter().map(|rule| CompiledRule::of(rule, said, shape, patterns)).collect()
+    fn compile_subschema(
+        schema_value: &Value,
+        decl_type: Option<Arc<DeclType>>,
+        patterns: &mut Patterns,
+    ) -> Option<Rules> {
+        let own_rules = schema_value.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
+        let untyped = decl_type.is_none() && !own_rules.is_empty();
+        let compile_rules = |decl_type: &Arc<DeclType>, patterns: &mut Patterns| {
+            own_rules
+                .iter()
+                .map(|rule| CompiledRule::compile(rule, schema_value, decl_type, patterns))
+                .collect()
         };
-        let own: Vec<CompiledRule> =
-            shape.as_ref().map(|shape| compiled(shape, patterns)).unwrap_or_default();
+        let own_rules: Vec<CompiledRule> =
+            decl_type.as_ref().map(|decl_type| compile_rules(decl_type, patterns)).unwrap_or_default();
         let mut properties = BTreeMap::new();
-        for (name, inner) in said.get("properties").and_then(Value::fields).into_iter().flatten() {
-            let found = shape.as_ref().and_then(|shape| decl_types::below(shape, Some(name))).cloned();
+        for (name, inner) in schema_value.get("properties").and_then(Value::fields).into_iter().flatten() {
+            let child_type = decl_type
+                .as_ref()
+                .and_then(|decl_type| decl_types::child_type(decl_type, Some(name)))
+                .cloned();
             // A field that CEL cannot name may still have rules of its own.
-            let unnamed = || match pilothouse_cel::escape::escape(name) {
-                None => decl_types::shape(inner, decl_types::is_embedded(inner), "selfType"),
+            let unescapable_type = || match pilothouse_cel::escape::escape(name) {
+                None => decl_types::from_schema(inner, decl_types::is_embedded(inner), "selfType"),
                 Some(_) => None,
             };
-            let Some(inner_shape) = found.or_else(unnamed) else { continue };
-            if let Some(rules) = Rules::read(inner, Some(inner_shape), patterns) {
+            let Some(child_type) = child_type.or_else(unescapable_type) else { continue };
+            if let Some(rules) = Rules::compile_subschema(inner, Some(child_type), patterns) {
                 properties.insert(name.clone(), rules);
             }
         }
-        let mut part = |field: &str| {
-            let inner = said.get(field).filter(|inner| inner.fields().is_some())?;
-            let inner_shape = shape.as_ref().and_then(|shape| decl_types::below(shape, None)).cloned();
-            Rules::read(inner, inner_shape, patterns).map(Box::new)
+        let mut compile_part = |field: &str| {
+            let inner = schema_value.get(field).filter(|inner| inner.fields().is_some())?;
+            let child_type =
+                decl_type.as_ref().and_then(|decl_type| decl_types::child_type(decl_type, None)).cloned();
+            Rules::compile_subschema(inner, child_type, patterns).map(Box::new)
         };
-        let (others, items) = (part("additionalProperties"), part("items"));
-        if own.is_empty() && !untyped && properties.is_empty() && others.is_none() && items.is_none() {
+        let (additional_properties, items) = (compile_part("additionalProperties"), compile_part("items"));
+        if own_rules.is_empty()
+            && !untyped
+            && properties.is_empty()
+            && additional_properties.is_none()
+            && items.is_none()
+        {
             return None;
         }
-        let keys = (said.str("x-kubernetes-list-type") == "map").then(|| decl_types::keys(said));
-        let kind = said.str("type").to_owned();
-        Some(Rules { kind, shape, own, untyped, properties, others, items, keys })
+        let keys =
+            (schema_value.str("x-kubernetes-list-type") == "map").then(|| decl_types::keys(schema_value));
+        let kind = schema_value.str("type").to_owned();
+        Some(Rules { kind, decl_type, own_rules, untyped, properties, additional_properties, items, keys })
     }
 
     /// Evaluates the rules for an object. An error that existed before becomes a warning.
@@ -85,18 +102,18 @@ impl Rules {
         schema: &Schema,
         (new, old): (&Value, Option<&Value>),
         errors: &mut ErrorList,
-        warned: &mut WarningList,
+        warnings: &mut WarningList,
     ) {
-        if errors.iter().any(|error| blocks(error.problem)) {
-            let why = "some validation rules were not checked because the object was invalid; correct the existing \
+        if errors.iter().any(|error| prevents_rules(error.problem)) {
+            let message = "some validation rules were not checked because the object was invalid; correct the existing \
                        errors to complete validation";
-            errors.push(FieldError::invalid(&FieldPath::new("<nil>"), "\"null\"", why));
+            errors.push(FieldError::invalid(&FieldPath::new("<nil>"), "\"null\"", message));
             return;
         }
-        let mut walk = Walk { budget: RULES_COST, errors, warned };
-        let before = Before { current: old.map(|old| (new, old, schema)), above: None };
+        let mut evaluator = RuleEvaluator { budget: RULES_COST, errors, warnings };
+        let correlation = Correlation { current: old.map(|old| (new, old, schema)), ancestor: None };
         // An exceeded budget is reported already.
-        let _done = walk.value(self, new, old, before, &FieldPath::root());
+        let _result = evaluator.evaluate_value(self, new, old, correlation, &FieldPath::root());
     }
 }
 
@@ -116,53 +133,65 @@ impl Default for CostBudget {
 /// Evaluates the rules of a schema for its default: as an old value and as a new one. Beyond the budget nothing is checked: the
 /// same rules will refuse defaulted objects.
 pub fn check_default(
-    said: &Value,
+    schema_value: &Value,
     default: &Value,
     path: &FieldPath,
-    left: &mut CostBudget,
+    budget: &mut CostBudget,
     errors: &mut ErrorList,
 ) {
-    let Some(rest) = left.rules.checked_sub(count(said)) else { return };
-    if rest == left.rules {
+    let Some(remaining) = budget.rules.checked_sub(count_rules(schema_value)) else { return };
+    if remaining == budget.rules {
         return;
     }
-    left.rules = rest;
-    let Some(shape) = decl_types::shape(said, decl_types::is_embedded(said), "selfType") else { return };
-    let Some(rules) = Rules::read(said, Some(shape), &mut Patterns::default()) else { return };
-    let unknown = Before { current: None, above: None };
+    budget.rules = remaining;
+    let Some(decl_type) =
+        decl_types::from_schema(schema_value, decl_types::is_embedded(schema_value), "selfType")
+    else {
+        return;
+    };
+    let Some(rules) = Rules::compile_subschema(schema_value, Some(decl_type), &mut Patterns::default())
+    else {
+        return;
+    };
+    let uncorrelated = Correlation { current: None, ancestor: None };
     for old in [Some(default), None] {
-        let mut found = ErrorList::new();
-        let mut walk = Walk { budget: left.cost, errors: &mut found, warned: &mut WarningList::new() };
-        let done = walk.value(&rules, default, old, unknown, path);
-        left.cost = if done.is_ok() { walk.budget } else { 0 };
-        if !found.is_empty() {
-            errors.append(&mut found);
+        let mut default_errors = ErrorList::new();
+        let mut evaluator = RuleEvaluator {
+            budget: budget.cost,
+            errors: &mut default_errors,
+            warnings: &mut WarningList::new(),
+        };
+        let result = evaluator.evaluate_value(&rules, default, old, uncorrelated, path);
+        budget.cost = if result.is_ok() { evaluator.budget } else { 0 };
+        if !default_errors.is_empty() {
+            errors.append(&mut default_errors);
             return;
         }
     }
 }
 
 /// The number of rules in a schema and its subschemas.
-fn count(said: &Value) -> usize {
-    let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().len();
-    let parts = ["items", "additionalProperties"].into_iter().filter_map(|field| said.get(field));
+fn count_rules(schema_value: &Value) -> usize {
+    let own_count = schema_value.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().len();
+    let parts = ["items", "additionalProperties"].into_iter().filter_map(|field| schema_value.get(field));
     let properties =
-        said.get("properties").and_then(Value::fields).into_iter().flatten().map(|(_, inner)| inner);
-    own + parts.filter(|part| part.fields().is_some()).chain(properties).map(count).sum::<usize>()
+        schema_value.get("properties").and_then(Value::fields).into_iter().flatten().map(|(_, inner)| inner);
+    own_count + parts.filter(|part| part.fields().is_some()).chain(properties).map(count_rules).sum::<usize>()
 }
 
-fn has_rules(said: &Value) -> bool {
-    let inside =
-        |field: &str| said.get(field).is_some_and(|inner| inner.fields().is_some() && has_rules(inner));
-    let mut properties = said.get("properties").and_then(Value::fields).into_iter().flatten();
-    !said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().is_empty()
-        || inside("items")
-        || inside("additionalProperties")
+fn has_rules(schema_value: &Value) -> bool {
+    let has_inner_rules = |field: &str| {
+        schema_value.get(field).is_some_and(|inner| inner.fields().is_some() && has_rules(inner))
+    };
+    let mut properties = schema_value.get("properties").and_then(Value::fields).into_iter().flatten();
+    !schema_value.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().is_empty()
+        || has_inner_rules("items")
+        || has_inner_rules("additionalProperties")
         || properties.any(|(_, inner)| has_rules(inner))
 }
 
 /// Whether an error of this type prevents the rules from running.
-fn blocks(problem: ErrorType) -> bool {
+fn prevents_rules(problem: ErrorType) -> bool {
     matches!(
         problem,
         ErrorType::NotSupported
@@ -178,78 +207,97 @@ type Correlated<'v> = (&'v Value, &'v Value, &'v Schema);
 
 /// The old value, if it can be correlated: errors of unchanged values are forgiven (ratcheting).
 #[derive(Clone, Copy)]
-struct Before<'v> {
+struct Correlation<'v> {
     current: Option<Correlated<'v>>,
     /// The nearest enclosing value with a correlated old value.
-    above: Option<Correlated<'v>>,
+    ancestor: Option<Correlated<'v>>,
 }
 
-impl<'v> Before<'v> {
+impl<'v> Correlation<'v> {
     fn is_unchanged(self) -> bool {
-        self.current.or(self.above).is_some_and(|(new, old, schema)| is_unchanged(schema, new, old))
+        self.current.or(self.ancestor).is_some_and(|(new, old, schema)| is_unchanged(schema, new, old))
     }
 
-    fn field(self, name: &str) -> Before<'v> {
+    fn field(self, name: &str) -> Correlation<'v> {
         let Some((new, old, schema)) = self.current else { return self };
-        if self.above.is_none() && is_type_field(name) {
-            return Before { current: None, above: None };
+        if self.ancestor.is_none() && is_type_field(name) {
+            return Correlation { current: None, ancestor: None };
         }
-        let of = |value: &'v Value| value.fields().and_then(|fields| fields.get(name));
-        let both = of(new).zip(of(old)).zip(schema.field(name));
-        Before { current: both.map(|((new, old), inner)| (new, old, inner)), above: self.current }
+        let field_value = |value: &'v Value| value.fields().and_then(|fields| fields.get(name));
+        let both = field_value(new).zip(field_value(old)).zip(schema.field(name));
+        Correlation { current: both.map(|((new, old), inner)| (new, old, inner)), ancestor: self.current }
     }
 
-    fn item(self, new: &'v Value, old: Option<&'v Value>) -> Before<'v> {
+    fn item(self, new: &'v Value, old: Option<&'v Value>) -> Correlation<'v> {
         let Some((_, _, schema)) = self.current else { return self };
         let both = old.zip(schema.items.as_deref());
-        Before { current: both.map(|(old, inner)| (new, old, inner)), above: self.current }
+        Correlation { current: both.map(|(old, inner)| (new, old, inner)), ancestor: self.current }
     }
 }
 
-/// The budget is exceeded and reported.
-struct UsedUp;
+/// The cost budget is exceeded, and the error is reported.
+struct BudgetExceeded;
 
-struct Walk<'w> {
+struct RuleEvaluator<'w> {
     budget: u64,
     errors: &'w mut ErrorList,
-    warned: &'w mut WarningList,
+    warnings: &'w mut WarningList,
 }
 
-impl Walk<'_> {
-    fn value<'v>(
+impl RuleEvaluator<'_> {
+    fn evaluate_value<'v>(
         &mut self,
         rules: &'v Rules,
         new: &'v Value,
         old: Option<&'v Value>,
-        before: Before<'v>,
+        correlation: Correlation<'v>,
         path: &FieldPath,
-    ) -> Result<(), UsedUp> {
+    ) -> Result<(), BudgetExceeded> {
         // Only enclosing rules can refer to null.
         if new.is_null() || self.errors.is_full() {
             return Ok(());
         }
         let old = old.filter(|old| !old.is_null());
-        self.own(rules, new, old, before, path)?;
+        self.evaluate_own(rules, new, old, correlation, path)?;
         match new {
             Value::Array(items) => {
                 let Some(inner) = &rules.items else { return Ok(()) };
-                let known = keyed(rules.keys.as_deref(), old);
+                let old_items = items_by_key(rules.keys.as_deref(), old);
                 for (index, item) in items.iter().enumerate() {
                     let keys = rules.keys.as_deref().unwrap_or_default();
-                    let was = if known.is_empty() { None } else { known.get(&key_of(keys, item)).copied() };
-                    self.value(inner, item, was, before.item(item, was), &path.index(index))?;
+                    let old_item =
+                        if old_items.is_empty() { None } else { old_items.get(&key_of(keys, item)).copied() };
+                    self.evaluate_value(
+                        inner,
+                        item,
+                        old_item,
+                        correlation.item(item, old_item),
+                        &path.index(index),
+                    )?;
                 }
             }
             Value::Object(fields) => {
-                let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
-                if let Some(inner) = &rules.others {
+                let old_field = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
+                if let Some(inner) = &rules.additional_properties {
                     for (name, value) in fields {
-                        self.value(inner, value, was(name), before.field(name), &path.key(name))?;
+                        self.evaluate_value(
+                            inner,
+                            value,
+                            old_field(name),
+                            correlation.field(name),
+                            &path.key(name),
+                        )?;
                     }
                 }
                 for (name, inner) in &rules.properties {
                     if let Some(value) = fields.get(name) {
-                        self.value(inner, value, was(name), before.field(name), &path.child(name))?;
+                        self.evaluate_value(
+                            inner,
+                            value,
+                            old_field(name),
+                            correlation.field(name),
+                            &path.child(name),
+                        )?;
                     }
                 }
             }
@@ -258,91 +306,93 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn invalid(&mut self, rules: &Rules, path: &FieldPath, why: &str) {
-        self.errors.push(FieldError::invalid(&shown(path), &quoted(&rules.kind), why));
+    fn invalid(&mut self, rules: &Rules, path: &FieldPath, message: &str) {
+        self.errors.push(FieldError::invalid(&message_path(path), &quoted(&rules.kind), message));
     }
 
-    fn own<'v>(
+    fn evaluate_own<'v>(
         &mut self,
         rules: &'v Rules,
         new: &'v Value,
         old: Option<&'v Value>,
-        before: Before<'v>,
+        correlation: Correlation<'v>,
         path: &FieldPath,
-    ) -> Result<(), UsedUp> {
-        const EMPTY: &str =
+    ) -> Result<(), BudgetExceeded> {
+        const BUDGET_MESSAGE: &str =
             "validation failed due to running out of cost budget, no further validation rules will be run";
-        const UNTYPED: &str =
+        const UNTYPED_MESSAGE: &str =
             "rule compiler initialization error: failed to convert to declType for CEL validation rules";
-        let Some(shape) = &rules.shape else {
+        let Some(decl_type) = &rules.decl_type else {
             if rules.untyped {
-                self.invalid(rules, path, UNTYPED);
+                self.invalid(rules, path, UNTYPED_MESSAGE);
             }
             return Ok(());
         };
-        if !rules.own.is_empty() && self.budget == 0 {
-            self.invalid(rules, path, EMPTY);
-            return Err(UsedUp);
+        if !rules.own_rules.is_empty() && self.budget == 0 {
+            self.invalid(rules, path, BUDGET_MESSAGE);
+            return Err(BudgetExceeded);
         }
-        for rule in &rules.own {
-            let Some((verdict, cost)) = rule.judge(new, old, shape) else { continue };
-            let Some(left) = self.budget.checked_sub(cost) else {
-                self.invalid(rules, path, EMPTY);
-                return Err(UsedUp);
+        for rule in &rules.own_rules {
+            let Some((outcome, cost)) = rule.evaluate(new, old, decl_type) else { continue };
+            let Some(remaining) = self.budget.checked_sub(cost) else {
+                self.invalid(rules, path, BUDGET_MESSAGE);
+                return Err(BudgetExceeded);
             };
-            self.budget = left;
-            match verdict {
-                RuleOutcome::Holds => {}
-                RuleOutcome::Wrong(why) => self.invalid(rules, path, &why),
-                RuleOutcome::TooDear(why) => {
-                    self.invalid(rules, path, &why);
-                    return Err(UsedUp);
+            self.budget = remaining;
+            match outcome {
+                RuleOutcome::Valid => {}
+                RuleOutcome::Error(message) => self.invalid(rules, path, &message),
+                RuleOutcome::BudgetExceeded(message) => {
+                    self.invalid(rules, path, &message);
+                    return Err(BudgetExceeded);
                 }
-                RuleOutcome::Fails => self.failed((rules, shape), rule, (new, old), before, path)?,
+                RuleOutcome::Invalid => {
+                    self.report_failure((rules, decl_type), rule, (new, old), correlation, path)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn failed<'v>(
+    fn report_failure<'v>(
         &mut self,
-        (rules, shape): (&'v Rules, &'v Arc<DeclType>),
+        (rules, decl_type): (&'v Rules, &'v Arc<DeclType>),
         rule: &'v CompiledRule,
         (new, old): (&'v Value, Option<&'v Value>),
-        before: Before<'v>,
+        correlation: Correlation<'v>,
         path: &FieldPath,
-    ) -> Result<(), UsedUp> {
-        let place = rule.field_path.as_deref().map_or_else(|| path.clone(), |field| path.child(field));
-        let place = shown(&place);
-        let forgiven = !rule.uses_old && before.is_unchanged();
-        let (message, used_up) = match rule.message(new, old, shape, &mut self.budget) {
+    ) -> Result<(), BudgetExceeded> {
+        let error_path = rule.field_path.as_deref().map_or_else(|| path.clone(), |field| path.child(field));
+        let error_path = message_path(&error_path);
+        let is_ratcheted = !rule.uses_old && correlation.is_unchanged();
+        let (message, budget_exceeded) = match rule.message(new, old, decl_type, &mut self.budget) {
             Ok(message) => (message, false),
-            Err(why) => (why, true),
+            Err(message) => (message, true),
         };
         let kind = quoted(&rules.kind);
         let error = match rule.reason {
-            _ if used_up => FieldError::invalid(&place, &kind, &message),
-            ErrorType::Forbidden => FieldError::forbidden(&place, &message),
-            ErrorType::Required => FieldError::required(&place, &message),
-            ErrorType::Duplicate => FieldError::duplicate(&place, &kind),
-            _ => FieldError::invalid(&place, &kind, &message),
+            _ if budget_exceeded => FieldError::invalid(&error_path, &kind, &message),
+            ErrorType::Forbidden => FieldError::forbidden(&error_path, &message),
+            ErrorType::Required => FieldError::required(&error_path, &message),
+            ErrorType::Duplicate => FieldError::duplicate(&error_path, &kind),
+            _ => FieldError::invalid(&error_path, &kind, &message),
         };
-        if forgiven {
-            self.warned.push(error.to_string());
+        if is_ratcheted {
+            self.warnings.push(error.to_string());
         } else {
             self.errors.push(error);
         }
-        if used_up { Err(UsedUp) } else { Ok(()) }
+        if budget_exceeded { Err(BudgetExceeded) } else { Ok(()) }
     }
 }
 
 /// The path in messages about the whole object.
-fn shown(path: &FieldPath) -> FieldPath {
+fn message_path(path: &FieldPath) -> FieldPath {
     if path.is_empty() { FieldPath::new("<nil>") } else { path.clone() }
 }
 
 /// The old items of a list by their keys.
-fn keyed<'v>(keys: Option<&[String]>, old: Option<&'v Value>) -> BTreeMap<Vec<u8>, &'v Value> {
+fn items_by_key<'v>(keys: Option<&[String]>, old: Option<&'v Value>) -> BTreeMap<Vec<u8>, &'v Value> {
     let Some(keys) = keys else { return BTreeMap::new() };
     old.map(Value::items).unwrap_or_default().iter().map(|item| (key_of(keys, item), item)).collect()
 }

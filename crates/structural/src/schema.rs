@@ -17,7 +17,7 @@ pub struct Schema {
     /// Whether null is allowed.
     pub nullable: bool,
     /// Whether unknown fields are preserved.
-    pub preserves: bool,
+    pub preserves_unknown_fields: bool,
     /// Whether it is an embedded resource.
     pub embedded: bool,
     /// The default value.
@@ -26,8 +26,8 @@ pub struct Schema {
     pub default_bytes: usize,
     /// The named fields.
     pub properties: Properties<Schema>,
-    /// The schema of other fields.
-    pub others: Option<AdditionalProperties>,
+    /// The schema of fields that are not named; `None` if there are none.
+    pub additional_properties: Option<AdditionalProperties>,
     /// The schema of items.
     pub items: Option<Box<Schema>>,
     /// How lists are merged.
@@ -37,9 +37,9 @@ pub struct Schema {
     /// Further constraints.
     pub checks: Option<Box<Checks>>,
     /// Whether it or a subschema has a default.
-    pub fills: bool,
+    pub has_defaults: bool,
     /// The names of its fields with a default.
-    pub defaulted: Vec<String>,
+    pub defaulted_fields: Vec<String>,
 }
 
 /// The schema of fields that are not named.
@@ -48,7 +48,7 @@ pub enum AdditionalProperties {
     /// Anything.
     Any,
     /// Values of one schema.
-    Of(Box<Schema>),
+    Schema(Box<Schema>),
 }
 
 /// Constraints beyond the type.
@@ -92,83 +92,83 @@ pub struct Checks {
 
 impl Schema {
     /// Parses a schema of a definition.
-    pub fn read(said: &Value) -> Schema {
-        Schema::read_with(said, &mut Patterns::default())
+    pub fn read(value: &Value) -> Schema {
+        Schema::read_with(value, &mut Patterns::default())
     }
 
     /// Parses a schema with shared patterns, whose total size is bounded.
-    pub fn read_with(said: &Value, patterns: &mut Patterns) -> Schema {
-        let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
-        let text = |name: &str| said.get(name).and_then(Value::as_str).unwrap_or_default();
-        let properties: Properties<Schema> = said
+    pub fn read_with(value: &Value, patterns: &mut Patterns) -> Schema {
+        let flag = |name: &str| value.get(name).and_then(Value::as_bool) == Some(true);
+        let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+        let properties: Properties<Schema> = value
             .get("properties")
             .and_then(Value::fields)
             .into_iter()
             .flatten()
             .map(|(name, schema)| (name.clone(), Schema::read_with(schema, patterns)))
             .collect();
-        let others = match said.get("additionalProperties") {
+        let additional_properties = match value.get("additionalProperties") {
             Some(schema @ Value::Object(_)) => {
-                Some(AdditionalProperties::Of(Box::new(Schema::read_with(schema, patterns))))
+                Some(AdditionalProperties::Schema(Box::new(Schema::read_with(schema, patterns))))
             }
             Some(Value::Bool(true)) => Some(AdditionalProperties::Any),
             _ => None,
         };
-        let items = match said.get("items") {
+        let items = match value.get("items") {
             Some(schema @ Value::Object(_)) => Some(Box::new(Schema::read_with(schema, patterns))),
             _ => None,
         };
-        let keys = said.get("x-kubernetes-list-map-keys").map(Value::items).unwrap_or_default();
+        let keys = value.get("x-kubernetes-list-map-keys").map(Value::items).unwrap_or_default();
         let keys = keys.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         let mut schema = Schema {
             types: types(text("type"), flag("x-kubernetes-int-or-string")),
             nullable: flag("nullable"),
-            preserves: flag("x-kubernetes-preserve-unknown-fields"),
+            preserves_unknown_fields: flag("x-kubernetes-preserve-unknown-fields"),
             embedded: flag("x-kubernetes-embedded-resource"),
-            default: said.get("default").cloned(),
-            default_bytes: said.get("default").map_or(0, |default| json::to_json(default).len()),
+            default: value.get("default").cloned(),
+            default_bytes: value.get("default").map_or(0, |default| json::to_json(default).len()),
             list: match text("x-kubernetes-list-type") {
                 "set" => ListFact::Set,
                 "map" => ListFact::Map(keys),
                 _ => ListFact::Atomic,
             },
             atomic: text("x-kubernetes-map-type") == "atomic",
-            checks: Checks::read(said, patterns),
-            fills: false,
-            defaulted: properties
+            checks: Checks::read(value, patterns),
+            has_defaults: false,
+            defaulted_fields: properties
                 .iter()
-                .filter(|(_, one)| one.default.is_some())
+                .filter(|(_, inner)| inner.default.is_some())
                 .map(|(name, _)| name.clone())
                 .collect(),
             properties,
-            others,
+            additional_properties,
             items,
         };
-        let fills = schema.below().any(|below| below.fills || below.default.is_some());
-        schema.fills = fills;
+        let has_defaults = schema.subschemas().any(|inner| inner.has_defaults || inner.default.is_some());
+        schema.has_defaults = has_defaults;
         schema
     }
 
     /// The direct subschemas of fields and items.
-    fn below(&self) -> impl Iterator<Item = &Schema> {
-        let others = match &self.others {
-            Some(AdditionalProperties::Of(schema)) => Some(&**schema),
+    fn subschemas(&self) -> impl Iterator<Item = &Schema> {
+        let additional_properties = match &self.additional_properties {
+            Some(AdditionalProperties::Schema(schema)) => Some(&**schema),
             _ => None,
         };
-        self.properties.values().chain(others).chain(self.items.as_deref())
+        self.properties.values().chain(additional_properties).chain(self.items.as_deref())
     }
 
     /// The schema of a field.
     pub fn field(&self, name: &str) -> Option<&Schema> {
-        match (self.properties.get(name), &self.others) {
+        match (self.properties.get(name), &self.additional_properties) {
             (Some(schema), _) => Some(schema),
-            (None, Some(AdditionalProperties::Of(schema))) => Some(schema),
+            (None, Some(AdditionalProperties::Schema(schema))) => Some(schema),
             _ => None,
         }
     }
 
     /// Whether a value is a forbidden null.
-    pub fn forbids(&self, value: &Value) -> bool {
+    pub fn forbids_null(&self, value: &Value) -> bool {
         value.is_null() && !self.nullable
     }
 }
@@ -187,30 +187,30 @@ fn types(name: &str, int_or_string: bool) -> &'static [&'static str] {
 }
 
 impl Checks {
-    fn read(said: &Value, patterns: &mut Patterns) -> Option<Box<Checks>> {
-        let number = |name: &str| match said.get(name) {
+    fn read(value: &Value, patterns: &mut Patterns) -> Option<Box<Checks>> {
+        let number = |name: &str| match value.get(name) {
             Some(Value::Int(number)) => Some(*number as f64),
             Some(Value::Float(number)) => Some(*number),
             _ => None,
         };
-        let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
-        let count = |name: &str| said.get(name).and_then(Value::as_int);
+        let flag = |name: &str| value.get(name).and_then(Value::as_bool) == Some(true);
+        let count = |name: &str| value.get(name).and_then(Value::as_int);
         let mut schemas = |name: &str| -> Vec<Schema> {
-            let items = said.get(name).map(Value::items).unwrap_or_default().iter();
+            let items = value.get(name).map(Value::items).unwrap_or_default().iter();
             items.map(|schema| Schema::read_with(schema, patterns)).collect()
         };
-        let format = said.get("format").and_then(Value::as_str);
-        let pattern = said.get("pattern").and_then(Value::as_str).filter(|pattern| !pattern.is_empty());
+        let format = value.get("format").and_then(Value::as_str);
+        let pattern = value.get("pattern").and_then(Value::as_str).filter(|pattern| !pattern.is_empty());
         let [all_of, any_of, one_of] = ["allOf", "anyOf", "oneOf"].map(&mut schemas);
-        let required = said.get("required").map(Value::items).unwrap_or_default();
+        let required = value.get("required").map(Value::items).unwrap_or_default();
         let checks = Checks {
-            values: said.get("enum").map(Value::items).unwrap_or_default().to_vec(),
+            values: value.get("enum").map(Value::items).unwrap_or_default().to_vec(),
             format: format.and_then(|name| Some((name.to_owned(), Format::named(name)?))),
             pattern: pattern.map(|pattern| (pattern.to_owned(), patterns.compiled(pattern))),
             max_length: count("maxLength"),
             min_length: count("minLength"),
-            maximum: number("maximum").map(|most| (most, flag("exclusiveMaximum"))),
-            minimum: number("minimum").map(|least| (least, flag("exclusiveMinimum"))),
+            maximum: number("maximum").map(|maximum| (maximum, flag("exclusiveMaximum"))),
+            minimum: number("minimum").map(|minimum| (minimum, flag("exclusiveMinimum"))),
             multiple_of: number("multipleOf"),
             max_items: count("maxItems"),
             min_items: count("minItems"),
@@ -220,12 +220,12 @@ impl Checks {
             all_of,
             any_of,
             one_of,
-            not: said.get("not").map(|schema| Box::new(Schema::read_with(schema, patterns))),
+            not: value.get("not").map(|schema| Box::new(Schema::read_with(schema, patterns))),
         };
-        checks.says_something().then(|| Box::new(checks))
+        checks.is_constraining().then(|| Box::new(checks))
     }
 
-    fn says_something(&self) -> bool {
+    fn is_constraining(&self) -> bool {
         let numbers = [
             self.max_length,
             self.min_length,

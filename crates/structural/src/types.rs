@@ -10,7 +10,7 @@ use super::schema::{AdditionalProperties, Schema};
 /// Makes types from the schemas of one definition.
 pub struct Types<'a> {
     base: &'a Arc<Registry>,
-    added: Addition,
+    types: Addition,
     /// The metadata type of embedded resources, made on demand.
     inner_metadata: Option<TypeId>,
 }
@@ -27,9 +27,9 @@ enum ImplicitFields {
 }
 
 impl<'a> Types<'a> {
-    /// On top of these types.
-    pub fn on(base: &'a Arc<Registry>) -> Types<'a> {
-        Types { base, added: Addition::to(base), inner_metadata: None }
+    /// Creates types on top of a registry.
+    pub fn new(base: &'a Arc<Registry>) -> Types<'a> {
+        Types { base, types: Addition::new(base), inner_metadata: None }
     }
 
     /// The type of a kind with this schema.
@@ -37,9 +37,9 @@ impl<'a> Types<'a> {
         self.structure(schema, ImplicitFields::Object)
     }
 
-    /// All types that were made.
+    /// All new types.
     pub fn added(self) -> Addition {
-        self.added
+        self.types
     }
 
     fn field(&mut self, name: &str, schema: &Schema) -> Field {
@@ -57,32 +57,32 @@ impl<'a> Types<'a> {
         if self.inner_metadata.is_none() {
             let mut metadata = self.base.structure(self.base.meta("ObjectMeta")?)?.clone();
             metadata.fields.iter_mut().for_each(|field| field.pointer = true);
-            self.inner_metadata = Some(self.added.add(Type::Struct(metadata)));
+            self.inner_metadata = Some(self.types.add(Type::Struct(metadata)));
         }
         self.inner_metadata
     }
 
-    fn structure(&mut self, schema: &Schema, sort: ImplicitFields) -> TypeId {
+    fn structure(&mut self, schema: &Schema, implicit: ImplicitFields) -> TypeId {
         let mut fields = Vec::new();
-        let whole = sort != ImplicitFields::Part;
-        if whole {
+        let is_object = implicit != ImplicitFields::Part;
+        if is_object {
             let text = self.scalar(Scalar::String);
             fields.extend(["kind", "apiVersion"].map(|name| plain_field(name.into(), text)));
-            let embedded = sort == ImplicitFields::Embedded;
+            let embedded = implicit == ImplicitFields::Embedded;
             let metadata = if embedded { self.inner_metadata() } else { self.base.meta("ObjectMeta") };
             if let Some(metadata) = metadata {
                 fields.push(Field { pointer: embedded, ..plain_field("metadata".into(), metadata) });
             }
         }
-        let own = |name: &str| whole && matches!(name, "kind" | "apiVersion" | "metadata");
-        for (name, inner) in schema.properties.iter().filter(|(name, _)| !own(name)) {
+        let is_implicit = |name: &str| is_object && matches!(name, "kind" | "apiVersion" | "metadata");
+        for (name, inner) in schema.properties.iter().filter(|(name, _)| !is_implicit(name)) {
             let field = self.field(name, inner);
             fields.push(field);
         }
-        let open = schema.preserves.then(|| self.base.free());
-        let mut made = structure("", whole, fields, open);
-        made.atomic = schema.atomic;
-        self.added.add(Type::Struct(made))
+        let unknown_fields = schema.preserves_unknown_fields.then(|| self.base.free());
+        let mut structure = structure("", is_object, fields, unknown_fields);
+        structure.atomic = schema.atomic;
+        self.types.add(Type::Struct(structure))
     }
 
     fn value(&mut self, schema: &Schema) -> TypeId {
@@ -95,18 +95,18 @@ impl<'a> Types<'a> {
             ["array"] => match &schema.items {
                 Some(items) => {
                     let item = self.value(items);
-                    self.added.add(Type::List(List { item, merge: schema.list.clone(), name: None }))
+                    self.types.add(Type::List(List { item, merge: schema.list.clone(), name: None }))
                 }
                 None => self.base.free(),
             },
             ["object"] if schema.embedded => self.structure(schema, ImplicitFields::Embedded),
-            ["object"] => match &schema.others {
-                Some(AdditionalProperties::Of(inner)) => {
+            ["object"] => match &schema.additional_properties {
+                Some(AdditionalProperties::Schema(inner)) => {
                     let value = self.value(inner);
-                    self.added.add(Type::Map(Map { value }))
+                    self.types.add(Type::Map(Map { value }))
                 }
                 Some(AdditionalProperties::Any) => self.base.free(),
-                None if schema.properties.is_empty() && schema.preserves => self.base.free(),
+                None if schema.properties.is_empty() && schema.preserves_unknown_fields => self.base.free(),
                 None => self.structure(schema, ImplicitFields::Part),
             },
             _ if !schema.properties.is_empty() => self.structure(schema, ImplicitFields::Part),
@@ -115,7 +115,7 @@ impl<'a> Types<'a> {
     }
 
     fn scalar(&mut self, scalar: Scalar) -> TypeId {
-        self.added.add(Type::Scalar(scalar))
+        self.types.add(Type::Scalar(scalar))
     }
 }
 
@@ -136,11 +136,11 @@ mod tests {
     /// The owned fields after creating an object with this schema.
     fn owned(schema: &str, object: &str) -> Value {
         let base = Arc::new(Registry::builtin().unwrap());
-        let mut types = Types::on(&base);
-        let described = types.object(&Schema::read(&value(schema)));
-        let mut added = types.added();
-        added.kind(&GroupVersionKind::new("g", "v1", "K"), described);
-        let registry = added.done();
+        let mut types = Types::new(&base);
+        let kind = types.object(&Schema::read(&value(schema)));
+        let mut types = types.added();
+        types.kind(&GroupVersionKind::new("g", "v1", "K"), kind);
+        let registry = types.done();
         let version = GroupVersion::new("g", "v1");
         let versions =
             Versions { registry: &registry, kind: "K", stored: &version, elsewhere: None, is_custom: false };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_object_within_an_object_only_what_was_said_is_owned() {
+    fn embedded_metadata_is_owned_only_where_set() {
         let schema = r#"{"type":"object","properties":{"e":{"type":"object","x-kubernetes-embedded-resource":true,
             "x-kubernetes-preserve-unknown-fields":true}}}"#;
         let inner = |metadata: &str| {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_schema_says_decides_what_is_owned_alone() {
+    fn list_and_map_types_decide_field_ownership() {
         let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
             "set":{"type":"array","items":{"type":"string"},"x-kubernetes-list-type":"set"},
             "whole":{"type":"array","items":{"type":"string"}},
@@ -180,10 +180,10 @@ mod tests {
         let object = r#"{"kind":"K","apiVersion":"g/v1","metadata":{"name":"n"},"spec":{"set":["a"],"whole":["b"],
             "keyed":[{"k":"x","v":1}],"atomic":{"a":"1"},"map":{"m":"1"},"nul":null,"free":{"a":{"b":[1]},"c":1},
             "open":{"a":"1","z":{"y":true}}}}"#;
-        let wanted = r#"{"f:spec":{".":{},"f:set":{".":{},"v:\"a\"":{}},"f:whole":{},
+        let expected = r#"{"f:spec":{".":{},"f:set":{".":{},"v:\"a\"":{}},"f:whole":{},
             "f:keyed":{".":{},"k:{\"k\":\"x\"}":{".":{},"f:k":{},"f:v":{}}},"f:atomic":{},"f:map":{".":{},"f:m":{}},
             "f:nul":{},"f:free":{".":{},"f:a":{".":{},"f:b":{}},"f:c":{}},
             "f:open":{".":{},"f:a":{},"f:z":{".":{},"f:y":{}}}}}"#;
-        assert_eq!(owned(schema, object), value(wanted));
+        assert_eq!(owned(schema, object), value(expected));
     }
 }

@@ -1,17 +1,17 @@
-//! The lists of allowed words in the facts table (`schema/`), as constants of the server's own language: a check that
-//! names one cannot drift from what is published, and one that names none does not compile.
+//! Renders the enum values in the facts table (`schema/`) as Rust constants, so that a validation that names a field cannot
+//! drift from the published values.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-/// Reads all files of the table in a folder, and gives the constants: a module for each file, in it a type for each that
-/// has such lists, on it a constant for each field.
+/// Reads all files of the facts table in a directory and renders them: a module per file, a unit struct per type with enums,
+/// and a constant per field.
 pub fn constants(folder: &Path) -> io::Result<String> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|ending| ending == "api") {
+        if path.extension().is_some_and(|extension| extension == "api") {
             let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             files.push((name, std::fs::read_to_string(&path)?));
         }
@@ -32,8 +32,8 @@ fn module(name: &str, text: &str) -> String {
         let field = parts.by_ref().nth(1).unwrap_or_default();
         let list = parts.find_map(|part| part.strip_prefix("enum=").or(part.strip_prefix("itemenum=")));
         if let Some(list) = list.filter(|_| line.starts_with(' ')) {
-            let words: Vec<String> = list.split(',').map(word).collect();
-            constants += &format!("pub const {}: &[&str] = &{words:?};\n", shouted(field));
+            let values: Vec<String> = list.split(',').map(decode_value).collect();
+            constants += &format!("pub const {}: &[&str] = &{values:?};\n", screaming_snake_case(field));
         }
     }
     types += &structure(owner, &constants);
@@ -49,13 +49,13 @@ fn structure(name: &str, constants: &str) -> String {
     text
 }
 
-/// A word as it is, without the form that the table gives to one with spaces or to an empty one.
-fn word(word: &str) -> String {
-    word.trim_matches('"').replace("\\u0020", " ")
+/// An enum value without the quoting of the table, which quotes empty values and escapes spaces.
+fn decode_value(value: &str) -> String {
+    value.trim_matches('"').replace("\\u0020", " ")
 }
 
-/// `restartPolicy` as constants are written.
-fn shouted(field: &str) -> String {
+/// `restartPolicy` as `RESTART_POLICY`.
+fn screaming_snake_case(field: &str) -> String {
     let mut name = String::new();
     for letter in field.chars() {
         if letter.is_ascii_uppercase() {
@@ -88,8 +88,8 @@ type Last
 "#;
 
     #[test]
-    fn each_list_becomes_a_constant_in_the_order_of_the_table() {
-        let wanted = r#"pub mod test_v1 {
+    fn enum_values_become_constants_in_table_order() {
+        let expected = r#"pub mod test_v1 {
 pub struct Thing;
 impl Thing {
 pub const MODE: &[&str] = &["B", "A"];
@@ -100,12 +100,12 @@ pub const MANY_MODES: &[&str] = &["", "a b", "c"];
 }
 }
 "#;
-        assert_eq!(module("test_v1", FILE), wanted);
+        assert_eq!(module("test_v1", FILE), expected);
         assert_eq!(module("none_v1", "type Thing\n  1 plain string\n"), "");
     }
 
     #[test]
-    fn only_the_files_of_the_table_are_read() {
+    fn constants_ignores_files_without_api_extension() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("b_v1.api"), FILE).unwrap();
         std::fs::write(folder.path().join("a_v1.api"), FILE).unwrap();

@@ -1,39 +1,39 @@
 //! The two files that the server embeds.
 //!
-//! `words` is text: every name and every description, each once. `index` is numbers of four bytes, the lowest first: how
-//! many types there are, then six numbers for each type by its name (where its name is in `words` and how long, the same
-//! of its description, and which fields are its own), then four for each field. It is searched where it lies: nothing
-//! of it is in memory before somebody asks, and nothing has to be unpacked.
+//! `descriptions.txt` is every name and every description, each once. `descriptions.idx` is little-endian `u32`s: the number of
+//! types, then six per type in the order of names (offset and length of its name, the same of its description, its first field
+//! and the number of its fields), then four per field. The server searches both in place: nothing is parsed or copied at
+//! startup.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::Texts;
+use super::Descriptions;
 
-/// The two files.
+/// The descriptions of all types, packed for embedding.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
     /// Every name and every description.
     pub words: String,
-    /// Where they are.
+    /// Offsets and lengths into `words`.
     pub index: Vec<u8>,
 }
 
 impl Bundle {
     /// Packs descriptions.
-    pub fn of(texts: &Texts) -> Bundle {
+    pub fn pack(texts: &Descriptions) -> Bundle {
         let mut packer = Packer::default();
         let (mut types, mut fields) = (Vec::new(), Vec::new());
         let mut first = 0;
         for (name, words) in texts {
-            types.extend(packer.place(name));
-            types.extend(packer.place(&words.about));
+            types.extend(packer.intern(name));
+            types.extend(packer.intern(&words.description));
             types.extend([first, number(words.fields.len())]);
             for (field, text) in &words.fields {
-                fields.extend(packer.place(field));
-                fields.extend(packer.place(text));
+                fields.extend(packer.intern(field));
+                fields.extend(packer.intern(text));
                 first += 1;
             }
         }
@@ -51,39 +51,39 @@ impl Bundle {
 #[derive(Default)]
 struct Packer<'a> {
     words: String,
-    known: HashMap<&'a str, u32>,
+    offsets: HashMap<&'a str, u32>,
 }
 
 impl<'a> Packer<'a> {
-    /// Where a text is and how long; the same text is written once.
-    fn place(&mut self, text: &'a str) -> [u32; 2] {
-        let at = *self.known.entry(text).or_insert_with(|| {
-            let at = number(self.words.len());
+    /// The offset and length of a string. Equal strings are stored once.
+    fn intern(&mut self, text: &'a str) -> [u32; 2] {
+        let offset = *self.offsets.entry(text).or_insert_with(|| {
+            let offset = number(self.words.len());
             self.words.push_str(text);
-            at
+            offset
         });
-        [at, number(text.len())]
+        [offset, number(text.len())]
     }
 }
 
-/// All of the texts are a thousandth of what the number can say; more would be cut, not wrapped.
+/// Saturates: the real size is a thousandth of what fits.
 fn number(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Words;
+    use super::super::TypeDescriptions;
     use super::*;
 
     #[test]
-    fn each_text_is_packed_once() {
-        let words = |about: &str| Words {
-            about: about.to_owned(),
+    fn equal_descriptions_are_packed_once() {
+        let words = |description: &str| TypeDescriptions {
+            description: description.to_owned(),
             fields: [("f".to_owned(), "same".to_owned())].into(),
         };
-        let texts = Texts::from([("A".to_owned(), words("same")), ("B".to_owned(), words(""))]);
-        let bundle = Bundle::of(&texts);
+        let texts = Descriptions::from([("A".to_owned(), words("same")), ("B".to_owned(), words(""))]);
+        let bundle = Bundle::pack(&texts);
         assert_eq!(bundle.words, "AsamefB");
         let numbers: Vec<u32> =
             bundle.index.chunks(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())).collect();

@@ -7,16 +7,18 @@ use std::process::Command;
 
 /// The folder of a package's sources.
 ///
-/// Cargo tells a build script nothing about packages it does not compile, so this looks where they lie: among vendored
-/// sources, then in cargo's own folder. The last resort is to ask cargo, which knows every other place; it is the last
-/// because it answers offline only when the packages for tests are there too.
+/// Cargo tells a build script nothing about packages that it does not compile, so this looks for vendored sources, then in
+/// cargo's home. `cargo metadata` is the last resort: offline, it fails unless the dev-dependencies are present too.
 pub(crate) fn package(name: &str, version: &str, manifest: &Path, cargo: &Path) -> Option<PathBuf> {
-    let is = |folder: &PathBuf| declares(folder, name, version);
+    let is_package = |folder: &PathBuf| declares(folder, name, version);
     let vendored = manifest.parent().map(|top| top.join("vendor"));
     let vendored =
         vendored.into_iter().flat_map(|vendor| [vendor.join(name), vendor.join(format!("{name}-{version}"))]);
     let fetched = registries().into_iter().map(|registry| registry.join(format!("{name}-{version}")));
-    vendored.chain(fetched).find(is).or_else(|| ask(name, version, manifest, cargo).filter(is))
+    vendored
+        .chain(fetched)
+        .find(is_package)
+        .or_else(|| cargo_metadata(name, version, manifest, cargo).filter(is_package))
 }
 
 /// The folders into which cargo unpacks packages, one for each registry.
@@ -34,11 +36,11 @@ fn registries() -> Vec<PathBuf> {
 
 fn declares(folder: &Path, name: &str, version: &str) -> bool {
     let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else { return false };
-    let has = |line: String| manifest.lines().any(|known| known.trim() == line);
-    has(format!("name = \"{name}\"")) && has(format!("version = \"{version}\""))
+    let has_line = |line: String| manifest.lines().any(|other| other.trim() == line);
+    has_line(format!("name = \"{name}\"")) && has_line(format!("version = \"{version}\""))
 }
 
-fn ask(name: &str, version: &str, manifest: &Path, cargo: &Path) -> Option<PathBuf> {
+fn cargo_metadata(name: &str, version: &str, manifest: &Path, cargo: &Path) -> Option<PathBuf> {
     let mut command = Command::new(cargo);
     command
         .args(["metadata", "--format-version=1", "--offline", "--locked", "--manifest-path"])
@@ -47,15 +49,15 @@ fn ask(name: &str, version: &str, manifest: &Path, cargo: &Path) -> Option<PathB
     manifest_path(&String::from_utf8(output.stdout).ok()?, name, version)?.parent().map(Path::to_owned)
 }
 
-/// The manifest of a package in what `cargo metadata` says. Its answer is JSON of megabytes of which one string is
-/// wanted, and the name of a package and the folder of its sources stand in it together.
+/// The path of a package's manifest in the output of `cargo metadata`. Searched as text: the output is megabytes of JSON, of
+/// which one string is needed, and the directory of the sources is named after the package.
 fn manifest_path(metadata: &str, name: &str, version: &str) -> Option<PathBuf> {
     let folders = [format!("{name}-{version}"), name.to_owned()];
     let mut paths = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
     paths.find_map(|path| {
         let path = PathBuf::from(path.replace("\\\\", "\\"));
         let folder = path.parent()?.file_name()?.to_str()?;
-        folders.iter().any(|wanted| wanted == folder).then_some(path)
+        folders.iter().any(|expected| expected == folder).then_some(path)
     })
 }
 
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendored_sources_are_found_and_checked() {
+    fn vendored_package_is_found_only_in_exact_version() {
         let top = tempfile::tempdir().unwrap();
         let manifest = top.path().join("Cargo.toml");
         let folder = top.path().join("vendor/some-texts");
@@ -78,11 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_of_cargo_is_understood() {
-        let answer = r#"{"packages":[{"name":"a","manifest_path":"/r/a-1.0.0/Cargo.toml"},
+    fn manifest_path_is_read_from_cargo_metadata() {
+        let metadata = r#"{"packages":[{"name":"a","manifest_path":"/r/a-1.0.0/Cargo.toml"},
             {"name":"b","manifest_path":"/r/b-2.0.0/Cargo.toml","targets":[]}]}"#
             .replace("\n", "");
-        assert_eq!(manifest_path(&answer, "b", "2.0.0"), Some(PathBuf::from("/r/b-2.0.0/Cargo.toml")));
-        assert_eq!(manifest_path(&answer, "b", "2.0.1"), None);
+        assert_eq!(manifest_path(&metadata, "b", "2.0.0"), Some(PathBuf::from("/r/b-2.0.0/Cargo.toml")));
+        assert_eq!(manifest_path(&metadata, "b", "2.0.1"), None);
     }
 }

@@ -1,12 +1,11 @@
-//! The descriptions of the API, taken out of published packages while the server is built; and the words that its facts
-//! table allows in fields, as constants.
+//! API descriptions, extracted from published packages at build time, and the enum values of the facts table as constants.
 //!
-//! What a type or a field is for is told in sentences that are not ours, so they are not in this repository. Two packages
-//! on the registry carry them, and both are needed: `k8s-openapi` has the published texts to the letter, but of no list
-//! kind, because its lists are one generic type; `k8s-pb` has the lists, and versions that are served no more and whose
-//! words some printed columns still use, in the form of source comments.
+//! The descriptions are not ours, so they are not in this repository. Two packages on the registry contain them, and both are
+//! needed: `k8s-openapi` has the published texts verbatim, but not those of list kinds, because its list type is generic;
+//! `k8s-pb` has the lists, and versions that are no longer served but whose texts some printer columns still use, as source
+//! comments.
 //!
-//! [`bundle`] finds and reads both, and gives two files for the server to embed: all words, and an index into them.
+//! [`read`] finds and reads both. [`Bundle`] packs the result into two files for the server to embed: all texts, and an index.
 
 mod allowed;
 mod bundle;
@@ -22,71 +21,69 @@ pub use bundle::Bundle;
 
 /// The descriptions of one type.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Words {
-    /// What the type is for; empty when nobody says.
-    pub about: String,
-    /// What its fields are for, by their names. The names of the second package have lost their capitals, so whoever
-    /// looks one up does not mind them.
+pub struct TypeDescriptions {
+    /// The description of the type; empty if there is none.
+    pub description: String,
+    /// The descriptions of its fields, by name. Names from `k8s-pb` have lost their capitals, so lookups ignore case.
     pub fields: BTreeMap<String, String>,
 }
 
 /// The descriptions of every type, by its published name.
-pub type Texts = BTreeMap<String, Words>;
+pub type Descriptions = BTreeMap<String, TypeDescriptions>;
 
-/// A package: its name, its version, and where in it the texts are.
+/// A package: its name, its version, and the directory of the sources that have descriptions.
 type Package = (&'static str, &'static str, &'static str);
 
-/// The published texts.
+/// The texts of the OpenAPI document.
 const SCHEMAS: Package = ("k8s-openapi", "0.29.0", "src/v1_33");
-/// The comments of the messages.
+/// The comments of the protobuf messages.
 const MESSAGES: Package = ("k8s-pb", "0.8.0", "src");
-/// A kind whose `kind` and `apiVersion` are described as those of every kind are.
+/// A kind from which the descriptions of `kind` and `apiVersion` are copied to all other kinds.
 const ANY_KIND: &str = "io.k8s.api.core.v1.ConfigMap";
 
-/// What was found, and where.
+/// The result of [`read`].
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ReadResult {
     /// The descriptions.
-    pub texts: Texts,
-    /// The folders they were read from.
+    pub texts: Descriptions,
+    /// The directories that were read.
     pub folders: Vec<PathBuf>,
-    /// What went wrong; the descriptions are then incomplete, and a build goes on without them.
+    /// Errors. The descriptions are then incomplete, and the build continues without them.
     pub problems: Vec<String>,
 }
 
-/// Finds and reads both packages. `manifest` is the manifest of the package that is built, `cargo` the cargo that
-/// builds it.
-pub fn read(manifest: &Path, cargo: &Path) -> Found {
-    let mut found = Found::default();
-    type Reader = fn(&Path) -> std::io::Result<Texts>;
+/// Finds and reads both packages. `manifest` is the manifest of the package that is built, `cargo` the cargo binary.
+pub fn read(manifest: &Path, cargo: &Path) -> ReadResult {
+    let mut result = ReadResult::default();
+    type Reader = fn(&Path) -> std::io::Result<Descriptions>;
     let readers: [(Package, Reader); 2] = [(SCHEMAS, schemas::read), (MESSAGES, messages::read)];
-    for ((package, version, below), reader) in readers {
+    for ((package, version, directory), reader) in readers {
         let Some(folder) = find::package(package, version, manifest, cargo) else {
-            found.problems.push(format!("the sources of {package} {version} are nowhere"));
+            result.problems.push(format!("the sources of {package} {version} were not found"));
             continue;
         };
-        match reader(&folder.join(below)) {
-            Ok(texts) => merge(&mut found.texts, texts),
-            Err(error) => found.problems.push(format!("{}: {error}", folder.display())),
+        match reader(&folder.join(directory)) {
+            Ok(texts) => merge(&mut result.texts, texts),
+            Err(error) => result.problems.push(format!("{}: {error}", folder.display())),
         }
-        found.folders.push(folder);
+        result.folders.push(folder);
     }
-    describe_every_kind(&mut found.texts);
-    found
+    describe_every_kind(&mut result.texts);
+    result
 }
 
-/// The first who describes a type describes all of it.
-fn merge(texts: &mut Texts, more: Texts) {
+/// Adds types that are not described yet.
+fn merge(texts: &mut Descriptions, more: Descriptions) {
     for (name, words) in more {
         texts.entry(name).or_insert(words);
     }
 }
 
-/// Messages do not carry `kind` and `apiVersion`, so the second package has no words for them.
-fn describe_every_kind(texts: &mut Texts) {
+/// Protobuf messages do not have `kind` and `apiVersion`, so `k8s-pb` does not describe them.
+fn describe_every_kind(texts: &mut Descriptions) {
     let Some(any) = texts.get(ANY_KIND) else { return };
-    let of = |field: &str| any.fields.get(field).cloned();
-    let (Some(kind), Some(api_version)) = (of("kind"), of("apiVersion")) else { return };
+    let description = |field: &str| any.fields.get(field).cloned();
+    let (Some(kind), Some(api_version)) = (description("kind"), description("apiVersion")) else { return };
     for words in texts.values_mut().filter(|words| words.fields.contains_key("metadata")) {
         words.fields.entry("kind".to_owned()).or_insert_with(|| kind.clone());
         words.fields.entry("apiVersion".to_owned()).or_insert_with(|| api_version.clone());
@@ -98,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_versions_are_those_of_the_manifest() {
+    fn package_versions_match_the_manifest() {
         let manifest = include_str!("../Cargo.toml");
         for (package, version, _) in [SCHEMAS, MESSAGES] {
             let line = manifest.lines().find(|line| line.starts_with(package)).unwrap();
@@ -107,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_says_what_kind_and_version_are() {
-        let words = |fields: &[&str]| Words {
-            about: String::new(),
+    fn describe_every_kind_adds_kind_and_api_version() {
+        let words = |fields: &[&str]| TypeDescriptions {
+            description: String::new(),
             fields: fields.iter().map(|name| ((*name).to_owned(), format!("about {name}"))).collect(),
         };
-        let mut texts = Texts::new();
+        let mut texts = Descriptions::new();
         texts.insert(ANY_KIND.to_owned(), words(&["kind", "apiVersion", "metadata"]));
         texts.insert("io.example.List".to_owned(), words(&["metadata", "items"]));
         texts.insert("io.example.Part".to_owned(), words(&["name"]));
@@ -122,12 +119,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_who_describes_a_type_wins() {
-        let one = |about: &str| {
-            Texts::from([("T".to_owned(), Words { about: about.to_owned(), ..Words::default() })])
+    fn merge_keeps_the_first_description() {
+        let texts_with = |description: &str| {
+            Descriptions::from([(
+                "T".to_owned(),
+                TypeDescriptions { description: description.to_owned(), ..TypeDescriptions::default() },
+            )])
         };
-        let mut texts = one("first");
-        merge(&mut texts, one("second"));
-        assert_eq!(texts["T"].about, "first");
+        let mut texts = texts_with("first");
+        merge(&mut texts, texts_with("second"));
+        assert_eq!(texts["T"].description, "first");
     }
 }

@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::{Texts, Words};
+use super::{Descriptions, TypeDescriptions};
 
-/// Reads every file below a folder. Where it stands decides the published names of its types.
-pub(crate) fn read(folder: &Path) -> io::Result<Texts> {
-    let mut texts = Texts::new();
+/// Reads every file below a folder. The directory determines the published names of its types.
+pub(crate) fn read(folder: &Path) -> io::Result<Descriptions> {
+    let mut texts = Descriptions::new();
     let mut folders = vec![(folder.to_owned(), "io.k8s".to_owned())];
     while let Some((folder, package)) = folders.pop() {
         for entry in fs::read_dir(folder)? {
@@ -25,7 +25,7 @@ pub(crate) fn read(folder: &Path) -> io::Result<Texts> {
     Ok(texts)
 }
 
-fn messages(source: &str, package: &str, texts: &mut Texts) {
+fn messages(source: &str, package: &str, texts: &mut Descriptions) {
     let mut comment: Vec<&str> = Vec::new();
     let mut message = String::new();
     for line in source.lines() {
@@ -34,7 +34,10 @@ fn messages(source: &str, package: &str, texts: &mut Texts) {
             comment.push(text.strip_prefix(' ').unwrap_or(text));
         } else if let Some(rest) = code.strip_prefix("pub struct ") {
             message = format!("{package}.{}", rest.split([' ', ';']).next().unwrap_or_default());
-            texts.insert(message.clone(), Words { about: prose(&comment), ..Words::default() });
+            texts.insert(
+                message.clone(),
+                TypeDescriptions { description: prose(&comment), ..TypeDescriptions::default() },
+            );
             comment.clear();
         } else if let Some((field, _)) = code.strip_prefix("pub ").and_then(|rest| rest.split_once(':')) {
             if let Some(words) = texts.get_mut(&message) {
@@ -71,12 +74,12 @@ fn prose(comment: &[&str]) -> String {
     text.trim().to_owned()
 }
 
-/// A line without what was added to please the documentation tool: angle brackets around links, and backslashes.
+/// Removes what was added for rustdoc: angle brackets around links, and backslashes.
 fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut in_link = false;
-    for (at, c) in line.char_indices() {
-        let rest = line.get(at + c.len_utf8()..).unwrap_or_default();
+    for (index, c) in line.char_indices() {
+        let rest = line.get(index + c.len_utf8()..).unwrap_or_default();
         match c {
             '<' if rest.starts_with("http://") || rest.starts_with("https://") => in_link = true,
             '>' if in_link => in_link = false,
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_become_the_published_texts() {
+    fn comments_become_published_descriptions() {
         let source = "\
 /// ThingList is a list
 /// of things.
@@ -114,10 +117,10 @@ pub struct ThingList {
     pub r#type: ::core::option::Option<::prost::alloc::string::String>,
 }
 ";
-        let mut texts = Texts::new();
+        let mut texts = Descriptions::new();
         messages(source, "io.example.v1", &mut texts);
         let words = &texts["io.example.v1.ThingList"];
-        assert_eq!(words.about, "ThingList is a list of things.");
+        assert_eq!(words.description, "ThingList is a list of things.");
         assert_eq!(words.fields["metadata"], "Standard metadata. More info: https://example.com/a#b");
         assert_eq!(words.fields["hostips"], "The hosts[0].\n\nExample:\n  a < b");
         assert_eq!(words.fields["type"], "");

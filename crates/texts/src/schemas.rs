@@ -4,16 +4,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::{Texts, Words};
+use super::{Descriptions, TypeDescriptions};
 
-/// How far the lines of a schema are indented that describe the type, name a field, and describe it.
-const ABOUT: usize = 12;
-const FIELD: usize = 16;
-const OF_FIELD: usize = 20;
+/// The indentation of the lines that describe the type, name a field, and describe a field.
+const TYPE_DESCRIPTION_INDENT: usize = 12;
+const FIELD_NAME_INDENT: usize = 16;
+const FIELD_DESCRIPTION_INDENT: usize = 20;
 
 /// Reads every file below a folder.
-pub(crate) fn read(folder: &Path) -> io::Result<Texts> {
-    let mut texts = Texts::new();
+pub(crate) fn read(folder: &Path) -> io::Result<Descriptions> {
+    let mut texts = Descriptions::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
@@ -29,22 +29,24 @@ pub(crate) fn read(folder: &Path) -> io::Result<Texts> {
 }
 
 /// The published name of a file's type, and its texts.
-fn schema(source: &str) -> Option<(String, Words)> {
+fn schema(source: &str) -> Option<(String, TypeDescriptions)> {
     let (before, rest) = source.split_once("fn schema_name()")?;
-    // What stands for many types has words of the package's own.
+    // Generic types have descriptions of the package's own.
     if before.trim_end().lines().next_back()?.starts_with("impl<") {
         return None;
     }
     let name = rest.split('"').nth(1)?;
-    let mut words = Words::default();
+    let mut words = TypeDescriptions::default();
     let mut field = String::new();
     for line in rest.lines() {
         let code = line.trim_start();
         match line.len() - code.len() {
-            ABOUT => words.about = described(code).unwrap_or(std::mem::take(&mut words.about)),
-            FIELD => field = code.split('"').nth(1).unwrap_or_default().to_owned(),
-            OF_FIELD => {
-                if let Some(text) = described(code) {
+            TYPE_DESCRIPTION_INDENT => {
+                words.description = parse_description(code).unwrap_or(std::mem::take(&mut words.description));
+            }
+            FIELD_NAME_INDENT => field = code.split('"').nth(1).unwrap_or_default().to_owned(),
+            FIELD_DESCRIPTION_INDENT => {
+                if let Some(text) = parse_description(code) {
                     words.fields.insert(field.clone(), text);
                 }
             }
@@ -54,16 +56,16 @@ fn schema(source: &str) -> Option<(String, Words)> {
     Some((name.to_owned(), words))
 }
 
-/// The text of a line that describes something: as an entry of a map, or put into one.
-fn described(code: &str) -> Option<String> {
+/// The string of a `description` line: an entry of a map, or an insertion.
+fn parse_description(code: &str) -> Option<String> {
     let literal = code
         .strip_prefix("\"description\": \"")
         .or_else(|| code.split_once("insert(\"description\".into(), \"").map(|(_, literal)| literal))?;
-    unescaped(literal)
+    unescape(literal)
 }
 
-/// The value of a string literal whose opening quote was read already.
-fn unescaped(literal: &str) -> Option<String> {
+/// The value of a string literal, after its opening quote.
+fn unescape(literal: &str) -> Option<String> {
     let mut text = String::with_capacity(literal.len());
     let mut chars = literal.chars();
     loop {
@@ -122,17 +124,17 @@ impl crate::schemars::JsonSchema for Thing {
 "#;
 
     #[test]
-    fn both_ways_to_describe_a_field_are_read() {
+    fn field_descriptions_are_read_in_both_forms() {
         let (name, words) = schema(SOURCE).unwrap();
-        assert_eq!((name.as_str(), words.about.as_str()), ("io.example.v1.Thing", "A thing."));
+        assert_eq!((name.as_str(), words.description.as_str()), ("io.example.v1.Thing", "A thing."));
         let fields: Vec<(&str, &str)> = words.fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(fields, [("part", "Its part."), ("size", "Below \"9\" < x.\n\nOr\tmore \u{e9}.")]);
     }
 
     #[test]
-    fn generic_types_and_other_files_say_nothing() {
+    fn generic_types_and_other_files_are_skipped() {
         assert!(schema(&SOURCE.replace("impl crate", "impl<T> crate")).is_none());
         assert!(schema("mod thing;").is_none());
-        assert_eq!(unescaped("no end"), None);
+        assert_eq!(unescape("no end"), None);
     }
 }

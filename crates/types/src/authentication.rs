@@ -1,4 +1,4 @@
-//! What authentication answers.
+//! The results of authentication.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is asked of authorization, and what it answers.
+//! Requests to authorization, and its decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ pub type AllowReason = Arc<dyn fmt::Display + Send + Sync>;
 pub struct ExplainedDecision {
     /// The decision. A denial contains its reason.
     pub decision: Decision,
-    /// Why the action is allowed, if the policy says so.
-    pub grounds: Option<AllowReason>,
+    /// The reason for which the action is allowed, if the policy gives one.
+    pub allow_reason: Option<AllowReason>,
     /// An error on the way to the decision.
     pub error: Option<String>,
 }
@@ -74,7 +74,7 @@ impl ExplainedDecision {
     /// The reason as text, empty if there is none.
     pub fn reason(&self) -> String {
         match &self.decision {
-            Decision::Allowed => self.grounds.as_ref().map(ToString::to_string).unwrap_or_default(),
+            Decision::Allowed => self.allow_reason.as_ref().map(ToString::to_string).unwrap_or_default(),
             Decision::Denied(reason) | Decision::NoOpinion(reason) => reason.clone(),
         }
     }
@@ -82,7 +82,7 @@ impl ExplainedDecision {
 
 impl From<Decision> for ExplainedDecision {
     fn from(decision: Decision) -> ExplainedDecision {
-        ExplainedDecision { decision, grounds: None, error: None }
+        ExplainedDecision { decision, allow_reason: None, error: None }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Time is injected, so that tests own it. Nothing else in either crate reads a clock.
+//! Injected time. Only this module reads the system clocks, so tests can control time.
 //!
 //! A [`Timestamp`] says when something happened, by a wall clock that may be set. A [`Moment`] only measures how long something
 //! takes, by a clock that never jumps. They are types of their own, so that they cannot be mixed.
@@ -19,37 +19,37 @@ impl Timestamp {
         self.0 / MICROS_PER_SECOND
     }
 
-    /// A moment in whole seconds since the Unix epoch; what lies before it is the epoch.
+    /// From whole seconds since the Unix epoch. Earlier times become the epoch.
     pub fn from_unix(seconds: i64) -> Timestamp {
         Timestamp(u64::try_from(seconds).unwrap_or_default().saturating_mul(MICROS_PER_SECOND))
     }
 
-    /// Whole seconds since the Unix epoch, as those count who know times before it.
+    /// Whole seconds since the Unix epoch, signed.
     pub fn unix_seconds(self) -> i64 {
         self.seconds().cast_signed()
     }
 
-    /// Seconds since the Unix epoch and parts of them, as gauges show moments.
+    /// Seconds since the Unix epoch with a fraction, as metrics expose timestamps.
     pub fn fractional_seconds(self) -> f64 {
         self.0 as f64 / MICROS_PER_SECOND as f64
     }
 
-    /// What of this moment is less than a second.
+    /// The microseconds within the second.
     pub fn subsec_micros(self) -> u32 {
         (self.0 % MICROS_PER_SECOND) as u32
     }
 
-    /// How long ago `earlier` was; nothing if it was not earlier, since clocks are set back.
+    /// The time since `earlier`; zero if it is not earlier, because wall clocks can be set back.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment moved back by `span`, not before the epoch.
+    /// The timestamp `span` earlier, but not before the epoch.
     pub fn minus(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_sub(micros(span)))
     }
 
-    /// This moment moved forward by `span`.
+    /// The timestamp `span` later.
     pub fn plus(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(micros(span)))
     }
@@ -60,7 +60,7 @@ impl Timestamp {
 pub struct Moment(Duration);
 
 impl Moment {
-    /// How much later this is than `earlier`; nothing if it is not later.
+    /// The time since `earlier`; zero if it is not earlier.
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -107,7 +107,7 @@ impl Clock {
             Source::System => {
                 Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map(micros).unwrap_or_default())
             }
-            Source::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
+            Source::Manual(micros_since_epoch) => Timestamp(micros_since_epoch.load(Ordering::SeqCst)),
         }
     }
 
@@ -115,7 +115,9 @@ impl Clock {
     pub fn moment(&self) -> Moment {
         match &self.0 {
             Source::System => Moment(ORIGIN.elapsed()),
-            Source::Manual(at) => Moment(Duration::from_micros(at.load(Ordering::SeqCst))),
+            Source::Manual(micros_since_epoch) => {
+                Moment(Duration::from_micros(micros_since_epoch.load(Ordering::SeqCst)))
+            }
         }
     }
 
@@ -126,8 +128,8 @@ impl Clock {
 
     /// Moves a manual clock forward; the system clock ignores it.
     pub fn advance(&self, span: Duration) {
-        if let Source::Manual(at) = &self.0 {
-            at.fetch_add(micros(span), Ordering::SeqCst);
+        if let Source::Manual(micros_since_epoch) = &self.0 {
+            micros_since_epoch.fetch_add(micros(span), Ordering::SeqCst);
         }
     }
 }
@@ -137,15 +139,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_told_in_the_units_of_others() {
-        let at = Timestamp(1_700_000_000_250_000);
+    fn timestamp_converts_to_seconds_and_microseconds() {
+        let timestamp = Timestamp(1_700_000_000_250_000);
         assert_eq!(
-            (at.seconds(), at.unix_seconds(), at.subsec_micros()),
+            (timestamp.seconds(), timestamp.unix_seconds(), timestamp.subsec_micros()),
             (1_700_000_000, 1_700_000_000, 250_000)
         );
-        assert_eq!(at.fractional_seconds(), 1_700_000_000.25);
+        assert_eq!(timestamp.fractional_seconds(), 1_700_000_000.25);
         assert_eq!(Timestamp(u64::MAX).unix_seconds(), 18_446_744_073_709);
-        assert_eq!(Timestamp::from_unix(1_700_000_000).plus(Duration::from_micros(250_000)), at);
+        assert_eq!(Timestamp::from_unix(1_700_000_000).plus(Duration::from_micros(250_000)), timestamp);
         assert_eq!(
             (Timestamp::from_unix(-1), Timestamp::from_unix(i64::MAX)),
             (Timestamp(0), Timestamp(u64::MAX))
@@ -153,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn moments_measure_how_long_something_takes() {
+    fn manual_clock_measures_elapsed_time() {
         let clock = Clock::manual(Timestamp(7));
-        let began = clock.moment();
+        let start = clock.moment();
         clock.advance(Duration::from_secs(2));
         assert_eq!(
-            (clock.elapsed(began), began.since(clock.moment())),
+            (clock.elapsed(start), start.since(clock.moment())),
             (Duration::from_secs(2), Duration::ZERO)
         );
-        assert_eq!(began.plus(Duration::from_secs(2)), clock.moment());
+        assert_eq!(start.plus(Duration::from_secs(2)), clock.moment());
         let clock = Clock::system();
         assert!(clock.moment() <= clock.moment());
     }
 
     #[test]
-    fn nothing_lies_between_a_moment_and_a_later_one() {
+    fn since_is_zero_for_a_later_timestamp() {
         assert_eq!(Timestamp(5).since(Timestamp(2)), Duration::from_micros(3));
         assert_eq!(Timestamp(2).since(Timestamp(5)), Duration::ZERO);
     }

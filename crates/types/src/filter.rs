@@ -1,4 +1,4 @@
-//! The objects that a list or a watch selects.
+//! Filters of lists and watches.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::object::{Key, Object, Pairs};
 
-/// The field of a rule that stands for the name in the key.
+/// The field selector key for the name in the object's key.
 pub const NAME_FIELD: &str = "metadata.name";
-/// The field of a rule that stands for the namespace in the key.
+/// The field selector key for the namespace in the object's key.
 pub const NAMESPACE_FIELD: &str = "metadata.namespace";
 
 /// Selects objects of a type.
@@ -26,11 +26,11 @@ pub struct Filter {
     pub reader: Option<FieldReader>,
 }
 
-/// The field that names the rules by which an object's other fields were extracted; see [`FieldReader`].
+/// The field that identifies the definition by which an object's other fields were extracted; see [`FieldReader`].
 pub const MARK_FIELD: &str = "";
 
-/// Reads the selectable fields of objects whose stored fields may be outdated, because a definition can change while its objects
-/// stay. If an object's [`MARK_FIELD`] equals the reader's mark, its stored fields are current and it need not be read.
+/// Reads the selectable fields of objects whose stored fields may be outdated, because a definition can change while its
+/// objects stay. If an object's [`MARK_FIELD`] equals the reader's mark, its stored fields are current and it need not be read.
 #[derive(Clone)]
 pub struct FieldReader {
     mark: Box<str>,
@@ -43,7 +43,7 @@ impl FieldReader {
         FieldReader { mark: mark.into(), read: Arc::new(read) }
     }
 
-    /// The fields of an object, whatever its mark is.
+    /// Extracts the fields of an object, whatever its mark is.
     pub fn read(&self, object: &Object) -> Pairs {
         (self.read)(object)
     }
@@ -95,7 +95,7 @@ pub enum FieldRule {
 }
 
 impl Filter {
-    /// Everything of the type.
+    /// Selects all objects of the type.
     pub fn everything() -> Filter {
         Filter::default()
     }
@@ -105,9 +105,9 @@ impl Filter {
         !self.labels.is_empty() || !self.fields.is_empty() || self.name.is_some()
     }
 
-    /// Whether the reader wants this object.
+    /// Whether the object passes the filter.
     pub fn matches(&self, object: &Object) -> bool {
-        self.wants_key(&object.key)
+        self.matches_key(&object.key)
             && self.labels.iter().all(|rule| rule.holds(&object.labels))
             && self.has_fields(object)
     }
@@ -125,7 +125,7 @@ impl Filter {
     }
 
     /// Whether an object with this key can match at all.
-    pub fn wants_key(&self, key: &Key) -> bool {
+    pub fn matches_key(&self, key: &Key) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| namespace == key.namespace())
             && self.name.as_deref().is_none_or(|name| name == key.name())
     }
@@ -156,19 +156,19 @@ impl FieldRule {
     /// Whether an object with these fields satisfies the rule. Name and namespace come from the key.
     pub fn holds_of(&self, object: &Object, fields: &Pairs) -> bool {
         let (FieldRule::Equals(field, value) | FieldRule::Differs(field, value)) = self;
-        let found = match &**field {
+        let actual = match &**field {
             NAME_FIELD => object.key.name(),
             NAMESPACE_FIELD => object.key.namespace(),
             _ => return self.holds(fields),
         };
-        (found == &**value) == matches!(self, FieldRule::Equals(..))
+        (actual == &**value) == matches!(self, FieldRule::Equals(..))
     }
 
     /// Whether these fields satisfy the rule.
     pub fn holds(&self, fields: &Pairs) -> bool {
         match self {
-            FieldRule::Equals(key, wanted) => fields.get(key).unwrap_or_default() == &**wanted,
-            FieldRule::Differs(key, unwanted) => fields.get(key).unwrap_or_default() != &**unwanted,
+            FieldRule::Equals(key, expected) => fields.get(key).unwrap_or_default() == &**expected,
+            FieldRule::Differs(key, other) => fields.get(key).unwrap_or_default() != &**other,
         }
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     use crate::object::{Draft, Revision};
 
     #[test]
-    fn label_rules() {
+    fn label_rules_match_as_selector_requirements() {
         let labels = Pairs::from_iter([("app", "web"), ("weight", "7")]);
         let set =
             |values: &[&str]| values.iter().map(|value| Box::from(*value)).collect::<BTreeSet<Box<str>>>();
@@ -197,18 +197,18 @@ mod tests {
             (LabelRule::Above("app".into(), 6), false),
             (LabelRule::Below("weight".into(), 7), false),
         ];
-        for (rule, wanted) in rules {
-            assert_eq!(rule.holds(&labels), wanted, "{rule:?}");
+        for (rule, expected) in rules {
+            assert_eq!(rule.holds(&labels), expected, "{rule:?}");
         }
     }
 
     #[test]
-    fn name_and_namespace_are_fields_of_the_key() {
+    fn field_rules_read_name_and_namespace_from_the_key() {
         let draft = Draft {
             key: Key::namespaced("n", "a"),
             bytes: Bytes::from_static(b"{}"),
-            revision_at: 1,
-            item_at: 1,
+            revision_offset: 1,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };
@@ -222,12 +222,12 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_not_kept_are_read() {
+    fn field_reader_replaces_outdated_fields() {
         let draft = Draft {
             key: Key::cluster("a"),
             bytes: Bytes::from_static(b"{}"),
-            revision_at: 1,
-            item_at: 1,
+            revision_offset: 1,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::from_iter([("color", "red"), (MARK_FIELD, "now")]),
         };
@@ -242,11 +242,11 @@ mod tests {
         };
         assert!(filter("red", None).matches(&object) && !filter("red", Some(&reader)).matches(&object));
         assert!(filter("blue", Some(&reader)).matches(&object));
-        assert!(filter("red", Some(&reader_of("now"))).matches(&object), "kept by the same rules");
+        assert!(filter("red", Some(&reader_of("now"))).matches(&object), "extracted by the same definition");
     }
 
     #[test]
-    fn an_absent_field_is_empty() {
+    fn field_rule_treats_absent_field_as_empty() {
         let fields = Pairs::from_iter([("spec.nodeName", "n1")]);
         assert!(FieldRule::Equals("spec.nodeName".into(), "n1".into()).holds(&fields));
         assert!(FieldRule::Equals("status.phase".into(), "".into()).holds(&fields));

@@ -1,44 +1,44 @@
 //! A watch event as it is sent, shared by all watches that send it.
 //!
-//! A frame lives in the window, with its event, and in the queues of those who have not sent it yet. The window counts what it keeps.
-//! What the others keep alive is counted here: once, from the first of them to the last.
+//! A frame is held by the window, with its event, and by the queues of watches that have not sent it yet. The window counts its
+//! own memory. What the queues keep alive is counted here, once per frame and not once per queue.
 
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 
-use crate::limits::HELD_FROM_BYTES;
+use crate::limits::LARGE_FRAME_BYTES;
 use crate::lock::Lock;
 use crate::memory::{MemoryBudget, OutOfMemory, Reservation};
 
 /// An encoded event. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Frame {
-    /// Not worth counting.
+    /// Too small to be counted.
     Small(Bytes),
-    /// Counted while somebody is about to send it.
+    /// Counted while a watch is about to send it.
     Large(Arc<LargeFrame>),
 }
 
 impl From<Bytes> for Frame {
     fn from(bytes: Bytes) -> Frame {
-        if bytes.len() < HELD_FROM_BYTES {
+        if bytes.len() < LARGE_FRAME_BYTES {
             return Frame::Small(bytes);
         }
         Frame::Large(Arc::new(LargeFrame { bytes, reserved: Lock::default() }))
     }
 }
 
-/// A frame that counts.
+/// A frame whose memory is counted.
 #[derive(Debug)]
 pub struct LargeFrame {
     bytes: Bytes,
-    /// What those who are about to send it have reserved for it together; dangling if nobody is.
+    /// The reservation that the watches share; dangling if none is about to send the frame.
     reserved: Lock<Weak<Reservation>>,
 }
 
 impl LargeFrame {
-    /// The frame itself.
+    /// The encoded event.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -49,9 +49,9 @@ impl LargeFrame {
         if let Some(reserved) = reserved.upgrade() {
             return Ok(reserved);
         }
-        let own = Arc::new(budget.take(self.bytes.len())?);
-        *reserved = Arc::downgrade(&own);
-        Ok(own)
+        let reservation = Arc::new(budget.take(self.bytes.len())?);
+        *reserved = Arc::downgrade(&reservation);
+        Ok(reservation)
     }
 }
 
@@ -60,17 +60,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_counts_once_while_somebody_is_about_to_send_it() {
-        let budget = MemoryBudget::alone(3 * HELD_FROM_BYTES);
-        let frame = Frame::from(Bytes::from(vec![b'x'; 2 * HELD_FROM_BYTES]));
+    fn large_frame_is_reserved_once_for_all_senders() {
+        let budget = MemoryBudget::standalone(3 * LARGE_FRAME_BYTES);
+        let frame = Frame::from(Bytes::from(vec![b'x'; 2 * LARGE_FRAME_BYTES]));
         let (Frame::Large(frame), Frame::Small(_)) = (frame, Frame::from(Bytes::from_static(b"x"))) else {
-            panic!("sizes decide");
+            panic!("Frame::from decides by size");
         };
-        let all: Vec<_> = (0..9).map(|_| frame.reserve(&budget).unwrap()).collect();
-        assert_eq!(budget.bytes(), 2 * HELD_FROM_BYTES);
-        drop(all);
-        assert_eq!(budget.bytes(), 0, "though the frame is still there");
-        let _other = budget.take(2 * HELD_FROM_BYTES).unwrap();
+        let reservations: Vec<_> = (0..9).map(|_| frame.reserve(&budget).unwrap()).collect();
+        assert_eq!(budget.bytes(), 2 * LARGE_FRAME_BYTES);
+        drop(reservations);
+        assert_eq!(budget.bytes(), 0, "the frame itself is still alive");
+        let _other = budget.take(2 * LARGE_FRAME_BYTES).unwrap();
         assert!(frame.reserve(&budget).is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Identity {
     /// The user name.
     pub name: String,
-    /// Tells users with the same name apart over time; empty if unknown.
+    /// Distinguishes users with the same name over time; empty if unknown.
     pub uid: String,
     /// The groups of the user.
     pub groups: Vec<String>,
@@ -18,9 +18,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether they belong to this group.
+    /// Whether the user is a member of this group.
     pub fn is_in(&self, group: &str) -> bool {
-        self.groups.iter().any(|known| known == group)
+        self.groups.iter().any(|other| other == group)
     }
 }
 
@@ -31,8 +31,8 @@ pub struct Credentials {
     pub certificates: Option<Arc<[Vec<u8>]>>,
     /// The bearer token of the request.
     pub bearer: Option<String>,
-    /// The identity in front proxy headers. Not verified either: it counts only if a verifier knows that the sender is a trusted
-    /// proxy.
+    /// The identity in front proxy headers. Not verified either: it counts only if a verifier knows that the sender is a
+    /// trusted proxy.
     pub claimed: Option<Arc<Identity>>,
     /// The audiences that the credentials must be valid for; empty for this server's own.
     pub audiences: Arc<[String]>,
@@ -56,8 +56,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_never_printed() {
-        let shown = Credentials { bearer: Some("secret".into()), ..Credentials::default() };
-        assert_eq!(format!("{shown:?}"), "Credentials { certificates: 0, bearer: true, claimed: false }");
+    fn credentials_debug_hides_the_token() {
+        let credentials = Credentials { bearer: Some("secret".into()), ..Credentials::default() };
+        assert_eq!(
+            format!("{credentials:?}"),
+            "Credentials { certificates: 0, bearer: true, claimed: false }"
+        );
     }
 }

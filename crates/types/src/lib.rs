@@ -1,9 +1,9 @@
-//! What the actors and the rules of the API share: plain data, without actors, I/O or HTTP.
+//! Data types that the actors and the API crates share, without actors, I/O or HTTP.
 //!
-//! - [`object`] is the stored unit and [`filter`] selects objects; [`error`] is what a store answers;
-//! - [`identity`] is a user, [`authentication`] and [`authorization`] are the answers about one;
-//! - [`memory`] counts bytes, [`frame`] is a shared event as it is sent;
-//! - [`clock`] tells the time, [`lock`] guards state that threads share.
+//! - [`object`] is the stored unit, [`filter`] selects objects, [`error`] is the error of a store;
+//! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
+//! - [`memory`] counts bytes, [`frame`] is an encoded watch event that watches share;
+//! - [`clock`] is injected time, [`lock`] are locks without poisoning.
 
 pub mod authentication;
 pub mod authorization;

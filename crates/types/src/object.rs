@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use bytes::{Bytes, BytesMut};
 
 use crate::frame::{Frame, LargeFrame};
-use crate::limits::VARIANTS_KEPT;
+use crate::limits::MAX_CACHED_VARIANTS;
 use crate::lock::Lock;
 use crate::memory::{MemoryBudget, OutOfMemory, reserved_bytes};
 
@@ -17,7 +17,7 @@ pub struct Revision(pub u64);
 impl Revision {
     /// Before all changes. No object ever has it.
     pub const ZERO: Revision = Revision(0);
-    /// The revision of a type without writes: an empty list must not answer 0.
+    /// The revision of a type without writes: an empty list must not have resourceVersion 0.
     pub const FIRST: Revision = Revision(1);
 
     /// The revision that follows this one.
@@ -114,8 +114,8 @@ pub struct Pairs(Box<[(Box<str>, Box<str>)]>);
 impl Pairs {
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
-        self.0.get(at).map(|(_, value)| &**value)
+        let index = self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
+        self.0.get(index).map(|(_, value)| &**value)
     }
 
     /// All pairs, by key.
@@ -126,11 +126,11 @@ impl Pairs {
 
 impl<K: Into<Box<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Pairs {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Pairs {
-        let mut all: Vec<(Box<str>, Box<str>)> =
+        let mut pairs: Vec<(Box<str>, Box<str>)> =
             pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        all.dedup_by(|later, earlier| later.0 == earlier.0);
-        Pairs(all.into_boxed_slice())
+        pairs.sort_by(|a, b| a.0.cmp(&b.0));
+        pairs.dedup_by(|later, earlier| later.0 == earlier.0);
+        Pairs(pairs.into_boxed_slice())
     }
 }
 
@@ -142,9 +142,9 @@ pub struct Draft {
     /// Canonical JSON with an empty resourceVersion string.
     pub bytes: Bytes,
     /// The offset in `bytes` for the digits of the revision.
-    pub revision_at: usize,
+    pub revision_offset: usize,
     /// The offset in `bytes` of the fields after kind and apiVersion: list items omit those two.
-    pub item_at: usize,
+    pub item_offset: usize,
     /// The labels that selectors see.
     pub labels: Pairs,
     /// The fields that selectors see, besides name and namespace.
@@ -167,8 +167,8 @@ pub struct Object {
     pub labels: Pairs,
     /// The fields that selectors see, besides name and namespace.
     pub fields: Pairs,
-    revision_at: usize,
-    item_at: usize,
+    revision_offset: usize,
+    item_offset: usize,
     variants: Lock<Vec<(Variant, Form)>>,
 }
 
@@ -176,7 +176,7 @@ pub struct Object {
 enum Form {
     /// Cached for as long as the version lives.
     Kept(Bytes),
-    /// Shared by those who hold it now, and gone with the last of them.
+    /// Alive only while a watch holds it.
     Shared(Weak<LargeFrame>),
 }
 
@@ -199,15 +199,15 @@ impl Form {
 impl Object {
     /// Fills the gap: the only place where a revision enters the bytes.
     pub fn new(draft: Draft, revision: Revision) -> Object {
-        let bytes = splice(&draft.bytes, draft.revision_at, 0, revision);
+        let bytes = splice(&draft.bytes, draft.revision_offset, 0, revision);
         Object {
             key: draft.key,
             revision,
             bytes,
             labels: draft.labels,
             fields: draft.fields,
-            revision_at: draft.revision_at,
-            item_at: draft.item_at,
+            revision_offset: draft.revision_offset,
+            item_offset: draft.item_offset,
             variants: Lock::default(),
         }
     }
@@ -220,8 +220,8 @@ impl Object {
             bytes: Bytes::new(),
             labels: Pairs::default(),
             fields: Pairs::default(),
-            revision_at: 0,
-            item_at: 0,
+            revision_offset: 0,
+            item_offset: 0,
             variants: Lock::default(),
         }
     }
@@ -232,7 +232,7 @@ impl Object {
     }
 
     /// The same state at another revision: the object of a deletion event.
-    pub fn at(&self, revision: Revision) -> Object {
+    pub fn at_revision(&self, revision: Revision) -> Object {
         if !self.is_readable() {
             return Object::unreadable(self.key.clone(), revision);
         }
@@ -240,11 +240,11 @@ impl Object {
         Object {
             key: self.key.clone(),
             revision,
-            bytes: splice(&self.bytes, self.revision_at, digits, revision),
+            bytes: splice(&self.bytes, self.revision_offset, digits, revision),
             labels: self.labels.clone(),
             fields: self.fields.clone(),
-            revision_at: self.revision_at,
-            item_at: self.item_at,
+            revision_offset: self.revision_offset,
+            item_offset: self.item_offset,
             variants: Lock::default(),
         }
     }
@@ -254,8 +254,8 @@ impl Object {
     pub fn restored(draft: Draft, revision: Revision) -> Option<Object> {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(revision.0).as_bytes();
-        let end = draft.revision_at.checked_add(digits.len())?;
-        if draft.bytes.get(draft.revision_at..end)? != digits || draft.item_at > draft.bytes.len() {
+        let end = draft.revision_offset.checked_add(digits.len())?;
+        if draft.bytes.get(draft.revision_offset..end)? != digits || draft.item_offset > draft.bytes.len() {
             return None;
         }
         Some(Object {
@@ -264,33 +264,34 @@ impl Object {
             bytes: draft.bytes,
             labels: draft.labels,
             fields: draft.fields,
-            revision_at: draft.revision_at,
-            item_at: draft.item_at,
+            revision_offset: draft.revision_offset,
+            item_offset: draft.item_offset,
             variants: Lock::default(),
         })
     }
 
     /// The offset of the revision's digits in the bytes.
-    pub fn revision_at(&self) -> usize {
-        self.revision_at
+    pub fn revision_offset(&self) -> usize {
+        self.revision_offset
     }
 
     /// The offset of the fields after kind and apiVersion.
-    pub fn item_at(&self) -> usize {
-        self.item_at
+    pub fn item_offset(&self) -> usize {
+        self.item_offset
     }
 
     /// The bytes after the opening brace when this object is an item of a list of its kind.
     pub fn item(&self) -> Bytes {
-        self.bytes.slice(self.item_at.min(self.bytes.len())..)
+        self.bytes.slice(self.item_offset.min(self.bytes.len())..)
     }
 
-    /// Another form of the bytes, made by `make` on first use and cached. Only a few forms are cached: a client that asks for all
-    /// of them must not multiply the memory of an object, nor may the forms of all objects take more than `kept`, unless
-    /// this one is known to be small. Forms that `is_living` rejects, because their definition has changed, are dropped first.
+    /// The bytes in another encoding or version, made by `make` on first use and cached. Few variants are cached per object, so
+    /// that a client that requests all of them does not multiply the memory of an object, and those of all objects stay below
+    /// `cache`; `None` if this one is known to be small. Variants that `is_living` rejects, because their definition has
+    /// changed, are dropped first.
     pub fn variant<E>(
         &self,
-        kept: Option<&MemoryBudget>,
+        cache: Option<&MemoryBudget>,
         variant: Variant,
         is_living: impl Fn(Variant) -> bool,
         make: impl FnOnce(&Object) -> Result<Bytes, E>,
@@ -298,14 +299,14 @@ impl Object {
         if let Some(cached) = self.cached_variant(variant) {
             return Ok(cached);
         }
-        // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
+        // Made outside the lock: two threads may both make it, but neither blocks the other.
         let bytes = make(self)?;
         let mut variants = self.variants.lock();
-        variants.retain(|(known, form)| form.kept().is_none() || is_living(*known));
+        variants.retain(|(key, form)| form.kept().is_none() || is_living(*key));
         let mut kept_forms = variants.iter().filter(|(_, form)| form.kept().is_some());
-        let has_room = kept_forms.clone().count() < VARIANTS_KEPT;
-        if has_room && !kept_forms.any(|(known, _)| *known == variant) {
-            let form = match kept.map(|kept| kept.take(bytes.len())) {
+        let has_room = kept_forms.clone().count() < MAX_CACHED_VARIANTS;
+        if has_room && !kept_forms.any(|(key, _)| *key == variant) {
+            let form = match cache.map(|cache| cache.take(bytes.len())) {
                 None => Some(bytes.clone()),
                 Some(Ok(share)) => Some(reserved_bytes(bytes.clone(), share)),
                 Some(Err(OutOfMemory)) => None,
@@ -315,14 +316,14 @@ impl Object {
         Ok(bytes)
     }
 
-    /// Another form of the bytes, if it is cached. For those who make a form for one use.
+    /// A cached variant. For callers that otherwise encode into a buffer of their own.
     pub fn cached_variant(&self, variant: Variant) -> Option<Bytes> {
         let variants = self.variants.lock();
-        variants.iter().find_map(|(known, form)| form.kept().filter(|_| *known == variant).cloned())
+        variants.iter().find_map(|(key, form)| form.kept().filter(|_| *key == variant).cloned())
     }
 
-    /// A frame that nobody caches, but that all share who hold it at the same time: thousands of watches that begin with the same
-    /// large object, for instance. The numbers of these forms are their own.
+    /// A frame that is not cached but shared by all who hold it at the same time, such as thousands of watches that start with
+    /// the same large object. Its variant numbers are separate from those of cached variants.
     pub fn frame<E>(&self, variant: Variant, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Frame, E> {
         if let Some(shared) = self.shared_frame(variant) {
             return Ok(Frame::Large(shared));
@@ -336,14 +337,14 @@ impl Object {
         Ok(frame)
     }
 
-    /// Whether somebody holds such a frame.
+    /// Whether a watch holds such a frame.
     pub fn has_frame(&self, variant: Variant) -> bool {
         self.shared_frame(variant).is_some()
     }
 
     fn shared_frame(&self, variant: Variant) -> Option<Arc<LargeFrame>> {
         let variants = self.variants.lock();
-        variants.iter().find_map(|(known, form)| form.shared().filter(|_| *known == variant))
+        variants.iter().find_map(|(key, form)| form.shared().filter(|_| *key == variant))
     }
 }
 
@@ -353,46 +354,49 @@ impl fmt::Debug for Object {
     }
 }
 
-fn splice(bytes: &Bytes, at: usize, old_digits: usize, revision: Revision) -> Bytes {
+fn splice(bytes: &Bytes, offset: usize, old_digits: usize, revision: Revision) -> Bytes {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(revision.0).as_bytes();
-    let at = at.min(bytes.len());
-    let rest = (at + old_digits).min(bytes.len());
-    let mut whole = BytesMut::with_capacity(bytes.len() - (rest - at) + digits.len());
-    whole.extend_from_slice(&bytes[..at]);
-    whole.extend_from_slice(digits);
-    whole.extend_from_slice(&bytes[rest..]);
-    whole.freeze()
+    let offset = offset.min(bytes.len());
+    let rest = (offset + old_digits).min(bytes.len());
+    let mut spliced = BytesMut::with_capacity(bytes.len() - (rest - offset) + digits.len());
+    spliced.extend_from_slice(&bytes[..offset]);
+    spliced.extend_from_slice(digits);
+    spliced.extend_from_slice(&bytes[rest..]);
+    spliced.freeze()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::HELD_FROM_BYTES;
+    use crate::limits::LARGE_FRAME_BYTES;
 
     fn draft() -> Draft {
         let text = r#"{"kind":"K","apiVersion":"v1","metadata":{"name":"a","resourceVersion":""}}"#;
         Draft {
             key: Key::namespaced("n", "a"),
             bytes: Bytes::from_static(text.as_bytes()),
-            revision_at: text.find(r#""}}"#).unwrap(),
-            item_at: text.find(r#""metadata""#).unwrap(),
+            revision_offset: text.find(r#""}}"#).unwrap(),
+            item_offset: text.find(r#""metadata""#).unwrap(),
             labels: Pairs::from_iter([("b", "2"), ("a", "1")]),
             fields: Pairs::default(),
         }
     }
 
     #[test]
-    fn the_revision_enters_the_bytes_once() {
+    fn object_bytes_contain_the_revision() {
         let object = Object::new(draft(), Revision(42));
         assert!(object.bytes.ends_with(br#""resourceVersion":"42"}}"#));
-        let gone = object.at(Revision(1_000));
-        assert!(gone.bytes.ends_with(br#""resourceVersion":"1000"}}"#));
-        assert_eq!(gone.item(), Bytes::from_static(br#""metadata":{"name":"a","resourceVersion":"1000"}}"#));
+        let deleted = object.at_revision(Revision(1_000));
+        assert!(deleted.bytes.ends_with(br#""resourceVersion":"1000"}}"#));
+        assert_eq!(
+            deleted.item(),
+            Bytes::from_static(br#""metadata":{"name":"a","resourceVersion":"1000"}}"#)
+        );
     }
 
     #[test]
-    fn a_restored_object_must_hold_its_revision() {
+    fn restored_refuses_bytes_with_another_revision() {
         let written = Object::new(draft(), Revision(42));
         let read = Draft { bytes: written.bytes, ..draft() };
         assert!(Object::restored(read.clone(), Revision(42)).is_some());
@@ -400,14 +404,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_so_at_every_revision() {
-        let gone = Object::unreadable(Key::cluster("a"), Revision(2)).at(Revision(3));
-        assert!(!gone.is_readable() && gone.revision == Revision(3));
+    fn unreadable_object_stays_unreadable_at_another_revision() {
+        let deleted = Object::unreadable(Key::cluster("a"), Revision(2)).at_revision(Revision(3));
+        assert!(!deleted.is_readable() && deleted.revision == Revision(3));
         assert!(Object::new(draft(), Revision(2)).is_readable());
     }
 
     #[test]
-    fn keys_sort_by_bytes_and_fall_apart_again() {
+    fn keys_sort_by_bytes_and_split_into_namespace_and_name() {
         let key = Key::namespaced("kube-system", "a:b");
         assert_eq!((key.namespace(), key.name()), ("kube-system", "a:b"));
         assert_eq!((Key::cluster("n").namespace(), Key::cluster("n").name()), ("", "n"));
@@ -415,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_made_once() {
+    fn variant_is_encoded_once() {
         let object = Object::new(draft(), Revision(2));
         let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"x"));
         let all = |_: Variant| true;
@@ -425,42 +429,46 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_cached_while_there_is_memory_and_give_it_back_with_their_object() {
-        let budget = MemoryBudget::alone(2);
-        let (one, other) = (Object::new(draft(), Revision(2)), Object::new(draft(), Revision(3)));
+    fn variants_are_cached_within_the_budget_and_freed_with_their_object() {
+        let budget = MemoryBudget::standalone(2);
+        let (first, second) = (Object::new(draft(), Revision(2)), Object::new(draft(), Revision(3)));
         let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"xy"));
         let all = |_: Variant| true;
-        assert!(one.variant(Some(&budget), Variant(1), all, make).is_ok());
-        assert!(other.variant(Some(&budget), Variant(1), all, make).is_ok(), "it is made, but not cached");
-        assert_eq!(other.variant(Some(&budget), Variant(1), all, |_| Err(())), Err(()));
-        drop(one);
+        assert!(first.variant(Some(&budget), Variant(1), all, make).is_ok());
+        assert!(second.variant(Some(&budget), Variant(1), all, make).is_ok(), "it is made, but not cached");
+        assert_eq!(second.variant(Some(&budget), Variant(1), all, |_| Err(())), Err(()));
+        drop(first);
         assert_eq!(budget.bytes(), 0);
-        assert!(other.variant(Some(&budget), Variant(1), all, make).is_ok());
-        assert!(other.variant(Some(&budget), Variant(1), all, |_| Err(())).is_ok());
+        assert!(second.variant(Some(&budget), Variant(1), all, make).is_ok());
+        assert!(second.variant(Some(&budget), Variant(1), all, |_| Err(())).is_ok());
     }
 
     #[test]
-    fn a_large_frame_is_shared_as_long_as_somebody_holds_it() {
+    fn large_frame_is_shared_while_it_is_held() {
         let object = Object::new(draft(), Revision(2));
-        let make = || Ok::<_, ()>(Bytes::from(vec![b'x'; HELD_FROM_BYTES]));
-        let one = object.frame(Variant(1), make).unwrap();
-        let other = object.frame(Variant(1), || Err(())).expect("it is made once");
+        let make = || Ok::<_, ()>(Bytes::from(vec![b'x'; LARGE_FRAME_BYTES]));
+        let first = object.frame(Variant(1), make).unwrap();
+        let second = object.frame(Variant(1), || Err(())).expect("it is made once");
         assert!(
-            matches!((&one, &other), (Frame::Large(one), Frame::Large(other)) if Arc::ptr_eq(one, other))
+            matches!((&first, &second), (Frame::Large(first), Frame::Large(second)) if Arc::ptr_eq(first, second))
         );
-        assert_eq!(object.cached_variant(Variant(1)), None, "these numbers are not those of cached forms");
+        assert_eq!(
+            object.cached_variant(Variant(1)),
+            None,
+            "frames and cached variants are numbered separately"
+        );
         assert!(object.frame(Variant(2), || Err(())).is_err());
-        drop(one);
+        drop(first);
         assert!(object.frame(Variant(1), || Err(())).is_ok());
-        drop(other);
-        assert!(object.frame(Variant(1), || Err(())).is_err(), "nobody keeps it");
+        drop(second);
+        assert!(object.frame(Variant(1), || Err(())).is_err(), "it was dropped with its last holder");
     }
 
     #[test]
-    fn forms_of_what_is_no_more_make_room() {
+    fn variants_of_changed_definitions_are_evicted_first() {
         let object = Object::new(draft(), Revision(2));
         let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"x"));
-        let count = u32::try_from(VARIANTS_KEPT).unwrap();
+        let count = u32::try_from(MAX_CACHED_VARIANTS).unwrap();
         for generation in 0..5 {
             let living = |variant: Variant| variant.0 / count == generation;
             for form in generation * count..(generation + 1) * count {

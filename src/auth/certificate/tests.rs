@@ -14,14 +14,14 @@ use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
 
 pub const NOW: u64 = 1_790_000_000;
 
-/// Somebody with a key, and the certificate of it.
-pub struct Party {
+/// A private key and its certificate.
+pub struct CertifiedKey {
     key: PKey<Private>,
     pub certificate: X509,
 }
 
-/// What a certificate says.
-pub struct Says<'a> {
+/// The contents of a test certificate.
+pub struct CertificateSpec<'a> {
     pub subject: &'a [(&'a str, &'a str)],
     pub from: u64,
     pub to: u64,
@@ -29,20 +29,26 @@ pub struct Says<'a> {
     pub server: bool,
 }
 
-impl Default for Says<'_> {
+impl Default for CertificateSpec<'_> {
     fn default() -> Self {
-        Says { subject: &[("CN", "ann")], from: NOW - 10, to: NOW + 100, authority: false, server: false }
+        CertificateSpec {
+            subject: &[("CN", "ann")],
+            from: NOW - 10,
+            to: NOW + 100,
+            authority: false,
+            server: false,
+        }
     }
 }
 
-pub fn party(says: &Says<'_>, issuer: Option<&Party>) -> Party {
+pub fn issue(spec: &CertificateSpec<'_>, issuer: Option<&CertifiedKey>) -> CertifiedKey {
     let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-    with_key(PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap(), says, issuer)
+    with_key(PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap(), spec, issuer)
 }
 
-fn with_key(key: PKey<Private>, says: &Says<'_>, issuer: Option<&Party>) -> Party {
+fn with_key(key: PKey<Private>, spec: &CertificateSpec<'_>, issuer: Option<&CertifiedKey>) -> CertifiedKey {
     let mut name = X509NameBuilder::new().unwrap();
-    for (field, value) in says.subject {
+    for (field, value) in spec.subject {
         let field = if *field == "uid" { UID } else { field };
         // With a type, because texts without one may be neither empty nor long.
         name.append_entry_by_text_with_type(field, value, Asn1Type::UTF8STRING).unwrap();
@@ -53,156 +59,187 @@ fn with_key(key: PKey<Private>, says: &Says<'_>, issuer: Option<&Party>) -> Part
     builder.set_serial_number(&BigNum::from_u32(7).unwrap().to_asn1_integer().unwrap()).unwrap();
     builder.set_subject_name(&name).unwrap();
     builder.set_issuer_name(issuer.map_or(&name, |issuer| issuer.certificate.subject_name())).unwrap();
-    let at = |seconds: u64| Asn1Time::from_unix(i64::try_from(seconds).unwrap()).unwrap();
-    builder.set_not_before(&at(says.from)).unwrap();
-    builder.set_not_after(&at(says.to)).unwrap();
+    let time = |seconds: u64| Asn1Time::from_unix(i64::try_from(seconds).unwrap()).unwrap();
+    builder.set_not_before(&time(spec.from)).unwrap();
+    builder.set_not_after(&time(spec.to)).unwrap();
     builder.set_pubkey(&key).unwrap();
-    if says.authority {
+    if spec.authority {
         builder.append_extension(BasicConstraints::new().critical().ca().build().unwrap()).unwrap();
-    } else if says.server {
+    } else if spec.server {
         builder.append_extension(ExtendedKeyUsage::new().server_auth().build().unwrap()).unwrap();
     } else {
         builder.append_extension(ExtendedKeyUsage::new().client_auth().build().unwrap()).unwrap();
     }
     builder.sign(issuer.map_or(&key, |issuer| &issuer.key), MessageDigest::sha256()).unwrap();
-    Party { key, certificate: builder.build() }
+    CertifiedKey { key, certificate: builder.build() }
 }
 
-pub fn root(name: &str) -> Party {
-    party(&Says { subject: &[("CN", name)], authority: true, to: NOW + 1_000, ..Says::default() }, None)
+pub fn root(name: &str) -> CertifiedKey {
+    issue(
+        &CertificateSpec {
+            subject: &[("CN", name)],
+            authority: true,
+            to: NOW + 1_000,
+            ..CertificateSpec::default()
+        },
+        None,
+    )
 }
 
-fn verdict(verifier: &CertificateVerifier, chain: &[&Party]) -> Verification {
-    let certificates: Arc<[Vec<u8>]> = chain.iter().map(|one| one.certificate.to_der().unwrap()).collect();
+fn verdict(verifier: &CertificateVerifier, chain: &[&CertifiedKey]) -> Verification {
+    let certificates: Arc<[Vec<u8>]> =
+        chain.iter().map(|issued| issued.certificate.to_der().unwrap()).collect();
     match verifier.verify(&Credentials { certificates: Some(certificates), ..Credentials::default() }) {
         Answer::Now(verdict) => verdict,
-        Answer::Later(_) => panic!("at once"),
+        Answer::Later(_) => panic!("the answer is not immediate"),
     }
 }
 
-fn left() -> Histogram {
-    Histogram::with_opts(prometheus::HistogramOpts::new("left", "left")).unwrap()
+fn histogram() -> Histogram {
+    Histogram::with_opts(prometheus::HistogramOpts::new("validity", "validity")).unwrap()
 }
 
-fn house(root: &Party) -> (CertificateVerifier, Clock) {
+fn verifier_trusting(root: &CertifiedKey) -> (CertificateVerifier, Clock) {
     let clock = Clock::manual(Timestamp(NOW * 1_000_000));
     let pem = root.certificate.to_pem().unwrap();
-    (CertificateVerifier::new(&pem, true, left(), clock.clone()).unwrap(), clock)
+    (CertificateVerifier::new(&pem, true, histogram(), clock.clone()).unwrap(), clock)
 }
 
 #[test]
-fn a_certificate_says_who_shows_it() {
+fn client_certificate_yields_user_groups_and_uid() {
     let root = root("root");
-    let (verifier, _) = house(&root);
+    let (verifier, _) = verifier_trusting(&root);
     let subject = &[("CN", "first"), ("O", "devs"), ("CN", "ann"), ("O", "testers"), ("uid", "u-1")];
-    let ann = party(&Says { subject, ..Says::default() }, Some(&root));
+    let ann = issue(&CertificateSpec { subject, ..CertificateSpec::default() }, Some(&root));
     let Verification::Known(identity) = verdict(&verifier, &[&ann]) else { panic!("known") };
     assert_eq!((identity.name.as_str(), identity.uid.as_str()), ("ann", "u-1"));
     assert_eq!(identity.groups, ["devs", "testers"]);
     let digest = openssl::sha::sha256(&ann.certificate.to_der().unwrap());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(identity.extra[CREDENTIAL_ID], [format!("X509SHA256={hex}")]);
-    // Without the gate nobody reads it.
+    // Without the feature gate the UID is ignored.
     let clock = Clock::manual(Timestamp(NOW * 1_000_000));
-    let blind = CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, left(), clock).unwrap();
-    let Verification::Known(identity) = verdict(&blind, &[&ann]) else { panic!("known") };
+    let without_uid =
+        CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, histogram(), clock).unwrap();
+    let Verification::Known(identity) = verdict(&without_uid, &[&ann]) else { panic!("known") };
     assert_eq!(identity.uid, "");
 }
 
 #[test]
-fn what_does_not_hold_is_refused_and_what_names_nobody_is_no_opinion() {
+fn invalid_client_certificate_is_refused_and_nameless_one_ignored() {
     let (root, other) = (root("root"), root("other"));
-    let (verifier, _) = house(&root);
-    let of = |says: Says<'_>, issuer: &Party| party(&says, Some(issuer));
-    for (what, bad) in [
-        ("foreign", of(Says::default(), &other)),
-        ("expired", of(Says { to: NOW - 1, ..Says::default() }, &root)),
-        ("early", of(Says { from: NOW + 1, ..Says::default() }, &root)),
-        ("for servers", of(Says { server: true, ..Says::default() }, &root)),
+    let (verifier, _) = verifier_trusting(&root);
+    let issue_by = |spec: CertificateSpec<'_>, issuer: &CertifiedKey| issue(&spec, Some(issuer));
+    for (case, certificate) in [
+        ("foreign", issue_by(CertificateSpec::default(), &other)),
+        ("expired", issue_by(CertificateSpec { to: NOW - 1, ..CertificateSpec::default() }, &root)),
+        ("early", issue_by(CertificateSpec { from: NOW + 1, ..CertificateSpec::default() }, &root)),
+        ("for servers", issue_by(CertificateSpec { server: true, ..CertificateSpec::default() }, &root)),
         (
             "two uids",
-            of(Says { subject: &[("CN", "a"), ("uid", "1"), ("uid", "2")], ..Says::default() }, &root),
+            issue_by(
+                CertificateSpec {
+                    subject: &[("CN", "a"), ("uid", "1"), ("uid", "2")],
+                    ..CertificateSpec::default()
+                },
+                &root,
+            ),
         ),
     ] {
-        assert!(matches!(verdict(&verifier, &[&bad]), Verification::Refused(_)), "{what}");
+        assert!(matches!(verdict(&verifier, &[&certificate]), Verification::Refused(_)), "{case}");
     }
-    let nobody = of(Says { subject: &[("O", "devs")], ..Says::default() }, &root);
+    let nobody = issue_by(CertificateSpec { subject: &[("O", "devs")], ..CertificateSpec::default() }, &root);
     assert_eq!(verdict(&verifier, &[&nobody]), Verification::NoOpinion);
     assert_eq!(verdict(&verifier, &[]), Verification::NoOpinion);
     let garbage: Arc<[Vec<u8>]> = [vec![1, 2, 3]].into();
-    let shown = Credentials { certificates: Some(garbage), ..Credentials::default() };
-    assert!(matches!(verifier.verify(&shown), Answer::Now(Verification::Refused(_))));
-    assert!(ErrorStack::get().errors().is_empty(), "nothing is left for the next connection");
+    let credentials = Credentials { certificates: Some(garbage), ..Credentials::default() };
+    assert!(matches!(verifier.verify(&credentials), Answer::Now(Verification::Refused(_))));
+    assert!(ErrorStack::get().errors().is_empty(), "the OpenSSL error queue is empty");
 }
 
 #[test]
-fn intermediates_count_while_they_hold() {
+fn intermediate_certificate_is_used_until_it_expires() {
     let root = root("root");
-    let (verifier, clock) = house(&root);
-    let middle = Says { subject: &[("CN", "middle")], authority: true, to: NOW + 50, ..Says::default() };
-    let middle = party(&middle, Some(&root));
-    let ann = party(&Says::default(), Some(&middle));
-    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Refused(_)), "nobody knows who issued it");
+    let (verifier, clock) = verifier_trusting(&root);
+    let middle = CertificateSpec {
+        subject: &[("CN", "middle")],
+        authority: true,
+        to: NOW + 50,
+        ..CertificateSpec::default()
+    };
+    let middle = issue(&middle, Some(&root));
+    let ann = issue(&CertificateSpec::default(), Some(&middle));
+    assert!(matches!(verdict(&verifier, &[&ann]), Verification::Refused(_)), "the issuer is unknown");
     assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verification::Known(_)));
-    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verification::Known(_)), "remembered");
+    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verification::Known(_)), "cached");
     clock.advance(Duration::from_secs(60));
     assert!(
         matches!(verdict(&verifier, &[&ann, &middle]), Verification::Refused(_)),
-        "the middle one has ended"
+        "the intermediate has expired"
     );
 }
 
 #[test]
-fn other_authorities_count_at_once() {
+fn replaced_client_ca_applies_to_cached_certificates() {
     let (first, second) = (root("first"), root("second"));
-    let (verifier, _) = house(&first);
-    let ann = party(&Says::default(), Some(&first));
+    let (verifier, _) = verifier_trusting(&first);
+    let ann = issue(&CertificateSpec::default(), Some(&first));
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
     verifier.trust(&second.certificate.to_pem().unwrap()).unwrap();
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Refused(_)));
 }
 
 #[test]
-fn a_renewed_authority_counts_beside_its_predecessor() {
-    let says = |to| Says { subject: &[("CN", "root")], authority: true, to, ..Says::default() };
-    let expired = party(&says(NOW - 1), None);
-    let renewed = with_key(expired.key.clone(), &says(NOW + 1_000), None);
-    let other = party(&says(NOW + 1_000), None);
-    let of = |authorities: &[&Party]| {
-        let pem = authorities.iter().flat_map(|one| one.certificate.to_pem().unwrap()).collect::<Vec<u8>>();
-        let clock = Clock::manual(Timestamp(NOW * 1_000_000));
-        CertificateVerifier::new(&pem, true, left(), clock).unwrap()
+fn renewed_ca_is_trusted_beside_its_predecessor() {
+    let ca_spec = |to| CertificateSpec {
+        subject: &[("CN", "root")],
+        authority: true,
+        to,
+        ..CertificateSpec::default()
     };
-    for (what, authorities) in [
+    let expired = issue(&ca_spec(NOW - 1), None);
+    let renewed = with_key(expired.key.clone(), &ca_spec(NOW + 1_000), None);
+    let other = issue(&ca_spec(NOW + 1_000), None);
+    let verifier_of = |authorities: &[&CertifiedKey]| {
+        let pem =
+            authorities.iter().flat_map(|issued| issued.certificate.to_pem().unwrap()).collect::<Vec<u8>>();
+        let clock = Clock::manual(Timestamp(NOW * 1_000_000));
+        CertificateVerifier::new(&pem, true, histogram(), clock).unwrap()
+    };
+    for (case, authorities) in [
         ("the expired one first", [&expired, &renewed, &other]),
         ("the renewed one first", [&renewed, &expired, &other]),
         ("one with the same name and another key first", [&other, &expired, &renewed]),
     ] {
-        let verifier = of(&authorities);
+        let verifier = verifier_of(&authorities);
         for issuer in [&renewed, &other] {
-            let ann = party(&Says::default(), Some(issuer));
-            assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)), "{what}");
+            let ann = issue(&CertificateSpec::default(), Some(issuer));
+            assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)), "{case}");
         }
     }
-    let ann = party(&Says::default(), Some(&expired));
-    let Verification::Refused(why) = verdict(&of(&[&expired]), &[&ann]) else { panic!("its time is over") };
-    assert_eq!(why, "the client certificate has expired or is not yet valid");
-    let foreign = party(&Says::default(), Some(&root("foreign")));
-    let Verification::Refused(why) = verdict(&of(&[&expired]), &[&foreign]) else { panic!("unknown") };
-    assert_eq!(why, "the client certificate is not valid: unable to get local issuer certificate");
+    let ann = issue(&CertificateSpec::default(), Some(&expired));
+    let Verification::Refused(reason) = verdict(&verifier_of(&[&expired]), &[&ann]) else {
+        panic!("the CA has expired")
+    };
+    assert_eq!(reason, "the client certificate has expired or is not yet valid");
+    let foreign = issue(&CertificateSpec::default(), Some(&root("foreign")));
+    let Verification::Refused(reason) = verdict(&verifier_of(&[&expired]), &[&foreign]) else {
+        panic!("unknown")
+    };
+    assert_eq!(reason, "the client certificate is not valid: unable to get local issuer certificate");
 }
 
-fn is_refused(verifier: &CertificateVerifier, chain: &[&Party]) -> bool {
+fn is_refused(verifier: &CertificateVerifier, chain: &[&CertifiedKey]) -> bool {
     matches!(verdict(verifier, chain), Verification::Refused(_))
 }
 
 #[test]
-fn a_refused_chain_is_verified_once_in_a_while_and_not_once_per_request() {
+fn refused_chain_is_cached_and_verified_again_after_expiry() {
     let (root, other) = (root("root"), root("other"));
-    let (verifier, clock) = house(&root);
-    let stranger = party(&Says::default(), Some(&other));
+    let (verifier, clock) = verifier_trusting(&root);
+    let stranger = issue(&CertificateSpec::default(), Some(&other));
     let two_uids = &[("CN", "a"), ("uid", "1"), ("uid", "2")];
-    let unreadable = party(&Says { subject: two_uids, ..Says::default() }, Some(&root));
+    let unreadable = issue(&CertificateSpec { subject: two_uids, ..CertificateSpec::default() }, Some(&root));
     for _ in 0..5 {
         assert!(is_refused(&verifier, &[&stranger]) && is_refused(&verifier, &[&unreadable]));
     }
@@ -216,10 +253,10 @@ fn a_refused_chain_is_verified_once_in_a_while_and_not_once_per_request() {
 }
 
 #[test]
-fn a_refused_chain_counts_once_its_authority_does() {
+fn refused_chain_is_accepted_once_its_ca_is_trusted() {
     let (first, second) = (root("first"), root("second"));
-    let (verifier, _) = house(&first);
-    let ann = party(&Says::default(), Some(&second));
+    let (verifier, _) = verifier_trusting(&first);
+    let ann = issue(&CertificateSpec::default(), Some(&second));
     assert!(is_refused(&verifier, &[&ann]));
     let both = [first.certificate.to_pem().unwrap(), second.certificate.to_pem().unwrap()].concat();
     verifier.trust(&both).unwrap();
@@ -227,17 +264,23 @@ fn a_refused_chain_counts_once_its_authority_does() {
 }
 
 #[test]
-fn a_refused_chain_counts_from_the_second_on_at_which_all_of_it_is_valid() {
-    let says = |subject, from, authority| Says { subject, from, authority, to: NOW + 50, ..Says::default() };
-    // Which of them begins late: the certificate itself, the one between, or the trusted one.
+fn refused_chain_is_accepted_once_all_certificates_are_valid() {
+    let chain_spec = |subject, from, authority| CertificateSpec {
+        subject,
+        from,
+        authority,
+        to: NOW + 50,
+        ..CertificateSpec::default()
+    };
+    // Index of the certificate that becomes valid late: root, intermediate, leaf.
     for late in 0..3 {
-        let from = |place| if place == late { NOW + 5 } else { NOW - 10 };
-        let root = party(&says(&[("CN", "root")], from(0), true), None);
-        let middle = party(&says(&[("CN", "middle")], from(1), true), Some(&root));
-        let ann = party(&says(&[("CN", "ann")], from(2), false), Some(&middle));
+        let from = |index| if index == late { NOW + 5 } else { NOW - 10 };
+        let root = issue(&chain_spec(&[("CN", "root")], from(0), true), None);
+        let middle = issue(&chain_spec(&[("CN", "middle")], from(1), true), Some(&root));
+        let ann = issue(&chain_spec(&[("CN", "ann")], from(2), false), Some(&middle));
         let clock = Clock::manual(Timestamp(NOW * 1_000_000 + 500_000));
         let pem = root.certificate.to_pem().unwrap();
-        let verifier = CertificateVerifier::new(&pem, true, left(), clock.clone()).unwrap();
+        let verifier = CertificateVerifier::new(&pem, true, histogram(), clock.clone()).unwrap();
         for _ in 0..9 {
             assert!(is_refused(&verifier, &[&ann, &middle]), "{late}");
             clock.advance(Duration::from_millis(500));
@@ -248,48 +291,47 @@ fn a_refused_chain_counts_from_the_second_on_at_which_all_of_it_is_valid() {
 }
 
 #[test]
-fn refused_chains_are_bounded_and_drive_out_no_valid_one() {
+fn refused_chains_are_bounded_and_evict_no_valid_one() {
     let root = root("root");
-    let (verifier, _) = house(&root);
-    let ann = party(&Says::default(), Some(&root));
+    let (verifier, _) = verifier_trusting(&root);
+    let ann = issue(&CertificateSpec::default(), Some(&root));
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
     for garbage in 0..u16::try_from(CERTIFICATES_REMEMBERED).unwrap() * 2 {
         let certificates: Arc<[Vec<u8>]> = [garbage.to_be_bytes().to_vec()].into();
-        let shown = Credentials { certificates: Some(certificates), ..Credentials::default() };
-        assert!(matches!(verifier.verify(&shown), Answer::Now(Verification::Refused(_))));
+        let credentials = Credentials { certificates: Some(certificates), ..Credentials::default() };
+        assert!(matches!(verifier.verify(&credentials), Answer::Now(Verification::Refused(_))));
     }
     let before = verifier.chains.verifications();
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
-    assert_eq!(verifier.chains.verifications(), before, "it is still remembered");
+    assert_eq!(verifier.chains.verifications(), before, "it is still cached");
     assert!(verifier.chains.refused() <= CERTIFICATES_REMEMBERED);
 }
 
-/// What empty and odd fields of a subject mean.
 #[test]
-fn empty_fields_of_a_subject_name_nobody_and_no_group_of_others() {
+fn empty_subject_fields_yield_no_user_and_no_other_group() {
     let root = root("root");
-    let (verifier, _) = house(&root);
-    let of = |subject: &[(&str, &str)]| {
-        verdict(&verifier, &[&party(&Says { subject, ..Says::default() }, Some(&root))])
+    let (verifier, _) = verifier_trusting(&root);
+    let verify_subject = |subject: &[(&str, &str)]| {
+        verdict(&verifier, &[&issue(&CertificateSpec { subject, ..CertificateSpec::default() }, Some(&root))])
     };
     for nobody in [&[][..], &[("O", "devs")], &[("CN", "")], &[("CN", "ann"), ("CN", "")]] {
-        assert_eq!(of(nobody), Verification::NoOpinion, "{nobody:?}");
+        assert_eq!(verify_subject(nobody), Verification::NoOpinion, "{nobody:?}");
     }
     assert!(
-        matches!(of(&[("CN", "ann"), ("uid", "")]), Verification::Refused(_)),
+        matches!(verify_subject(&[("CN", "ann"), ("uid", "")]), Verification::Refused(_)),
         "an empty uid is an error"
     );
     for (subject, name, groups) in [
         (&[("CN", "ann")][..], "ann", &[][..]),
-        // The group without a name is a group like others. No binding can name it.
+        // The empty group is kept, but no binding can name it.
         (&[("CN", "ann"), ("O", "")], "ann", &[""]),
         (&[("CN", "*"), ("O", "*")], "*", &["*"]),
-        // A text does not end where a zero byte is.
+        // A NUL byte does not end a text.
         (&[("CN", "admin\0x"), ("O", "system:masters\0x")], "admin\0x", &["system:masters\0x"]),
         (&[("CN", " admin")], " admin", &[]),
         (&[("CN", "system:node:")], "system:node:", &[]),
     ] {
-        let Verification::Known(identity) = of(subject) else { panic!("{subject:?}") };
+        let Verification::Known(identity) = verify_subject(subject) else { panic!("{subject:?}") };
         assert_eq!(identity.name, name);
         assert_eq!(identity.groups, groups);
         assert_eq!(identity.uid, "");

@@ -39,7 +39,7 @@ pub enum Algorithm {
 
 /// The type of key that an algorithm needs.
 enum Scheme {
-    /// A curve; a signature is two numbers of so many bytes.
+    /// ECDSA on this curve; a signature is two integers of this many bytes.
     Curve(Nid, i32),
     Rsa(Padding),
 }
@@ -59,13 +59,13 @@ impl Algorithm {
     ];
 
     /// The default algorithm of a key: the one of its curve, or RS256. `None` if tokens cannot be signed with such a key.
-    pub fn of<T: HasPublic>(key: &PKeyRef<T>) -> Option<Algorithm> {
-        let usual = [Algorithm::Es256, Algorithm::Es384, Algorithm::Es512, Algorithm::Rs256];
-        usual.into_iter().find(|algorithm| algorithm.fits(key))
+    pub fn for_key<T: HasPublic>(key: &PKeyRef<T>) -> Option<Algorithm> {
+        let defaults = [Algorithm::Es256, Algorithm::Es384, Algorithm::Es512, Algorithm::Rs256];
+        defaults.into_iter().find(|algorithm| algorithm.supports_key(key))
     }
 
     /// The algorithm of a JWT `alg` value.
-    pub fn named(name: &str) -> Option<Algorithm> {
+    pub fn from_name(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
@@ -85,7 +85,7 @@ impl Algorithm {
     }
 
     /// Whether the algorithm can use such a key.
-    pub fn fits<T: HasPublic>(self, key: &PKeyRef<T>) -> bool {
+    pub fn supports_key<T: HasPublic>(self, key: &PKeyRef<T>) -> bool {
         match self.scheme() {
             Scheme::Rsa(_) => key.id() == Id::RSA,
             Scheme::Curve(curve, _) => {
@@ -102,7 +102,7 @@ impl Algorithm {
         }
     }
 
-    /// The size of each of the two numbers of a signature on a curve, and of a key's coordinates.
+    /// The bytes of r and s in an ECDSA signature, and of a key's coordinates; 0 for RSA.
     pub fn number_bytes(self) -> i32 {
         match self.scheme() {
             Scheme::Curve(_, bytes) => bytes,
@@ -142,14 +142,14 @@ impl Algorithm {
                 signer.sign_to_vec()
             }
             Scheme::Curve(_, bytes) => {
-                let made = EcdsaSig::sign(&self.digest_of(text), &*key.ec_key()?)?;
-                Ok([made.r().to_vec_padded(bytes)?, made.s().to_vec_padded(bytes)?].concat())
+                let signature = EcdsaSig::sign(&self.compute_digest(text), &*key.ec_key()?)?;
+                Ok([signature.r().to_vec_padded(bytes)?, signature.s().to_vec_padded(bytes)?].concat())
             }
         }
     }
 
-    /// The digest of a text that is signed.
-    pub(super) fn digest_of(self, text: &[u8]) -> Vec<u8> {
+    /// The digest that is signed in place of a text.
+    pub(super) fn compute_digest(self, text: &[u8]) -> Vec<u8> {
         match self {
             Algorithm::Es256 | Algorithm::Ps256 | Algorithm::Rs256 => crate::auth::digest(text).to_vec(),
             Algorithm::Es384 | Algorithm::Ps384 | Algorithm::Rs384 => sha::sha384(text).to_vec(),
@@ -157,7 +157,7 @@ impl Algorithm {
         }
     }
 
-    /// A context that verifies digests with this key; `None` for keys on curves.
+    /// A context that verifies digests with this RSA key; `None` for ECDSA.
     pub(super) fn rsa_context(self, key: &PKeyRef<Public>) -> Result<Option<PkeyCtx<Public>>, ErrorStack> {
         let Scheme::Rsa(padding) = self.scheme() else { return Ok(None) };
         let digest = match self {
@@ -176,8 +176,8 @@ impl Algorithm {
         Ok(Some(context))
     }
 
-    /// Verifies a signature on a curve.
-    pub(super) fn verifies_on_curve(
+    /// Verifies an ECDSA signature.
+    pub(super) fn verify_ecdsa(
         self,
         key: &PKeyRef<Public>,
         digest: &[u8],
@@ -190,6 +190,6 @@ impl Algorithm {
         let (r, s) = signature.split_at(length);
         let signature = EcdsaSig::from_private_components(BigNum::from_slice(r)?, BigNum::from_slice(s)?)?;
         let key = key.ec_key()?;
-        Ok(signatures::digest_is_by(&signature, digest, &key))
+        Ok(signatures::digest_is_signed_by(&signature, digest, &key))
     }
 }

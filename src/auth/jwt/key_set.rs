@@ -2,14 +2,14 @@
 
 use super::{Token, VerifyingKey};
 
-/// The error for a token that no key signed.
+/// The error for a token whose signature matches no key.
 pub const MISMATCH: &str = "the signature does not match";
 
 /// All keys of one issuer.
 pub struct KeySet(Vec<VerifyingKey>);
 
 impl KeySet {
-    /// A ring of these keys.
+    /// A set of these keys.
     pub fn new(keys: Vec<VerifyingKey>) -> KeySet {
         KeySet(keys)
     }
@@ -21,12 +21,12 @@ impl KeySet {
 
     /// Verifies that one of the keys signed the token: the one with its key ID, or any if it has none. The caller checks times
     /// and audiences: with an injected clock, and again for every use of a cached token.
-    pub fn signed(&self, token: &Token<'_>) -> Result<(), &'static str> {
-        let mut named =
+    pub fn verify(&self, token: &Token<'_>) -> Result<(), &'static str> {
+        let mut candidates =
             self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id).peekable();
-        if named.peek().is_none() {
+        if candidates.peek().is_none() {
             return Err("invalid signature, no keys found");
         }
-        if named.any(|key| key.signed(token)) { Ok(()) } else { Err(MISMATCH) }
+        if candidates.any(|key| key.verify(token)) { Ok(()) } else { Err(MISMATCH) }
     }
 }

@@ -73,7 +73,7 @@ impl<'a> Token<'a> {
             return None;
         }
         Some(Token {
-            algorithm: Algorithm::named(&header.alg),
+            algorithm: Algorithm::from_name(&header.alg),
             key_id: header.kid,
             text,
             signature: BASE64.decode(signature).ok()?,

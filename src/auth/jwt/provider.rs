@@ -27,24 +27,24 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     },
 };
 
-/// Whether the installed provider is ours.
-static OURS: LazyLock<bool> = LazyLock::new(|| PROVIDER.install_default().is_ok());
+/// Whether this provider could be installed.
+static IS_INSTALLED: LazyLock<bool> = LazyLock::new(|| PROVIDER.install_default().is_ok());
 
 /// Installs OpenSSL as the provider; only the first call has an effect. Fails if the embedding process has installed another
 /// provider: it is unknown what that accepts, or whether it panics.
 pub(super) fn install() -> std::result::Result<(), Error> {
-    if *OURS { Ok(()) } else { Err(Error::OtherProvider) }
+    if *IS_INSTALLED { Ok(()) } else { Err(Error::OtherProvider) }
 }
 
 impl Algorithm {
     /// The library's name of the algorithm; `None` if it has none.
-    pub(super) fn in_library(self) -> Option<Name> {
+    pub(super) fn library_name(self) -> Option<Name> {
         self.name().parse().ok()
     }
 
     fn from_library(name: Name) -> Result<Algorithm> {
-        let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.in_library() == Some(name));
-        found.ok_or_else(unsupported)
+        let algorithm = Algorithm::ALL.into_iter().find(|algorithm| algorithm.library_name() == Some(name));
+        algorithm.ok_or_else(unsupported)
     }
 }
 
@@ -61,7 +61,7 @@ struct OpenSslSigner {
 fn signer(name: &Name, key: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
     let algorithm = Algorithm::from_library(*name)?;
     let key = PKey::private_key_from_der(key.as_bytes()).map_err(|error| provider_error(&error))?;
-    if !algorithm.fits(&key) {
+    if !algorithm.supports_key(&key) {
         return Err(new_error(ErrorKind::InvalidKeyFormat));
     }
     Ok(Box::new(OpenSslSigner { key, algorithm, name: *name }))

@@ -8,54 +8,55 @@ use openssl::pkey_ctx::PkeyCtx;
 use pilothouse_types::lock::Lock;
 
 use super::Algorithm;
-use crate::limits::CHECKS_KEPT;
+use crate::limits::SIGNATURE_CONTEXTS;
 
-/// Contexts of one key that are not in use.
+/// Idle contexts of one key.
 #[derive(Default)]
 pub(super) struct VerifyContexts(Lock<Vec<(Algorithm, PkeyCtx<Public>)>>);
 
 impl VerifyContexts {
     /// Verifies a signature of `key`, which must always be the same.
-    pub(super) fn verifies(
+    pub(super) fn verify(
         &self,
         algorithm: Algorithm,
         key: &PKeyRef<Public>,
         text: &[u8],
         signature: &[u8],
     ) -> bool {
-        self.checked(algorithm, key, &algorithm.digest_of(text), signature).unwrap_or(false)
+        self.try_verify(algorithm, key, &algorithm.compute_digest(text), signature).unwrap_or(false)
     }
 
-    fn checked(
+    fn try_verify(
         &self,
         algorithm: Algorithm,
         key: &PKeyRef<Public>,
         digest: &[u8],
         signature: &[u8],
     ) -> Result<bool, ErrorStack> {
-        let kept = self.take(algorithm);
-        let Some(mut context) = kept.map_or_else(|| algorithm.rsa_context(key), |kept| Ok(Some(kept)))?
+        let cached = self.take(algorithm);
+        let Some(mut context) =
+            cached.map_or_else(|| algorithm.rsa_context(key), |cached| Ok(Some(cached)))?
         else {
-            return algorithm.verifies_on_curve(key, digest, signature);
+            return algorithm.verify_ecdsa(key, digest, signature);
         };
-        let good = context.verify(digest, signature)?;
+        let is_valid = context.verify(digest, signature)?;
         // Only a context that reported no error is known to be in its original state.
-        if good {
-            self.give_back(algorithm, context);
+        if is_valid {
+            self.put_back(algorithm, context);
         }
-        Ok(good)
+        Ok(is_valid)
     }
 
     fn take(&self, algorithm: Algorithm) -> Option<PkeyCtx<Public>> {
-        let mut free = self.0.lock();
-        let place = free.iter().position(|(of, _)| *of == algorithm)?;
-        Some(free.swap_remove(place).1)
+        let mut idle = self.0.lock();
+        let index = idle.iter().position(|(other, _)| *other == algorithm)?;
+        Some(idle.swap_remove(index).1)
     }
 
-    fn give_back(&self, algorithm: Algorithm, context: PkeyCtx<Public>) {
-        let mut free = self.0.lock();
-        if free.len() < CHECKS_KEPT {
-            free.push((algorithm, context));
+    fn put_back(&self, algorithm: Algorithm, context: PkeyCtx<Public>) {
+        let mut idle = self.0.lock();
+        if idle.len() < SIGNATURE_CONTEXTS {
+            idle.push((algorithm, context));
         }
     }
 }

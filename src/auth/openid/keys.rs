@@ -1,4 +1,4 @@
-//! The keys of a provider, and how to have them fetched again.
+//! The keys of a provider, and requests to fetch them again.
 //!
 //! One task fetches (`provider`), many verifiers wait: a token without a matching key may be signed by a newer one. A waiter
 //! needs an attempt that begins after its request, because a running one may have read the old keys already. All requests before
@@ -15,63 +15,67 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::auth::jwt::KeySet;
-use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT_TIMEOUT, OIDC_WAITING};
+use crate::limits::{OIDC_REFETCH_INTERVAL, OIDC_REFETCHES, OIDC_WAIT_TIMEOUT, OIDC_WAITING};
 
 /// The keys. Shared by the verifiers of all workers and the fetching task.
 pub struct Keys {
     /// `None` until the first successful fetch.
-    ring: ArcSwapOption<KeySet>,
-    turn: Lock<FetchAttempts>,
+    key_set: ArcSwapOption<KeySet>,
+    attempts: Lock<FetchAttempts>,
     /// Wakes the fetching task.
-    wanted: Notify,
+    requested: Notify,
     /// The number of finished attempts, successful or not.
     ended: watch::Sender<u64>,
     /// Bounds the number of waiters.
-    places: Semaphore,
+    wait_slots: Semaphore,
     clock: Clock,
 }
 
 /// The state of the attempts, which are numbered from one.
 struct FetchAttempts {
-    begun: u64,
+    started: u64,
     /// The last requested attempt.
-    wanted: u64,
+    requested: u64,
     /// When the budget for attempts is full again.
-    free_at: Timestamp,
+    budget_full_at: Timestamp,
 }
 
 impl Keys {
     /// No keys yet.
     pub fn new(clock: Clock) -> Keys {
         Keys {
-            ring: ArcSwapOption::empty(),
-            turn: Lock::new(FetchAttempts { begun: 0, wanted: 0, free_at: Timestamp::default() }),
-            wanted: Notify::new(),
+            key_set: ArcSwapOption::empty(),
+            attempts: Lock::new(FetchAttempts {
+                started: 0,
+                requested: 0,
+                budget_full_at: Timestamp::default(),
+            }),
+            requested: Notify::new(),
             ended: watch::Sender::new(0),
-            places: Semaphore::new(OIDC_WAITING),
+            wait_slots: Semaphore::new(OIDC_WAITING),
             clock,
         }
     }
 
     /// The last fetched keys.
-    pub(super) fn ring(&self) -> Option<Arc<KeySet>> {
-        self.ring.load_full()
+    pub(super) fn key_set(&self) -> Option<Arc<KeySet>> {
+        self.key_set.load_full()
     }
 
     /// Waits until there are keys.
-    pub(super) async fn known(&self) {
+    pub(super) async fn wait_until_available(&self) {
         let mut ended = self.ended.subscribe();
-        while self.ring().is_none() {
+        while self.key_set().is_none() {
             if ended.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Has the keys fetched and waits for that attempt. The error says why not.
-    pub(super) async fn fresher(&self) -> Result<(), &'static str> {
-        let _place = self.places.try_acquire().map_err(|_| "too many tokens wait for that")?;
-        let attempt = self.want()?;
+    /// Requests a fetch and waits for that attempt, successful or not.
+    pub(super) async fn refetch(&self) -> Result<(), &'static str> {
+        let _slot = self.wait_slots.try_acquire().map_err(|_| "too many tokens wait for that")?;
+        let attempt = self.request_attempt()?;
         let mut ended = self.ended.subscribe();
         match timeout(OIDC_WAIT_TIMEOUT, ended.wait_for(|ended| *ended >= attempt)).await {
             Ok(_) => Ok(()),
@@ -79,51 +83,51 @@ impl Keys {
         }
     }
 
-    /// The number of an attempt that has not begun yet.
-    fn want(&self) -> Result<u64, &'static str> {
+    /// Requests an attempt that has not started yet, and returns its number.
+    fn request_attempt(&self) -> Result<u64, &'static str> {
         let now = self.clock.now();
-        let mut turn = self.turn.lock();
-        let next = turn.begun + 1;
-        if turn.wanted < next {
-            let burst = OIDC_REFETCH_EVERY * OIDC_REFETCHES.saturating_sub(1);
-            if now.plus(burst) < turn.free_at {
+        let mut attempts = self.attempts.lock();
+        let next = attempts.started + 1;
+        if attempts.requested < next {
+            let burst = OIDC_REFETCH_INTERVAL * OIDC_REFETCHES.saturating_sub(1);
+            if now.plus(burst) < attempts.budget_full_at {
                 return Err("they were fetched several times just now");
             }
-            turn.free_at = turn.free_at.max(now).plus(OIDC_REFETCH_EVERY);
-            turn.wanted = next;
-            self.wanted.notify_one();
+            attempts.budget_full_at = attempts.budget_full_at.max(now).plus(OIDC_REFETCH_INTERVAL);
+            attempts.requested = next;
+            self.requested.notify_one();
         }
         Ok(next)
     }
 
-    /// Begins an attempt; it ends with [`Keys::end`].
-    pub(super) fn begin(&self) {
-        self.turn.lock().begun += 1;
+    /// Starts an attempt; it ends with [`Keys::end_attempt`].
+    pub(super) fn begin_attempt(&self) {
+        self.attempts.lock().started += 1;
     }
 
     /// Ends an attempt. Without new keys the old ones stay valid.
-    pub(super) fn end(&self, found: Option<KeySet>) {
-        if let Some(ring) = found {
-            self.ring.store(Some(Arc::new(ring)));
+    pub(super) fn end_attempt(&self, key_set: Option<KeySet>) {
+        if let Some(key_set) = key_set {
+            self.key_set.store(Some(Arc::new(key_set)));
         }
-        let begun = self.turn.lock().begun;
-        self.ended.send_replace(begun);
+        let started = self.attempts.lock().started;
+        self.ended.send_replace(started);
     }
 
-    /// Waits until an attempt is requested, up to `most`.
-    pub(super) async fn until_wanted(&self, most: Duration) {
-        let wanted = async {
+    /// Waits until an attempt is requested, up to `limit`.
+    pub(super) async fn wait_for_request(&self, limit: Duration) {
+        let request = async {
             loop {
-                self.wanted.notified().await;
+                self.requested.notified().await;
                 // The wake may be left over from an attempt that began by itself.
-                let turn = self.turn.lock();
-                if turn.wanted > turn.begun {
+                let attempts = self.attempts.lock();
+                if attempts.requested > attempts.started {
                     return;
                 }
             }
         };
         // After both outcomes it is time for an attempt.
-        let _ = timeout(most, wanted).await;
+        let _ = timeout(limit, request).await;
     }
 }
 
@@ -139,69 +143,69 @@ mod tests {
     }
 
     #[actix::test]
-    async fn all_who_ask_at_once_share_one_attempt() {
+    async fn concurrent_refetches_share_one_attempt() {
         let (keys, _) = keys();
         let task = {
             let keys = Arc::clone(&keys);
             actix::spawn(async move {
                 let mut attempts = 0;
                 loop {
-                    keys.until_wanted(Duration::from_millis(300)).await;
-                    let turn = keys.turn.lock().wanted;
-                    if turn <= keys.turn.lock().begun {
+                    keys.wait_for_request(Duration::from_millis(300)).await;
+                    let requested = keys.attempts.lock().requested;
+                    if requested <= keys.attempts.lock().started {
                         return attempts;
                     }
-                    keys.begin();
+                    keys.begin_attempt();
                     attempts += 1;
                     tokio::time::sleep(Duration::from_millis(20)).await;
-                    keys.end(Some(KeySet::new(Vec::new())));
+                    keys.end_attempt(Some(KeySet::new(Vec::new())));
                 }
             })
         };
-        let all = join_all((0..OIDC_WAITING + 10).map(|_| keys.fresher())).await;
-        let (good, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
-        assert_eq!((good.len(), refused.len()), (OIDC_WAITING, 10), "and no more than may wait");
-        assert!(keys.ring().is_some());
+        let all = join_all((0..OIDC_WAITING + 10).map(|_| keys.refetch())).await;
+        let (fetched, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+        assert_eq!((fetched.len(), refused.len()), (OIDC_WAITING, 10), "the rest exceeds the waiters' limit");
+        assert!(keys.key_set().is_some());
         assert_eq!(task.await.unwrap(), 1);
     }
 
     #[actix::test]
-    async fn an_attempt_under_way_is_not_the_one_that_was_asked_for() {
+    async fn refetch_waits_for_an_attempt_started_after_it() {
         let (keys, _) = keys();
-        keys.begin();
-        let asked = {
+        keys.begin_attempt();
+        let waiter = {
             let keys = Arc::clone(&keys);
-            actix::spawn(async move { keys.fresher().await })
+            actix::spawn(async move { keys.refetch().await })
         };
         tokio::task::yield_now().await;
-        keys.end(None);
+        keys.end_attempt(None);
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
-        assert!(!asked.is_finished());
-        keys.until_wanted(Duration::from_secs(30)).await;
-        keys.begin();
-        keys.end(None);
-        assert_eq!(asked.await.unwrap(), Ok(()));
+        assert!(!waiter.is_finished());
+        keys.wait_for_request(Duration::from_secs(30)).await;
+        keys.begin_attempt();
+        keys.end_attempt(None);
+        assert_eq!(waiter.await.unwrap(), Ok(()));
     }
 
     #[test]
-    fn tokens_cause_few_attempts() {
+    fn refetches_are_rate_limited() {
         let (keys, clock) = keys();
-        let caused = |times: usize| {
+        let started_attempts = |times: usize| {
             (0..times)
                 .filter(|_| {
-                    keys.want().is_ok_and(|_| {
-                        keys.begin();
+                    keys.request_attempt().is_ok_and(|_| {
+                        keys.begin_attempt();
                         true
                     })
                 })
                 .count()
         };
-        assert_eq!(caused(100), OIDC_REFETCHES as usize);
-        clock.advance(OIDC_REFETCH_EVERY);
-        assert_eq!(caused(100), 1);
-        clock.advance(OIDC_REFETCH_EVERY * 100);
-        assert_eq!(caused(100), OIDC_REFETCHES as usize);
+        assert_eq!(started_attempts(100), OIDC_REFETCHES as usize);
+        clock.advance(OIDC_REFETCH_INTERVAL);
+        assert_eq!(started_attempts(100), 1);
+        clock.advance(OIDC_REFETCH_INTERVAL * 100);
+        assert_eq!(started_attempts(100), OIDC_REFETCHES as usize);
     }
 }

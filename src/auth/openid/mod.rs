@@ -1,6 +1,6 @@
 //! Tokens of OpenID Connect providers.
 //!
-//! `rules` maps claims to users; it is pure. `keys` holds the provider's keys. `provider` is a task of its own that fetches them,
+//! `rules` maps claims to users, without I/O. `keys` holds the provider's keys. `provider` is a task of its own that fetches them,
 //! so that neither a worker nor an actor ever waits for the network: only the request whose token cannot be verified yet does.
 //! This module is the verifier; `providers` has one per provider.
 
@@ -37,27 +37,27 @@ struct Shared {
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
     /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
-    remembered: Lock<HashMap<[u8; 32], Remembered>>,
+    cache: Lock<HashMap<[u8; 32], CachedIdentity>>,
 }
 
 /// The bearer of a verified token, and until when it is cached.
-struct Remembered {
+struct CachedIdentity {
     identity: Arc<Identity>,
-    until: Timestamp,
+    expiry: Timestamp,
 }
 
 /// The result of examining a token.
-enum Found {
+enum Examination {
     /// A result that newer keys would not change.
     Verdict(Verification),
-    /// No known key has signed it.
-    Unsigned(&'static str),
+    /// None of the known keys matches its signature.
+    UnknownKey(&'static str),
 }
 
 impl OpenIdTokens {
     /// A verifier for tokens that one of these keys signed.
     pub fn new(rules: ClaimMapping, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Lock::default() }))
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, cache: Lock::default() }))
     }
 
     /// The issuer of the tokens.
@@ -66,80 +66,80 @@ impl OpenIdTokens {
     }
 
     /// Whether tokens with this `iss` are for this verifier.
-    fn is_by(&self, issuer: &str) -> bool {
-        self.0.rules.is_by(issuer)
+    fn is_issuer(&self, issuer: &str) -> bool {
+        self.0.rules.is_issuer(issuer)
     }
 
     /// A verifier that measures its latency.
     pub fn timed(rules: ClaimMapping, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
-        let (latency, remembered) = (Some(latency), Lock::default());
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, remembered }))
+        let (latency, cache) = (Some(latency), Lock::default());
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, cache }))
     }
 }
 
 impl Shared {
     /// The bearer of a cached token.
-    fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
+    fn cached_identity(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
-        self.remembered
+        self.cache
             .lock()
             .get(digest)
-            .filter(|kept| now < kept.until)
-            .map(|kept| Arc::clone(&kept.identity))
+            .filter(|cached| now < cached.expiry)
+            .map(|cached| Arc::clone(&cached.identity))
     }
 
     /// Counts a verification, except for tokens of other issuers.
-    fn looked(&self, began: Moment, verdict: Verification) -> Verification {
+    fn record_latency(&self, start: Moment, verdict: Verification) -> Verification {
         if let Some(latency) = self.latency.as_ref().filter(|_| verdict != Verification::NoOpinion) {
-            latency.count(matches!(verdict, Verification::Known(_)), self.clock.elapsed(began));
+            latency.count(matches!(verdict, Verification::Known(_)), self.clock.elapsed(start));
         }
         verdict
     }
 
-    fn remember(&self, digest: [u8; 32], kept: Remembered) {
+    fn insert_cached(&self, digest: [u8; 32], cached: CachedIdentity) {
         let now = self.clock.now();
-        let mut remembered = self.remembered.lock();
-        if remembered.len() >= OIDC_TOKENS_REMEMBERED {
-            remembered.retain(|_, kept| now < kept.until);
+        let mut cache = self.cache.lock();
+        if cache.len() >= OIDC_TOKENS_REMEMBERED {
+            cache.retain(|_, cached| now < cached.expiry);
         }
-        if remembered.len() >= OIDC_TOKENS_REMEMBERED {
-            remembered.clear();
+        if cache.len() >= OIDC_TOKENS_REMEMBERED {
+            cache.clear();
         }
-        remembered.insert(digest, kept);
+        cache.insert(digest, cached);
     }
 
-    /// Examines a token in the reference's order: cheap checks come before the signature, and the claims are used only after it.
-    fn examine(&self, text: &str, digest: [u8; 32]) -> Found {
-        let nobodys = || Found::Verdict(Verification::NoOpinion);
-        let Some(token) = Token::parse(text) else { return nobodys() };
-        let Some(claims) = Claims::of(&token) else { return nobodys() };
-        if !self.rules.concern(&claims) {
-            return nobodys();
+    /// Examines a token in kube-apiserver's order: cheap checks come before the signature, and the claims are used only after it.
+    fn examine(&self, text: &str, digest: [u8; 32]) -> Examination {
+        let no_opinion = || Examination::Verdict(Verification::NoOpinion);
+        let Some(token) = Token::parse(text) else { return no_opinion() };
+        let Some(claims) = Claims::parse(&token) else { return no_opinion() };
+        if !self.rules.applies_to(&claims) {
+            return no_opinion();
         }
-        let refused = |why: String| Found::Verdict(Verification::Refused(why));
+        let refused = |reason: String| Examination::Verdict(Verification::Refused(reason));
         let now = self.clock.now();
-        let ends = match self.rules.check(&token, &claims, now) {
-            Ok(ends) => ends,
-            Err(why) => return refused(format!("oidc: verify token: {why}")),
+        let token_expiry = match self.rules.check(&token, &claims, now) {
+            Ok(expiry) => expiry,
+            Err(reason) => return refused(format!("oidc: verify token: {reason}")),
         };
-        let Some(ring) = self.keys.ring() else {
-            return Found::Unsigned("oidc: authenticator not initialized");
+        let Some(key_set) = self.keys.key_set() else {
+            return Examination::UnknownKey("oidc: authenticator not initialized");
         };
         // The claims parsed above may be used now: the signature covers the text that they were parsed from.
-        if ring.signed(&token).is_err() {
-            return Found::Unsigned("oidc: verify token: failed to verify signature");
+        if key_set.verify(&token).is_err() {
+            return Examination::UnknownKey("oidc: verify token: failed to verify signature");
         }
         match self.rules.identity(&claims) {
             Ok(identity) => {
                 let identity = Arc::new(identity);
-                let until = now.plus(OIDC_TOKEN_REMEMBERED).min(ends);
-                self.remember(digest, Remembered { identity: Arc::clone(&identity), until });
-                Found::Verdict(Verification::Known(identity))
+                let expiry = now.plus(OIDC_TOKEN_REMEMBERED).min(token_expiry);
+                self.insert_cached(digest, CachedIdentity { identity: Arc::clone(&identity), expiry });
+                Examination::Verdict(Verification::Known(identity))
             }
-            Err(why) => {
+            Err(reason) => {
                 // The caller logs the refusal at a bounded rate, because a client may send such a token repeatedly.
-                tracing::debug!(%why, "a valid OpenID token cannot be mapped to a user");
-                refused(why)
+                tracing::debug!(%reason, "a valid OpenID token cannot be mapped to a user");
+                refused(reason)
             }
         }
     }
@@ -150,23 +150,23 @@ impl Verifier for OpenIdTokens {
         let token = credentials.bearer.as_ref().filter(|token| token.len() <= OIDC_TOKEN_BYTES);
         let Some(token) = token else { return Answer::Now(Verification::NoOpinion) };
         let digest = crate::auth::digest(token.as_bytes());
-        if let Some(identity) = self.0.recall(&digest) {
+        if let Some(identity) = self.0.cached_identity(&digest) {
             return Answer::Now(Verification::Known(identity));
         }
-        let began = self.0.clock.moment();
-        if let Found::Verdict(verdict) = self.0.examine(token, digest) {
-            return Answer::Now(self.0.looked(began, verdict));
+        let start = self.0.clock.moment();
+        if let Examination::Verdict(verdict) = self.0.examine(token, digest) {
+            return Answer::Now(self.0.record_latency(start, verdict));
         }
         let (shared, token) = (Arc::clone(&self.0), token.clone());
         Answer::later(async move {
-            let verdict = match shared.keys.fresher().await {
-                Err(why) => Verification::Refused(format!("oidc: verify token: fetching keys: {why}")),
+            let verdict = match shared.keys.refetch().await {
+                Err(reason) => Verification::Refused(format!("oidc: verify token: fetching keys: {reason}")),
                 Ok(()) => match shared.examine(&token, digest) {
-                    Found::Verdict(verdict) => verdict,
-                    Found::Unsigned(why) => Verification::Refused(why.to_owned()),
+                    Examination::Verdict(verdict) => verdict,
+                    Examination::UnknownKey(reason) => Verification::Refused(reason.to_owned()),
                 },
             };
-            shared.looked(began, verdict)
+            shared.record_latency(start, verdict)
         })
     }
 }

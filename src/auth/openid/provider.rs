@@ -1,4 +1,4 @@
-//! Fetches the keys of a provider: the discovery document of the issuer says where they are.
+//! Fetches the keys of a provider: the discovery document of the issuer names their URL.
 //!
 //! A task of its own on the server's thread. The server does not wait for it. A provider that is down is retried; its known keys
 //! stay valid meanwhile.
@@ -31,11 +31,11 @@ struct Metadata {
 
 /// The published keys. Each is parsed separately, so that an unsupported one does not invalidate the others.
 #[derive(Deserialize)]
-struct Published {
+struct JwkSet {
     keys: Vec<serde_json::Value>,
 }
 
-/// A provider, and where its keys are put.
+/// A provider and its fetched keys.
 pub struct Provider {
     issuer: String,
     algorithms: Vec<Algorithm>,
@@ -43,13 +43,13 @@ pub struct Provider {
     authority_pem: Option<Vec<u8>>,
     keys: Arc<Keys>,
     metadata: Service,
-    /// The address of the keys, if known.
-    published: Option<Service>,
-    document_within: Duration,
+    /// The endpoint of the key set, once discovered.
+    jwks: Option<Service>,
+    document_timeout: Duration,
 }
 
 impl Provider {
-    /// Makes no request yet.
+    /// A provider whose documents are fetched once it runs.
     pub fn new(
         rules: &ClaimMapping,
         authority_pem: Option<Vec<u8>>,
@@ -65,107 +65,110 @@ impl Provider {
             }
         }
         let issuer = rules.issuer.clone();
-        let usual = || format!("{}{CONFIGURATION_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
-        let place = rules.discovery.clone().unwrap_or_else(usual);
+        let default_url = || format!("{}{CONFIGURATION_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
+        let url = rules.discovery.clone().unwrap_or_else(default_url);
         Ok(Provider {
-            metadata: service(&place, authority_pem.as_ref())?,
+            metadata: service(&url, authority_pem.as_ref())?,
             issuer,
             algorithms: rules.algorithms.clone(),
             authority_pem,
             keys,
-            published: None,
-            document_within: OIDC_DOCUMENT_TIMEOUT,
+            jwks: None,
+            document_timeout: OIDC_DOCUMENT_TIMEOUT,
         })
     }
 
-    /// Keeps the keys up to date, for ever.
-    pub async fn keep(mut self) {
+    /// Keeps the keys up to date until it is dropped.
+    pub async fn run(mut self) {
         let mut pause = OIDC_FIRST_PAUSE;
         loop {
-            let rest = match self.attempt().await {
+            let delay = match self.attempt().await {
                 Ok(()) => {
                     pause = OIDC_FIRST_PAUSE;
                     OIDC_KEYS_AGE
                 }
-                Err(why) => {
-                    tracing::warn!(issuer = %self.issuer, %why, again_in = ?pause, "the keys of the OpenID provider cannot be fetched; retrying");
-                    let rest = pause;
+                Err(reason) => {
+                    tracing::warn!(issuer = %self.issuer, %reason, retry_in = ?pause, "the keys of the OpenID provider cannot be fetched; retrying");
+                    let delay = pause;
                     pause = (pause * 2).min(OIDC_LAST_PAUSE);
-                    rest
+                    delay
                 }
             };
-            self.keys.until_wanted(rest).await;
+            self.keys.wait_for_request(delay).await;
         }
     }
 
     async fn attempt(&mut self) -> Result<(), String> {
-        self.keys.begin();
+        self.keys.begin_attempt();
         match self.fetch().await {
-            Ok(ring) => {
-                let (issuer, keys) = (&self.issuer, ring.keys().len());
-                if self.keys.ring().is_none() {
+            Ok(key_set) => {
+                let (issuer, keys) = (&self.issuer, key_set.keys().len());
+                if self.keys.key_set().is_none() {
                     tracing::info!(%issuer, keys, "the OpenID provider is ready");
                 } else {
                     tracing::debug!(%issuer, keys, "the keys of the OpenID provider were refreshed");
                 }
-                self.keys.end(Some(ring));
+                self.keys.end_attempt(Some(key_set));
                 Ok(())
             }
-            Err(why) => {
-                self.keys.end(None);
-                Err(why)
+            Err(reason) => {
+                self.keys.end_attempt(None);
+                Err(reason)
             }
         }
     }
 
     async fn fetch(&mut self) -> Result<KeySet, String> {
         // After any failure the next attempt starts with discovery again.
-        let published = match self.published.take() {
-            Some(published) => published,
+        let jwks = match self.jwks.take() {
+            Some(jwks) => jwks,
             None => self.discover().await?,
         };
-        let ring = ring(&self.document(&published).await?, &self.algorithms)?;
-        self.published = Some(published);
-        Ok(ring)
+        let key_set = key_set(&self.document(&jwks).await?, &self.algorithms)?;
+        self.jwks = Some(jwks);
+        Ok(key_set)
     }
 
     async fn discover(&self) -> Result<Service, String> {
-        let said: Metadata = serde_json::from_slice(&self.document(&self.metadata).await?)
+        let metadata: Metadata = serde_json::from_slice(&self.document(&self.metadata).await?)
             .map_err(|error| format!("oidc: failed to decode provider discovery object: {error}"))?;
-        if said.issuer != self.issuer {
+        if metadata.issuer != self.issuer {
             return Err(format!(
                 "oidc: issuer did not match the issuer returned by provider, expected {:?} got {:?}",
-                self.issuer, said.issuer
+                self.issuer, metadata.issuer
             ));
         }
-        // Over plain HTTP anybody on the way could replace the keys.
-        if !said.jwks_uri.starts_with("https://") {
-            return Err(format!("oidc: the keys are not published over https but at {:?}", said.jwks_uri));
+        // Over plain HTTP an attacker on the path could replace the keys.
+        if !metadata.jwks_uri.starts_with("https://") {
+            return Err(format!(
+                "oidc: the keys are not published over https but at {:?}",
+                metadata.jwks_uri
+            ));
         }
-        service(&said.jwks_uri, self.authority_pem.as_ref())
+        service(&metadata.jwks_uri, self.authority_pem.as_ref())
     }
 
-    async fn document(&self, from: &Service) -> Result<Vec<u8>, String> {
-        from.get(OIDC_DOCUMENT_BYTES, self.document_within).await.map_err(|failure| failure.to_string())
+    async fn document(&self, service: &Service) -> Result<Vec<u8>, String> {
+        service.get(OIDC_DOCUMENT_BYTES, self.document_timeout).await.map_err(|failure| failure.to_string())
     }
 }
 
-fn service(place: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, String> {
-    let access = Access { authority_pem: authority_pem.cloned(), ..Access::to(place) };
-    Service::alone(&access).map_err(|failure| failure.to_string())
+fn service(url: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, String> {
+    let access = Access { authority_pem: authority_pem.cloned(), ..Access::to_server(url) };
+    Service::unpooled(&access).map_err(|failure| failure.to_string())
 }
 
 /// The usable keys of a JSON Web Key Set.
-fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<KeySet, String> {
-    let published: Published =
+fn key_set(document: &[u8], permitted: &[Algorithm]) -> Result<KeySet, String> {
+    let jwks: JwkSet =
         serde_json::from_slice(document).map_err(|error| format!("oidc: failed to decode keys: {error}"))?;
-    let usable = |key| {
+    let parse_key = |key| {
         let jwk: Jwk = serde_json::from_value(key).ok()?;
         VerifyingKey::from_jwk(&jwk, permitted).ok().flatten()
     };
-    let mut keys: Vec<_> = published.keys.into_iter().filter_map(usable).take(OIDC_KEYS + 1).collect();
+    let mut keys: Vec<_> = jwks.keys.into_iter().filter_map(parse_key).take(OIDC_KEYS + 1).collect();
     if keys.len() > OIDC_KEYS {
-        tracing::warn!(kept = OIDC_KEYS, "the OpenID provider publishes too many keys; some are ignored");
+        tracing::warn!(limit = OIDC_KEYS, "the OpenID provider publishes too many keys; some are ignored");
         keys.truncate(OIDC_KEYS);
     }
     Ok(KeySet::new(keys))

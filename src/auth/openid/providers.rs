@@ -21,13 +21,13 @@ use crate::metrics::Metrics;
 
 /// All accepted providers.
 pub struct Providers {
-    all: ArcSwap<Vec<Arc<Running>>>,
+    all: ArcSwap<Vec<Arc<RunningProvider>>>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
 
 /// A provider, with the task that fetches its keys. The task ends on drop.
-struct Running {
+struct RunningProvider {
     /// Its configuration, if it is from a file.
     jwt: Option<Jwt>,
     tokens: OpenIdTokens,
@@ -35,7 +35,7 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-impl Drop for Running {
+impl Drop for RunningProvider {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -49,56 +49,58 @@ impl Providers {
 
     /// Accepts the provider from the flags. The start does not wait for it: it may come up later than this server.
     pub fn accept(&self, rules: ClaimMapping, authority_pem: Option<Vec<u8>>) -> Result<(), String> {
-        let running = self.begin(rules, authority_pem, None)?;
+        let running = self.start(rules, authority_pem, None)?;
         self.all.store(Arc::new(vec![Arc::new(running)]));
         Ok(())
     }
 
     /// Accepts the providers from a file. The start does not wait for them.
     pub fn accept_all(&self, jwts: &[Jwt]) -> Result<(), String> {
-        self.all.store(Arc::new(self.next(jwts)?));
+        self.all.store(Arc::new(self.running_for(jwts)?));
         Ok(())
     }
 
     /// Replaces all providers as soon as the keys of the new ones are known. If that takes too long, nothing changes.
     pub async fn replace(&self, jwts: &[Jwt]) -> Result<(), String> {
-        let next = self.next(jwts)?;
-        let known = join_all(next.iter().map(|one| one.keys.known()));
-        if timeout(JWT_RELOAD_TIMEOUT, known).await.is_err() {
-            let silent = next.iter().filter(|one| one.keys.ring().is_none());
-            let silent: Vec<&str> = silent.map(|one| one.tokens.issuer()).collect();
-            return Err(format!("no keys within {JWT_RELOAD_TIMEOUT:?} of {}", silent.join(", ")));
+        let next = self.running_for(jwts)?;
+        let available = join_all(next.iter().map(|provider| provider.keys.wait_until_available()));
+        if timeout(JWT_RELOAD_TIMEOUT, available).await.is_err() {
+            let unavailable = next.iter().filter(|provider| provider.keys.key_set().is_none());
+            let unavailable: Vec<&str> = unavailable.map(|provider| provider.tokens.issuer()).collect();
+            return Err(format!("no keys within {JWT_RELOAD_TIMEOUT:?} of {}", unavailable.join(", ")));
         }
         self.all.store(Arc::new(next));
         Ok(())
     }
 
-    fn next(&self, jwts: &[Jwt]) -> Result<Vec<Arc<Running>>, String> {
-        let now = self.all.load();
-        let same = |jwt: &Jwt| now.iter().find(|one| one.jwt.as_ref() == Some(jwt)).cloned();
-        let one = |jwt: &Jwt| match same(jwt) {
+    /// The providers of a file; those with an unchanged configuration keep running.
+    fn running_for(&self, jwts: &[Jwt]) -> Result<Vec<Arc<RunningProvider>>, String> {
+        let current = self.all.load();
+        let unchanged =
+            |jwt: &Jwt| current.iter().find(|provider| provider.jwt.as_ref() == Some(jwt)).cloned();
+        let provider = |jwt: &Jwt| match unchanged(jwt) {
             Some(running) => Ok(running),
-            None => {
-                self.begin(ClaimMapping::of(jwt), jwt.authority_pem.clone(), Some(jwt.clone())).map(Arc::new)
-            }
+            None => self
+                .start(ClaimMapping::from_jwt(jwt), jwt.authority_pem.clone(), Some(jwt.clone()))
+                .map(Arc::new),
         };
-        jwts.iter().map(one).collect()
+        jwts.iter().map(provider).collect()
     }
 
-    fn begin(
+    fn start(
         &self,
         rules: ClaimMapping,
         authority_pem: Option<Vec<u8>>,
         jwt: Option<Jwt>,
-    ) -> Result<Running, String> {
+    ) -> Result<RunningProvider, String> {
         let keys = Arc::new(Keys::new(self.clock.clone()));
         let provider = Provider::new(&rules, authority_pem, keys.clone())?;
         let latency = self.metrics.authentication.latency(&rules.issuer);
-        Ok(Running {
+        Ok(RunningProvider {
             jwt,
             tokens: OpenIdTokens::timed(rules, keys.clone(), self.clock.clone(), latency),
             keys,
-            task: actix::spawn(provider.keep()),
+            task: actix::spawn(provider.run()),
         })
     }
 }
@@ -106,23 +108,23 @@ impl Providers {
 impl Verifier for Providers {
     fn verify(&self, credentials: &Credentials) -> Answer<Verification> {
         let all = self.all.load();
-        let of_issuer = |several: &[Arc<Running>]| {
+        let select_by_issuer = |providers: &[Arc<RunningProvider>]| {
             let text = credentials.bearer.as_deref().filter(|token| token.len() <= OIDC_TOKEN_BYTES)?;
-            let claims = Claims::of(&Token::parse(text)?)?;
-            several.iter().find(|one| one.tokens.is_by(claims.issuer())).cloned()
+            let claims = Claims::parse(&Token::parse(text)?)?;
+            providers.iter().find(|provider| provider.tokens.is_issuer(claims.issuer())).cloned()
         };
-        let one = match all.as_slice() {
+        let provider = match all.as_slice() {
             [] => None,
-            [one] => Some(Arc::clone(one)),
-            several => of_issuer(several),
+            [provider] => Some(Arc::clone(provider)),
+            providers => select_by_issuer(providers),
         };
-        let Some(one) = one else { return Answer::Now(Verification::NoOpinion) };
-        match one.tokens.verify(credentials) {
+        let Some(provider) = provider else { return Answer::Now(Verification::NoOpinion) };
+        match provider.tokens.verify(credentials) {
             Answer::Now(verdict) => Answer::Now(verdict),
             // A waiting verification keeps the fetching task alive, even if the provider is replaced meanwhile.
             Answer::Later(verdict) => Answer::Later(Box::pin(async move {
                 let verdict = verdict.await;
-                drop(one);
+                drop(provider);
                 verdict
             })),
         }
@@ -142,10 +144,10 @@ mod tests {
         Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() })
     }
 
-    fn jwt(stage: &TestProvider, audience: &str) -> Jwt {
+    fn jwt(provider: &TestProvider, audience: &str) -> Jwt {
         Jwt {
-            issuer: stage.issuer.clone(),
-            authority_pem: Some(stage.authority_pem.clone()),
+            issuer: provider.issuer.clone(),
+            authority_pem: Some(provider.authority_pem.clone()),
             audiences: vec!["x".into(), audience.into()],
             username: claim("sub", "p:"),
             uid: Some(claim("jti", "")),
@@ -153,7 +155,7 @@ mod tests {
         }
     }
 
-    async fn said(providers: &Providers, token: &str) -> Verification {
+    async fn verify(providers: &Providers, token: &str) -> Verification {
         let credentials = Credentials { bearer: Some(token.to_owned()), ..Credentials::default() };
         match providers.verify(&credentials) {
             Answer::Now(verdict) => verdict,
@@ -161,45 +163,46 @@ mod tests {
         }
     }
 
-    async fn who(providers: &Providers, token: &str) -> Option<(String, String)> {
-        match said(providers, token).await {
+    async fn authenticate(providers: &Providers, token: &str) -> Option<(String, String)> {
+        match verify(providers, token).await {
             Verification::Known(identity) => Some((identity.name.clone(), identity.uid.clone())),
             _ => None,
         }
     }
 
     #[actix::test]
-    async fn each_token_is_for_the_provider_that_it_names() {
-        let (one, other) = (Signer::fresh(), Signer::fresh());
-        let (first, second) = (TestProvider::open(&[&one]).await, TestProvider::open(&[&other]).await);
+    async fn token_is_verified_by_the_provider_of_its_issuer() {
+        let (signer, other) = (Signer::fresh(), Signer::fresh());
+        let (first, second) = (TestProvider::open(&[&signer]).await, TestProvider::open(&[&other]).await);
         let clock = Clock::manual(Timestamp(NOW * 1_000_000));
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
         let providers = Providers::new(metrics, clock);
-        let by = |signer: &Signer, stage: &TestProvider| signer.sign(&claims(&stage.issuer, &json!({})));
-        let known = Some(("p:ann".to_owned(), "7".to_owned()));
-        assert_eq!(said(&providers, &by(&one, &first)).await, Verification::NoOpinion);
+        let signed_token =
+            |signer: &Signer, provider: &TestProvider| signer.sign(&claims(&provider.issuer, &json!({})));
+        let identity = Some(("p:ann".to_owned(), "7".to_owned()));
+        assert_eq!(verify(&providers, &signed_token(&signer, &first)).await, Verification::NoOpinion);
         providers.accept_all(&[jwt(&first, "c"), jwt(&second, "c")]).unwrap();
-        assert_eq!(who(&providers, &by(&one, &first)).await, known);
-        assert_eq!(who(&providers, &by(&other, &second)).await, known);
+        assert_eq!(authenticate(&providers, &signed_token(&signer, &first)).await, identity);
+        assert_eq!(authenticate(&providers, &signed_token(&other, &second)).await, identity);
         assert!(
-            matches!(said(&providers, &by(&one, &second)).await, Verification::Refused(_)),
+            matches!(verify(&providers, &signed_token(&signer, &second)).await, Verification::Refused(_)),
             "of another key"
         );
-        let stranger = one.sign(&claims("https://stranger.test", &json!({})));
-        assert_eq!(said(&providers, &stranger).await, Verification::NoOpinion);
-        assert_eq!(said(&providers, "no.token").await, Verification::NoOpinion);
+        let stranger = signer.sign(&claims("https://stranger.test", &json!({})));
+        assert_eq!(verify(&providers, &stranger).await, Verification::NoOpinion);
+        assert_eq!(verify(&providers, "no.token").await, Verification::NoOpinion);
 
         // A changed file: one provider stays the same, one has another audience.
-        let asked = first.asked.get();
+        let requests = first.key_requests.get();
         providers.replace(&[jwt(&first, "c"), jwt(&second, "d")]).await.unwrap();
-        assert_eq!(who(&providers, &by(&one, &first)).await, known);
-        assert_eq!(first.asked.get(), asked, "its keys were kept");
-        let why = format!("oidc: verify token: oidc: expected audience in {:?} got {:?}", "[..]", "c");
-        let Verification::Refused(said) = said(&providers, &by(&other, &second)).await else {
+        assert_eq!(authenticate(&providers, &signed_token(&signer, &first)).await, identity);
+        assert_eq!(first.key_requests.get(), requests, "its keys were not fetched again");
+        let expected = format!("oidc: verify token: oidc: expected audience in {:?} got {:?}", "[..]", "c");
+        let Verification::Refused(reason) = verify(&providers, &signed_token(&other, &second)).await else {
             panic!("refused")
         };
-        assert_eq!(said, why.replace("\"[..]\"", "[\"x\" \"d\"]").replace("got \"c\"", "got [\"c\"]"));
+        assert_eq!(reason, expected.replace("\"[..]\"", "[\"x\" \"d\"]").replace("got \"c\"", "got [\"c\"]"));
         providers.replace(&[]).await.unwrap();
-        assert_eq!(who(&providers, &by(&one, &first)).await, None);
+        assert_eq!(authenticate(&providers, &signed_token(&signer, &first)).await, None);
     }
 }

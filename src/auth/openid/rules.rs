@@ -1,11 +1,11 @@
-//! Maps claims to users. Pure: no clock, no keys, no network.
+//! Maps claims to users, without clock, keys or network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pilothouse_admission::auth_expressions::Expression;
 use pilothouse_admission::auth_expressions::claims::{ExpressionError, Rule, check_claims, check_user};
 use pilothouse_admission::policies::request::user;
-use pilothouse_apimachinery::value::Value as Given;
+use pilothouse_apimachinery::value::Value as CelValue;
 use pilothouse_apimachinery::well_known::CREDENTIAL_ID;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
@@ -23,8 +23,8 @@ const GOOGLE: (&str, &str) = ("accounts.google.com", "https://accounts.google.co
 pub(super) struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// `None` if the payload is no object.
-    pub(super) fn of(token: &Token<'_>) -> Option<Claims> {
+    /// `None` if the payload is not an object.
+    pub(super) fn parse(token: &Token<'_>) -> Option<Claims> {
         token.claims().map(Claims)
     }
 
@@ -42,9 +42,9 @@ impl Claims {
         self.get(claim).ok_or("claim not present")?.as_str().ok_or("claim is not a string")
     }
 
-    /// All claims as CEL sees them.
-    fn given(&self) -> Given {
-        Given::Object(self.0.iter().map(|(claim, value)| (claim.clone(), given(value))).collect())
+    /// All claims as a CEL value.
+    fn cel_value(&self) -> CelValue {
+        CelValue::Object(self.0.iter().map(|(claim, value)| (claim.clone(), cel_value(value))).collect())
     }
 
     /// Seconds since the epoch; `None` if the claim is absent.
@@ -53,14 +53,14 @@ impl Claims {
             clippy::cast_possible_truncation,
             reason = "a cast of a double stops at the ends of the range"
         )]
-        let whole = |seconds: f64| seconds as i64;
+        let truncate = |seconds: f64| seconds as i64;
         let Some(value) = self.get(claim) else { return Ok(None) };
-        let seconds = value.as_i64().or_else(|| value.as_f64().map(whole));
+        let seconds = value.as_i64().or_else(|| value.as_f64().map(truncate));
         seconds.map(Some).ok_or_else(|| format!("oidc: failed to unmarshal claims: {claim} is not a time"))
     }
 
-    /// Distributed claims, whose values are elsewhere.
-    fn elsewhere(&self) -> Result<BTreeSet<&str>, &'static str> {
+    /// The names of distributed and aggregated claims, whose values are not in the token.
+    fn distributed_claims(&self) -> Result<BTreeSet<&str>, &'static str> {
         let sources = self.get("_claim_sources").and_then(Value::as_object);
         let names = match self.get("_claim_names") {
             None | Some(Value::Null) => return Ok(BTreeSet::new()),
@@ -77,27 +77,27 @@ impl Claims {
     }
 }
 
-/// A claim as CEL sees it. The parser of the token has bounded its depth.
-fn given(value: &Value) -> Given {
+/// A claim as a CEL value. The parser of the token has bounded its depth.
+fn cel_value(value: &Value) -> CelValue {
     match value {
-        Value::Null => Given::Null,
-        Value::Bool(truth) => Given::Bool(*truth),
-        Value::Number(number) => {
-            number.as_i64().map_or_else(|| Given::Float(number.as_f64().unwrap_or_default()), Given::Int)
-        }
-        Value::String(text) => Given::String(text.clone()),
-        Value::Array(items) => Given::Array(items.iter().map(given).collect()),
+        Value::Null => CelValue::Null,
+        Value::Bool(boolean) => CelValue::Bool(*boolean),
+        Value::Number(number) => number
+            .as_i64()
+            .map_or_else(|| CelValue::Float(number.as_f64().unwrap_or_default()), CelValue::Int),
+        Value::String(text) => CelValue::String(text.clone()),
+        Value::Array(items) => CelValue::Array(items.iter().map(cel_value).collect()),
         Value::Object(fields) => {
-            Given::Object(fields.iter().map(|(key, value)| (key.clone(), given(value))).collect())
+            CelValue::Object(fields.iter().map(|(key, value)| (key.clone(), cel_value(value))).collect())
         }
     }
 }
 
 /// A string, or a list of strings.
-fn texts(value: &Value) -> Option<Vec<&str>> {
+fn strings(value: &Value) -> Option<Vec<&str>> {
     match value {
-        Value::String(one) => Some(vec![one]),
-        Value::Array(many) => many.iter().map(Value::as_str).collect(),
+        Value::String(text) => Some(vec![text]),
+        Value::Array(items) => items.iter().map(Value::as_str).collect(),
         _ => None,
     }
 }
@@ -127,13 +127,13 @@ pub struct ClaimMapping {
 }
 
 impl ClaimMapping {
-    /// The rules of the flags; `None` if they name no provider.
+    /// The mapping of the flags; `None` if they name no provider.
     pub fn new(flags: &OpenId) -> Option<ClaimMapping> {
         let (issuer, client) = flags.issuer_and_client()?;
         let claim = |name: &str, prefix| Source::Claim(Mapping { claim: name.to_owned(), prefix });
         Some(ClaimMapping {
             issuer: issuer.to_owned(),
-            algorithms: flags.signing_algorithms().into_iter().filter_map(Algorithm::named).collect(),
+            algorithms: flags.signing_algorithms().into_iter().filter_map(Algorithm::from_name).collect(),
             discovery: None,
             audiences: vec![client.to_owned()],
             username: claim(flags.username_claim(), flags.username_prefix()),
@@ -148,8 +148,8 @@ impl ClaimMapping {
         })
     }
 
-    /// The rules of one provider in a file. All supported algorithms are accepted.
-    pub fn of(jwt: &Jwt) -> ClaimMapping {
+    /// The mapping of one provider in a file. All supported algorithms are accepted.
+    pub fn from_jwt(jwt: &Jwt) -> ClaimMapping {
         ClaimMapping {
             issuer: jwt.issuer.clone(),
             algorithms: Algorithm::ALL.to_vec(),
@@ -166,16 +166,16 @@ impl ClaimMapping {
     }
 
     /// Whether tokens with this `iss` belong to this provider.
-    pub(super) fn is_by(&self, issuer: &str) -> bool {
+    pub(super) fn is_issuer(&self, issuer: &str) -> bool {
         issuer == self.issuer || (issuer, self.issuer.as_str()) == GOOGLE
     }
 
     /// Whether a token belongs to this provider. Other tokens are left to other verifiers.
-    pub(super) fn concern(&self, claims: &Claims) -> bool {
-        self.is_by(claims.issuer())
+    pub(super) fn applies_to(&self, claims: &Claims) -> bool {
+        self.is_issuer(claims.issuer())
     }
 
-    /// Checks a token before its signature. Answers its expiry.
+    /// Checks a token before its signature. Returns its expiry.
     pub(super) fn check(
         &self,
         token: &Token<'_>,
@@ -189,16 +189,16 @@ impl ClaimMapping {
         }
         claims.seconds("iat")?;
         let (expires, not_before) = (claims.seconds("exp")?, claims.seconds("nbf")?);
-        claims.elsewhere()?;
+        claims.distributed_claims()?;
         let audiences = match claims.get("aud") {
             None | Some(Value::Null) => Vec::new(),
-            Some(value) => texts(value).ok_or("oidc: failed to unmarshal claims: aud")?,
+            Some(value) => strings(value).ok_or("oidc: failed to unmarshal claims: aud")?,
         };
-        if !self.audiences.iter().any(|wanted| audiences.contains(&wanted.as_str())) {
-            let got = listed(&audiences);
+        if !self.audiences.iter().any(|accepted| audiences.contains(&accepted.as_str())) {
+            let got = format_list(&audiences);
             return Err(match self.audiences.as_slice() {
-                [one] => format!("oidc: expected audience {one:?} got {got}"),
-                several => format!("oidc: expected audience in {} got {got}", listed(several)),
+                [audience] => format!("oidc: expected audience {audience:?} got {got}"),
+                several => format!("oidc: expected audience in {} got {got}", format_list(several)),
             });
         }
         // A token without expiry counts as expired.
@@ -206,7 +206,7 @@ impl ClaimMapping {
         if expires < now {
             return Err("oidc: token is expired".to_owned());
         }
-        if not_before.is_some_and(|from| now.plus(TOKEN_LEEWAY) < Timestamp::from_unix(from)) {
+        if not_before.is_some_and(|start| now.plus(TOKEN_LEEWAY) < Timestamp::from_unix(start)) {
             return Err("oidc: current time before the nbf (not before) time".to_owned());
         }
         match token.algorithm.filter(|algorithm| self.algorithms.contains(algorithm)) {
@@ -220,51 +220,51 @@ impl ClaimMapping {
 
     /// The user of a token with a valid signature.
     pub(super) fn identity(&self, claims: &Claims) -> Result<Identity, String> {
-        self.refuse_elsewhere(claims)?;
-        let given = if self.evaluates() { claims.given() } else { Given::Null };
-        let name = self.username(claims, &given)?;
-        let groups = self.groups(claims, &given)?;
-        let uid = self.uid(claims, &given)?;
-        let extra = self.extra(claims, &given)?;
-        for (claim, wanted) in &self.required {
+        self.refuse_distributed_claims(claims)?;
+        let cel_value = if self.uses_expressions() { claims.cel_value() } else { CelValue::Null };
+        let name = self.username(claims, &cel_value)?;
+        let groups = self.groups(claims, &cel_value)?;
+        let uid = self.uid(claims, &cel_value)?;
+        let extra = self.extra(claims, &cel_value)?;
+        for (claim, required) in &self.required {
             match claims.text(claim) {
-                Ok(said) if said == wanted => {}
+                Ok(value) if value == required => {}
                 Ok(_) => return Err(format!("oidc: required claim {claim} value does not match")),
                 Err(_) if claims.get(claim).is_none() => {
                     return Err(format!("oidc: required claim {claim} not present in ID token"));
                 }
-                Err(why) => return Err(format!("oidc: parse claim {claim}: {why}")),
+                Err(reason) => return Err(format!("oidc: parse claim {claim}: {reason}")),
             }
         }
-        check_claims(&self.claim_rules, &given)
-            .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
+        check_claims(&self.claim_rules, &cel_value)
+            .map_err(|reason| format!("oidc: error evaluating claim validation expression: {reason}"))?;
         let identity = Identity { name, uid, groups, extra };
         if !self.user_rules.is_empty() {
-            check_user(&self.user_rules, &whole_user(&identity))
-                .map_err(|why| format!("oidc: error evaluating user info validation rule: {why}"))?;
+            check_user(&self.user_rules, &complete_user(&identity))
+                .map_err(|reason| format!("oidc: error evaluating user info validation rule: {reason}"))?;
         }
         Ok(identity)
     }
 
     /// Whether any expression needs the claims.
-    fn evaluates(&self) -> bool {
+    fn uses_expressions(&self) -> bool {
         let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
-        sources.into_iter().flatten().any(|source| matches!(source, Source::Made(_)))
+        sources.into_iter().flatten().any(|source| matches!(source, Source::Expression(_)))
             || !self.extra.is_empty()
             || !self.claim_rules.is_empty()
     }
 
     /// Refuses distributed claims, because they are not fetched. If such a user were accepted without groups, rules against a
     /// group would not apply.
-    fn refuse_elsewhere(&self, claims: &Claims) -> Result<(), String> {
-        let elsewhere = claims.elsewhere()?;
+    fn refuse_distributed_claims(&self, claims: &Claims) -> Result<(), String> {
+        let distributed_claims = claims.distributed_claims()?;
         let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
         let used = sources.into_iter().flatten().filter_map(|source| match source {
             Source::Claim(mapping) => Some(&mapping.claim),
-            Source::Made(_) => None,
+            Source::Expression(_) => None,
         });
         let mut used = used.chain(self.required.keys());
-        match used.find(|claim| claims.get(claim).is_none() && elsewhere.contains(claim.as_str())) {
+        match used.find(|claim| claims.get(claim).is_none() && distributed_claims.contains(claim.as_str())) {
             Some(claim) => Err(format!(
                 "oidc: could not expand distributed claims: {claim:?} is a distributed or aggregated claim, which is not supported"
             )),
@@ -272,11 +272,11 @@ impl ClaimMapping {
         }
     }
 
-    fn username(&self, claims: &Claims, given: &Given) -> Result<String, String> {
+    fn username(&self, claims: &Claims, cel_value: &CelValue) -> Result<String, String> {
         let Mapping { claim, prefix } = match &self.username {
             Source::Claim(mapping) => mapping,
-            Source::Made(expression) => {
-                let name = made_text(expression, given, "username")?;
+            Source::Expression(expression) => {
+                let name = evaluate_text(expression, cel_value, "username")?;
                 return match name.as_str() {
                     "" => Err("oidc: empty username via CEL expression is not allowed".to_owned()),
                     _ => Ok(name),
@@ -288,7 +288,7 @@ impl ClaimMapping {
             "" => Err("claim is empty"),
             name => Ok(name),
         });
-        let name = name.map_err(|why| format!("oidc: parse username claims {claim:?}: {why}"))?;
+        let name = name.map_err(|reason| format!("oidc: parse username claims {claim:?}: {reason}"))?;
         if claim == "email" {
             match claims.get("email_verified") {
                 None | Some(Value::Bool(true)) => {}
@@ -299,47 +299,48 @@ impl ClaimMapping {
         Ok(format!("{prefix}{name}"))
     }
 
-    fn uid(&self, claims: &Claims, given: &Given) -> Result<String, String> {
+    fn uid(&self, claims: &Claims, cel_value: &CelValue) -> Result<String, String> {
         let claim = match &self.uid {
             None => return Ok(String::new()),
             Some(Source::Claim(mapping)) => &mapping.claim,
-            Some(Source::Made(expression)) => return made_text(expression, given, "uid"),
+            Some(Source::Expression(expression)) => return evaluate_text(expression, cel_value, "uid"),
         };
-        let uid = claims.text(claim).map_err(|why| format!("oidc: parse uid claim {claim:?}: {why}"))?;
+        let uid =
+            claims.text(claim).map_err(|reason| format!("oidc: parse uid claim {claim:?}: {reason}"))?;
         Ok(uid.to_owned())
     }
 
-    fn groups(&self, claims: &Claims, given: &Given) -> Result<Vec<String>, String> {
+    fn groups(&self, claims: &Claims, cel_value: &CelValue) -> Result<Vec<String>, String> {
         let Mapping { claim, prefix } = match &self.groups {
             None => return Ok(Vec::new()),
             Some(Source::Claim(mapping)) => mapping,
-            Some(Source::Made(expression)) => {
-                return expression.texts_of(given).map_err(
-                    |(ExpressionError::Failed(why) | ExpressionError::NoTexts(why))| {
-                        format!("oidc: error evaluating group claim expression: {why}")
+            Some(Source::Expression(expression)) => {
+                return expression.evaluate_strings(cel_value).map_err(
+                    |(ExpressionError::Failed(reason) | ExpressionError::NotStrings(reason))| {
+                        format!("oidc: error evaluating group claim expression: {reason}")
                     },
                 );
             }
         };
         let groups = match claims.get(claim) {
             None | Some(Value::Null) => Vec::new(),
-            Some(value) => texts(value).ok_or_else(|| {
+            Some(value) => strings(value).ok_or_else(|| {
                 format!("oidc: parse groups claim {claim:?}: neither a string nor a list of strings")
             })?,
         };
         Ok(groups.into_iter().map(|group| format!("{prefix}{group}")).collect())
     }
 
-    fn extra(&self, claims: &Claims, given: &Given) -> Result<BTreeMap<String, Vec<String>>, String> {
+    fn extra(&self, claims: &Claims, cel_value: &CelValue) -> Result<BTreeMap<String, Vec<String>>, String> {
         let id = claims.text("jti").ok().filter(|id| !id.is_empty());
         let id = id.map(|id| (CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]));
         let mut extra: BTreeMap<_, _> = id.into_iter().collect();
         for (key, expression) in &self.extra {
-            let values = expression.texts_of(given).map_err(|untold| match untold {
-                ExpressionError::Failed(why) => why,
-                ExpressionError::NoTexts(why) => {
+            let values = expression.evaluate_strings(cel_value).map_err(|error| match error {
+                ExpressionError::Failed(reason) => reason,
+                ExpressionError::NotStrings(reason) => {
                     let text = expression.text();
-                    format!("oidc: error evaluating extra claim expression: {text}: {why}")
+                    format!("oidc: error evaluating extra claim expression: {text}: {reason}")
                 }
             })?;
             if !values.is_empty() {
@@ -350,34 +351,34 @@ impl ClaimMapping {
     }
 }
 
-/// The string that an expression makes of the claims, for a part of the user.
-fn made_text(expression: &Expression, given: &Given, part: &str) -> Result<String, String> {
-    let told = |why: String| format!("oidc: error evaluating {part} claim expression: {why}");
-    let text = expression.text_of(given).map_err(told)?;
-    text.ok_or_else(|| told(format!("{part} claim expression must return a string")))
+/// Evaluates an expression on the claims to a string, for a field of the user.
+fn evaluate_text(expression: &Expression, cel_value: &CelValue, field: &str) -> Result<String, String> {
+    let describe = |reason: String| format!("oidc: error evaluating {field} claim expression: {reason}");
+    let text = expression.evaluate_string(cel_value).map_err(describe)?;
+    text.ok_or_else(|| describe(format!("{field} claim expression must return a string")))
 }
 
 /// The user with all fields, including empty ones, so that rules need not check their presence.
-fn whole_user(identity: &Identity) -> Given {
-    let mut whole = user(identity);
+fn complete_user(identity: &Identity) -> CelValue {
+    let mut user_value = user(identity);
     for field in ["username", "uid"] {
-        if whole.get(field).is_none() {
-            whole.set(field, "");
+        if user_value.get(field).is_none() {
+            user_value.set(field, "");
         }
     }
-    if whole.get("groups").is_none() {
-        whole.set("groups", Given::array());
+    if user_value.get("groups").is_none() {
+        user_value.set("groups", CelValue::array());
     }
-    if whole.get("extra").is_none() {
-        whole.set("extra", Given::object());
+    if user_value.get("extra").is_none() {
+        user_value.set("extra", CelValue::object());
     }
-    whole
+    user_value
 }
 
 /// Strings in Go's list format.
-fn listed(texts: &[impl AsRef<str>]) -> String {
-    let all: Vec<String> = texts.iter().map(|text| format!("{:?}", text.as_ref())).collect();
-    format!("[{}]", all.join(" "))
+fn format_list(strings: &[impl AsRef<str>]) -> String {
+    let quoted: Vec<String> = strings.iter().map(|text| format!("{:?}", text.as_ref())).collect();
+    format!("[{}]", quoted.join(" "))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::test_provider::{ISSUER, NOW, Signer, TestProvider, TestResponse, claims, flags};
 use super::*;
-use crate::auth::jwt::tests::private;
+use crate::auth::jwt::tests::private_key;
 use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::limits::OIDC_REFETCHES;
 
@@ -22,35 +22,35 @@ fn now() -> Timestamp {
     Timestamp(NOW * 1_000_000)
 }
 
-/// A verifier that has these keys and nobody to ask for more.
-fn alone(more: &[&str], signers: &[&Signer]) -> (OpenIdTokens, Clock) {
+/// A verifier with these keys and no provider to fetch others from.
+fn offline_verifier(more: &[&str], signers: &[&Signer]) -> (OpenIdTokens, Clock) {
     let clock = Clock::manual(now());
     let rules = ClaimMapping::new(&flags(ISSUER, more)).unwrap();
-    let keys = signers.iter().map(|signer| {
-        let jwk: Jwk = serde_json::from_value(signer.published.clone()).unwrap();
+    let verifying = signers.iter().map(|signer| {
+        let jwk: Jwk = serde_json::from_value(signer.jwk.clone()).unwrap();
         VerifyingKey::from_jwk(&jwk, &rules.algorithms).unwrap()
     });
-    let ring = KeySet::new(keys.flatten().collect());
-    let shared = Arc::new(Keys::new(clock.clone()));
-    shared.begin();
-    shared.end(Some(ring));
-    (OpenIdTokens::new(rules, shared, clock.clone()), clock)
+    let key_set = KeySet::new(verifying.flatten().collect());
+    let keys = Arc::new(Keys::new(clock.clone()));
+    keys.begin_attempt();
+    keys.end_attempt(Some(key_set));
+    (OpenIdTokens::new(rules, keys, clock.clone()), clock)
 }
 
-fn shown(token: &str) -> Credentials {
+fn credentials(token: &str) -> Credentials {
     Credentials { bearer: Some(token.to_owned()), ..Credentials::default() }
 }
 
-/// What is said at once: `None` if newer keys would be asked for.
-fn at_once(verifier: &OpenIdTokens, token: &str) -> Option<Verification> {
-    match verifier.verify(&shown(token)) {
+/// The immediate verification; `None` if it would refetch the keys.
+fn verify_now(verifier: &OpenIdTokens, token: &str) -> Option<Verification> {
+    match verifier.verify(&credentials(token)) {
         Answer::Now(verdict) => Some(verdict),
         Answer::Later(_) => None,
     }
 }
 
 async fn verdict(verifier: &OpenIdTokens, token: &str) -> Verification {
-    match verifier.verify(&shown(token)) {
+    match verifier.verify(&credentials(token)) {
         Answer::Now(verdict) => verdict,
         Answer::Later(verdict) => verdict.await,
     }
@@ -63,56 +63,57 @@ fn name(verdict: Option<Verification>) -> Option<String> {
     }
 }
 
-fn good() -> Value {
+fn valid_claims() -> Value {
     claims(ISSUER, &json!({}))
 }
 
-fn unsigned(header: &Value, claims: &Value, signature: &[u8]) -> String {
-    let part = |value: &Value| BASE64.encode(value.to_string());
-    format!("{}.{}.{}", part(header), part(claims), BASE64.encode(signature))
+fn encode_token(header: &Value, claims: &Value, signature: &[u8]) -> String {
+    let encode = |value: &Value| BASE64.encode(value.to_string());
+    format!("{}.{}.{}", encode(header), encode(claims), BASE64.encode(signature))
 }
 
 #[test]
-fn every_algorithm_is_verified_where_it_is_permitted() {
+fn openid_token_is_verified_with_permitted_algorithms_only() {
     for algorithm in Algorithm::ALL {
         let signer = Signer::new(algorithm);
-        let token = signer.sign(&good());
+        let token = signer.sign(&valid_claims());
         let only = format!("--oidc-signing-algs={}", algorithm.name());
         for flag in [ALL, &only] {
-            let (verifier, _) = alone(&[flag], &[&signer]);
+            let (verifier, _) = offline_verifier(&[flag], &[&signer]);
             assert_eq!(
-                name(at_once(&verifier, &token)).as_deref(),
+                name(verify_now(&verifier, &token)).as_deref(),
                 Some("https://login.test/realm#ann"),
                 "{algorithm:?}"
             );
         }
         let others: Vec<_> =
             Algorithm::ALL.iter().filter(|other| **other != algorithm).map(|other| other.name()).collect();
-        let (verifier, _) = alone(&[&format!("--oidc-signing-algs={}", others.join(","))], &[&signer]);
-        let refused = at_once(&verifier, &token);
+        let (verifier, _) =
+            offline_verifier(&[&format!("--oidc-signing-algs={}", others.join(","))], &[&signer]);
+        let refused = verify_now(&verifier, &token);
         assert!(
-            matches!(&refused, Some(Verification::Refused(why)) if why.contains("unsupported algorithm")),
+            matches!(&refused, Some(Verification::Refused(reason)) if reason.contains("unsupported algorithm")),
             "{refused:?}"
         );
     }
 }
 
 #[test]
-fn nothing_unsigned_or_signed_with_what_everybody_knows_is_a_token() {
+fn openid_token_unsigned_or_signed_with_public_key_is_refused() {
     let signer = Signer::new(Algorithm::Rs256);
-    let (verifier, _) = alone(&[ALL], &[&signer]);
-    let key = private(Algorithm::Rs256);
+    let (verifier, _) = offline_verifier(&[ALL], &[&signer]);
+    let key = private_key(Algorithm::Rs256);
     for algorithm in ["none", "None", "", "HS256", "HS384", "HS512"] {
         for secret in [key.public_key_to_pem().unwrap(), key.public_key_to_der().unwrap()] {
-            let header = json!({"alg": algorithm, "kid": signer.published["kid"]});
-            let text = unsigned(&header, &good(), b"");
+            let header = json!({"alg": algorithm, "kid": signer.jwk["kid"]});
+            let text = encode_token(&header, &valid_claims(), b"");
             let text = text.trim_end_matches('.');
             let mut hmac =
                 openssl::sign::Signer::new(MessageDigest::sha256(), &PKey::hmac(&secret).unwrap()).unwrap();
             hmac.update(text.as_bytes()).unwrap();
             for signature in [Vec::new(), hmac.sign_to_vec().unwrap()] {
-                let token = unsigned(&header, &good(), &signature);
-                let refused = at_once(&verifier, &token);
+                let token = encode_token(&header, &valid_claims(), &signature);
+                let refused = verify_now(&verifier, &token);
                 assert!(matches!(refused, Some(Verification::Refused(_))), "{algorithm}: {refused:?}");
             }
         }
@@ -120,168 +121,190 @@ fn nothing_unsigned_or_signed_with_what_everybody_knows_is_a_token() {
 }
 
 #[test]
-fn a_token_of_an_unknown_key_wants_newer_keys_but_only_if_all_else_is_right() {
-    let (ours, theirs) = (Signer::fresh(), Signer::fresh());
-    let (verifier, _) = alone(&[ALL], &[&ours]);
-    assert!(at_once(&verifier, &theirs.sign(&good())).is_none());
-    let mut forged = ours.sign(&good());
+fn openid_token_of_unknown_key_refetches_keys_only_if_otherwise_valid() {
+    let (known, unknown) = (Signer::fresh(), Signer::fresh());
+    let (verifier, _) = offline_verifier(&[ALL], &[&known]);
+    assert!(verify_now(&verifier, &unknown.sign(&valid_claims())).is_none());
+    let mut forged = known.sign(&valid_claims());
     forged.truncate(forged.rfind('.').unwrap() + 1);
     forged.push_str(&BASE64.encode([7; 64]));
-    assert!(at_once(&verifier, &forged).is_none(), "keys can change and keep their names");
+    assert!(verify_now(&verifier, &forged).is_none(), "keys can change and keep their IDs");
     for changes in [json!({"aud": "d"}), json!({"exp": NOW - 1}), json!({"nbf": NOW + 100})] {
-        for signer in [&ours, &theirs] {
-            let refused = at_once(&verifier, &signer.sign(&claims(ISSUER, &changes)));
+        for signer in [&known, &unknown] {
+            let refused = verify_now(&verifier, &signer.sign(&claims(ISSUER, &changes)));
             assert!(matches!(refused, Some(Verification::Refused(_))), "{changes}: {refused:?}");
         }
     }
     for other in ["https://kubernetes.default.svc", "https://login.test", "kubernetes/serviceaccount"] {
-        let verdict = at_once(&verifier, &ours.sign(&claims(other, &json!({}))));
+        let verdict = verify_now(&verifier, &known.sign(&claims(other, &json!({}))));
         assert_eq!(verdict, Some(Verification::NoOpinion), "{other}");
     }
     for text in ["", "x", "a.b.c", "token-of-admin", "abcdef.0123456789abcdef"] {
-        assert_eq!(at_once(&verifier, text), Some(Verification::NoOpinion), "{text}");
+        assert_eq!(verify_now(&verifier, text), Some(Verification::NoOpinion), "{text}");
     }
     assert!(matches!(verifier.verify(&Credentials::default()), Answer::Now(Verification::NoOpinion)));
 }
 
 #[test]
-fn a_token_has_a_size() {
+fn openid_token_above_size_limit_is_ignored() {
     let signer = Signer::fresh();
-    let (verifier, _) = alone(&[ALL, "--oidc-groups-claim=groups"], &[&signer]);
-    let groups = |count: usize| -> Vec<String> { (0..count).map(|at| format!("group-{at:04}")).collect() };
+    let (verifier, _) = offline_verifier(&[ALL, "--oidc-groups-claim=groups"], &[&signer]);
+    let groups =
+        |count: usize| -> Vec<String> { (0..count).map(|index| format!("group-{index:04}")).collect() };
     let large = signer.sign(&claims(ISSUER, &json!({"groups": groups(3_000)})));
     assert!(large.len() < OIDC_TOKEN_BYTES);
-    let Some(Verification::Known(identity)) = at_once(&verifier, &large) else { panic!("known") };
+    let Some(Verification::Known(identity)) = verify_now(&verifier, &large) else { panic!("known") };
     assert_eq!(identity.groups.len(), 3_000);
     let larger = signer.sign(&claims(ISSUER, &json!({"groups": groups(5_000)})));
     assert!(larger.len() > OIDC_TOKEN_BYTES);
-    assert_eq!(at_once(&verifier, &larger), Some(Verification::NoOpinion));
+    assert_eq!(verify_now(&verifier, &larger), Some(Verification::NoOpinion));
 }
 
 #[test]
-fn a_token_is_remembered_for_a_moment_and_not_beyond_its_end() {
+fn openid_token_is_cached_but_not_beyond_its_expiry() {
     let signer = Signer::fresh();
-    let (verifier, clock) = alone(&[ALL], &[&signer]);
-    let long = signer.sign(&good());
+    let (verifier, clock) = offline_verifier(&[ALL], &[&signer]);
+    let long = signer.sign(&valid_claims());
     let short = signer.sign(&claims(ISSUER, &json!({"exp": NOW + 3})));
-    assert!(name(at_once(&verifier, &long)).is_some() && name(at_once(&verifier, &short)).is_some());
-    // Without keys only memory can tell.
-    verifier.0.keys.begin();
-    verifier.0.keys.end(Some(KeySet::new(Vec::new())));
+    assert!(name(verify_now(&verifier, &long)).is_some() && name(verify_now(&verifier, &short)).is_some());
+    // Without keys only the cache can answer.
+    verifier.0.keys.begin_attempt();
+    verifier.0.keys.end_attempt(Some(KeySet::new(Vec::new())));
     clock.advance(Duration::from_secs(2));
-    assert!(name(at_once(&verifier, &long)).is_some() && name(at_once(&verifier, &short)).is_some());
+    assert!(name(verify_now(&verifier, &long)).is_some() && name(verify_now(&verifier, &short)).is_some());
     clock.advance(Duration::from_secs(2));
     assert!(
-        matches!(at_once(&verifier, &short), Some(Verification::Refused(why)) if why.contains("expired"))
+        matches!(verify_now(&verifier, &short), Some(Verification::Refused(reason)) if reason.contains("expired"))
     );
-    assert!(name(at_once(&verifier, &long)).is_some());
+    assert!(name(verify_now(&verifier, &long)).is_some());
     clock.advance(OIDC_TOKEN_REMEMBERED);
-    assert!(at_once(&verifier, &long).is_none(), "its key was withdrawn");
+    assert!(verify_now(&verifier, &long).is_none(), "its key was removed");
 }
 
 #[test]
-fn memory_is_bounded() {
+fn openid_token_cache_is_bounded() {
     let signer = Signer::fresh();
-    let (verifier, clock) = alone(&[ALL], &[&signer]);
-    let kept = || verifier.0.remembered.lock().len();
+    let (verifier, clock) = offline_verifier(&[ALL], &[&signer]);
+    let cached = || verifier.0.cache.lock().len();
     let fill = |from: usize, count: usize| {
-        for at in from..from + count {
+        for index in from..from + count {
             let identity = Arc::new(Identity::default());
-            let until = verifier.0.clock.now().plus(OIDC_TOKEN_REMEMBERED);
-            verifier.0.remember(crate::auth::digest(&at.to_be_bytes()), Remembered { identity, until });
+            let expiry = verifier.0.clock.now().plus(OIDC_TOKEN_REMEMBERED);
+            verifier.0.insert_cached(
+                crate::auth::digest(&index.to_be_bytes()),
+                CachedIdentity { identity, expiry },
+            );
         }
     };
     fill(0, OIDC_TOKENS_REMEMBERED);
-    assert_eq!(kept(), OIDC_TOKENS_REMEMBERED);
+    assert_eq!(cached(), OIDC_TOKENS_REMEMBERED);
     fill(OIDC_TOKENS_REMEMBERED, 1);
-    assert_eq!(kept(), 1, "it starts anew");
+    assert_eq!(cached(), 1, "a full cache is cleared");
     clock.advance(OIDC_TOKEN_REMEMBERED);
     fill(0, OIDC_TOKENS_REMEMBERED - 1);
-    assert_eq!(kept(), OIDC_TOKENS_REMEMBERED);
+    assert_eq!(cached(), OIDC_TOKENS_REMEMBERED);
     fill(OIDC_TOKENS_REMEMBERED + 5, 1);
-    assert_eq!(kept(), OIDC_TOKENS_REMEMBERED, "only the one that had run out went");
+    assert_eq!(cached(), OIDC_TOKENS_REMEMBERED, "only the expired one was evicted");
 }
 
-/// A verifier with a provider behind it.
-fn wired(stage: &TestProvider) -> (Rc<OpenIdTokens>, Clock) {
+/// A verifier that fetches its keys from this provider.
+fn verifier_with_provider(provider_stub: &TestProvider) -> (Rc<OpenIdTokens>, Clock) {
     let clock = Clock::manual(now());
-    let rules =
-        ClaimMapping::new(&flags(&stage.issuer, &["--oidc-signing-algs=ES256", "--oidc-username-prefix=-"]))
-            .unwrap();
+    let rules = ClaimMapping::new(&flags(
+        &provider_stub.issuer,
+        &["--oidc-signing-algs=ES256", "--oidc-username-prefix=-"],
+    ))
+    .unwrap();
     let keys = Arc::new(Keys::new(clock.clone()));
-    let provider = Provider::new(&rules, Some(stage.authority_pem.clone()), keys.clone()).unwrap();
-    actix::spawn(provider.keep());
+    let provider = Provider::new(&rules, Some(provider_stub.authority_pem.clone()), keys.clone()).unwrap();
+    actix::spawn(provider.run());
     (Rc::new(OpenIdTokens::new(rules, keys, clock.clone())), clock)
 }
 
-fn token(stage: &TestProvider, signer: &Signer, user: &str) -> String {
-    signer.sign(&claims(&stage.issuer, &json!({"sub": user})))
+fn token(provider_stub: &TestProvider, signer: &Signer, user: &str) -> String {
+    signer.sign(&claims(&provider_stub.issuer, &json!({"sub": user})))
 }
 
 #[actix::test]
-async fn keys_that_change_are_found_and_strangers_cause_few_questions() {
-    let (old, new, stranger) = (Signer::fresh(), Signer::fresh(), Signer::fresh());
-    let stage = TestProvider::open(&[&old]).await;
-    let (verifier, clock) = wired(&stage);
-    assert_eq!(name(Some(verdict(&verifier, &token(&stage, &old, "ann")).await)).as_deref(), Some("ann"));
-    stage.publish(&[&new]);
-    let asked = stage.asked.get();
-    let users: Vec<_> = (0..50).map(|at| token(&stage, &new, &format!("user-{at}"))).collect();
+async fn openid_keys_are_refetched_on_rotation_at_a_limited_rate() {
+    let (old, new, other) = (Signer::fresh(), Signer::fresh(), Signer::fresh());
+    let provider_stub = TestProvider::open(&[&old]).await;
+    let (verifier, clock) = verifier_with_provider(&provider_stub);
+    assert_eq!(
+        name(Some(verdict(&verifier, &token(&provider_stub, &old, "ann")).await)).as_deref(),
+        Some("ann")
+    );
+    provider_stub.publish(&[&new]);
+    let key_requests = provider_stub.key_requests.get();
+    let users: Vec<_> = (0..50).map(|index| token(&provider_stub, &new, &format!("user-{index}"))).collect();
     let all = join_all(users.iter().map(|token| verdict(&verifier, token))).await;
     assert!(all.iter().all(|verdict| matches!(verdict, Verification::Known(_))), "{all:?}");
-    assert_eq!(stage.asked.get(), asked + 1, "one question for all of them");
+    assert_eq!(provider_stub.key_requests.get(), key_requests + 1, "one request for all of them");
     clock.advance(OIDC_TOKEN_REMEMBERED);
-    assert!(matches!(verdict(&verifier, &token(&stage, &old, "ann")).await, Verification::Refused(_)));
+    assert!(matches!(
+        verdict(&verifier, &token(&provider_stub, &old, "ann")).await,
+        Verification::Refused(_)
+    ));
 
-    let asked = stage.asked.get();
-    for at in 0..30 {
-        let refused = verdict(&verifier, &token(&stage, &stranger, &format!("x{at}"))).await;
+    let key_requests = provider_stub.key_requests.get();
+    for index in 0..30 {
+        let refused = verdict(&verifier, &token(&provider_stub, &other, &format!("x{index}"))).await;
         assert!(matches!(refused, Verification::Refused(_)), "{refused:?}");
     }
-    assert!(stage.asked.get() - asked < OIDC_REFETCHES as usize + 1, "{}", stage.asked.get() - asked);
-    assert!(name(at_once(&verifier, &token(&stage, &new, "bob"))).is_some(), "others do not notice");
+    assert!(
+        provider_stub.key_requests.get() - key_requests < OIDC_REFETCHES as usize + 1,
+        "{}",
+        provider_stub.key_requests.get() - key_requests
+    );
+    assert!(
+        name(verify_now(&verifier, &token(&provider_stub, &new, "bob"))).is_some(),
+        "other tokens are not affected"
+    );
 }
 
 #[actix::test]
-async fn a_provider_that_comes_late_is_found() {
+async fn openid_provider_that_starts_late_is_used() {
     let signer = Signer::fresh();
-    let stage = TestProvider::open(&[&signer]).await;
-    stage.say("/.well-known/openid-configuration", TestResponse::Status(503));
-    let (verifier, _) = wired(&stage);
-    let token = token(&stage, &signer, "ann");
+    let provider_stub = TestProvider::open(&[&signer]).await;
+    provider_stub.respond("/.well-known/openid-configuration", TestResponse::Status(503));
+    let (verifier, _) = verifier_with_provider(&provider_stub);
+    let token = token(&provider_stub, &signer, "ann");
     let refused = verdict(&verifier, &token).await;
     assert_eq!(refused, Verification::Refused("oidc: authenticator not initialized".into()));
-    stage.publish(&[&signer]);
+    provider_stub.publish(&[&signer]);
     assert_eq!(name(Some(verdict(&verifier, &token).await)).as_deref(), Some("ann"));
-    stage.say("/keys", TestResponse::Status(503));
-    assert!(name(at_once(&verifier, &token)).is_some());
+    provider_stub.respond("/keys", TestResponse::Status(503));
+    assert!(name(verify_now(&verifier, &token)).is_some());
 }
 
 #[actix::test]
-async fn a_provider_that_stalls_keeps_only_those_waiting_who_need_it() {
-    let (known, other) = (Signer::fresh(), Signer::fresh());
-    let stage = TestProvider::open(&[&known]).await;
-    let (verifier, clock) = wired(&stage);
-    assert!(name(Some(verdict(&verifier, &token(&stage, &known, "ann")).await)).is_some());
-    stage.say("/keys", TestResponse::Stalls);
+async fn stalled_openid_provider_delays_only_tokens_of_unknown_keys() {
+    let (known, unknown) = (Signer::fresh(), Signer::fresh());
+    let provider_stub = TestProvider::open(&[&known]).await;
+    let (verifier, clock) = verifier_with_provider(&provider_stub);
+    assert!(name(Some(verdict(&verifier, &token(&provider_stub, &known, "ann")).await)).is_some());
+    provider_stub.respond("/keys", TestResponse::Stalls);
     let waiting = {
-        let (verifier, token) = (Rc::clone(&verifier), token(&stage, &other, "bob"));
+        let (verifier, token) = (Rc::clone(&verifier), token(&provider_stub, &unknown, "bob"));
         actix::spawn(async move { verdict(&verifier, &token).await })
     };
-    let asked = stage.asked.get();
-    while stage.asked.get() == asked {
+    let key_requests = provider_stub.key_requests.get();
+    while provider_stub.key_requests.get() == key_requests {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     clock.advance(OIDC_TOKEN_REMEMBERED);
-    assert!(name(at_once(&verifier, &token(&stage, &known, "ann"))).is_some(), "not even remembered");
+    assert!(
+        name(verify_now(&verifier, &token(&provider_stub, &known, "ann"))).is_some(),
+        "verified without the cache"
+    );
     assert!(!waiting.is_finished());
     waiting.abort();
 }
 
 proptest! {
     #[test]
-    fn no_text_is_a_token_by_chance(text in "[a-zA-Z0-9_.=-]{0,120}") {
-        let (verifier, _) = alone(&[ALL], &[]);
-        prop_assert_eq!(at_once(&verifier, &text), Some(Verification::NoOpinion));
+    fn random_text_is_not_an_openid_token(text in "[a-zA-Z0-9_.=-]{0,120}") {
+        let (verifier, _) = offline_verifier(&[ALL], &[]);
+        prop_assert_eq!(verify_now(&verifier, &text), Some(Verification::NoOpinion));
     }
 }

@@ -8,7 +8,7 @@ use pilothouse_types::object::Key;
 
 use super::claims::{Bound, Claims, Reference};
 use super::legacy_use::INVALID_SINCE;
-use crate::auth::token_objects::{Facts, TokenObjectKind, TokenObjects};
+use crate::auth::token_objects::{TokenObject, TokenObjectKind, TokenObjects};
 use crate::limits::TOKEN_LEEWAY;
 
 const INVALIDATED: &str = "service account token has been invalidated";
@@ -17,69 +17,71 @@ const INVALIDATED: &str = "service account token has been invalidated";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundObjectsState {
     /// All exist, so the result holds until one changes.
-    Firm,
+    Present,
     /// All exist, but one is being deleted: the check must be repeated.
-    Going,
+    Terminating,
 }
 
-/// Checks the objects of a bound token.
-pub async fn of_bound(
+/// Checks that the objects of a bound token exist.
+pub async fn check_bound(
     objects: &TokenObjects,
     bound: &Bound,
     now: Timestamp,
 ) -> Result<BoundObjectsState, String> {
     let namespace = &bound.namespace;
     let account = &bound.serviceaccount;
-    let mut standing = BoundObjectsState::Firm;
-    let found = objects.get(TokenObjectKind::ServiceAccount, Key::namespaced(namespace, &account.name)).await;
-    let found = found.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
-    let found = found.ok_or_else(|| format!("serviceaccounts {:?} not found", account.name))?;
-    let gone = format!("service account {namespace}/{} has been deleted", account.name);
-    let other = |uid: &str| format!("service account UID ({uid}) does not match claim ({})", account.uid);
-    weigh(&found, account, now, other, &gone, &mut standing)?;
+    let mut state = BoundObjectsState::Present;
+    let object =
+        objects.get(TokenObjectKind::ServiceAccount, Key::namespaced(namespace, &account.name)).await;
+    let object = object.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
+    let object = object.ok_or_else(|| format!("serviceaccounts {:?} not found", account.name))?;
+    let deleted_error = format!("service account {namespace}/{} has been deleted", account.name);
+    let mismatch_error =
+        |uid: &str| format!("service account UID ({uid}) does not match claim ({})", account.uid);
+    check_object(&object, account, now, mismatch_error, &deleted_error, &mut state)?;
 
     // The node of a pod is only informative: the token is bound to the pod.
     let node = bound.node.as_ref().filter(|_| bound.pod.is_none());
-    let inside = |reference: &Reference| Key::namespaced(namespace, &reference.name);
-    let all = [
-        ("secret", TokenObjectKind::Secret, bound.secret.as_ref(), bound.secret.as_ref().map(inside)),
-        ("pod", TokenObjectKind::Pod, bound.pod.as_ref(), bound.pod.as_ref().map(inside)),
+    let namespaced_key = |reference: &Reference| Key::namespaced(namespace, &reference.name);
+    let bound_objects = [
+        ("secret", TokenObjectKind::Secret, bound.secret.as_ref(), bound.secret.as_ref().map(namespaced_key)),
+        ("pod", TokenObjectKind::Pod, bound.pod.as_ref(), bound.pod.as_ref().map(namespaced_key)),
         ("node", TokenObjectKind::Node, node, node.map(|node| Key::cluster(&node.name))),
     ];
-    for (what, kind, reference, key) in all {
+    for (noun, kind, reference, key) in bound_objects {
         let (Some(reference), Some(key)) = (reference, key) else { continue };
-        let found = objects.get(kind, key).await.map_err(|error| format!("{INVALIDATED}: {error}"))?;
-        let found = found.ok_or(INVALIDATED)?;
-        let other = |uid: &str| {
-            format!("{what} UID ({uid}) does not match service account {what} ref claim ({})", reference.uid)
+        let object = objects.get(kind, key).await.map_err(|error| format!("{INVALIDATED}: {error}"))?;
+        let object = object.ok_or(INVALIDATED)?;
+        let mismatch_error = |uid: &str| {
+            format!("{noun} UID ({uid}) does not match service account {noun} ref claim ({})", reference.uid)
         };
-        weigh(&found, reference, now, other, INVALIDATED, &mut standing)?;
+        check_object(&object, reference, now, mismatch_error, INVALIDATED, &mut state)?;
     }
-    Ok(standing)
+    Ok(state)
 }
 
 /// Checks that an object is the referenced one and not deleted for longer than the clock tolerance.
-fn weigh(
-    found: &Facts,
-    meant: &Reference,
+fn check_object(
+    object: &TokenObject,
+    reference: &Reference,
     now: Timestamp,
-    other: impl FnOnce(&str) -> String,
-    gone: &str,
-    standing: &mut BoundObjectsState,
+    mismatch_error: impl FnOnce(&str) -> String,
+    deleted_error: &str,
+    state: &mut BoundObjectsState,
 ) -> Result<(), String> {
-    if found.metadata.uid != meant.uid {
-        return Err(other(&found.metadata.uid));
+    if object.metadata.uid != reference.uid {
+        return Err(mismatch_error(&object.metadata.uid));
     }
-    if found.is_terminating() {
-        *standing = BoundObjectsState::Going;
+    if object.is_terminating() {
+        *state = BoundObjectsState::Terminating;
     }
-    let too_long_ago = now.minus(TOKEN_LEEWAY).unix_seconds();
-    if found.went_before(too_long_ago) { Err(gone.to_owned()) } else { Ok(()) }
+    let earliest_deletion = now.minus(TOKEN_LEEWAY).unix_seconds();
+    if object.was_deleted_before(earliest_deletion) { Err(deleted_error.to_owned()) } else { Ok(()) }
 }
 
 /// Checks that a legacy token has all required claims.
 pub fn check_legacy(claims: &Claims) -> Result<(), &'static str> {
-    for (text, why) in [
+    for (text, error) in [
         (&claims.subject, "sub claim is missing"),
         (&claims.namespace, "namespace claim is missing"),
         (&claims.secret_name, "secretName claim is missing"),
@@ -87,49 +89,49 @@ pub fn check_legacy(claims: &Claims) -> Result<(), &'static str> {
         (&claims.account_uid, "serviceAccountUID claim is missing"),
     ] {
         if text.is_empty() {
-            return Err(why);
+            return Err(error);
         }
     }
-    match split_user(&claims.subject) {
+    match parse_user(&claims.subject) {
         Some((namespace, name)) if namespace == claims.namespace && name == claims.account_name => Ok(()),
         _ => Err("sub claim is invalid"),
     }
 }
 
 /// The namespace and name of a service account's user name.
-fn split_user(user: &str) -> Option<(&str, &str)> {
+fn parse_user(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
-    let good =
+    let is_valid =
         names::label_name(namespace, false).is_empty() && names::subdomain_name(name, false).is_empty();
-    good.then_some((namespace, name))
+    is_valid.then_some((namespace, name))
 }
 
-/// Checks the Secret and the service account of a legacy token. Answers whether the account lists the Secret. `used` is called
+/// Checks the Secret and the service account of a legacy token. Returns whether the account lists the Secret. `used` is called
 /// with the Secret of a matching token, even if the token is marked invalid.
-pub async fn of_legacy(
+pub async fn check_legacy_objects(
     objects: &TokenObjects,
     claims: &Claims,
     token: &str,
-    used: impl FnOnce(&Facts),
+    used: impl FnOnce(&TokenObject),
 ) -> Result<bool, String> {
     let (namespace, account) = (&claims.namespace, &claims.account_name);
     let secret = objects.get(TokenObjectKind::Secret, Key::namespaced(namespace, &claims.secret_name)).await;
     let secret = secret.ok().flatten().filter(|secret| !secret.is_terminating());
     let secret = secret.ok_or("Token has been invalidated")?;
-    let kept = secret.data("token");
-    if kept.len() != token.len() || !memcmp::eq(&kept, token.as_bytes()) {
+    let stored_token = secret.data("token");
+    if stored_token.len() != token.len() || !memcmp::eq(&stored_token, token.as_bytes()) {
         return Err("Token does not match server's copy".to_owned());
     }
-    let found = objects.get(TokenObjectKind::ServiceAccount, Key::namespaced(namespace, account)).await;
-    let found = found.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
-    let found = found.ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
-    if found.is_terminating() {
+    let object = objects.get(TokenObjectKind::ServiceAccount, Key::namespaced(namespace, account)).await;
+    let object = object.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
+    let object = object.ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
+    if object.is_terminating() {
         return Err(format!("ServiceAccount {namespace}/{account} has been deleted"));
     }
-    if found.metadata.uid != claims.account_uid {
+    if object.metadata.uid != claims.account_uid {
         return Err(format!(
             "ServiceAccount UID ({}) does not match claim ({})",
-            found.metadata.uid, claims.account_uid
+            object.metadata.uid, claims.account_uid
         ));
     }
     used(&secret);
@@ -141,11 +143,11 @@ pub async fn of_legacy(
             claims.secret_name
         ));
     }
-    Ok(found.lists(&claims.secret_name))
+    Ok(object.lists_secret(&claims.secret_name))
 }
 
 /// Whether the token of a Secret is marked invalid.
-pub fn is_marked_invalid(secret: &Facts) -> bool {
+pub fn is_marked_invalid(secret: &TokenObject) -> bool {
     secret.metadata.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty())
 }
 
@@ -156,27 +158,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_must_be_the_one_that_is_meant() {
+    fn bound_object_must_match_uid_and_not_be_deleted() {
         let now = Timestamp(10_000 * 1_000_000);
-        let meant = Reference { name: "p".into(), uid: "u".into() };
-        let weighed = |object: &serde_json::Value| {
-            let mut standing = BoundObjectsState::Firm;
-            weigh(&Facts::of(object), &meant, now, |uid| format!("other {uid}"), "gone", &mut standing)
-                .map(|()| standing)
+        let reference = Reference { name: "p".into(), uid: "u".into() };
+        let check = |object: &serde_json::Value| {
+            let mut state = BoundObjectsState::Present;
+            check_object(
+                &TokenObject::from_json(object),
+                &reference,
+                now,
+                |uid| format!("other {uid}"),
+                "deleted",
+                &mut state,
+            )
+            .map(|()| state)
         };
-        assert_eq!(weighed(&json!({"metadata": {"uid": "u"}})), Ok(BoundObjectsState::Firm));
-        assert_eq!(weighed(&json!({"metadata": {"uid": "v"}})), Err("other v".into()));
-        let at = |seconds: i64| {
+        assert_eq!(check(&json!({"metadata": {"uid": "u"}})), Ok(BoundObjectsState::Present));
+        assert_eq!(check(&json!({"metadata": {"uid": "v"}})), Err("other v".into()));
+        let terminating = |seconds: i64| {
             let deletion_time = pilothouse_apimachinery::time::format_seconds(seconds);
             json!({"metadata": {"uid": "u", "deletionTimestamp": deletion_time}})
         };
-        assert_eq!(weighed(&at(20_000)), Ok(BoundObjectsState::Going));
-        assert_eq!(weighed(&at(9_940)), Ok(BoundObjectsState::Going));
-        assert_eq!(weighed(&at(9_939)), Err("gone".into()));
+        assert_eq!(check(&terminating(20_000)), Ok(BoundObjectsState::Terminating));
+        assert_eq!(check(&terminating(9_940)), Ok(BoundObjectsState::Terminating));
+        assert_eq!(check(&terminating(9_939)), Err("deleted".into()));
     }
 
     #[test]
-    fn a_token_of_a_secret_must_say_everything() {
+    fn legacy_token_without_a_required_claim_is_refused() {
         let mut claims = Claims {
             subject: "system:serviceaccount:n:sa".into(),
             namespace: "n".into(),

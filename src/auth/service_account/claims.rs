@@ -108,15 +108,15 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
         type Value = Vec<String>;
 
         fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("a text or a list of texts")
+            formatter.write_str("a string or a list of strings")
         }
 
-        fn visit_str<E>(self, one: &str) -> Result<Vec<String>, E> {
-            Ok(vec![one.to_owned()])
+        fn visit_str<E>(self, audience: &str) -> Result<Vec<String>, E> {
+            Ok(vec![audience.to_owned()])
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, many: A) -> Result<Vec<String>, A::Error> {
-            Vec::deserialize(SeqAccessDeserializer::new(many))
+        fn visit_seq<A: SeqAccess<'de>>(self, audiences: A) -> Result<Vec<String>, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(audiences))
         }
     }
     deserializer.deserialize_any(Audiences)
@@ -125,8 +125,8 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
 /// Seconds since the epoch; fractions are dropped.
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     #[expect(clippy::cast_possible_truncation, reason = "a cast of a double stops at the ends of the range")]
-    let whole = |seconds: f64| seconds as i64;
-    Ok(Option::<f64>::deserialize(deserializer)?.map(whole))
+    let truncate = |seconds: f64| seconds as i64;
+    Ok(Option::<f64>::deserialize(deserializer)?.map(truncate))
 }
 
 impl Claims {
@@ -139,14 +139,14 @@ impl Claims {
     pub fn check_time(&self, now: Timestamp) -> Result<(), &'static str> {
         let now = now.unix_seconds();
         let leeway = i64::try_from(TOKEN_LEEWAY.as_secs()).unwrap_or_default();
-        let after = |moment: Option<i64>| moment.is_some_and(|moment| now.saturating_add(leeway) < moment);
-        if after(self.not_before) {
+        let is_future = |time: Option<i64>| time.is_some_and(|time| now.saturating_add(leeway) < time);
+        if is_future(self.not_before) {
             return Err("service account token is not valid yet");
         }
-        if self.expires.is_some_and(|moment| now.saturating_sub(leeway) > moment) {
+        if self.expires.is_some_and(|expiry| now.saturating_sub(leeway) > expiry) {
             return Err("service account token has expired");
         }
-        if after(self.issued) {
+        if is_future(self.issued) {
             return Err("service account token is issued in the future");
         }
         Ok(())
@@ -194,10 +194,10 @@ pub fn user(namespace: &str, name: &str) -> String {
 }
 
 /// The namespace and name of the service account of a user; `None` for other users.
-pub fn split(user: &str) -> Option<(&str, &str)> {
+pub fn parse_user(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
-    let named = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
-    named.then_some((namespace, name))
+    let is_valid = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
+    is_valid.then_some((namespace, name))
 }
 
 /// The contents of a new token.
@@ -218,17 +218,17 @@ impl Grant {
     pub fn claims(&self, issuer: &str, id: &str, now: Timestamp) -> serde_json::Value {
         let now = now.unix_seconds();
         let bound = &self.bound;
-        let mut about = json!({
+        let mut private_claims = json!({
             "namespace": bound.namespace,
             "serviceaccount": bound.serviceaccount.json(),
         });
         for (key, reference) in [("pod", &bound.pod), ("secret", &bound.secret), ("node", &bound.node)] {
             if let Some(reference) = reference {
-                about[key] = reference.json();
+                private_claims[key] = reference.json();
             }
         }
         if let Some(seconds) = self.warn_after_seconds {
-            about["warnafter"] = json!(now.saturating_add(seconds));
+            private_claims["warnafter"] = json!(now.saturating_add(seconds));
         }
         json!({
             "iss": issuer,
@@ -238,7 +238,7 @@ impl Grant {
             "nbf": now,
             "iat": now,
             "jti": id,
-            "kubernetes.io": about,
+            "kubernetes.io": private_claims,
         })
     }
 }
@@ -263,13 +263,13 @@ mod tests {
         }
     }
 
-    fn at(seconds: u64) -> Timestamp {
+    fn timestamp(seconds: u64) -> Timestamp {
         Timestamp(seconds * 1_000_000)
     }
 
     #[test]
-    fn a_token_says_what_was_granted() {
-        let text = grant().claims("i", "id", at(1_000)).to_string();
+    fn token_claims_contain_the_grant() {
+        let text = grant().claims("i", "id", timestamp(1_000)).to_string();
         assert_eq!(
             text,
             r#"{"aud":["a"],"exp":1600,"iat":1000,"iss":"i","jti":"id","kubernetes.io":{"namespace":"n","node":{"name":"node"},"pod":{"name":"p","uid":"uid-p"},"serviceaccount":{"name":"sa","uid":"uid-sa"},"warnafter":1060},"nbf":1000,"sub":"system:serviceaccount:n:sa"}"#
@@ -293,41 +293,41 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_for_its_time_and_a_minute_around_it() {
-        let text = grant().claims("i", "id", at(1_000)).to_string();
+    fn token_is_valid_for_its_period_plus_leeway() {
+        let text = grant().claims("i", "id", timestamp(1_000)).to_string();
         let claims: Claims = serde_json::from_str(&text).unwrap();
-        for (moment, expected) in [
+        for (seconds, expected) in [
             (939, Err("service account token is not valid yet")),
             (940, Ok(())),
             (1_600, Ok(())),
             (1_660, Ok(())),
             (1_661, Err("service account token has expired")),
         ] {
-            assert_eq!(claims.check_time(at(moment)), expected, "{moment}");
+            assert_eq!(claims.check_time(timestamp(seconds)), expected, "{seconds}");
         }
         let early: Claims = serde_json::from_str(r#"{"iat": 2000.7}"#).unwrap();
-        assert_eq!(early.check_time(at(1_000)), Err("service account token is issued in the future"));
-        assert_eq!(Claims::default().check_time(at(1)), Ok(()));
+        assert_eq!(early.check_time(timestamp(1_000)), Err("service account token is issued in the future"));
+        assert_eq!(Claims::default().check_time(timestamp(1)), Ok(()));
     }
 
     #[test]
-    fn audiences_come_in_two_forms() {
-        let one: Claims = serde_json::from_str(r#"{"aud": "a"}"#).unwrap();
+    fn token_audiences_are_string_or_list() {
+        let single: Claims = serde_json::from_str(r#"{"aud": "a"}"#).unwrap();
         let many: Claims = serde_json::from_str(r#"{"aud": ["a", "b"]}"#).unwrap();
-        assert_eq!((one.audiences, many.audiences), (vec!["a".to_owned()], vec!["a".into(), "b".into()]));
+        assert_eq!((single.audiences, many.audiences), (vec!["a".to_owned()], vec!["a".into(), "b".into()]));
         assert!(serde_json::from_str::<Claims>(r#"{"aud": 1}"#).is_err());
         assert!(serde_json::from_str::<Claims>(r#"{"exp": "soon"}"#).is_err());
     }
 
     proptest::proptest! {
         #[test]
-        fn whoever_checks_within_its_time_accepts_a_new_token(
-            now in 0u64..1 << 34, seconds in 600i64..=1 << 32, later in 0u64..1 << 33,
+        fn new_token_is_valid_until_expiry_plus_leeway(
+            now in 0u64..1 << 34, seconds in 600i64..=1 << 32, elapsed in 0u64..1 << 33,
         ) {
             let grant = Grant { seconds, ..grant() };
-            let claims: Claims = serde_json::from_value(grant.claims("i", "id", at(now))).unwrap();
-            let holds = claims.check_time(at(now + later)).is_ok();
-            proptest::prop_assert_eq!(holds, i64::try_from(later).unwrap() <= seconds + 60);
+            let claims: Claims = serde_json::from_value(grant.claims("i", "id", timestamp(now))).unwrap();
+            let is_valid = claims.check_time(timestamp(now + elapsed)).is_ok();
+            proptest::prop_assert_eq!(is_valid, i64::try_from(elapsed).unwrap() <= seconds + 60);
         }
     }
 }

@@ -7,12 +7,12 @@ use pilothouse_types::clock::Timestamp;
 
 use super::claims::Grant;
 use crate::auth::jwt::SigningKey;
-use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE};
+use crate::limits::{EXTENDED_TOKEN_LIFETIME, POD_TOKEN_LIFETIME};
 
 /// Issues service account tokens. Shared by all workers.
 pub struct Issuer {
     key: Arc<SigningKey>,
-    rules: IssuerSettings,
+    settings: IssuerSettings,
 }
 
 /// The settings for new tokens.
@@ -23,22 +23,22 @@ pub struct IssuerSettings {
     /// The default audiences.
     pub audiences: Vec<String>,
     /// The maximum lifetime; 0 for no limit.
-    pub longest_seconds: i64,
+    pub max_seconds: i64,
     /// Whether the default tokens of pods are extended to a year.
     pub extends: bool,
 }
 
 impl Issuer {
     /// An issuer that signs with this key.
-    pub fn new(key: PKey<Private>, rules: IssuerSettings) -> Result<Issuer, String> {
+    pub fn new(key: PKey<Private>, settings: IssuerSettings) -> Result<Issuer, String> {
         let key = SigningKey::new(key).map_err(|error| error.to_string())?;
-        let key = key.ok_or("the signing key is of a kind that cannot sign tokens")?;
-        Ok(Issuer { key: Arc::new(key), rules })
+        let key = key.ok_or("tokens cannot be signed with a key of this type")?;
+        Ok(Issuer { key: Arc::new(key), settings })
     }
 
     /// The settings for new tokens.
-    pub fn rules(&self) -> &IssuerSettings {
-        &self.rules
+    pub fn settings(&self) -> &IssuerSettings {
+        &self.settings
     }
 
     /// Signs claims in JSON; `None` if they are invalid. Slow: not for threads that serve requests.
@@ -50,7 +50,7 @@ impl Issuer {
     /// Issues a token. Signed on a blocking thread: with RSA it takes as long as a hundred small requests. The permits of the
     /// requests bound how many wait there.
     pub async fn issue(&self, grant: &Grant, id: &str, now: Timestamp) -> Result<String, String> {
-        let claims = grant.claims(&self.rules.issuer, id, now);
+        let claims = grant.claims(&self.settings.issuer, id, now);
         let key = Arc::clone(&self.key);
         let signed = tokio::task::spawn_blocking(move || key.sign(&claims)).await;
         signed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
@@ -58,13 +58,13 @@ impl Issuer {
 }
 
 impl IssuerSettings {
-    /// The lifetime of a token for which `seconds` were requested, and the time until its warning. The usual tokens of pods are
-    /// extended, if they are for this server alone.
-    pub fn life(&self, seconds: i64, of_pod: bool, audiences: &[String]) -> (i64, Option<i64>) {
-        let ours = audiences.iter().all(|audience| self.audiences.contains(audience));
-        let usual = u64::try_from(seconds) == Ok(POD_TOKEN_LIFE.as_secs());
-        if self.extends && of_pod && usual && ours {
-            let extended = i64::try_from(TOKEN_EXTENDED_LIFE.as_secs()).unwrap_or(seconds);
+    /// The lifetime of a token for which `seconds` were requested, and the time until its warning. The default tokens of pods are
+    /// extended, if all audiences are this server's.
+    pub fn lifetime(&self, seconds: i64, is_for_pod: bool, audiences: &[String]) -> (i64, Option<i64>) {
+        let is_own_audience = audiences.iter().all(|audience| self.audiences.contains(audience));
+        let is_default = u64::try_from(seconds) == Ok(POD_TOKEN_LIFETIME.as_secs());
+        if self.extends && is_for_pod && is_default && is_own_audience {
+            let extended = i64::try_from(EXTENDED_TOKEN_LIFETIME.as_secs()).unwrap_or(seconds);
             return (extended, Some(seconds));
         }
         (seconds, None)
@@ -76,19 +76,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_default_token_of_a_pod_holds_for_a_year() {
-        let ours = vec!["us".to_owned()];
-        let rules = IssuerSettings {
+    fn only_default_pod_token_is_extended_to_a_year() {
+        let own_audience = vec!["us".to_owned()];
+        let settings = IssuerSettings {
             issuer: "us".into(),
-            audiences: ours.clone(),
-            longest_seconds: 0,
+            audiences: own_audience.clone(),
+            max_seconds: 0,
             extends: true,
         };
-        assert_eq!(rules.life(3_607, true, &ours), (31_536_000, Some(3_607)));
-        assert_eq!(rules.life(3_607, false, &ours), (3_607, None));
-        assert_eq!(rules.life(3_606, true, &ours), (3_606, None));
-        assert_eq!(rules.life(3_607, true, &["us".into(), "them".into()]), (3_607, None));
-        let rules = IssuerSettings { extends: false, ..rules };
-        assert_eq!(rules.life(3_607, true, &ours), (3_607, None));
+        assert_eq!(settings.lifetime(3_607, true, &own_audience), (31_536_000, Some(3_607)));
+        assert_eq!(settings.lifetime(3_607, false, &own_audience), (3_607, None));
+        assert_eq!(settings.lifetime(3_606, true, &own_audience), (3_606, None));
+        assert_eq!(settings.lifetime(3_607, true, &["us".into(), "them".into()]), (3_607, None));
+        let settings = IssuerSettings { extends: false, ..settings };
+        assert_eq!(settings.lifetime(3_607, true, &own_audience), (3_607, None));
     }
 }

@@ -1,4 +1,4 @@
-//! The use of legacy tokens: verifiers report it, and a loop writes the date onto the Secret.
+//! The use of legacy tokens: verifiers report it, and a controller writes the date onto the Secret.
 
 use pilothouse_apimachinery::time;
 use pilothouse_types::clock::Timestamp;
@@ -23,20 +23,20 @@ pub struct LegacyTokenUse {
     pub uid: String,
 }
 
-/// Where verifiers report used tokens. Reports that do not fit are lost: the next request repeats them.
+/// The sender of verifiers. Reports beyond the channel's capacity are dropped: the next request repeats them.
 pub type LegacyUseSender = mpsc::Sender<LegacyTokenUse>;
 
-/// Where the reports are received.
+/// The receiver of the controller.
 pub type LegacyUseReceiver = mpsc::Receiver<LegacyTokenUse>;
 
-/// Both ends.
+/// A bounded channel for reports.
 pub fn channel() -> (LegacyUseSender, LegacyUseReceiver) {
     mpsc::channel(TOKEN_USES_WAITING)
 }
 
 /// The UTC date of a time, in the format of the labels.
-pub fn day(at: Timestamp) -> String {
-    let text = time::format_seconds(at.unix_seconds());
+pub fn day(timestamp: Timestamp) -> String {
+    let text = time::format_seconds(timestamp.unix_seconds());
     text.split('T').next().unwrap_or_default().to_owned()
 }
 
@@ -56,18 +56,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_told_apart() {
+    fn legacy_token_label_is_outdated_unless_today_or_tomorrow() {
         let noon = Timestamp((365 * DAY + DAY / 2) * 1_000_000);
         assert_eq!(day(noon), "1971-01-01");
         assert!(is_day("1971-01-01") && !is_day("1971-1-1") && !is_day("1971-13-01") && !is_day(""));
-        for (label, outdated) in [
+        for (label, expected) in [
             (None, true),
             (Some("1970-12-31"), true),
             (Some("1971-01-01"), false),
             (Some("1971-01-02"), false),
             (Some("x"), true),
         ] {
-            assert_eq!(is_outdated(label, noon), outdated, "{label:?}");
+            assert_eq!(is_outdated(label, noon), expected, "{label:?}");
         }
     }
 }

@@ -28,7 +28,7 @@ struct Configuration<'a> {
 }
 
 impl Metadata {
-    /// The documents of an issuer. An issuer that is no plain https URL cannot have them; the error says so.
+    /// The documents of an issuer. Fails if the issuer is not a plain https URL.
     pub fn new(issuer: &str, keys_uri: Option<&str>, address: &str, keys: &Keys) -> Result<Metadata, String> {
         let Some(rest) = issuer.strip_prefix("https://") else {
             return Err(format!("issuer URL must use https scheme, got: {issuer}"));
@@ -39,10 +39,10 @@ impl Metadata {
         if rest.contains('#') {
             return Err(format!("issuer URL may not include a fragment, got: {issuer}"));
         }
-        let ours = format!("https://{address}{KEYS_PATH}");
+        let own_uri = format!("https://{address}{KEYS_PATH}");
         let configuration = Configuration {
             issuer,
-            jwks_uri: keys_uri.unwrap_or(&ours),
+            jwks_uri: keys_uri.unwrap_or(&own_uri),
             response_types_supported: ["id_token"],
             subject_types_supported: ["public"],
             id_token_signing_alg_values_supported: keys.algorithms(),
@@ -59,15 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_names_the_issuer_and_its_keys() {
+    fn openid_configuration_names_issuer_and_jwks_uri() {
         let keys = Keys::new(&[]).unwrap();
-        let made = Metadata::new("https://i", None, "10.0.0.1:6443", &keys).unwrap();
+        let metadata = Metadata::new("https://i", None, "10.0.0.1:6443", &keys).unwrap();
         assert_eq!(
-            made.configuration,
+            metadata.configuration,
             r#"{"issuer":"https://i","jwks_uri":"https://10.0.0.1:6443/openid/v1/jwks","response_types_supported":["id_token"],"subject_types_supported":["public"],"id_token_signing_alg_values_supported":[]}"#
         );
-        let told = Metadata::new("https://i", Some("https://keys"), "x", &keys).unwrap();
-        assert!(told.configuration.contains(r#""jwks_uri":"https://keys""#));
+        let metadata = Metadata::new("https://i", Some("https://keys"), "x", &keys).unwrap();
+        assert!(metadata.configuration.contains(r#""jwks_uri":"https://keys""#));
         for issuer in ["kubernetes/serviceaccount", "http://i", "https://i?x", "https://i#x"] {
             assert!(Metadata::new(issuer, None, "x", &keys).is_err(), "{issuer}");
         }

@@ -32,7 +32,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Makes all parts. `address` is the host and port at which others reach this server.
+    /// Makes all parts. `address` is the host and port that clients reach this server at.
     pub fn new(
         config: &Config,
         pki: &TokenKeys,
@@ -45,23 +45,23 @@ impl Tokens {
         let issuers = accounts.service_account_issuer.clone();
         let audiences = config.audiences().to_vec();
         let keys = Arc::new(Keys::new(&pki.verifying).map_err(|error| error.to_string())?);
-        let first = issuers.first().cloned().unwrap_or_default();
-        let longest = accounts.service_account_max_token_expiration.as_secs();
+        let issuer_url = issuers.first().cloned().unwrap_or_default();
+        let max_seconds = accounts.service_account_max_token_expiration.as_secs();
         let uri = accounts.service_account_jwks_uri.as_deref();
-        let metadata = Metadata::new(&first, uri, address, &keys);
-        let issuing = issuer::IssuerSettings {
-            issuer: first,
+        let metadata = Metadata::new(&issuer_url, uri, address, &keys);
+        let issuer_settings = issuer::IssuerSettings {
+            issuer: issuer_url,
             audiences: audiences.clone(),
-            longest_seconds: i64::try_from(longest).unwrap_or(i64::MAX),
+            max_seconds: i64::try_from(max_seconds).unwrap_or(i64::MAX),
             extends: accounts.service_account_extend_token_expiration,
         };
-        let accepted =
+        let verifier_settings =
             verifier::VerifierSettings { issuers, audiences, lookup: accounts.service_account_lookup };
         Ok(Tokens {
-            issuer: Arc::new(Issuer::new(pki.signing.clone(), issuing)?),
-            verifier: ServiceAccountTokens::new(keys, accepted, objects, metrics, clock),
+            issuer: Arc::new(Issuer::new(pki.signing.clone(), issuer_settings)?),
+            verifier: ServiceAccountTokens::new(keys, verifier_settings, objects, metrics, clock),
             metadata: metadata
-                .inspect_err(|why| tracing::warn!("the keys of tokens are not published: {why}"))
+                .inspect_err(|error| tracing::warn!("the keys of tokens are not published: {error}"))
                 .ok(),
         })
     }

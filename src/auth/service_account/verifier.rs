@@ -2,7 +2,7 @@
 //!
 //! A signature is verified once per token and cached. Whether the service account and the bound objects still exist is checked
 //! for every request, but needs a message only if an object of those types has changed. So a token is invalid as soon as the
-//! deletion of its account, pod or Secret is answered. `remarks` makes warnings and annotations about valid tokens.
+//! deletion of its account, pod or Secret is answered. `remarks` makes warnings and audit annotations about valid tokens.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use super::claims::Claims;
 use super::keys::Keys;
 use super::legacy_use::{LAST_USED, LegacyTokenUse, LegacyUseSender, is_outdated};
 use crate::auth::jwt::Token;
-use crate::auth::token_objects::{Facts, LatestRevisions, TokenObjects};
+use crate::auth::token_objects::{LatestRevisions, TokenObject, TokenObjects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
 use crate::metrics::Metrics;
 
@@ -42,56 +42,56 @@ pub struct ServiceAccountTokens(Arc<Shared>);
 
 struct Shared {
     keys: Arc<Keys>,
-    rules: VerifierSettings,
+    settings: VerifierSettings,
     objects: Arc<TokenObjects>,
     clock: Clock,
     metrics: Arc<Metrics>,
     /// By the digest of the token, so that memory holds no tokens.
-    remembered: Lock<HashMap<[u8; 32], Arc<Signed>>>,
-    /// Where the use of legacy tokens is reported.
-    uses: OnceLock<LegacyUseSender>,
+    cache: Lock<HashMap<[u8; 32], Arc<VerifiedToken>>>,
+    /// Receives the use of legacy tokens.
+    use_reports: OnceLock<LegacyUseSender>,
 }
 
 /// A token with a valid signature.
-struct Signed {
+struct VerifiedToken {
     claims: Claims,
     identity: Arc<Identity>,
-    /// The newest revisions when all its objects were last found to exist.
-    firm_at: Lock<Option<LatestRevisions>>,
-    /// The day of that check since the epoch: the Secret of a legacy token is checked on each day of use.
-    firm_on: AtomicU64,
-    /// Whether the account listed the Secret of a legacy token then.
-    listed: AtomicBool,
+    /// The latest revisions when all its objects were last found to exist.
+    verified_revisions: Lock<Option<LatestRevisions>>,
+    /// The day of that check, in days since the epoch: the Secret of a legacy token is checked on each day of use.
+    verified_day: AtomicU64,
+    /// Whether the account listed the Secret of a legacy token at that check.
+    is_listed: AtomicBool,
     /// The day of the last log message that it should be replaced.
-    told_on: AtomicU64,
+    logged_day: AtomicU64,
 }
 
 /// A valid token, and the requested audiences that it is valid for.
-type Checked = (Arc<Signed>, Vec<String>);
+type AcceptedToken = (Arc<VerifiedToken>, Vec<String>);
 
 impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
     pub fn new(
         keys: Arc<Keys>,
-        rules: VerifierSettings,
+        settings: VerifierSettings,
         objects: Arc<TokenObjects>,
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> ServiceAccountTokens {
         ServiceAccountTokens(Arc::new(Shared {
             keys,
-            rules,
+            settings,
             objects,
             clock,
             metrics,
-            remembered: Lock::default(),
-            uses: OnceLock::new(),
+            cache: Lock::default(),
+            use_reports: OnceLock::new(),
         }))
     }
 
     /// Reports the use of legacy tokens, once a day each.
-    pub fn tell(&self, uses: LegacyUseSender) {
-        let _already_told = self.0.uses.set(uses);
+    pub fn report_uses_to(&self, use_reports: LegacyUseSender) {
+        let _already_set = self.0.use_reports.set(use_reports);
     }
 
     /// Verifies a token for one of `audiences`; for this server's own if empty. `None`: it is not a service account token of this
@@ -101,44 +101,47 @@ impl ServiceAccountTokens {
         token: &str,
         audiences: &[String],
     ) -> Answer<Result<Option<Authenticated>, String>> {
-        let (signed, audiences) = match self.0.check(token, audiences) {
-            Ok(Some(found)) => found,
+        let (verified, audiences) = match self.0.check(token, audiences) {
+            Ok(Some(accepted)) => accepted,
             Ok(None) => return Answer::Now(Ok(None)),
-            Err(why) => return Answer::Now(Err(why)),
+            Err(reason) => return Answer::Now(Err(reason)),
         };
         let today = self.0.today();
-        if !self.0.must_look(&signed.claims) || signed.is_firm(&self.0.objects.heads(), today) {
-            return Answer::Now(Ok(Some(self.0.bearer(&signed, audiences))));
+        if !self.0.needs_lookup(&verified.claims)
+            || verified.is_unchanged(&self.0.objects.latest_revisions(), today)
+        {
+            return Answer::Now(Ok(Some(self.0.authenticated(&verified, audiences))));
         }
         let shared = Arc::clone(&self.0);
-        let token = if signed.claims.is_legacy() { token.to_owned() } else { String::new() };
+        let token = if verified.claims.is_legacy() { token.to_owned() } else { String::new() };
         Answer::later(async move {
-            shared.look(&signed, &token).await?;
-            Ok(Some(shared.bearer(&signed, audiences)))
+            shared.check_objects(&verified, &token).await?;
+            Ok(Some(shared.authenticated(&verified, audiences)))
         })
     }
 }
 
 impl Shared {
-    /// All checks that need no other object.
-    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<Checked>, String> {
+    /// Makes all checks that need no other object.
+    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<AcceptedToken>, String> {
         if token.len() > TOKEN_BYTES {
             return Ok(None);
         }
-        let Some(signed) = self.signed(token)? else { return Ok(None) };
-        let claims = &signed.claims;
-        let ours = &self.rules.audiences;
+        let Some(verified) = self.verified(token)? else { return Ok(None) };
+        let claims = &verified.claims;
+        let own_audiences = &self.settings.audiences;
         if claims.audiences.is_empty() {
             self.metrics.tokens.legacy.inc();
         }
-        let of_token = if claims.audiences.is_empty() { ours } else { &claims.audiences };
-        let wanted = if audiences.is_empty() { ours } else { audiences };
-        let common: Vec<String> = wanted.iter().filter(|name| of_token.contains(name)).cloned().collect();
-        if common.is_empty() && !ours.is_empty() {
+        let token_audiences = if claims.audiences.is_empty() { own_audiences } else { &claims.audiences };
+        let requested = if audiences.is_empty() { own_audiences } else { audiences };
+        let accepted: Vec<String> =
+            requested.iter().filter(|name| token_audiences.contains(name)).cloned().collect();
+        if accepted.is_empty() && !own_audiences.is_empty() {
             return Err(format!(
                 "token audiences {} is invalid for the target audiences {}",
-                quoted(of_token),
-                quoted(wanted)
+                quoted(token_audiences),
+                quoted(requested)
             ));
         }
         if claims.is_legacy() {
@@ -146,70 +149,72 @@ impl Shared {
         } else {
             claims.check_time(self.clock.now())?;
         }
-        Ok(Some((signed, common)))
+        Ok(Some((verified, accepted)))
     }
 
     /// The token, if its signature is valid.
-    fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
-        let (digest, began) = (crate::auth::digest(token.as_bytes()), self.clock.moment());
-        let known = self.remembered.lock().get(&digest).cloned();
-        if let Some(known) = known {
-            self.metrics.authentication.looked_up(true, self.clock.elapsed(began));
-            return Ok(Some(known));
+    fn verified(&self, token: &str) -> Result<Option<Arc<VerifiedToken>>, String> {
+        let (digest, start) = (crate::auth::digest(token.as_bytes()), self.clock.moment());
+        let cached = self.cache.lock().get(&digest).cloned();
+        if let Some(cached) = cached {
+            self.metrics.authentication.count_cache_lookup(true, self.clock.elapsed(start));
+            return Ok(Some(cached));
         }
         let Some(token) = Token::parse(token) else { return Ok(None) };
         let Some(claims) = token.claims::<Claims>() else { return Ok(None) };
         // The issuer of legacy tokens issues no bound ones, unless it is configured.
-        if !claims.is_legacy() && !self.rules.issuers.contains(&claims.issuer) {
+        if !claims.is_legacy() && !self.settings.issuers.contains(&claims.issuer) {
             return Ok(None);
         }
         let fetch = self.metrics.authentication.fetch();
-        let checked = self.keys.signed(&token);
-        self.metrics.authentication.looked_up(false, self.clock.elapsed(began));
+        let verified_signature = self.keys.verify(&token);
+        self.metrics.authentication.count_cache_lookup(false, self.clock.elapsed(start));
         // The claims may be used now: the signature covers the text that they were parsed from.
-        checked?;
+        verified_signature?;
         fetch.succeeded();
         let identity = Arc::new(claims.identity());
-        let signed = Arc::new(Signed {
+        let verified = Arc::new(VerifiedToken {
             claims,
             identity,
-            firm_at: Lock::default(),
-            firm_on: AtomicU64::default(),
-            listed: AtomicBool::default(),
-            told_on: AtomicU64::default(),
+            verified_revisions: Lock::default(),
+            verified_day: AtomicU64::default(),
+            is_listed: AtomicBool::default(),
+            logged_day: AtomicU64::default(),
         });
-        let mut remembered = self.remembered.lock();
-        let forgotten = match remembered.len() >= TOKENS_REMEMBERED {
-            true => std::mem::take(&mut *remembered),
+        let mut cache = self.cache.lock();
+        let evicted = match cache.len() >= TOKENS_REMEMBERED {
+            true => std::mem::take(&mut *cache),
             false => HashMap::new(),
         };
-        remembered.insert(digest, Arc::clone(&signed));
+        cache.insert(digest, Arc::clone(&verified));
         // Freeing thousands of entries takes a while, so it happens outside of the lock.
-        drop(remembered);
-        drop(forgotten);
-        Ok(Some(signed))
+        drop(cache);
+        drop(evicted);
+        Ok(Some(verified))
     }
 
-    fn must_look(&self, claims: &Claims) -> bool {
-        self.rules.lookup || !claims.is_legacy()
+    /// Whether the objects of such a token are checked.
+    fn needs_lookup(&self, claims: &Claims) -> bool {
+        self.settings.lookup || !claims.is_legacy()
     }
 
     /// Checks all objects of the token.
-    async fn look(&self, signed: &Signed, token: &str) -> Result<(), String> {
+    async fn check_objects(&self, verified: &VerifiedToken, token: &str) -> Result<(), String> {
         // Before the check: objects that change during it are checked again.
-        let (heads, today) = (self.objects.heads(), self.today());
-        let found = match &signed.claims.bound {
-            Some(bound) => bound_objects::of_bound(&self.objects, bound, self.clock.now()).await?,
-            None if signed.claims.is_legacy() => {
-                let used = |secret: &Facts| self.tell_of(&signed.claims, secret);
-                let listed = bound_objects::of_legacy(&self.objects, &signed.claims, token, used).await?;
-                signed.listed.store(listed, Ordering::Relaxed);
-                BoundObjectsState::Firm
+        let (latest, today) = (self.objects.latest_revisions(), self.today());
+        let state = match &verified.claims.bound {
+            Some(bound) => bound_objects::check_bound(&self.objects, bound, self.clock.now()).await?,
+            None if verified.claims.is_legacy() => {
+                let used = |secret: &TokenObject| self.report_use(&verified.claims, secret);
+                let is_listed =
+                    bound_objects::check_legacy_objects(&self.objects, &verified.claims, token, used).await?;
+                verified.is_listed.store(is_listed, Ordering::Relaxed);
+                BoundObjectsState::Present
             }
             None => return Err("the token names no service account".to_owned()),
         };
-        signed.firm_on.store(today, Ordering::Relaxed);
-        *signed.firm_at.lock() = Some(heads).filter(|_| found == BoundObjectsState::Firm);
+        verified.verified_day.store(today, Ordering::Relaxed);
+        *verified.verified_revisions.lock() = Some(latest).filter(|_| state == BoundObjectsState::Present);
         Ok(())
     }
 
@@ -218,36 +223,42 @@ impl Shared {
     }
 
     /// Reports the use of a legacy token, unless its Secret has today's label.
-    fn tell_of(&self, claims: &Claims, secret: &Facts) {
+    fn report_use(&self, claims: &Claims, secret: &TokenObject) {
         if bound_objects::is_marked_invalid(secret) {
             self.metrics.tokens.invalidated.inc();
         }
         let label = secret.metadata.labels.get(LAST_USED).map(String::as_str);
-        let Some(uses) = self.uses.get().filter(|_| is_outdated(label, self.clock.now())) else { return };
+        let Some(use_reports) = self.use_reports.get().filter(|_| is_outdated(label, self.clock.now()))
+        else {
+            return;
+        };
         let used = LegacyTokenUse {
             secret: Key::namespaced(&claims.namespace, &claims.secret_name),
             uid: secret.metadata.uid.clone(),
         };
-        let _said_again_by_the_next_request = uses.try_send(used);
+        let _repeated_by_the_next_request = use_reports.try_send(used);
     }
 }
 
-impl Signed {
+impl VerifiedToken {
     /// Whether no type of the token's objects has changed since the last successful check.
-    fn is_firm(&self, now: &LatestRevisions, today: u64) -> bool {
-        if self.claims.is_legacy() && self.firm_on.load(Ordering::Relaxed) != today {
+    fn is_unchanged(&self, now: &LatestRevisions, today: u64) -> bool {
+        if self.claims.is_legacy() && self.verified_day.load(Ordering::Relaxed) != today {
             return false;
         }
-        let then = *self.firm_at.lock();
-        let Some(then) = then else { return false };
-        let uses = self.claims.kinds();
-        now.iter().zip(&then).zip(uses).all(|((now, then), used)| !used || (now.is_some() && now == then))
+        let previous = *self.verified_revisions.lock();
+        let Some(previous) = previous else { return false };
+        let depends = self.claims.object_kinds();
+        now.iter()
+            .zip(&previous)
+            .zip(depends)
+            .all(|((now, previous), depends)| !depends || (now.is_some() && now == previous))
     }
 }
 
 impl Claims {
     /// The types of the token's objects, in the order of [`crate::auth::token_objects::TokenObjectKind`].
-    fn kinds(&self) -> [bool; crate::auth::token_objects::KINDS] {
+    fn object_kinds(&self) -> [bool; crate::auth::token_objects::KINDS] {
         match &self.bound {
             None => [true, true, false, false],
             Some(bound) => [
@@ -271,15 +282,15 @@ impl Verifier for ServiceAccountTokens {
 
 /// Strings in Go's list format.
 fn quoted(texts: &[String]) -> String {
-    let all: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
-    format!("[{}]", all.join(" "))
+    let quoted: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+    format!("[{}]", quoted.join(" "))
 }
 
-fn verdict(found: Result<Option<Authenticated>, String>) -> Verification {
-    match found {
-        Ok(Some(bearer)) => Verification::KnownFor(bearer),
+fn verdict(result: Result<Option<Authenticated>, String>) -> Verification {
+    match result {
+        Ok(Some(authenticated)) => Verification::KnownFor(authenticated),
         Ok(None) => Verification::NoOpinion,
-        Err(why) => Verification::Refused(why),
+        Err(reason) => Verification::Refused(reason),
     }
 }
 

@@ -1,4 +1,4 @@
-//! LimitPodHardAntiAffinityTopology: required anti-affinity may keep pods off a node, but not off whole zones.
+//! LimitPodHardAntiAffinityTopology: required anti-affinity may exclude nodes, but not whole zones.
 
 use pilothouse_apimachinery::value::Value;
 
@@ -15,7 +15,7 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
-        done(check(pod).map_err(|why| write.forbidden(pod, &why)))
+        done(check(pod).map_err(|reason| write.forbidden(pod, &reason)))
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_node_may_be_kept_free() {
+    fn required_anti_affinity_allows_hostname_topology_only() {
         let pod = |keys: &[&str]| {
             let term = |key: &&str| {
                 let mut term = Value::object();

@@ -1,4 +1,4 @@
-//! A request in the form that match rules, webhooks and CEL expressions see.
+//! Attributes of a request for match rules, webhooks and CEL expressions.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use pilothouse_types::authorization::{Decision, Selection};
 
 use crate::auth::service_account::claims::account;
 use crate::backend::authorization;
-use crate::limits::POLICY_QUESTIONS;
+use crate::limits::POLICY_AUTHORIZER_ROUNDS;
 
 use super::{Operation, Write};
 
-/// The operation as rules name it.
+/// The operation, as match rules name it.
 pub fn operation(write: &Write<'_>) -> &'static str {
     match write.operation {
         Operation::Create => "CREATE",
@@ -34,18 +34,18 @@ pub fn operation(write: &Write<'_>) -> &'static str {
     }
 }
 
-/// The request as match rules see it.
+/// The attributes that match rules use.
 pub fn attributes_of<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAttributes<'a> {
     let call = write.call;
-    let given = meta::of(object);
-    let (name, prefix) = (given.str("name"), given.str("generateName"));
+    let metadata = meta::metadata(object);
+    let (name, prefix) = (metadata.str("name"), metadata.str("generateName"));
     // A generated name did not exist when the request arrived.
-    let is_made = !prefix.is_empty() && name.len() == prefix.len() + 5 && name.starts_with(prefix);
+    let is_generated = !prefix.is_empty() && name.len() == prefix.len() + 5 && name.starts_with(prefix);
     let name = match (call.name, write.operation) {
-        ("", Operation::Create) if !is_made => name,
+        ("", Operation::Create) if !is_generated => name,
         (name, _) => name,
     };
-    let (resource, subresource) = call.addressed();
+    let (resource, subresource) = call.requested_resource();
     let is_namespace = resource.gv.group.is_empty() && *resource.plural == *NAMESPACES;
     AdmissionAttributes {
         group: &resource.gv.group,
@@ -59,22 +59,22 @@ pub fn attributes_of<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAt
 }
 
 /// A group, version and kind as three strings.
-pub fn triple<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str, &'a str) {
+pub fn gvk_parts<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str, &'a str) {
     (&gv.group, &gv.version, kind)
 }
 
-/// The request as webhooks and expressions see it, with its [`options`].
-pub fn request_value<'a>(
+/// The `request` of AdmissionReviews and expressions, with its [`options`].
+pub fn request_info<'a>(
     write: &'a Write<'a>,
-    asked: AdmissionAttributes<'a>,
+    attributes: AdmissionAttributes<'a>,
     options: &'a Options,
 ) -> RequestInfo<'a> {
     RequestInfo {
-        asked,
-        kind: triple(write.call.shown_kind()),
+        asked: attributes,
+        kind: gvk_parts(write.call.body_kind()),
         user: write.call.user,
-        is_trial: options.is_trial,
-        options: &options.said,
+        is_trial: options.is_dry_run,
+        options: &options.value,
     }
 }
 
@@ -82,9 +82,9 @@ pub fn request_value<'a>(
 #[derive(Debug, PartialEq)]
 pub struct Options {
     /// As an object; null for a connecting subresource, whose options are its object.
-    pub said: Value,
+    pub value: Value,
     /// Whether it is a dry run.
-    pub is_trial: bool,
+    pub is_dry_run: bool,
 }
 
 /// The options of a write.
@@ -95,44 +95,45 @@ pub fn options(write: &Write<'_>) -> Options {
         Operation::Update => "UpdateOptions",
         Operation::Delete => {
             let options = write.backend.objects.delete_options(write.call).unwrap_or_default();
-            return Options { said: deletion(&options), is_trial: options.dry_run };
+            return Options { value: delete_options_value(&options), is_dry_run: options.dry_run };
         }
-        Operation::Connect => return Options { said: Value::Null, is_trial: false },
+        Operation::Connect => return Options { value: Value::Null, is_dry_run: false },
     };
-    let mut said = named(kind);
-    let trials: Vec<Value> = query.all("dryRun").filter(|value| !value.is_empty()).map(Value::from).collect();
-    if !trials.is_empty() {
-        said.set("dryRun", trials);
+    let mut value = new_options(kind);
+    let dry_run: Vec<Value> =
+        query.all("dryRun").filter(|value| !value.is_empty()).map(Value::from).collect();
+    if !dry_run.is_empty() {
+        value.set("dryRun", dry_run);
     }
     for field in ["fieldManager", "fieldValidation"] {
         if let Some(text) = query.get(field).filter(|text| !text.is_empty()) {
-            said.set(field, text);
+            value.set(field, text);
         }
     }
-    Options { said, is_trial: write.is_dry_run() }
+    Options { value, is_dry_run: write.is_dry_run() }
 }
 
-fn named(kind: &str) -> Value {
+fn new_options(kind: &str) -> Value {
     let mut options = Value::object();
     options.set("kind", kind);
     options.set("apiVersion", "meta.k8s.io/v1");
     options
 }
 
-fn deletion(options: &DeleteOptions) -> Value {
-    let mut said = named("DeleteOptions");
+fn delete_options_value(options: &DeleteOptions) -> Value {
+    let mut value = new_options("DeleteOptions");
     if let Some(seconds) = options.grace_period_seconds {
-        said.set("gracePeriodSeconds", Value::Int(seconds));
+        value.set("gracePeriodSeconds", Value::Int(seconds));
     }
     for (field, text) in [("uid", &options.uid), ("resourceVersion", &options.resource_version)] {
         if let Some(text) = text {
-            said.entry("preconditions").set(field, text.as_str());
+            value.entry("preconditions").set(field, text.as_str());
         }
     }
     if let Some(orphan) = options.orphan_dependents {
-        said.set("orphanDependents", Value::Bool(orphan));
+        value.set("orphanDependents", Value::Bool(orphan));
     } else if let Some(propagation) = options.propagation {
-        said.set(
+        value.set(
             "propagationPolicy",
             match propagation {
                 Propagation::Orphan => "Orphan",
@@ -142,44 +143,44 @@ fn deletion(options: &DeleteOptions) -> Value {
         );
     }
     if options.dry_run {
-        said.set("dryRun", vec![Value::from("All")]);
+        value.set("dryRun", vec![Value::from("All")]);
     }
-    said
+    value
 }
 
 /// The `authorizer` variable of expressions about a request.
-pub fn rights(asked: &AdmissionAttributes<'_>) -> Authorizer {
+pub fn expression_authorizer(attributes: &AdmissionAttributes<'_>) -> Authorizer {
     Authorizer::new(RequestTarget {
-        group: asked.group.to_owned(),
-        resource: asked.resource.to_owned(),
-        subresource: asked.subresource.to_owned(),
-        namespace: asked.namespace.to_owned(),
-        name: asked.name.to_owned(),
+        group: attributes.group.to_owned(),
+        resource: attributes.resource.to_owned(),
+        subresource: attributes.subresource.to_owned(),
+        namespace: attributes.namespace.to_owned(),
+        name: attributes.name.to_owned(),
     })
 }
 
-/// Evaluates repeatedly until every authorization check that the expression asks for is answered. Errors name `who` if it asks
-/// for too many.
+/// Evaluates repeatedly until every authorization check of the expression is answered. The error for too many checks names
+/// `caller`.
 pub async fn retry_with_decisions<T>(
     write: &Write<'_>,
-    rights: &Authorizer,
-    who: &str,
+    authorizer: &Authorizer,
+    caller: &str,
     evaluate: impl Fn() -> Option<T>,
 ) -> Result<T> {
-    for _ in 0..POLICY_QUESTIONS {
+    for _ in 0..POLICY_AUTHORIZER_ROUNDS {
         if let Some(outcome) = write.call.work.metered(&evaluate)? {
             return Ok(outcome);
         }
-        for question in rights.answers.wanted() {
-            let answer = answer(write, &question).await?;
-            rights.answers.tell(question, answer);
+        for check in authorizer.cache.pending() {
+            let result = check_authorization(write, &check).await?;
+            authorizer.cache.record(check, result);
         }
     }
-    Err(Status::internal(format!("{who} asks for more rights than it may")))
+    Err(Status::internal(format!("{caller} asks for more rights than it may")))
 }
 
-async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<AuthorizationResult> {
-    let identity = match &question.account {
+async fn check_authorization(write: &Write<'_>, check: &AuthorizationCheck) -> Result<AuthorizationResult> {
+    let identity = match &check.account {
         Some((namespace, name)) => account(namespace, name, ""),
         None => write.call.user.clone(),
     };
@@ -187,15 +188,15 @@ async fn answer(write: &Write<'_>, question: &AuthorizationCheck) -> Result<Auth
     let mut selection = Selection::default();
     if access.uses_selectors {
         // An invalid selector is left out, which asks for a broader right.
-        selection.fields = parse_fields(&question.fields).unwrap_or_default();
-        selection.labels = parse_labels(&question.labels).unwrap_or_default();
+        selection.fields = parse_fields(&check.fields).unwrap_or_default();
+        selection.labels = parse_labels(&check.labels).unwrap_or_default();
     }
-    let asked = AuthorizeExplained {
+    let command = AuthorizeExplained {
         identity: Arc::new(identity),
-        action: Arc::new(question.action.clone()),
+        action: Arc::new(check.action.clone()),
         selection: Arc::new(selection),
     };
-    let verdict = authorization::ask(&access.authorizer, asked).await?;
+    let verdict = authorization::send(&access.authorizer, command).await?;
     let allowed = verdict.decision == Decision::Allowed;
     Ok(AuthorizationResult { allowed, reason: verdict.reason(), error: verdict.error })
 }
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_deletions_are_told_as_they_came() {
+    fn delete_options_value_has_all_fields() {
         let options = DeleteOptions {
             grace_period_seconds: Some(3),
             uid: Some("u".into()),
@@ -215,8 +216,8 @@ mod tests {
             dry_run: true,
             ..DeleteOptions::default()
         };
-        let wanted = br#"{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","gracePeriodSeconds":3,
+        let expected = br#"{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","gracePeriodSeconds":3,
             "preconditions":{"uid":"u"},"propagationPolicy":"Foreground","dryRun":["All"]}"#;
-        assert_eq!(deletion(&options), json::read(wanted).unwrap());
+        assert_eq!(delete_options_value(&options), json::read(expected).unwrap());
     }
 }

@@ -17,14 +17,14 @@ impl Plugin for NamespaceAutoProvision {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
-            let made = self.make(write).await;
-            made.map_err(|status| write.forbidden(object, &status.message))
+            let result = self.create_namespace(write).await;
+            result.map_err(|status| write.forbidden(object, &status.message))
         })
     }
 }
 
 impl NamespaceAutoProvision {
-    async fn make(&self, write: &Write<'_>) -> Result<()> {
+    async fn create_namespace(&self, write: &Write<'_>) -> Result<()> {
         let namespaces = (self.0)("", "v1", "Namespace");
         let catalog = Catalog::new(namespaces.into_iter().filter(|resource| &*resource.plural == NAMESPACES));
         (self.1)(write.backend, &catalog, write.call.namespace).await

@@ -1,4 +1,4 @@
-//! Who may approve, sign and attest for which signer, and which subjects no signer may certify.
+//! The certificate plug-ins: rights to approve, sign and attest for a signer, and restricted subjects.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,11 +23,11 @@ pub struct Approval;
 
 impl Plugin for Approval {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation == Operation::Update && write.is_of_part(GROUP, REQUESTS, "approval")
+        write.operation == Operation::Update && write.is_of_subresource(GROUP, REQUESTS, "approval")
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
-        Box::pin(require(write, request, "approve"))
+        Box::pin(check_signer_right(write, request, "approve"))
     }
 }
 
@@ -36,7 +36,7 @@ pub struct Signing;
 
 impl Plugin for Signing {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation == Operation::Update && write.is_of_part(GROUP, REQUESTS, "status")
+        write.operation == Operation::Update && write.is_of_subresource(GROUP, REQUESTS, "status")
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
@@ -45,25 +45,25 @@ impl Plugin for Signing {
             !same(request.at(&["status", field]), old)
         };
         if changed("certificate") || changed("conditions") {
-            return Box::pin(require(write, request, "sign"));
+            return Box::pin(check_signer_right(write, request, "sign"));
         }
         done(Ok(()))
     }
 }
 
 /// Checks the signer of the stored request: a writer who changes signerName gains nothing.
-async fn require(write: &Write<'_>, request: &Value, verb: &str) -> Result<()> {
+async fn check_signer_right(write: &Write<'_>, request: &Value, verb: &str) -> Result<()> {
     let stored = write.old.and_then(|old| old.at(&["spec", "signerName"]));
     let signer = stored.and_then(Value::as_str).unwrap_or_default();
-    if may(write, signer, verb).await? {
+    if is_allowed(write, signer, verb).await? {
         return Ok(());
     }
-    let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
-    Err(write.forbidden(request, &why))
+    let reason = format!("user not permitted to {verb} requests with signerName {signer:?}");
+    Err(write.forbidden(request, &reason))
 }
 
 /// Whether the user has a right for a signer, or for all signers of its domain.
-async fn may(write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
+async fn is_allowed(write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
     let domain = signer.split('/').next().unwrap_or_default();
     for name in [signer.to_owned(), format!("{domain}/*")] {
         let target = Target::Resource {
@@ -74,7 +74,7 @@ async fn may(write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
             namespace: String::new(),
             name,
         };
-        if authorization::may(&write.backend.access.authorizer, write.call.user, verb, target).await? {
+        if authorization::is_allowed(&write.backend.access.authorizer, write.call.user, verb, target).await? {
             return Ok(true);
         }
     }
@@ -91,24 +91,24 @@ impl Plugin for Attest {
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, bundle: &'a Value) -> Outcome<'a> {
         let signer = bundle.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
-        if signer.is_empty() || write.old.is_some_and(|old| says_the_same(bundle, old)) {
+        if signer.is_empty() || write.old.is_some_and(|old| only_gc_fields_changed(bundle, old)) {
             return done(Ok(()));
         }
         Box::pin(async move {
-            if may(write, signer, "attest").await? {
+            if is_allowed(write, signer, "attest").await? {
                 return Ok(());
             }
-            let why = format!("user not permitted to attest for signerName {signer:?}");
-            Err(write.forbidden(bundle, &why))
+            let reason = format!("user not permitted to attest for signerName {signer:?}");
+            Err(write.forbidden(bundle, &reason))
         })
     }
 }
 
 /// Whether only owner references, finalizers and managed fields differ: the garbage collector needs no rights for signers.
-fn says_the_same(new: &Value, old: &Value) -> bool {
+fn only_gc_fields_changed(new: &Value, old: &Value) -> bool {
     let mut new = new.clone();
     for field in ["ownerReferences", "finalizers", "managedFields"] {
-        meta::copy(new.entry("metadata"), meta::of(old), field);
+        meta::copy(new.entry("metadata"), meta::metadata(old), field);
     }
     new == *old
 }
@@ -122,7 +122,7 @@ impl Plugin for SubjectRestriction {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
-        done(check_subject(request).map_err(|why| write.forbidden(request, &why)))
+        done(check_subject(request).map_err(|reason| write.forbidden(request, &reason)))
     }
 }
 
@@ -131,9 +131,9 @@ fn check_subject(request: &Value) -> std::result::Result<(), String> {
     if spec.str("signerName") != CLIENT {
         return Ok(());
     }
-    let broken = |why: &dyn std::fmt::Display| format!("failed to parse CSR: {why}");
-    let pem = STANDARD.decode(spec.str("request")).map_err(|error| broken(&error))?;
-    let parsed = X509Req::from_pem(&pem).map_err(|error| broken(&error))?;
+    let parse_error = |reason: &dyn std::fmt::Display| format!("failed to parse CSR: {reason}");
+    let pem = STANDARD.decode(spec.str("request")).map_err(|error| parse_error(&error))?;
+    let parsed = X509Req::from_pem(&pem).map_err(|error| parse_error(&error))?;
     let groups = parsed.subject_name().entries_by_nid(Nid::ORGANIZATIONNAME);
     let mut groups = groups.filter_map(|group| group.data().to_string().ok());
     if groups.any(|group| group == MASTERS) {
@@ -166,23 +166,23 @@ mod tests {
     }
 
     #[test]
-    fn bundles_that_say_the_same_need_no_rights() {
+    fn trust_bundle_garbage_collection_needs_no_attest_right() {
         let mut old = Value::object();
         old.entry("spec").set("trustBundle", "a");
         old.entry("metadata").set("finalizers", vec!["f"]);
         let mut new = old.clone();
         new.entry("metadata").remove("finalizers");
         new.entry("metadata").set("managedFields", vec!["m"]);
-        assert!(says_the_same(&new, &old));
+        assert!(only_gc_fields_changed(&new, &old));
         new.entry("metadata").entry("labels").set("a", "b");
-        assert!(!says_the_same(&new, &old));
+        assert!(!only_gc_fields_changed(&new, &old));
         let mut other = old.clone();
         other.entry("spec").set("trustBundle", "b");
-        assert!(!says_the_same(&other, &old));
+        assert!(!only_gc_fields_changed(&other, &old));
     }
 
     #[test]
-    fn nobody_gets_a_certificate_of_the_all_powerful_group() {
+    fn certificate_for_system_masters_is_refused() {
         assert_eq!(check_subject(&request(CLIENT, "ops")), Ok(()));
         assert_eq!(check_subject(&request("example.com/s", MASTERS)), Ok(()));
         assert_eq!(

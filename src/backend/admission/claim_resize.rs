@@ -18,47 +18,48 @@ impl Plugin for PersistentVolumeClaimResize {
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, claim: &'a Value) -> Outcome<'a> {
         match write.old {
-            Some(old) if grows(claim, old) => Box::pin(may_grow(write, claim, old)),
+            Some(old) if grows(claim, old) => Box::pin(check_expansion(write, claim, old)),
             _ => done(Ok(())),
         }
     }
 }
 
-fn size(claim: &Value) -> Option<Quantity> {
+fn requested_size(claim: &Value) -> Option<Quantity> {
     let size = claim.at(&["spec", "resources", "requests", "storage"])?;
     Quantity::parse(size.as_str()?).ok()
 }
 
 fn grows(new: &Value, old: &Value) -> bool {
-    match (size(new), size(old)) {
+    match (requested_size(new), requested_size(old)) {
         (Some(new), Some(old)) => new > old,
         (Some(new), None) => !new.is_zero() && !new.is_negative(),
         _ => false,
     }
 }
 
-fn class(claim: &Value) -> &str {
-    let old = claim.at(&["metadata", "annotations", STORAGE_CLASS]);
-    old.or_else(|| claim.at(&["spec", "storageClassName"])).and_then(Value::as_str).unwrap_or_default()
+fn class_name(claim: &Value) -> &str {
+    let annotation = claim.at(&["metadata", "annotations", STORAGE_CLASS]);
+    annotation.or_else(|| claim.at(&["spec", "storageClassName"])).and_then(Value::as_str).unwrap_or_default()
 }
 
-async fn may_grow(write: &Write<'_>, claim: &Value, old: &Value) -> Result<()> {
+async fn check_expansion(write: &Write<'_>, claim: &Value, old: &Value) -> Result<()> {
     if old.at(&["status", "phase"]).and_then(Value::as_str) != Some("Bound") {
         return Err(write.forbidden(claim, "Only bound persistent volume claims can be expanded"));
     }
-    let name = class(claim);
-    let known = match name {
+    let name = class_name(claim);
+    let class = match name {
         "" => None,
-        name if name != class(old) => None,
+        name if name != class_name(old) => None,
         name => STORAGE_CLASSES.get(write, name).await?,
     };
-    let allowed = known.and_then(|class| class.get("allowVolumeExpansion").and_then(Value::as_bool));
-    if allowed == Some(true) {
+    let is_allowed =
+        class.and_then(|storage_class| storage_class.get("allowVolumeExpansion").and_then(Value::as_bool));
+    if is_allowed == Some(true) {
         return Ok(());
     }
-    let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
+    let reason = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
                support resize";
-    Err(write.forbidden(claim, why))
+    Err(write.forbidden(claim, reason))
 }
 
 #[cfg(test)]
@@ -66,10 +67,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_more_than_before_is_growth() {
-        let claim = |size: &str| {
+    fn claim_grows_only_if_request_is_larger() {
+        let claim = |storage: &str| {
             let mut claim = Value::object();
-            claim.entry("spec").entry("resources").entry("requests").set("storage", size);
+            claim.entry("spec").entry("resources").entry("requests").set("storage", storage);
             claim
         };
         assert!(grows(&claim("2Gi"), &claim("1Gi")) && !grows(&claim("1Gi"), &claim("1024Mi")));

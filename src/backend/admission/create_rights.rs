@@ -24,11 +24,11 @@ impl Plugin for CreateRights {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
-        Box::pin(require(write))
+        Box::pin(check_right(write))
     }
 }
 
-async fn require(write: &Write<'_>) -> Result<()> {
+async fn check_right(write: &Write<'_>) -> Result<()> {
     let call = write.call;
     let target = Target::Resource {
         group: call.resource.gv.group.to_string(),
@@ -39,12 +39,12 @@ async fn require(write: &Write<'_>) -> Result<()> {
         name: call.name.to_owned(),
     };
     let action = Arc::new(Action { verb: "create".to_owned(), target });
-    let asked = AuthorizeExplained {
+    let command = AuthorizeExplained {
         identity: Arc::new(call.user.clone()),
         action: action.clone(),
         selection: Arc::default(),
     };
-    let verdict = authorization::ask(&write.backend.access.authorizer, asked).await?;
+    let verdict = authorization::send(&write.backend.access.authorizer, command).await?;
     match (&verdict.decision, verdict.error) {
         (Decision::Allowed, _) => Ok(()),
         (_, Some(error)) => Err(Status::internal(error)),

@@ -22,11 +22,12 @@ impl Plugin for DefaultStorageClass {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, claim: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
-            if says(claim, STORAGE_CLASS, "storageClassName") {
+            if names_class(claim, STORAGE_CLASS, "storageClassName") {
                 return Ok(());
             }
-            let found = self.0.get(&STORAGE_CLASSES, write, |all| newest(&all, &DEFAULT_STORAGE_CLASS)).await;
-            name(claim, "storageClassName", found)
+            let class =
+                self.0.get(&STORAGE_CLASSES, write, |all| newest_default(&all, &DEFAULT_STORAGE_CLASS)).await;
+            set_class(claim, "storageClassName", class)
         })
     }
 }
@@ -42,21 +43,22 @@ impl Plugin for DefaultIngressClass {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, ingress: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
-            if says(ingress, INGRESS_CLASS, "ingressClassName") {
+            if names_class(ingress, INGRESS_CLASS, "ingressClassName") {
                 return Ok(());
             }
-            let found = self.0.get(&INGRESS_CLASSES, write, |all| newest(&all, &DEFAULT_INGRESS)).await;
-            name(ingress, "ingressClassName", found)
+            let class =
+                self.0.get(&INGRESS_CLASSES, write, |all| newest_default(&all, &DEFAULT_INGRESS)).await;
+            set_class(ingress, "ingressClassName", class)
         })
     }
 }
 
 /// Whether the object names a class. An empty name counts: it asks for no class.
-fn says(object: &Value, annotation: &str, field: &str) -> bool {
+fn names_class(object: &Value, annotation: &str, field: &str) -> bool {
     object.at(&["metadata", "annotations", annotation]).is_some() || object.at(&["spec", field]).is_some()
 }
 
-fn name(object: &mut Value, field: &str, class: Result<std::rc::Rc<Option<String>>>) -> Result<()> {
+fn set_class(object: &mut Value, field: &str, class: Result<std::rc::Rc<Option<String>>>) -> Result<()> {
     if let Some(class) = &*class? {
         object.entry("spec").set(field, class.as_str());
     }
@@ -64,17 +66,17 @@ fn name(object: &mut Value, field: &str, class: Result<std::rc::Rc<Option<String
 }
 
 /// The newest default class; of those with the same age the first by name.
-fn newest(classes: &[Value], annotations: &[&str]) -> Option<String> {
+fn newest_default(classes: &[Value], annotations: &[&str]) -> Option<String> {
     let is_default = |class: &&Value| {
-        let said = meta::of(class).get("annotations").unwrap_or(&Value::Null);
-        annotations.iter().any(|annotation| said.str(annotation) == "true")
+        let values = meta::metadata(class).get("annotations").unwrap_or(&Value::Null);
+        annotations.iter().any(|annotation| values.str(annotation) == "true")
     };
     // Timestamps sort as text.
-    let age = |class: &&Value| meta::of(class).str("creationTimestamp").to_owned();
+    let age = |class: &&Value| meta::metadata(class).str("creationTimestamp").to_owned();
     let best = classes
         .iter()
         .filter(is_default)
-        .min_by(|one, other| age(other).cmp(&age(one)).then_with(|| meta::name(one).cmp(meta::name(other))));
+        .min_by(|a, b| age(b).cmp(&age(a)).then_with(|| meta::name(a).cmp(meta::name(b))));
     best.map(|class| meta::name(class).to_owned())
 }
 
@@ -82,17 +84,17 @@ fn newest(classes: &[Value], annotations: &[&str]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn class(name: &str, time: &str, annotation: &str, says: &str) -> Value {
+    fn class(name: &str, time: &str, annotation: &str, value: &str) -> Value {
         let mut class = Value::object();
         let meta = class.entry("metadata");
         meta.set("name", name);
         meta.set("creationTimestamp", time);
-        meta.entry("annotations").set(annotation, says);
+        meta.entry("annotations").set(annotation, value);
         class
     }
 
     #[test]
-    fn the_newest_default_wins_then_the_name() {
+    fn newest_default_class_wins_then_first_name() {
         let [current, old] = DEFAULT_STORAGE_CLASS;
         let classes = [
             class("c", "2024-01-01T00:00:00Z", current, "true"),
@@ -100,19 +102,19 @@ mod tests {
             class("a", "2024-01-02T00:00:00Z", old, "true"),
             class("z", "2024-01-03T00:00:00Z", current, "false"),
         ];
-        assert_eq!(newest(&classes, &DEFAULT_STORAGE_CLASS).as_deref(), Some("a"));
-        assert_eq!(newest(&classes[..1], &DEFAULT_STORAGE_CLASS).as_deref(), Some("c"));
-        assert_eq!(newest(&classes[3..], &DEFAULT_STORAGE_CLASS), None);
-        assert_eq!(newest(&classes, &DEFAULT_INGRESS), None);
+        assert_eq!(newest_default(&classes, &DEFAULT_STORAGE_CLASS).as_deref(), Some("a"));
+        assert_eq!(newest_default(&classes[..1], &DEFAULT_STORAGE_CLASS).as_deref(), Some("c"));
+        assert_eq!(newest_default(&classes[3..], &DEFAULT_STORAGE_CLASS), None);
+        assert_eq!(newest_default(&classes, &DEFAULT_INGRESS), None);
     }
 
     #[test]
-    fn an_empty_class_is_an_answer_too() {
+    fn empty_class_name_prevents_default() {
         let mut claim = Value::object();
-        assert!(!says(&claim, STORAGE_CLASS, "storageClassName"));
+        assert!(!names_class(&claim, STORAGE_CLASS, "storageClassName"));
         claim.entry("spec").set("storageClassName", "");
-        assert!(says(&claim, STORAGE_CLASS, "storageClassName"));
+        assert!(names_class(&claim, STORAGE_CLASS, "storageClassName"));
         let old = class("c", "", INGRESS_CLASS, "");
-        assert!(says(&old, INGRESS_CLASS, "ingressClassName"));
+        assert!(names_class(&old, INGRESS_CLASS, "ingressClassName"));
     }
 }

@@ -1,4 +1,4 @@
-//! EventRateLimit: a component that loops must not fill the store with events.
+//! EventRateLimit: limits events, so that a component in a loop does not fill the store with them.
 
 use actix::Addr;
 use pilothouse_actors::rates::{Limit, Rates, Spend};
@@ -12,11 +12,11 @@ use super::{Operation, Outcome, Plugin, Write};
 /// The default number of keys that a limit remembers; the reference's value.
 const KEYS: i64 = 4_096;
 /// The maximum number of keys that a limit remembers: 64 MiB of them.
-const MOST_KEYS: i64 = 1 << 20;
+const MAX_KEYS: i64 = 1 << 20;
 
-/// Which events share a limit.
+/// The events that share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shared {
+pub enum LimitScope {
     /// All events.
     Server,
     /// The events of a namespace.
@@ -27,37 +27,38 @@ pub enum Shared {
     SourceAndObject,
 }
 
-impl Shared {
-    const ALL: [Shared; 4] = [Shared::Namespace, Shared::Server, Shared::SourceAndObject, Shared::User];
+impl LimitScope {
+    const ALL: [LimitScope; 4] =
+        [LimitScope::Namespace, LimitScope::Server, LimitScope::SourceAndObject, LimitScope::User];
 
     fn name(self) -> &'static str {
         match self {
-            Shared::Server => "Server",
-            Shared::Namespace => "Namespace",
-            Shared::User => "User",
-            Shared::SourceAndObject => "SourceAndObject",
+            LimitScope::Server => "Server",
+            LimitScope::Namespace => "Namespace",
+            LimitScope::User => "User",
+            LimitScope::SourceAndObject => "SourceAndObject",
         }
     }
 
     fn key(self, namespace: &str, user: &str, event: &Value) -> String {
         match self {
-            Shared::Server => String::new(),
-            Shared::Namespace => namespace.to_owned(),
-            Shared::User => user.to_owned(),
-            Shared::SourceAndObject => {
-                let part = |of: &str, fields: &[&str]| {
-                    let of = event.get(of).unwrap_or(&Value::Null);
-                    fields.iter().map(|field| of.str(field)).collect::<String>()
+            LimitScope::Server => String::new(),
+            LimitScope::Namespace => namespace.to_owned(),
+            LimitScope::User => user.to_owned(),
+            LimitScope::SourceAndObject => {
+                let joined_fields = |name: &str, fields: &[&str]| {
+                    let object = event.get(name).unwrap_or(&Value::Null);
+                    fields.iter().map(|field| object.str(field)).collect::<String>()
                 };
-                part("source", &["component", "host"])
-                    + &part("involvedObject", &["kind", "namespace", "name", "uid", "apiVersion"])
+                joined_fields("source", &["component", "host"])
+                    + &joined_fields("involvedObject", &["kind", "namespace", "name", "uid", "apiVersion"])
             }
         }
     }
 }
 
 /// One configured limit.
-pub type EventLimit = (Shared, Limit);
+pub type EventLimit = (LimitScope, Limit);
 
 /// Reads the configuration, which is required: without limits the plug-in would do nothing.
 pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, String> {
@@ -65,55 +66,61 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, St
     let (mut limits, mut errors) = (Vec::new(), Vec::new());
     let document = match document {
         Some(document) => {
-            Document::of(document, &["eventratelimit.admission.k8s.io/v1alpha1"], "Configuration")?
+            Document::typed(document, &["eventratelimit.admission.k8s.io/v1alpha1"], "Configuration")?
         }
         None => Document::untyped(&missing),
     };
-    document.has_only("", &["apiVersion", "kind", "limits"])?;
+    document.check_fields("", &["apiVersion", "kind", "limits"])?;
     let path = FieldPath::new("limits");
     let list = document.list(&["limits"])?;
     if list.is_empty() {
         errors.push(FieldError::invalid(&path, "[]", "must not be empty"));
     }
     for (index, limit) in list.iter().enumerate() {
-        let at = path.index(index);
-        let known = ["type", "qps", "burst", "cacheSize"];
-        Document::untyped(limit).has_only("", &known).map_err(|why| format!("{at}: {why}"))?;
-        let shared = Shared::ALL.into_iter().find(|shared| shared.name() == limit.str("type"));
-        if shared.is_none() {
-            let names = Shared::ALL.map(Shared::name);
-            errors.push(FieldError::not_supported(&at.child("type"), &quoted(limit.str("type")), &names));
+        let item_path = path.index(index);
+        let known_fields = ["type", "qps", "burst", "cacheSize"];
+        Document::untyped(limit)
+            .check_fields("", &known_fields)
+            .map_err(|reason| format!("{item_path}: {reason}"))?;
+        let scope = LimitScope::ALL.into_iter().find(|scope| scope.name() == limit.str("type"));
+        if scope.is_none() {
+            let names = LimitScope::ALL.map(LimitScope::name);
+            errors.push(FieldError::not_supported(
+                &item_path.child("type"),
+                &quoted(limit.str("type")),
+                &names,
+            ));
         }
         let number = |field: &str| match limit.get(field) {
             None => Ok(0),
             Some(Value::Int(number)) => Ok(*number),
-            Some(_) => Err(format!("{} must be a number", at.child(field))),
+            Some(_) => Err(format!("{} must be a number", item_path.child(field))),
         };
         let (burst, rate, keys) = (number("burst")?, number("qps")?, number("cacheSize")?);
-        let mut bounded = |field: &str, number: i64, least: i64, wrong: &str| {
-            if number < least || number > i64::from(i32::MAX) {
-                errors.push(FieldError::invalid(&at.child(field), &number.to_string(), wrong));
+        let mut check_range = |field: &str, number: i64, min: i64, message: &str| {
+            if number < min || number > i64::from(i32::MAX) {
+                errors.push(FieldError::invalid(&item_path.child(field), &number.to_string(), message));
             }
         };
-        bounded("burst", burst, 1, "must be positive");
-        bounded("qps", rate, 1, "must be positive");
-        if shared != Some(Shared::Server) {
-            bounded("cacheSize", keys, 0, "must not be negative");
+        check_range("burst", burst, 1, "must be positive");
+        check_range("qps", rate, 1, "must be positive");
+        if scope != Some(LimitScope::Server) {
+            check_range("cacheSize", keys, 0, "must not be negative");
         }
-        let keys = if keys == 0 { KEYS } else { keys.min(MOST_KEYS) };
-        let small = |number: i64| u32::try_from(number).unwrap_or_default();
+        let keys = if keys == 0 { KEYS } else { keys.min(MAX_KEYS) };
+        let to_u32 = |number: i64| u32::try_from(number).unwrap_or_default();
         let keys = usize::try_from(keys).unwrap_or_default();
-        let limit = Limit { per_second: small(rate), burst: small(burst), keys };
-        limits.extend(shared.map(|shared| (shared, limit)));
+        let limit = Limit { per_second: to_u32(rate), burst: to_u32(burst), keys };
+        limits.extend(scope.map(|scope| (scope, limit)));
     }
-    plugin_document::none_wrong(&errors)?;
+    plugin_document::check_no_errors(&errors)?;
     Ok(limits)
 }
 
 /// Refuses events that come too fast.
 pub struct EventRateLimit {
-    /// Which events share a limit, one entry per limit.
-    pub shared: Vec<Shared>,
+    /// The scope of each limit.
+    pub scopes: Vec<LimitScope>,
     /// The actor that counts, with the limits in the same order.
     pub rates: Addr<Rates>,
 }
@@ -130,29 +137,29 @@ impl Plugin for EventRateLimit {
 
 impl EventRateLimit {
     async fn spend(&self, write: &Write<'_>, event: &Value) -> Result<()> {
-        let key = |shared: &Shared| shared.key(write.call.namespace, &write.call.user.name, event);
-        let keys: Vec<String> = self.shared.iter().map(key).collect();
-        let asked = Spend { keys: keys.clone(), permit: write.call.permit.clone() };
-        let Ok(had) = self.rates.send(asked).await else {
+        let key = |scope: &LimitScope| scope.key(write.call.namespace, &write.call.user.name, event);
+        let keys: Vec<String> = self.scopes.iter().map(key).collect();
+        let command = Spend { keys: keys.clone(), permit: write.call.permit.clone() };
+        let Ok(granted) = self.rates.send(command).await else {
             return Err(Status::unavailable("the keeper of rates does not answer"));
         };
-        match refusal(&self.shared, &keys, &had) {
+        match refusal_message(&self.scopes, &keys, &granted) {
             None => Ok(()),
-            Some(why) => Err(Status::bare(429, "TooManyRequests", why)),
+            Some(reason) => Err(Status::bare(429, "TooManyRequests", reason)),
         }
     }
 }
 
-fn refusal(shared: &[Shared], keys: &[String], had: &[bool]) -> Option<String> {
-    let all = shared.iter().zip(keys).zip(had);
-    let mut reached: Vec<String> = all
-        .filter(|(_, had)| !**had)
-        .map(|((shared, key), _)| format!("limit reached on type {} for key {key}", shared.name()))
+fn refusal_message(scopes: &[LimitScope], keys: &[String], granted: &[bool]) -> Option<String> {
+    let all = scopes.iter().zip(keys).zip(granted);
+    let mut messages: Vec<String> = all
+        .filter(|(_, granted)| !**granted)
+        .map(|((scope, key), _)| format!("limit reached on type {} for key {key}", scope.name()))
         .collect();
-    match reached.len() {
+    match messages.len() {
         0 => None,
-        1 => reached.pop().map(|one| format!("Too many requests: {one}")),
-        _ => Some(format!("Too many requests: [{}]", reached.join(", "))),
+        1 => messages.pop().map(|message| format!("Too many requests: {message}")),
+        _ => Some(format!("Too many requests: [{}]", messages.join(", "))),
     }
 }
 
@@ -168,19 +175,22 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read() {
+    fn event_limits_are_parsed() {
         let all = config(
             "limits: [{type: Server, qps: 5, burst: 7}, {type: User, qps: 1, burst: 2, cacheSize: 9}]",
         );
         let limit = |per_second, burst, keys| Limit { per_second, burst, keys };
-        assert_eq!(all.unwrap(), [(Shared::Server, limit(5, 7, 4_096)), (Shared::User, limit(1, 2, 9))]);
+        assert_eq!(
+            all.unwrap(),
+            [(LimitScope::Server, limit(5, 7, 4_096)), (LimitScope::User, limit(1, 2, 9))]
+        );
     }
 
     #[test]
-    fn wrong_limits_are_refused() {
+    fn invalid_event_limits_are_refused() {
         let empty = "limits: Invalid value: []: must not be empty";
         assert_eq!(read(None).unwrap_err(), empty);
-        for (limits, wanted) in [
+        for (limits, expected) in [
             ("", empty),
             (
                 "limits: [{type: All, qps: 1, burst: 1}]",
@@ -195,25 +205,25 @@ mod tests {
             ("limits: [{type: User, qsp: 1}]", "limits[0]: unknown field \"qsp\""),
             ("limits: [{type: User, qps: many}]", "limits[0].qps must be a number"),
         ] {
-            assert_eq!(config(limits).unwrap_err(), wanted, "{limits}");
+            assert_eq!(config(limits).unwrap_err(), expected, "{limits}");
         }
     }
 
     #[test]
-    fn each_limit_has_its_key_and_its_words() {
+    fn event_limit_keys_and_messages() {
         let event = yaml::read(
             b"{source: {component: c, host: h}, involvedObject: {kind: Pod, namespace: ns, name: p, uid: u, apiVersion: v1}}",
         )
         .unwrap();
-        let keys = Shared::ALL.map(|shared| shared.key("n", "jane", &event));
+        let keys = LimitScope::ALL.map(|scope| scope.key("n", "jane", &event));
         assert_eq!(keys, ["n", "", "chPodnspuv1", "jane"]);
-        assert_eq!(refusal(&Shared::ALL, &keys, &[true; 4]), None);
+        assert_eq!(refusal_message(&LimitScope::ALL, &keys, &[true; 4]), None);
         assert_eq!(
-            refusal(&Shared::ALL, &keys, &[true, false, true, true]).unwrap(),
+            refusal_message(&LimitScope::ALL, &keys, &[true, false, true, true]).unwrap(),
             "Too many requests: limit reached on type Server for key "
         );
         assert_eq!(
-            refusal(&Shared::ALL, &keys, &[false, true, true, false]).unwrap(),
+            refusal_message(&LimitScope::ALL, &keys, &[false, true, true, false]).unwrap(),
             "Too many requests: [limit reached on type Namespace for key n, limit reached on type User for key jane]"
         );
     }

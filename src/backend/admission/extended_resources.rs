@@ -27,14 +27,14 @@ fn tolerate(pod: &mut Value) {
     let lists = ["containers", "initContainers"];
     let containers = lists.iter().flat_map(|list| spec.get(list).map(Value::items).unwrap_or_default());
     let requests = containers.filter_map(|container| container.at(&["resources", "requests"])?.fields());
-    let wanted: BTreeSet<String> =
+    let devices: BTreeSet<String> =
         requests.flat_map(|requests| requests.keys()).filter(|name| is_extended(name)).cloned().collect();
-    if wanted.is_empty() {
+    if devices.is_empty() {
         return;
     }
     let mut tolerations = spec.get("tolerations").map(Value::items).unwrap_or_default().to_vec();
-    for name in wanted {
-        let is_it = |toleration: &Value| {
+    for name in devices {
+        let is_same = |toleration: &Value| {
             toleration.str("key") == name
                 && toleration.str("operator") == "Exists"
                 && toleration.str("effect") == "NoSchedule"
@@ -44,9 +44,9 @@ fn tolerate(pod: &mut Value) {
         for (field, text) in [("key", name.as_str()), ("operator", "Exists"), ("effect", "NoSchedule")] {
             toleration.set(field, text);
         }
-        match tolerations.iter_mut().find(|toleration| is_it(toleration)) {
+        match tolerations.iter_mut().find(|toleration| is_same(toleration)) {
             // A toleration with a time limit becomes unlimited.
-            Some(known) => *known = toleration,
+            Some(existing) => *existing = toleration,
             None => tolerations.push(toleration),
         }
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_tolerated_once() {
+    fn extended_resources_are_tolerated_once() {
         let mut pod = yaml::read(
             b"spec: {containers: [{resources: {requests: {cpu: 1, example.com/b: 1, example.com/a: 1}}}], \
               initContainers: [{resources: {requests: {example.com/a: 2, kubernetes.io/x: 1}}}], \
@@ -70,11 +70,13 @@ mod tests {
         tolerate(&mut pod);
         let keys = |pod: &Value| -> Vec<String> {
             let all = pod.at(&["spec", "tolerations"]).unwrap().items();
-            all.iter().map(|one| format!("{}:{}", one.str("key"), one.str("operator"))).collect()
+            all.iter()
+                .map(|toleration| format!("{}:{}", toleration.str("key"), toleration.str("operator")))
+                .collect()
         };
-        let wanted = ["example.com/a:Equal", "example.com/a:Exists", "example.com/b:Exists"];
-        assert_eq!(keys(&pod), wanted);
+        let expected = ["example.com/a:Equal", "example.com/a:Exists", "example.com/b:Exists"];
+        assert_eq!(keys(&pod), expected);
         tolerate(&mut pod);
-        assert_eq!(keys(&pod), wanted);
+        assert_eq!(keys(&pod), expected);
     }
 }

@@ -15,7 +15,7 @@ impl Plugin for DenyServiceExternalIps {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, service: &'a Value) -> Outcome<'a> {
-        if adds(service, write.old) {
+        if adds_addresses(service, write.old) {
             return done(Err(write.forbidden(service, "Use of external IPs is denied by admission control")));
         }
         done(Ok(()))
@@ -27,7 +27,7 @@ fn addresses(service: &Value) -> BTreeSet<&str> {
     list.iter().filter_map(Value::as_str).collect()
 }
 
-fn adds(new: &Value, old: Option<&Value>) -> bool {
+fn adds_addresses(new: &Value, old: Option<&Value>) -> bool {
     !addresses(new).is_subset(&old.map(addresses).unwrap_or_default())
 }
 
@@ -36,13 +36,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_may_go_but_not_come() {
+    fn service_external_ips_may_be_removed_but_not_added() {
         let service = |addresses: &[&str]| {
             let mut service = Value::object();
             service.entry("spec").set("externalIPs", addresses.to_vec());
             service
         };
-        assert!(adds(&service(&["a"]), None) && adds(&service(&["a", "b"]), Some(&service(&["a"]))));
-        assert!(!adds(&service(&["a"]), Some(&service(&["b", "a"]))) && !adds(&Value::object(), None));
+        assert!(
+            adds_addresses(&service(&["a"]), None)
+                && adds_addresses(&service(&["a", "b"]), Some(&service(&["a"])))
+        );
+        assert!(
+            !adds_addresses(&service(&["a"]), Some(&service(&["b", "a"])))
+                && !adds_addresses(&Value::object(), None)
+        );
     }
 }

@@ -8,18 +8,18 @@ use pilothouse_apimachinery::value::Value;
 /// One limit of a range, parsed once for all containers.
 struct Limit<'a> {
     kind: &'a str,
-    least: ResourceList,
-    most: ResourceList,
+    min: ResourceList,
+    max: ResourceList,
     ratio: ResourceList,
 }
 
 impl<'a> Limit<'a> {
-    fn of(limit: &'a Value) -> Limit<'a> {
+    fn new(limit: &'a Value) -> Limit<'a> {
         let amounts = |field: &str| resource_list::read(limit.get(field));
         Limit {
             kind: limit.str("type"),
-            least: amounts("min"),
-            most: amounts("max"),
+            min: amounts("min"),
+            max: amounts("max"),
             ratio: amounts("maxLimitRequestRatio"),
         }
     }
@@ -27,80 +27,80 @@ impl<'a> Limit<'a> {
 
 /// Checks a pod against one range. Stops after enough errors. Valid entries cost nothing extra, because the pod itself lists
 /// them: the work is bounded by the size of the request.
-pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for limit in limits(range).iter().map(Limit::of) {
+pub fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
+    let mut errors = Vec::new();
+    for limit in limits(range).iter().map(Limit::new) {
         match limit.kind {
             "Container" => {
                 let lists =
                     ["containers", "initContainers"].iter().filter_map(|list| pod.at(&["spec", list]));
                 for container in lists.flat_map(Value::items) {
-                    if wrong.len() >= FIELD_ERRORS {
+                    if errors.len() >= FIELD_ERRORS {
                         break;
                     }
                     let amounts = |field: &str| resource_list::read(container.at(&["resources", field]));
-                    check(&limit, &amounts("requests"), &amounts("limits"), &mut wrong);
+                    check(&limit, &amounts("requests"), &amounts("limits"), &mut errors);
                 }
             }
             "Pod" => {
                 let total = |field: &str| resource_list::total(pod, field);
-                check(&limit, &total("requests"), &total("limits"), &mut wrong);
+                check(&limit, &total("requests"), &total("limits"), &mut errors);
             }
             _ => {}
         }
     }
-    wrong
+    errors
 }
 
 /// Checks a claim against one range. Only requests count for claims, limits have no meaning.
-pub fn claim(claim: &Value, range: &Value) -> Vec<String> {
+pub fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
     let requests = resource_list::read(claim.at(&["spec", "resources", "requests"]));
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     for limit in limits(range).iter().filter(|limit| limit.str("type") == "PersistentVolumeClaim") {
         let kind = limit.str("type");
-        for (name, least) in resource_list::read(limit.get("min")) {
-            wrong.extend(minimum(kind, &name, &least, requests.get(&name), None));
+        for (name, min) in resource_list::read(limit.get("min")) {
+            errors.extend(minimum(kind, &name, &min, requests.get(&name), None));
         }
-        for (name, most) in resource_list::read(limit.get("max")) {
-            let title = format!("maximum {name} usage per {kind} is {most}");
+        for (name, max) in resource_list::read(limit.get("max")) {
+            let prefix = format!("maximum {name} usage per {kind} is {max}");
             match requests.get(&name) {
-                None => wrong.push(format!("{title}.  No request is specified")),
-                Some(request) if *request > most => wrong.push(format!("{title}, but request is {request}")),
+                None => errors.push(format!("{prefix}.  No request is specified")),
+                Some(request) if *request > max => errors.push(format!("{prefix}, but request is {request}")),
                 Some(_) => {}
             }
         }
     }
-    wrong
+    errors
 }
 
 fn limits(range: &Value) -> &[Value] {
     range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default()
 }
 
-fn check(limit: &Limit<'_>, requests: &ResourceList, limits: &ResourceList, wrong: &mut Vec<String>) {
-    for (name, least) in &limit.least {
-        wrong.extend(minimum(limit.kind, name, least, requests.get(name), limits.get(name)));
+fn check(limit: &Limit<'_>, requests: &ResourceList, limits: &ResourceList, errors: &mut Vec<String>) {
+    for (name, min) in &limit.min {
+        errors.extend(minimum(limit.kind, name, min, requests.get(name), limits.get(name)));
     }
-    for (name, most) in &limit.most {
-        wrong.extend(maximum(limit.kind, name, most, requests.get(name), limits.get(name)));
+    for (name, max) in &limit.max {
+        errors.extend(maximum(limit.kind, name, max, requests.get(name), limits.get(name)));
     }
-    for (name, most) in &limit.ratio {
-        wrong.extend(ratio(limit.kind, name, most, requests.get(name), limits.get(name)));
+    for (name, max) in &limit.ratio {
+        errors.extend(ratio(limit.kind, name, max, requests.get(name), limits.get(name)));
     }
 }
 
 fn minimum(
     kind: &str,
     name: &str,
-    least: &Quantity,
+    min: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
 ) -> Option<String> {
-    let title = format!("minimum {name} usage per {kind} is {least}");
+    let prefix = format!("minimum {name} usage per {kind} is {min}");
     match (request, limit) {
-        (None, _) => Some(format!("{title}.  No request is specified")),
-        (Some(request), _) if request < least => Some(format!("{title}, but request is {request}")),
-        (_, Some(limit)) if limit < least => Some(format!("{title}, but limit is {limit}")),
+        (None, _) => Some(format!("{prefix}.  No request is specified")),
+        (Some(request), _) if request < min => Some(format!("{prefix}, but request is {request}")),
+        (_, Some(limit)) if limit < min => Some(format!("{prefix}, but limit is {limit}")),
         _ => None,
     }
 }
@@ -108,15 +108,15 @@ fn minimum(
 fn maximum(
     kind: &str,
     name: &str,
-    most: &Quantity,
+    max: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
 ) -> Option<String> {
-    let title = format!("maximum {name} usage per {kind} is {most}");
+    let prefix = format!("maximum {name} usage per {kind} is {max}");
     match (limit, request) {
-        (None, _) => Some(format!("{title}.  No limit is specified")),
-        (Some(limit), _) if limit > most => Some(format!("{title}, but limit is {limit}")),
-        (_, Some(request)) if request > most => Some(format!("{title}, but request is {request}")),
+        (None, _) => Some(format!("{prefix}.  No limit is specified")),
+        (Some(limit), _) if limit > max => Some(format!("{prefix}, but limit is {limit}")),
+        (_, Some(request)) if request > max => Some(format!("{prefix}, but request is {request}")),
         _ => None,
     }
 }
@@ -124,20 +124,20 @@ fn maximum(
 fn ratio(
     kind: &str,
     name: &str,
-    most: &Quantity,
+    max: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
 ) -> Option<String> {
-    let title = format!("{name} max limit to request ratio per {kind} is {most}");
+    let prefix = format!("{name} max limit to request ratio per {kind} is {max}");
     let Some(request) = request.map(Quantity::thousandths).filter(|request| *request != 0) else {
-        return Some(format!("{title}, but no request is specified or request is 0"));
+        return Some(format!("{prefix}, but no request is specified or request is 0"));
     };
     let Some(limit) = limit.map(Quantity::thousandths).filter(|limit| *limit != 0) else {
-        return Some(format!("{title}, but no limit is specified or limit is 0"));
+        return Some(format!("{prefix}, but no limit is specified or limit is 0"));
     };
-    let found = limit as f64 / request as f64;
-    (found * 1_000.0 > most.thousandths() as f64)
-        .then(|| format!("{title}, but provided ratio is {found:.6}"))
+    let actual = limit as f64 / request as f64;
+    (actual * 1_000.0 > max.thousandths() as f64)
+        .then(|| format!("{prefix}, but provided ratio is {actual:.6}"))
 }
 
 #[cfg(test)]
@@ -146,19 +146,19 @@ pub mod testing {
 
     /// Parses a JSON text.
     pub fn object(text: &str) -> Value {
-        fn of(json: serde_json::Value) -> Value {
+        fn convert(json: serde_json::Value) -> Value {
             match json {
                 serde_json::Value::Null => Value::Null,
-                serde_json::Value::Bool(truth) => Value::Bool(truth),
+                serde_json::Value::Bool(flag) => Value::Bool(flag),
                 serde_json::Value::Number(number) => Value::Int(number.as_i64().unwrap()),
                 serde_json::Value::String(text) => Value::String(text),
-                serde_json::Value::Array(items) => Value::Array(items.into_iter().map(of).collect()),
+                serde_json::Value::Array(items) => Value::Array(items.into_iter().map(convert).collect()),
                 serde_json::Value::Object(fields) => {
-                    Value::Object(fields.into_iter().map(|(key, value)| (key, of(value))).collect())
+                    Value::Object(fields.into_iter().map(|(key, value)| (key, convert(value))).collect())
                 }
             }
         }
-        of(serde_json::from_str(text).unwrap())
+        convert(serde_json::from_str(text).unwrap())
     }
 
     /// A LimitRange with one limit.
@@ -172,13 +172,13 @@ mod tests {
     use super::testing::{object, range};
     use super::*;
 
-    fn of_container(resources: &str, limit: &str) -> Vec<String> {
+    fn check_container(resources: &str, limit: &str) -> Vec<String> {
         let container = format!(r#"{{"spec":{{"containers":[{{"name":"c","resources":{resources}}}]}}}}"#);
-        pod(&object(&container), &range(limit))
+        check_pod(&object(&container), &range(limit))
     }
 
     #[test]
-    fn containers_keep_within_the_range() {
+    fn container_limits_match_reference_messages() {
         let table = [
             (
                 r#"{}"#,
@@ -222,29 +222,32 @@ mod tests {
                 "cpu max limit to request ratio per Container is 2, but provided ratio is 2.500000",
             ),
         ];
-        for (resources, limit, wanted) in table {
-            assert_eq!(of_container(resources, &format!(r#"{{"type":"Container",{limit}}}"#)), [wanted]);
+        for (resources, limit, expected) in table {
+            assert_eq!(check_container(resources, &format!(r#"{{"type":"Container",{limit}}}"#)), [expected]);
         }
         let good = r#"{"requests":{"cpu":"1"},"limits":{"cpu":"2"}}"#;
         let limit = r#"{"type":"Container","min":{"cpu":"1000m"},"max":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}}"#;
-        assert_eq!(of_container(good, limit), [""; 0]);
+        assert_eq!(check_container(good, limit), [""; 0]);
         // A ratio of exactly three is allowed, though 0.9 / 0.3 exceeds 3 in floating point.
         let thrice = r#"{"requests":{"cpu":"300m"},"limits":{"cpu":"900m"}}"#;
         let limit = r#"{"type":"Container","maxLimitRequestRatio":{"cpu":"3"}}"#;
-        assert_eq!(of_container(thrice, limit), [""; 0]);
+        assert_eq!(check_container(thrice, limit), [""; 0]);
     }
 
     #[test]
-    fn the_containers_of_a_pod_count_together() {
+    fn pod_limit_sums_containers() {
         let containers = r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"800m"}}},
             {"resources":{"limits":{"cpu":"700m"}}}]}}"#;
         let limit = range(r#"{"type":"Pod","max":{"cpu":"1"}}"#);
-        assert_eq!(pod(&object(containers), &limit), ["maximum cpu usage per Pod is 1, but limit is 1500m"]);
+        assert_eq!(
+            check_pod(&object(containers), &limit),
+            ["maximum cpu usage per Pod is 1, but limit is 1500m"]
+        );
     }
 
     #[test]
-    fn claims_are_judged_by_what_they_request() {
-        let claim_of =
+    fn claim_limits_use_requests() {
+        let new_claim =
             |size: &str| object(&format!(r#"{{"spec":{{"resources":{{"requests":{{{size}}}}}}}}}"#));
         let limit =
             range(r#"{"type":"PersistentVolumeClaim","min":{"storage":"1Gi"},"max":{"storage":"2Gi"}}"#);
@@ -266,8 +269,8 @@ mod tests {
                 ],
             ),
         ];
-        for (size, wanted) in table {
-            assert_eq!(claim(&claim_of(size), &limit), wanted, "{size}");
+        for (size, expected) in table {
+            assert_eq!(check_claim(&new_claim(size), &limit), expected, "{size}");
         }
     }
 }

@@ -6,7 +6,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::{Object, Value};
 
-use crate::limits::LIMITS_FILLED_IN;
+use crate::limits::LIMIT_DEFAULTS_PER_POD;
 
 use super::lookup::{CachedSnapshot, LIMIT_RANGES};
 use super::{Operation, Outcome, Plugin, Write, done, limit_checks};
@@ -20,24 +20,24 @@ pub struct LimitRanger(CachedSnapshot);
 
 impl Plugin for LimitRanger {
     fn handles(&self, write: &Write<'_>) -> bool {
-        let matters = match write.operation {
+        let is_relevant = match write.operation {
             Operation::Create => write.is_of("", "pods") || write.is_of("", "persistentvolumeclaims"),
             // The resources of a pod change only through the `resize` subresource.
             Operation::Update => {
-                write.is_of_part("", "pods", "resize") || write.is_of("", "persistentvolumeclaims")
+                write.is_of_subresource("", "pods", "resize") || write.is_of("", "persistentvolumeclaims")
             }
             Operation::Delete | Operation::Connect => false,
         };
-        matters && !write.old.is_some_and(meta::is_terminating)
+        is_relevant && !write.old.is_some_and(meta::is_terminating)
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
-        if write.call.of().resource != "pods" {
+        if write.call.group_resource().resource != "pods" {
             return done(Ok(()));
         }
         Box::pin(async {
             for range in self.ranges(write).await? {
-                fill_in(object, &range)?;
+                apply_defaults(object, &range)?;
             }
             Ok(())
         })
@@ -46,12 +46,12 @@ impl Plugin for LimitRanger {
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
         Box::pin(async {
             for range in self.ranges(write).await? {
-                let wrong = match write.call.of().resource {
-                    "pods" => limit_checks::pod(object, &range),
-                    _ => limit_checks::claim(object, &range),
+                let errors = match write.call.group_resource().resource {
+                    "pods" => limit_checks::check_pod(object, &range),
+                    _ => limit_checks::check_claim(object, &range),
                 };
-                if let Some(why) = joined(wrong) {
-                    return Err(write.forbidden(object, &why));
+                if let Some(message) = join_unique(errors) {
+                    return Err(write.forbidden(object, &message));
                 }
             }
             Ok(())
@@ -63,63 +63,63 @@ impl LimitRanger {
     /// The LimitRanges of the namespace.
     async fn ranges(&self, write: &Write<'_>) -> Result<Vec<Value>> {
         let snapshot = self.0.get(&LIMIT_RANGES, write).await?;
-        let found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded);
-        found.map(|range| LIMIT_RANGES.read(write, range)).collect()
+        let objects = snapshot.scan(Some(write.call.namespace), Bound::Unbounded);
+        objects.map(|range| LIMIT_RANGES.read(write, range)).collect()
     }
 }
 
 /// Joins messages into one, without duplicates.
-fn joined(mut wrong: Vec<String>) -> Option<String> {
-    let mut said = std::collections::HashSet::new();
-    wrong.retain(|text| said.insert(text.clone()));
-    match wrong.len() {
+fn join_unique(mut errors: Vec<String>) -> Option<String> {
+    let mut seen = std::collections::HashSet::new();
+    errors.retain(|text| seen.insert(text.clone()));
+    match errors.len() {
         0 => None,
-        1 => wrong.pop(),
-        _ => Some(format!("[{}]", wrong.join(", "))),
+        1 => errors.pop(),
+        _ => Some(format!("[{}]", errors.join(", "))),
     }
 }
 
 /// Sets the requests and limits that containers leave out.
-fn fill_in(pod: &mut Value, range: &Value) -> Result<()> {
+fn apply_defaults(pod: &mut Value, range: &Value) -> Result<()> {
     let (mut requests, mut limits) = (Object::new(), Object::new());
     for limit in range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default() {
         if limit.str("type") == "Container" {
-            for (field, into) in [("defaultRequest", &mut requests), ("default", &mut limits)] {
+            for (field, target) in [("defaultRequest", &mut requests), ("default", &mut limits)] {
                 let defaults = limit.get(field).and_then(Value::fields).into_iter().flatten();
-                into.extend(defaults.map(|(name, amount)| (name.clone(), amount.clone())));
+                target.extend(defaults.map(|(name, amount)| (name.clone(), amount.clone())));
             }
         }
     }
     let containers = |list: &str| pod.at(&["spec", list]).map_or(0, |list| list.items().len());
     let all = containers("containers") + containers("initContainers");
-    if all.saturating_mul(requests.len() + limits.len()) > LIMITS_FILLED_IN {
+    if all.saturating_mul(requests.len() + limits.len()) > LIMIT_DEFAULTS_PER_POD {
         return Err(Status::too_large("the pod has too many containers for the defaults of its namespace"));
     }
-    let mut notes = Vec::new();
-    for (list, title) in [("containers", "container"), ("initContainers", "init container")] {
+    let mut changes = Vec::new();
+    for (list, container_type) in [("containers", "container"), ("initContainers", "init container")] {
         let Some(Value::Array(containers)) = pod.entry("spec").get_mut(list) else { continue };
         for container in containers {
             let name = container.str("name").to_owned();
-            let set = [
-                ("request", set(container, "requests", &requests)),
-                ("limit", set(container, "limits", &limits)),
+            let defaulted = [
+                ("request", set_missing(container, "requests", &requests)),
+                ("limit", set_missing(container, "limits", &limits)),
             ];
-            for (what, names) in set.into_iter().filter(|(_, names)| !names.is_empty()) {
-                notes.push(format!("{} {what} for {title} {name}", names.join(", ")));
+            for (field_name, names) in defaulted.into_iter().filter(|(_, names)| !names.is_empty()) {
+                changes.push(format!("{} {field_name} for {container_type} {name}", names.join(", ")));
             }
         }
     }
-    if !notes.is_empty() {
-        let note = format!("LimitRanger plugin set: {}", notes.join("; "));
-        pod.entry("metadata").entry("annotations").set(ANNOTATION, note);
+    if !changes.is_empty() {
+        let annotation = format!("LimitRanger plugin set: {}", changes.join("; "));
+        pod.entry("metadata").entry("annotations").set(ANNOTATION, annotation);
     }
     Ok(())
 }
 
-/// Sets the missing entries and answers their names.
-fn set<'a>(container: &mut Value, field: &str, defaults: &'a Object) -> Vec<&'a str> {
-    let absent = |name: &&String| container.at(&["resources", field, name]).is_none();
-    let names: Vec<&str> = defaults.keys().filter(absent).map(String::as_str).collect();
+/// Sets the missing entries and returns their names.
+fn set_missing<'a>(container: &mut Value, field: &str, defaults: &'a Object) -> Vec<&'a str> {
+    let is_missing = |name: &&String| container.at(&["resources", field, name]).is_none();
+    let names: Vec<&str> = defaults.keys().filter(is_missing).map(String::as_str).collect();
     for name in &names {
         if let Some(amount) = defaults.get(name) {
             container.entry("resources").entry(field).set(name, amount.clone());
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_containers_leave_out_is_filled_in_and_told() {
+    fn limit_ranger_sets_defaults_and_annotation() {
         let mut pod = object(
             r#"{"spec":{"containers":[{"name":"a","resources":{"limits":{"cpu":"1"},"requests":{"cpu":"1"}}},
                 {"name":"b"}],"initContainers":[{"name":"i"}]}}"#,
@@ -142,7 +142,7 @@ mod tests {
         let range = range(
             r#"{"type":"Container","default":{"cpu":"2","memory":"1Gi"},"defaultRequest":{"cpu":"1"}}"#,
         );
-        fill_in(&mut pod, &range).unwrap();
+        apply_defaults(&mut pod, &range).unwrap();
         assert_eq!(
             pod.at(&["metadata", "annotations", ANNOTATION]).and_then(Value::as_str),
             Some(
@@ -154,20 +154,20 @@ mod tests {
         assert_eq!(containers[0].at(&["resources", "limits", "cpu"]), Some(&Value::from("1")));
         assert_eq!(containers[1].at(&["resources", "limits", "memory"]), Some(&Value::from("1Gi")));
         let before = pod.clone();
-        fill_in(&mut pod, &range).unwrap();
+        apply_defaults(&mut pod, &range).unwrap();
         assert_eq!(pod, before);
     }
 
     #[test]
-    fn a_range_without_defaults_leaves_no_trace() {
+    fn limit_range_without_defaults_changes_nothing() {
         let mut pod = object(r#"{"spec":{"containers":[{"name":"a"}]}}"#);
         let before = pod.clone();
-        fill_in(&mut pod, &range(r#"{"type":"Container","max":{"cpu":"2"}}"#)).unwrap();
+        apply_defaults(&mut pod, &range(r#"{"type":"Container","max":{"cpu":"2"}}"#)).unwrap();
         assert_eq!(pod, before);
     }
 
     #[test]
-    fn two_large_bodies_do_not_make_an_enormous_one() {
+    fn limit_ranger_refuses_too_many_defaults() {
         let mut pod = Value::object();
         pod.entry("spec").set("containers", vec![Value::object(); 1_000]);
         let mut limit = Value::object();
@@ -177,14 +177,14 @@ mod tests {
         }
         let mut range = Value::object();
         range.entry("spec").set("limits", vec![limit]);
-        assert_eq!(fill_in(&mut pod, &range).map_err(|status| status.code), Err(413));
+        assert_eq!(apply_defaults(&mut pod, &range).map_err(|status| status.code), Err(413));
     }
 
     #[test]
-    fn findings_are_said_once() {
-        let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect();
-        assert_eq!(joined(texts(&[])), None);
-        assert_eq!(joined(texts(&["a", "a"])).as_deref(), Some("a"));
-        assert_eq!(joined(texts(&["a", "b", "a"])).as_deref(), Some("[a, b]"));
+    fn errors_are_joined_without_duplicates() {
+        let strings = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+        assert_eq!(join_unique(strings(&[])), None);
+        assert_eq!(join_unique(strings(&["a", "a"])).as_deref(), Some("a"));
+        assert_eq!(join_unique(strings(&["a", "b", "a"])).as_deref(), Some("[a, b]"));
     }
 }

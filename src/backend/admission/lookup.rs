@@ -1,4 +1,4 @@
-//! How plug-ins read other objects.
+//! Lookups of other objects by plug-ins.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,53 +18,53 @@ use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 
 use super::Write;
 
-/// A type that plug-ins look things up in.
+/// A type that plug-ins look up.
 pub struct Source(FollowedType);
 
-/// What keeps names and rights apart.
-pub const NAMESPACES: Source = Source::first("", well_known::NAMESPACES, "Namespace");
-/// What runs.
-pub const PODS: Source = Source::first("", "pods", "Pod");
-/// Limits on what the pods and claims of a namespace may ask for.
-pub const LIMIT_RANGES: Source = Source::first("", "limitranges", "LimitRange");
-/// What the objects of a namespace may use together.
-pub const QUOTAS: Source = Source::first("", "resourcequotas", "ResourceQuota");
-/// How important pods are.
-pub const PRIORITY_CLASSES: Source = Source::first("scheduling.k8s.io", "priorityclasses", "PriorityClass");
-/// Where volumes come from.
-pub const STORAGE_CLASSES: Source = Source::first("storage.k8s.io", "storageclasses", "StorageClass");
-/// Who serves ingresses.
-pub const INGRESS_CLASSES: Source = Source::first("networking.k8s.io", "ingressclasses", "IngressClass");
-/// What runs containers.
-pub const RUNTIME_CLASSES: Source = Source::first("node.k8s.io", "runtimeclasses", "RuntimeClass");
-/// What may be stored, in expressions.
+/// Namespaces.
+pub const NAMESPACES: Source = Source::v1("", well_known::NAMESPACES, "Namespace");
+/// Pods.
+pub const PODS: Source = Source::v1("", "pods", "Pod");
+/// LimitRanges.
+pub const LIMIT_RANGES: Source = Source::v1("", "limitranges", "LimitRange");
+/// ResourceQuotas.
+pub const QUOTAS: Source = Source::v1("", "resourcequotas", "ResourceQuota");
+/// PriorityClasses.
+pub const PRIORITY_CLASSES: Source = Source::v1("scheduling.k8s.io", "priorityclasses", "PriorityClass");
+/// StorageClasses.
+pub const STORAGE_CLASSES: Source = Source::v1("storage.k8s.io", "storageclasses", "StorageClass");
+/// IngressClasses.
+pub const INGRESS_CLASSES: Source = Source::v1("networking.k8s.io", "ingressclasses", "IngressClass");
+/// RuntimeClasses.
+pub const RUNTIME_CLASSES: Source = Source::v1("node.k8s.io", "runtimeclasses", "RuntimeClass");
+/// ValidatingAdmissionPolicies.
 pub const VALIDATING_POLICIES: Source =
-    Source::first("admissionregistration.k8s.io", "validatingadmissionpolicies", "ValidatingAdmissionPolicy");
-/// What becomes of it before.
+    Source::v1("admissionregistration.k8s.io", "validatingadmissionpolicies", "ValidatingAdmissionPolicy");
+/// MutatingAdmissionPolicies.
 pub const MUTATING_POLICIES: Source = Source(FollowedType {
     group: "admissionregistration.k8s.io",
     resource: "mutatingadmissionpolicies",
     kind: "MutatingAdmissionPolicy",
     version: "v1alpha1",
 });
-/// What custom resources are.
+/// CustomResourceDefinitions.
 pub const DEFINITIONS: Source =
-    Source::first("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
-/// Whom pods speak for.
-pub const SERVICE_ACCOUNTS: Source = Source::first("", "serviceaccounts", "ServiceAccount");
+    Source::v1("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
+/// ServiceAccounts.
+pub const SERVICE_ACCOUNTS: Source = Source::v1("", "serviceaccounts", "ServiceAccount");
 
 impl Source {
-    /// A type that is stored in its version 1.
-    const fn first(group: &'static str, resource: &'static str, kind: &'static str) -> Source {
+    /// A type that is stored as v1.
+    const fn v1(group: &'static str, resource: &'static str, kind: &'static str) -> Source {
         Source(FollowedType::v1(group, resource, kind))
     }
 
-    fn of(&self) -> GroupResource<'static> {
+    fn group_resource(&self) -> GroupResource<'static> {
         GroupResource { group: self.0.group, resource: self.0.resource }
     }
 
-    fn failed(&self, error: &StoreError, name: &str) -> Box<Status> {
-        Status::from_store(error, self.of(), name)
+    fn to_status(&self, error: &StoreError, name: &str) -> Box<Status> {
+        Status::from_store(error, self.group_resource(), name)
     }
 
     /// A cluster-scoped object by name.
@@ -78,18 +78,18 @@ impl Source {
     }
 
     async fn find(&self, write: &Write<'_>, key: Key, name: &str) -> Result<Option<Value>> {
-        let found = write.backend.stores.get(&self.0.type_name(), key, &write.call.permit).await;
-        match found {
+        let result = write.backend.stores.get(&self.0.type_name(), key, &write.call.permit).await;
+        match result {
             Ok(object) => self.read(write, &object).map(Some),
             Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(self.failed(&error, name)),
+            Err(error) => Err(self.to_status(&error, name)),
         }
     }
 
     /// All objects as they are now.
     pub async fn snapshot(&self, write: &Write<'_>) -> Result<Snapshot> {
-        let taken = write.backend.stores.snapshot(&self.0.type_name(), &write.call.permit).await;
-        taken.map_err(|error| self.failed(&error, ""))
+        let result = write.backend.stores.snapshot(&self.0.type_name(), &write.call.permit).await;
+        result.map_err(|error| self.to_status(&error, ""))
     }
 
     /// Decodes a stored object.
@@ -97,24 +97,24 @@ impl Source {
         self.decode(&write.backend.objects.registry, object)
     }
 
-    /// Decodes a stored object. The error names it: what it might refuse is refused.
+    /// Decodes a stored object. The error names it: an unreadable object refuses the write.
     pub fn decode(&self, registry: &Registry, object: &Object) -> Result<Value> {
-        read_guard(&self.0, registry, object)
-            .map_err(|_| Status::unreadable_guard(self.of(), [object.key.as_str()].into_iter()))
+        decode_guard(&self.0, registry, object)
+            .map_err(|_| Status::unreadable_guard(self.group_resource(), [object.key.as_str()].into_iter()))
     }
 }
 
-fn read_guard(
+fn decode_guard(
     followed: &FollowedType,
     registry: &Registry,
     object: &Object,
 ) -> std::result::Result<Value, ReadError> {
     let stored = StoredObject::new(followed, object, registry)?;
-    // Pods are many and guard nothing: their words do not matter.
+    // Pods are many and no plug-in depends on all of their fields: they are decoded leniently.
     if followed.kind == PODS.0.kind { stored.decode() } else { stored.value() }
 }
 
-/// The types of which an object that cannot be read stands in the way of writes: whoever looks one up refuses the write.
+/// The types whose unreadable objects block writes: a plug-in that looks one up refuses the write.
 const GUARDS: [Source; 8] = [
     NAMESPACES,
     LIMIT_RANGES,
@@ -126,15 +126,15 @@ const GUARDS: [Source; 8] = [
     DEFINITIONS,
 ];
 
-/// Follows what plug-ins look up, and holds nothing: it only finds out what cannot be read.
-pub struct LookedUp;
+/// Follows [`GUARDS`] to report unreadable objects. It stores nothing.
+pub struct LookupGuards;
 
-/// Reads everything that plug-ins look up.
-pub async fn open(indexes: &LiveIndexes) -> std::result::Result<Arc<LiveIndex<LookedUp>>, StoreError> {
-    indexes.open(GUARDS.map(|source| source.0), LookedUp).await
+/// Reads all objects of [`GUARDS`].
+pub async fn open(indexes: &LiveIndexes) -> std::result::Result<Arc<LiveIndex<LookupGuards>>, StoreError> {
+    indexes.open(GUARDS.map(|source| source.0), LookupGuards).await
 }
 
-impl StoreIndex for LookedUp {
+impl StoreIndex for LookupGuards {
     const IS_GUARD: bool = true;
     type Prepared = ();
 
@@ -146,25 +146,25 @@ impl StoreIndex for LookedUp {
 
     fn clear(&mut self, _: usize) {}
 
-    /// Whoever looks it up refuses: see [`Source::decode`].
+    /// A plug-in that looks it up refuses the write: see [`Source::decode`].
     fn fail_closed(&mut self, _: usize, _: &Key) {}
 }
 
-/// A cached snapshot of a type. The store is asked only after a change. The head of the type's window is readable without asking,
-/// and it moves before anybody hears of a change.
+/// A cached snapshot of a type. The store is queried only after a change: the head of the type's window is readable without a
+/// message, and it moves before any watcher sees the change.
 #[derive(Default)]
 pub struct CachedSnapshot(RefCell<Option<Position>>);
 
 impl CachedSnapshot {
     /// The current objects.
     pub async fn get(&self, source: &Source, write: &Write<'_>) -> Result<Snapshot> {
-        if let Some(known) = &*self.0.borrow()
-            && known.window.head() == known.snapshot.revision
+        if let Some(cached) = &*self.0.borrow()
+            && cached.window.head() == cached.snapshot.revision
         {
-            return Ok(known.snapshot.clone());
+            return Ok(cached.snapshot.clone());
         }
         let position = write.backend.stores.open_watch(&source.0.type_name(), &write.call.permit).await;
-        let position = position.map_err(|error| source.failed(&error, ""))?;
+        let position = position.map_err(|error| source.to_status(&error, ""))?;
         let snapshot = position.snapshot.clone();
         self.0.replace(Some(position));
         Ok(snapshot)
@@ -174,7 +174,7 @@ impl CachedSnapshot {
 /// The namespace of a write; 404 if it does not exist.
 pub async fn namespace(write: &Write<'_>) -> Result<Value> {
     let name = write.call.namespace;
-    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(NAMESPACES.of(), name))
+    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(NAMESPACES.group_resource(), name))
 }
 
 /// A cached value computed from all objects of a type. It is valid until one of them changes, so writes do not read them all
@@ -188,22 +188,22 @@ impl<T> Default for Memo<T> {
 }
 
 impl<T> Memo<T> {
-    /// The result of `work` on the current objects.
+    /// The result of `compute` on the current objects.
     pub async fn get(
         &self,
         source: &Source,
         write: &Write<'_>,
-        work: impl FnOnce(Vec<Value>) -> T,
+        compute: impl FnOnce(Vec<Value>) -> T,
     ) -> Result<Rc<T>> {
         let snapshot = source.snapshot(write).await?;
-        if let Some((revision, known)) = &*self.0.borrow()
+        if let Some((revision, cached)) = &*self.0.borrow()
             && *revision == snapshot.revision
         {
-            return Ok(known.clone());
+            return Ok(cached.clone());
         }
         let all = snapshot.iter().map(|object| source.read(write, object)).collect::<Result<_>>()?;
-        let known = Rc::new(work(all));
-        self.0.replace(Some((snapshot.revision, known.clone())));
-        Ok(known)
+        let cached = Rc::new(compute(all));
+        self.0.replace(Some((snapshot.revision, cached.clone())));
+        Ok(cached)
     }
 }

@@ -10,7 +10,7 @@ use pilothouse_types::object::{Key, Object, TypeName};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-const OF: GroupResource<'_> = GroupResource { group: "", resource: NAMESPACES };
+const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: NAMESPACES };
 
 /// LocalSubjectAccessReviews.
 const REVIEWS: GroupResource<'_> =
@@ -24,7 +24,7 @@ impl Plugin for NamespaceLifecycle {
         match write.operation {
             Operation::Create | Operation::Update => {
                 // An access review must not reveal whether a namespace exists.
-                write.call.resource.namespaced && write.call.of() != REVIEWS
+                write.call.resource.namespaced && write.call.group_resource() != REVIEWS
             }
             Operation::Delete => write.is_of("", NAMESPACES),
             Operation::Connect => false,
@@ -33,9 +33,9 @@ impl Plugin for NamespaceLifecycle {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
         if write.operation == Operation::Delete {
-            return done(refuse_immortal(write));
+            return done(check_deletable(write));
         }
-        Box::pin(require_live(write, object))
+        Box::pin(check_not_terminating(write, object))
     }
 }
 
@@ -48,31 +48,31 @@ impl Plugin for NamespaceExists {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
-        Box::pin(async { find(write).await.map(drop) })
+        Box::pin(async { get_namespace(write).await.map(drop) })
     }
 }
 
-async fn find(write: &Write<'_>) -> Result<Arc<Object>> {
+async fn get_namespace(write: &Write<'_>) -> Result<Arc<Object>> {
     let (store, name) = (TypeName::new(NAMESPACES), write.call.namespace);
-    let found = write.backend.stores.get(&store, Key::cluster(name), &write.call.permit).await;
-    found.map_err(|error| match error {
-        StoreError::NotFound => Status::not_found(OF, name),
-        error => Status::from_store(&error, OF, name),
+    let namespace = write.backend.stores.get(&store, Key::cluster(name), &write.call.permit).await;
+    namespace.map_err(|error| match error {
+        StoreError::NotFound => Status::not_found(RESOURCE, name),
+        error => Status::from_store(&error, RESOURCE, name),
     })
 }
 
-async fn require_live(write: &Write<'_>, object: &Value) -> Result<()> {
-    let namespace = find(write).await?;
+async fn check_not_terminating(write: &Write<'_>, object: &Value) -> Result<()> {
+    let namespace = get_namespace(write).await?;
     // The phase is an indexed field, so the namespace need not be decoded for every new object in it.
     let is_terminating = || namespace.fields.get("status.phase") == Some("Terminating");
     if write.operation == Operation::Create && is_terminating() {
-        let (of, name) = (write.call.of(), write.name(object));
-        return Err(Status::namespace_terminating(of, name, write.call.namespace));
+        let (resource, name) = (write.call.group_resource(), write.name(object));
+        return Err(Status::namespace_terminating(resource, name, write.call.namespace));
     }
     Ok(())
 }
 
-fn refuse_immortal(write: &Write<'_>) -> Result<()> {
+fn check_deletable(write: &Write<'_>) -> Result<()> {
     if IMMORTAL_NAMESPACES.contains(&write.name(&Value::Null)) {
         return Err(write.forbidden(&Value::Null, "this namespace may not be deleted"));
     }

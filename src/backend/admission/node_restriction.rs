@@ -73,19 +73,19 @@ impl Plugin for NodeRestriction {
 
 async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Result<()> {
     let Some(node) = node_of(write.call.user) else { return Ok(()) };
-    let no = |why: String| Err(write.forbidden(object, &why));
+    let refuse = |reason: String| Err(write.forbidden(object, &reason));
     if node.is_empty() {
-        return no(format!("could not determine node from user {:?}", write.call.user.name));
+        return refuse(format!("could not determine node from user {:?}", write.call.user.name));
     }
-    let of = write.call.of();
-    let refused = match (of.group, of.resource, write.call.subresource) {
+    let resource = write.call.group_resource();
+    let message = match (resource.group, resource.resource, write.call.subresource) {
         ("", "pods", "") => match write.operation {
-            Operation::Create => match mirror_pod(node, object) {
+            Operation::Create => match check_mirror_pod(node, object) {
                 None => {
-                    owned_by(write, object, node).await?;
-                    needs_something(node, object)
+                    check_owner(write, object, node).await?;
+                    forbidden_reference(node, object)
                 }
-                refused => refused,
+                error => error,
             },
             Operation::Delete if is_on(write.old, node) => None,
             Operation::Delete => {
@@ -95,37 +95,37 @@ async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Res
                 "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"
             )),
         },
-        ("", "pods", "status") => pod_status(node, object, write.old),
-        ("", "pods", "eviction") => return evicted(write, object, node).await,
+        ("", "pods", "status") => check_pod_status(node, object, write.old),
+        ("", "pods", "eviction") => return check_eviction(write, object, node).await,
         ("", "pods", part) => {
             Some(format!("unexpected pod subresource {part:?}, only 'status' and 'eviction' are allowed"))
         }
-        ("", "nodes", _) => own_node(write, object, node),
-        ("", "persistentvolumeclaims", "status") => claim_status(node, object, write.old),
+        ("", "nodes", _) => check_own_node(write, object, node),
+        ("", "persistentvolumeclaims", "status") => check_claim_status(node, object, write.old),
         ("", "persistentvolumeclaims", _) => Some("may only update PVC status".to_owned()),
         ("", "serviceaccounts", "token") if write.operation == Operation::Create => {
-            return requests::token(write, object, node, allowances).await;
+            return requests::check_token(write, object, node, allowances).await;
         }
         ("certificates.k8s.io", "certificatesigningrequests", _)
             if write.operation == Operation::Create && !allowances.any_certificate =>
         {
-            requests::certificate(object, node)
+            requests::check_certificate(object, node)
         }
-        ("coordination.k8s.io", "leases", _) => lease(write, object, node),
-        ("storage.k8s.io", "csinodes", _) => csi_node(write, object, node),
-        ("resource.k8s.io", "resourceslices", _) => slice(write, object, node),
+        ("coordination.k8s.io", "leases", _) => check_lease(write, object, node),
+        ("storage.k8s.io", "csinodes", _) => check_csi_node(write, object, node),
+        ("resource.k8s.io", "resourceslices", _) => check_slice(write, object, node),
         _ => None,
     };
-    refused.map_or(Ok(()), no)
+    message.map_or(Ok(()), refuse)
 }
 
 fn is_on(pod: Option<&Value>, node: &str) -> bool {
     pod.and_then(|pod| pod.at(&["spec", "nodeName"])).and_then(Value::as_str) == Some(node)
 }
 
-/// Why a node must not create this pod: it is not a mirror pod of that node.
-fn mirror_pod(node: &str, pod: &Value) -> Option<String> {
-    if meta::of(pod).get("annotations").and_then(|all| all.get(MIRROR)).is_none() {
+/// The error if a pod is not a mirror pod of the node.
+fn check_mirror_pod(node: &str, pod: &Value) -> Option<String> {
+    if meta::metadata(pod).get("annotations").and_then(|all| all.get(MIRROR)).is_none() {
         return Some(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
         ));
@@ -136,17 +136,17 @@ fn mirror_pod(node: &str, pod: &Value) -> Option<String> {
     None
 }
 
-/// Why a node must not create this pod: it references other objects.
-fn needs_something(node: &str, pod: &Value) -> Option<String> {
+/// The error if a pod references objects that a mirror pod must not.
+fn forbidden_reference(node: &str, pod: &Value) -> Option<String> {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let no = |what: &str| Some(format!("node {node:?} can not create pods that reference {what}"));
+    let refuse = |what: &str| Some(format!("node {node:?} can not create pods that reference {what}"));
     if !spec.str("serviceAccountName").is_empty() {
-        return no("a service account");
+        return refuse("a service account");
     }
     let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
-    // The field names tell what they reference, wherever they stand.
-    let names = |fields: &[&str]| names_any(spec, fields);
-    if names(&[
+    // References are recognized by their field names, at any depth.
+    let has_field = |fields: &[&str]| has_any_field(spec, fields);
+    if has_field(&[
         "secretName",
         "secretRef",
         "secretKeyRef",
@@ -154,96 +154,101 @@ fn needs_something(node: &str, pod: &Value) -> Option<String> {
         "nodePublishSecretRef",
         "imagePullSecrets",
     ]) {
-        return no("secrets");
+        return refuse("secrets");
     }
-    if names(&["configMap", "configMapRef", "configMapKeyRef"]) {
-        return no("configmaps");
+    if has_field(&["configMap", "configMapRef", "configMapKeyRef"]) {
+        return refuse("configmaps");
     }
-    if names(&["clusterTrustBundle"]) {
-        return no("clustertrustbundles");
+    if has_field(&["clusterTrustBundle"]) {
+        return refuse("clustertrustbundles");
     }
     if volumes.iter().any(|volume| volume.get("persistentVolumeClaim").is_some()) {
-        return no("persistentvolumeclaims");
+        return refuse("persistentvolumeclaims");
     }
     if spec.get("resourceClaims").is_some_and(|claims| !claims.items().is_empty()) {
-        return no("resourceclaims");
+        return refuse("resourceclaims");
     }
     None
 }
 
 /// Whether a field of one of these names occurs anywhere in a value. Decoded values are no deeper than their schema.
-fn names_any(value: &Value, fields: &[&str]) -> bool {
+fn has_any_field(value: &Value, fields: &[&str]) -> bool {
     match value {
-        Value::Array(items) => items.iter().any(|item| names_any(item, fields)),
+        Value::Array(items) => items.iter().any(|item| has_any_field(item, fields)),
         Value::Object(all) => all.iter().any(|(field, value)| {
-            (fields.contains(&field.as_str()) && !value.is_null()) || names_any(value, fields)
+            (fields.contains(&field.as_str()) && !value.is_null()) || has_any_field(value, fields)
         }),
         _ => false,
     }
 }
 
 /// A type that this plug-in reads. All of them are stored as v1.
-struct Looked {
+struct LookupType {
     group: &'static str,
     resource: &'static str,
     kind: &'static str,
 }
 
-const PODS: Looked = Looked { group: "", resource: "pods", kind: "Pod" };
-const NODES: Looked = Looked { group: "", resource: "nodes", kind: "Node" };
+const PODS: LookupType = LookupType { group: "", resource: "pods", kind: "Pod" };
+const NODES: LookupType = LookupType { group: "", resource: "nodes", kind: "Node" };
 
-async fn find(write: &Write<'_>, of: &Looked, namespace: &str, name: &str) -> Result<Value> {
-    let Looked { group, resource, kind } = *of;
+async fn get_object(
+    write: &Write<'_>,
+    lookup_type: &LookupType,
+    namespace: &str,
+    name: &str,
+) -> Result<Value> {
+    let LookupType { group, resource, kind } = *lookup_type;
     let store = GroupResource { group, resource }.to_string();
     let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-    let found = write.backend.stores.get(&TypeName::new(&store), key, &write.call.permit).await;
+    let object = write.backend.stores.get(&TypeName::new(&store), key, &write.call.permit).await;
     // Messages name the missing object by its kind, as the reference's caches do.
     let singular = kind.to_lowercase();
-    let of = GroupResource { group, resource: &singular };
-    let found = found.map_err(|error: StoreError| Status::from_store(&error, of, name))?;
-    write.backend.objects.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
+    let resource = GroupResource { group, resource: &singular };
+    let object = object.map_err(|error: StoreError| Status::from_store(&error, resource, name))?;
+    write.backend.objects.load_kind(&GroupVersion::new(group, "v1"), kind, &object)
 }
 
 /// Refuses a pod that its node does not own.
-async fn owned_by(write: &Write<'_>, pod: &Value, node: &str) -> Result<()> {
-    let no = |why: String| Err(write.forbidden(pod, &why));
-    let owners = meta::of(pod).get("ownerReferences").map(Value::items).unwrap_or_default();
-    let itself = format!("node {node:?} can only create pods with an owner reference set to itself");
+async fn check_owner(write: &Write<'_>, pod: &Value, node: &str) -> Result<()> {
+    let refuse = |reason: String| Err(write.forbidden(pod, &reason));
+    let owners = meta::metadata(pod).get("ownerReferences").map(Value::items).unwrap_or_default();
+    let not_self = format!("node {node:?} can only create pods with an owner reference set to itself");
     let owner = match owners {
         [owner] => owner,
-        [] => return no(itself),
+        [] => return refuse(not_self),
         _ => {
-            return no(format!(
+            return refuse(format!(
                 "node {node:?} can only create pods with a single owner reference set to itself"
             ));
         }
     };
     if owner.str("apiVersion") != "v1" || owner.str("kind") != "Node" || owner.str("name") != node {
-        return no(itself);
+        return refuse(not_self);
     }
     if owner.get("controller").and_then(Value::as_bool) != Some(true) {
-        return no(format!(
+        return refuse(format!(
             "node {node:?} can only create pods with a controller owner reference set to itself"
         ));
     }
     if owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true) {
-        return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
+        return refuse(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
-    let found = find(write, &NODES, "", node).await?;
-    let (said, is) = (owner.str("uid"), meta::of(&found).str("uid"));
-    if said != is {
-        return no(format!("node {node} UID mismatch: expected {said} got {is}"));
+    let object = get_object(write, &NODES, "", node).await?;
+    let (expected, actual) = (owner.str("uid"), meta::metadata(&object).str("uid"));
+    if expected != actual {
+        return refuse(format!("node {node} UID mismatch: expected {expected} got {actual}"));
     }
     Ok(())
 }
 
-fn pod_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
+fn check_pod_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
     if !is_on(old, node) {
         return Some(format!(
             "node {node:?} can only update pod status for pods with spec.nodeName set to itself"
         ));
     }
-    let labels = |pod: Option<&Value>| pod.and_then(|pod| meta::of(pod).get("labels").cloned());
+    let labels = |pod: Option<&Value>| pod.and_then(|pod| meta::metadata(pod).get("labels").cloned());
     if !same(labels(Some(new)).as_ref(), labels(old).as_ref()) {
         return Some(format!("node {node:?} cannot update labels through pod status"));
     }
@@ -255,26 +260,26 @@ fn pod_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
     None
 }
 
-async fn evicted(write: &Write<'_>, eviction: &Value, node: &str) -> Result<()> {
+async fn check_eviction(write: &Write<'_>, eviction: &Value, node: &str) -> Result<()> {
     let name = if write.call.name.is_empty() { meta::name(eviction) } else { write.call.name };
     if name.is_empty() {
         return Err(write.forbidden(eviction, "could not determine pod from request data"));
     }
-    let pod = find(write, &PODS, write.call.namespace, name).await?;
+    let pod = get_object(write, &PODS, write.call.namespace, name).await?;
     if is_on(Some(&pod), node) {
         return Ok(());
     }
-    let why = format!("node {node} can only evict pods with spec.nodeName set to itself");
-    Err(write.forbidden(eviction, &why))
+    let reason = format!("node {node} can only evict pods with spec.nodeName set to itself");
+    Err(write.forbidden(eviction, &reason))
 }
 
 /// The name of the written object.
-fn written<'a>(write: &'a Write<'_>, object: &'a Value) -> &'a str {
+fn object_name<'a>(write: &'a Write<'_>, object: &'a Value) -> &'a str {
     if write.call.name.is_empty() { meta::name(object) } else { write.call.name }
 }
 
-fn own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> {
-    let name = written(write, new);
+fn check_own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> {
+    let name = object_name(write, new);
     if name != node {
         return Some(format!("node {node:?} is not allowed to modify node {name:?}"));
     }
@@ -282,25 +287,25 @@ fn own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> {
         return None;
     }
     let old = write.old.unwrap_or(&Value::Null);
-    let differ = |path: &[&str]| !same(new.at(path), old.at(path));
-    let forbidden = forbidden_labels(meta::of(new).get("labels"), meta::of(old).get("labels"));
+    let is_changed = |path: &[&str]| !same(new.at(path), old.at(path));
+    let forbidden = forbidden_labels(meta::metadata(new).get("labels"), meta::metadata(old).get("labels"));
     if write.operation == Operation::Create {
         if new.at(&["spec", "configSource"]).is_some() {
             return Some(format!("node {node:?} is not allowed to create pods with a non-nil configSource"));
         }
-        let told =
+        let message =
             || format!("node {node:?} is not allowed to set the following labels: {}", forbidden.join(", "));
-        return (!forbidden.is_empty()).then(told);
+        return (!forbidden.is_empty()).then(message);
     }
-    if new.at(&["spec", "configSource"]).is_some() && differ(&["spec", "configSource"]) {
+    if new.at(&["spec", "configSource"]).is_some() && is_changed(&["spec", "configSource"]) {
         return Some(format!(
             "node {node:?} is not allowed to update configSource to a new non-nil configSource"
         ));
     }
-    if differ(&["spec", "taints"]) {
+    if is_changed(&["spec", "taints"]) {
         return Some(format!("node {node:?} is not allowed to modify taints"));
     }
-    if differ(&["metadata", "ownerReferences"]) {
+    if is_changed(&["metadata", "ownerReferences"]) {
         return Some(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
     (!forbidden.is_empty()).then(|| format!("is not allowed to modify labels: {}", forbidden.join(", ")))
@@ -309,9 +314,9 @@ fn own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> {
 /// The changed labels that a node must not change.
 fn forbidden_labels(new: Option<&Value>, old: Option<&Value>) -> Vec<String> {
     let value = |labels: Option<&Value>, key: &str| labels.and_then(|all| all.get(key).cloned());
-    let both = [new, old].into_iter().flatten().filter_map(Value::fields).flat_map(|all| all.keys());
+    let keys = [new, old].into_iter().flatten().filter_map(Value::fields).flat_map(|all| all.keys());
     let mut changed: Vec<String> =
-        both.filter(|key| value(new, key) != value(old, key) && !is_own_label(key)).cloned().collect();
+        keys.filter(|key| value(new, key) != value(old, key) && !is_own_label(key)).cloned().collect();
     changed.sort_unstable();
     changed.dedup();
     changed
@@ -319,22 +324,22 @@ fn forbidden_labels(new: Option<&Value>, old: Option<&Value>) -> Vec<String> {
 
 fn is_own_label(key: &str) -> bool {
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
-    let within = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
-    if within(RESTRICTED) {
+    let is_in_domain = |domain: &str| prefix == domain || prefix.ends_with(&format!(".{domain}"));
+    if is_in_domain(RESTRICTED) {
         return false;
     }
-    let of_cluster = within("kubernetes.io") || within("k8s.io");
-    !of_cluster || OWN_LABELS.contains(&key) || OWN_PREFIXES.iter().any(|own| within(own))
+    let is_reserved = is_in_domain("kubernetes.io") || is_in_domain("k8s.io");
+    !is_reserved || OWN_LABELS.contains(&key) || OWN_PREFIXES.iter().any(|own| is_in_domain(own))
 }
 
-fn claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
-    const FREE: [&str; 4] = ["capacity", "conditions", "allocatedResourceStatuses", "allocatedResources"];
-    let fixed = |claim: &Value| {
+fn check_claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
+    const MUTABLE: [&str; 4] = ["capacity", "conditions", "allocatedResourceStatuses", "allocatedResources"];
+    let immutable_part = |claim: &Value| {
         let mut claim = claim.clone();
         ["resourceVersion", "managedFields"].iter().for_each(|field| {
             claim.entry("metadata").remove(field);
         });
-        FREE.iter().for_each(|field| {
+        MUTABLE.iter().for_each(|field| {
             claim.entry("status").remove(field);
         });
         // An empty status counts as absent.
@@ -343,35 +348,35 @@ fn claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> 
         }
         claim
     };
-    let unchanged = old.is_some_and(|old| same(Some(&fixed(new)), Some(&fixed(old))));
-    (!unchanged).then(|| {
+    let is_unchanged = old.is_some_and(|old| same(Some(&immutable_part(new)), Some(&immutable_part(old))));
+    (!is_unchanged).then(|| {
         format!(
             "node {node:?} is not allowed to update fields other than status.quantity and status.conditions"
         )
     })
 }
 
-fn lease(write: &Write<'_>, lease: &Value, node: &str) -> Option<String> {
+fn check_lease(write: &Write<'_>, object: &Value, node: &str) -> Option<String> {
     if write.call.namespace != LEASE_NAMESPACE {
         return Some(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
     }
-    let other = written(write, lease) != node;
-    other.then(|| "can only access node lease with the same name as the requesting node".to_owned())
+    let is_other = object_name(write, object) != node;
+    is_other.then(|| "can only access node lease with the same name as the requesting node".to_owned())
 }
 
-fn csi_node(write: &Write<'_>, csi_node: &Value, node: &str) -> Option<String> {
-    let other = written(write, csi_node) != node;
-    other.then(|| "can only access CSINode with the same name as the requesting node".to_owned())
+fn check_csi_node(write: &Write<'_>, object: &Value, node: &str) -> Option<String> {
+    let is_other = object_name(write, object) != node;
+    is_other.then(|| "can only access CSINode with the same name as the requesting node".to_owned())
 }
 
-fn slice(write: &Write<'_>, slice: &Value, node: &str) -> Option<String> {
-    let (verb, slice) = match write.operation {
-        Operation::Create => ("create", Some(slice)),
+fn check_slice(write: &Write<'_>, object: &Value, node: &str) -> Option<String> {
+    let (verb, object) = match write.operation {
+        Operation::Create => ("create", Some(object)),
         Operation::Delete => ("delete", write.old),
         Operation::Update | Operation::Connect => return None,
     };
-    let other = !is_on(slice, node);
-    other.then(|| format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
+    let is_other = !is_on(object, node);
+    is_other.then(|| format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
 }
 
 #[cfg(test)]
@@ -379,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_labels_itself_only_with_what_is_its_own() {
+    fn node_may_set_only_its_own_labels() {
         for own in [
             "app",
             "example.com/a",
@@ -389,13 +394,13 @@ mod tests {
         ] {
             assert!(is_own_label(own), "{own}");
         }
-        for other in [
+        for label in [
             "kubernetes.io/role",
             "node-role.kubernetes.io/master",
             "a.node-restriction.kubernetes.io/x",
             "k8s.io/a",
         ] {
-            assert!(!is_own_label(other), "{other}");
+            assert!(!is_own_label(label), "{label}");
         }
         let labels = |pairs: &[(&str, &str)]| {
             let mut labels = Value::object();
@@ -408,18 +413,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_tells_of_pods_that_need_nothing() {
+    fn node_may_create_only_mirror_pods_without_references() {
         let mut pod = Value::object();
-        assert!(mirror_pod("n", &pod).unwrap().contains("annotation"));
+        assert!(check_mirror_pod("n", &pod).unwrap().contains("annotation"));
         pod.entry("metadata").entry("annotations").set(MIRROR, "x");
-        assert!(mirror_pod("n", &pod).unwrap().contains("spec.nodeName"));
+        assert!(check_mirror_pod("n", &pod).unwrap().contains("spec.nodeName"));
         pod.entry("spec").set("nodeName", "n");
-        assert_eq!(mirror_pod("n", &pod).or(needs_something("n", &pod)), None);
+        assert_eq!(check_mirror_pod("n", &pod).or(forbidden_reference("n", &pod)), None);
         let mut volume = Value::object();
         volume.entry("configMap").set("name", "c");
         pod.entry("spec").set("volumes", vec![volume]);
         assert_eq!(
-            needs_something("n", &pod).unwrap(),
+            forbidden_reference("n", &pod).unwrap(),
             "node \"n\" can not create pods that reference configmaps"
         );
     }

@@ -25,25 +25,25 @@ pub type Selectors = BTreeMap<String, Labels>;
 pub fn read(document: Option<&Value>) -> std::result::Result<Selectors, String> {
     let Some(document) = document else { return Ok(Selectors::new()) };
     let document = Document::untyped(document);
-    document.has_only("", &["podNodeSelectorPluginConfig"])?;
+    document.check_fields("", &["podNodeSelectorPluginConfig"])?;
     let pairs = document.pairs(&["podNodeSelectorPluginConfig"])?;
     let selector = |(namespace, text): (String, String)| {
-        let labels = labels(&text).map_err(|why| format!("{namespace}: {why}"))?;
+        let labels = parse_labels(&text).map_err(|reason| format!("{namespace}: {reason}"))?;
         Ok((namespace, labels))
     };
     pairs.into_iter().map(selector).collect()
 }
 
 /// Reads `a=b,c=d`.
-fn labels(text: &str) -> std::result::Result<Labels, String> {
+fn parse_labels(text: &str) -> std::result::Result<Labels, String> {
     let label = |pair: &str| {
-        let wrong = || format!("invalid selector: [{}]", pair.split('=').collect::<Vec<_>>().join(" "));
+        let invalid = || format!("invalid selector: [{}]", pair.split('=').collect::<Vec<_>>().join(" "));
         let (key, value) =
-            pair.split_once('=').filter(|(_, value)| !value.contains('=')).ok_or_else(wrong)?;
+            pair.split_once('=').filter(|(_, value)| !value.contains('=')).ok_or_else(invalid)?;
         let (key, value) = (key.trim(), value.trim());
-        let complaints = names::qualified_name(key).into_iter().chain(names::label_value(value));
-        match complaints.into_iter().next() {
-            Some(why) => Err(format!("{pair:?}: {why}")),
+        let errors = names::qualified_name(key).into_iter().chain(names::label_value(value));
+        match errors.into_iter().next() {
+            Some(reason) => Err(format!("{pair:?}: {reason}")),
             None => Ok((key.to_owned(), value.to_owned())),
         }
     };
@@ -60,60 +60,60 @@ impl Plugin for PodNodeSelector {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
-            let of_namespace = self.of_namespace(write).await?;
-            merge(pod, &of_namespace).map_err(|why| write.forbidden(pod, why))?;
-            self.check(write, pod, &of_namespace)
+            let namespace_selector = self.namespace_selector(write).await?;
+            merge(pod, &namespace_selector).map_err(|reason| write.forbidden(pod, reason))?;
+            self.check(write, pod, &namespace_selector)
         })
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
         Box::pin(async {
-            let of_namespace = self.of_namespace(write).await?;
-            self.check(write, pod, &of_namespace)
+            let namespace_selector = self.namespace_selector(write).await?;
+            self.check(write, pod, &namespace_selector)
         })
     }
 }
 
 impl PodNodeSelector {
-    async fn of_namespace(&self, write: &Write<'_>) -> Result<Labels> {
+    async fn namespace_selector(&self, write: &Write<'_>) -> Result<Labels> {
         let namespace = lookup::namespace(write).await?;
-        match meta::of(&namespace).at(&["annotations", ANNOTATION]).and_then(Value::as_str) {
+        match meta::metadata(&namespace).at(&["annotations", ANNOTATION]).and_then(Value::as_str) {
             // 400: the mistake is in the namespace's annotation, which its owner can fix.
-            Some(text) => labels(text).map_err(Status::bad_request),
+            Some(text) => parse_labels(text).map_err(Status::bad_request),
             None => Ok(self.0.get(DEFAULT).cloned().unwrap_or_default()),
         }
     }
 
-    fn check(&self, write: &Write<'_>, pod: &Value, of_namespace: &Labels) -> Result<()> {
+    fn check(&self, write: &Write<'_>, pod: &Value, namespace_selector: &Labels) -> Result<()> {
         let allowed = self.0.get(write.call.namespace);
-        let checked = agrees(pod, of_namespace).and_then(|()| is_within(pod, allowed));
-        checked.map_err(|why| write.forbidden(pod, why))
+        let checked = check_conflicts(pod, namespace_selector).and_then(|()| check_allowed(pod, allowed));
+        checked.map_err(|reason| write.forbidden(pod, reason))
     }
 }
 
 fn selector(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let said = pod.at(&["spec", "nodeSelector"]).and_then(Value::fields).into_iter().flatten();
-    said.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
+    let labels = pod.at(&["spec", "nodeSelector"]).and_then(Value::fields).into_iter().flatten();
+    labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
 }
 
-fn agrees(pod: &Value, wanted: &Labels) -> std::result::Result<(), &'static str> {
-    let differs = |(key, value): (&str, &str)| wanted.get(key).is_some_and(|wanted| wanted != value);
-    if selector(pod).any(differs) {
+fn check_conflicts(pod: &Value, required: &Labels) -> std::result::Result<(), &'static str> {
+    let conflicts = |(key, value): (&str, &str)| required.get(key).is_some_and(|required| required != value);
+    if selector(pod).any(conflicts) {
         return Err("pod node label selector conflicts with its namespace node label selector");
     }
     Ok(())
 }
 
-fn merge(pod: &mut Value, wanted: &Labels) -> std::result::Result<(), &'static str> {
-    agrees(pod, wanted)?;
-    for (key, value) in wanted {
+fn merge(pod: &mut Value, required: &Labels) -> std::result::Result<(), &'static str> {
+    check_conflicts(pod, required)?;
+    for (key, value) in required {
         pod.entry("spec").entry("nodeSelector").set(key, value.as_str());
     }
     Ok(())
 }
 
 /// Checks a pod's selector against the labels that the configuration allows for its namespace.
-fn is_within(pod: &Value, allowed: Option<&Labels>) -> std::result::Result<(), &'static str> {
+fn check_allowed(pod: &Value, allowed: Option<&Labels>) -> std::result::Result<(), &'static str> {
     let Some(allowed) = allowed.filter(|allowed| !allowed.is_empty()) else { return Ok(()) };
     if selector(pod).any(|(key, value)| allowed.get(key).is_none_or(|allowed| allowed != value)) {
         return Err("pod node label selector labels conflict with its namespace whitelist");
@@ -127,17 +127,17 @@ mod tests {
 
     use super::*;
 
-    fn of(pairs: &[(&str, &str)]) -> Labels {
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
-    fn selectors_are_read() {
-        assert_eq!(labels("a=b, c = d").unwrap(), of(&[("a", "b"), ("c", "d")]));
-        assert_eq!(labels("").unwrap(), Labels::new());
-        assert_eq!(labels("a").unwrap_err(), "invalid selector: [a]");
-        assert_eq!(labels("a=b=c").unwrap_err(), "invalid selector: [a b c]");
-        assert!(labels("a=-").is_err());
+    fn node_selector_config_is_parsed() {
+        assert_eq!(parse_labels("a=b, c = d").unwrap(), labels(&[("a", "b"), ("c", "d")]));
+        assert_eq!(parse_labels("").unwrap(), Labels::new());
+        assert_eq!(parse_labels("a").unwrap_err(), "invalid selector: [a]");
+        assert_eq!(parse_labels("a=b=c").unwrap_err(), "invalid selector: [a b c]");
+        assert!(parse_labels("a=-").is_err());
         let config =
             yaml::read(b"podNodeSelectorPluginConfig: {clusterDefaultNodeSelector: a=b, n: c=d}").unwrap();
         assert_eq!(read(Some(&config)).unwrap().len(), 2);
@@ -145,15 +145,20 @@ mod tests {
     }
 
     #[test]
-    fn pods_get_the_selector_of_their_namespace() {
+    fn pod_node_selector_merges_and_checks_selectors() {
         let mut pod = yaml::read(b"spec: {nodeSelector: {own: x, a: b}}").unwrap();
-        merge(&mut pod, &of(&[("a", "b"), ("c", "d")])).unwrap();
+        merge(&mut pod, &labels(&[("a", "b"), ("c", "d")])).unwrap();
         assert_eq!(selector(&pod).collect::<Vec<_>>(), [("a", "b"), ("c", "d"), ("own", "x")]);
         assert!(
-            agrees(&pod, &of(&[("a", "other")])).unwrap_err().contains("conflicts with its namespace node")
+            check_conflicts(&pod, &labels(&[("a", "other")]))
+                .unwrap_err()
+                .contains("conflicts with its namespace node")
         );
-        assert_eq!(is_within(&pod, None), Ok(()));
-        assert_eq!(is_within(&pod, Some(&of(&[("a", "b"), ("c", "d"), ("own", "x"), ("z", "")]))), Ok(()));
-        assert!(is_within(&pod, Some(&of(&[("a", "b")]))).unwrap_err().contains("whitelist"));
+        assert_eq!(check_allowed(&pod, None), Ok(()));
+        assert_eq!(
+            check_allowed(&pod, Some(&labels(&[("a", "b"), ("c", "d"), ("own", "x"), ("z", "")]))),
+            Ok(())
+        );
+        assert!(check_allowed(&pod, Some(&labels(&[("a", "b")]))).unwrap_err().contains("whitelist"));
     }
 }

@@ -1,4 +1,4 @@
-//! TaintNodesByCondition: a new node is not ready until the node controller says so.
+//! TaintNodesByCondition: a new node is tainted until the node controller finds it ready.
 
 use pilothouse_apimachinery::value::Value;
 
@@ -38,12 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_tainted_once() {
+    fn taint_is_added_once() {
         let mut node = Value::object();
         taint(&mut node);
-        let once = node.clone();
-        assert_eq!(once.at(&["spec", "taints"]).map(|taints| taints.items().len()), Some(1));
+        let tainted = node.clone();
+        assert_eq!(tainted.at(&["spec", "taints"]).map(|taints| taints.items().len()), Some(1));
         taint(&mut node);
-        assert_eq!(node, once);
+        assert_eq!(node, tainted);
     }
 }

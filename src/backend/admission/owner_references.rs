@@ -26,7 +26,7 @@ pub struct OwnerReferences {
 impl Plugin for OwnerReferences {
     fn handles(&self, write: &Write<'_>) -> bool {
         // A status update of a pod never changes its owners, and some kubelets send it without them.
-        write.operation != Operation::Delete && !write.is_of_part("", "pods", "status")
+        write.operation != Operation::Delete && !write.is_of_subresource("", "pods", "status")
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
@@ -44,29 +44,30 @@ impl Plugin for OwnerReferences {
                 namespace: call.namespace.to_owned(),
                 name: call.name.to_owned(),
             };
-            // The creator of an object may set its owners: it need not have created it.
+            // A user who creates an object may set its owners.
             let target = Some(target).filter(|_| write.operation != Operation::Create);
             let writer = Writer { user: call.user, authorizer: &write.backend.access.authorizer };
-            match self.refusal(writer, target, call.namespace, blocking(new, old)).await? {
+            match self.refusal(writer, target, call.namespace, newly_blocked(new, old)).await? {
                 None => Ok(()),
-                Some(why) => Err(write.forbidden(object, &why)),
+                Some(reason) => Err(write.forbidden(object, &reason)),
             }
         })
     }
 }
 
 fn owners(object: &Value) -> &[Value] {
-    meta::of(object).get("ownerReferences").map(Value::items).unwrap_or_default()
+    meta::metadata(object).get("ownerReferences").map(Value::items).unwrap_or_default()
 }
 
 /// Owners whose deletion the object newly blocks.
-fn blocking<'a>(new: &'a [Value], old: &[Value]) -> Vec<&'a Value> {
+fn newly_blocked<'a>(new: &'a [Value], old: &[Value]) -> Vec<&'a Value> {
     let blocks = |owner: &Value| owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true);
-    let before: HashMap<&str, bool> = old.iter().map(|owner| (owner.str("uid"), blocks(owner))).collect();
-    new.iter().filter(|owner| blocks(owner) && before.get(owner.str("uid")) != Some(&true)).collect()
+    let was_blocked: HashMap<&str, bool> =
+        old.iter().map(|owner| (owner.str("uid"), blocks(owner))).collect();
+    new.iter().filter(|owner| blocks(owner) && was_blocked.get(owner.str("uid")) != Some(&true)).collect()
 }
 
-/// Who changes owner references, and the authorizer that knows their rights.
+/// The user who changes owner references, and the authorizer.
 #[derive(Clone, Copy)]
 struct Writer<'a> {
     user: &'a Identity,
@@ -74,48 +75,48 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Why the authorizer denies an action; `None` if it allows it.
+    /// The reason for which the authorizer denies an action; `None` if it allows it.
     async fn denied(self, verb: &str, target: Target) -> Result<Option<String>> {
-        match authorization::decision(self.authorizer, self.user, verb, target).await? {
+        match authorization::authorize(self.authorizer, self.user, verb, target).await? {
             Decision::Allowed => Ok(None),
-            Decision::Denied(why) | Decision::NoOpinion(why) => Ok(Some(why)),
+            Decision::Denied(reason) | Decision::NoOpinion(reason) => Ok(Some(reason)),
         }
     }
 }
 
 impl OwnerReferences {
-    /// Why a user must not change these owners. `changed` is the object if it exists already; `blocking` are the owners whose
-    /// deletion it newly blocks.
+    /// The reason for which a user must not change these owners. `changed` is the object if it exists already; `newly_blocked`
+    /// are the owners whose deletion it newly blocks.
     async fn refusal(
         &self,
         writer: Writer<'_>,
         changed: Option<Target>,
         namespace: &str,
-        blocking: Vec<&Value>,
+        newly_blocked: Vec<&Value>,
     ) -> Result<Option<String>> {
         if let Some(target) = changed
             && let Some(reason) = writer.denied("delete", target).await?
         {
-            let why = format!("cannot set an ownerRef on a resource you can't delete: {reason}, <nil>");
-            return Ok(Some(why));
+            let reason = format!("cannot set an ownerRef on a resource you can't delete: {reason}, <nil>");
+            return Ok(Some(reason));
         }
         let any = || "*".to_owned();
         let anything = finalizers(any(), any(), any(), String::new(), any());
-        if blocking.is_empty() || writer.denied("update", anything).await?.is_none() {
+        if newly_blocked.is_empty() || writer.denied("update", anything).await?.is_none() {
             return Ok(None);
         }
-        for owner in blocking {
-            let mapped = match self.mapped(owner) {
-                Ok(mapped) => mapped,
-                Err(why) => {
+        for owner in newly_blocked {
+            let resources = match self.resources_of(owner) {
+                Ok(resources) => resources,
+                Err(reason) => {
                     let (version, kind) = (owner.str("apiVersion"), owner.str("kind"));
                     return Ok(Some(format!(
                         "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion \
-                         {version} Kind {kind}: {why}"
+                         {version} Kind {kind}: {reason}"
                     )));
                 }
             };
-            for resource in mapped {
+            for resource in resources {
                 let target = finalizers(
                     resource.gv.group.to_string(),
                     resource.gv.version.to_string(),
@@ -134,21 +135,21 @@ impl OwnerReferences {
         Ok(None)
     }
 
-    /// The resources that an owner reference may mean.
-    fn mapped(&self, owner: &Value) -> std::result::Result<Vec<Arc<Resource>>, String> {
+    /// The resources of the kind of an owner reference.
+    fn resources_of(&self, owner: &Value) -> std::result::Result<Vec<Arc<Resource>>, String> {
         let (api_version, kind) = (owner.str("apiVersion"), owner.str("kind"));
         let (group, version) = match api_version.split_once('/') {
             None => ("", api_version),
             Some((_, version)) if version.contains('/') => {
                 return Err(format!("unexpected GroupVersion string: {api_version}"));
             }
-            Some(both) => both,
+            Some(parts) => parts,
         };
-        let found = (self.kinds)(group, version, kind);
-        if found.is_empty() {
+        let resources = (self.kinds)(group, version, kind);
+        if resources.is_empty() {
             return Err(format!("no matches for kind {kind:?} in version {api_version:?}"));
         }
-        Ok(found)
+        Ok(resources)
     }
 }
 
@@ -175,8 +176,8 @@ mod tests {
             else {
                 return Answer::Now(Decision::NoOpinion(String::new()));
             };
-            let asked = format!("{} {group}/{resource}/{subresource} {namespace}/{name}", action.verb);
-            Answer::Now(if self.0.contains(&asked.as_str()) {
+            let right = format!("{} {group}/{resource}/{subresource} {namespace}/{name}", action.verb);
+            Answer::Now(if self.0.contains(&right.as_str()) {
                 Decision::Allowed
             } else {
                 Decision::NoOpinion("no grant".to_owned())
@@ -184,17 +185,17 @@ mod tests {
         }
     }
 
-    async fn refusal(grants: &'static [&'static str], changes: bool, owner: &str) -> Option<String> {
+    async fn refusal(grants: &'static [&'static str], is_update: bool, owner: &str) -> Option<String> {
         let policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Grants(grants))];
         let builtin = Builtin::load().unwrap();
         let plugin = OwnerReferences {
             kinds: Arc::new(move |group, version, kind| {
-                let is_it = |resource: &&Arc<Resource>| {
+                let matches_kind = |resource: &&Arc<Resource>| {
                     &*resource.gv.group == group
                         && &*resource.gv.version == version
                         && &*resource.kind == kind
                 };
-                builtin.resources().iter().filter(is_it).cloned().collect()
+                builtin.resources().iter().filter(matches_kind).cloned().collect()
             }),
         };
         let (version, kind) = owner.split_once(' ').unwrap();
@@ -212,34 +213,34 @@ mod tests {
         };
         let (user, authorizer) = (Identity::default(), Authorizer::new(Arc::new(policies)).start());
         let writer = Writer { user: &user, authorizer: &authorizer };
-        plugin.refusal(writer, Some(target).filter(|_| changes), "n", vec![&owner]).await.unwrap()
+        plugin.refusal(writer, Some(target).filter(|_| is_update), "n", vec![&owner]).await.unwrap()
     }
 
     #[test]
-    fn rights_are_asked_for_one_after_the_other() {
+    fn owner_reference_changes_need_delete_and_finalizers_rights() {
         const DELETE: &str = "delete /configmaps/ n/m";
         const ANYTHING: &str = "update */*/finalizers /*";
         const ROLE: &str = "update apps/replicasets/finalizers n/o";
         const NODE: &str = "update /nodes/finalizers /o";
         let (set, node) = ("apps/v1 ReplicaSet", "v1 Node");
-        let undeletable = "cannot set an ownerRef on a resource you can't delete: no grant, <nil>";
-        let unfinal = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers \
+        let no_delete_right = "cannot set an ownerRef on a resource you can't delete: no grant, <nil>";
+        let no_finalizers_right = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers \
              on: no grant, <nil>";
         let unknown = "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion x/v1 Kind \
              Y: no matches for kind \"Y\" in version \"x/v1\"";
         let table: [(&'static [&'static str], bool, &str, Option<&str>); 8] = [
-            (&[], true, set, Some(undeletable)),
-            (&[DELETE], true, set, Some(unfinal)),
+            (&[], true, set, Some(no_delete_right)),
+            (&[DELETE], true, set, Some(no_finalizers_right)),
             (&[DELETE, ROLE], true, set, None),
             (&[ROLE], false, set, None),
-            (&[ROLE], false, node, Some(unfinal)),
+            (&[ROLE], false, node, Some(no_finalizers_right)),
             (&[NODE], false, node, None),
             (&[NODE], false, "x/v1 Y", Some(unknown)),
             (&[ANYTHING], false, "x/v1 Y", None),
         ];
         actix::System::new().block_on(async {
-            for (row, (grants, changes, owner, wanted)) in table.into_iter().enumerate() {
-                assert_eq!(refusal(grants, changes, owner).await.as_deref(), wanted, "row {row}");
+            for (row, (grants, is_update, owner, expected)) in table.into_iter().enumerate() {
+                assert_eq!(refusal(grants, is_update, owner).await.as_deref(), expected, "row {row}");
             }
         });
     }
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn only_owners_that_begin_to_wait_count() {
+    fn only_newly_blocked_owners_are_checked() {
         let old = [owner("a", Some(true)), owner("b", Some(false)), owner("c", None), owner("d", None)];
         let new = [
             owner("a", Some(true)),
@@ -264,7 +265,7 @@ mod tests {
             owner("e", Some(true)),
             owner("f", None),
         ];
-        let uids: Vec<&str> = blocking(&new, &old).iter().map(|owner| owner.str("uid")).collect();
+        let uids: Vec<&str> = newly_blocked(&new, &old).iter().map(|owner| owner.str("uid")).collect();
         assert_eq!(uids, ["b", "c", "e"]);
     }
 }

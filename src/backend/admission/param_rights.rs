@@ -1,5 +1,5 @@
-//! Nobody reads objects through a policy that they may not read themselves. Always on: an expression can reveal the contents of
-//! its parameters.
+//! Users cannot read objects through a policy that they may not read themselves. Always on: an expression can reveal the contents
+//! of its parameters.
 
 use std::sync::Arc;
 
@@ -25,41 +25,46 @@ pub struct ParamRights(pub Kinds);
 
 impl Plugin for ParamRights {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation != Operation::Delete && of(write).is_some() && !write.call.user.is_in(MASTERS)
+        write.operation != Operation::Delete
+            && written_type(write).is_some()
+            && !write.call.user.is_in(MASTERS)
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
         Box::pin(async move {
-            match of(write) {
-                Some(Of::Policy) => self.check_policy(write, object).await,
-                Some(Of::Binding(sort)) => self.check_binding(write, object, sort).await,
+            match written_type(write) {
+                Some(WrittenType::Policy) => self.check_policy(write, object).await,
+                Some(WrittenType::Binding(policy_kind)) => {
+                    self.check_binding(write, object, policy_kind).await
+                }
                 None => Ok(()),
             }
         })
     }
 }
 
-/// What is written.
-enum Of {
+/// The type of the written object.
+enum WrittenType {
     /// A policy.
     Policy,
-    /// What puts a policy of this sort to use.
+    /// A binding of a policy of this kind.
     Binding(PolicyKind),
 }
 
-fn of(write: &Write<'_>) -> Option<Of> {
-    if !write.call.subresource.is_empty() || write.call.of().group != ADMISSION_REGISTRATION_GROUP {
+fn written_type(write: &Write<'_>) -> Option<WrittenType> {
+    if !write.call.subresource.is_empty() || write.call.group_resource().group != ADMISSION_REGISTRATION_GROUP
+    {
         return None;
     }
-    Some(match write.call.of().resource {
-        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => Of::Policy,
-        "validatingadmissionpolicybindings" => Of::Binding(PolicyKind::Validating),
-        "mutatingadmissionpolicybindings" => Of::Binding(PolicyKind::Mutating),
+    Some(match write.call.group_resource().resource {
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => WrittenType::Policy,
+        "validatingadmissionpolicybindings" => WrittenType::Binding(PolicyKind::Validating),
+        "mutatingadmissionpolicybindings" => WrittenType::Binding(PolicyKind::Mutating),
         _ => return None,
     })
 }
 
-/// What may have to be read: a resource, and `*` for what is not known of it.
+/// The resource of parameters; `*` for parts that are unknown.
 struct Params {
     group: String,
     version: String,
@@ -83,78 +88,90 @@ impl ParamRights {
     }
 
     async fn check_policy(&self, write: &Write<'_>, policy: &Value) -> Result<()> {
-        let of = |object: &Value| object.at(&["spec", "paramKind"]).cloned();
-        let Some(kind) = of(policy).filter(|kind| !kind.is_null()) else { return Ok(()) };
-        if write.old.is_some_and(|old| same(of(old).as_ref(), Some(&kind))) {
+        let param_kind = |object: &Value| object.at(&["spec", "paramKind"]).cloned();
+        let Some(kind) = param_kind(policy).filter(|kind| !kind.is_null()) else { return Ok(()) };
+        if write.old.is_some_and(|old| same(param_kind(old).as_ref(), Some(&kind))) {
             return Ok(());
         }
         let (params, _) = self.resolve(&kind);
-        if may(write, "get", params, "*", "*").await? {
+        if is_allowed(write, "get", params, "*", "*").await? {
             return Ok(());
         }
-        let why = format!(
+        let reason = format!(
             "user {} must have \"get\" permission on all objects of the referenced paramKind (kind={}, apiVersion={})",
-            shown(write.call.user),
+            render_user(write.call.user),
             kind.str("kind"),
             kind.str("apiVersion")
         );
-        Err(refused(write, policy, "paramKind", &why))
+        Err(forbidden_field(write, policy, "paramKind", &reason))
     }
 
-    async fn check_binding(&self, write: &Write<'_>, binding: &Value, sort: PolicyKind) -> Result<()> {
+    async fn check_binding(&self, write: &Write<'_>, binding: &Value, policy_kind: PolicyKind) -> Result<()> {
         let spec = binding.get("spec").unwrap_or(&Value::Null);
-        let Some(given) = spec.get("paramRef").filter(|given| !given.is_null()) else { return Ok(()) };
-        let unchanged = |old: &Value| {
-            same(old.at(&["spec", "paramRef"]), Some(given))
+        let Some(reference) = spec.get("paramRef").filter(|reference| !reference.is_null()) else {
+            return Ok(());
+        };
+        let is_unchanged = |old: &Value| {
+            same(old.at(&["spec", "paramRef"]), Some(reference))
                 && old.at(&["spec", "policyName"]) == spec.get("policyName")
         };
-        if write.old.is_some_and(unchanged) {
+        if write.old.is_some_and(is_unchanged) {
             return Ok(());
         }
-        let (name, verb) = (given.str("name"), if given.str("name").is_empty() { "list" } else { "get" });
-        let policies = match sort {
+        let (name, verb) =
+            (reference.str("name"), if reference.str("name").is_empty() { "list" } else { "get" });
+        let policies = match policy_kind {
             PolicyKind::Validating => VALIDATING_POLICIES,
             PolicyKind::Mutating => MUTATING_POLICIES,
         };
         let policy = policies.get(write, spec.str("policyName")).await?;
         let kind = policy.as_ref().and_then(|policy| policy.at(&["spec", "paramKind"]));
-        let anything = || Params { group: "*".to_owned(), version: "*".to_owned(), resource: "*".to_owned() };
-        let (params, is_known) = kind.map_or_else(|| (anything(), true), |kind| self.resolve(kind));
-        if may(write, verb, params, given.str("namespace"), name).await? {
+        let any_resource =
+            || Params { group: "*".to_owned(), version: "*".to_owned(), resource: "*".to_owned() };
+        let (params, is_known) = kind.map_or_else(|| (any_resource(), true), |kind| self.resolve(kind));
+        if is_allowed(write, verb, params, reference.str("namespace"), name).await? {
             return Ok(());
         }
-        let user = shown(write.call.user);
-        let least = format!(
+        let user = render_user(write.call.user);
+        let permission_text = format!(
             "to determine minimum required permissions and user {user} does not have \"{verb}\" permission for all groups, \
              versions and resources"
         );
-        let why = match (policy.is_some(), is_known) {
-            (false, _) => format!("unable to get policy {} {least}", spec.str("policyName")),
+        let reason = match (policy.is_some(), is_known) {
+            (false, _) => format!("unable to get policy {} {permission_text}", spec.str("policyName")),
             (true, false) => {
                 let kind = kind.unwrap_or(&Value::Null);
                 let kind =
                     format!("&ParamKind{{APIVersion:{},Kind:{},}}", kind.str("apiVersion"), kind.str("kind"));
-                format!("unable to resolve paramKind {kind} {least}")
+                format!("unable to resolve paramKind {kind} {permission_text}")
             }
             (true, true) => {
-                // Of bindings of policies that change objects the reference tells it in this order.
-                let (who, what) = match sort {
+                // For bindings of mutating policies the reference swaps the two.
+                let (first, second) = match policy_kind {
                     PolicyKind::Validating => (user.as_str(), verb),
                     PolicyKind::Mutating => (verb, user.as_str()),
                 };
-                format!("user {who} does not have \"{what}\" permission on the object referenced by paramRef")
+                format!(
+                    "user {first} does not have \"{second}\" permission on the object referenced by paramRef"
+                )
             }
         };
-        Err(refused(write, binding, "paramRef", &why))
+        Err(forbidden_field(write, binding, "paramRef", &reason))
     }
 }
 
-fn refused(write: &Write<'_>, object: &Value, field: &str, why: &str) -> Box<Status> {
+fn forbidden_field(write: &Write<'_>, object: &Value, field: &str, reason: &str) -> Box<Status> {
     let path = FieldPath::new("spec").child(field);
-    write.call.invalid(meta::name(object), &[FieldError::forbidden(&path, why)])
+    write.call.invalid(meta::name(object), &[FieldError::forbidden(&path, reason)])
 }
 
-async fn may(write: &Write<'_>, verb: &str, params: Params, namespace: &str, name: &str) -> Result<bool> {
+async fn is_allowed(
+    write: &Write<'_>,
+    verb: &str,
+    params: Params,
+    namespace: &str,
+    name: &str,
+) -> Result<bool> {
     let target = Target::Resource {
         group: params.group,
         version: params.version,
@@ -163,11 +180,11 @@ async fn may(write: &Write<'_>, verb: &str, params: Params, namespace: &str, nam
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    authorization::may(&write.backend.access.authorizer, write.call.user, verb, target).await
+    authorization::is_allowed(&write.backend.access.authorizer, write.call.user, verb, target).await
 }
 
 /// A user in the format in which the reference prints it here.
-fn shown(user: &Identity) -> String {
+fn render_user(user: &Identity) -> String {
     let extra: Vec<String> =
         user.extra.iter().map(|(key, values)| format!("{key}:[{}]", values.join(" "))).collect();
     format!("&{{{} {} [{}] map[{}]}}", user.name, user.uid, user.groups.join(" "), extra.join(" "))
@@ -178,14 +195,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_shown_with_all_that_is_known_of_them() {
+    fn render_user_matches_go_format() {
         let mut user = Identity {
             name: "a".to_owned(),
             groups: vec!["g".to_owned(), "h".to_owned()],
             ..Identity::default()
         };
-        assert_eq!(shown(&user), "&{a  [g h] map[]}");
+        assert_eq!(render_user(&user), "&{a  [g h] map[]}");
         user.extra.insert("k".to_owned(), vec!["v".to_owned(), "w".to_owned()]);
-        assert_eq!(shown(&user), "&{a  [g h] map[k:[v w]]}");
+        assert_eq!(render_user(&user), "&{a  [g h] map[k:[v w]]}");
     }
 }

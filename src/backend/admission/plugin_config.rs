@@ -17,12 +17,12 @@ pub struct PluginConfig {
     pub(super) pod_security: Arc<pod_security::Configuration>,
     pub(super) event_limits: Vec<event_rates::EventLimit>,
     pub(super) node_selectors: Arc<node_selector::Selectors>,
-    pub(super) tolerations: Arc<toleration_restriction::Lists>,
+    pub(super) tolerations: Arc<toleration_restriction::Tolerations>,
     limited: Vec<Limited>,
     pub(super) webhooks: webhooks::WebhookCredentials,
     /// The feature gate of PodTopologyLabels.
     pub(super) topology_labels: bool,
-    pub(super) of_nodes: node_restriction::Allowances,
+    pub(super) node_restriction_allowances: node_restriction::Allowances,
 }
 
 impl PluginConfig {
@@ -32,30 +32,31 @@ impl PluginConfig {
         document: impl Fn(&str) -> Option<&'a Value>,
         gate: impl Fn(&str) -> bool,
     ) -> Result<PluginConfig, String> {
-        let of = |plugin: PluginName| document(plugin.as_str()).filter(|_| enabled.contains(&plugin));
-        let broken = |plugin: PluginName| move |why: String| format!("{}: {why}", plugin.as_str());
+        let config_of = |plugin: PluginName| document(plugin.as_str()).filter(|_| enabled.contains(&plugin));
+        let in_plugin = |plugin: PluginName| move |reason: String| format!("{}: {reason}", plugin.as_str());
         let relaxed = gate(USER_NAMESPACES_POD_SECURITY_STANDARDS);
-        let pod_security = pod_security::Configuration::read(of(PluginName::PodSecurity), relaxed);
-        let node_selectors = node_selector::read(of(PluginName::PodNodeSelector));
-        let tolerations = toleration_restriction::read(of(PluginName::PodTolerationRestriction));
+        let pod_security = pod_security::Configuration::read(config_of(PluginName::PodSecurity), relaxed);
+        let node_selectors = node_selector::read(config_of(PluginName::PodNodeSelector));
+        let tolerations = toleration_restriction::read(config_of(PluginName::PodTolerationRestriction));
         let event_limits = if enabled.contains(&PluginName::EventRateLimit) {
-            event_rates::read(of(PluginName::EventRateLimit)).map_err(broken(PluginName::EventRateLimit))?
+            event_rates::read(config_of(PluginName::EventRateLimit))
+                .map_err(in_plugin(PluginName::EventRateLimit))?
         } else {
             Vec::new()
         };
-        let limited = quota::read(of(PluginName::ResourceQuota));
+        let limited = quota::read(config_of(PluginName::ResourceQuota));
         Ok(PluginConfig {
-            pod_security: Arc::new(pod_security.map_err(broken(PluginName::PodSecurity))?),
+            pod_security: Arc::new(pod_security.map_err(in_plugin(PluginName::PodSecurity))?),
             event_limits,
-            node_selectors: Arc::new(node_selectors.map_err(broken(PluginName::PodNodeSelector))?),
-            tolerations: Arc::new(tolerations.map_err(broken(PluginName::PodTolerationRestriction))?),
-            limited: limited.map_err(broken(PluginName::ResourceQuota))?,
+            node_selectors: Arc::new(node_selectors.map_err(in_plugin(PluginName::PodNodeSelector))?),
+            tolerations: Arc::new(tolerations.map_err(in_plugin(PluginName::PodTolerationRestriction))?),
+            limited: limited.map_err(in_plugin(PluginName::ResourceQuota))?,
             webhooks: webhooks::WebhookCredentials::read(
-                of(PluginName::MutatingAdmissionWebhook),
-                of(PluginName::ValidatingAdmissionWebhook),
+                config_of(PluginName::MutatingAdmissionWebhook),
+                config_of(PluginName::ValidatingAdmissionWebhook),
             )?,
             topology_labels: gate(POD_TOPOLOGY_LABELS_ADMISSION),
-            of_nodes: node_restriction::Allowances::read(&gate),
+            node_restriction_allowances: node_restriction::Allowances::read(&gate),
         })
     }
 
@@ -75,10 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_of_plugins_that_are_off_are_not_read() {
-        let broken = Value::object();
+    fn plugin_config_ignores_disabled_plugins() {
+        let invalid = Value::object();
         let read =
-            |enabled: &[PluginName]| PluginConfig::read(enabled, |_| Some(&broken), |_| false).map(drop);
+            |enabled: &[PluginName]| PluginConfig::read(enabled, |_| Some(&invalid), |_| false).map(drop);
         assert_eq!(read(&[PluginName::Priority]), Ok(()));
         for plugin in [
             PluginName::PodSecurity,

@@ -7,27 +7,29 @@ use pilothouse_apimachinery::value::Value;
 pub struct Document<'a>(&'a Value);
 
 impl<'a> Document<'a> {
-    /// Accepts a configuration of one of these versions and this kind.
-    pub fn of(value: &'a Value, versions: &[&str], kind: &str) -> Result<Document<'a>, String> {
-        let (version, said) = (value.str("apiVersion"), value.str("kind"));
-        if versions.contains(&version) && said == kind {
+    /// Checks that a configuration has one of these versions and this kind.
+    pub fn typed(value: &'a Value, versions: &[&str], kind: &str) -> Result<Document<'a>, String> {
+        let (version, actual_kind) = (value.str("apiVersion"), value.str("kind"));
+        if versions.contains(&version) && actual_kind == kind {
             return Ok(Document(value));
         }
-        let known = versions.first().copied().unwrap_or_default();
-        Err(format!("no kind {said:?} is known in version {version:?}: a {kind} of {known} is needed"))
+        let expected = versions.first().copied().unwrap_or_default();
+        Err(format!(
+            "no kind {actual_kind:?} is known in version {version:?}: a {kind} of {expected} is needed"
+        ))
     }
 
-    /// Accepts a configuration without a kind, as the oldest plug-ins have.
+    /// A configuration without a kind, as the oldest plug-ins have.
     pub fn untyped(value: &'a Value) -> Document<'a> {
         Document(value)
     }
 
     /// Refuses unknown fields: a misspelt one would leave the cluster less safe than its operator thinks. `field` is a top-level
     /// field, or empty for the configuration itself.
-    pub fn has_only(&self, field: &str, known: &[&str]) -> Result<(), String> {
-        let part = if field.is_empty() { Some(self.0) } else { self.0.get(field) };
-        let Some(part) = part else { return Ok(()) };
-        let fields = part.fields().ok_or_else(|| format!("{field} must be an object"))?;
+    pub fn check_fields(&self, field: &str, known: &[&str]) -> Result<(), String> {
+        let object = if field.is_empty() { Some(self.0) } else { self.0.get(field) };
+        let Some(object) = object else { return Ok(()) };
+        let fields = object.fields().ok_or_else(|| format!("{field} must be an object"))?;
         match fields.keys().find(|name| !known.contains(&name.as_str())) {
             Some(name) if field.is_empty() => Err(format!("unknown field {name:?}")),
             Some(name) => Err(format!("unknown field \"{field}.{name}\"")),
@@ -45,8 +47,8 @@ impl<'a> Document<'a> {
 
     /// The strings of a list.
     pub fn texts(&self, path: &[&str]) -> Result<Vec<String>, String> {
-        let wrong = || format!("{} must be a list of texts", path.join("."));
-        self.list(path)?.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+        let invalid = || format!("{} must be a list of texts", path.join("."));
+        self.list(path)?.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(invalid)).collect()
     }
 
     /// The items of a list; empty if absent.
@@ -60,19 +62,19 @@ impl<'a> Document<'a> {
 
     /// The entries of a map from string to string.
     pub fn pairs(&self, path: &[&str]) -> Result<Vec<(String, String)>, String> {
-        let wrong = || format!("{} must be a map from text to text", path.join("."));
+        let invalid = || format!("{} must be a map from text to text", path.join("."));
         let Some(value) = self.0.at(path) else { return Ok(Vec::new()) };
         let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
-        value.fields().ok_or_else(wrong)?.iter().map(|entry| pair(entry).ok_or_else(wrong)).collect()
+        value.fields().ok_or_else(invalid)?.iter().map(|entry| pair(entry).ok_or_else(invalid)).collect()
     }
 }
 
-/// Refuses a configuration with errors, in the reference's words.
-pub fn none_wrong(errors: &[FieldError]) -> Result<(), String> {
-    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match told.as_slice() {
+/// Joins errors into one, in the reference's words.
+pub fn check_no_errors(errors: &[FieldError]) -> Result<(), String> {
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match messages.as_slice() {
         [] => Ok(()),
-        [one] => Err(one.clone()),
+        [message] => Err(message.clone()),
         several => Err(format!("[{}]", several.join(", "))),
     }
 }

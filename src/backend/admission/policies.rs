@@ -1,9 +1,9 @@
-//! Policies of the cluster: what may be stored, and what becomes of it before, said in expressions.
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy.
 //!
-//! What policies say is compiled once and shared ([`table`]). Of the policies whose rules mean a request, each binding that means
-//! it too is looked at ([`matcher`]): its parameters are read ([`params`]), the object is shown in the version that the rule names
-//! (`versioned.rs`), and the policy is asked, which is pure (`api/admission_policies/`). A policy that asks who may do what is
-//! asked again once the authorizer has answered. [`mutating`] lets policies change objects, [`validating`] lets them refuse.
+//! Policies are compiled once and shared ([`table`]). For each policy and binding that matches a request ([`matcher`]), the
+//! parameters are read ([`params`]), the object is converted to the version of the matched rule (`versioned.rs`), and the
+//! expressions are evaluated, which is pure (`crates/admission/src/policies/`). An expression with authorization checks is
+//! evaluated again once the authorizer has answered. [`mutating`] changes objects, [`validating`] refuses them.
 
 mod matcher;
 mod mutating;
@@ -26,8 +26,8 @@ use self::table::{Hook, Policies, Table};
 pub use self::validating::ValidatingAdmissionPolicy;
 use super::{Equivalents, Kinds, Write};
 
-/// What no policy is asked about: policies, which somebody must be able to put right, and questions, without which the
-/// cluster would not work.
+/// Resources to which no policy applies: policies, which must stay repairable, and reviews, without which the cluster would not
+/// work.
 const EXEMPT: [(&str, &str); 10] = [
     (ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicies"),
     (ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicybindings"),
@@ -41,30 +41,30 @@ const EXEMPT: [(&str, &str); 10] = [
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
 
-/// The policies of one sort, and what asking them needs.
+/// The policies of one kind, and the dependencies for evaluating them.
 pub struct PolicyDeps {
-    /// The policies.
+    /// The policies and bindings.
     pub policies: Arc<Policies>,
-    /// What is served, by kind.
+    /// Finds served resources by kind.
     pub kinds: Kinds,
-    /// What shows the same objects.
+    /// Finds resources that serve the same objects.
     pub equivalents: Equivalents,
-    /// What is counted.
+    /// Counts decisions.
     pub metrics: Arc<Metrics>,
 }
 
 impl PolicyDeps {
-    /// Whether there may be something to ask about a write.
-    fn concerns(&self, write: &Write<'_>) -> bool {
-        let GroupResource { group, resource } = write.call.of();
-        // A table that is behind may have something to say.
-        let is_used = || self.policies.fresh().is_none_or(|table| !table.is_idle());
-        !EXEMPT.contains(&(group, resource)) && is_used()
+    /// Whether a policy may apply to a write.
+    fn may_apply(&self, write: &Write<'_>) -> bool {
+        let GroupResource { group, resource } = write.call.group_resource();
+        // A table that is not up to date may lack a policy.
+        let has_policies = || self.policies.fresh().is_none_or(|table| !table.is_idle());
+        !EXEMPT.contains(&(group, resource)) && has_policies()
     }
 
-    /// The policies that count, each with its bindings. An error if some cannot be read.
+    /// The policies that have bindings. An error if some cannot be read.
     async fn hooks(&self) -> Result<Arc<Vec<Hook>>> {
-        let hooks = match self.policies.look(Table::readable_hooks) {
+        let hooks = match self.policies.query(Table::readable_hooks) {
             Answer::Now(hooks) => hooks,
             Answer::Later(hooks) => hooks.await,
         };
@@ -75,8 +75,8 @@ impl PolicyDeps {
 /// Counts that the conditions of a policy were evaluated.
 fn count_conditions(metrics: &Metrics, policy: &Policy, operation: &str, errors: usize, seconds: f64) {
     if !policy.conditions.is_empty() {
-        // Policies of both sorts are counted as what checks.
-        let of = ConditionLabels { name: &policy.name, kind: "policy", sort: "validate", operation };
-        metrics.hooks.conditions.evaluated(&of, errors, seconds);
+        // Policies of both kinds are counted as validating.
+        let labels = ConditionLabels { name: &policy.name, kind: "policy", sort: "validate", operation };
+        metrics.hooks.conditions.evaluated(&labels, errors, seconds);
     }
 }

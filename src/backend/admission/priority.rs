@@ -27,7 +27,7 @@ struct Class {
 }
 
 impl Class {
-    fn of(class: &Value) -> Class {
+    fn from_object(class: &Value) -> Class {
         Class {
             name: meta::name(class).to_owned(),
             value: class.get("value").and_then(Value::as_int).unwrap_or_default(),
@@ -36,7 +36,7 @@ impl Class {
     }
 
     /// The values of a pod without any class.
-    fn none() -> Class {
+    fn without_class() -> Class {
         Class { preemption: "PreemptLowerPriority".to_owned(), ..Class::default() }
     }
 }
@@ -50,7 +50,7 @@ impl Plugin for Priority {
         match (write.is_of("", "pods"), write.old) {
             (false, _) => done(Ok(())),
             (true, Some(old)) => {
-                keep(object, old);
+                keep_omitted_fields(object, old);
                 done(Ok(()))
             }
             (true, None) => Box::pin(self.assign(write, object)),
@@ -58,41 +58,40 @@ impl Plugin for Priority {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
-        let claims_default = object.get("globalDefault").and_then(Value::as_bool) == Some(true);
-        if write.is_of("", "pods") || !claims_default {
+        let is_default = object.get("globalDefault").and_then(Value::as_bool) == Some(true);
+        if write.is_of("", "pods") || !is_default {
             return done(Ok(()));
         }
-        Box::pin(self.only_default(write, object))
+        Box::pin(self.check_single_default(write, object))
     }
 }
 
 impl Priority {
     async fn default_class(&self, write: &Write<'_>) -> Result<Rc<Option<Class>>> {
-        self.default.get(&PRIORITY_CLASSES, write, |classes| default_of(&classes)).await
+        self.default.get(&PRIORITY_CLASSES, write, |classes| find_default(&classes)).await
     }
 
     async fn assign(&self, write: &Write<'_>, pod: &mut Value) -> Result<()> {
-        let wanted = pod.at(&["spec", "priorityClassName"]).and_then(Value::as_str).unwrap_or_default();
-        let class = if wanted.is_empty() {
-            (*self.default_class(write).await?).clone().unwrap_or_else(Class::none)
+        let class_name = pod.at(&["spec", "priorityClassName"]).and_then(Value::as_str).unwrap_or_default();
+        let class = if class_name.is_empty() {
+            (*self.default_class(write).await?).clone().unwrap_or_else(Class::without_class)
         } else {
-            let Some(class) = PRIORITY_CLASSES.get(write, wanted).await? else {
-                let why = format!("no PriorityClass with name {wanted} was found");
-                return Err(write.forbidden(pod, &why));
+            let Some(class) = PRIORITY_CLASSES.get(write, class_name).await? else {
+                let reason = format!("no PriorityClass with name {class_name} was found");
+                return Err(write.forbidden(pod, &reason));
             };
-            Class::of(&class)
+            Class::from_object(&class)
         };
-        apply(pod, &class).map_err(|why| write.forbidden(pod, &why))
+        apply_class(pod, &class).map_err(|reason| write.forbidden(pod, &reason))
     }
 
-    async fn only_default(&self, write: &Write<'_>, class: &Value) -> Result<()> {
-        let known = self.default_class(write).await?;
-        match &*known {
-            Some(known) if write.operation == Operation::Create || known.name != meta::name(class) => {
-                let name = &known.name;
-                let why =
+    async fn check_single_default(&self, write: &Write<'_>, class: &Value) -> Result<()> {
+        match &*self.default_class(write).await? {
+            Some(default) if write.operation == Operation::Create || default.name != meta::name(class) => {
+                let name = &default.name;
+                let reason =
                     format!("PriorityClass {name} is already marked as default. Only one default can exist");
-                Err(write.forbidden(class, &why))
+                Err(write.forbidden(class, &reason))
             }
             _ => Ok(()),
         }
@@ -100,22 +99,22 @@ impl Priority {
 }
 
 /// The global default class. If a race created two, the one with the lower value.
-fn default_of(classes: &[Value]) -> Option<Class> {
+fn find_default(classes: &[Value]) -> Option<Class> {
     let defaults =
         classes.iter().filter(|class| class.get("globalDefault").and_then(Value::as_bool) == Some(true));
-    defaults.map(Class::of).min_by_key(|class| class.value)
+    defaults.map(Class::from_object).min_by_key(|class| class.value)
 }
 
 /// Sets the values of a class on a new pod. Values that the pod sets itself must be the same.
-fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
+fn apply_class(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
     let Class { name, value, preemption } = class;
     let spec = pod.entry("spec");
     if spec.str("priorityClassName").is_empty() && !name.is_empty() {
         spec.set("priorityClassName", name.as_str());
     }
-    if let Some(said) = spec.get("priority").and_then(Value::as_int).filter(|said| said != value) {
+    if let Some(current) = spec.get("priority").and_then(Value::as_int).filter(|current| current != value) {
         return Err(format!(
-            "the integer value of priority ({said}) must not be provided in pod spec; priority admission controller \
+            "the integer value of priority ({current}) must not be provided in pod spec; priority admission controller \
              computed {value} from the given PriorityClass name"
         ));
     }
@@ -123,11 +122,11 @@ fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
     if preemption.is_empty() {
         return Ok(());
     }
-    if let Some(said) = spec.get("preemptionPolicy").and_then(Value::as_str)
-        && said != preemption
+    if let Some(current) = spec.get("preemptionPolicy").and_then(Value::as_str)
+        && current != preemption
     {
         return Err(format!(
-            "the string value of PreemptionPolicy ({said}) must not be provided in pod spec; priority admission \
+            "the string value of PreemptionPolicy ({current}) must not be provided in pod spec; priority admission \
              controller computed {preemption} from the given PriorityClass name"
         ));
     }
@@ -136,7 +135,7 @@ fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
 }
 
 /// An update that omits these fields keeps them.
-fn keep(pod: &mut Value, old: &Value) {
+fn keep_omitted_fields(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if let Some(value) = old.at(&["spec", field])
             && pod.at(&["spec", field]).is_none()
@@ -163,36 +162,38 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_gets_what_its_class_says() {
+    fn priority_class_sets_pod_fields() {
         let mut plain = pod(&[]);
-        assert_eq!(apply(&mut plain, &Class::none()), Ok(()));
+        assert_eq!(apply_class(&mut plain, &Class::without_class()), Ok(()));
         let lower = Value::from("PreemptLowerPriority");
         assert_eq!(plain, pod(&[("priority", Value::Int(0)), ("preemptionPolicy", lower)]));
         let mut default = pod(&[]);
-        assert_eq!(apply(&mut default, &class("d", 7, "")), Ok(()));
+        assert_eq!(apply_class(&mut default, &class("d", 7, "")), Ok(()));
         assert_eq!(default, pod(&[("priorityClassName", Value::from("d")), ("priority", Value::Int(7))]));
     }
 
     #[test]
-    fn a_pod_cannot_contradict_its_class() {
-        let wrong = apply(&mut pod(&[("priority", Value::Int(1))]), &class("d", 7, "")).unwrap_err();
+    fn pod_priority_must_match_its_class() {
+        let error = apply_class(&mut pod(&[("priority", Value::Int(1))]), &class("d", 7, "")).unwrap_err();
         assert!(
-            wrong.starts_with("the integer value of priority (1) must not")
-                && wrong.contains("computed 7 from")
+            error.starts_with("the integer value of priority (1) must not")
+                && error.contains("computed 7 from")
         );
-        assert_eq!(apply(&mut pod(&[("priority", Value::Int(7))]), &class("d", 7, "")), Ok(()));
-        let wrong =
-            apply(&mut pod(&[("preemptionPolicy", Value::from("Never"))]), &Class::none()).unwrap_err();
-        let empty = apply(&mut pod(&[("preemptionPolicy", Value::from(""))]), &Class::none()).unwrap_err();
+        assert_eq!(apply_class(&mut pod(&[("priority", Value::Int(7))]), &class("d", 7, "")), Ok(()));
+        let error =
+            apply_class(&mut pod(&[("preemptionPolicy", Value::from("Never"))]), &Class::without_class())
+                .unwrap_err();
+        let empty = apply_class(&mut pod(&[("preemptionPolicy", Value::from(""))]), &Class::without_class())
+            .unwrap_err();
         assert!(empty.contains("PreemptionPolicy () must not be provided"), "{empty}");
         assert!(
-            wrong.contains("PreemptionPolicy (Never)")
-                && wrong.contains("computed PreemptLowerPriority from")
+            error.contains("PreemptionPolicy (Never)")
+                && error.contains("computed PreemptLowerPriority from")
         );
     }
 
     #[test]
-    fn of_two_defaults_the_lower_counts() {
+    fn default_priority_class_with_lowest_value_wins() {
         let value = |name: &str, number: i64, default: bool| {
             let mut class = Value::object();
             class.entry("metadata").set("name", name);
@@ -201,18 +202,18 @@ mod tests {
             class
         };
         let classes = [value("a", 9, true), value("b", 3, true), value("c", 1, false)];
-        assert_eq!(default_of(&classes), Some(class("b", 3, "")));
-        assert_eq!(default_of(&classes[2..]), None);
+        assert_eq!(find_default(&classes), Some(class("b", 3, "")));
+        assert_eq!(find_default(&classes[2..]), None);
     }
 
     #[test]
-    fn an_update_that_leaves_the_priority_out_keeps_it() {
+    fn update_without_priority_keeps_it() {
         let old = pod(&[("priority", Value::Int(7)), ("preemptionPolicy", Value::from("Never"))]);
         let mut new = pod(&[]);
-        keep(&mut new, &old);
+        keep_omitted_fields(&mut new, &old);
         assert_eq!(new, old);
         let mut changed = pod(&[("priority", Value::Int(8))]);
-        keep(&mut changed, &old);
+        keep_omitted_fields(&mut changed, &old);
         assert_eq!(changed.at(&["spec", "priority"]), Some(&Value::Int(8)));
     }
 }

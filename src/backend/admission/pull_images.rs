@@ -20,20 +20,20 @@ impl Plugin for AlwaysPullImages {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
         if has_new_images(write, pod) {
-            pull(pod);
+            set_policies(pod);
         }
         done(Ok(()))
     }
 
     /// Another plug-in may have changed the policy in between.
     fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
-        let wrong = if has_new_images(write, pod) { not_pulled(pod) } else { Vec::new() };
-        let why = match wrong.as_slice() {
+        let errors = if has_new_images(write, pod) { policy_errors(pod) } else { Vec::new() };
+        let message = match errors.as_slice() {
             [] => return done(Ok(())),
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
+            [error] => error.clone(),
+            errors => format!("[{}]", errors.join(", ")),
         };
-        done(Err(write.forbidden(pod, &why)))
+        done(Err(write.forbidden(pod, &message)))
     }
 }
 
@@ -47,7 +47,7 @@ fn images(pod: &Value) -> BTreeSet<&str> {
     lists.flat_map(Value::items).map(|container| container.str("image")).collect()
 }
 
-fn pull(pod: &mut Value) {
+fn set_policies(pod: &mut Value) {
     let Some(spec) = pod.get_mut("spec") else { return };
     for list in LISTS {
         if let Some(Value::Array(containers)) = spec.get_mut(list) {
@@ -62,12 +62,12 @@ fn pull(pod: &mut Value) {
 }
 
 /// An error for each image with another policy.
-fn not_pulled(pod: &Value) -> Vec<String> {
+fn policy_errors(pod: &Value) -> Vec<String> {
     let spec = FieldPath::new("spec");
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let mut check = |path: &FieldPath, policy: &str| {
         if policy != ALWAYS {
-            wrong.push(FieldError::not_supported(path, &quoted(policy), &[ALWAYS]).to_string());
+            errors.push(FieldError::not_supported(path, &quoted(policy), &[ALWAYS]).to_string());
         }
     };
     for list in LISTS {
@@ -83,7 +83,7 @@ fn not_pulled(pod: &Value) -> Vec<String> {
             check(&path, image.str("pullPolicy"));
         }
     }
-    wrong
+    errors
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_container_pulls() {
+    fn always_pull_images_sets_policy_of_every_container() {
         let mut container = Value::object();
         container.set("image", "i");
         let mut pod = Value::object();
@@ -101,7 +101,7 @@ mod tests {
         volume.entry("image").set("pullPolicy", "Never");
         pod.entry("spec").set("volumes", vec![volume]);
         assert_eq!(
-            not_pulled(&pod),
+            policy_errors(&pod),
             [
                 "spec.initContainers[0].imagePullPolicy: Unsupported value: \"\": supported values: \"Always\"",
                 "spec.containers[0].imagePullPolicy: Unsupported value: \"\": supported values: \"Always\"",
@@ -109,8 +109,8 @@ mod tests {
             ]
         );
         assert_eq!(images(&pod), BTreeSet::from(["i"]));
-        pull(&mut pod);
-        assert!(not_pulled(&pod).is_empty());
+        set_policies(&mut pod);
+        assert!(policy_errors(&pod).is_empty());
         for list in ["containers", "initContainers"] {
             let containers = pod.at(&["spec", list]).map(Value::items).unwrap_or_default();
             assert!(

@@ -1,7 +1,7 @@
 //! ResourceQuota: bounds on the usage of all objects of a namespace.
 //!
 //! The worker first checks the current quotas. Most namespaces have none, and a write that exceeds one needs no further check. A
-//! write that adds usage goes to the [`charging`], which charges quotas for the whole server, and is stored only after its charge.
+//! write that adds usage goes to [`charging`], which charges quotas for the whole server, and is stored only after its charge.
 //! If the write then fails, the charge stays until the quota controller recalculates the usage.
 
 mod charging;
@@ -22,11 +22,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::lookup::{CachedSnapshot, QUOTAS};
-use super::plugin_document::{Document, none_wrong};
+use super::plugin_document::{Document, check_no_errors};
 use super::{Operation, Outcome, Plugin, Write};
 
 /// How long a write waits for its charge; the reference's value.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHARGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The versions of the configuration; the older ones have another kind.
 const VERSIONS: [&str; 1] = ["apiserver.config.k8s.io/v1"];
@@ -41,25 +41,27 @@ pub struct Settings {
     /// Feature gates that change how usage is counted.
     pub features: Features,
     /// The actor that charges quotas.
-    pub keeper: Addr<Batcher<Charge>>,
+    pub charger: Addr<Batcher<Charge>>,
 }
 
 /// Reads the configuration: resources that may be used only if a quota covers them.
 pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, String> {
     let Some(value) = document else { return Ok(Vec::new()) };
-    let document = Document::of(value, &VERSIONS, "ResourceQuotaConfiguration")
-        .or_else(|why| Document::of(value, &OLD_VERSIONS, "Configuration").map_err(|_| why))?;
-    document.has_only("", &["apiVersion", "kind", "limitedResources"])?;
+    let document = Document::typed(value, &VERSIONS, "ResourceQuotaConfiguration")
+        .or_else(|reason| Document::typed(value, &OLD_VERSIONS, "Configuration").map_err(|_| reason))?;
+    document.check_fields("", &["apiVersion", "kind", "limitedResources"])?;
     let mut errors = Vec::new();
     for (index, entry) in document.list(&["limitedResources"])?.iter().enumerate() {
-        let at = FieldPath::new("limitedResources").index(index);
-        let known = ["apiGroup", "resource", "matchContains", "matchScopes"];
-        Document::untyped(entry).has_only("", &known).map_err(|why| format!("{at}: {why}"))?;
+        let path = FieldPath::new("limitedResources").index(index);
+        let known_fields = ["apiGroup", "resource", "matchContains", "matchScopes"];
+        Document::untyped(entry)
+            .check_fields("", &known_fields)
+            .map_err(|reason| format!("{path}: {reason}"))?;
         if entry.str("resource").is_empty() {
-            errors.push(FieldError::required(&at.child("resource"), ""));
+            errors.push(FieldError::required(&path.child("resource"), ""));
         }
     }
-    none_wrong(&errors)?;
+    check_no_errors(&errors)?;
     Ok(Limited::read_all(value))
 }
 
@@ -77,14 +79,14 @@ impl ResourceQuota {
 
     async fn admit(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let snapshot = self.quotas.get(&QUOTAS, write).await?;
-        let mut found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded).peekable();
-        let Settings { limited, features, keeper } = &self.settings;
-        if found.peek().is_none() && limited.is_empty() {
+        let mut objects = snapshot.scan(Some(write.call.namespace), Bound::Unbounded).peekable();
+        let Settings { limited, features, charger } = &self.settings;
+        if objects.peek().is_none() && limited.is_empty() {
             return Ok(());
         }
         let Some(change) = change(write) else { return Ok(()) };
         let request = Request {
-            of: write.call.of(),
+            of: write.call.group_resource(),
             subresource: write.call.subresource,
             change,
             new: object,
@@ -94,23 +96,23 @@ impl ResourceQuota {
         if !request.charges(*features) {
             return Ok(());
         }
-        let quotas = found.map(|quota| Ok(Quota::read(&QUOTAS.read(write, quota)?)));
+        let quotas = objects.map(|quota| Ok(Quota::read(&QUOTAS.read(write, quota)?)));
         let quotas = quotas.collect::<Result<Vec<Quota>>>()?;
-        let refused = |refusal| refuse(write, object, refusal);
-        let charges = quota::check(&quotas, &request, limited, *features).map_err(refused)?;
+        let to_status = |refusal| refusal_status(write, object, refusal);
+        let charges = quota::check(&quotas, &request, limited, *features).map_err(to_status)?;
         if charges.is_empty() || write.call.query.all("dryRun").any(|stage| stage == "All") {
             return Ok(());
         }
-        let (answer, answered) = oneshot::channel();
-        let item = Charge::new(&request, write.call.permit.clone(), answer);
-        let join = Enqueue { key: write.call.namespace.to_owned(), item };
-        let charged = async {
-            keeper.send(join).await.ok()?;
-            answered.await.ok()
+        let (sender, receiver) = oneshot::channel();
+        let item = Charge::new(&request, write.call.permit.clone(), sender);
+        let enqueue = Enqueue { key: write.call.namespace.to_owned(), item };
+        let outcome = async {
+            charger.send(enqueue).await.ok()?;
+            receiver.await.ok()
         };
-        match timeout(PATIENCE, charged).await {
+        match timeout(CHARGE_TIMEOUT, outcome).await {
             Ok(Some(Ok(()))) => Ok(()),
-            Ok(Some(Err(charging::Failure::Refused(refusal)))) => Err(refused(refusal)),
+            Ok(Some(Err(charging::Failure::Refused(refusal)))) => Err(to_status(refusal)),
             Ok(Some(Err(charging::Failure::Status(status)))) => Err(status),
             Ok(None) => Err(Status::unavailable("the server is stopping")),
             Err(_) => Err(Status::internal("resource quota evaluation timed out")),
@@ -121,8 +123,8 @@ impl ResourceQuota {
 impl Plugin for ResourceQuota {
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(change) = change(write).filter(|_| !write.call.namespace.is_empty()) else { return false };
-        let meter = UsageEvaluator::of(write.call.of(), self.settings.features);
-        meter.is_some_and(|meter| meter.may_charge(change, write.call.subresource))
+        let evaluator = UsageEvaluator::for_resource(write.call.group_resource(), self.settings.features);
+        evaluator.is_some_and(|evaluator| evaluator.may_charge(change, write.call.subresource))
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
@@ -138,10 +140,10 @@ fn change(write: &Write<'_>) -> Option<Change> {
     }
 }
 
-fn refuse(write: &Write<'_>, object: &Value, refusal: Refusal) -> Box<Status> {
+fn refusal_status(write: &Write<'_>, object: &Value, refusal: Refusal) -> Box<Status> {
     match refusal {
-        Refusal::Forbidden(why) => write.forbidden(object, &why),
-        Refusal::Uncovered(why) => Status::unexplained(why),
+        Refusal::Forbidden(reason) => write.forbidden(object, &reason),
+        Refusal::Uncovered(reason) => Status::unexplained(reason),
     }
 }
 
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_of_the_operator_is_read_strictly() {
+    fn quota_config_is_strict() {
         let document = |rest: &str| {
             object(&format!(
                 r#"{{"apiVersion":"apiserver.config.k8s.io/v1","kind":"ResourceQuotaConfiguration",{rest}}}"#
@@ -161,7 +163,7 @@ mod tests {
         let good = document(r#""limitedResources":[{"resource":"pods","matchContains":["cpu"]}]"#);
         assert_eq!(read(Some(&good)).map(|limited| limited.len()), Ok(1));
         assert_eq!(read(None), Ok(Vec::new()));
-        for (rest, wanted) in [
+        for (rest, expected) in [
             (r#""limited":[]"#, "unknown field \"limited\""),
             (
                 r#""limitedResources":[{"resource":"pods","contains":[]}]"#,
@@ -172,7 +174,7 @@ mod tests {
                 "limitedResources[0].resource: Required value",
             ),
         ] {
-            assert_eq!(read(Some(&document(rest))), Err(wanted.to_owned()));
+            assert_eq!(read(Some(&document(rest))), Err(expected.to_owned()));
         }
     }
 }

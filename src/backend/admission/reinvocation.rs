@@ -1,5 +1,6 @@
-//! Who has to be asked again. Whoever changes an object may change what others before it would have said: then all that
-//! change objects are asked once more, plug-ins always, policies and webhooks if they want that and something has changed since.
+//! Reinvocation of mutating admission. If a policy or webhook changes the object, all mutating plug-ins run a second time:
+//! built-in plug-ins always, policies and webhooks if their reinvocationPolicy is IfNeeded and the object has changed since their
+//! call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -11,71 +12,71 @@ use pilothouse_apimachinery::value::Value;
 
 use super::Call;
 
-/// Where it stands who owns the fields.
-const OWNERS: &str = "managedFields";
+/// The field of metadata that records field ownership.
+const MANAGED_FIELDS: &str = "managedFields";
 
-/// The rounds of one write.
+/// The state of reinvocation during one write.
 #[derive(Default)]
 pub struct Reinvocation {
-    is_second: Cell<bool>,
-    wants_second: Cell<bool>,
+    is_second_round: Cell<bool>,
+    needs_second_round: Cell<bool>,
     patched: Cell<bool>,
-    /// Who owned the fields before anybody was asked, once that was noted.
-    owners: RefCell<Option<Option<Value>>>,
-    /// Of the policies.
-    pub(super) policies: CalledHooks,
-    /// Of the webhooks.
-    pub(super) webhooks: CalledHooks,
+    /// The managedFields before the first call, once they are recorded.
+    managed_fields: RefCell<Option<Option<Value>>>,
+    /// The state of MutatingAdmissionPolicy.
+    pub(super) policies: CallerState,
+    /// The state of MutatingAdmissionWebhook.
+    pub(super) webhooks: CallerState,
 }
 
-/// What one plug-in knows of those whom it asks.
+/// The policies or webhooks that one plug-in has called.
 #[derive(Default)]
-pub struct CalledHooks {
-    /// The object as they left it.
-    left: RefCell<Option<Value>>,
-    /// Those that were asked, and want to be asked again when something changes.
-    asked: RefCell<BTreeSet<String>>,
-    /// Those that are asked again.
-    wanted: RefCell<BTreeSet<String>>,
+pub struct CallerState {
+    /// The object after their last call.
+    last_object: RefCell<Option<Value>>,
+    /// Called, and to be called again if the object changes.
+    invoked: RefCell<BTreeSet<String>>,
+    /// To be called in the second round.
+    pending: RefCell<BTreeSet<String>>,
 }
 
-impl CalledHooks {
-    fn require(&self) {
-        self.wanted.borrow_mut().append(&mut self.asked.borrow_mut());
+impl CallerState {
+    fn require_reinvocation(&self) {
+        self.pending.borrow_mut().append(&mut self.invoked.borrow_mut());
     }
 }
 
 impl Reinvocation {
     /// Whether this is the second round.
-    pub fn is_second(&self) -> bool {
-        self.is_second.get()
+    pub fn is_second_round(&self) -> bool {
+        self.is_second_round.get()
     }
 
-    /// Begins the second round, if there is to be one.
-    pub fn again(&self) -> bool {
-        self.is_second.set(self.wants_second.get());
-        self.is_second()
+    /// Starts the second round, if one is needed.
+    pub fn start_second_round(&self) -> bool {
+        self.is_second_round.set(self.needs_second_round.get());
+        self.is_second_round()
     }
 
-    /// Whether somebody gave the object another form.
-    pub fn has_patched(&self) -> bool {
+    /// Whether a policy or webhook patched the object.
+    pub fn is_patched(&self) -> bool {
         self.patched.get()
     }
 
-    /// Puts right what nobody who is asked may do to an object, once all were asked: it stays where it is and has its name, no owner
-    /// stands in it twice, and who owns its fields can be read.
-    pub fn settle(&self, call: &Call<'_>, is_new: bool, object: &mut Value) -> Result<()> {
-        meta::agree_on_namespace(object, call.namespace)?;
+    /// Checks and repairs the patched object: namespace and name must not change, owner references are deduplicated, and invalid
+    /// managedFields are replaced by the previous ones.
+    pub fn restore_invariants(&self, call: &Call<'_>, is_new: bool, object: &mut Value) -> Result<()> {
+        meta::ensure_namespace(object, call.namespace)?;
         if is_new && !call.name.is_empty() && call.subresource.is_empty() {
             meta::check_name(object, call.name)?;
         }
         call.warn(meta::dedupe_changed_owners(object).into_iter().collect());
-        let entries = meta::of(object).get(OWNERS).map(Value::items).unwrap_or_default();
+        let entries = meta::metadata(object).get(MANAGED_FIELDS).map(Value::items).unwrap_or_default();
         if Managers::read(entries).is_none() {
-            match self.owners.take().flatten() {
-                Some(before) => object.entry("metadata").set(OWNERS, before),
+            match self.managed_fields.take().flatten() {
+                Some(before) => object.entry("metadata").set(MANAGED_FIELDS, before),
                 None => {
-                    object.entry("metadata").remove(OWNERS);
+                    object.entry("metadata").remove(MANAGED_FIELDS);
                 }
             }
             call.warnings.add(
@@ -86,41 +87,42 @@ impl Reinvocation {
         Ok(())
     }
 
-    /// A turn begins. What others changed since the last one concerns those that were asked.
-    pub(super) fn begin(&self, turn: &CalledHooks, object: &Value) {
-        self.owners.borrow_mut().get_or_insert_with(|| meta::of(object).get(OWNERS).cloned());
-        if self.is_second() && turn.left.borrow().as_ref() != Some(object) {
-            turn.require();
+    /// The calls of a plug-in start. If others have changed the object since its last turn, what it called is called again.
+    pub(super) fn start_turn(&self, state: &CallerState, object: &Value) {
+        self.managed_fields
+            .borrow_mut()
+            .get_or_insert_with(|| meta::metadata(object).get(MANAGED_FIELDS).cloned());
+        if self.is_second_round() && state.last_object.borrow().as_ref() != Some(object) {
+            state.require_reinvocation();
         }
     }
 
-    /// Somebody gave the object another form.
-    pub(super) fn patched(&self) {
+    /// Records that a policy or webhook patched the object.
+    pub(super) fn mark_patched(&self) {
         self.patched.set(true);
     }
 
-    /// Somebody has changed the object: that concerns those before.
-    pub(super) fn changed(&self, turn: &CalledHooks) {
-        turn.require();
-        self.wants_second.set(true);
+    /// Records that the object has changed: what was called before is called again.
+    pub(super) fn mark_changed(&self, state: &CallerState) {
+        state.require_reinvocation();
+        self.needs_second_round.set(true);
     }
 
-    /// Somebody was asked who is known by this name.
-    pub(super) fn asked(&self, turn: &CalledHooks, name: &str, reinvoke_if_needed: bool) {
+    /// Records a call of the policy or webhook with this key.
+    pub(super) fn mark_invoked(&self, state: &CallerState, name: &str, reinvoke_if_needed: bool) {
         if reinvoke_if_needed {
-            turn.asked.borrow_mut().insert(name.to_owned());
+            state.invoked.borrow_mut().insert(name.to_owned());
         }
     }
 
-    /// Whether somebody is passed over: in the second round those who were not asked before, and those for whom nothing has
-    /// changed.
-    pub(super) fn passes_over(&self, turn: &CalledHooks, name: &str) -> bool {
-        self.is_second() && !turn.wanted.borrow().contains(name)
+    /// Whether a policy or webhook is skipped: in the second round, if it was not called before or nothing has changed since.
+    pub(super) fn skips(&self, state: &CallerState, name: &str) -> bool {
+        self.is_second_round() && !state.pending.borrow().contains(name)
     }
 
-    /// A turn is over.
-    pub(super) fn end(&self, turn: &CalledHooks, object: &Value) {
-        turn.left.replace(Some(object.clone()));
+    /// The calls of a plug-in are over.
+    pub(super) fn end_turn(&self, state: &CallerState, object: &Value) {
+        state.last_object.replace(Some(object.clone()));
     }
 }
 
@@ -128,44 +130,47 @@ impl Reinvocation {
 mod tests {
     use super::*;
 
-    /// Somebody is asked, and changes something or not.
-    fn ask(round: &Reinvocation, name: &str, again: bool, changed: bool) {
-        if changed {
-            round.changed(&round.webhooks);
+    /// Simulates a call.
+    fn invoke(reinvocation: &Reinvocation, name: &str, start_second_round: bool, changes: bool) {
+        if changes {
+            reinvocation.mark_changed(&reinvocation.webhooks);
         }
-        round.asked(&round.webhooks, name, again);
+        reinvocation.mark_invoked(&reinvocation.webhooks, name, start_second_round);
     }
 
     #[test]
-    fn those_before_a_change_are_asked_again_if_they_want() {
-        let round = Reinvocation::default();
-        round.begin(&round.webhooks, &Value::Null);
-        ask(&round, "1", true, false);
-        ask(&round, "2", false, false);
-        ask(&round, "3", true, true);
-        round.end(&round.webhooks, &Value::Null);
-        assert!(!round.passes_over(&round.webhooks, "2"), "everybody is asked once");
-        assert!(round.again());
-        round.begin(&round.webhooks, &Value::Null);
-        assert_eq!(["1", "2", "3"].map(|name| round.passes_over(&round.webhooks, name)), [false, true, true]);
-        assert!(round.passes_over(&round.policies, "1"), "others have a turn of their own");
+    fn hooks_before_change_are_reinvoked_if_needed() {
+        let reinvocation = Reinvocation::default();
+        reinvocation.start_turn(&reinvocation.webhooks, &Value::Null);
+        invoke(&reinvocation, "1", true, false);
+        invoke(&reinvocation, "2", false, false);
+        invoke(&reinvocation, "3", true, true);
+        reinvocation.end_turn(&reinvocation.webhooks, &Value::Null);
+        assert!(!reinvocation.skips(&reinvocation.webhooks, "2"), "every hook is called once");
+        assert!(reinvocation.start_second_round());
+        reinvocation.start_turn(&reinvocation.webhooks, &Value::Null);
+        assert_eq!(
+            ["1", "2", "3"].map(|name| reinvocation.skips(&reinvocation.webhooks, name)),
+            [false, true, true]
+        );
+        assert!(reinvocation.skips(&reinvocation.policies, "1"), "the state of policies is separate");
     }
 
     #[test]
-    fn a_change_of_a_plugin_concerns_all_that_were_asked() {
-        let round = Reinvocation::default();
-        ask(&round, "1", true, true);
-        ask(&round, "2", true, false);
-        round.end(&round.webhooks, &Value::from("a"));
-        assert!(round.again());
-        round.begin(&round.webhooks, &Value::from("b"));
-        assert_eq!(["1", "2"].map(|name| round.passes_over(&round.webhooks, name)), [false, false]);
+    fn change_by_plugin_reinvokes_all_invoked_hooks() {
+        let reinvocation = Reinvocation::default();
+        invoke(&reinvocation, "1", true, true);
+        invoke(&reinvocation, "2", true, false);
+        reinvocation.end_turn(&reinvocation.webhooks, &Value::from("a"));
+        assert!(reinvocation.start_second_round());
+        reinvocation.start_turn(&reinvocation.webhooks, &Value::from("b"));
+        assert_eq!(["1", "2"].map(|name| reinvocation.skips(&reinvocation.webhooks, name)), [false, false]);
     }
 
     #[test]
-    fn nothing_changed_is_one_round() {
-        let round = Reinvocation::default();
-        ask(&round, "1", true, false);
-        assert!(!round.again());
+    fn no_change_needs_no_second_round() {
+        let reinvocation = Reinvocation::default();
+        invoke(&reinvocation, "1", true, false);
+        assert!(!reinvocation.start_second_round());
     }
 }

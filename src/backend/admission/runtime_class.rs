@@ -11,7 +11,8 @@ use super::{Operation, Outcome, Plugin, Write, tolerations};
 pub struct RuntimeClass;
 
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
-const UNFOUNDED: &str = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+const WITHOUT_CLASS: &str =
+    "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
 
 impl Plugin for RuntimeClass {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -21,33 +22,33 @@ impl Plugin for RuntimeClass {
     fn mutate<'a>(&'a self, write: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
             let Some(class) = class_of(write, pod).await? else { return Ok(()) };
-            let set = set_overhead(pod, &class).and_then(|()| set_place(pod, &class));
-            set.map_err(|why| write.forbidden(pod, &why))
+            let result = set_overhead(pod, &class).and_then(|()| set_scheduling(pod, &class));
+            result.map_err(|reason| write.forbidden(pod, &reason))
         })
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
         Box::pin(async {
             let class = class_of(write, pod).await?;
-            check_overhead(pod, class.as_ref()).map_err(|why| write.forbidden(pod, why))
+            check_overhead(pod, class.as_ref()).map_err(|reason| write.forbidden(pod, reason))
         })
     }
 }
 
 async fn class_of(write: &Write<'_>, pod: &Value) -> Result<Option<Value>> {
     let Some(name) = pod.at(&["spec", "runtimeClassName"]).and_then(Value::as_str) else { return Ok(None) };
-    let found = RUNTIME_CLASSES.get(write, name).await?;
-    if found.is_none() {
+    let class = RUNTIME_CLASSES.get(write, name).await?;
+    if class.is_none() {
         return Err(write.forbidden(pod, &format!("pod rejected: RuntimeClass {name:?} not found")));
     }
-    Ok(found)
+    Ok(class)
 }
 
 fn set_overhead(pod: &mut Value, class: &Value) -> std::result::Result<(), String> {
     let Some(overhead) = class.get("overhead") else { return Ok(()) };
     let fixed = overhead.get("podFixed");
-    let said = pod.at(&["spec", "overhead"]);
-    if said.and_then(Value::fields).is_some_and(|said| !said.is_empty()) && !same(said, fixed) {
+    let current = pod.at(&["spec", "overhead"]);
+    if current.and_then(Value::fields).is_some_and(|current| !current.is_empty()) && !same(current, fixed) {
         return Err(MISMATCH.to_owned());
     }
     match fixed {
@@ -59,18 +60,19 @@ fn set_overhead(pod: &mut Value, class: &Value) -> std::result::Result<(), Strin
     Ok(())
 }
 
-fn set_place(pod: &mut Value, class: &Value) -> std::result::Result<(), String> {
+fn set_scheduling(pod: &mut Value, class: &Value) -> std::result::Result<(), String> {
     let Some(scheduling) = class.get("scheduling") else { return Ok(()) };
     let spec = pod.entry("spec");
-    for (key, wanted) in scheduling.get("nodeSelector").and_then(Value::fields).into_iter().flatten() {
-        let said = spec.at(&["nodeSelector", key]);
-        if let Some(said) = said.filter(|said| *said != wanted) {
-            let (said, wanted) = (said.as_str().unwrap_or_default(), wanted.as_str().unwrap_or_default());
+    for (key, required) in scheduling.get("nodeSelector").and_then(Value::fields).into_iter().flatten() {
+        let current = spec.at(&["nodeSelector", key]);
+        if let Some(current) = current.filter(|current| *current != required) {
+            let (current, required) =
+                (current.as_str().unwrap_or_default(), required.as_str().unwrap_or_default());
             return Err(format!(
-                "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; pod.spec.nodeSelector[{key}] = {said}"
+                "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {required}; pod.spec.nodeSelector[{key}] = {current}"
             ));
         }
-        spec.entry("nodeSelector").set(key, wanted.clone());
+        spec.entry("nodeSelector").set(key, required.clone());
     }
     let items = |value: &Value| value.get("tolerations").map(Value::items).unwrap_or_default().to_vec();
     let merged = tolerations::merge(&items(spec), &items(scheduling));
@@ -81,11 +83,11 @@ fn set_place(pod: &mut Value, class: &Value) -> std::result::Result<(), String> 
 }
 
 fn check_overhead(pod: &Value, class: Option<&Value>) -> std::result::Result<(), &'static str> {
-    let said = pod.at(&["spec", "overhead"]);
+    let overhead = pod.at(&["spec", "overhead"]);
     match class.and_then(|class| class.get("overhead")) {
-        Some(overhead) if same(said, overhead.get("podFixed")) => Ok(()),
+        Some(defined) if same(overhead, defined.get("podFixed")) => Ok(()),
         Some(_) => Err(MISMATCH),
-        None if said.is_some() => Err(UNFOUNDED),
+        None if overhead.is_some() => Err(WITHOUT_CLASS),
         None => Ok(()),
     }
 }
@@ -105,38 +107,38 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_takes_over_what_its_class_says() {
+    fn runtime_class_sets_overhead_and_scheduling() {
         let mut pod = Value::object();
         assert_eq!(set_overhead(&mut pod, &class()), Ok(()));
-        assert_eq!(set_place(&mut pod, &class()), Ok(()));
+        assert_eq!(set_scheduling(&mut pod, &class()), Ok(()));
         assert_eq!(pod.at(&["spec", "overhead", "memory"]), Some(&Value::from("10Mi")));
         assert_eq!(pod.at(&["spec", "nodeSelector", "arch"]), Some(&Value::from("x")));
         assert_eq!(pod.at(&["spec", "tolerations"]).map(|all| all.items().len()), Some(1));
         assert_eq!(check_overhead(&pod, Some(&class())), Ok(()));
-        assert_eq!(check_overhead(&pod, None), Err(UNFOUNDED));
+        assert_eq!(check_overhead(&pod, None), Err(WITHOUT_CLASS));
     }
 
     #[test]
-    fn a_class_without_amounts_takes_an_empty_overhead_away() {
+    fn runtime_class_without_pod_fixed_removes_empty_overhead() {
         let mut class = Value::object();
         class.set("overhead", Value::object());
         let mut pod = Value::object();
         pod.entry("spec").set("overhead", Value::object());
-        assert_eq!(check_overhead(&pod, None), Err(UNFOUNDED), "empty is not none");
+        assert_eq!(check_overhead(&pod, None), Err(WITHOUT_CLASS), "empty is not none");
         assert_eq!(set_overhead(&mut pod, &class), Ok(()));
         assert_eq!(check_overhead(&pod, Some(&class)), Ok(()));
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn runtime_class_conflicts_are_refused() {
         let mut pod = Value::object();
         pod.entry("spec").entry("overhead").set("memory", "11Mi");
         pod.entry("spec").entry("nodeSelector").set("arch", "y");
         assert_eq!(set_overhead(&mut pod, &class()), Err(MISMATCH.to_owned()));
         assert_eq!(check_overhead(&pod, Some(&class())), Err(MISMATCH));
-        let wrong = set_place(&mut pod, &class()).unwrap_err();
+        let error = set_scheduling(&mut pod, &class()).unwrap_err();
         assert_eq!(
-            wrong,
+            error,
             "conflict: runtimeClass.scheduling.nodeSelector[arch] = x; pod.spec.nodeSelector[arch] = y"
         );
     }

@@ -26,7 +26,7 @@ impl Plugin for ServiceAccount {
     fn handles(&self, write: &Write<'_>) -> bool {
         match write.operation {
             Operation::Create => write.is_of("", "pods"),
-            Operation::Update => write.is_of_part("", "pods", "ephemeralcontainers"),
+            Operation::Update => write.is_of_subresource("", "pods", "ephemeralcontainers"),
             Operation::Delete | Operation::Connect => false,
         }
     }
@@ -37,7 +37,7 @@ impl Plugin for ServiceAccount {
         }
         // A node deletes its mirror pod if it finds it changed.
         if is_mirror(pod) {
-            return done(check_mirror(pod).map_err(|why| write.forbidden(pod, why)));
+            return done(check_mirror(pod).map_err(|reason| write.forbidden(pod, reason)));
         }
         Box::pin(async {
             let spec = pod.entry("spec");
@@ -47,14 +47,14 @@ impl Plugin for ServiceAccount {
                 spec.set("serviceAccount", DEFAULT);
             }
             let account = account_of(write, pod).await?;
-            equip(pod, &account);
+            add_token_and_pull_secrets(pod, &account);
             check_secrets(write, pod, &account)
         })
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
         if write.operation == Operation::Create && is_mirror(pod) {
-            return done(check_mirror(pod).map_err(|why| write.forbidden(pod, why)));
+            return done(check_mirror(pod).map_err(|reason| write.forbidden(pod, reason)));
         }
         Box::pin(async {
             let account = account_of(write, pod).await?;
@@ -73,7 +73,7 @@ fn check_mirror(pod: &Value) -> std::result::Result<(), &'static str> {
     if !spec.str("serviceAccountName").is_empty() {
         return Err("a mirror pod may not reference service accounts");
     }
-    if secrets::any(spec) {
+    if secrets::references_secret(spec) {
         return Err("a mirror pod may not reference secrets");
     }
     let projects_token = items(spec, "volumes").iter().any(|volume| {
@@ -95,12 +95,12 @@ async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
     let namespace = write.call.namespace;
     let name = pod.get("spec").unwrap_or(&Value::Null).str("serviceAccountName");
     if name.is_empty() {
-        let why = format!("no service account specified for pod {namespace}/{}", meta::name(pod));
-        return Err(write.forbidden(pod, &why));
+        let reason = format!("no service account specified for pod {namespace}/{}", meta::name(pod));
+        return Err(write.forbidden(pod, &reason));
     }
     let failed = |status: &Status| {
-        let why = format!("error looking up service account {namespace}/{name}: {}", status.message);
-        write.forbidden(pod, &why)
+        let reason = format!("error looking up service account {namespace}/{name}: {}", status.message);
+        write.forbidden(pod, &reason)
     };
     let attempts = if name == DEFAULT { DEFAULT_ACCOUNT_ATTEMPTS } else { 1 };
     // The pause is random, so that pods that wait for the same account do not all retry at once.
@@ -109,8 +109,8 @@ async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
         if attempt > 0 {
             tokio::time::sleep(pause).await;
         }
-        let found = SERVICE_ACCOUNTS.get_in(write, namespace, name).await;
-        if let Some(account) = found.map_err(|status| failed(&status))? {
+        let result = SERVICE_ACCOUNTS.get_in(write, namespace, name).await;
+        if let Some(account) = result.map_err(|status| failed(&status))? {
             return Ok(account);
         }
     }
@@ -118,21 +118,21 @@ async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
 }
 
 /// Adds the token volume and the pull secrets of the account.
-fn equip(pod: &mut Value, account: &Value) {
-    let said = |value: &Value| value.get("automountServiceAccountToken").and_then(Value::as_bool);
+fn add_token_and_pull_secrets(pod: &mut Value, account: &Value) {
+    let automount = |value: &Value| value.get("automountServiceAccountToken").and_then(Value::as_bool);
     let spec = pod.entry("spec");
-    if said(spec).or(said(account)).unwrap_or(true) {
-        mount::token(spec, || generated(mount::VOLUME_PREFIX));
+    if automount(spec).or(automount(account)).unwrap_or(true) {
+        mount::mount_token(spec, || generate_name(mount::VOLUME_PREFIX));
     }
     if items(spec, "imagePullSecrets").is_empty() {
-        let named = |secret: &Value| {
+        let reference_to = |secret: &Value| {
             let mut reference = Value::object();
             if !secret.str("name").is_empty() {
                 reference.set("name", secret.str("name"));
             }
             reference
         };
-        let secrets: Vec<Value> = items(account, "imagePullSecrets").iter().map(named).collect();
+        let secrets: Vec<Value> = items(account, "imagePullSecrets").iter().map(reference_to).collect();
         if !secrets.is_empty() {
             spec.set("imagePullSecrets", secrets);
         }
@@ -140,21 +140,21 @@ fn equip(pod: &mut Value, account: &Value) {
 }
 
 /// A random name with this prefix.
-fn generated(base: &str) -> String {
-    let mut nameless = Value::object();
-    nameless.entry("metadata").set("generateName", base);
-    meta::generate_name(&mut nameless, &mut random::below);
-    meta::name(&nameless).to_owned()
+fn generate_name(base: &str) -> String {
+    let mut object = Value::object();
+    object.entry("metadata").set("generateName", base);
+    meta::generate_name(&mut object, &mut random::below);
+    meta::name(&object).to_owned()
 }
 
 fn check_secrets(write: &Write<'_>, pod: &Value, account: &Value) -> Result<()> {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let checked = match write.operation {
-        _ if !secrets::are_limited(account) => return Ok(()),
+    let result = match write.operation {
+        _ if !secrets::restricts_secrets(account) => return Ok(()),
         Operation::Create => secrets::check(spec, account),
         _ => secrets::check_ephemeral(spec, account),
     };
-    checked.map_err(|why| write.forbidden(pod, &why))
+    result.map_err(|reason| write.forbidden(pod, &reason))
 }
 
 #[cfg(test)]

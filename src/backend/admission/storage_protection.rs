@@ -37,8 +37,9 @@ impl Plugin for StorageObjectInUseProtection {
 }
 
 fn protect(object: &mut Value, finalizer: &str) {
-    let mut finalizers = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
-    if !finalizers.iter().any(|known| known.as_str() == Some(finalizer)) {
+    let mut finalizers =
+        meta::metadata(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
+    if !finalizers.iter().any(|existing| existing.as_str() == Some(finalizer)) {
         finalizers.push(Value::from(finalizer));
         object.entry("metadata").set("finalizers", finalizers);
     }
@@ -49,11 +50,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finalizer_is_added_once_and_last() {
+    fn protection_finalizer_is_added_once_and_last() {
         let mut object = Value::object();
         object.entry("metadata").set("finalizers", vec!["a.b/c"]);
         protect(&mut object, "x.y/z");
         protect(&mut object, "x.y/z");
-        assert_eq!(meta::of(&object).get("finalizers"), Some(&Value::from(vec!["a.b/c", "x.y/z"])));
+        assert_eq!(meta::metadata(&object).get("finalizers"), Some(&Value::from(vec!["a.b/c", "x.y/z"])));
     }
 }

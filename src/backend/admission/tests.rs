@@ -13,7 +13,7 @@ use crate::config::plugins::{Effect, PLUGINS};
 use crate::upstream::pool::Pool;
 
 #[actix_rt::test]
-async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
+async fn new_plugin_is_some_for_working_plugins_only() {
     let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
     let clock = Clock::manual(Timestamp(0));
     let registry = Arc::new(Registry::builtin().unwrap());
@@ -26,13 +26,13 @@ async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
         attributes_classes: false,
         device_claims: false,
     };
-    let keeper = Batcher::new(Box::new(|_, _| Box::pin(ready(()))), storage.fatal.clone()).start();
+    let charger = Batcher::new(Box::new(|_, _| Box::pin(ready(()))), storage.fatal.clone()).start();
     let equivalents: Equivalents = Arc::new(|_, _| Vec::new());
     let settings = Settings {
         enabled: Vec::new(),
         not_ready_seconds: 300,
         unreachable_seconds: 300,
-        quota: quota::Settings { limited: Vec::new(), features, keeper },
+        quota: quota::Settings { limited: Vec::new(), features, charger },
         configured: PluginConfig::read(&[], |_| None, |_| true).unwrap(),
         rates: Rates::new([], clock.clone()).start(),
         make_namespace: |_, _, _| Box::pin(async { Ok(()) }),
@@ -47,12 +47,12 @@ async fn a_plugin_is_made_exactly_if_the_table_says_that_it_works() {
         },
         equivalents,
         policies: policies::table::open(&indexes, PolicyKind::Validating).await.unwrap(),
-        changing_policies: Some(policies::table::open(&indexes, PolicyKind::Mutating).await.unwrap()),
-        looked_up: lookup::open(&indexes).await.unwrap(),
+        mutating_policies: Some(policies::table::open(&indexes, PolicyKind::Mutating).await.unwrap()),
+        lookup_guards: lookup::open(&indexes).await.unwrap(),
         metrics,
     };
     for plugin in &PLUGINS {
-        let made = make(plugin.name, &settings).is_some();
-        assert_eq!(made, plugin.effect == Effect::Works, "{}", plugin.name.as_str());
+        let is_some = new_plugin(plugin.name, &settings).is_some();
+        assert_eq!(is_some, plugin.effect == Effect::Works, "{}", plugin.name.as_str());
     }
 }

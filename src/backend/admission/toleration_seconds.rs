@@ -29,10 +29,10 @@ fn tolerate(pod: &mut Value, defaults: [(&str, i64); 2]) {
     let mut tolerations = spec.get("tolerations").map(Value::items).unwrap_or_default().to_vec();
     let before = tolerations.len();
     for (key, seconds) in defaults {
-        let known = tolerations.iter().take(before).any(|toleration| {
+        let is_tolerated = tolerations.iter().take(before).any(|toleration| {
             ["", key].contains(&toleration.str("key")) && ["", NO_EXECUTE].contains(&toleration.str("effect"))
         });
-        if !known {
+        if !is_tolerated {
             let mut toleration = Value::object();
             toleration.set("key", key);
             toleration.set("operator", "Exists");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_says_stays() {
+    fn default_tolerations_are_added_once() {
         let mut pod = Value::object();
         tolerate(&mut pod, DEFAULTS);
         assert_eq!(keys(&pod), [NOT_READY, UNREACHABLE]);
@@ -72,8 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn a_toleration_of_everything_is_enough_and_one_of_another_effect_is_not() {
-        let with = |effect: &str, key: &str| {
+    fn default_tolerations_respect_existing_keys_and_effects() {
+        let tolerations_after = |effect: &str, key: &str| {
             let mut toleration = Value::object();
             toleration.set("operator", "Exists");
             for (field, text) in [("effect", effect), ("key", key)] {
@@ -86,7 +86,14 @@ mod tests {
             tolerate(&mut pod, DEFAULTS);
             keys(&pod).len()
         };
-        assert_eq!((with("", ""), with(NO_EXECUTE, "")), (1, 1));
-        assert_eq!((with("NoSchedule", ""), with("", NOT_READY), with("NoSchedule", NOT_READY)), (3, 2, 3));
+        assert_eq!((tolerations_after("", ""), tolerations_after(NO_EXECUTE, "")), (1, 1));
+        assert_eq!(
+            (
+                tolerations_after("NoSchedule", ""),
+                tolerations_after("", NOT_READY),
+                tolerations_after("NoSchedule", NOT_READY)
+            ),
+            (3, 2, 3)
+        );
     }
 }

@@ -18,21 +18,23 @@ pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
         return all.into_iter().cloned().collect();
     }
     let mut merged: Vec<Value> = Vec::new();
-    for (index, one) in all.iter().enumerate() {
-        let earlier = merged.iter().any(|other| covers(other, one));
-        let later = all.iter().skip(index + 1).any(|other| other != one && covers(other, one));
-        if !earlier && !later {
-            merged.push((*one).clone());
+    for (index, toleration) in all.iter().enumerate() {
+        let is_covered_earlier = merged.iter().any(|other| covers(other, toleration));
+        let is_covered_later =
+            all.iter().skip(index + 1).any(|other| other != toleration && covers(other, toleration));
+        if !is_covered_earlier && !is_covered_later {
+            merged.push((*toleration).clone());
         }
     }
     merged
 }
 
-/// Whether an allowed toleration covers each of these. Lists longer than [`TOLERATIONS_COMPARED`] never pass: nobody needs them,
-/// and the work grows with the product of both lengths.
-pub fn all_within(asked: &[Value], allowed: &[Value]) -> bool {
-    let few = asked.len().saturating_mul(allowed.len()) <= TOLERATIONS_COMPARED * TOLERATIONS_COMPARED;
-    few && asked.iter().all(|one| allowed.iter().any(|wide| covers(wide, one)))
+/// Whether an allowed toleration covers each of these. Longer lists than [`TOLERATIONS_COMPARED`] are refused: the work grows
+/// with the product of both lengths.
+pub fn are_allowed(requested: &[Value], allowed: &[Value]) -> bool {
+    let is_short =
+        requested.len().saturating_mul(allowed.len()) <= TOLERATIONS_COMPARED * TOLERATIONS_COMPARED;
+    is_short && requested.iter().all(|toleration| allowed.iter().any(|wide| covers(wide, toleration)))
 }
 
 /// Whether `wide` tolerates all that `narrow` does.
@@ -49,8 +51,8 @@ fn covers(wide: &Value, narrow: &Value) -> bool {
     }
     let seconds = |toleration: &Value| toleration.get("tolerationSeconds").and_then(Value::as_int);
     if wide.str("effect") == NO_EXECUTE
-        && let Some(most) = seconds(wide)
-        && seconds(narrow).is_none_or(|seconds| seconds > most)
+        && let Some(limit) = seconds(wide)
+        && seconds(narrow).is_none_or(|seconds| seconds > limit)
     {
         return false;
     }
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_covers_is_left_out() {
+    fn merge_drops_covered_tolerations() {
         let narrow = toleration("a", "Equal", "1", "NoSchedule");
         let wide = toleration("a", "Exists", "", "");
         let all = toleration("", "Exists", "", "");
@@ -92,24 +94,24 @@ mod tests {
             (&[&wide], &[&narrow], &[&wide]),
             (&[&narrow, &other], &[&all], &[&all]),
         ];
-        for (row, (first, second, wanted)) in table.into_iter().enumerate() {
-            assert_eq!(merged(first, second).iter().collect::<Vec<_>>(), wanted, "row {row}");
+        for (row, (first, second, expected)) in table.into_iter().enumerate() {
+            assert_eq!(merged(first, second).iter().collect::<Vec<_>>(), expected, "row {row}");
         }
         assert_eq!(merge(&vec![narrow; TOLERATIONS_COMPARED], &[wide]).len(), TOLERATIONS_COMPARED + 1);
     }
 
     #[test]
-    fn each_must_be_covered_by_one_that_is_allowed() {
+    fn tolerations_are_allowed_if_each_is_covered() {
         let (a, b) = (toleration("a", "Equal", "1", "NoSchedule"), toleration("b", "Exists", "", ""));
         let any_a = toleration("a", "Exists", "", "");
-        assert!(all_within(&[], std::slice::from_ref(&a)));
-        assert!(all_within(&[a.clone(), b.clone()], &[b.clone(), any_a.clone()]));
-        assert!(!all_within(&[any_a], &[a.clone(), b]));
-        assert!(!all_within(&vec![a.clone(); TOLERATIONS_COMPARED + 1], &vec![a; TOLERATIONS_COMPARED]));
+        assert!(are_allowed(&[], std::slice::from_ref(&a)));
+        assert!(are_allowed(&[a.clone(), b.clone()], &[b.clone(), any_a.clone()]));
+        assert!(!are_allowed(&[any_a], &[a.clone(), b]));
+        assert!(!are_allowed(&vec![a.clone(); TOLERATIONS_COMPARED + 1], &vec![a; TOLERATIONS_COMPARED]));
     }
 
     #[test]
-    fn a_shorter_stay_covers_no_longer_one() {
+    fn shorter_toleration_seconds_do_not_cover_longer() {
         let mut short = toleration("a", "Exists", "", NO_EXECUTE);
         let forever = short.clone();
         short.set("tolerationSeconds", 10);

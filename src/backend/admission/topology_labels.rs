@@ -16,11 +16,11 @@ pub struct PodTopologyLabels;
 impl Plugin for PodTopologyLabels {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation == Operation::Create
-            && (write.is_of("", "pods") || write.is_of_part("", "pods", "binding"))
+            && (write.is_of("", "pods") || write.is_of_subresource("", "pods", "binding"))
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
-        Box::pin(label(write, object))
+        Box::pin(set_labels(write, object))
     }
 
     fn labels_bound_pods(&self) -> bool {
@@ -28,18 +28,18 @@ impl Plugin for PodTopologyLabels {
     }
 }
 
-async fn label(write: &Write<'_>, object: &mut Value) -> Result<()> {
+async fn set_labels(write: &Write<'_>, object: &mut Value) -> Result<()> {
     let Some(node) = node_of(object, write.call.subresource == "binding") else { return Ok(()) };
-    let found =
+    let result =
         write.backend.stores.get(&TypeName::new("nodes"), Key::cluster(node), &write.call.permit).await;
-    let node = match found {
+    let node = match result {
         Ok(node) => node,
         Err(StoreError::NotFound) => return Ok(()),
         Err(error) => return Err(Status::from_store(&error, NODES, node)),
     };
-    for label in LABELS {
-        if let Some(value) = node.labels.get(label) {
-            object.entry("metadata").entry("labels").set(label, value);
+    for key in LABELS {
+        if let Some(value) = node.labels.get(key) {
+            object.entry("metadata").entry("labels").set(key, value);
         }
     }
     Ok(())
@@ -62,15 +62,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_and_bindings_name_nodes() {
-        for (text, is_binding, wanted) in [
+    fn node_of_pod_and_binding() {
+        for (text, is_binding, expected) in [
             ("spec: {nodeName: a}", false, Some("a")),
             ("spec: {nodeName: a}", true, None),
             ("spec: {}", false, None),
             ("target: {kind: Node, name: a}", true, Some("a")),
             ("target: {kind: Other, name: a}", true, None),
         ] {
-            assert_eq!(node_of(&yaml::read(text.as_bytes()).unwrap(), is_binding), wanted, "{text}");
+            assert_eq!(node_of(&yaml::read(text.as_bytes()).unwrap(), is_binding), expected, "{text}");
         }
     }
 }

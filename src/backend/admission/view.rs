@@ -1,4 +1,4 @@
-//! The object of a write in the version in which somebody may change it, and the way back to what is stored.
+//! Converts the object of a write to the version that a webhook or policy uses, and back to the stored version.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use pilothouse_kinds as kinds;
 use super::super::objects::check_size;
 use super::{Operation, Write, versioned};
 
-/// How somebody sees the object of a write.
+/// The object of a write in the version of a webhook or policy.
 pub struct View<'a> {
-    /// The request.
+    /// The write.
     pub write: &'a Write<'a>,
-    /// The resource in their version.
+    /// The resource in that version.
     pub resource: Arc<Resource>,
-    /// The kind of what they see.
+    /// Its kind, or that of the subresource.
     pub kind: GroupVersionKind,
 }
 
 impl<'a> View<'a> {
-    /// The view of somebody who speaks the version of a resource that shows the object.
+    /// The view in the version of a resource.
     pub fn new(write: &'a Write<'a>, resource: Arc<Resource>) -> View<'a> {
         let (gv, kind) = versioned::kind(&resource, write.call.subresource);
         let kind = GroupVersionKind::new(&gv.group, &gv.version, kind);
         View { write, kind, resource }
     }
 
-    /// Both states of the object that the write is about; see [`versioned::states`].
+    /// The new and the old object; see [`versioned::states`].
     pub async fn states(&self, object: &Value) -> Result<(Value, Value)> {
         versioned::states(self.write, object, &self.resource).await
     }
 
-    /// What is known of the kind, if it is a custom one.
+    /// The definition of the kind, if it is a custom one.
     fn custom(&self) -> Option<&CustomResource> {
         self.resource.custom.as_deref().filter(|_| *self.resource.kind == *self.kind.kind)
     }
@@ -55,31 +55,31 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The types among which that of the kind is.
+    /// The schemas of the resource.
     pub fn registry(&self) -> &Registry {
         self.write.backend.objects.registry_of(&self.resource)
     }
 
-    /// The type of the kind, as those see it who change objects part by part. There is none for what connects, and for parts
-    /// that look like a kind of another group: the documents of that group do not speak of them.
-    pub fn described(&self) -> Option<TypeId> {
+    /// The schema type for apply configurations. There is none for connecting subresources, and for subresources with a kind of
+    /// another group.
+    pub fn configuration_type(&self) -> Option<TypeId> {
         if self.write.operation == Operation::Connect || self.version() != self.resource.gv {
             return None;
         }
         self.registry().described(&self.kind.group, &self.kind.version, &self.kind.kind)
     }
 
-    /// Reads what somebody made of the object.
-    pub fn decoded(&self, text: &[u8]) -> Result<Decoded> {
+    /// Decodes an object in this version.
+    pub fn decode(&self, text: &[u8]) -> Result<Decoded> {
         let decoded = codec::decode_object(text, &self.kind, self.registry());
-        decoded.map_err(|error| Status::internal(error.why))
+        decoded.map_err(|error| Status::internal(error.detail))
     }
 
-    /// Fills in what a value leaves out.
-    pub fn filled(&self, mut value: Value) -> Result<Value> {
+    /// Applies the defaults of the kind.
+    pub fn apply_defaults(&self, mut value: Value) -> Result<Value> {
         if let Some(custom) = self.custom() {
             custom.coerce(&mut value).map_err(Status::internal)?;
-            if !custom.fill(&mut value) {
+            if !custom.set_defaults(&mut value) {
                 return Err(Status::too_large("the defaults of the object are too large"));
             }
             return Ok(value);
@@ -95,21 +95,21 @@ impl<'a> View<'a> {
         Ok(value)
     }
 
-    /// A value that is filled in, as clients of this version are shown it.
-    pub fn shown(&self, value: &Value) -> Result<Value> {
+    /// Adds the fields that clients of this version see, to a value with defaults.
+    pub fn complete(&self, value: &Value) -> Result<Value> {
         match self.custom() {
-            Some(_) => Ok(versioned::named(value.clone(), &self.version(), &self.kind.kind)),
-            None => versioned::whole(self.write, value, &self.version(), &self.kind.kind),
+            Some(_) => Ok(versioned::with_kind(value.clone(), &self.version(), &self.kind.kind)),
+            None => versioned::complete(self.write, value, &self.version(), &self.kind.kind),
         }
     }
 
-    /// A value that is filled in, in the version that is stored.
-    pub async fn stored(&self, value: Value) -> Result<Value> {
+    /// Converts a value with defaults to the stored version.
+    pub async fn to_stored(&self, value: Value) -> Result<Value> {
         let (backend, call) = (self.write.backend, self.write.call);
         if self.custom().is_some() {
             let is_own_version = self.resource.gv == call.resource.gv;
             return Ok(match &call.resource.custom {
-                Some(own) if !is_own_version => backend.value_in_version(call, own, value).await?,
+                Some(target) if !is_own_version => backend.convert_value(call, target, value).await?,
                 _ => value,
             });
         }

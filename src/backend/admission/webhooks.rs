@@ -1,5 +1,5 @@
-//! Webhooks: others are asked whether a write may happen, and may change it first. `table.rs` knows whom to ask, `subject.rs`
-//! what is asked about, `call.rs` how; `reinvocation.rs` beside remembers who has to be asked again.
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook. `table.rs` has the configured webhooks, `subject.rs` matches them and
+//! converts the object, `call.rs` makes the call. `reinvocation.rs` tracks which webhooks have to be called again.
 
 mod call;
 mod subject;
@@ -21,7 +21,7 @@ use pilothouse_types::clock::Clock;
 use tokio::sync::Semaphore;
 
 use crate::kubeconfig::users::Users;
-use crate::limits::HOOK_QUESTIONS;
+use crate::limits::HOOK_CALLS;
 use crate::metrics::Metrics;
 use crate::metrics::admission_webhooks::{Fault, WebhookLabels};
 use crate::upstream::pool::{Pool, Purpose};
@@ -41,7 +41,7 @@ use super::{Equivalents, Outcome, Plugin, Write};
 pub struct Settings {
     /// The configured webhooks.
     pub hooks: Arc<Hooks>,
-    /// Finds resources that show the same objects.
+    /// Finds resources that serve the same objects.
     pub equivalents: Equivalents,
     /// Whether a service is called at one of its endpoints instead of its cluster IP.
     pub to_endpoints: bool,
@@ -66,26 +66,26 @@ impl WebhookCredentials {
         mutating: Option<&Value>,
         validating: Option<&Value>,
     ) -> std::result::Result<WebhookCredentials, String> {
-        let read = |plugin: PluginName, document| {
-            users(document).map_err(|why| format!("{}: {why}", plugin.as_str()))
+        let credentials = |plugin: PluginName, document| {
+            users(document).map_err(|reason| format!("{}: {reason}", plugin.as_str()))
         };
         Ok(WebhookCredentials {
-            mutating: Arc::new(read(PluginName::MutatingAdmissionWebhook, mutating)?),
-            validating: Arc::new(read(PluginName::ValidatingAdmissionWebhook, validating)?),
+            mutating: Arc::new(credentials(PluginName::MutatingAdmissionWebhook, mutating)?),
+            validating: Arc::new(credentials(PluginName::ValidatingAdmissionWebhook, validating)?),
         })
     }
 }
 
 fn users(document: Option<&Value>) -> std::result::Result<Users, String> {
     let Some(document) = document else { return Ok(Users::default()) };
-    let read = match document.str("kind") {
+    let document = match document.str("kind") {
         "WebhookAdmission" => {
-            Document::of(document, &["apiserver.config.k8s.io/v1alpha1"], "WebhookAdmission")?
+            Document::typed(document, &["apiserver.config.k8s.io/v1alpha1"], "WebhookAdmission")?
         }
-        _ => Document::of(document, &["apiserver.config.k8s.io/v1"], "WebhookAdmissionConfiguration")?,
+        _ => Document::typed(document, &["apiserver.config.k8s.io/v1"], "WebhookAdmissionConfiguration")?,
     };
-    read.has_only("", &["apiVersion", "kind", "kubeConfigFile"])?;
-    let path = read.text(&["kubeConfigFile"])?;
+    document.check_fields("", &["apiVersion", "kind", "kubeConfigFile"])?;
+    let path = document.text(&["kubeConfigFile"])?;
     if !path.starts_with('/') {
         let path = pilothouse_apimachinery::field::quoted(path);
         return Err(format!("kubeConfigFile: Invalid value: {path}: must be an absolute file path"));
@@ -122,41 +122,42 @@ impl Phase {
 
 /// Identifies a call within a request, as audit annotations number it.
 #[derive(Clone, Copy)]
-struct Index {
+struct CallIndex {
     round: usize,
-    place: usize,
+    index: usize,
 }
 
-impl Index {
+impl CallIndex {
     /// Adds an audit annotation about the call.
-    fn note(self, subject: &Subject<'_>, prefix: &str, text: String) {
-        let key = format!("{prefix}round_{}_index_{}", self.round, self.place);
-        subject.write.call.warnings.note(&key, text);
+    fn annotate(self, subject: &Subject<'_>, prefix: &str, text: String) {
+        let key = format!("{prefix}round_{}_index_{}", self.round, self.index);
+        subject.write.call.warnings.annotate(&key, text);
     }
 
     /// Annotates whether the webhook changed the object.
-    fn note_change(self, subject: &Subject<'_>, mutated: bool) {
-        if subject.write.call.warnings.received.level() >= audit::Level::Metadata {
-            let said = format!(r#"{{{},"mutated":{mutated}}}"#, names(subject.hook));
-            self.note(subject, Phase::Mutating.prefix(), said);
+    fn annotate_change(self, subject: &Subject<'_>, mutated: bool) {
+        if subject.write.call.warnings.audit_body.level() >= audit::Level::Metadata {
+            let text = format!(r#"{{{},"mutated":{mutated}}}"#, hook_fields(subject.hook));
+            self.annotate(subject, Phase::Mutating.prefix(), text);
         }
     }
 
     /// Annotates the patch, at levels that include bodies.
-    fn note_patch(self, subject: &Subject<'_>, patch: Option<&[u8]>) {
-        if subject.write.call.warnings.received.level() < audit::Level::Request {
+    fn annotate_patch(self, subject: &Subject<'_>, patch: Option<&[u8]>) {
+        if subject.write.call.warnings.audit_body.level() < audit::Level::Request {
             return;
         }
         if let Some(patch) = patch.and_then(audit::bodies::compact) {
-            let (names, patch) = (names(subject.hook), String::from_utf8_lossy(&patch).into_owned());
-            let said = format!(r#"{{{names},"patch":{patch},"patchType":"JSONPatch"}}"#);
-            self.note(subject, "patch.webhook.admission.k8s.io/", said);
+            let (hook_fields, patch) =
+                (hook_fields(subject.hook), String::from_utf8_lossy(&patch).into_owned());
+            let text = format!(r#"{{{hook_fields},"patch":{patch},"patchType":"JSONPatch"}}"#);
+            self.annotate(subject, "patch.webhook.admission.k8s.io/", text);
         }
     }
 }
 
-/// The configuration and the webhook, as annotations name them.
-fn names(hook: &Webhook) -> String {
+/// The JSON fields of annotations that name the configuration and the webhook.
+fn hook_fields(hook: &Webhook) -> String {
     let mut out = b"\"configuration\":".to_vec();
     write_string(&mut out, &hook.configuration);
     out.extend_from_slice(b",\"webhook\":");
@@ -169,25 +170,25 @@ pub struct Webhooks {
     phase: Phase,
     settings: Settings,
     users: Arc<Users>,
-    peers: Rc<WebhookClients>,
-    places: Rc<Semaphore>,
+    clients: Rc<WebhookClients>,
+    slots: Rc<Semaphore>,
     /// Limits log lines about calls that fail.
     failures: Throttle,
 }
 
 impl Webhooks {
     /// Makes the plug-in for one worker.
-    pub fn new(phase: Phase, settings: &Settings, shown: &WebhookCredentials) -> Webhooks {
+    pub fn new(phase: Phase, settings: &Settings, credentials: &WebhookCredentials) -> Webhooks {
         let users = match phase {
-            Phase::Mutating => &shown.mutating,
-            Phase::Validating => &shown.validating,
+            Phase::Mutating => &credentials.mutating,
+            Phase::Validating => &credentials.validating,
         };
         Webhooks {
             phase,
             settings: settings.clone(),
             users: users.clone(),
-            peers: Rc::new(WebhookClients::new(settings.pool.clone(), Purpose::Admission)),
-            places: Rc::new(Semaphore::new(HOOK_QUESTIONS)),
+            clients: Rc::new(WebhookClients::new(settings.pool.clone(), Purpose::Admission)),
+            slots: Rc::new(Semaphore::new(HOOK_CALLS)),
             failures: Throttle::default(),
         }
     }
@@ -195,128 +196,140 @@ impl Webhooks {
     /// All webhooks of the phase, in order.
     async fn hooks(&self, write: &Write<'_>) -> Result<Arc<[Arc<Webhook>]>> {
         let phase = self.phase;
-        let found = match self.settings.hooks.look(move |table| table.all(phase)) {
-            Answer::Now(found) => found,
-            Answer::Later(found) => found.await,
+        let hooks = match self.settings.hooks.query(move |table| table.all(phase)) {
+            Answer::Now(hooks) => hooks,
+            Answer::Later(hooks) => hooks.await,
         };
-        found.map_err(|_| write.forbidden(&Value::Null, "not yet ready to handle request"))?
+        hooks.map_err(|_| write.forbidden(&Value::Null, "not yet ready to handle request"))?
     }
 
-    /// Calls one webhook and counts the call. `None`: the call failed, and the webhook's failurePolicy ignores that. `index`: its
-    /// place in the order of calls.
-    async fn ask(
+    /// Calls one webhook and counts the call. `None`: the call failed, and the webhook's failurePolicy ignores that.
+    /// `call_index`: its position in the order of calls.
+    async fn call_counted(
         &self,
         subject: &Subject<'_>,
         object: &Value,
-        index: Index,
+        call_index: CallIndex,
     ) -> Result<Option<call::Outcome>> {
         let hook = subject.hook;
         let began = self.settings.clock.moment();
         let outcome = self.call(subject, object).await;
         let seconds = self.settings.clock.elapsed(began).as_secs_f64();
         let operation = subject.operation;
-        let asked = WebhookLabels { name: &hook.name, sort: self.phase.word(), operation };
+        let labels = WebhookLabels { name: &hook.name, sort: self.phase.word(), operation };
         let metrics = &self.settings.metrics.hooks;
         match outcome {
             Ok(outcome) => {
-                metrics.asked(asked, seconds, 200, None);
+                metrics.asked(labels, seconds, 200, None);
                 Ok(Some(outcome))
             }
-            Err(CallError::Calling { why, code }) => {
+            Err(CallError::Calling { reason, code }) => {
                 let rejected = (!hook.ignores_failures).then_some(Fault::Calling);
-                metrics.asked(asked, seconds, code, rejected);
+                metrics.asked(labels, seconds, code, rejected);
                 let text = format!(
-                    "failed calling webhook {}: {why}",
+                    "failed calling webhook {}: {reason}",
                     pilothouse_apimachinery::field::quoted(&hook.name)
                 );
                 if self.failures.allows(self.settings.clock.moment()) {
                     let ignored = hook.ignores_failures;
-                    tracing::warn!(webhook = hook.name, %why, ignored, "admission webhook call failed");
+                    tracing::warn!(webhook = hook.name, %reason, ignored, "admission webhook call failed");
                 }
                 if hook.ignores_failures {
-                    metrics.left_open(asked);
-                    index.note(subject, &format!("failed-open.{}", self.phase.prefix()), hook.name.clone());
+                    metrics.left_open(labels);
+                    call_index.annotate(
+                        subject,
+                        &format!("failed-open.{}", self.phase.prefix()),
+                        hook.name.clone(),
+                    );
                     return Ok(None);
                 }
                 Err(Status::internal(text))
             }
             Err(CallError::Denied(status)) => {
-                metrics.asked(asked, seconds, status.code, Some(Fault::None));
+                metrics.asked(labels, seconds, status.code, Some(Fault::None));
                 Err(status)
             }
             Err(CallError::Server(status)) => {
-                metrics.asked(asked, seconds, 0, Some(Fault::Server));
+                metrics.asked(labels, seconds, 0, Some(Fault::Server));
                 Err(status)
             }
         }
     }
 
     /// Calls mutating webhooks one after the other: each sees the changes of those before it.
-    async fn mutate_all(&self, write: &Write<'_>, object: &mut Value, round: &Reinvocation) -> Result<()> {
+    async fn mutate_all(
+        &self,
+        write: &Write<'_>,
+        object: &mut Value,
+        reinvocation: &Reinvocation,
+    ) -> Result<()> {
         let hooks = self.hooks(write).await?;
-        let turn = &round.webhooks;
-        let mut is_foreseen = round.is_second();
-        round.begin(turn, object);
-        for (place, hook) in hooks.iter().enumerate() {
-            let Some(subject) = Subject::of(self, write, hook, object).await? else { continue };
-            if round.passes_over(turn, &hook.uid) {
+        let state = &reinvocation.webhooks;
+        let mut is_cost_checked = reinvocation.is_second_round();
+        reinvocation.start_turn(state, object);
+        for (index, hook) in hooks.iter().enumerate() {
+            let Some(subject) = Subject::new(self, write, hook, object).await? else { continue };
+            if reinvocation.skips(state, &hook.uid) {
                 continue;
             }
-            if !std::mem::replace(&mut is_foreseen, true) {
-                foresee_rules(write, object)?;
+            if !std::mem::replace(&mut is_cost_checked, true) {
+                check_rule_cost(write, object)?;
             }
-            let index = Index { round: usize::from(round.is_second()), place };
-            let asked = self.ask(&subject, object, index).await;
-            let changed = match &asked {
-                Ok(Some(outcome)) => outcome.patched.as_ref().is_some_and(|(_, changed)| *changed),
+            let call_index = CallIndex { round: usize::from(reinvocation.is_second_round()), index };
+            let outcome = self.call_counted(&subject, object, call_index).await;
+            let is_changed = match &outcome {
+                Ok(Some(outcome)) => outcome.patched.as_ref().is_some_and(|(_, is_changed)| *is_changed),
                 _ => false,
             };
-            index.note_change(&subject, changed);
-            if let Some(call::Outcome { patched: Some((new, _)), patch }) = asked? {
-                index.note_patch(&subject, patch.as_deref());
+            call_index.annotate_change(&subject, is_changed);
+            if let Some(call::Outcome { patched: Some((new, _)), patch }) = outcome? {
+                call_index.annotate_patch(&subject, patch.as_deref());
                 *object = new;
-                round.patched();
+                reinvocation.mark_patched();
             }
-            if changed {
-                round.changed(turn);
+            if is_changed {
+                reinvocation.mark_changed(state);
             }
-            round.asked(turn, &hook.uid, hook.reinvoke_if_needed);
+            reinvocation.mark_invoked(state, &hook.uid, hook.reinvoke_if_needed);
         }
-        round.end(turn, object);
+        reinvocation.end_turn(state, object);
         Ok(())
     }
 
-    /// Calls validating webhooks concurrently. The first refusal in the order of the webhooks is answered.
+    /// Calls validating webhooks concurrently. Returns the first refusal in the order of the webhooks.
     async fn validate_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let hooks = self.hooks(write).await?;
         let mut subjects = Vec::new();
         for hook in hooks.iter() {
-            subjects.extend(Subject::of(self, write, hook, object).await?);
+            subjects.extend(Subject::new(self, write, hook, object).await?);
         }
-        let index = |place| Index { round: 0, place };
-        let asked = subjects.iter().enumerate();
-        let answers = join_all(asked.map(|(place, subject)| self.ask(subject, object, index(place)))).await;
-        answers.into_iter().try_for_each(|answer| answer.map(drop))
+        let call_index = |index| CallIndex { round: 0, index };
+        let calls = subjects.iter().enumerate();
+        let outcomes =
+            join_all(calls.map(|(index, subject)| self.call_counted(subject, object, call_index(index))))
+                .await;
+        outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
     }
 }
 
-/// Gives up on a worker, before the first webhook is called, if the validation rules of a custom resource will cost too much there:
-/// the call begins again elsewhere, and a webhook should be called once for it. What webhooks change may still add to the cost.
-fn foresee_rules(write: &Write<'_>, object: &Value) -> Result<()> {
+/// Fails before the first webhook is called if the validation rules of a custom resource will exceed the work limit of this
+/// thread: the call is repeated on another one, and a webhook should be called once. Changes by webhooks may still add to the
+/// cost.
+fn check_rule_cost(write: &Write<'_>, object: &Value) -> Result<()> {
     let custom = write.call.resource.custom.as_ref();
     match custom.filter(|custom| custom.rules.is_some() && !object.is_null()) {
-        Some(custom) => write.call.work.foresee(|| custom.evaluate_rules(object, write.old)),
+        Some(custom) => write.call.work.check_cel(|| custom.evaluate_rules(object, write.old)),
         None => Ok(()),
     }
 }
 
 impl Plugin for Webhooks {
     fn handles(&self, write: &Write<'_>) -> bool {
-        let (gv, kind) = write.call.shown_kind();
+        let (gv, kind) = write.call.body_kind();
         // If the table is being updated, the call waits for it.
-        let somebody = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
+        let has_hooks = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
         // The server's own bootstrap objects are exempt: without them it would not start.
-        write.call.origin != Origin::Server && !webhooks::is_exempt(&gv.group, kind) && somebody()
+        write.call.origin != Origin::Server && !webhooks::is_exempt(&gv.group, kind) && has_hooks()
     }
 
     fn connects(&self) -> bool {
@@ -327,10 +340,10 @@ impl Plugin for Webhooks {
         &'a self,
         write: &'a Write<'a>,
         object: &'a mut Value,
-        round: &'a Reinvocation,
+        reinvocation: &'a Reinvocation,
     ) -> Outcome<'a> {
         match self.phase {
-            Phase::Mutating => Box::pin(self.mutate_all(write, object, round)),
+            Phase::Mutating => Box::pin(self.mutate_all(write, object, reinvocation)),
             Phase::Validating => super::done(Ok(())),
         }
     }
@@ -350,15 +363,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_name_absolute_files() {
-        let read = |text: &str| users(Some(&json::read(text.as_bytes()).unwrap())).map(drop);
+    fn webhook_config_requires_absolute_kubeconfig_path() {
+        let parse = |text: &str| users(Some(&json::read(text.as_bytes()).unwrap())).map(drop);
         let head = r#""apiVersion":"apiserver.config.k8s.io/v1","kind":"WebhookAdmissionConfiguration""#;
         assert_eq!(
-            read(&format!(r#"{{{head},"kubeConfigFile":"x"}}"#)),
+            parse(&format!(r#"{{{head},"kubeConfigFile":"x"}}"#)),
             Err("kubeConfigFile: Invalid value: \"x\": must be an absolute file path".to_owned())
         );
-        assert!(read(&format!(r#"{{{head},"kubeConfig":"/x"}}"#)).unwrap_err().contains("unknown field"));
-        assert!(read(r#"{"apiVersion":"v1","kind":"Pod"}"#).is_err());
+        assert!(parse(&format!(r#"{{{head},"kubeConfig":"/x"}}"#)).unwrap_err().contains("unknown field"));
+        assert!(parse(r#"{"apiVersion":"v1","kind":"Pod"}"#).is_err());
         assert!(users(None).is_ok());
     }
 }

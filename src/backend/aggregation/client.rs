@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::Extensions;
 use crate::backend::{Backend, webhook_address};
-use crate::kubeconfig::user::escaped;
+use crate::kubeconfig::user::escape_header_key;
 use crate::limits::EXTENSION_DOCUMENT_BYTES;
 use crate::upstream::{RequestBody, Upstream, UpstreamRequest, UpstreamResponse, header};
 
@@ -35,12 +35,12 @@ pub struct ExtensionRequest<'a> {
     pub user: &'a Identity,
     /// The Accept header; empty for none.
     pub accept: &'a str,
-    /// The ETag of a known version; empty for none.
-    pub known: &'a str,
+    /// The If-None-Match header: the ETag of a cached version; empty for none.
+    pub if_none_match: &'a str,
     /// The timeout of the whole exchange.
     pub within: Duration,
     /// The limit on the size of the response.
-    pub most: usize,
+    pub max_bytes: usize,
     /// Whether the certificate is verified. Availability checks need not verify it.
     pub verifies: bool,
 }
@@ -55,9 +55,9 @@ impl<'a> ExtensionRequest<'a> {
             body: &[],
             user,
             accept: "",
-            known: "",
+            if_none_match: "",
             within,
-            most: EXTENSION_DOCUMENT_BYTES,
+            max_bytes: EXTENSION_DOCUMENT_BYTES,
             verifies: true,
         }
     }
@@ -87,22 +87,22 @@ impl Extensions {
         (path, query): (&str, &str),
     ) -> Result<Destination, String> {
         let Service { namespace, name, port, peer } = service;
-        let way = ClientConfig::Service {
+        let config = ClientConfig::Service {
             namespace: namespace.clone(),
             name: name.clone(),
             path: String::new(),
             port: *port,
         };
-        let found = webhook_address::connect_address(backend, permit, self.to_endpoints, &way).await?;
-        let (host, port) = found.ok_or_else(|| "no such service".to_owned())?;
+        let address = webhook_address::connect_address(backend, permit, self.to_endpoints, &config).await?;
+        let (host, port) = address.ok_or_else(|| "no such service".to_owned())?;
         let (path, query) = (path.to_owned(), query.to_owned());
         Ok(Destination {
             location: Location { secure: true, host, port, path, query },
             trust: Trust::Extension(peer.clone()),
             // As in the reference: users who may create APIServices and Services may direct this server anywhere.
             reach: AllowedAddresses::Any,
-            is_patient: false,
-            asker: String::new(),
+            has_no_deadline: false,
+            user: String::new(),
         })
     }
 
@@ -112,48 +112,55 @@ impl Extensions {
     }
 
     /// Sends a request. Errors are in the reference's words and contain the URL.
-    pub async fn ask(
+    pub async fn send(
         &self,
         backend: &Backend,
         service: &Service,
-        question: &ExtensionRequest<'_>,
+        request: &ExtensionRequest<'_>,
     ) -> Result<ExtensionResponse, String> {
-        let mut to =
-            self.resolve((backend, &Permit::none()), service, (question.path, question.query)).await?;
-        if !question.verifies {
+        let mut destination =
+            self.resolve((backend, &Permit::none()), service, (request.path, request.query)).await?;
+        if !request.verifies {
             let mut peer = (*service.peer).clone();
             (peer.verifies, peer.authority_pem) = (false, Vec::new());
-            to.trust = Trust::Extension(peer.into());
+            destination.trust = Trust::Extension(peer.into());
         }
-        let mut headers = identity_headers(question.user, true)?;
-        let said = [(ACCEPT, question.accept), (IF_NONE_MATCH, question.known), (USER_AGENT, &agent())];
-        for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
+        let mut headers = identity_headers(request.user, true)?;
+        let values =
+            [(ACCEPT, request.accept), (IF_NONE_MATCH, request.if_none_match), (USER_AGENT, &user_agent())];
+        for (name, value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
         }
-        if let Ok(host) = HeaderValue::try_from(to.location.authority()) {
+        if let Ok(host) = HeaderValue::try_from(destination.location.authority()) {
             headers.insert(HOST, host);
         }
-        let body = match question.body {
+        let body = match request.body {
             [] => RequestBody::Empty,
             body => {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 RequestBody::Whole(Some(Bytes::from_static(body)))
             }
         };
-        let asked = UpstreamRequest { method: question.method.clone(), headers, body };
-        let asking = async {
-            let answer = self.upstream.ask(&to, asked).await.map_err(|failure| failure.to_string())?;
+        let upstream_request = UpstreamRequest { method: request.method.clone(), headers, body };
+        let exchange = async {
+            let response = self
+                .upstream
+                .ask(&destination, upstream_request)
+                .await
+                .map_err(|failure| failure.to_string())?;
             // The body of a successful deletion is not needed.
-            let is_done = question.method == Method::DELETE && answer.status.is_success();
-            read(answer, if is_done { 0 } else { question.most }).await
+            let is_done = request.method == Method::DELETE && response.status.is_success();
+            read(response, if is_done { 0 } else { request.max_bytes }).await
         };
-        let url = to.location.url();
-        let verb = if question.method == Method::DELETE { "Delete" } else { "Get" };
-        match timeout(question.within, asking).await {
-            Ok(Ok(reply)) => Ok(ExtensionResponse { url, ..reply }),
-            Ok(Err(why)) => Err(format!("failing or missing response from {url}: {verb} \"{url}\": {why}")),
+        let url = destination.location.url();
+        let verb = if request.method == Method::DELETE { "Delete" } else { "Get" };
+        match timeout(request.within, exchange).await {
+            Ok(Ok(response)) => Ok(ExtensionResponse { url, ..response }),
+            Ok(Err(reason)) => {
+                Err(format!("failing or missing response from {url}: {verb} \"{url}\": {reason}"))
+            }
             Err(_) => Err(format!(
                 "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
                  (Client.Timeout exceeded while awaiting headers)"
@@ -163,37 +170,37 @@ impl Extensions {
 }
 
 /// The User-Agent header.
-fn agent() -> String {
+fn user_agent() -> String {
     format!("kube-apiserver/{RELEASE}")
 }
 
-/// Reads a response; with `most` 0 only its head.
-async fn read(answer: UpstreamResponse, most: usize) -> Result<ExtensionResponse, String> {
-    let text = |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+/// Reads a response; with `limit` 0 only its head.
+async fn read(upstream: UpstreamResponse, limit: usize) -> Result<ExtensionResponse, String> {
+    let text = |name| upstream.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
-    let mut reply = ExtensionResponse {
-        status: answer.status.as_u16(),
+    let mut response = ExtensionResponse {
+        status: upstream.status.as_u16(),
         content_type: content_type.to_owned(),
         etag: etag.to_owned(),
         ..ExtensionResponse::default()
     };
-    if most == 0 {
-        return Ok(reply);
+    if limit == 0 {
+        return Ok(response);
     }
-    let mut body = answer.body;
-    while let Some(piece) = body.next().await {
-        let piece = piece.map_err(|error| error.to_string())?;
-        if reply.body.len() + piece.len() > most {
-            return Err(format!("the answer has more than {most} bytes"));
+    let mut body = upstream.body;
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|error| error.to_string())?;
+        if response.body.len() + chunk.len() > limit {
+            return Err(format!("the answer has more than {limit} bytes"));
         }
-        reply.body.extend_from_slice(&piece);
+        response.body.extend_from_slice(&chunk);
     }
-    Ok(reply)
+    Ok(response)
 }
 
-/// The headers that tell an extension API server the user. Fails if the identity does not fit into headers: without them the
-/// extension server would take this server itself for the user. Errors are in the reference's words.
-pub fn identity_headers(user: &Identity, tells_uid: bool) -> Result<HeaderMap, String> {
+/// The request headers that carry the user to an extension API server. Fails if the identity does not fit into headers: without
+/// them the extension server would take this server itself for the user. Errors are in the reference's words.
+pub fn identity_headers(user: &Identity, with_uid: bool) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut add = |name: &str, value: &str| -> Result<(), String> {
         let (name, value) = header(name, value.as_bytes())
@@ -202,14 +209,14 @@ pub fn identity_headers(user: &Identity, tells_uid: bool) -> Result<HeaderMap, S
         Ok(())
     };
     add("X-Remote-User", &user.name)?;
-    if tells_uid && !user.uid.is_empty() {
+    if with_uid && !user.uid.is_empty() {
         add("X-Remote-Uid", &user.uid)?;
     }
     for group in &user.groups {
         add("X-Remote-Group", group)?;
     }
     for (key, values) in &user.extra {
-        let name = format!("X-Remote-Extra-{}", escaped(key));
+        let name = format!("X-Remote-Extra-{}", escape_header_key(key));
         for value in values {
             add(&name, value)?;
         }
@@ -224,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extension_servers_learn_whom_they_are_asked_for() {
+    fn identity_headers_carry_user() {
         let user = Identity {
             name: "ann".to_owned(),
             uid: "7".to_owned(),
@@ -232,19 +239,19 @@ mod tests {
             extra: BTreeMap::from([("example.com/k".to_owned(), vec!["1".to_owned(), "2".to_owned()])]),
         };
         let headers = identity_headers(&user, true).unwrap();
-        let of = |name: &str| {
+        let header_values = |name: &str| {
             headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
         };
-        assert_eq!((of("x-remote-user"), of("x-remote-uid")), (vec!["ann"], vec!["7"]));
-        assert_eq!(of("x-remote-group"), ["a", "b"]);
-        assert_eq!(of("x-remote-extra-example.com%2fk"), ["1", "2"]);
+        assert_eq!((header_values("x-remote-user"), header_values("x-remote-uid")), (vec!["ann"], vec!["7"]));
+        assert_eq!(header_values("x-remote-group"), ["a", "b"]);
+        assert_eq!(header_values("x-remote-extra-example.com%2fk"), ["1", "2"]);
         assert!(!identity_headers(&user, false).unwrap().contains_key("x-remote-uid"));
         let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() }, true);
         assert_eq!(bare.unwrap().len(), 1);
     }
 
     #[test]
-    fn nobody_is_told_of_who_cannot_be_named() {
+    fn identity_headers_refuse_invalid_values() {
         let named = |name: &str| Identity { name: name.to_owned(), ..Identity::default() };
         assert_eq!(
             identity_headers(&named("a\nb"), true).unwrap_err(),

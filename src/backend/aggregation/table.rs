@@ -15,7 +15,7 @@ use crate::upstream::pool::{KeepAliveHandle, Pool};
 pub struct Table {
     by_name: BTreeMap<String, Arc<ApiService>>,
     /// Keeps connections to the extension API servers open while they are registered.
-    wanted: BTreeMap<String, [KeepAliveHandle; 2]>,
+    keep_alive: BTreeMap<String, [KeepAliveHandle; 2]>,
     pool: Arc<Pool>,
     /// How many of them extension API servers serve.
     remote: usize,
@@ -29,7 +29,7 @@ impl Table {
 
     /// An empty table. `pool` keeps connections to the servers.
     pub fn new(pool: Arc<Pool>) -> Table {
-        Table { by_name: BTreeMap::new(), wanted: BTreeMap::new(), pool, remote: 0, changes: 0 }
+        Table { by_name: BTreeMap::new(), keep_alive: BTreeMap::new(), pool, remote: 0, changes: 0 }
     }
 
     /// The APIService of this name.
@@ -39,7 +39,7 @@ impl Table {
 
     /// The APIService of this name, if an extension API server serves it.
     pub fn remote(&self, name: &str) -> Option<Arc<ApiService>> {
-        self.get(name).filter(|known| known.service.is_some())
+        self.get(name).filter(|registered| registered.service.is_some())
     }
 
     /// Whether any APIService is served by an extension API server.
@@ -55,16 +55,16 @@ impl Table {
     /// The APIServices that extension API servers serve.
     pub fn remotes(&self) -> impl Iterator<Item = &Arc<ApiService>> {
         let any = self.has_remotes();
-        self.by_name.values().filter(move |known| any && known.service.is_some())
+        self.by_name.values().filter(move |registered| any && registered.service.is_some())
     }
 
     /// The names of the APIServices that a Service backs.
-    pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
-        let is_it = |known: &&Arc<ApiService>| {
-            let service = known.service.as_ref();
-            service.is_some_and(|service| service.namespace == namespace && service.name == name)
+    pub fn backed_by(&self, namespace: &str, name: &str) -> Vec<String> {
+        let is_backed = |registered: &&Arc<ApiService>| {
+            let target = registered.service.as_ref();
+            target.is_some_and(|target| target.namespace == namespace && target.name == name)
         };
-        self.remotes().filter(is_it).map(|known| known.name.clone()).collect()
+        self.remotes().filter(is_backed).map(|registered| registered.name.clone()).collect()
     }
 
     /// The number of changes so far.
@@ -74,14 +74,14 @@ impl Table {
 
     fn set(&mut self, name: &str, new: Option<ApiService>) {
         self.changes += 1;
-        let is_remote = |known: &ApiService| known.service.is_some();
+        let is_remote = |registered: &ApiService| registered.service.is_some();
         self.remote += usize::from(new.as_ref().is_some_and(is_remote));
         let is_readable = |new: &&ApiService| !new.is_unreadable;
         let service = new.as_ref().filter(is_readable).and_then(|new| new.service.as_ref());
         // Take the new handles before dropping the old ones, so that shared connections stay open.
-        let _before = match service.map(|service| upstream::wanted(&self.pool, &service.peer)) {
-            Some(wanted) => self.wanted.insert(name.to_owned(), wanted),
-            None => self.wanted.remove(name),
+        let _previous = match service.map(|service| upstream::wanted(&self.pool, &service.peer)) {
+            Some(handles) => self.keep_alive.insert(name.to_owned(), handles),
+            None => self.keep_alive.remove(name),
         };
         let old = match new {
             Some(new) => self.by_name.insert(name.to_owned(), Arc::new(new)),
@@ -104,7 +104,7 @@ impl StoreIndex for Table {
         self.set(key.name(), None);
     }
 
-    /// Its name is that of its version. Nobody may serve that, because nobody knows who should.
+    /// Blocks the version that the APIService is named after: its server is unknown, and no other may serve it.
     fn fail_closed(&mut self, _: usize, key: &Key) {
         self.set(key.name(), Some(ApiService::unreadable(key.name())));
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_others_serve_is_led_there() {
+    fn table_finds_remote_apiservices_only() {
         let mut table = Table::new(Pool::new(pilothouse_types::clock::Clock::system()));
         table.set(
             "v1.apps",
@@ -137,16 +137,16 @@ mod tests {
         let remote = r#"{"metadata":{"name":"v1.x"},"spec":{"group":"x","version":"v1","service":{"namespace":"n","name":"s"}}}"#;
         table.set("v1.x", registration(remote));
         assert!(table.remote("v1.x").is_some() && table.remote("v1.apps").is_none());
-        assert_eq!(table.behind("n", "s"), ["v1.x"]);
-        assert!(table.behind("n", "t").is_empty() && table.behind("m", "s").is_empty());
+        assert_eq!(table.backed_by("n", "s"), ["v1.x"]);
+        assert!(table.backed_by("n", "t").is_empty() && table.backed_by("m", "s").is_empty());
         table.set("v1.x", registration(remote));
         assert_eq!((table.remote, table.changes()), (1, 3));
         table.fail_closed(0, &Key::cluster("v1.x"));
-        let unknown = table.remote("v1.x").unwrap();
-        assert!(unknown.is_unreadable && !unknown.is_available && unknown.gv.is("x", "v1"));
-        assert!(table.behind("n", "s").is_empty() && table.wanted.is_empty());
+        let unreadable = table.remote("v1.x").unwrap();
+        assert!(unreadable.is_unreadable && !unreadable.is_available && unreadable.gv.is("x", "v1"));
+        assert!(table.backed_by("n", "s").is_empty() && table.keep_alive.is_empty());
         table.set("v1.x", None);
-        assert!(table.remote("v1.x").is_none() && table.behind("n", "s").is_empty());
+        assert!(table.remote("v1.x").is_none() && table.backed_by("n", "s").is_empty());
         let changes = table.changes();
         table.clear(0);
         assert!(table.changes() > changes && table.all().next().is_none());

@@ -1,5 +1,5 @@
-//! Takes the addresses and ports of a service. It runs in a task of its own: if the client disconnects in the middle, the result
-//! is a claim that nobody ends and that therefore ends itself.
+//! Allocates the addresses and ports of a service. It runs in a task of its own: if the client disconnects meanwhile, the
+//! resulting claim is dropped and settles itself.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use pilothouse_kinds::services::{ServiceAllocations, families, list, spec};
 use pilothouse_types::object::Key;
 
 use super::Services;
-use super::claim::{Claim, Open};
+use super::claim::{Claim, PendingClaim};
 use crate::random;
 
 const NOT_REACHED: &str = "the ports of the nodes cannot be reached";
@@ -30,10 +30,10 @@ pub(super) struct AllocationRequest {
     /// Held by the state that the service replaces.
     pub before: ServiceAllocations,
     /// Whether all of that may be released: the service is being deleted, perhaps by this write.
-    pub goes: bool,
+    pub may_remove: bool,
 }
 
-/// Why an address or port could not be taken.
+/// An address or port could not be allocated.
 pub(super) enum AllocationError {
     /// An address that the client chose, and the reason.
     Address(String, String),
@@ -51,24 +51,29 @@ impl From<Box<Status>> for AllocationError {
 
 impl AllocationError {
     /// The error for the client: of the request, or of fields of the service.
-    pub fn told(
+    pub fn into_field_error(
         self,
         service: &Value,
-        asks: &[NodePortRequest],
+        requests: &[NodePortRequest],
         port_range: &str,
     ) -> std::result::Result<FieldError, Box<Status>> {
         match self {
             AllocationError::Other(status) => Err(status),
-            AllocationError::Address(written, why) => {
+            AllocationError::Address(address, reason) => {
                 let all: Vec<String> = list(spec(service), "clusterIPs").into_iter().map(quoted).collect();
-                let shown = format!("[]string{{{}}}", all.join(", "));
+                let rendered = format!("[]string{{{}}}", all.join(", "));
                 let path = FieldPath::new("spec").child("clusterIPs");
-                Ok(FieldError::invalid(&path, &shown, &format!("failed to allocate IP {written}: {why}")))
+                Ok(FieldError::invalid(
+                    &path,
+                    &rendered,
+                    &format!("failed to allocate IP {address}: {reason}"),
+                ))
             }
-            AllocationError::Port(at, reason) => {
-                let ask = asks.get(at).ok_or_else(|| Status::internal("a port that nobody asked for"))?;
-                let why = match reason {
-                    Reason::Full if ask.entries.is_empty() => {
+            AllocationError::Port(index, reason) => {
+                let request =
+                    requests.get(index).ok_or_else(|| Status::internal("a port that nobody asked for"))?;
+                let reason = match reason {
+                    Reason::Full if request.entries.is_empty() => {
                         let message = "failed to allocate a HealthCheck NodePort 0: range is full";
                         return Err(Status::internal(message));
                     }
@@ -80,135 +85,138 @@ impl AllocationError {
                         "provided port is not in the valid range. The range of valid ports is {port_range}"
                     ),
                 };
-                Ok(ask.refused(&why))
+                Ok(request.refused(&reason))
             }
         }
     }
 }
 
 impl Services {
-    /// Takes everything or nothing, and writes it into the service.
+    /// Allocates everything or nothing, and writes it into the service.
     pub(super) async fn take(
         self: Rc<Services>,
         owner: Key,
-        mut wanted: AllocationRequest,
+        mut request: AllocationRequest,
         permit: Permit,
     ) -> std::result::Result<(Value, Claim), AllocationError> {
-        let before = std::mem::take(&mut wanted.before);
-        let (goes, held) = (wanted.goes, permit.clone());
-        let open = Open {
+        let before = std::mem::take(&mut request.before);
+        let (may_remove, held_permit) = (request.may_remove, permit.clone());
+        let open = PendingClaim {
             services: self.clone(),
             owner,
-            taken: ServiceAllocations::default(),
+            allocated: ServiceAllocations::default(),
             before,
-            goes,
-            permit: held,
+            may_remove,
+            permit: held_permit,
         };
         let mut claim = Claim::from(open);
-        match self.fill(&mut wanted, &mut claim, &permit).await {
-            Ok(()) => Ok((wanted.service, claim)),
-            Err(refused) => {
+        match self.fill(&mut request, &mut claim, &permit).await {
+            Ok(()) => Ok((request.service, claim)),
+            Err(error) => {
                 claim.end(false).await;
-                Err(refused)
+                Err(error)
             }
         }
     }
 
     async fn fill(
         &self,
-        wanted: &mut AllocationRequest,
+        request: &mut AllocationRequest,
         claim: &mut Claim,
         permit: &Permit,
     ) -> std::result::Result<(), AllocationError> {
         let Some(open) = claim.open() else { return Ok(()) };
-        let service = &mut wanted.service;
+        let service = &mut request.service;
         // Most writes release nothing: then the stored service need not be read.
-        if !wanted.goes {
-            open.before = open.before.without(&ServiceAllocations::of(service));
+        if !request.may_remove {
+            open.before = open.before.without(&ServiceAllocations::from_service(service));
         }
-        for (index, written) in std::mem::take(&mut wanted.addresses) {
-            let (written, address) = match written {
-                Some(written) => {
-                    let address = self.take_chosen(&written, &open.owner, permit).await?;
-                    (written, address)
+        for (index, address_text) in std::mem::take(&mut request.addresses) {
+            let (address_text, address) = match address_text {
+                Some(address_text) => {
+                    let address = self.take_chosen(&address_text, &open.owner, permit).await?;
+                    (address_text, address)
                 }
                 None => {
                     let family = family(service, index)?;
-                    let address = self.take_any(family, &open.owner, permit).await?;
+                    let address = self.take_any_address(family, &open.owner, permit).await?;
                     (address.to_string(), address)
                 }
             };
-            open.taken.addresses.insert(address.to_string());
-            families::fill(service, index, &written);
+            open.allocated.addresses.insert(address.to_string());
+            families::set_address(service, index, &address_text);
         }
-        if wanted.ports.is_empty() {
+        if request.ports.is_empty() {
             return Ok(());
         }
-        let want = |ask: &NodePortRequest| match ask.wanted {
+        let port_request = |request: &NodePortRequest| match request.wanted {
             Some(port) => PortRequest::Exactly(port),
             None => PortRequest::Any(u32::try_from(random::below(1 << 30)).unwrap_or(0)),
         };
         // No more ports than these exist, so a longer list fails at one of the first.
-        let wants = wanted.ports.iter().take(usize::from(u16::MAX) + 2).map(want).collect();
-        let take = AllocatePorts { owner: open.owner.clone(), wants, permit: permit.clone() };
-        let got = self.ports.send(take).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
-        let got = got.map_err(|refused| AllocationError::Port(refused.at, refused.reason))?;
-        open.taken.ports.extend(got.iter().copied());
-        let got: Vec<i64> = got.into_iter().map(i64::from).collect();
-        ports::fill(service, &wanted.ports, &got);
+        let wants = request.ports.iter().take(usize::from(u16::MAX) + 2).map(port_request).collect();
+        let command = AllocatePorts { owner: open.owner.clone(), wants, permit: permit.clone() };
+        let allocated = self.ports.send(command).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
+        let allocated = allocated.map_err(|error| AllocationError::Port(error.at, error.reason))?;
+        open.allocated.ports.extend(allocated.iter().copied());
+        let allocated: Vec<i64> = allocated.into_iter().map(i64::from).collect();
+        ports::set_ports(service, &request.ports, &allocated);
         Ok(())
     }
 
-    /// Takes the address that the client chose.
+    /// Allocates the address that the client chose.
     async fn take_chosen(
         &self,
-        written: &str,
+        text: &str,
         owner: &Key,
         permit: &Permit,
     ) -> std::result::Result<IpAddr, AllocationError> {
-        let no = |why: &str| Err(AllocationError::Address(written.to_owned(), why.to_owned()));
-        let Some(address) = addresses::parse(written) else { return no("it is no address") };
-        let ranges = self.ranges(Family::of(address), permit).await?;
+        let refuse = |reason: &str| Err(AllocationError::Address(text.to_owned(), reason.to_owned()));
+        let Some(address) = addresses::parse(text) else { return refuse("it is no address") };
+        let ranges = self.ranges(Family::from_address(address), permit).await?;
         if !ranges.iter().any(|range| range.contains(address)) {
-            return no("the provided network does not match the current range");
+            return refuse("the provided network does not match the current range");
         }
         if self.take_address(address, owner, permit).await? {
             return Ok(address);
         }
-        no("provided IP is already allocated")
+        refuse("provided IP is already allocated")
     }
 
-    /// Writes the result of a dry run, and takes nothing.
-    pub(super) async fn pretend(
+    /// Writes the result of a dry run, without allocating.
+    pub(super) async fn dry_run(
         &self,
         service: &mut Value,
         addresses: Vec<(usize, Option<String>)>,
-        asks: &[NodePortRequest],
+        requests: &[NodePortRequest],
         permit: &Permit,
     ) -> std::result::Result<(), AllocationError> {
-        for (index, wanted) in addresses {
+        for (index, chosen_address) in addresses {
             let family = family(service, index)?;
             let Some(range) = self.ranges.iter().find(|range| range.family() == family) else { continue };
-            let Some(written) = wanted else {
-                families::fill(service, index, &range.network().to_string());
+            let Some(text) = chosen_address else {
+                families::set_address(service, index, &range.network().to_string());
                 continue;
             };
-            if let Some(address) = addresses::parse(&written).filter(|address| !range.contains(*address)) {
-                let why = format!(
+            if let Some(address) = addresses::parse(&text).filter(|address| !range.contains(*address)) {
+                let reason = format!(
                     "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
                 );
-                return Err(AllocationError::Address(written, why));
+                return Err(AllocationError::Address(text, reason));
             }
-            families::fill(service, index, &written);
+            families::set_address(service, index, &text);
         }
-        let chosen: Vec<usize> = (0..asks.len()).filter(|at| asks[*at].wanted.is_some()).collect();
-        let look =
-            CheckPorts { ports: asks.iter().filter_map(|ask| ask.wanted).collect(), permit: permit.clone() };
-        let free = self.ports.send(look).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
-        free.map_err(|refused| {
-            AllocationError::Port(chosen.get(refused.at).copied().unwrap_or(refused.at), refused.reason)
+        let chosen_ports: Vec<usize> =
+            (0..requests.len()).filter(|index| requests[*index].wanted.is_some()).collect();
+        let check = CheckPorts {
+            ports: requests.iter().filter_map(|request| request.wanted).collect(),
+            permit: permit.clone(),
+        };
+        let free = self.ports.send(check).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
+        free.map_err(|error| {
+            AllocationError::Port(chosen_ports.get(error.at).copied().unwrap_or(error.at), error.reason)
         })?;
-        ports::fill(service, asks, &ports::dummies(asks));
+        ports::set_ports(service, requests, &ports::dummies(requests));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The addresses and ports that one write of a service has taken and may release.
+//! The addresses and ports that one write of a service has allocated and may release.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,52 +11,52 @@ use tokio::time::{sleep, timeout};
 
 use super::Services;
 
-/// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays taken
-/// until the periodic check. Waiting longer would keep seats from requests that could be served.
-const ROUNDS: u32 = 12;
+/// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays
+/// allocated until the periodic check. Waiting longer would keep permits from requests that could be served.
+const ATTEMPTS: u32 = 12;
 /// The first pause.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a response waits for the release, so that its client finds the address free. The release goes on without it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a write has taken or may release. Call [`Claim::end`] when the write is over. A claim that is dropped, because its client
-/// disconnected, ends by itself.
+/// What a write has allocated or may release. Call [`Claim::end`] when the write is over. A claim that is dropped, because its
+/// client disconnected, ends by itself.
 #[must_use]
-pub struct Claim(Option<Open>);
+pub struct Claim(Option<PendingClaim>);
 
 /// A claim that has not ended.
-pub(super) struct Open {
+pub(super) struct PendingClaim {
     pub services: Rc<Services>,
     pub owner: Key,
-    /// Taken for this write.
-    pub taken: ServiceAllocations,
+    /// Allocated for this write.
+    pub allocated: ServiceAllocations,
     /// Held by the state that this write replaces.
     pub before: ServiceAllocations,
     /// Whether this write may remove the stored service.
-    pub goes: bool,
-    /// The seat of the request, kept until everything is released: it bounds how many claims wait for the store.
+    pub may_remove: bool,
+    /// The permit of the request, kept until everything is released: it bounds how many claims wait for the store.
     pub permit: Permit,
 }
 
-/// What may have to be released. Released items are taken out, so that a retry cannot free what a new service of the same name
-/// took since.
-pub(super) struct UnsettledHoldings {
+/// What may have to be released. Released items are removed from it, so that a retry cannot free what a new service of the same
+/// name has allocated since.
+pub(super) struct UnsettledAllocations {
     pub owner: Key,
-    /// To be released unless the stored service has it.
+    /// Released unless the stored service uses it.
     pub held: ServiceAllocations,
     /// Whether a service of that name was stored before, so that its endpoints are deleted with it.
     pub endpoints: bool,
     pub permit: Permit,
 }
 
-impl UnsettledHoldings {
-    fn is_none(&self) -> bool {
+impl UnsettledAllocations {
+    fn is_settled(&self) -> bool {
         self.held.is_empty() && !self.endpoints
     }
 }
 
-impl From<Open> for Claim {
-    fn from(open: Open) -> Claim {
+impl From<PendingClaim> for Claim {
+    fn from(open: PendingClaim) -> Claim {
         Claim(Some(open))
     }
 }
@@ -68,45 +68,45 @@ impl Claim {
     }
 
     /// The contents, until the claim ends.
-    pub(super) fn open(&mut self) -> Option<&mut Open> {
+    pub(super) fn open(&mut self) -> Option<&mut PendingClaim> {
         self.0.as_mut()
     }
 
-    /// Releases what is not needed. After a stored write that is what only the old state held, or everything if the service is
-    /// gone. After a failed write it is what was taken for it.
+    /// Releases what is not needed. After a stored write that is what only the old state held, or everything if the service was
+    /// removed. After a failed write it is what was allocated for it.
     pub async fn end(mut self, stored: bool) {
         let Some(open) = self.0.take() else { return };
-        let (services, goes) = (open.services.clone(), open.goes);
-        let doubt = match (stored, goes) {
-            (true, true) => open.all(),
-            (true, false) => UnsettledHoldings {
+        let (services, may_remove) = (open.services.clone(), open.may_remove);
+        let unsettled = match (stored, may_remove) {
+            (true, true) => open.into_unsettled(),
+            (true, false) => UnsettledAllocations {
                 held: open.before,
                 owner: open.owner,
                 endpoints: false,
                 permit: open.permit,
             },
             // A refused write removed nothing: endpoints of this name belong to another service.
-            (false, _) => UnsettledHoldings {
-                held: open.taken,
+            (false, _) => UnsettledAllocations {
+                held: open.allocated,
                 owner: open.owner,
                 endpoints: false,
                 permit: open.permit,
             },
         };
-        if !doubt.is_none() {
+        if !unsettled.is_settled() {
             // In a task of its own: a client that disconnects now must not interrupt it.
-            let _ended = timeout(PATIENCE, actix::spawn(settle(services, doubt))).await;
+            let _ended = timeout(RELEASE_TIMEOUT, actix::spawn(settle(services, unsettled))).await;
         }
     }
 }
 
-impl Open {
+impl PendingClaim {
     /// Everything that may have to be released.
-    fn all(self) -> UnsettledHoldings {
-        let mut held = self.taken;
+    fn into_unsettled(self) -> UnsettledAllocations {
+        let mut held = self.allocated;
         held.addresses.extend(self.before.addresses);
         held.ports.extend(self.before.ports);
-        UnsettledHoldings { owner: self.owner, held, endpoints: self.goes, permit: self.permit }
+        UnsettledAllocations { owner: self.owner, held, endpoints: self.may_remove, permit: self.permit }
     }
 }
 
@@ -114,30 +114,30 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let Some(open) = self.0.take() else { return };
         let services = open.services.clone();
-        let doubt = open.all();
-        if !doubt.is_none() {
-            actix::spawn(settle(services, doubt));
+        let unsettled = open.into_unsettled();
+        if !unsettled.is_settled() {
+            actix::spawn(settle(services, unsettled));
         }
     }
 }
 
-async fn settle(services: Rc<Services>, mut doubt: UnsettledHoldings) {
+async fn settle(services: Rc<Services>, mut unsettled: UnsettledAllocations) {
     let mut pause = PAUSE;
-    for _ in 1..ROUNDS {
-        match services.release_unused(&mut doubt).await {
+    for _ in 1..ATTEMPTS {
+        match services.release_unused(&mut unsettled).await {
             Err(StoreError::Busy) => sleep(pause).await,
-            done => return tell(&doubt, done),
+            result => return log_failure(&unsettled, result),
         }
         pause *= 2;
     }
-    let done = services.release_unused(&mut doubt).await;
-    tell(&doubt, done);
+    let result = services.release_unused(&mut unsettled).await;
+    log_failure(&unsettled, result);
 }
 
-fn tell(doubt: &UnsettledHoldings, done: Result<(), StoreError>) {
-    if let Err(error) = done {
-        // The periodic check finds what stays taken.
-        tracing::warn!(service = doubt.owner.as_str(), %error, "addresses or ports of a service were not released");
+fn log_failure(unsettled: &UnsettledAllocations, result: Result<(), StoreError>) {
+    if let Err(error) = result {
+        // The periodic check releases the rest.
+        tracing::warn!(service = unsettled.owner.as_str(), %error, "addresses or ports of a service were not released");
     }
 }
 

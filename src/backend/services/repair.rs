@@ -19,127 +19,127 @@ use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocation
 use crate::backend::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.
-pub type HoldingsByService = BTreeMap<Key, Option<ServiceAllocations>>;
+pub type AllocationsByService = BTreeMap<Key, Option<ServiceAllocations>>;
 
 /// Reads all services.
-pub async fn held(
+pub async fn read_allocations(
     stores: &Stores,
     registry: &Registry,
-) -> std::result::Result<HoldingsByService, StoreError> {
+) -> std::result::Result<AllocationsByService, StoreError> {
     let services = stores.snapshot(&TypeName::new(SERVICES), &Permit::none()).await?;
     let ty = registry.kind("", "v1", "Service");
-    let read = |object: &Arc<Object>| {
+    let allocations = |object: &Arc<Object>| {
         let service = ty.and_then(|ty| codec::decode_stored(&object.bytes, ty, registry));
-        (object.key.clone(), service.as_ref().map(ServiceAllocations::of))
+        (object.key.clone(), service.as_ref().map(ServiceAllocations::from_service))
     };
-    Ok(services.iter().map(read).collect())
+    Ok(services.iter().map(allocations).collect())
 }
 
-/// The node ports of all services. A port that two services have, from before this server allocated them, goes to one of them.
-pub fn ports(held: &HoldingsByService) -> impl Iterator<Item = (u16, Key)> {
-    let known = held.iter().filter_map(|(owner, held)| Some((owner, held.as_ref()?)));
-    known.flat_map(|(owner, held)| held.ports.iter().map(move |port| (*port, owner.clone())))
+/// The node ports of all services. A port of two services, from before this server allocated them, is counted for one of them.
+pub fn node_ports(held: &AllocationsByService) -> impl Iterator<Item = (u16, Key)> {
+    let readable = held.iter().filter_map(|(owner, held)| Some((owner, held.as_ref()?)));
+    readable.flat_map(|(owner, held)| held.ports.iter().map(move |port| (*port, owner.clone())))
 }
 
-/// A disagreement between services and allocations. It may be a write in progress: then it is not found a second time.
+/// A mismatch between services and allocations. If it stems from a write in progress, it is not found a second time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
-    /// An IPAddress of this revision whose service does not have it.
+    /// An IPAddress of this revision that its service does not use.
     Leaked(String, Key, Revision),
     /// An address of a service that has no IPAddress.
     Missing(String, Key),
-    /// A port that is taken for a service which does not have it.
+    /// A port that is allocated for a service that does not use it.
     LeakedPort(u16, Key),
-    /// A port of a service that is not taken.
+    /// A port of a service that is not allocated.
     MissingPort(u16, Key),
 }
 
 impl Services {
-    /// Removes IPAddresses without a service, and creates missing ones. For the start: no writes happen meanwhile, and ports were
-    /// just counted.
-    pub async fn repair(&self, held: &HoldingsByService) -> Result<()> {
-        for finding in self.wrong_addresses(held).await {
-            self.mend(&finding).await?;
+    /// Removes IPAddresses without a service, and creates missing ones. Only at the start, when no writes
+    /// happen and the ports were just counted.
+    pub async fn repair(&self, held: &AllocationsByService) -> Result<()> {
+        for finding in self.address_findings(held).await {
+            self.repair_finding(&finding).await?;
         }
         Ok(())
     }
 
-    /// All disagreements.
+    /// All mismatches.
     pub async fn findings(&self) -> std::result::Result<BTreeSet<Finding>, StoreError> {
         // Before the services are read: a release in between then shows as a leak, but not a second time.
         let ports: BTreeMap<u16, Key> =
             self.ports.send(ListOwners).await.map_err(|_| StoreError::Unavailable)?;
-        let held = held(&self.stores, &self.registry).await?;
-        let mut findings = self.wrong_addresses(&held).await;
+        let held = read_allocations(&self.stores, &self.registry).await?;
+        let mut findings = self.address_findings(&held).await;
         for (port, owner) in &ports {
-            let says = match held.get(owner) {
+            let is_used = match held.get(owner) {
                 Some(Some(held)) => held.ports.contains(port),
                 Some(None) => true,
                 None => false,
             };
-            if !says {
+            if !is_used {
                 findings.insert(Finding::LeakedPort(*port, owner.clone()));
             }
         }
-        let missing = self::ports(&held).filter(|(port, _)| !ports.contains_key(port));
+        let missing = self::node_ports(&held).filter(|(port, _)| !ports.contains_key(port));
         findings.extend(missing.map(|(port, owner)| Finding::MissingPort(port, owner)));
         Ok(findings)
     }
 
-    async fn wrong_addresses(&self, held: &HoldingsByService) -> BTreeSet<Finding> {
+    async fn address_findings(&self, held: &AllocationsByService) -> BTreeSet<Finding> {
         let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &Permit::none()).await;
         let addresses = addresses.unwrap_or_else(|_| Snapshot::empty());
-        let (mut findings, mut taken) = (BTreeSet::new(), BTreeSet::new());
+        let (mut findings, mut allocated) = (BTreeSet::new(), BTreeSet::new());
         for object in addresses.iter() {
             let name = object.key.name();
             let owner = self.owner_of(object);
             // The addresses of a corrupt service may be in use.
-            let says = |owner: &Key| match held.get(owner) {
+            let is_used = |owner: &Key| match held.get(owner) {
                 Some(Some(held)) => held.addresses.contains(name),
                 Some(None) => true,
                 None => false,
             };
             match owner {
-                Some(owner) if object.labels.get(MANAGED_BY) == Some(MANAGER) && !says(&owner) => {
+                Some(owner) if object.labels.get(MANAGED_BY) == Some(MANAGER) && !is_used(&owner) => {
                     findings.insert(Finding::Leaked(name.to_owned(), owner, object.revision));
                 }
                 Some(owner) => {
-                    taken.insert((name.to_owned(), owner));
+                    allocated.insert((name.to_owned(), owner));
                 }
                 None => {}
             }
         }
         for (owner, held) in held.iter().filter_map(|(owner, held)| Some((owner, held.as_ref()?))) {
-            let wanted = held.addresses.iter().map(|name| (name.clone(), owner.clone()));
-            let missing = wanted.filter(|wanted| !taken.contains(wanted));
+            let used = held.addresses.iter().map(|name| (name.clone(), owner.clone()));
+            let missing = used.filter(|used| !allocated.contains(used));
             findings.extend(missing.map(|(name, owner)| Finding::Missing(name, owner)));
         }
         findings
     }
 
-    /// The service that an address is taken for.
+    /// The service that an address is allocated for.
     pub fn owner_of(&self, address: &Object) -> Option<Key> {
         self.decode(address, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent)
     }
 
-    /// Recreates a deleted IPAddress if the Service still has the address: another Service could get it.
-    pub async fn keep(&self, name: &str, owner: &Key) -> Result<()> {
-        let of = GroupResource { group: "", resource: SERVICES };
-        let held = self.held(owner, &Permit::none()).await;
-        let held = held.map_err(|error| Status::from_store(&error, of, owner.name()))?;
-        if matches!(held, StoredAllocations::Holds(held) if held.addresses.contains(name)) {
+    /// Recreates a deleted IPAddress if its Service still uses the address: otherwise another Service could get it.
+    pub async fn restore_address(&self, name: &str, owner: &Key) -> Result<()> {
+        let resource = GroupResource { group: "", resource: SERVICES };
+        let stored = self.stored_allocations(owner, &Permit::none()).await;
+        let stored = stored.map_err(|error| Status::from_store(&error, resource, owner.name()))?;
+        if matches!(stored, StoredAllocations::Holds(stored) if stored.addresses.contains(name)) {
             tracing::warn!(
                 address = name,
                 service = owner.as_str(),
                 "the IPAddress of a service was deleted and is recreated"
             );
-            self.mend(&Finding::Missing(name.to_owned(), owner.clone())).await?;
+            self.repair_finding(&Finding::Missing(name.to_owned(), owner.clone())).await?;
         }
         Ok(())
     }
 
     /// Repairs one finding.
-    pub async fn mend(&self, finding: &Finding) -> Result<()> {
+    pub async fn repair_finding(&self, finding: &Finding) -> Result<()> {
         match finding {
             Finding::Leaked(address, owner, _) => {
                 tracing::warn!(
@@ -163,13 +163,13 @@ impl Services {
             }
             Finding::LeakedPort(port, owner) => {
                 tracing::warn!(port, service = owner.as_str(), "a node port without a service is released");
-                let give_back = ReleasePorts { owner: owner.clone(), ports: vec![*port] };
-                let _the_keeper_lives_as_long_as_the_server = self.ports.send(give_back).await;
+                let release = ReleasePorts { owner: owner.clone(), ports: vec![*port] };
+                let _the_allocator_lives_as_long_as_the_server = self.ports.send(release).await;
             }
             Finding::MissingPort(port, owner) => {
                 let wants = vec![PortRequest::Exactly(i64::from(*port))];
-                let take = AllocatePorts { owner: owner.clone(), wants, permit: Permit::none() };
-                if !matches!(self.ports.send(take).await, Ok(Ok(_))) {
+                let allocate = AllocatePorts { owner: owner.clone(), wants, permit: Permit::none() };
+                if !matches!(self.ports.send(allocate).await, Ok(Ok(_))) {
                     tracing::debug!(
                         port,
                         service = owner.as_str(),

@@ -17,7 +17,7 @@ use super::Services;
 use crate::backend::stores::Stores;
 
 /// An allocator with a range of addresses and ten ports, and its stores.
-pub(super) fn running() -> (Storage, Rc<Services>) {
+pub(super) fn start_services() -> (Storage, Rc<Services>) {
     let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
     let ports = PortAllocator::new(PortPool::new(30_000, 30_009, []), storage.fatal.clone()).start();
     let services = Services::new(

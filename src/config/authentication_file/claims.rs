@@ -8,13 +8,13 @@ use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::{Found, Jwt, Mapping, Source};
+use super::{FileParser, Jwt, Mapping, Source};
 
 const EMAIL: &str = "email";
 const EMAIL_VERIFIED: &str = "email_verified";
-const NOT_BOTH: &str = "claim and expression can't both be set";
-const ONE_OF_BOTH: &str = "claim or expression is required";
-const VERIFY: &str = "claims.email_verified must be used in claimMappings.username.expression or \
+const BOTH_SET: &str = "claim and expression can't both be set";
+const ONE_REQUIRED: &str = "claim or expression is required";
+const EMAIL_NOT_VERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                       claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is \
                       used in claimMappings.username.expression";
 /// Reserved domains of extra keys, including their subdomains.
@@ -23,39 +23,39 @@ const RESERVED: [&str; 2] = ["kubernetes.io", "k8s.io"];
 /// Compiles an expression.
 type Compile = fn(&mut Compiler, &str) -> Result<Expression, String>;
 
-impl Found<'_> {
-    fn compile(&mut self, text: &str, at: &FieldPath, compile: Compile) -> Option<Expression> {
+impl FileParser<'_> {
+    fn compile(&mut self, text: &str, path: &FieldPath, compile: Compile) -> Option<Expression> {
         match compile(&mut self.compiler, text) {
             Ok(expression) => Some(expression),
-            Err(why) => {
-                self.wrong(&FieldError::invalid(at, &quoted(text), &why));
+            Err(reason) => {
+                self.push_error(&FieldError::invalid(path, &quoted(text), &reason));
                 None
             }
         }
     }
 
-    /// Parses claim validation rules. Answers whether one of them checks `email_verified`.
-    pub(super) fn claim_rules(&mut self, one: &Value, path: &FieldPath, jwt: &mut Jwt) -> bool {
+    /// Parses claim validation rules. Returns whether one of them checks `email_verified`.
+    pub(super) fn claim_rules(&mut self, entry: &Value, path: &FieldPath, jwt: &mut Jwt) -> bool {
         let mut seen = BTreeSet::new();
-        for (at, rule) in self.list(one, "claimValidationRules", path).iter().enumerate() {
-            let path = path.index(at);
-            self.only(rule, &path, &["claim", "requiredValue", "expression", "message"]);
+        for (index, rule) in self.list(entry, "claimValidationRules", path).iter().enumerate() {
+            let path = path.index(index);
+            self.check_fields(rule, &path, &["claim", "requiredValue", "expression", "message"]);
             let mut text = |field: &str| self.text(rule, field, &path);
             let (claim, value, message) = (text("claim"), text("requiredValue"), text("message"));
             let expression = text("expression");
             match (claim.as_str(), expression.as_str()) {
-                ("", "") => self.wrong(&FieldError::required(&path, ONE_OF_BOTH)),
+                ("", "") => self.push_error(&FieldError::required(&path, ONE_REQUIRED)),
                 (_, "") => self.claim_value(&path, &claim, value, &message, jwt),
                 ("", _) => {
                     if !value.is_empty() {
-                        let why = "requiredValue can't be set when expression is set";
-                        let at = path.child("requiredValue");
-                        self.wrong(&FieldError::invalid(&at, &quoted(&value), why));
+                        let reason = "requiredValue can't be set when expression is set";
+                        let path = path.child("requiredValue");
+                        self.push_error(&FieldError::invalid(&path, &quoted(&value), reason));
                     }
-                    let made = self.rule(expression, message, &path, &mut seen, Compiler::claims_rule);
-                    jwt.claim_rules.extend(made);
+                    let rule = self.rule(expression, message, &path, &mut seen, Compiler::claims_rule);
+                    jwt.claim_rules.extend(rule);
                 }
-                _ => self.wrong(&FieldError::invalid(&path, &quoted(&claim), NOT_BOTH)),
+                _ => self.push_error(&FieldError::invalid(&path, &quoted(&claim), BOTH_SET)),
             }
         }
         jwt.claim_rules.iter().any(|rule| rule.expression.uses_claim(EMAIL_VERIFIED))
@@ -63,11 +63,11 @@ impl Found<'_> {
 
     fn claim_value(&mut self, path: &FieldPath, claim: &str, value: String, message: &str, jwt: &mut Jwt) {
         if !message.is_empty() {
-            let why = "message can't be set when claim is set";
-            self.wrong(&FieldError::invalid(&path.child("message"), &quoted(message), why));
+            let reason = "message can't be set when claim is set";
+            self.push_error(&FieldError::invalid(&path.child("message"), &quoted(message), reason));
         }
         if jwt.required.insert(claim.to_owned(), value).is_some() {
-            self.wrong(&FieldError::duplicate(&path.child("claim"), &quoted(claim)));
+            self.push_error(&FieldError::duplicate(&path.child("claim"), &quoted(claim)));
         }
     }
 
@@ -79,136 +79,147 @@ impl Found<'_> {
         seen: &mut BTreeSet<String>,
         compile: Compile,
     ) -> Option<Rule> {
-        let at = path.child("expression");
-        let expression = self.compile_new(text, &at, seen, compile)?;
+        let path = path.child("expression");
+        let expression = self.compile_unique(text, &path, seen, compile)?;
         Some(Rule { expression, message })
     }
 
     /// Compiles an expression that must be unique in its list.
-    fn compile_new(
+    fn compile_unique(
         &mut self,
         text: String,
-        at: &FieldPath,
+        path: &FieldPath,
         seen: &mut BTreeSet<String>,
         compile: Compile,
     ) -> Option<Expression> {
         if seen.contains(&text) {
-            self.wrong(&FieldError::duplicate(at, &quoted(&text)));
+            self.push_error(&FieldError::duplicate(path, &quoted(&text)));
             return None;
         }
-        let expression = self.compile(&text, at, compile);
+        let expression = self.compile(&text, path, compile);
         seen.insert(text);
         expression
     }
 
     /// Parses user validation rules.
-    pub(super) fn user_rules(&mut self, one: &Value, path: &FieldPath, jwt: &mut Jwt) {
+    pub(super) fn user_rules(&mut self, entry: &Value, path: &FieldPath, jwt: &mut Jwt) {
         let mut seen = BTreeSet::new();
-        for (at, rule) in self.list(one, "userValidationRules", path).iter().enumerate() {
-            let path = path.index(at);
-            self.only(rule, &path, &["expression", "message"]);
+        for (index, rule) in self.list(entry, "userValidationRules", path).iter().enumerate() {
+            let path = path.index(index);
+            self.check_fields(rule, &path, &["expression", "message"]);
             let (text, message) = (self.text(rule, "expression", &path), self.text(rule, "message", &path));
             if text.is_empty() {
-                self.wrong(&FieldError::required(&path.child("expression"), "expression is required"));
+                self.push_error(&FieldError::required(&path.child("expression"), "expression is required"));
                 continue;
             }
             jwt.user_rules.extend(self.rule(text, message, &path, &mut seen, Compiler::user_rule));
         }
     }
 
-    /// Parses claim mappings. `verified`: whether a rule checks `email_verified`.
-    pub(super) fn mappings(&mut self, value: &Value, path: &FieldPath, verified: bool, jwt: &mut Jwt) {
-        self.only(value, path, &["username", "groups", "uid", "extra"]);
-        let nothing = Value::object();
-        let part = |field: &str| value.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
-        let known = ["claim", "prefix", "expression"];
-        let at = path.child("username");
-        match self.source(part("username"), &at, &known) {
+    /// Parses claim mappings. `is_email_verified`: whether a rule checks `email_verified`.
+    pub(super) fn mappings(
+        &mut self,
+        value: &Value,
+        path: &FieldPath,
+        is_email_verified: bool,
+        jwt: &mut Jwt,
+    ) {
+        self.check_fields(value, path, &["username", "groups", "uid", "extra"]);
+        let empty = Value::object();
+        let object_field = |field: &str| value.get(field).filter(|value| !value.is_null()).unwrap_or(&empty);
+        let allowed = ["claim", "prefix", "expression"];
+        let username_path = path.child("username");
+        match self.source(object_field("username"), &username_path, &allowed) {
             Ok(Some(source)) => jwt.username = source,
-            Ok(None) => self.wrong(&FieldError::required(&at, ONE_OF_BOTH)),
+            Ok(None) => self.push_error(&FieldError::required(&username_path, ONE_REQUIRED)),
             Err(()) => {}
         }
-        jwt.groups = self.source(part("groups"), &path.child("groups"), &known).unwrap_or_default();
-        jwt.uid = self.source(part("uid"), &path.child("uid"), &["claim", "expression"]).unwrap_or_default();
+        jwt.groups = self.source(object_field("groups"), &path.child("groups"), &allowed).unwrap_or_default();
+        jwt.uid = self
+            .source(object_field("uid"), &path.child("uid"), &["claim", "expression"])
+            .unwrap_or_default();
         self.extra(value, &path.child("extra"), jwt);
-        let Source::Made(username) = &jwt.username else { return };
+        let Source::Expression(username) = &jwt.username else { return };
         let extra = jwt.extra.iter().map(|(_, expression)| expression);
-        let mut all = extra.chain([username]);
-        if username.uses_claim(EMAIL) && !verified && !all.any(|made| made.uses_claim(EMAIL_VERIFIED)) {
-            let (at, text) = (path.child("username").child("expression"), quoted(username.text()));
-            self.wrong(&FieldError::invalid(&at, &text, VERIFY));
+        let mut expressions = extra.chain([username]);
+        if username.uses_claim(EMAIL)
+            && !is_email_verified
+            && !expressions.any(|expression| expression.uses_claim(EMAIL_VERIFIED))
+        {
+            let (path, text) = (username_path.child("expression"), quoted(username.text()));
+            self.push_error(&FieldError::invalid(&path, &text, EMAIL_NOT_VERIFIED));
         }
     }
 
     /// A claim or an expression; `None` if there is neither. Errors are reported already. A claim that supports a prefix must
     /// state one, so that none is omitted by mistake.
-    fn source(&mut self, value: &Value, path: &FieldPath, known: &[&str]) -> Result<Option<Source>, ()> {
-        self.only(value, path, known);
+    fn source(&mut self, value: &Value, path: &FieldPath, allowed: &[&str]) -> Result<Option<Source>, ()> {
+        self.check_fields(value, path, allowed);
         let (claim, text) = (self.text(value, "claim", path), self.text(value, "expression", path));
-        let prefix = self.maybe_text(value, "prefix", path);
-        let at = path.child("prefix");
+        let prefix = self.optional_string(value, "prefix", path);
+        let prefix_path = path.child("prefix");
         match (claim.is_empty(), text.is_empty()) {
             (true, true) => Ok(None),
             (false, false) => {
-                self.wrong(&FieldError::invalid(path, "\"\"", NOT_BOTH));
+                self.push_error(&FieldError::invalid(path, "\"\"", BOTH_SET));
                 Err(())
             }
             (false, true) => {
-                if prefix.is_none() && known.contains(&"prefix") {
-                    let why = "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
-                    self.wrong(&FieldError::required(&at, why));
+                if prefix.is_none() && allowed.contains(&"prefix") {
+                    let reason = "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
+                    self.push_error(&FieldError::required(&prefix_path, reason));
                 }
                 Ok(Some(Source::Claim(Mapping { claim, prefix: prefix.unwrap_or_default() })))
             }
             (true, false) => {
                 if let Some(prefix) = &prefix {
-                    let why = "prefix can't be set when expression is set";
-                    self.wrong(&FieldError::invalid(&at, &quoted(prefix), why));
+                    let reason = "prefix can't be set when expression is set";
+                    self.push_error(&FieldError::invalid(&prefix_path, &quoted(prefix), reason));
                 }
-                let made = self.compile(&text, &path.child("expression"), Compiler::mapping);
+                let expression = self.compile(&text, &path.child("expression"), Compiler::mapping);
                 // An invalid entry is not examined any further.
-                let made = made.filter(|_| prefix.is_none());
-                made.map(|made| Some(Source::Made(made))).ok_or(())
+                let expression = expression.filter(|_| prefix.is_none());
+                expression.map(|expression| Some(Source::Expression(expression))).ok_or(())
             }
         }
     }
 
     fn extra(&mut self, value: &Value, path: &FieldPath, jwt: &mut Jwt) {
         let mut seen = BTreeSet::new();
-        for (number, extra) in self.list(value, "extra", path).iter().enumerate() {
-            let path = path.index(number);
-            self.only(extra, &path, &["key", "valueExpression"]);
-            let (key, at) = (self.text(extra, "key", &path), path.child("key"));
-            self.extra_key(&key, &at);
+        for (index, extra) in self.list(value, "extra", path).iter().enumerate() {
+            let path = path.index(index);
+            self.check_fields(extra, &path, &["key", "valueExpression"]);
+            let (key, key_path) = (self.text(extra, "key", &path), path.child("key"));
+            self.extra_key(&key, &key_path);
             if !seen.insert(key.clone()) {
-                self.wrong(&FieldError::duplicate(&at, &quoted(&key)));
+                self.push_error(&FieldError::duplicate(&key_path, &quoted(&key)));
                 continue;
             }
-            let (text, at) = (self.text(extra, "valueExpression", &path), path.child("valueExpression"));
+            let (text, path) = (self.text(extra, "valueExpression", &path), path.child("valueExpression"));
             if text.is_empty() {
-                self.wrong(&FieldError::required(&at, "valueExpression is required"));
-            } else if let Some(made) = self.compile(&text, &at, Compiler::mapping) {
-                jwt.extra.push((key, made));
+                self.push_error(&FieldError::required(&path, "valueExpression is required"));
+            } else if let Some(expression) = self.compile(&text, &path, Compiler::mapping) {
+                jwt.extra.push((key, expression));
             }
         }
     }
 
-    fn extra_key(&mut self, key: &str, at: &FieldPath) {
+    fn extra_key(&mut self, key: &str, path: &FieldPath) {
         if key.is_empty() {
-            self.wrong(&FieldError::required(at, ""));
+            self.push_error(&FieldError::required(path, ""));
         } else {
-            for (why, part) in names::domain_prefixed_path(key) {
-                self.wrong(&FieldError::invalid(at, &quoted(&part), &why));
+            for (reason, segment) in names::domain_prefixed_path(key) {
+                self.push_error(&FieldError::invalid(path, &quoted(&segment), &reason));
             }
         }
         if key.chars().any(char::is_uppercase) {
-            self.wrong(&FieldError::invalid(at, &quoted(key), "key must be lowercase"));
+            self.push_error(&FieldError::invalid(path, &quoted(key), "key must be lowercase"));
         }
         let domain = key.split_once('/').map(|(domain, _)| domain).unwrap_or_default();
-        let is_below = |own: &str| domain.strip_suffix(own).is_some_and(|rest| rest.ends_with('.'));
-        if RESERVED.iter().any(|own| domain == *own || is_below(own)) {
-            let why = "k8s.io, kubernetes.io and their subdomains are reserved for Kubernetes use";
-            self.wrong(&FieldError::invalid(at, &quoted(key), why));
+        let is_below = |reserved: &str| domain.strip_suffix(reserved).is_some_and(|rest| rest.ends_with('.'));
+        if RESERVED.iter().any(|reserved| domain == *reserved || is_below(reserved)) {
+            let reason = "k8s.io, kubernetes.io and their subdomains are reserved for Kubernetes use";
+            self.push_error(&FieldError::invalid(path, &quoted(key), reason));
         }
     }
 }

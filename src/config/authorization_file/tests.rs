@@ -16,45 +16,61 @@ fn parse(rest: &str) -> Result<Vec<AuthorizerConfig>, String> {
 }
 
 #[test]
-fn all_of_it_is_read_in_its_order() {
-    let all = parse(&format!(
+fn authorization_file_is_parsed_in_order() {
+    let authorizers = parse(&format!(
         "{WEBHOOK}- {{type: Node, name: node}}\n- {{type: RBAC, name: rbac}}\n{}",
         WEBHOOK.replace("first", "second").replace("timeout: 3s", "timeout: 500ms\n    authorizedTTL: 1m")
     ));
-    let all = all.unwrap();
-    let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    let authorizers = authorizers.unwrap();
+    let names: Vec<&str> = authorizers.iter().map(|authorizer| authorizer.name.as_str()).collect();
     assert_eq!(names, ["first.example.com", "node", "rbac", "second.example.com"]);
-    let webhook = all[0].webhook.clone().unwrap();
+    let webhook = authorizers[0].webhook.clone().unwrap();
     assert_eq!(
         webhook,
         Webhook {
             kubeconfig: PathBuf::from("/x/first.kubeconfig"),
             version: "v1".into(),
-            allowed_for: ALLOWED_FOR,
-            refused_for: REFUSED_FOR,
+            authorized_ttl: DEFAULT_AUTHORIZED_TTL,
+            unauthorized_ttl: DEFAULT_UNAUTHORIZED_TTL,
             timeout: Duration::from_secs(3),
             denies_on_failure: true,
             conditions: Vec::new(),
         }
     );
-    let second = all[3].webhook.clone().unwrap();
-    assert_eq!((second.timeout, second.allowed_for), (Duration::from_millis(500), Duration::from_secs(60)));
+    let second = authorizers[3].webhook.clone().unwrap();
+    assert_eq!(
+        (second.timeout, second.authorized_ttl),
+        (Duration::from_millis(500), Duration::from_secs(60))
+    );
     for version in VERSIONS {
         let text = format!("{HEAD}- {{type: RBAC, name: rbac}}").replace(VERSIONS[0], version);
         assert_eq!(
             AuthorizerConfig::parse(text.as_bytes()).unwrap(),
-            [AuthorizerConfig::plain(AuthorizationMode::Rbac)]
+            [AuthorizerConfig::without_webhook(AuthorizationMode::Rbac)]
         );
     }
 }
 
+/// The webhook authorizer with a replacement.
+fn with_webhook_change(old: &str, new: &str) -> String {
+    WEBHOOK.replace(old, new)
+}
+
+/// The webhook authorizer with match conditions.
+fn with_conditions(list: &str) -> String {
+    with_webhook_change("failurePolicy: Deny", &format!("failurePolicy: Deny\n    matchConditions: {list}"))
+}
+
+fn assert_errors<const N: usize>(table: [(String, &str); N]) {
+    for (text, expected) in table {
+        let error = parse(&text).unwrap_err();
+        assert!(error.starts_with(expected), "{text}\n{error}");
+    }
+}
+
 #[test]
-fn what_is_wrong_is_named() {
-    let webhook = |from: &str, to: &str| WEBHOOK.replace(from, to);
-    let condition = |all: &str| {
-        webhook("failurePolicy: Deny", &format!("failurePolicy: Deny\n    matchConditions: {all}"))
-    };
-    let table = [
+fn authorization_file_authorizer_errors_name_the_field() {
+    assert_errors([
         ("  []".to_owned(), "authorizers: Required value: at least one authorization mode must be defined"),
         ("- {name: rbac}".to_owned(), "authorizers[0].type: Required value"),
         (
@@ -77,67 +93,8 @@ fn what_is_wrong_is_named() {
             "authorizers[0].webhook: Required value: required when type=Webhook",
         ),
         (format!("{WEBHOOK}{WEBHOOK}"), "authorizers[1].name: Duplicate value: \"first.example.com\""),
-        (
-            webhook("timeout: 3s", "timeout: ''"),
-            "authorizers[0].timeout: Invalid value: \"\": \"\" is no duration",
-        ),
-        (webhook("    timeout: 3s\n", ""), "authorizers[0].timeout: Required value"),
-        (
-            webhook("timeout: 3s", "timeout: 31s"),
-            "authorizers[0].timeout: Invalid value: \"31s\": must be > 0s and <= 30s",
-        ),
-        (
-            webhook("ReviewVersion: v1\n    match", "ReviewVersion: v2\n    match"),
-            "authorizers[0].subjectAccessReviewVersion: Unsupported value: \"v2\": supported values: \"v1\", \"v1beta1\"",
-        ),
-        (
-            webhook("failurePolicy: Deny", "failurePolicy: Allow"),
-            "authorizers[0].failurePolicy: Unsupported value: \"Allow\"",
-        ),
-        (
-            webhook("/x/first", "x/first"),
-            "authorizers[0].connectionInfo.kubeConfigFile: Invalid value: \"x/first.kubeconfig\": must be an absolute path",
-        ),
-        (
-            webhook("type: KubeConfigFile", "type: InClusterConfig"),
-            "authorizers[0].connectionInfo.type: Invalid value: \"InClusterConfig\"",
-        ),
-        (
-            condition("[{expression: request.user}]"),
-            "authorizers[0].matchConditions[0].expression: Invalid value: \"request.user\": must evaluate to bool but got string",
-        ),
-        (
-            condition("[{expression: object.x}]"),
-            "authorizers[0].matchConditions[0].expression: Invalid value: \"object.x\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'object'",
-        ),
-        (condition("[{expression: ' '}]"), "authorizers[0].matchConditions[0].expression: Required value"),
-        (
-            condition("[{expression: 'true'}, {expression: 'true'}]"),
-            "authorizers[0].matchConditions[1].expression: Duplicate value: \"true\"",
-        ),
-        (condition("1"), "authorizers[0].matchConditions: must be a list"),
-        (
-            condition(&format!("[{}]", "{expression: 'true'}, ".repeat(65))),
-            "authorizers[0].matchConditions: Too many: 65: must have at most 64 items",
-        ),
-        (
-            condition("[{expression: 'true'}]")
-                .replace("    matchConditionSubjectAccessReviewVersion: v1\n", ""),
-            "authorizers[0].matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified",
-        ),
-        (
-            webhook(
-                "matchConditionSubjectAccessReviewVersion: v1",
-                "matchConditionSubjectAccessReviewVersion: v2",
-            ),
-            "authorizers[0].matchConditionSubjectAccessReviewVersion: Unsupported value: \"v2\"",
-        ),
         ("- 1".to_owned(), "[authorizers[0]: must be an object, authorizers[0].type: Required value]"),
-    ];
-    for (text, wanted) in table {
-        let found = parse(&text).unwrap_err();
-        assert!(found.starts_with(wanted), "{text}\n{found}");
-    }
+    ]);
     assert!(
         AuthorizerConfig::parse(b"- a").is_err()
             && AuthorizerConfig::parse(b"kind: AuthorizationConfiguration").is_err()
@@ -146,19 +103,92 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn who_was_there_from_the_start_stays() {
-    let all = |modes: &[AuthorizationMode]| -> Vec<AuthorizerConfig> {
-        modes.iter().map(|mode| AuthorizerConfig::plain(*mode)).collect()
+fn authorization_file_webhook_errors_name_the_field() {
+    assert_errors([
+        (
+            with_webhook_change("timeout: 3s", "timeout: ''"),
+            "authorizers[0].timeout: Invalid value: \"\": \"\" is no duration",
+        ),
+        (with_webhook_change("    timeout: 3s\n", ""), "authorizers[0].timeout: Required value"),
+        (
+            with_webhook_change("timeout: 3s", "timeout: 31s"),
+            "authorizers[0].timeout: Invalid value: \"31s\": must be > 0s and <= 30s",
+        ),
+        (
+            with_webhook_change("ReviewVersion: v1\n    match", "ReviewVersion: v2\n    match"),
+            "authorizers[0].subjectAccessReviewVersion: Unsupported value: \"v2\": supported values: \"v1\", \"v1beta1\"",
+        ),
+        (
+            with_webhook_change("failurePolicy: Deny", "failurePolicy: Allow"),
+            "authorizers[0].failurePolicy: Unsupported value: \"Allow\"",
+        ),
+        (
+            with_webhook_change("/x/first", "x/first"),
+            "authorizers[0].connectionInfo.kubeConfigFile: Invalid value: \"x/first.kubeconfig\": must be an absolute path",
+        ),
+        (
+            with_webhook_change("type: KubeConfigFile", "type: InClusterConfig"),
+            "authorizers[0].connectionInfo.type: Invalid value: \"InClusterConfig\"",
+        ),
+    ]);
+}
+
+#[test]
+fn authorization_file_match_condition_errors_name_the_field() {
+    assert_errors([
+        (
+            with_conditions("[{expression: request.user}]"),
+            "authorizers[0].matchConditions[0].expression: Invalid value: \"request.user\": must evaluate to bool but got string",
+        ),
+        (
+            with_conditions("[{expression: object.x}]"),
+            "authorizers[0].matchConditions[0].expression: Invalid value: \"object.x\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'object'",
+        ),
+        (
+            with_conditions("[{expression: ' '}]"),
+            "authorizers[0].matchConditions[0].expression: Required value",
+        ),
+        (
+            with_conditions("[{expression: 'true'}, {expression: 'true'}]"),
+            "authorizers[0].matchConditions[1].expression: Duplicate value: \"true\"",
+        ),
+        (with_conditions("1"), "authorizers[0].matchConditions: must be a list"),
+        (
+            with_conditions(&format!("[{}]", "{expression: 'true'}, ".repeat(65))),
+            "authorizers[0].matchConditions: Too many: 65: must have at most 64 items",
+        ),
+        (
+            with_conditions("[{expression: 'true'}]")
+                .replace("    matchConditionSubjectAccessReviewVersion: v1\n", ""),
+            "authorizers[0].matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified",
+        ),
+        (
+            with_webhook_change(
+                "matchConditionSubjectAccessReviewVersion: v1",
+                "matchConditionSubjectAccessReviewVersion: v2",
+            ),
+            "authorizers[0].matchConditionSubjectAccessReviewVersion: Unsupported value: \"v2\"",
+        ),
+    ]);
+}
+
+#[test]
+fn reloaded_authorizers_must_keep_initial_types() {
+    let authorizers = |modes: &[AuthorizationMode]| -> Vec<AuthorizerConfig> {
+        modes.iter().map(|mode| AuthorizerConfig::without_webhook(*mode)).collect()
     };
     use AuthorizationMode::{AlwaysDeny, Node, Rbac, Webhook};
-    let first = all(&[Node, Rbac]);
-    assert_eq!(AuthorizerConfig::may_follow(&first, &all(&[Rbac, Webhook, Node, AlwaysDeny])), Ok(()));
+    let first = authorizers(&[Node, Rbac]);
     assert_eq!(
-        AuthorizerConfig::may_follow(&first, &all(&[Webhook])),
+        AuthorizerConfig::check_reload(&first, &authorizers(&[Rbac, Webhook, Node, AlwaysDeny])),
+        Ok(())
+    );
+    assert_eq!(
+        AuthorizerConfig::check_reload(&first, &authorizers(&[Webhook])),
         Err("missing required types: [Node RBAC]".into())
     );
     assert_eq!(
-        AuthorizerConfig::may_follow(&all(&[Node]), &first),
+        AuthorizerConfig::check_reload(&authorizers(&[Node]), &first),
         Err("authorizer type RBAC is not allowed if it was not enabled at initial server startup".into())
     );
 }

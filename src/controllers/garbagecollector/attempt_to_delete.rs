@@ -12,7 +12,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
 use crate::controllers::attempts;
-use crate::controllers::client::At;
+use crate::controllers::client::ObjectRef;
 use crate::controllers::object_meta::{ObjectMeta, OwnerReference};
 use crate::controllers::queue::Outcome;
 use crate::limits::DELETIONS_IN_FLIGHT;
@@ -21,21 +21,21 @@ use super::GarbageCollector;
 use super::graph::{DeletionMode, ObjectLocation, Task, Uid};
 
 /// Namespaces in which an owner is looked for before the other controllers have their turn.
-const LOOKED_AT_PER_TURN: usize = 256;
+const NAMESPACES_PER_TURN: usize = 256;
 
 /// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum OwnerState {
     /// It exists.
-    Solid,
+    Present,
     /// It is being deleted and waits for its dependents.
-    Waiting,
+    WaitingForDependents,
     /// It does not exist.
     Absent,
     /// The reference is invalid and will never be right.
-    Impossible,
+    InvalidReference,
     /// Its kind is not served now.
-    Unknown,
+    KindNotServed,
 }
 
 /// The object of a task.
@@ -47,8 +47,8 @@ struct Item {
 }
 
 impl Item {
-    fn at(&self) -> At<'_> {
-        At::of(&self.resource, &self.object.key)
+    fn location(&self) -> ObjectRef<'_> {
+        ObjectRef::new(&self.resource, &self.object.key)
     }
 }
 
@@ -61,121 +61,122 @@ fn describe(reference: &OwnerReference<'_>, namespace: &str) -> String {
 impl GarbageCollector {
     /// Deletes the object if all its owners are gone; removes references to missing owners if some are.
     pub(super) async fn attempt(&self, uid: Uid) -> Result<Outcome> {
-        let going = self.state.borrow().graph.going(uid);
-        if matches!(going, DeletionMode::Plainly | DeletionMode::Orphaning | DeletionMode::Gone) {
+        let deletion_mode = self.state.borrow().graph.deletion_mode(uid);
+        if matches!(deletion_mode, DeletionMode::Background | DeletionMode::Orphan | DeletionMode::Deleted) {
             return Ok(Outcome::Done);
         }
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
-        if going == DeletionMode::Foreground {
+        if deletion_mode == DeletionMode::Foreground {
             self.catch_up().await?;
             return self.release(&item, uid).await;
         }
-        let head = ObjectMeta::of(&item.object);
-        if head.owner_references.is_empty() || head.is_terminating() {
+        let metadata = ObjectMeta::from_object(&item.object);
+        if metadata.owner_references.is_empty() || metadata.is_terminating() {
             return Ok(Outcome::Done);
         }
-        let mut standings = Vec::with_capacity(head.owner_references.len());
-        for reference in &head.owner_references {
-            standings.push(self.standing(&item, reference).await?);
+        let mut states = Vec::with_capacity(metadata.owner_references.len());
+        for reference in &metadata.owner_references {
+            states.push(self.owner_state(&item, reference).await?);
         }
-        if standings.contains(&Standing::Impossible) {
+        if states.contains(&OwnerState::InvalidReference) {
             return Ok(Outcome::Done);
         }
-        if standings.contains(&Standing::Unknown) {
-            return Ok(Outcome::Again("the kind of an owner is not served".to_owned()));
+        if states.contains(&OwnerState::KindNotServed) {
+            return Ok(Outcome::Retry("the kind of an owner is not served".to_owned()));
         }
-        let lost = |wanted: &[Standing]| -> Vec<String> {
-            let pairs = head.owner_references.iter().zip(&standings);
+        let owners_in = |wanted: &[OwnerState]| -> Vec<String> {
+            let pairs = metadata.owner_references.iter().zip(&states);
             pairs
-                .filter(|(_, is)| wanted.contains(is))
+                .filter(|(_, state)| wanted.contains(state))
                 .map(|(reference, _)| reference.uid.to_string())
                 .collect()
         };
-        if standings.contains(&Standing::Solid) {
-            let lost = lost(&[Standing::Absent, Standing::Waiting]);
-            return if lost.is_empty() { Ok(Outcome::Done) } else { self.disown(&item, &lost).await };
+        if states.contains(&OwnerState::Present) {
+            let gone = owners_in(&[OwnerState::Absent, OwnerState::WaitingForDependents]);
+            return if gone.is_empty() { Ok(Outcome::Done) } else { self.remove_owners(&item, &gone).await };
         }
-        if standings.contains(&Standing::Waiting) {
+        if states.contains(&OwnerState::WaitingForDependents) {
             // The owner that was just read may be newer than the graph. If a cycle were overlooked for that reason, it would
             // never be broken: all its objects would wait for each other.
             self.catch_up().await?;
         }
         let dependents = self.state.borrow().graph.dependents(uid);
-        if standings.contains(&Standing::Waiting) && !dependents.is_empty() {
-            let in_a_circle = dependents
-                .iter()
-                .any(|dependent| self.state.borrow().graph.going(*dependent) == DeletionMode::Foreground);
-            if in_a_circle {
+        if states.contains(&OwnerState::WaitingForDependents) && !dependents.is_empty() {
+            let in_cycle = dependents.iter().any(|dependent| {
+                self.state.borrow().graph.deletion_mode(*dependent) == DeletionMode::Foreground
+            });
+            if in_cycle {
                 self.unblock(&item).await?;
             }
             return self.delete(item, Propagation::Foreground).await;
         }
-        let policy = if head.has_finalizer(ORPHAN_FINALIZER) {
+        let propagation = if metadata.has_finalizer(ORPHAN_FINALIZER) {
             Propagation::Orphan
-        } else if head.has_finalizer(FOREGROUND_FINALIZER) {
+        } else if metadata.has_finalizer(FOREGROUND_FINALIZER) {
             Propagation::Foreground
         } else {
             Propagation::Background
         };
-        self.delete(item, policy).await
+        self.delete(item, propagation).await
     }
 
     /// The object as it is now; `None` if it is gone: then an event about its removal follows.
     async fn find(&self, uid: Uid) -> Result<Option<Item>> {
-        let place = self.state.borrow().graph.place(uid).cloned();
-        let Some(place) = place else { return Ok(None) };
-        let Some(resource) = self.resource(&place) else { return Ok(None) };
-        let object = self.client.get(At::of(&resource, &place.key)).await?;
+        let location = self.state.borrow().graph.location(uid).cloned();
+        let Some(location) = location else { return Ok(None) };
+        let Some(resource) = self.resource(&location) else { return Ok(None) };
+        let object = self.client.get(ObjectRef::new(&resource, &location.key)).await?;
         Ok(object.and_then(|object| {
-            let text = ObjectMeta::of(&object).uid.into_owned();
+            let text = ObjectMeta::from_object(&object).uid.into_owned();
             (Uid::new(&text) == uid).then_some(Item { resource, object, uid: text })
         }))
     }
 
     /// Looks up one owner, by the name in the reference.
-    async fn standing(&self, item: &Item, reference: &OwnerReference<'_>) -> Result<Standing> {
+    async fn owner_state(&self, item: &Item, reference: &OwnerReference<'_>) -> Result<OwnerState> {
         let uid = Uid::new(&reference.uid);
-        if self.state.borrow().graph.is_gone(uid) {
-            return Ok(Standing::Absent);
+        if self.state.borrow().graph.is_deleted(uid) {
+            return Ok(OwnerState::Absent);
         }
-        let resource = self.client.known().of_kind(&reference.api_version, &reference.kind).cloned();
-        let Some(resource) = resource else { return Ok(Standing::Unknown) };
+        let resource =
+            self.client.resource_index().for_kind(&reference.api_version, &reference.kind).cloned();
+        let Some(resource) = resource else { return Ok(OwnerState::KindNotServed) };
         let namespace = if resource.namespaced { item.object.key.namespace() } else { "" };
         if resource.namespaced && namespace.is_empty() {
             tracing::info!(
                 item = ?item.object.key, kind = %item.resource.kind, owner = %reference.name, owner_kind = %reference.kind,
                 "item is cluster-scoped, but refers to a namespaced owner"
             );
-            self.report_if_elsewhere(item, reference, &resource).await?;
-            return Ok(Standing::Impossible);
+            self.report_owner_in_other_namespace(item, reference, &resource).await?;
+            return Ok(OwnerState::InvalidReference);
         }
-        let described = describe(reference, namespace);
-        if self.state.borrow().absent.contains(&described) {
-            return Ok(Standing::Absent);
+        let description = describe(reference, namespace);
+        if self.state.borrow().absent.contains(&description) {
+            return Ok(OwnerState::Absent);
         }
-        let at = At { resource: &resource, namespace, name: &reference.name };
-        let found = self.client.get(at).await?;
-        let Some(owner) = found.filter(|owner| ObjectMeta::of(owner).uid == reference.uid) else {
-            if !self.report_if_elsewhere(item, reference, &resource).await? {
-                self.state.borrow_mut().absent.insert(&described);
+        let target = ObjectRef { resource: &resource, namespace, name: &reference.name };
+        let object = self.client.get(target).await?;
+        let Some(owner) = object.filter(|owner| ObjectMeta::from_object(owner).uid == reference.uid) else {
+            if !self.report_owner_in_other_namespace(item, reference, &resource).await? {
+                self.state.borrow_mut().absent.insert(&description);
             }
-            return Ok(Standing::Absent);
+            return Ok(OwnerState::Absent);
         };
-        let head = ObjectMeta::of(&owner);
+        let metadata = ObjectMeta::from_object(&owner);
         self.confirm(uid, &resource, &owner);
-        let waits = head.is_terminating() && head.has_finalizer(FOREGROUND_FINALIZER);
-        Ok(if waits { Standing::Waiting } else { Standing::Solid })
+        let is_waiting = metadata.is_terminating() && metadata.has_finalizer(FOREGROUND_FINALIZER);
+        Ok(if is_waiting { OwnerState::WaitingForDependents } else { OwnerState::Present })
     }
 
     fn confirm(&self, uid: Uid, resource: &Resource, owner: &Object) {
         let Some(stored) = &resource.stored else { return };
         let mut state = self.state.borrow_mut();
-        let of = state.number(&stored.store);
-        state.graph.confirm(uid, ObjectLocation { of, key: owner.key.clone() });
+        let type_number = state.type_number(&stored.store);
+        state.graph.confirm(uid, ObjectLocation { type_number, key: owner.key.clone() });
     }
 
-    /// Writes an event if the owner is in another namespace, where it cannot own anything. Answers whether it is.
-    async fn report_if_elsewhere(
+    /// Writes an event if the owner is in another namespace, where it cannot own anything. Returns whether it is.
+    async fn report_owner_in_other_namespace(
         &self,
         item: &Item,
         reference: &OwnerReference<'_>,
@@ -187,31 +188,31 @@ impl GarbageCollector {
         let snapshot = self.client.snapshot(&stored.store).await?;
         let namespace = item.object.key.namespace();
         let is_owner = |object: &Arc<Object>| {
-            object.key.namespace() != namespace && ObjectMeta::of(object).uid == reference.uid
+            object.key.namespace() != namespace && ObjectMeta::from_object(object).uid == reference.uid
         };
-        let mut elsewhere = false;
-        let mut turn = YieldEvery::new(LOOKED_AT_PER_TURN);
-        for found in snapshot.in_each_namespace(&reference.name) {
-            elsewhere = found.is_some_and(is_owner);
-            if elsewhere {
+        let mut is_elsewhere = false;
+        let mut turn = YieldEvery::new(NAMESPACES_PER_TURN);
+        for object in snapshot.in_each_namespace(&reference.name) {
+            is_elsewhere = object.is_some_and(is_owner);
+            if is_elsewhere {
                 break;
             }
             turn.worked(1).await;
         }
-        if elsewhere {
+        if is_elsewhere {
             tracing::info!(item = ?item.object.key, owner = %reference.uid, "item references an owner but does not match namespaces");
-            let described = describe(reference, namespace);
-            let message = format!("ownerRef {described} does not exist in namespace \"{namespace}\"");
+            let description = describe(reference, namespace);
+            let message = format!("ownerRef {description} does not exist in namespace \"{namespace}\"");
             self.recorder
                 .warn(&item.resource, &item.object.key, &item.uid, "OwnerRefInvalidNamespace", &message)
                 .await;
         }
-        Ok(elsewhere)
+        Ok(is_elsewhere)
     }
 
-    async fn delete(&self, item: Item, policy: Propagation) -> Result<Outcome> {
+    async fn delete(&self, item: Item, propagation: Propagation) -> Result<Outcome> {
         let options =
-            DeleteOptions { uid: Some(item.uid), propagation: Some(policy), ..DeleteOptions::default() };
+            DeleteOptions { uid: Some(item.uid), propagation: Some(propagation), ..DeleteOptions::default() };
         self.client.delete(&item.resource, item.object, &options).await.ignore_not_found()?;
         Ok(Outcome::Done)
     }
@@ -220,15 +221,16 @@ impl GarbageCollector {
     async fn release(&self, item: &Item, uid: Uid) -> Result<Outcome> {
         let blocking = self.state.borrow().graph.blocking(uid);
         if blocking.is_empty() {
-            return self.take_off(item, FOREGROUND_FINALIZER).await;
+            return self.remove_finalizer(item, FOREGROUND_FINALIZER).await;
         }
         let state = self.state.borrow();
-        let looks = blocking
+        let candidates = blocking
             .into_iter()
-            .filter(|dependent| state.graph.going(*dependent) != DeletionMode::Foreground);
+            .filter(|dependent| state.graph.deletion_mode(*dependent) != DeletionMode::Foreground);
         // Dependents that are being deleted already will be reported when they are gone.
-        let looks = looks.filter(|dependent| state.graph.going(*dependent) == DeletionMode::No);
-        self.more.borrow_mut().extend(looks.map(Task::Attempt));
+        let candidates =
+            candidates.filter(|dependent| state.graph.deletion_mode(*dependent) == DeletionMode::None);
+        self.follow_up.borrow_mut().extend(candidates.map(Task::Attempt));
         Ok(Outcome::Done)
     }
 
@@ -237,26 +239,26 @@ impl GarbageCollector {
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
         self.catch_up().await?;
         let dependents = self.state.borrow().graph.dependents(uid);
-        let owner = std::slice::from_ref(&item.uid);
-        let let_go = dependents.into_iter().map(|dependent| async move {
+        let owners = std::slice::from_ref(&item.uid);
+        let removals = dependents.into_iter().map(|dependent| async move {
             match self.find(dependent).await? {
-                Some(dependent) => self.disown(&dependent, owner).await.map(drop),
+                Some(dependent) => self.remove_owners(&dependent, owners).await.map(drop),
                 None => Ok(()),
             }
         });
-        attempts::all(let_go, DELETIONS_IN_FLIGHT).await?;
-        self.take_off(&item, ORPHAN_FINALIZER).await
+        attempts::all(removals, DELETIONS_IN_FLIGHT).await?;
+        self.remove_finalizer(&item, ORPHAN_FINALIZER).await
     }
 
     /// Removes references to these owners from an object.
-    async fn disown(&self, item: &Item, owners: &[String]) -> Result<Outcome> {
+    async fn remove_owners(&self, item: &Item, owners: &[String]) -> Result<Outcome> {
         let owners: HashSet<&str> = owners.iter().map(String::as_str).collect();
         self.change(item, |metadata| {
             let Some(Value::Array(references)) = metadata.get_mut("ownerReferences") else { return false };
             let before = references.len();
             references.retain(|reference| !owners.contains(reference.str("uid")));
-            let (after, empty) = (references.len(), references.is_empty());
-            if empty {
+            let (after, is_empty) = (references.len(), references.is_empty());
+            if is_empty {
                 metadata.remove("ownerReferences");
             }
             after != before
@@ -280,13 +282,13 @@ impl GarbageCollector {
         .await
     }
 
-    async fn take_off(&self, item: &Item, finalizer: &str) -> Result<Outcome> {
+    async fn remove_finalizer(&self, item: &Item, finalizer: &str) -> Result<Outcome> {
         self.change(item, |metadata| {
             let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") else { return false };
             let before = finalizers.len();
-            finalizers.retain(|one| one.as_str() != Some(finalizer));
-            let (after, empty) = (finalizers.len(), finalizers.is_empty());
-            if empty {
+            finalizers.retain(|existing| existing.as_str() != Some(finalizer));
+            let (after, is_empty) = (finalizers.len(), finalizers.is_empty());
+            if is_empty {
                 metadata.remove("finalizers");
             }
             after != before
@@ -296,7 +298,7 @@ impl GarbageCollector {
 
     /// Changes the metadata of exactly this object, if it still exists.
     async fn change(&self, item: &Item, change: impl Fn(&mut Value) -> bool) -> Result<Outcome> {
-        let changed = self.client.patch(item.at(), "", |object| {
+        let changed = self.client.patch(item.location(), "", |object| {
             let metadata = object.entry("metadata");
             if metadata.str("uid") != item.uid {
                 return Err(Status::not_found(item.resource.name(), item.object.key.name()));

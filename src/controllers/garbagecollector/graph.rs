@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use pilothouse_types::object::Key;
 
-/// Cached UIDs of removed objects without known dependents. Types are told one after the other: a dependent may be seen after the
-/// removal of its owner, and of the owner's kind.
-const GONE_REMEMBERED: usize = 4_096;
+/// Cached UIDs of removed objects without known dependents. Types are reported one after the other: a dependent may be observed
+/// after the removal of its owner, and of the owner's kind.
+const MAX_DELETED_UIDS: usize = 4_096;
 
 /// A UID in sixteen bytes. Texts that are no canonical UUID, which only references can contain, become a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,10 +34,10 @@ impl Uid {
 
 fn canonical(text: &str) -> Option<[u8; 16]> {
     let bytes = text.as_bytes();
-    if bytes.len() != 36 || [8, 13, 18, 23].iter().any(|at| bytes.get(*at) != Some(&b'-')) {
+    if bytes.len() != 36 || [8, 13, 18, 23].iter().any(|index| bytes.get(*index) != Some(&b'-')) {
         return None;
     }
-    let mut digits = bytes.iter().enumerate().filter(|(at, _)| !matches!(at, 8 | 13 | 18 | 23));
+    let mut digits = bytes.iter().enumerate().filter(|(index, _)| !matches!(index, 8 | 13 | 18 | 23));
     let mut uid = [0; 16];
     for byte in &mut uid {
         let mut digit = || match digits.next()?.1 {
@@ -54,7 +54,7 @@ fn canonical(text: &str) -> Option<[u8; 16]> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectLocation {
     /// The number of the type.
-    pub of: u32,
+    pub type_number: u32,
     /// The key of the object.
     pub key: Key,
 }
@@ -67,7 +67,7 @@ pub struct Owner {
     /// Whether a foreground deletion of the owner waits for the dependent.
     pub blocks: bool,
     /// Whether the reference agrees with the observed owner. Not part of the node.
-    pub fits: bool,
+    pub matches: bool,
 }
 
 /// How a pending deletion treats dependents.
@@ -75,16 +75,16 @@ pub struct Owner {
 pub enum DeletionMode {
     /// The object is not being deleted.
     #[default]
-    No,
+    None,
     /// It does not wait for dependents.
-    Plainly,
+    Background,
     /// It waits until dependents are deleted.
     Foreground,
     /// It waits until dependents are orphaned.
-    Orphaning,
-    /// It has gone. The node stays until the last of them no longer names it: they need not ask for their owner one by one,
-    /// and the kind of the owner, which could say that it is not there, may itself be gone when their turn comes.
-    Gone,
+    Orphan,
+    /// It is deleted. The node stays while any dependent still references it, so that the owner is not looked up once per
+    /// dependent: its kind may no longer be served by then, and a lookup could not tell that it is absent.
+    Deleted,
 }
 
 /// A work item.
@@ -98,7 +98,7 @@ pub enum Task {
 
 #[derive(Debug, Default)]
 struct Node {
-    place: Option<ObjectLocation>,
+    location: Option<ObjectLocation>,
     owners: Owners,
     /// Absent for most objects, so it takes only a pointer.
     #[expect(
@@ -106,7 +106,7 @@ struct Node {
         reason = "a pointer is a third of an empty set, and there is one per object"
     )]
     dependents: Option<Box<BTreeSet<Uid>>>,
-    going: DeletionMode,
+    deletion_mode: DeletionMode,
 }
 
 /// Most objects have one owner.
@@ -119,11 +119,11 @@ enum Owners {
 }
 
 impl Owners {
-    fn new(all: &[Owner]) -> Owners {
-        match all {
+    fn new(owners: &[Owner]) -> Owners {
+        match owners {
             [] => Owners::None,
-            [one] => Owners::One(one.uid, one.blocks),
-            many => Owners::Many(many.iter().map(|owner| (owner.uid, owner.blocks)).collect()),
+            [owner] => Owners::One(owner.uid, owner.blocks),
+            owners => Owners::Many(owners.iter().map(|owner| (owner.uid, owner.blocks)).collect()),
         }
     }
 
@@ -149,7 +149,10 @@ impl Node {
     fn is_idle(&self) -> bool {
         matches!(self.owners, Owners::None)
             && self.dependents.is_none()
-            && matches!(self.going, DeletionMode::No | DeletionMode::Plainly | DeletionMode::Gone)
+            && matches!(
+                self.deletion_mode,
+                DeletionMode::None | DeletionMode::Background | DeletionMode::Deleted
+            )
     }
 }
 
@@ -157,9 +160,9 @@ impl Node {
 #[derive(Debug, Default)]
 pub struct Graph {
     nodes: BTreeMap<Uid, Node>,
-    /// The last uids that went without a node to remember it; in order of their going, too.
-    gone: BTreeSet<Uid>,
-    gone_in_order: VecDeque<Uid>,
+    /// The UIDs of the last objects that were deleted without a node; also in order of their deletion.
+    deleted: BTreeSet<Uid>,
+    deleted_by_age: VecDeque<Uid>,
 }
 
 impl Graph {
@@ -167,32 +170,35 @@ impl Graph {
     pub fn observe(
         &mut self,
         uid: Uid,
-        place: ObjectLocation,
+        location: ObjectLocation,
         owners: &[Owner],
-        going: DeletionMode,
+        deletion_mode: DeletionMode,
         tasks: &mut Vec<Task>,
     ) {
-        let known = self.nodes.contains_key(&uid);
-        if !known && owners.is_empty() && matches!(going, DeletionMode::No | DeletionMode::Plainly) {
+        let is_known = self.nodes.contains_key(&uid);
+        if !is_known
+            && owners.is_empty()
+            && matches!(deletion_mode, DeletionMode::None | DeletionMode::Background)
+        {
             return;
         }
         let node = self.nodes.entry(uid).or_default();
-        node.place = Some(place);
-        let was = std::mem::replace(&mut node.going, going);
-        let before = std::mem::replace(&mut node.owners, Owners::new(owners)).all();
-        self.let_go(uid, &before, owners, tasks);
-        let known: HashSet<Uid> = before.iter().map(|(known, _)| *known).collect();
-        let is_new = |owner: &Owner| !known.contains(&owner.uid);
-        let mut doubtful = false;
+        node.location = Some(location);
+        let previous_mode = std::mem::replace(&mut node.deletion_mode, deletion_mode);
+        let previous_owners = std::mem::replace(&mut node.owners, Owners::new(owners)).all();
+        self.detach_from_former_owners(uid, &previous_owners, owners, tasks);
+        let previous: HashSet<Uid> = previous_owners.iter().map(|(owner, _)| *owner).collect();
+        let is_new = |owner: &Owner| !previous.contains(&owner.uid);
+        let mut has_unconfirmed_owner = false;
         for owner in owners.iter().filter(|owner| is_new(owner)) {
-            doubtful |= !self.attach(uid, owner);
+            has_unconfirmed_owner |= !self.attach(uid, owner);
         }
-        if doubtful {
+        if has_unconfirmed_owner {
             tasks.push(Task::Attempt(uid));
         }
-        match going {
-            DeletionMode::Orphaning if was != going => tasks.push(Task::Orphan(uid)),
-            DeletionMode::Foreground if was != going => {
+        match deletion_mode {
+            DeletionMode::Orphan if previous_mode != deletion_mode => tasks.push(Task::Orphan(uid)),
+            DeletionMode::Foreground if previous_mode != deletion_mode => {
                 tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
                 tasks.push(Task::Attempt(uid));
             }
@@ -202,29 +208,35 @@ impl Graph {
     }
 
     /// Detaches a dependent from owners that it no longer names, and adds tasks for owners that waited for it.
-    fn let_go(&mut self, uid: Uid, before: &[(Uid, bool)], now: &[Owner], tasks: &mut Vec<Task>) {
-        let now: HashMap<Uid, bool> =
-            now.iter().rev().map(|reference| (reference.uid, reference.blocks)).collect();
-        for (owner, blocked) in before {
-            let still = now.get(owner);
-            if *blocked && still != Some(&true) && self.nodes.contains_key(owner) {
+    fn detach_from_former_owners(
+        &mut self,
+        uid: Uid,
+        previous: &[(Uid, bool)],
+        current: &[Owner],
+        tasks: &mut Vec<Task>,
+    ) {
+        let current: HashMap<Uid, bool> =
+            current.iter().rev().map(|reference| (reference.uid, reference.blocks)).collect();
+        for (owner, blocked) in previous {
+            let blocks_now = current.get(owner);
+            if *blocked && blocks_now != Some(&true) && self.nodes.contains_key(owner) {
                 tasks.push(Task::Attempt(*owner));
             }
-            if still.is_none() {
+            if blocks_now.is_none() {
                 self.detach(uid, *owner);
             }
         }
     }
 
-    /// Attaches a dependent to its owner. Answers whether the owner was observed as the reference says.
+    /// Attaches a dependent to its owner. Returns whether the owner was observed as the reference describes it.
     fn attach(&mut self, uid: Uid, owner: &Owner) -> bool {
-        let went = self.gone.contains(&owner.uid);
+        let was_deleted = self.deleted.contains(&owner.uid);
         let node = self.nodes.entry(owner.uid).or_default();
-        if went {
-            node.going = DeletionMode::Gone;
+        if was_deleted {
+            node.deletion_mode = DeletionMode::Deleted;
         }
         node.dependents.get_or_insert_default().insert(uid);
-        node.place.is_some() && owner.fits
+        node.location.is_some() && owner.matches
     }
 
     fn detach(&mut self, uid: Uid, owner: Uid) {
@@ -242,17 +254,17 @@ impl Graph {
         if !self.nodes.get(&uid).is_some_and(Node::is_idle) {
             return;
         }
-        if self.nodes.remove(&uid).is_some_and(|node| node.going == DeletionMode::Gone) {
-            self.remember_gone(uid);
+        if self.nodes.remove(&uid).is_some_and(|node| node.deletion_mode == DeletionMode::Deleted) {
+            self.remember_deleted(uid);
         }
     }
 
     /// An object was removed. Adds tasks for its dependents, and for owners that waited for it.
     pub fn remove(&mut self, uid: Uid, tasks: &mut Vec<Task>) {
-        let Some(node) = self.nodes.get_mut(&uid) else { return self.remember_gone(uid) };
-        (node.place, node.going) = (None, DeletionMode::Gone);
+        let Some(node) = self.nodes.get_mut(&uid) else { return self.remember_deleted(uid) };
+        (node.location, node.deletion_mode) = (None, DeletionMode::Deleted);
         for (owner, _) in std::mem::take(&mut node.owners).all() {
-            if self.going(owner) == DeletionMode::Foreground {
+            if self.deletion_mode(owner) == DeletionMode::Foreground {
                 tasks.push(Task::Attempt(owner));
             }
             self.detach(uid, owner);
@@ -261,38 +273,40 @@ impl Graph {
         self.prune(uid);
     }
 
-    fn remember_gone(&mut self, uid: Uid) {
-        if self.gone.insert(uid) {
-            self.gone_in_order.push_back(uid);
+    fn remember_deleted(&mut self, uid: Uid) {
+        if self.deleted.insert(uid) {
+            self.deleted_by_age.push_back(uid);
         }
-        if self.gone_in_order.len() > GONE_REMEMBERED
-            && let Some(oldest) = self.gone_in_order.pop_front()
+        if self.deleted_by_age.len() > MAX_DELETED_UIDS
+            && let Some(oldest) = self.deleted_by_age.pop_front()
         {
-            self.gone.remove(&oldest);
+            self.deleted.remove(&oldest);
         }
     }
 
-    /// Whether an object of this uid was there and is no more. Nobody serves its kind any more, perhaps: it is gone all the same.
-    pub fn is_gone(&self, uid: Uid) -> bool {
-        self.going(uid) == DeletionMode::Gone || self.gone.contains(&uid)
+    /// Whether an object of this UID was deleted. Its kind may no longer be served.
+    pub fn is_deleted(&self, uid: Uid) -> bool {
+        self.deletion_mode(uid) == DeletionMode::Deleted || self.deleted.contains(&uid)
     }
 
     /// A lookup has found an owner here.
-    pub fn confirm(&mut self, uid: Uid, place: ObjectLocation) {
-        // What was found may have been heard to go meanwhile.
-        if let Some(node) = self.nodes.get_mut(&uid).filter(|node| node.going != DeletionMode::Gone) {
-            node.place.get_or_insert(place);
+    pub fn confirm(&mut self, uid: Uid, location: ObjectLocation) {
+        // Its deletion may have been observed since the lookup.
+        if let Some(node) =
+            self.nodes.get_mut(&uid).filter(|node| node.deletion_mode != DeletionMode::Deleted)
+        {
+            node.location.get_or_insert(location);
         }
     }
 
     /// The place of an object, if it was observed.
-    pub fn place(&self, uid: Uid) -> Option<&ObjectLocation> {
-        self.nodes.get(&uid)?.place.as_ref()
+    pub fn location(&self, uid: Uid) -> Option<&ObjectLocation> {
+        self.nodes.get(&uid)?.location.as_ref()
     }
 
     /// How a pending deletion of it treats dependents.
-    pub fn going(&self, uid: Uid) -> DeletionMode {
-        self.nodes.get(&uid).map(|node| node.going).unwrap_or_default()
+    pub fn deletion_mode(&self, uid: Uid) -> DeletionMode {
+        self.nodes.get(&uid).map(|node| node.deletion_mode).unwrap_or_default()
     }
 
     /// The objects that name it as an owner.
@@ -308,12 +322,13 @@ impl Graph {
     }
 
     /// The observed UIDs of one type, to compare with a new list of the type.
-    pub fn seen_of(&self, of: u32) -> Vec<Uid> {
-        let is_of = |node: &Node| node.place.as_ref().is_some_and(|place| place.of == of);
-        self.nodes.iter().filter(|(_, node)| is_of(node)).map(|(uid, _)| *uid).collect()
+    pub fn observed_of_type(&self, type_number: u32) -> Vec<Uid> {
+        let has_type =
+            |node: &Node| node.location.as_ref().is_some_and(|location| location.type_number == type_number);
+        self.nodes.iter().filter(|(_, node)| has_type(node)).map(|(uid, _)| *uid).collect()
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.nodes.len()

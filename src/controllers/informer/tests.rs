@@ -6,21 +6,21 @@ use pilothouse_types::object::{Draft, Key, Pairs};
 
 use super::*;
 
-/// What is kept of the history in memory: a few events.
+/// The bytes of history in memory: enough for a few events.
 const WINDOW: usize = 4_096;
 
-/// A loop that writes down what it hears.
+/// A controller that records what it receives.
 #[derive(Default)]
-struct Listener {
+struct RecordingSubscriber {
     lists: usize,
-    gone: Vec<String>,
+    deleted: Vec<String>,
 }
 
-impl Actor for Listener {
+impl Actor for RecordingSubscriber {
     type Context = Context<Self>;
 }
 
-impl Handler<Listed> for Listener {
+impl Handler<Listed> for RecordingSubscriber {
     type Result = ();
 
     fn handle(&mut self, _: Listed, _: &mut Self::Context) {
@@ -28,16 +28,16 @@ impl Handler<Listed> for Listener {
     }
 }
 
-impl Handler<Changed> for Listener {
+impl Handler<Changed> for RecordingSubscriber {
     type Result = ();
 
     fn handle(&mut self, Changed { events, .. }: Changed, _: &mut Self::Context) {
-        let gone = events.iter().filter(|event| event.change == Change::Removed);
-        self.gone.extend(gone.map(|event| event.object.key.name().to_owned()));
+        let deleted = events.iter().filter(|event| event.change == Change::Removed);
+        self.deleted.extend(deleted.map(|event| event.object.key.name().to_owned()));
     }
 }
 
-impl Handler<CaughtUp> for Listener {
+impl Handler<CaughtUp> for RecordingSubscriber {
     type Result = ();
 
     fn handle(&mut self, _: CaughtUp, _: &mut Self::Context) {}
@@ -45,13 +45,13 @@ impl Handler<CaughtUp> for Listener {
 
 #[derive(Message)]
 #[rtype(result = "(usize, Vec<String>)")]
-struct Tell;
+struct GetRecorded;
 
-impl Handler<Tell> for Listener {
-    type Result = MessageResult<Tell>;
+impl Handler<GetRecorded> for RecordingSubscriber {
+    type Result = MessageResult<GetRecorded>;
 
-    fn handle(&mut self, _: Tell, _: &mut Self::Context) -> Self::Result {
-        MessageResult((self.lists, self.gone.clone()))
+    fn handle(&mut self, _: GetRecorded, _: &mut Self::Context) -> Self::Result {
+        MessageResult((self.lists, self.deleted.clone()))
     }
 }
 
@@ -62,39 +62,39 @@ fn draft(name: &str) -> Draft {
     Draft {
         key,
         bytes,
-        revision_at: head.len(),
-        item_at: 1,
+        revision_offset: head.len(),
+        item_offset: 1,
         labels: Pairs::default(),
         fields: Pairs::default(),
     }
 }
 
-/// A list says nothing of what has gone, and some loops act on just that: what memory no longer holds is read from the log.
+/// A list does not contain deletions, and some controllers act on those: events that left memory are read from the log.
 #[actix_rt::test]
-async fn whoever_falls_behind_what_memory_holds_still_hears_what_went() {
+async fn informer_behind_the_window_reads_deletions_from_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Redb::open(&folder.path().join("log")).unwrap();
     let options = Options { window_bounds: WINDOW.into(), ..Options::default() };
     let storage = directory::start(Box::new(engine), options).unwrap();
     let (stores, permit) = (Stores::new(storage.directory.clone()), Permit::none());
-    let of = TypeName::new("configmaps");
-    let listener = Listener::default().start();
+    let type_name = TypeName::new("configmaps");
+    let recording = RecordingSubscriber::default().start();
     let subscriber = Subscriber {
-        follows: Follows::Every,
-        listed: listener.clone().recipient(),
-        changed: listener.clone().recipient(),
-        caught_up: listener.clone().recipient(),
+        watched_types: WatchedTypes::All,
+        listed: recording.clone().recipient(),
+        changed: recording.clone().recipient(),
+        caught_up: recording.clone().recipient(),
     };
     let mut subscriptions = Subscriptions::default();
-    let first = stores.create(&of, draft("first"), &permit).await.unwrap();
+    let first = stores.create(&type_name, draft("first"), &permit).await.unwrap();
     subscriptions.join(subscriber, &stores).await.unwrap();
-    stores.remove(&of, first.key.clone(), first.revision, &permit).await.unwrap();
+    stores.remove(&type_name, first.key.clone(), first.revision, &permit).await.unwrap();
     for number in 0..40 {
-        stores.create(&of, draft(&number.to_string()), &permit).await.unwrap();
+        stores.create(&type_name, draft(&number.to_string()), &permit).await.unwrap();
     }
-    let window = stores.open_watch(&of, &permit).await.unwrap().window;
+    let window = stores.open_watch(&type_name, &permit).await.unwrap().window;
     assert!(window.extent().archived > 0, "{:?}", window.extent());
-    assert!(subscriptions.deliver(std::slice::from_ref(&of), &stores).await);
-    let (lists, gone) = listener.send(Tell).await.unwrap();
-    assert_eq!((lists, gone), (1, vec!["first".to_owned()]), "listed once, when it joined");
+    assert!(subscriptions.deliver(std::slice::from_ref(&type_name), &stores).await);
+    let (lists, deleted) = recording.send(GetRecorded).await.unwrap();
+    assert_eq!((lists, deleted), (1, vec!["first".to_owned()]), "listed once, when it joined");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper::Method;
-use pilothouse_api::aggregation::contents::{Deletable, LISTED, RemainingObjects, deletable};
+use pilothouse_api::aggregation::contents::{Deletable, LIST_LIMIT, RemainingObjects, deletable};
 use pilothouse_apimachinery::well_known::JSON;
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -25,12 +25,12 @@ const OPTIONS: &[u8] = br#"{"kind":"DeleteOptions","apiVersion":"v1","propagatio
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Characters of an error message that the namespace's condition repeats.
-const SAID: usize = 1_024;
+const MAX_MESSAGE_CHARS: usize = 1_024;
 
-/// The code of a request to an extension server that does not answer.
+/// The status code of a request to an extension server that does not answer.
 const UNREACHABLE: u16 = 503;
 
-/// Calls extension API servers for the namespace loop.
+/// Calls extension API servers for the namespace controller.
 pub struct AggregatedResources {
     /// Makes the requests.
     pub client: Client,
@@ -41,102 +41,113 @@ pub struct AggregatedResources {
 impl AggregatedResources {
     /// Their namespaced resources, and the versions whose discovery failed; `None` if the APIServices cannot be read.
     pub async fn resources(&self) -> Option<(Vec<Deletable>, BTreeSet<String>)> {
-        let known = self.client.known();
-        let all = self.extensions.all().await?;
-        Some(deletable(&all, |gv| known.has_builtin(&gv.group, &gv.version)))
+        let builtin = self.client.resource_index();
+        let api_services = self.extensions.all().await?;
+        Some(deletable(&api_services, |gv| builtin.has_builtin(&gv.group, &gv.version)))
     }
 
-    /// Deletes the objects of a resource, and answers what is left.
+    /// Deletes the objects of a resource, and returns what is left.
     pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<RemainingObjects, String> {
-        timeout(EXTENSION_CLEARING_TIMEOUT, self.clear_slowly(resource, namespace))
+        timeout(EXTENSION_CLEARING_TIMEOUT, self.clear_without_timeout(resource, namespace))
             .await
             .unwrap_or_else(|_| Err(format!("the server of {} takes too long", resource.name())))
     }
 
-    async fn clear_slowly(&self, resource: &Deletable, namespace: &str) -> Result<RemainingObjects, String> {
+    async fn clear_without_timeout(
+        &self,
+        resource: &Deletable,
+        namespace: &str,
+    ) -> Result<RemainingObjects, String> {
         let path = resource.path(namespace);
-        let at_once = resource.at_once
+        let is_collection_deleted = resource.at_once
             && match self.delete(resource, &path).await? {
-                reply if is_fine(&reply) => true,
+                response if is_success(&response) => true,
                 // Discovery lists deletecollection, but the server does not support it.
-                reply if matches!(reply.status, 404 | 405) => false,
-                reply => return Err(refused(&reply, "deletecollection", resource)),
+                response if matches!(response.status, 404 | 405) => false,
+                response => return Err(refusal_message(&response, "deletecollection", resource)),
             };
-        if !at_once {
-            let names = self.left(resource, &path).await?.names;
+        if !is_collection_deleted {
+            let names = self.remaining(resource, &path).await?.names;
             let deletions = names.iter().map(async |name| {
-                let reply = self.delete(resource, &format!("{path}/{name}")).await?;
-                let is_gone = is_fine(&reply) || matches!(reply.status, 404 | 405);
-                if is_gone { Ok(()) } else { Err(refused(&reply, "delete", resource)) }
+                let response = self.delete(resource, &format!("{path}/{name}")).await?;
+                let is_deleted = is_success(&response) || matches!(response.status, 404 | 405);
+                if is_deleted { Ok(()) } else { Err(refusal_message(&response, "delete", resource)) }
             });
             stream::iter(deletions).buffer_unordered(DELETIONS_IN_FLIGHT).try_collect::<()>().await?;
         }
-        self.left(resource, &path).await
+        self.remaining(resource, &path).await
     }
 
-    async fn left(&self, resource: &Deletable, path: &str) -> Result<RemainingObjects, String> {
+    async fn remaining(&self, resource: &Deletable, path: &str) -> Result<RemainingObjects, String> {
         if !resource.listable {
             return Ok(RemainingObjects::default());
         }
-        let query = format!("limit={LISTED}");
-        let question = ExtensionRequest { query: &query, accept: METADATA_LIST, ..self.question(path) };
-        let reply = self.ask(resource, &question).await?;
-        match reply.status {
+        let query = format!("limit={LIST_LIMIT}");
+        let request = ExtensionRequest { query: &query, accept: METADATA_LIST, ..self.get_request(path) };
+        let response = self.request(resource, &request).await?;
+        match response.status {
             404 | 405 => Ok(RemainingObjects::default()),
-            _ if is_fine(&reply) => {
-                RemainingObjects::read(&reply.body).ok_or_else(|| format!("no list of {}", resource.name()))
-            }
-            _ => Err(refused(&reply, "list", resource)),
+            _ if is_success(&response) => RemainingObjects::read(&response.body)
+                .ok_or_else(|| format!("no list of {}", resource.name())),
+            _ => Err(refusal_message(&response, "list", resource)),
         }
     }
 
     async fn delete(&self, resource: &Deletable, path: &str) -> Result<ExtensionResponse, String> {
-        let question =
-            ExtensionRequest { method: Method::DELETE, accept: JSON, body: OPTIONS, ..self.question(path) };
-        self.ask(resource, &question).await
+        let request = ExtensionRequest {
+            method: Method::DELETE,
+            accept: JSON,
+            body: OPTIONS,
+            ..self.get_request(path)
+        };
+        self.request(resource, &request).await
     }
 
-    fn question<'q>(&'q self, path: &'q str) -> ExtensionRequest<'q> {
+    fn get_request<'q>(&'q self, path: &'q str) -> ExtensionRequest<'q> {
         ExtensionRequest {
-            most: EXTENSION_LIST_BYTES,
+            max_bytes: EXTENSION_LIST_BYTES,
             ..ExtensionRequest::get(path, self.client.user(), EXTENSION_DELETION_TIMEOUT)
         }
     }
 
-    async fn ask(
+    async fn request(
         &self,
         resource: &Deletable,
-        question: &ExtensionRequest<'_>,
+        request: &ExtensionRequest<'_>,
     ) -> Result<ExtensionResponse, String> {
-        let service = resource.registration.service.as_ref().ok_or("nobody serves it any more")?;
+        let service =
+            resource.registration.service.as_ref().ok_or("the APIService has no service any more")?;
         let warnings = Warnings::default();
-        let method = if question.method == Method::DELETE { "DELETE" } else { "GET" };
-        let admitted = self.client.admit(method, (question.path, question.query), &warnings).await;
+        let method = if request.method == Method::DELETE { "DELETE" } else { "GET" };
+        let admitted = self.client.admit(method, (request.path, request.query), &warnings).await;
         let admitted = admitted.map_err(|status| status.message)?;
-        let reply = self.extensions.ask(self.client.backend(), service, question).await;
-        let code = reply.as_ref().map_or(UNREACHABLE, |reply| reply.status);
+        let response = self.extensions.send(self.client.backend(), service, request).await;
+        let code = response.as_ref().map_or(UNREACHABLE, |response| response.status);
         admitted.end(&warnings, Response::Code(code)).await;
-        reply
+        response
     }
 }
 
-fn is_fine(reply: &ExtensionResponse) -> bool {
-    (200..300).contains(&reply.status)
+fn is_success(response: &ExtensionResponse) -> bool {
+    (200..300).contains(&response.status)
 }
 
 /// The message of a refusal.
-fn refused(reply: &ExtensionResponse, verb: &str, resource: &Deletable) -> String {
-    let said = serde_json::from_slice::<Said>(&reply.body).unwrap_or_default().message;
-    match said.char_indices().nth(SAID).map_or(said.as_str(), |(end, _)| said.get(..end).unwrap_or_default())
+fn refusal_message(response: &ExtensionResponse, verb: &str, resource: &Deletable) -> String {
+    let message = serde_json::from_slice::<StatusMessage>(&response.body).unwrap_or_default().message;
+    match message
+        .char_indices()
+        .nth(MAX_MESSAGE_CHARS)
+        .map_or(message.as_str(), |(end, _)| message.get(..end).unwrap_or_default())
     {
-        "" => format!("the server answered {} ({verb} {})", reply.status, resource.name()),
-        said => said.to_owned(),
+        "" => format!("the server answered {} ({verb} {})", response.status, resource.name()),
+        message => message.to_owned(),
     }
 }
 
 /// The relevant part of a Status.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct StatusMessage {
     message: String,
 }

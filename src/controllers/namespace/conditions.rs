@@ -1,10 +1,10 @@
-//! The conditions of a terminating namespace, in the words of the reference.
+//! The conditions of a terminating namespace, with the texts of the reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pilothouse_apimachinery::value::Value;
 
-/// The conditions in order, with their texts if all is well.
+/// The conditions in order, each with its reason and message if there is no problem.
 const ALL: [(&str, &str, &str); 5] = [
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
     (
@@ -21,7 +21,7 @@ const ALL: [(&str, &str, &str); 5] = [
     ("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 ];
 
-/// What is left in a namespace after everything was deleted.
+/// The remaining objects and errors after the deletion of a namespace's contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeletionFindings {
     /// The number of remaining objects by `resource.group`.
@@ -44,20 +44,23 @@ pub fn undiscovered(versions: &BTreeSet<String>) -> Option<String> {
 
 impl DeletionFindings {
     /// The reason and message of a condition that reports a problem.
-    fn trouble(&self, condition: &str) -> Option<(&'static str, String)> {
-        let listed = |all: &BTreeMap<String, usize>, how: &str| {
+    fn problem(&self, condition: &str) -> Option<(&'static str, String)> {
+        let render = |all: &BTreeMap<String, usize>, preposition: &str| {
             let mut lines: Vec<String> = all
                 .iter()
                 .filter(|(_, count)| **count > 0)
-                .map(|(name, count)| format!("{name} {how} {count} resource instances"))
+                .map(|(name, count)| format!("{name} {preposition} {count} resource instances"))
                 .collect();
             lines.sort();
             lines.join(", ")
         };
         match condition {
             "NamespaceDeletionDiscoveryFailure" => {
-                let (why, count) = (undiscovered(&self.undiscovered)?, self.undiscovered.len());
-                Some(("DiscoveryFailed", format!("Discovery failed for some groups, {count} failing: {why}")))
+                let (error, count) = (undiscovered(&self.undiscovered)?, self.undiscovered.len());
+                Some((
+                    "DiscoveryFailed",
+                    format!("Discovery failed for some groups, {count} failing: {error}"),
+                ))
             }
             "NamespaceDeletionContentFailure" if !self.failures.is_empty() => {
                 let mut failures = self.failures.clone();
@@ -70,11 +73,11 @@ impl DeletionFindings {
                 ))
             }
             "NamespaceContentRemaining" if !self.remaining.is_empty() => {
-                let text = listed(&self.remaining, "has");
+                let text = render(&self.remaining, "has");
                 Some(("SomeResourcesRemain", format!("Some resources are remaining: {text}")))
             }
             "NamespaceFinalizersRemaining" if !self.finalizers.is_empty() => {
-                let text = listed(&self.finalizers, "in");
+                let text = render(&self.finalizers, "in");
                 let text = format!("Some content in the namespace has finalizers remaining: {text}");
                 Some(("SomeFinalizersRemain", text))
             }
@@ -82,32 +85,32 @@ impl DeletionFindings {
         }
     }
 
-    /// Writes the conditions into the status; answers whether any changed.
+    /// Writes the conditions into the status; returns whether any changed.
     pub fn write(&self, namespace: &mut Value, now: &str) -> bool {
         let mut conditions =
             namespace.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().to_vec();
         let mut changed = false;
-        for (name, well, all_well) in ALL {
-            let (status, reason, message) = match self.trouble(name) {
+        for (name, ok_reason, ok_message) in ALL {
+            let (status, reason, message) = match self.problem(name) {
                 Some((reason, message)) => ("True", reason, message),
-                None => ("False", well, all_well.to_owned()),
+                None => ("False", ok_reason, ok_message.to_owned()),
             };
-            let at = conditions.iter().position(|condition| condition.str("type") == name);
-            let at = at.unwrap_or_else(|| {
+            let index = conditions.iter().position(|condition| condition.str("type") == name);
+            let index = index.unwrap_or_else(|| {
                 let mut condition = Value::object();
                 condition.set("type", name);
                 conditions.push(condition);
                 conditions.len() - 1
             });
-            let Some(condition) = conditions.get_mut(at) else { continue };
-            let same = [("status", status), ("reason", reason), ("message", message.as_str())];
-            if same.iter().all(|(field, text)| condition.str(field) == *text) {
+            let Some(condition) = conditions.get_mut(index) else { continue };
+            let values = [("status", status), ("reason", reason), ("message", message.as_str())];
+            if values.iter().all(|(field, text)| condition.str(field) == *text) {
                 continue;
             }
             if condition.str("status") != status {
                 condition.set("lastTransitionTime", now);
             }
-            for (field, text) in same {
+            for (field, text) in values {
                 condition.set(field, text);
             }
             changed = true;
@@ -123,30 +126,30 @@ impl DeletionFindings {
 mod tests {
     use super::*;
 
-    fn said(namespace: &Value, name: &str) -> (String, String, String, String) {
+    fn condition_of(namespace: &Value, name: &str) -> (String, String, String, String) {
         let conditions = namespace.at(&["status", "conditions"]).unwrap().items();
-        let one = conditions.iter().find(|condition| condition.str("type") == name).unwrap();
-        let text = |field| one.str(field).to_owned();
+        let condition = conditions.iter().find(|condition| condition.str("type") == name).unwrap();
+        let text = |field| condition.str(field).to_owned();
         (text("status"), text("reason"), text("message"), text("lastTransitionTime"))
     }
 
     #[test]
-    fn trouble_comes_and_goes() {
+    fn namespace_conditions_report_problems_and_recover() {
         let mut namespace = Value::object();
-        let mut found = DeletionFindings::default();
-        assert!(found.write(&mut namespace, "t1"));
-        assert!(!found.write(&mut namespace, "t2"));
+        let mut findings = DeletionFindings::default();
+        assert!(findings.write(&mut namespace, "t1"));
+        assert!(!findings.write(&mut namespace, "t2"));
         assert_eq!(namespace.at(&["status", "conditions"]).unwrap().items().len(), 5);
-        found.remaining = BTreeMap::from([("pods.".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
-        found.finalizers = BTreeMap::from([("a.b/c".to_owned(), 3)]);
-        found.failures = vec!["y".to_owned(), "x".to_owned()];
-        assert!(found.write(&mut namespace, "t3"));
-        let wanted = |status: &str, reason: &str, message: &str, at: &str| {
-            (status.to_owned(), reason.to_owned(), message.to_owned(), at.to_owned())
+        findings.remaining = BTreeMap::from([("pods.".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
+        findings.finalizers = BTreeMap::from([("a.b/c".to_owned(), 3)]);
+        findings.failures = vec!["y".to_owned(), "x".to_owned()];
+        assert!(findings.write(&mut namespace, "t3"));
+        let expected = |status: &str, reason: &str, message: &str, time: &str| {
+            (status.to_owned(), reason.to_owned(), message.to_owned(), time.to_owned())
         };
         assert_eq!(
-            said(&namespace, "NamespaceContentRemaining"),
-            wanted(
+            condition_of(&namespace, "NamespaceContentRemaining"),
+            expected(
                 "True",
                 "SomeResourcesRemain",
                 "Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances",
@@ -154,8 +157,8 @@ mod tests {
             )
         );
         assert_eq!(
-            said(&namespace, "NamespaceFinalizersRemaining"),
-            wanted(
+            condition_of(&namespace, "NamespaceFinalizersRemaining"),
+            expected(
                 "True",
                 "SomeFinalizersRemain",
                 "Some content in the namespace has finalizers remaining: a.b/c in 3 resource instances",
@@ -163,20 +166,20 @@ mod tests {
             )
         );
         assert_eq!(
-            said(&namespace, "NamespaceDeletionContentFailure"),
-            wanted(
+            condition_of(&namespace, "NamespaceDeletionContentFailure"),
+            expected(
                 "True",
                 "ContentDeletionFailed",
                 "Failed to delete all resource types, 2 remaining: x, y",
                 "t3"
             )
         );
-        assert_eq!(said(&namespace, "NamespaceDeletionDiscoveryFailure").3, "t1");
-        found.undiscovered = BTreeSet::from(["a.io/v1".to_owned(), "b.io/v1".to_owned()]);
-        assert!(found.write(&mut namespace, "t3"));
+        assert_eq!(condition_of(&namespace, "NamespaceDeletionDiscoveryFailure").3, "t1");
+        findings.undiscovered = BTreeSet::from(["a.io/v1".to_owned(), "b.io/v1".to_owned()]);
+        assert!(findings.write(&mut namespace, "t3"));
         assert_eq!(
-            said(&namespace, "NamespaceDeletionDiscoveryFailure"),
-            wanted(
+            condition_of(&namespace, "NamespaceDeletionDiscoveryFailure"),
+            expected(
                 "True",
                 "DiscoveryFailed",
                 "Discovery failed for some groups, 2 failing: unable to retrieve the complete list of server APIs: \
@@ -184,8 +187,8 @@ mod tests {
                 "t3"
             )
         );
-        found.remaining.insert("pods.".to_owned(), 1);
-        assert!(found.write(&mut namespace, "t4"));
-        assert_eq!(said(&namespace, "NamespaceContentRemaining").3, "t3", "the status is the same");
+        findings.remaining.insert("pods.".to_owned(), 1);
+        assert!(findings.write(&mut namespace, "t4"));
+        assert_eq!(condition_of(&namespace, "NamespaceContentRemaining").3, "t3", "the status is the same");
     }
 }

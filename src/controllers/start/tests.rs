@@ -9,33 +9,33 @@ use pilothouse_types::clock::Timestamp;
 
 use super::super::informer::Break;
 use super::super::queue::{Outcome, Queue};
-use super::super::runner::{Follows, ObjectChange};
+use super::super::runner::{ObjectChange, WatchedTypes};
 use super::*;
 
-/// Panics as often as it is told to.
-struct Fragile {
-    left: Rc<Cell<u32>>,
+/// Panics the given number of times.
+struct PanickingController {
+    remaining_panics: Rc<Cell<u32>>,
     done: Rc<Cell<bool>>,
 }
 
-impl Controller for Fragile {
+impl Controller for PanickingController {
     type Key = ();
 
-    fn follows(&self) -> Follows {
-        Follows::These(&[])
+    fn watched_types(&self) -> WatchedTypes {
+        WatchedTypes::Only(&[])
     }
 
-    fn begins_with(&self) -> Vec<()> {
+    fn initial_keys(&self) -> Vec<()> {
         vec![()]
     }
 
     fn on_change(&self, _: &ObjectChange<'_>, _: &mut Queue<()>) {}
 
-    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
         async move {
-            let left = self.left.get();
-            self.left.set(left.saturating_sub(1));
-            assert_eq!(left, 0, "a loop that fails on purpose");
+            let remaining_panics = self.remaining_panics.get();
+            self.remaining_panics.set(remaining_panics.saturating_sub(1));
+            assert_eq!(remaining_panics, 0, "a controller that panics on purpose");
             self.done.set(true);
             Outcome::Done
         }
@@ -44,18 +44,18 @@ impl Controller for Fragile {
 }
 
 #[actix_rt::test]
-async fn a_loop_that_panics_is_told_of_and_started_again() {
-    let (_storage, informers, deps) = surroundings();
+async fn panicked_controller_is_reported_and_restarted() {
+    let (_storage, informers, deps) = environment();
     let metrics = deps.metrics.clone();
-    let (tell, mut down) = watch::channel(Down::new());
-    let (left, done) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(false)));
+    let (sender, mut down) = watch::channel(Down::new());
+    let (remaining_panics, done) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(false)));
     let make = {
-        let (left, done) = (left.clone(), done.clone());
-        move || Fragile { left: left.clone(), done: done.clone() }
+        let (remaining_panics, done) = (remaining_panics.clone(), done.clone());
+        move || PanickingController { remaining_panics: remaining_panics.clone(), done: done.clone() }
     };
-    actix::spawn(supervise(expiry::NAME, make, pending, informers, deps, Rc::new(tell)));
-    let first = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
-    assert_eq!(first[expiry::NAME], "panicked and waits to be started again");
+    actix::spawn(supervise(expiry::NAME, make, pending, informers, deps, Rc::new(sender)));
+    let reasons = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
+    assert_eq!(reasons[expiry::NAME], "panicked and waits to be restarted");
     assert!(!done.get());
     drop(down.wait_for(Down::is_empty).await.unwrap());
     while !done.get() {
@@ -65,11 +65,11 @@ async fn a_loop_that_panics_is_told_of_and_started_again() {
     assert!(text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"} 1"), "{text}");
 }
 
-/// A server's stores without a server, the hearing on them, and what loops are given besides.
-fn surroundings() -> (directory::Stores, Rc<InformerHandle>, RunnerDeps) {
+/// In-memory stores without a server, with an informer and the dependencies of controllers.
+fn environment() -> (directory::Stores, Rc<InformerHandle>, RunnerDeps) {
     let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
-    let finder = storage.directory.clone();
-    let stores = Arc::new(move || Stores::new(finder.clone()));
+    let directory = storage.directory.clone();
+    let stores = Arc::new(move || Stores::new(directory.clone()));
     let informers = Rc::new(InformerHandle::new(storage.notifiers.clone(), stores));
     let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
     let deps = RunnerDeps {
@@ -82,16 +82,16 @@ fn surroundings() -> (directory::Stores, Rc<InformerHandle>, RunnerDeps) {
 }
 
 #[actix_rt::test]
-async fn a_loop_that_ends_with_its_server_is_not_missed() {
-    let (_storage, informers, deps) = surroundings();
+async fn controller_that_ends_at_shutdown_is_not_reported() {
+    let (_storage, informers, deps) = environment();
     let (metrics, stopping) = (deps.metrics.clone(), deps.stopping.clone());
-    let (tell, down) = watch::channel(Down::new());
+    let (sender, down) = watch::channel(Down::new());
     let done = Rc::new(Cell::new(false));
     let make = {
         let done = done.clone();
-        move || Fragile { left: Rc::default(), done: done.clone() }
+        move || PanickingController { remaining_panics: Rc::default(), done: done.clone() }
     };
-    let supervised = supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(tell));
+    let supervised = supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(sender));
     let supervised = actix::spawn(supervised);
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -106,58 +106,58 @@ async fn a_loop_that_ends_with_its_server_is_not_missed() {
 }
 
 #[actix_rt::test]
-async fn loops_that_hear_nothing_any_more_are_started_again_with_a_new_informer() {
-    let (_storage, informers, deps) = surroundings();
-    let (tell, mut down) = watch::channel(Down::new());
-    let (made, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+async fn controllers_restart_with_a_new_informer_when_theirs_panics() {
+    let (_storage, informers, deps) = environment();
+    let (sender, mut down) = watch::channel(Down::new());
+    let (runs, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let make = {
-        let (made, done) = (made.clone(), done.clone());
+        let (runs, done) = (runs.clone(), done.clone());
         move || {
-            made.set(made.get() + 1);
-            Fragile { left: Rc::default(), done: done.clone() }
+            runs.set(runs.get() + 1);
+            PanickingController { remaining_panics: Rc::default(), done: done.clone() }
         }
     };
-    actix::spawn(supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(tell)));
+    actix::spawn(supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(sender)));
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     done.set(false);
-    let (broken, _) = informers.informer();
-    assert!(broken.send(Break).await.is_err());
-    let said = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
-    assert_eq!(said[expiry::NAME], "hears nothing and waits to be started again");
+    let (panicked, _) = informers.informer();
+    assert!(panicked.send(Break).await.is_err());
+    let reasons = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
+    assert_eq!(reasons[expiry::NAME], "lost its informer and waits to be restarted");
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(made.get(), 2);
-    assert!(down.borrow().is_empty() && informers.informer().0.connected() && !broken.connected());
+    assert_eq!(runs.get(), 2);
+    assert!(down.borrow().is_empty() && informers.informer().0.connected() && !panicked.connected());
 }
 
 #[actix_rt::test]
-async fn a_loop_whose_makings_change_is_made_anew_at_once() {
-    let (_storage, informers, deps) = surroundings();
+async fn controller_restarts_at_once_when_its_inputs_change() {
+    let (_storage, informers, deps) = environment();
     let metrics = deps.metrics.clone();
-    let (tell, down) = watch::channel(Down::new());
+    let (sender, down) = watch::channel(Down::new());
     let (change, changes) = watch::channel(0);
-    let (made, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let (runs, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let make = {
-        let (made, done) = (made.clone(), done.clone());
+        let (runs, done) = (runs.clone(), done.clone());
         move || {
-            made.set(made.get() + 1);
-            Fragile { left: Rc::default(), done: done.clone() }
+            runs.set(runs.get() + 1);
+            PanickingController { remaining_panics: Rc::default(), done: done.clone() }
         }
     };
-    let stale = move || {
+    let inputs_changed = move || {
         let mut changes = changes.clone();
         changes.mark_unchanged();
         async move { drop(changes.changed().await) }
     };
-    actix::spawn(supervise(expiry::NAME, make, stale, informers, deps, Rc::new(tell)));
+    actix::spawn(supervise(expiry::NAME, make, inputs_changed, informers, deps, Rc::new(sender)));
     for round in 1..=2 {
         while !done.get() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(made.get(), round);
+        assert_eq!(runs.get(), round);
         done.set(false);
         change.send(round).unwrap();
     }

@@ -8,7 +8,7 @@ use crate::limits::WEBSOCKET_CONTROL_BYTES;
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A continuation frame.
-pub const CONTINUED: u8 = 0;
+pub const CONTINUATION: u8 = 0;
 /// A text frame.
 pub const TEXT: u8 = 1;
 /// A binary frame.
@@ -29,17 +29,17 @@ pub const PROTOCOL_ERROR: [u8; 2] = 1_002_u16.to_be_bytes();
 /// passed on to backends.
 pub const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-const LAST: u8 = 0x80;
+const FINAL: u8 = 0x80;
 const EXTENSIONS: u8 = 0x70;
 const OPCODE: u8 = 0x0f;
 const MASKED: u8 = 0x80;
 /// Lengths that announce how many bytes of length follow.
-const IN_TWO_BYTES: u8 = 126;
-const IN_EIGHT_BYTES: u8 = 127;
+const LENGTH_IN_TWO_BYTES: u8 = 126;
+const LENGTH_IN_EIGHT_BYTES: u8 = 127;
 const MASK_BYTES: usize = 4;
 
 /// The size of the longest head.
-pub const LONGEST_HEAD: usize = 14;
+pub const MAX_HEAD_BYTES: usize = 14;
 
 /// The accept value for a client's key.
 pub fn accept_key(key: &str) -> String {
@@ -60,12 +60,12 @@ pub struct Head {
 impl Head {
     /// The size of a head with this second byte.
     pub fn bytes(second: u8) -> usize {
-        2 + extended(second) + MASK_BYTES
+        2 + extended_length_bytes(second) + MASK_BYTES
     }
 
     /// Parses a head; `None` until it is complete. Invalid frames are detected from the second byte on.
-    pub fn parse(begun: &[u8]) -> Result<Option<Head>, &'static str> {
-        let [first, second, rest @ ..] = begun else { return Ok(None) };
+    pub fn parse(bytes: &[u8]) -> Result<Option<Head>, &'static str> {
+        let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let (opcode, short) = (first & OPCODE, second & !MASKED);
         if first & EXTENSIONS != 0 || second & MASKED == 0 {
             return Err("a frame with an extension, or without a mask");
@@ -73,7 +73,9 @@ impl Head {
         if opcode >= CLOSE && usize::from(short) > WEBSOCKET_CONTROL_BYTES {
             return Err("a control frame that is too long");
         }
-        let Some((length, rest)) = rest.split_at_checked(extended(*second)) else { return Ok(None) };
+        let Some((length, rest)) = rest.split_at_checked(extended_length_bytes(*second)) else {
+            return Ok(None);
+        };
         let Some(mask) = rest.first_chunk() else { return Ok(None) };
         let length = match length {
             [] => u64::from(short),
@@ -92,25 +94,25 @@ impl Head {
 }
 
 /// The number of length bytes after the second byte.
-fn extended(second: u8) -> usize {
+fn extended_length_bytes(second: u8) -> usize {
     match second & !MASKED {
-        IN_TWO_BYTES => 2,
-        IN_EIGHT_BYTES => 8,
+        LENGTH_IN_TWO_BYTES => 2,
+        LENGTH_IN_EIGHT_BYTES => 8,
         _ => 0,
     }
 }
 
 /// Writes the head of an unfragmented server frame.
-pub fn begin(out: &mut impl Extend<u8>, opcode: u8, length: usize) {
-    out.extend([LAST | opcode]);
+pub fn write_head(out: &mut impl Extend<u8>, opcode: u8, length: usize) {
+    out.extend([FINAL | opcode]);
     match (u8::try_from(length), u16::try_from(length)) {
-        (Ok(short @ ..IN_TWO_BYTES), _) => out.extend([short]),
+        (Ok(short @ ..LENGTH_IN_TWO_BYTES), _) => out.extend([short]),
         (_, Ok(middle)) => {
-            out.extend([IN_TWO_BYTES]);
+            out.extend([LENGTH_IN_TWO_BYTES]);
             out.extend(middle.to_be_bytes());
         }
         _ => {
-            out.extend([IN_EIGHT_BYTES]);
+            out.extend([LENGTH_IN_EIGHT_BYTES]);
             out.extend((length as u64).to_be_bytes());
         }
     }
@@ -120,7 +122,7 @@ pub fn begin(out: &mut impl Extend<u8>, opcode: u8, length: usize) {
 #[cfg(test)]
 pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
-    begin(&mut frame, first & OPCODE, payload.len());
+    write_head(&mut frame, first & OPCODE, payload.len());
     (frame[0], frame[1]) = (first, frame[1] | MASKED);
     let head = Head { opcode: first & OPCODE, length: payload.len() as u64, mask: [1, 2, 3, 4] };
     frame.extend(head.mask);
@@ -137,42 +139,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_the_standard_gives_its_answer() {
+    fn accept_key_matches_the_example_of_rfc_6455() {
         assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn lengths_are_told_in_three_ways() {
-        let begun = |opcode, length| {
-            let mut out = Vec::new();
-            begin(&mut out, opcode, length);
-            out
+    fn frame_length_has_three_encodings() {
+        let head_of = |opcode, length| {
+            let mut bytes = Vec::new();
+            write_head(&mut bytes, opcode, length);
+            bytes
         };
-        assert_eq!(begun(TEXT, 125), b"\x81\x7d");
-        assert_eq!(begun(BINARY, 126), b"\x82\x7e\x00\x7e");
-        assert_eq!(begun(BINARY, 65_535), b"\x82\x7e\xff\xff");
-        assert_eq!(begun(BINARY, 70_000), b"\x82\x7f\x00\x00\x00\x00\x00\x01\x11\x70");
+        assert_eq!(head_of(TEXT, 125), b"\x81\x7d");
+        assert_eq!(head_of(BINARY, 126), b"\x82\x7e\x00\x7e");
+        assert_eq!(head_of(BINARY, 65_535), b"\x82\x7e\xff\xff");
+        assert_eq!(head_of(BINARY, 70_000), b"\x82\x7f\x00\x00\x00\x00\x00\x01\x11\x70");
     }
 
     #[test]
-    fn what_no_frame_may_be_is_told_at_once() {
-        for wrong in [&[0x82, 0x01][..], &[0xc2, 0x80], &[0x89, 0xfe]] {
-            assert!(Head::parse(wrong).is_err(), "{wrong:?}");
+    fn invalid_frame_head_is_rejected_from_two_bytes() {
+        for invalid in [&[0x82, 0x01][..], &[0xc2, 0x80], &[0x89, 0xfe]] {
+            assert!(Head::parse(invalid).is_err(), "{invalid:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn a_head_is_read_when_all_of_it_is_there(opcode in 0_u8..3, length in 0_usize..100_000) {
+        fn frame_head_is_parsed_once_complete(opcode in 0_u8..3, length in 0_usize..100_000) {
             let frame = masked(0x80 | opcode, &vec![7; length]);
-            let head = Head::bytes(frame[1]);
-            prop_assert!(head <= LONGEST_HEAD);
-            for begun in 0..head {
-                prop_assert_eq!(Head::parse(&frame[..begun]), Ok(None));
+            let head_bytes = Head::bytes(frame[1]);
+            prop_assert!(head_bytes <= MAX_HEAD_BYTES);
+            for length_so_far in 0..head_bytes {
+                prop_assert_eq!(Head::parse(&frame[..length_so_far]), Ok(None));
             }
             let expected = Head { opcode, length: length as u64, mask: [1, 2, 3, 4] };
             prop_assert_eq!(Head::parse(&frame), Ok(Some(expected)));
-            prop_assert_eq!(frame.len(), head + length);
+            prop_assert_eq!(frame.len(), head_bytes + length);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pilothouse_types::limits::RESERVE_FOR_REQUESTS_UP_TO;
+use pilothouse_types::limits::SMALL_REQUEST_BYTES;
 use pilothouse_types::memory::{MemoryBudget, Reservation};
 
 use super::{Bounds, Counts, EvictionReason, RefusalReason, Source, Standing, State, micros};
@@ -32,7 +32,7 @@ impl Candidates {
 
 /// The connections of one source address.
 #[derive(Default)]
-struct OfSource {
+struct SourceEntry {
     open: usize,
     candidates: Candidates,
 }
@@ -41,13 +41,13 @@ struct Entry {
     state: Arc<State>,
     source: Source,
     standing: Standing,
-    /// Its place in the queues.
+    /// Its position in the queues.
     since: u64,
-    /// What it takes, if that is counted. An evicted connection gives it back at once, as it does its place.
+    /// The memory that it takes, if that is counted. An evicted connection gives it back at once.
     _memory: Option<Reservation>,
 }
 
-/// Whose connections may be closed.
+/// The connections that may be closed.
 #[derive(Clone, Copy)]
 enum Victims {
     Of(Source),
@@ -55,24 +55,24 @@ enum Victims {
 }
 
 /// Whether another connection fits below the memory limit. The last part of it is left to requests: a connection without them is
-/// of no use. Some fit always: whoever fills the memory with objects must not keep those out who would delete them.
+/// of no use. A part is always available: clients that fill the memory with objects must not keep out those that would delete them.
 fn has_memory(memory: Option<&MemoryBudget>) -> bool {
     memory.is_none_or(|memory| {
-        memory.bytes() < memory.most() / limits::CONNECTIONS_ASSURED_PART
-            || memory.has_room_for(RESERVE_FOR_REQUESTS_UP_TO + 1)
+        memory.bytes() < memory.most() / limits::CONNECTIONS_GUARANTEED_PART
+            || memory.has_room_for(SMALL_REQUEST_BYTES + 1)
     })
 }
 
 pub(super) struct Table {
     bounds: Bounds,
     open: HashMap<u64, Entry>,
-    sources: HashMap<Source, OfSource>,
-    /// Of all sources but the loopback, whose own are in `sources` alone.
+    sources: HashMap<Source, SourceEntry>,
+    /// The candidates of all sources except the loopback, whose candidates are in `sources` only.
     remote: Candidates,
     counts: Counts,
     last_id: u64,
-    /// The last place in the queues that was given to a connection in use.
-    last_place: u64,
+    /// The last position in the queues that was given to a connection in use.
+    last_position: u64,
 }
 
 impl Table {
@@ -84,7 +84,7 @@ impl Table {
             remote: Candidates::default(),
             counts: Counts::default(),
             last_id: 0,
-            last_place: 0,
+            last_position: 0,
         }
     }
 
@@ -101,23 +101,23 @@ impl Table {
         self.counts.refused[reason as usize] += 1;
     }
 
-    /// Whether there is room again for users who are not exempt.
+    /// Whether there is room for users who are not exempt.
     pub(super) fn has_room_outside_reserve(&self, memory: Option<&MemoryBudget>) -> bool {
         self.open.len() <= self.bounds.total.saturating_sub(self.bounds.reserve) && has_memory(memory)
     }
 
-    /// Makes room for a connection from `source`, or says why there is none. Answers whether its place is in the reserve.
+    /// Makes room for a connection from `source`, or returns the reason of its refusal. Returns whether it uses the reserve.
     pub(super) fn make_room(
         &mut self,
         source: Source,
         memory: Option<&MemoryBudget>,
         now: u64,
     ) -> Result<bool, RefusalReason> {
-        let room = match source {
+        let result = match source {
             Source::Loopback => self.make_room_for_loopback(memory, now),
             Source::Remote(_) => self.make_room_for_remote(source, memory, now),
         };
-        room.inspect_err(|reason| {
+        result.inspect_err(|reason| {
             self.count_refusal(*reason);
             if let Some(memory) = memory.filter(|memory| !has_memory(Some(memory))) {
                 memory.count_refusal();
@@ -132,13 +132,13 @@ impl Table {
         memory: Option<&MemoryBudget>,
         now: u64,
     ) -> Result<bool, RefusalReason> {
-        let has_place = self.open.len() < self.bounds.total;
-        if has_place && has_memory(memory) {
+        let has_slot = self.open.len() < self.bounds.total;
+        if has_slot && has_memory(memory) {
             return Ok(false);
         }
         let is_evicted =
             self.evict_any(Victims::Remote, now) || self.evict_any(Victims::Of(Source::Loopback), now);
-        if is_evicted || has_place {
+        if is_evicted || has_slot {
             return Ok(false);
         }
         Err(RefusalReason::Total)
@@ -151,9 +151,9 @@ impl Table {
         now: u64,
     ) -> Result<bool, RefusalReason> {
         let Bounds { total, per_source, handshakes, handshakes_per_source, reserve } = self.bounds;
-        let of_source = self.sources.get(&source);
-        let (open, handshaking) =
-            of_source.map_or((0, 0), |of_source| (of_source.open, of_source.candidates.handshaking.len()));
+        let source_entry = self.sources.get(&source);
+        let (open, handshaking) = source_entry
+            .map_or((0, 0), |source_entry| (source_entry.open, source_entry.candidates.handshaking.len()));
         if handshaking >= handshakes_per_source && !self.evict_slow_handshake(Victims::Of(source), now) {
             return Err(RefusalReason::SourceHandshakes);
         }
@@ -192,9 +192,9 @@ impl Table {
         self.dequeue(id);
         let Some(Entry { source, standing, .. }) = self.open.remove(&id) else { return };
         *self.counter(source, standing) -= 1;
-        if let Some(of_source) = self.sources.get_mut(&source) {
-            of_source.open -= 1;
-            if of_source.open == 0 {
+        if let Some(source_entry) = self.sources.get_mut(&source) {
+            source_entry.open -= 1;
+            if source_entry.open == 0 {
                 self.sources.remove(&source);
             }
         }
@@ -220,21 +220,21 @@ impl Table {
 
     /// Puts a connection into the queues of those that may be closed, if it may.
     fn enqueue(&mut self, id: u64) {
-        self.change_queues(id, |queue, place| {
-            queue.insert(place);
+        self.change_queues(id, |queue, position| {
+            queue.insert(position);
         });
     }
 
     fn dequeue(&mut self, id: u64) {
-        self.change_queues(id, |queue, place| {
-            queue.remove(&place);
+        self.change_queues(id, |queue, position| {
+            queue.remove(&position);
         });
     }
 
     fn change_queues(&mut self, id: u64, change: impl Fn(&mut Queue, (u64, u64))) {
         let Some(Entry { source, standing, since, .. }) = self.open.get(&id) else { return };
         if let Some(queue) =
-            self.sources.get_mut(source).and_then(|of_source| of_source.candidates.queue(*standing))
+            self.sources.get_mut(source).and_then(|source_entry| source_entry.candidates.queue(*standing))
         {
             change(queue, (*since, id));
         }
@@ -247,8 +247,9 @@ impl Table {
         self.evict_idle(victims, now) || self.evict_slow_handshake(victims, now)
     }
 
-    /// Closes the anonymous connection that is idle the longest. Places in the queue are not updated with each request: a connection
-    /// that was used since goes to its right place now. The number of attempts is bounded, because the table is locked.
+    /// Closes the anonymous connection that is idle the longest. Positions in the queue are not updated with each request: a
+    /// connection that was used since moves to its right position now. The number of attempts is bounded, because the table is
+    /// locked.
     fn evict_idle(&mut self, victims: Victims, now: u64) -> bool {
         for _ in 0..limits::CONNECTIONS_EXAMINED {
             let Some((since, id)) = self.first(victims, Standing::Anonymous) else { return false };
@@ -259,20 +260,20 @@ impl Table {
                 self.counts.evicted[EvictionReason::Idle as usize] += 1;
                 return true;
             }
-            let place = if idle_since > since { idle_since } else { self.place_behind_all(now) };
+            let position = if idle_since > since { idle_since } else { self.position_behind_all(now) };
             self.dequeue(id);
             if let Some(entry) = self.open.get_mut(&id) {
-                entry.since = place;
+                entry.since = position;
             }
             self.enqueue(id);
         }
         false
     }
 
-    /// A place for a connection in use: behind all others, also those of the same moment.
-    fn place_behind_all(&mut self, now: u64) -> u64 {
-        self.last_place = self.last_place.max(now) + 1;
-        self.last_place
+    /// A position for a connection in use: behind all others, also those of the same moment.
+    fn position_behind_all(&mut self, now: u64) -> u64 {
+        self.last_position = self.last_position.max(now) + 1;
+        self.last_position
     }
 
     /// Closes the connection that is in its handshake the longest, if that is long.
@@ -299,23 +300,24 @@ impl Table {
     /// Whether all numbers agree with each other.
     #[cfg(test)]
     pub(super) fn is_consistent(&self) -> bool {
-        let of_sources: usize = self.sources.values().map(|of_source| of_source.open).sum();
+        let sum_of_sources: usize = self.sources.values().map(|source| source.open).sum();
         let counted = self.counts.open.iter().sum::<usize>() + self.counts.loopback;
         let queued = |standing: Standing, remote_only: bool| {
-            let fits = |entry: &&Entry| {
+            let is_counted = |entry: &&Entry| {
                 entry.standing == standing && (!remote_only || entry.source != Source::Loopback)
             };
-            self.open.values().filter(fits).count()
+            self.open.values().filter(is_counted).count()
         };
-        let of_source = |queue: fn(&Candidates) -> usize| -> usize {
-            self.sources.values().map(|of_source| queue(&of_source.candidates)).sum()
+        let sum_of_queues = |queue: fn(&Candidates) -> usize| -> usize {
+            self.sources.values().map(|source| queue(&source.candidates)).sum()
         };
-        of_sources == self.open.len()
+        sum_of_sources == self.open.len()
             && counted == self.open.len()
-            && self.sources.values().all(|of_source| of_source.open > 0)
+            && self.sources.values().all(|source| source.open > 0)
             && self.remote.handshaking.len() == queued(Standing::Handshaking, true)
             && self.remote.anonymous.len() == queued(Standing::Anonymous, true)
-            && of_source(|candidates| candidates.handshaking.len()) == queued(Standing::Handshaking, false)
-            && of_source(|candidates| candidates.anonymous.len()) == queued(Standing::Anonymous, false)
+            && sum_of_queues(|candidates| candidates.handshaking.len())
+                == queued(Standing::Handshaking, false)
+            && sum_of_queues(|candidates| candidates.anonymous.len()) == queued(Standing::Anonymous, false)
     }
 }

@@ -1,7 +1,7 @@
 //! The application behind the listeners: one handler takes every request through the same chain.
 //!
-//! Parse, authenticate, queue, authorize, route, answer. The order is the reference's, because it decides which of several errors
-//! a client sees.
+//! Parse, authenticate, queue, authorize, route, respond. The order is the reference's, because it decides which of several
+//! errors a client sees.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,23 +41,23 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     let Some(worker) = request.app_data::<Rc<Worker>>().cloned() else {
         return HttpResponse::InternalServerError().finish();
     };
-    let context = Context::of(&request, &worker);
+    let context = Context::new(&request, &worker);
     let sample = Sample::begin(worker.backend.clock.moment());
-    let answered = match deadline::limit(worker.shared.request_timeout, &request) {
+    let result = match deadline::limit(worker.shared.request_timeout, &request) {
         Ok(limit) => {
-            let serving = serve(&worker, &request, payload, &context, &sample, limit);
-            deadline::within(limit, &sample, serving).await
+            let handling = serve(&worker, &request, payload, &context, &sample, limit);
+            deadline::within(limit, &sample, handling).await
         }
         Err(status) => Err(status),
     };
-    let mut response = match answered {
+    let mut response = match result {
         Ok(response) => context.finish(response),
         Err(status) => {
-            audit::refused(&worker, &request, &context);
+            audit::begin_unauthenticated(&worker, &request, &context);
             context.finish(render::error(&context, &status))
         }
     };
-    response = audit::close(&request, &context, response).await;
+    response = audit::finish(&request, &context, response).await;
     if filters::closes_connection(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
@@ -88,37 +88,38 @@ async fn serve(
     if let (Some(trail), Some(original)) = (context.trail(), original)
         && !Arc::ptr_eq(&identity, &original)
     {
-        trail.acts_as(&identity);
+        trail.set_impersonated(&identity);
     }
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
-    let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
-    let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
-    let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies };
-    sample.note(&parsed, known.as_ref(), options);
+    let resource =
+        parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
+    let is_apply = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
+    let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies: is_apply };
+    sample.note(&parsed, resource.as_ref(), options);
     let info =
-        RequestInfo { user: &identity, path, request: &parsed, resource: known.as_deref(), query: &query };
+        RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };
     let permit = match filters::admit_to_queue(worker, &info, context, limit).await {
         Ok(permit) => permit,
-        Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
+        Err(refusal) => return Ok(render::too_many_requests(refusal.seconds)),
     };
     let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
     authorized.inspect_err(|_| sample.forget())?;
-    if let Some(registration) = aggregated::route(worker, &parsed, path, known.as_ref()).await? {
+    if let Some(registration) = aggregated::route(worker, &parsed, path, resource.as_ref()).await? {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
-        let passed = AggregatedRequest { registration, path, user, is_watch, audit_id, permit };
-        return Ok(aggregated::pass(worker, request, payload, &passed).await);
+        let aggregated_request = AggregatedRequest { registration, path, user, is_watch, audit_id, permit };
+        return Ok(aggregated::pass(worker, request, payload, &aggregated_request).await);
     }
     match &parsed.target {
         Target::NonResource(path) => serve_path(worker, request, payload, context, path, &query).await,
-        // Nothing is mounted there, though authorization knows what it would be about.
+        // No handler is registered for such a path, though authorization parses it as a resource.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
-        Target::Resource(found) => {
+        Target::Resource(path_info) => {
             let resource_request = ResourceRequest {
                 worker,
                 http: request,
                 context,
-                found,
+                path_info,
                 verb: parsed.verb,
                 path,
                 query: &query,
@@ -126,12 +127,12 @@ async fn serve(
                 permit,
                 ends: sample.began().plus(limit),
             };
-            resource::serve(resource_request, known, payload).await
+            resource::serve(resource_request, resource, payload).await
         }
     }
 }
 
-/// Answers a path that is no resource.
+/// Serves a path that is not a resource.
 async fn serve_path(
     worker: &Rc<Worker>,
     request: &HttpRequest,
@@ -146,22 +147,22 @@ async fn serve_path(
         _ => {}
     }
     if worker.shared.changes_flags && debug_flags::is_flag(path) {
-        return Ok(debug_flags::answer(request, payload, path).await);
+        return Ok(debug_flags::respond(request, payload, path).await);
     }
     let (pages, now) = (&worker.shared.debug_pages, worker.backend.clock.now());
-    if let Some(response) = pages.answer(path, &context.accept, &worker.shared.release, now) {
+    if let Some(response) = pages.respond(path, &context.accept, &worker.shared.release, now) {
         return Ok(response);
     }
-    if let RequestLimiter::Fair(gate) = &worker.shared.room
-        && let Some(table) = gate.dump(path, query)
+    if let RequestLimiter::Fair(flow_controller) = &worker.shared.limiter
+        && let Some(table) = flow_controller.dump(path, query)
     {
         return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));
     }
-    if let Some(response) = health::answer(worker, path, query).await {
+    if let Some(response) = health::respond(worker, path, query).await {
         return Ok(response);
     }
-    if let Some(response) = openapi::answer(worker, request, path, context).await {
+    if let Some(response) = openapi::respond(worker, request, path, context).await {
         return Ok(response);
     }
-    documents::answer(worker, request, path, context).await
+    documents::respond(worker, request, path, context).await
 }

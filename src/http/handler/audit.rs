@@ -19,7 +19,7 @@ use pilothouse_api::path::Request;
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_types::identity::Identity;
 
-use crate::audit::{Audit, Trail, cut_agent};
+use crate::audit::{Audit, Trail, truncate_user_agent};
 use crate::backend::authorization::AuthorizationRecord;
 use crate::http::peer::Peer;
 use crate::http::switch::Switch;
@@ -28,7 +28,7 @@ use super::filters::Annotations;
 use super::render::{Context, plain};
 use super::worker::Worker;
 
-/// Begins auditing a request and writes RequestReceived. Answers an error response if a blocking backend fails to write it.
+/// Begins auditing a request and writes RequestReceived. Returns an error response if a blocking backend fails to write it.
 pub async fn open(
     worker: &Worker,
     request: &HttpRequest,
@@ -55,7 +55,7 @@ fn begin(
     parsed: &Request<'_>,
 ) -> Option<Rc<Trail>> {
     let trail = audit.decide(user.map(AsRef::as_ref), parsed).map(|decision| {
-        context.warnings.received.want(decision.level, decision.drops_owners);
+        context.warnings.audit_body.enable(decision.level, decision.omits_managed_fields);
         let head = EventMetadata {
             level: decision.level,
             verb: parsed.verb.as_str(),
@@ -70,7 +70,7 @@ fn begin(
     trail
 }
 
-/// What the events of a request say of its head.
+/// The metadata of a request for its audit events.
 fn metadata(request: &HttpRequest, context: &Context) -> EventMetadata {
     let headers = request.headers();
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address);
@@ -81,7 +81,7 @@ fn metadata(request: &HttpRequest, context: &Context) -> EventMetadata {
         id: context.audit_id().to_str().unwrap_or_default().to_owned(),
         uri: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
         sources: sources(header("x-forwarded-for"), header("x-real-ip"), peer.map(|address| address.ip())),
-        agent: cut_agent(agent),
+        agent: truncate_user_agent(agent),
         received: context.began,
         ..EventMetadata::default()
     }
@@ -93,14 +93,14 @@ fn annotate(trail: &Trail, request: &HttpRequest, context: &Context) {
     if let Some(Annotations(all)) = extensions.get::<Annotations>() {
         all.iter().for_each(|(key, text)| trail.annotate(key, text.clone()));
     }
-    if let Some(judgement) = extensions.get::<AuthorizationRecord>() {
-        judgement.annotate(trail);
+    if let Some(record) = extensions.get::<AuthorizationRecord>() {
+        record.annotate(trail);
     }
-    trail.add_annotations(context.warnings.notes());
+    trail.add_annotations(context.warnings.annotations());
 }
 
 /// Requests that fail authentication are audited, too.
-pub fn refused(worker: &Worker, request: &HttpRequest, context: &Context) {
+pub fn begin_unauthenticated(worker: &Worker, request: &HttpRequest, context: &Context) {
     let Some(audit) = worker.shared.audit.as_ref().filter(|_| context.trail.get().is_none()) else { return };
     let query = Query::parse(request.query_string());
     let Ok(path) = query::decode_path(request.uri().path()) else { return };
@@ -110,61 +110,61 @@ pub fn refused(worker: &Worker, request: &HttpRequest, context: &Context) {
 }
 
 /// Writes ResponseStarted and ResponseComplete, the latter when the body ends.
-pub async fn close(request: &HttpRequest, context: &Context, response: HttpResponse) -> HttpResponse {
+pub async fn finish(request: &HttpRequest, context: &Context, response: HttpResponse) -> HttpResponse {
     let Some(trail) = context.trail() else { return response };
     annotate(trail, request, context);
     context.warnings.record(trail, response.status().as_u16());
     if trail.is_refused {
-        if !trail.is_over.replace(true) {
+        if !trail.is_finished.replace(true) {
             let response = trail.response();
             let event = Event { response, ..trail.event(Stage::ResponseStarted) };
-            trail.write(event, trail.ledger.room()).await;
+            trail.write(event, trail.backends.empty_reservation()).await;
         }
         return response;
     }
-    if trail.is_over.get() {
+    if trail.is_finished.get() {
         return response;
     }
     let started = trail
         .is_long_running
-        .then(|| Event { response: trail.so_far(), ..trail.event(Stage::ResponseStarted) });
+        .then(|| Event { response: trail.recorded_response(), ..trail.event(Stage::ResponseStarted) });
     if response.status().as_u16() == 101
         && let Some(switch) = request.conn_data::<Switch>()
     {
-        let (kept, started) = (trail.clone(), started.clone());
-        let around = move |conversation: LocalBoxFuture<'static, ()>| {
-            let whole = async move {
+        let (own_trail, started) = (trail.clone(), started.clone());
+        let wrap = move |conversation: LocalBoxFuture<'static, ()>| {
+            let audited = async move {
                 if let Some(started) = started {
-                    kept.write(started, kept.ledger.room()).await;
+                    own_trail.write(started, own_trail.backends.empty_reservation()).await;
                 }
                 conversation.await;
-                kept.end().await;
+                own_trail.end().await;
             };
-            whole.boxed_local()
+            audited.boxed_local()
         };
-        if switch.surround(Box::new(around)) {
+        if switch.wrap_conversation(Box::new(wrap)) {
             return response;
         }
     }
     if let Some(started) = started {
-        trail.write(started, trail.ledger.room()).await;
+        trail.write(started, trail.backends.empty_reservation()).await;
     }
     if matches!(response.body().size(), BodySize::Stream) {
         let trail = trail.clone();
-        return response.map_body(|_, body| BoxBody::new(Recorded { body, trail, ending: None }));
+        return response.map_body(|_, body| BoxBody::new(AuditedBody { body, trail, ending: None }));
     }
     trail.end().await;
     response
 }
 
 /// The body of a long-running response; its end is audited.
-struct Recorded {
+struct AuditedBody {
     body: BoxBody,
     trail: Rc<Trail>,
     ending: Option<LocalBoxFuture<'static, ()>>,
 }
 
-impl MessageBody for Recorded {
+impl MessageBody for AuditedBody {
     type Error = Box<dyn std::error::Error>;
 
     fn size(&self) -> BodySize {

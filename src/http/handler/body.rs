@@ -25,7 +25,7 @@ pub struct Body {
     pub patch: Option<PatchType>,
     /// The bytes as they came.
     pub bytes: Bytes,
-    /// What the body takes while it is processed; `None` for what is too small to count.
+    /// The memory of the body while it is processed; `None` if it is too small to count.
     pub memory: Option<BodyMemory>,
 }
 
@@ -47,18 +47,18 @@ pub async fn read(
     let mut memory = memory.body();
     match verb {
         Verb::Create | Verb::Update => {
-            let encoding = media::of_body(content_type, offer)?;
-            let bytes = whole(request, payload, &mut memory).await?;
+            let encoding = media::body_encoding(content_type, offer)?;
+            let bytes = read_bounded(request, payload, &mut memory).await?;
             memory.process(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Delete | Verb::DeleteCollection => {
-            let bytes = whole(request, payload, &mut memory).await?;
+            let bytes = read_bounded(request, payload, &mut memory).await?;
             // The Content-Type of an empty body is not checked.
             let encoding =
-                if bytes.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
+                if bytes.is_empty() { Encoding::Json } else { media::body_encoding(content_type, offer)? };
             if bytes.len() <= SMALL_BODY_BYTES {
-                // A deletion makes room: it must not be refused for lack of it.
+                // A deletion frees memory: it must not be refused for lack of memory.
                 return Ok(Body { encoding, bytes, ..Body::default() });
             }
             memory.process(user, encoding, &bytes)?;
@@ -66,29 +66,29 @@ pub async fn read(
         }
         Verb::Patch => {
             let length = text(request.headers(), header::CONTENT_LENGTH);
-            let (language, encoding) = media::of_patch(content_type, length, offer)?;
-            let bytes = whole(request, payload, &mut memory).await?;
+            let (patch_type, encoding) = media::patch_encoding(content_type, length, offer)?;
+            let bytes = read_bounded(request, payload, &mut memory).await?;
             memory.process(user, encoding, &bytes)?;
-            Ok(Body { encoding, patch: Some(language), bytes, memory: Some(memory) })
+            Ok(Body { encoding, patch: Some(patch_type), bytes, memory: Some(memory) })
         }
         _ => Ok(Body::default()),
     }
 }
 
-async fn whole(request: &HttpRequest, mut payload: Payload, memory: &mut BodyMemory) -> Result<Bytes> {
+async fn read_bounded(request: &HttpRequest, mut payload: Payload, memory: &mut BodyMemory) -> Result<Bytes> {
     let too_large = || Status::too_large(format!("Request entity too large: limit is {REQUEST_BODY_BYTES}"));
-    let announced: usize = text(request.headers(), header::CONTENT_LENGTH).parse().unwrap_or(0);
-    if announced > REQUEST_BODY_BYTES {
+    let content_length: usize = text(request.headers(), header::CONTENT_LENGTH).parse().unwrap_or(0);
+    if content_length > REQUEST_BODY_BYTES {
         return Err(too_large());
     }
     let is_endless = is_endless(request);
-    // A client that announces much and sends nothing must not hold more than it sends.
-    let mut reserved = announced.min(BODY_STEP_BYTES);
-    if announced > SMALL_BODY_BYTES {
+    // A client that announces a long body and sends nothing must not hold much memory.
+    let mut reserved = content_length.min(BODY_STEP_BYTES);
+    if content_length > SMALL_BODY_BYTES {
         memory.read(reserved)?;
     }
     let mut body = BytesMut::with_capacity(reserved);
-    while !is_endless || body.len() < announced {
+    while !is_endless || body.len() < content_length {
         let Some(chunk) = payload.next().await else { break };
         let chunk = chunk.map_err(|error| match error {
             PayloadError::Io(error) if error.kind() == ErrorKind::TimedOut => Status::slow_body(),
@@ -105,7 +105,7 @@ async fn whole(request: &HttpRequest, mut payload: Payload, memory: &mut BodyMem
         body.extend_from_slice(&chunk);
     }
     if is_endless {
-        body.truncate(announced);
+        body.truncate(content_length);
     }
     Ok(body.freeze())
 }

@@ -11,12 +11,12 @@ use pilothouse_types::memory::Reservation;
 /// Bodies are sent in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A body, or a piece of one, with its share of the budget.
+/// A body, or the rest of one, with its share of the budget.
 pub struct BudgetedBody {
     /// The bytes that are not sent yet.
     pub bytes: Bytes,
     /// Their share of the budget.
-    pub held: Reservation,
+    pub reservation: Reservation,
 }
 
 impl Iterator for BudgetedBody {
@@ -26,7 +26,7 @@ impl Iterator for BudgetedBody {
         let piece = self.bytes.split_to(self.bytes.len().min(PIECE_BYTES));
         if self.bytes.is_empty() {
             // Releasing budget cannot fail.
-            let _ = self.held.set(0);
+            let _ = self.reservation.set(0);
         }
         Some(piece).filter(|piece| !piece.is_empty())
     }
@@ -52,16 +52,16 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn a_body_keeps_its_share_until_it_is_sent() {
-        let budget = MemoryBudget::alone(1 << 20);
+    async fn budgeted_body_releases_its_reservation_when_sent() {
+        let budget = MemoryBudget::standalone(1 << 20);
         let bytes = Bytes::from(vec![b'x'; 2 * PIECE_BYTES + 1]);
-        let mut body = BudgetedBody { held: budget.take(bytes.len()).unwrap(), bytes: bytes.clone() };
+        let mut body = BudgetedBody { reservation: budget.take(bytes.len()).unwrap(), bytes: bytes.clone() };
         assert_eq!(body.size(), BodySize::Sized(bytes.len() as u64));
         assert_eq!(body.next().map(|piece| piece.len()), Some(PIECE_BYTES));
         assert_eq!(budget.bytes(), bytes.len());
         assert_eq!(to_bytes(body).await.unwrap(), bytes.slice(PIECE_BYTES..));
         assert_eq!(budget.bytes(), 0);
-        drop(BudgetedBody { held: budget.take(1).unwrap(), bytes });
-        assert_eq!(budget.bytes(), 0, "nor does one that nobody reads");
+        drop(BudgetedBody { reservation: budget.take(1).unwrap(), bytes });
+        assert_eq!(budget.bytes(), 0, "a dropped body releases it, too");
     }
 }

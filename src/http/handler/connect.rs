@@ -55,7 +55,7 @@ pub struct ConnectDeps {
     /// The memory budget of HTML pages whose links are rewritten.
     pub pages: MemoryBudget,
     /// Set at shutdown: followed logs end then, like watches.
-    pub leaving: Drain,
+    pub drain: Drain,
 }
 
 /// A request for a connecting subresource.
@@ -65,12 +65,12 @@ pub struct ConnectInput<'a> {
     /// The resource that it belongs to.
     pub resource: &'a Arc<Resource>,
     /// The parsed path.
-    pub found: &'a ResourcePath<'a>,
+    pub path_info: &'a ResourcePath<'a>,
     /// The whole path, unescaped.
     pub path: &'a str,
     /// The query parameters.
     pub query: &'a Query<'a>,
-    /// The user who asks.
+    /// The user of the request.
     pub user: &'a Identity,
     /// Collects warnings for the client.
     pub warnings: &'a Warnings,
@@ -85,84 +85,88 @@ pub async fn serve(
     worker: &Rc<Worker>,
     request: &HttpRequest,
     payload: Payload,
-    out: &ConnectInput<'_>,
+    input: &ConnectInput<'_>,
 ) -> Result<HttpResponse> {
-    if out.found.name.is_empty() {
+    if input.path_info.name.is_empty() {
         return Err(Status::no_such_resource());
     }
-    if !out.way.allows(request.method().as_str()) {
+    if !input.way.allows(request.method().as_str()) {
         return Err(Status::method_not_allowed());
     }
-    if out.way == ConnectSubresource::Log {
-        media::routed_text(text(request.headers(), header::ACCEPT), out.offer)?;
+    if input.way == ConnectSubresource::Log {
+        media::routed_text(text(request.headers(), header::ACCEPT), input.offer)?;
     } else {
-        connect::refuse_dry_run(out.query)?;
+        connect::refuse_dry_run(input.query)?;
     }
-    let asked = ConnectRequest {
-        way: out.way,
-        plural: &out.resource.plural,
-        namespace: if out.resource.namespaced { out.found.namespace } else { "" },
-        name: out.found.name,
-        query: out.query,
-        path: url::sub_path(out.found.rest, out.path),
+    let connect_request = ConnectRequest {
+        subresource: input.way,
+        plural: &input.resource.plural,
+        namespace: if input.resource.namespaced { input.path_info.namespace } else { "" },
+        name: input.path_info.name,
+        query: input.query,
+        path: url::sub_path(input.path_info.rest, input.path),
     };
     let call = BodylessCall {
-        resource: out.resource,
-        namespace: asked.namespace,
-        name: asked.name,
-        subresource: out.found.subresource,
-        query: out.query,
-        warnings: out.warnings,
-        user: out.user,
+        resource: input.resource,
+        namespace: connect_request.namespace,
+        name: connect_request.name,
+        subresource: input.path_info.subresource,
+        query: input.query,
+        warnings: input.warnings,
+        user: input.user,
         origin: Origin::Client,
         user_agent: "",
     };
     let call = call.call()?;
-    admit(&worker.backend, &call, &asked).await?;
-    let connecting = &worker.shared.connecting;
-    let led = resolve(&worker.backend, &connecting.rules, &asked).await?.by(&out.user.name);
-    if let Some(patience) = request.extensions().get::<DeadlineLift>() {
-        patience.have();
+    admit(&worker.backend, &call, &connect_request).await?;
+    let deps = &worker.shared.connect;
+    let target =
+        resolve(&worker.backend, &deps.rules, &connect_request).await?.on_behalf_of(&input.user.name);
+    if let Some(deadline) = request.extensions().get::<DeadlineLift>() {
+        deadline.lift();
     }
-    match led {
-        ConnectTarget::Nowhere => Ok(HttpResponse::NoContent().finish()),
-        ConnectTarget::Log(to) => log(connecting, request, &to, out.found.name).await,
-        ConnectTarget::Streams(to, streams) => upgraded::streams(connecting, request, &to, &streams).await,
-        ConnectTarget::Ports(to) => upgraded::ports(connecting, request, &to).await,
-        ConnectTarget::Proxy(to) if headers::asks_to_switch(request) => {
-            upgraded::through_proxy(connecting, request, to).await
+    match target {
+        ConnectTarget::NotScheduled => Ok(HttpResponse::NoContent().finish()),
+        ConnectTarget::Log(destination) => log(deps, request, &destination, input.path_info.name).await,
+        ConnectTarget::Streams(destination, streams) => {
+            upgraded::streams(deps, request, &destination, &streams).await
         }
-        ConnectTarget::Proxy(to) => proxy::pass(connecting, request, payload, to, out).await,
+        ConnectTarget::Ports(destination) => upgraded::ports(deps, request, &destination).await,
+        ConnectTarget::Proxy(destination) if headers::is_upgrade_request(request) => {
+            upgraded::through_proxy(deps, request, destination).await
+        }
+        ConnectTarget::Proxy(destination) => proxy::pass(deps, request, payload, destination, input).await,
     }
 }
 
 /// Streams the log of a container.
 async fn log(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    to: &Destination,
+    destination: &Destination,
     name: &str,
 ) -> Result<HttpResponse> {
-    let ask = UpstreamRequest {
+    let request_to_kubelet = UpstreamRequest {
         method: Method::GET,
-        headers: headers::own(&to.location),
+        headers: headers::for_own_request(&destination.location),
         body: RequestBody::Empty,
     };
-    let failed = |why: &dyn std::fmt::Display| {
+    let get_error = |error: &dyn std::fmt::Display| {
         Status::unexplained(format!(
-            "Get {}: {why}",
-            pilothouse_apimachinery::field::quoted(&to.location.url())
+            "Get {}: {error}",
+            pilothouse_apimachinery::field::quoted(&destination.location.url())
         ))
     };
-    let answer = connecting.upstream.ask(to, ask).await;
-    let answer = answer.map_err(|failure| common(&failure).unwrap_or_else(|| failed(&failure)))?;
-    match answer.status.as_u16() {
+    let response = deps.upstream.ask(destination, request_to_kubelet).await;
+    let response =
+        response.map_err(|failure| common_status(&failure).unwrap_or_else(|| get_error(&failure)))?;
+    match response.status.as_u16() {
         200..=206 => {}
-        300..=399 => return Err(failed(&"redirects forbidden")),
-        code => return Err(refusal(code, answer, name).await),
+        300..=399 => return Err(get_error(&"redirects forbidden")),
+        code => return Err(refusal(code, response, name).await),
     }
-    let leaving = connecting.leaving.clone();
-    let body = answer.body.take_until(Box::pin(async move { leaving.begun().await }));
+    let drain = deps.drain.clone();
+    let body = response.body.take_until(Box::pin(async move { drain.begun().await }));
     if translate::wants_websocket(request) {
         return translate::log(request, body);
     }
@@ -170,38 +174,38 @@ async fn log(
 }
 
 /// The error for a kubelet's refusal to give a log.
-async fn refusal(code: u16, answer: UpstreamResponse, name: &str) -> Box<Status> {
-    let said = beginning(answer.body, KUBELET_REFUSAL_TIMEOUT).await;
-    let of = GroupResource { group: "", resource: "pods/log" };
-    Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
+async fn refusal(code: u16, response: UpstreamResponse, name: &str) -> Box<Status> {
+    let message = read_prefix(response.body, KUBELET_REFUSAL_TIMEOUT).await;
+    let resource = GroupResource { group: "", resource: "pods/log" };
+    Status::from_remote(code, resource, name, &String::from_utf8_lossy(&message))
 }
 
 /// Reads the beginning of a body, bounded in size and time. Logs have no timeout: a kubelet that stops in the middle of its error
 /// would keep the client waiting for ever.
-async fn beginning<E>(
+async fn read_prefix<E>(
     mut body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
-    within: Duration,
+    limit: Duration,
 ) -> Vec<u8> {
-    let mut said = Vec::new();
-    let mut late = pin!(sleep(within));
+    let mut bytes = Vec::new();
+    let mut timer = pin!(sleep(limit));
     loop {
         let piece = tokio::select! {
             biased;
             piece = body.next() => piece,
-            () = &mut late => break,
+            () = &mut timer => break,
         };
         let Some(Ok(piece)) = piece else { break };
-        let room = KUBELET_REFUSAL_BYTES - said.len();
-        said.extend_from_slice(&piece[..piece.len().min(room)]);
-        if said.len() == KUBELET_REFUSAL_BYTES {
+        let remaining = KUBELET_REFUSAL_BYTES - bytes.len();
+        bytes.extend_from_slice(&piece[..piece.len().min(remaining)]);
+        if bytes.len() == KUBELET_REFUSAL_BYTES {
             break;
         }
     }
-    said
+    bytes
 }
 
 /// The status for failures that mean the same everywhere; `None` for the others.
-fn common(failure: &Failure) -> Option<Box<Status>> {
+fn common_status(failure: &Failure) -> Option<Box<Status>> {
     match failure {
         Failure::Busy => Some(Status::too_many_requests(failure.to_string(), 1)),
         Failure::NotAllowed => Some(location::not_allowed()),
@@ -233,15 +237,15 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn a_refusal_is_read_as_far_as_it_comes_in_time_and_no_further() {
+    async fn kubelet_refusal_is_read_up_to_its_limits_of_size_and_time() {
         let piece = |text: &'static [u8]| Ok::<_, ()>(Bytes::from_static(text));
         let whole = stream::iter([piece(b"not "), piece(b"you")]);
-        assert_eq!(beginning(whole, KUBELET_REFUSAL_TIMEOUT).await, b"not you");
+        assert_eq!(read_prefix(whole, KUBELET_REFUSAL_TIMEOUT).await, b"not you");
         let broken = stream::iter([piece(b"not "), Err(()), piece(b"you")]);
-        assert_eq!(beginning(broken, KUBELET_REFUSAL_TIMEOUT).await, b"not ");
+        assert_eq!(read_prefix(broken, KUBELET_REFUSAL_TIMEOUT).await, b"not ");
         let stuck = stream::iter([piece(b"not ")]).chain(stream::pending());
-        assert_eq!(beginning(stuck, Duration::ZERO).await, b"not ");
+        assert_eq!(read_prefix(stuck, Duration::ZERO).await, b"not ");
         let endless = stream::repeat_with(|| piece(&[b'x'; 1_000]));
-        assert_eq!(beginning(endless, KUBELET_REFUSAL_TIMEOUT).await.len(), KUBELET_REFUSAL_BYTES);
+        assert_eq!(read_prefix(endless, KUBELET_REFUSAL_TIMEOUT).await.len(), KUBELET_REFUSAL_BYTES);
     }
 }

@@ -18,34 +18,36 @@ use crate::metrics::requests::Sample;
 pub async fn within(
     limit: Duration,
     sample: &Sample,
-    serving: impl Future<Output = Result<HttpResponse>>,
+    handling: impl Future<Output = Result<HttpResponse>>,
 ) -> Result<HttpResponse> {
-    let mut serving = pin!(serving);
-    match timeout(limit, &mut serving).await {
-        Ok(answer) => answer,
-        Err(_) if sample.is_long_running() => serving.await,
+    let mut handling = pin!(handling);
+    match timeout(limit, &mut handling).await {
+        Ok(result) => result,
+        Err(_) if sample.is_long_running() => handling.await,
         Err(_) => Err(Status::timed_out()),
     }
 }
 
 /// The `timeout` parameter of the client, if shorter than the server's limit.
-pub fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
+pub fn limit(server_limit: Duration, request: &HttpRequest) -> Result<Duration> {
     let text = request.query_string();
     if !text.contains("timeout=") {
-        return Ok(most);
+        return Ok(server_limit);
     }
     let query = Query::parse(text);
-    let Some(asked) = query.get("timeout").filter(|asked| !asked.is_empty()) else { return Ok(most) };
-    match go_duration(asked.trim_start_matches('-')) {
-        Ok(_) if asked.starts_with('-') => Ok(most),
-        Ok(asked) if !asked.is_zero() => Ok(asked.min(most)),
-        Ok(_) => Ok(most),
-        Err(_) if has_no_end(request, &query) => Ok(most),
+    let Some(requested) = query.get("timeout").filter(|requested| !requested.is_empty()) else {
+        return Ok(server_limit);
+    };
+    match go_duration(requested.trim_start_matches('-')) {
+        Ok(_) if requested.starts_with('-') => Ok(server_limit),
+        Ok(requested) if !requested.is_zero() => Ok(requested.min(server_limit)),
+        Ok(_) => Ok(server_limit),
+        Err(_) if has_no_end(request, &query) => Ok(server_limit),
         Err(_) => {
-            let unit = asked.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-            let what = if unit { "missing unit in" } else { "invalid" };
-            let why = format!("time: {what} duration {}", quoted(asked));
-            Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}")))
+            let lacks_unit = requested.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+            let problem = if lacks_unit { "missing unit in" } else { "invalid" };
+            let error = format!("time: {problem} duration {}", quoted(requested));
+            Err(Status::bad_request(format!("invalid timeout specified in the request URL - {error}")))
         }
     }
 }
@@ -66,9 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_may_allow_less_than_the_server_and_no_more() {
-        let most = Duration::from_secs(60);
-        let of = |uri: &str| limit(most, &TestRequest::with_uri(uri).to_http_request());
+    fn client_timeout_may_only_shorten_the_server_limit() {
+        let server_limit = Duration::from_secs(60);
+        let limit_for = |uri: &str| limit(server_limit, &TestRequest::with_uri(uri).to_http_request());
         for (query, seconds) in [
             ("", 60),
             ("?timeout=5s", 5),
@@ -79,17 +81,18 @@ mod tests {
             ("?timeoutSeconds=5", 60),
             ("?watch=1&timeout=nonsense", 60),
         ] {
-            let limit = of(&format!("/api/v1/pods{query}")).unwrap();
+            let limit = limit_for(&format!("/api/v1/pods{query}")).unwrap();
             assert_eq!(limit, Duration::from_secs(seconds), "{query}");
         }
         for path in ["namespaces/n/services/s:1/proxy/find", "proxy/namespaces/n/services/s:1/find"] {
-            let proxied = of(&format!("/api/v1/{path}?timeout=5000")).unwrap();
-            assert_eq!(proxied, most, "the parameter is for the service");
+            let proxied = limit_for(&format!("/api/v1/{path}?timeout=5000")).unwrap();
+            assert_eq!(proxied, server_limit, "the parameter is for the service");
         }
-        for (query, why) in [("5", "missing unit in duration \"5\""), ("soon", "invalid duration \"soon\"")] {
-            let status = of(&format!("/api/v1/pods?timeout={query}")).unwrap_err();
-            let wanted = format!("invalid timeout specified in the request URL - time: {why}");
-            assert_eq!((status.code, status.message), (400, wanted));
+        for (query, error) in [("5", "missing unit in duration \"5\""), ("soon", "invalid duration \"soon\"")]
+        {
+            let status = limit_for(&format!("/api/v1/pods?timeout={query}")).unwrap_err();
+            let expected = format!("invalid timeout specified in the request URL - time: {error}");
+            assert_eq!((status.code, status.message), (400, expected));
         }
     }
 }

@@ -16,8 +16,8 @@ pub fn is_flag(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Answers /debug/flags.
-pub async fn answer(request: &HttpRequest, payload: Payload, path: &str) -> HttpResponse {
+/// Serves /debug/flags.
+pub async fn respond(request: &HttpRequest, payload: Payload, path: &str) -> HttpResponse {
     if path != VERBOSITY {
         return HttpResponse::Ok().content_type("text/html; charset=utf-8").body(index());
     }
@@ -25,8 +25,8 @@ pub async fn answer(request: &HttpRequest, payload: Payload, path: &str) -> Http
         return plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method");
     }
     match read(payload).await.and_then(|body| set(&body)) {
-        Ok(said) => plain(StatusCode::OK, &said),
-        Err(why) => plain(StatusCode::BAD_REQUEST, &why),
+        Ok(message) => plain(StatusCode::OK, &message),
+        Err(error) => plain(StatusCode::BAD_REQUEST, &error),
     }
 }
 
@@ -50,10 +50,10 @@ fn set(body: &str) -> Result<String, String> {
 /// Parses a log level. Errors are worded as Go words them.
 fn verbosity(body: &str) -> Result<u32, String> {
     let is_number = !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_digit());
-    let why = if is_number { "value out of range" } else { "invalid syntax" };
+    let problem = if is_number { "value out of range" } else { "invalid syntax" };
     let level = body.parse().ok().filter(|_| is_number);
     level.ok_or_else(|| {
-        format!("strconv.ParseUint: parsing {}: {why}", pilothouse_apimachinery::field::quoted(body))
+        format!("strconv.ParseUint: parsing {}: {problem}", pilothouse_apimachinery::field::quoted(body))
     })
 }
 
@@ -75,18 +75,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_numbers() {
+    fn log_level_must_be_a_number() {
         assert_eq!(verbosity("4"), Ok(4));
-        let wrong = |body| verbosity(body).unwrap_err();
-        assert_eq!(wrong("x"), "strconv.ParseUint: parsing \"x\": invalid syntax");
-        assert_eq!(wrong("-1"), "strconv.ParseUint: parsing \"-1\": invalid syntax");
-        assert_eq!(wrong("+1"), "strconv.ParseUint: parsing \"+1\": invalid syntax");
-        assert_eq!(wrong(""), "strconv.ParseUint: parsing \"\": invalid syntax");
-        assert_eq!(wrong("4294967296"), "strconv.ParseUint: parsing \"4294967296\": value out of range");
+        let error_of = |body| verbosity(body).unwrap_err();
+        assert_eq!(error_of("x"), "strconv.ParseUint: parsing \"x\": invalid syntax");
+        assert_eq!(error_of("-1"), "strconv.ParseUint: parsing \"-1\": invalid syntax");
+        assert_eq!(error_of("+1"), "strconv.ParseUint: parsing \"+1\": invalid syntax");
+        assert_eq!(error_of(""), "strconv.ParseUint: parsing \"\": invalid syntax");
+        assert_eq!(error_of("4294967296"), "strconv.ParseUint: parsing \"4294967296\": value out of range");
     }
 
     #[test]
-    fn paths_below_are_about_flags_too() {
+    fn debug_flags_includes_paths_below_it() {
         assert!(is_flag("/debug/flags") && is_flag("/debug/flags/") && is_flag("/debug/flags/v"));
         assert!(!is_flag("/debug/flagsv") && !is_flag("/debug"));
     }

@@ -32,8 +32,8 @@ impl DebugPages {
         status.into_iter().chain(flags)
     }
 
-    /// Answers a path, if it is one of them.
-    pub fn answer(
+    /// Serves a path; `None` if it is not one of these pages.
+    pub fn respond(
         &self,
         path: &str,
         accept: &str,
@@ -86,10 +86,12 @@ pub fn flags_page(flags: &BTreeMap<String, String>) -> String {
 fn accepts_text(accept: &str) -> bool {
     accept.split(',').any(|range| {
         let mut parts = range.split(';').map(str::trim);
-        let Some((kind, form)) = parts.next().and_then(|media| media.split_once('/')) else { return false };
+        let Some((main_type, subtype)) = parts.next().and_then(|media| media.split_once('/')) else {
+            return false;
+        };
         let mut parameters = parts.filter(|parameter| !parameter.starts_with("q="));
-        matches!(kind, "text" | "*")
-            && matches!(form, "plain" | "*")
+        matches!(main_type, "text" | "*")
+            && matches!(subtype, "plain" | "*")
             && parameters.all(|parameter| parameter.eq_ignore_ascii_case("charset=utf-8"))
     })
 }
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_for_who_asks_for_it() {
+    fn debug_pages_require_accept_of_plain_text() {
         for accept in ["text/plain", "*/*", "application/json, */*", "text/plain; charset=UTF-8;q=0.5"] {
             assert!(accepts_text(accept), "{accept}");
         }
@@ -109,11 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_since_when() {
+    fn statusz_has_start_time_and_uptime() {
         let started = Timestamp::from_unix(1_700_000_000);
         let page = status_page(&Release::default(), started, started.plus(Duration::from_secs(3_723)));
-        let wanted = "\nStarted: Tue Nov 14 22:13:20 UTC 2023\nUp: 1 hr 02 min 03 sec\nGo version: none\n\
+        let expected = "\nStarted: Tue Nov 14 22:13:20 UTC 2023\nUp: 1 hr 02 min 03 sec\nGo version: none\n\
                       Binary version: 1.33.12\nEmulation version: 1.33\n";
-        assert!(page.starts_with("\nkube-apiserver statusz\nWarning: ") && page.ends_with(wanted), "{page}");
+        assert!(
+            page.starts_with("\nkube-apiserver statusz\nWarning: ") && page.ends_with(expected),
+            "{page}"
+        );
     }
 }

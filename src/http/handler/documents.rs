@@ -20,26 +20,26 @@ use super::worker::Worker;
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The parameters of that media type, which other encodings share.
-const AGGREGATED_FORM: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The media type of a JSON Web Key Set.
 const KEY_SET: &str = "application/jwk-set+json";
 
-/// Answers discovery, version and index paths.
-pub async fn answer(
+/// Serves discovery, version and index paths.
+pub async fn respond(
     worker: &Worker,
     request: &HttpRequest,
     path: &str,
     context: &Context,
 ) -> Result<HttpResponse> {
-    let path = with_one_slash(path);
+    let path = trim_slashes(path);
     let served = worker.shared.served.load_full();
-    served.is_written().await;
-    let documents = worker.shared.merged.of(&served, &worker.shared.extensions, context).await?;
+    served.wait_for_definitions().await;
+    let documents = worker.shared.merged.get(&served, &worker.shared.extensions, context).await?;
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker, &documents));
     }
-    let any_method = speaks_of_groups(path) || is_of_defined(&served.catalog, path);
+    let any_method = lists_groups(path) || is_custom_group(&served.catalog, path);
     if !any_method && *request.method() != Method::GET && is_document(worker, &documents, path) {
         return Err(Status::method_not_allowed());
     }
@@ -52,56 +52,58 @@ pub async fn answer(
     if path.starts_with("/version/") {
         return Err(Status::no_such_resource());
     }
-    if let Some(response) = about_tokens(worker, path, context)? {
+    if let Some(response) = token_metadata_response(worker, path, context)? {
         return Ok(response);
     }
-    let Some(document) = documents.at(path) else {
-        // Below a known group a missing document is a missing resource; elsewhere it is an unknown path.
-        let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
-        return match (parts.next(), parts.next().filter(|part| !part.is_empty())) {
-            (Some("api"), _) => Err(Status::no_such_resource()),
-            (Some("apis"), Some(group)) if served.catalog.has_unreadable(group) => {
-                let why = "a CustomResourceDefinition of this group cannot be read";
-                Err(Status::unavailable(format!("{group}: {why}")))
-            }
-            // Below groups of custom resources the reference answers with an unknown path.
-            (Some("apis"), Some(group)) if served.catalog.group(group).is_some_and(Group::is_builtin) => {
-                Err(Status::no_such_resource())
-            }
-            _ => Ok(render::page_not_found()),
-        };
-    };
-    if is_of_version(path) && !is_of_defined(&served.catalog, path) {
-        context.arrive();
+    let Some(document) = documents.at(path) else { return missing_document(&served.catalog, path) };
+    if lists_resources(path) && !is_custom_group(&served.catalog, path) {
+        context.allow_cbor();
     }
     // The reference serves no aggregated discovery at this path with a slash.
     let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
-    let agreed = match aggregated.and_then(|_| everything(&context.accept, context.offer())) {
-        Some(agreed) => agreed,
+    let negotiated = match aggregated.and_then(|_| negotiate_aggregated(&context.accept, context.offer())) {
+        Some(negotiated) => negotiated,
         None if any_method => media::agree(&context.accept, context.offer(), |_, _| false)?,
         None => media::negotiate(&context.accept, context.offer(), |_, _| false)?,
     };
-    let told = aggregated.filter(|_| agreed.transform.is_some()).unwrap_or(document);
-    context.told(Encoding::Json, &told.json);
+    let sent = aggregated.filter(|_| negotiated.transform.is_some()).unwrap_or(document);
+    context.record_body(Encoding::Json, &sent.json);
     match aggregated {
-        Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
-            Ok(tagged(request, aggregated, context))
+        Some(aggregated) if negotiated.transform.is_some() && negotiated.encoding == Encoding::Json => {
+            Ok(with_etag(request, aggregated, context))
         }
-        Some(aggregated) if agreed.transform.is_some() => {
-            let media = format!("{};{AGGREGATED_FORM}", agreed.encoding.media_type());
-            let mut response = render::shared_document(context, agreed, aggregated).await?;
+        Some(aggregated) if negotiated.transform.is_some() => {
+            let media = format!("{};{AGGREGATED_PARAMETERS}", negotiated.encoding.media_type());
+            let mut response = render::shared_document(context, negotiated, aggregated).await?;
             if let Ok(media) = HeaderValue::try_from(media) {
                 response.headers_mut().insert(header::CONTENT_TYPE, media);
             }
-            label(&mut response, aggregated);
+            add_cache_headers(&mut response, aggregated);
             Ok(response)
         }
-        _ => render::shared_document(context, agreed, document).await,
+        _ => render::shared_document(context, negotiated, document).await,
+    }
+}
+
+/// Below a known group a missing document is a missing resource; elsewhere it is an unknown path.
+fn missing_document(catalog: &Catalog, path: &str) -> Result<HttpResponse> {
+    let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
+    match (parts.next(), parts.next().filter(|part| !part.is_empty())) {
+        (Some("api"), _) => Err(Status::no_such_resource()),
+        (Some("apis"), Some(group)) if catalog.has_unreadable(group) => {
+            let reason = "a CustomResourceDefinition of this group cannot be read";
+            Err(Status::unavailable(format!("{group}: {reason}")))
+        }
+        // Below groups of custom resources the reference answers with an unknown path.
+        (Some("apis"), Some(group)) if catalog.group(group).is_some_and(Group::is_builtin) => {
+            Err(Status::no_such_resource())
+        }
+        _ => Ok(render::page_not_found()),
     }
 }
 
 /// The path with only one of the slashes at its end. The reference does not count them, except after /apis itself.
-fn with_one_slash(path: &str) -> &str {
+fn trim_slashes(path: &str) -> &str {
     match path.trim_end_matches('/') {
         "" | "/apis" => path,
         trimmed => path.get(..=trimmed.len()).unwrap_or(path),
@@ -109,9 +111,11 @@ fn with_one_slash(path: &str) -> &str {
 }
 
 /// The encoding of aggregated discovery if the client accepts it at all: it wins over media types with a higher weight.
-fn everything(accept: &str, offer: OfferedEncodings) -> Option<Negotiated<'_>> {
-    media::transformed(accept, offer, |_, asked| {
-        asked.group == DISCOVERY_GROUP && asked.version == "v2" && asked.kind == "APIGroupDiscoveryList"
+fn negotiate_aggregated(accept: &str, offer: OfferedEncodings) -> Option<Negotiated<'_>> {
+    media::transformed(accept, offer, |_, requested| {
+        requested.group == DISCOVERY_GROUP
+            && requested.version == "v2"
+            && requested.kind == "APIGroupDiscoveryList"
     })
 }
 
@@ -120,70 +124,70 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     const OTHERS: [&str; 6] =
         ["/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
     let others = OTHERS.into_iter().chain(documents.paths()).map(str::to_owned);
-    let about_tokens = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
+    let token_paths = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
     let mut paths: Vec<String> =
-        others.chain(about_tokens.map(str::to_owned)).chain(health::paths(worker)).collect();
+        others.chain(token_paths.map(str::to_owned)).chain(health::paths(worker)).collect();
     paths.extend(worker.shared.debug_pages.paths().map(str::to_owned));
     paths.sort_unstable();
-    let all = serde_json::json!({ "paths": paths });
-    HttpResponse::Ok().content_type(JSON).body(format!("{all:#}"))
+    let body = serde_json::json!({ "paths": paths });
+    HttpResponse::Ok().content_type(JSON).body(format!("{body:#}"))
 }
 
 /// Whether this document lists groups. In the reference the aggregator serves it: it ignores the method and at first the Accept
 /// header, except for its own group.
-fn speaks_of_groups(path: &str) -> bool {
+fn lists_groups(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     parts.next() == Some("apis") && parts.next() != Some("apiregistration.k8s.io") && parts.next().is_none()
 }
 
 /// Whether this document lists the resources of a group version.
-fn is_of_version(path: &str) -> bool {
+fn lists_resources(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     let root = parts.next();
     parts.count() == if root == Some("api") { 1 } else { 2 }
 }
 
 /// Whether this document describes a custom group version: its method is not checked, either.
-fn is_of_defined(catalog: &Catalog, path: &str) -> bool {
+fn is_custom_group(catalog: &Catalog, path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     let group = parts.next().filter(|root| *root == "apis").and_then(|_| parts.next());
     group.and_then(|group| catalog.group(group)).is_some_and(|group| !group.is_builtin())
 }
 
 fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
-    let short = path.strip_suffix('/').unwrap_or(path);
-    let about_tokens =
-        worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&short);
-    about_tokens || short == "/version" || (!short.is_empty() && documents.at(path).is_some())
+    let trimmed = path.strip_suffix('/').unwrap_or(path);
+    let is_token_metadata =
+        worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&trimmed);
+    is_token_metadata || trimmed == "/version" || (!trimmed.is_empty() && documents.at(path).is_some())
 }
 
 /// The issuer's metadata and keys for verifying service account tokens. Caches may keep them.
-fn about_tokens(worker: &Worker, path: &str, context: &Context) -> Result<Option<HttpResponse>> {
+fn token_metadata_response(worker: &Worker, path: &str, context: &Context) -> Result<Option<HttpResponse>> {
     let Some(metadata) = &worker.shared.token_metadata else { return Ok(None) };
     let (media, document) = match path.strip_suffix('/').unwrap_or(path) {
         CONFIGURATION_PATH => (JSON, &metadata.configuration),
         KEYS_PATH => (KEY_SET, &metadata.keys),
         _ => return Ok(None),
     };
-    let accepted = context.accept.is_empty()
-        || context.accept.split(',').any(|wanted| {
-            let wanted = wanted.split(';').next().unwrap_or_default().trim();
-            wanted == "*/*" || wanted == media
+    let is_accepted = context.accept.is_empty()
+        || context.accept.split(',').any(|range| {
+            let range = range.split(';').next().unwrap_or_default().trim();
+            range == "*/*" || range == media
         });
-    if !accepted {
+    if !is_accepted {
         return Err(Status::no_representation(media));
     }
     let mut response = HttpResponse::Ok().content_type(media).body(document.clone());
-    let kept = HeaderValue::from_static("public, max-age=3600");
-    response.headers_mut().insert(header::CACHE_CONTROL, kept);
+    let cache_control = HeaderValue::from_static("public, max-age=3600");
+    response.headers_mut().insert(header::CACHE_CONTROL, cache_control);
     Ok(Some(response))
 }
 
 /// A document with an ETag, or 304 if the client has it.
-fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> HttpResponse {
+fn with_etag(request: &HttpRequest, document: &Document, context: &Context) -> HttpResponse {
     let tag = document.etag.as_deref().unwrap_or_default();
-    let known = !tag.is_empty() && text(request.headers(), header::IF_NONE_MATCH) == tag;
-    let mut response = if known {
+    let is_unchanged = !tag.is_empty() && text(request.headers(), header::IF_NONE_MATCH) == tag;
+    let mut response = if is_unchanged {
         HttpResponse::NotModified().finish()
     } else {
         let mut builder = HttpResponse::Ok();
@@ -194,12 +198,12 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
             builder.body(document.line.clone())
         }
     };
-    label(&mut response, document);
+    add_cache_headers(&mut response, document);
     response
 }
 
 /// Adds the ETag and lets caches keep the document.
-fn label(response: &mut HttpResponse, document: &Document) {
+fn add_cache_headers(response: &mut HttpResponse, document: &Document) {
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::try_from(document.etag.as_deref().unwrap_or_default()) {
         headers.insert(header::ETAG, tag);

@@ -36,23 +36,23 @@ use super::render::Context;
 use super::worker::Worker;
 
 /// A request may wait in its queue for this fraction of its timeout; the reference's value.
-const WAITS_FOR: u32 = 4;
+const QUEUE_WAIT_DIVISOR: u32 = 4;
 
 /// Marks a request whose authentication failed.
-struct Unknown;
+struct AuthenticationFailed;
 
-/// Marks a request whose connection must make room for users who are exempt.
-struct NoRoom;
+/// Marks a request on a connection of the reserve, which is for exempt users.
+struct ReserveOnly;
 
 /// Whether the connection ends after this request. HTTP/2 is expensive to serve and easy to abuse, so unauthenticated clients get
 /// one request per connection, as in the reference.
 pub fn closes_connection(worker: &Worker, request: &HttpRequest) -> bool {
-    if request.extensions().get::<NoRoom>().is_some() {
+    if request.extensions().get::<ReserveOnly>().is_some() {
         return true;
     }
-    worker.shared.closes_unknown
+    worker.shared.closes_unauthenticated
         && request.version() == Version::HTTP_2
-        && request.extensions().get::<Unknown>().is_some()
+        && request.extensions().get::<AuthenticationFailed>().is_some()
 }
 
 /// Authenticates a request.
@@ -66,9 +66,9 @@ pub async fn authenticate(
     // A header that is not UTF-8 is an unknown token, not a missing one.
     let header = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     let header = String::from_utf8_lossy(header.unwrap_or_default());
-    let shown = bearer(&header);
-    shown.warning.into_iter().for_each(|warning| warnings.add(warning));
-    let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
+    let parsed = bearer(&header);
+    parsed.warning.into_iter().for_each(|warning| warnings.add(warning));
+    let bearer = parsed.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
     let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
     let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
     let paths = worker.shared.anonymous_paths.as_ref();
@@ -76,43 +76,43 @@ pub async fn authenticate(
     let credentials =
         Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
     let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
-    let began = clock.moment();
-    let found = worker.backend.access.authenticator.send(Authenticate { credentials }).await;
-    let count = |attempt, user| metrics.attempted(attempt, user, clock.elapsed(began));
-    match found {
-        Ok(Ok(found)) => {
-            let identity = found.identity;
+    let started = clock.moment();
+    let result = worker.backend.access.authenticator.send(Authenticate { credentials }).await;
+    let count = |attempt, user| metrics.attempted(attempt, user, clock.elapsed(started));
+    match result {
+        Ok(Ok(authenticated)) => {
+            let identity = authenticated.identity;
             count(Attempt::Success, Some(identity.name.as_str()));
-            if !found.remarks.is_empty() {
-                let annotations = Annotations::of(found.remarks, warnings);
+            if !authenticated.remarks.is_empty() {
+                let annotations = Annotations::new(authenticated.remarks, warnings);
                 tracing::debug!(user = identity.name, ?annotations, "authenticated");
                 request.extensions_mut().insert(annotations);
             }
             let standing = standing(&identity);
             if standing == Standing::Anonymous {
-                request.extensions_mut().insert(Unknown);
+                request.extensions_mut().insert(AuthenticationFailed);
             }
             let connection = request.extensions().get::<Peer>().and_then(|peer| peer.connection.clone());
             if connection.is_some_and(|connection| !connection.note_caller(standing)) {
-                request.extensions_mut().insert(NoRoom);
+                request.extensions_mut().insert(ReserveOnly);
                 return Err(Status::too_many_requests("too many connections, please try again later", 1));
             }
             Ok(identity)
         }
         Ok(Err(refusal)) => {
-            let nothing = matches!(refusal, Refusal::Anonymous);
-            count(if nothing { Attempt::Failure } else { Attempt::Error }, None);
+            let is_anonymous = matches!(refusal, Refusal::Anonymous);
+            count(if is_anonymous { Attempt::Failure } else { Attempt::Error }, None);
             log_refusal(worker, &refusal);
-            request.extensions_mut().insert(Unknown);
+            request.extensions_mut().insert(AuthenticationFailed);
             Err(Status::unauthorized())
         }
-        Err(_) => Err(gone(worker, "authenticator")),
+        Err(_) => Err(actor_stopped(worker, "authenticator")),
     }
 }
 
-/// What a request of this user says about its connection. Nodes, and those who mend the cluster, keep theirs when there are too many.
+/// The standing of a connection with a request of this user. Nodes and administrators keep theirs when there are too many.
 fn standing(identity: &Identity) -> Standing {
-    let is_in = |wanted: &str| identity.groups.iter().any(|group| group == wanted);
+    let is_in = |name: &str| identity.groups.iter().any(|group| group == name);
     if identity.name == ANONYMOUS || is_in(UNAUTHENTICATED) {
         Standing::Anonymous
     } else if is_in(MASTERS) || is_in(NODES) {
@@ -126,7 +126,7 @@ fn standing(identity: &Identity) -> Standing {
 /// token's claims, so it is cut.
 fn log_refusal(worker: &Worker, refusal: &Refusal) {
     let (now, reason) = (worker.backend.clock.moment(), refusal.to_string());
-    let reason = reason.char_indices().nth(REFUSAL_CHARS).map_or(reason.as_str(), |(at, _)| &reason[..at]);
+    let reason = reason.char_indices().nth(REFUSAL_CHARS).map_or(reason.as_str(), |(end, _)| &reason[..end]);
     if *refusal == Refusal::Anonymous || !worker.refusals.allows(now) {
         return tracing::debug!(why = reason, "authentication failed");
     }
@@ -151,17 +151,17 @@ pub async fn impersonate(
         let text = std::str::from_utf8(value);
         fields.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
     }
-    let Some(impersonated) = ImpersonatedUser::of(fields.into_iter())? else { return Ok(caller) };
+    let Some(impersonated) = ImpersonatedUser::from_headers(fields.into_iter())? else { return Ok(caller) };
     for action in impersonated.actions() {
-        judge(worker, &caller, Arc::new(action), Arc::default()).await?.0?;
+        check_authorization(worker, &caller, Arc::new(action), Arc::default()).await?.0?;
     }
     let identity = impersonated.into_identity();
     tracing::debug!(caller = caller.name, as_ = identity.name, "impersonation");
     Ok(Arc::new(identity))
 }
 
-/// A worker without its authenticator or authorizer would reject everybody. The server ends instead, to be restarted.
-fn gone(worker: &Worker, actor: &str) -> Box<Status> {
+/// A worker without its authenticator or authorizer would reject everybody. The server stops instead, to be restarted.
+fn actor_stopped(worker: &Worker, actor: &str) -> Box<Status> {
     let health = &worker.shared.health;
     if !health.stopping.load(Ordering::Acquire) {
         health.fatal.raise(format!("an {actor} has died"));
@@ -169,29 +169,29 @@ fn gone(worker: &Worker, actor: &str) -> Box<Status> {
     Status::unavailable(format!("the {actor} does not answer"))
 }
 
-/// Admits a request to execution, possibly after it waited in a queue, or answers when to retry. The permit travels inside the
+/// Admits a request to execution, possibly after it waited in a queue, or returns when to retry. The permit travels inside the
 /// messages of the request. `limit`: the timeout of the whole request.
 pub async fn admit_to_queue(
     worker: &Worker,
-    asked: &RequestInfo<'_>,
+    info: &RequestInfo<'_>,
     context: &Context,
     limit: Duration,
 ) -> std::result::Result<Permit, Refused> {
-    context.act_for(asked.user);
-    match &worker.shared.room {
-        RequestLimiter::Fair(gate) => {
-            let Some(flow) = gate.flow(asked.user, asked.request) else { return Ok(Permit::none()) };
-            context.put_to(Some(flow.clone()));
+    context.set_user(info.user);
+    match &worker.shared.limiter {
+        RequestLimiter::Fair(flow_controller) => {
+            let Some(flow) = flow_controller.flow(info.user, info.request) else { return Ok(Permit::none()) };
+            context.set_flow(Some(flow.clone()));
             // A watch has no timeout of its own.
-            let limit = if asked.request.verb == Verb::Watch { worker.shared.request_timeout } else { limit };
-            gate.enter(&flow, asked, limit / WAITS_FOR).await
+            let limit = if info.request.verb == Verb::Watch { worker.shared.request_timeout } else { limit };
+            flow_controller.enter(&flow, info, limit / QUEUE_WAIT_DIVISOR).await
         }
-        RequestLimiter::Plain(places) => {
-            // A busy server is healthy: health checks take no place.
+        RequestLimiter::Plain(in_flight) => {
+            // A busy server is healthy: health checks take no slot.
             let is_health =
-                matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
-            let is_free = asked.request.is_long_running() || is_health;
-            if is_free { Ok(Permit::none()) } else { places.enter(asked) }
+                matches!(info.request.target, Target::NonResource(path) if health::is_health(path));
+            let is_unlimited = info.request.is_long_running() || is_health;
+            if is_unlimited { Ok(Permit::none()) } else { in_flight.enter(info) }
         }
     }
 }
@@ -202,7 +202,7 @@ pub struct Annotations(pub Vec<(&'static str, String)>);
 
 impl Annotations {
     /// Sorts remarks: annotations are returned, warnings go to the client.
-    pub fn of(remarks: Vec<Remark>, warnings: &Warnings) -> Annotations {
+    pub fn new(remarks: Vec<Remark>, warnings: &Warnings) -> Annotations {
         let mut annotations = Vec::new();
         for remark in remarks {
             match remark {
@@ -224,9 +224,9 @@ pub async fn authorize(
 ) -> Result<()> {
     let selection =
         if worker.backend.access.uses_selectors { selection(parsed, query) } else { Arc::default() };
-    let (result, judgement) = judge(worker, identity, Arc::new(action(parsed)), selection).await?;
+    let (result, record) = check_authorization(worker, identity, Arc::new(action(parsed)), selection).await?;
     if tracing::enabled!(tracing::Level::DEBUG) {
-        let (decision, reason) = (judgement.decision, judgement.reason());
+        let (decision, reason) = (record.decision, record.reason());
         tracing::debug!(
             user = identity.name,
             path = request.path(),
@@ -235,30 +235,31 @@ pub async fn authorize(
             "authorization decided"
         );
     }
-    request.extensions_mut().insert(judgement);
+    request.extensions_mut().insert(record);
     result
 }
 
-/// Asks the authorizer. Answers a 403 unless it allows the request, and its decision in any case.
-async fn judge(
+/// Asks the authorizer. Returns a 403 unless it allows the request, and its decision in any case.
+async fn check_authorization(
     worker: &Worker,
     identity: &Arc<Identity>,
     action: Arc<Action>,
     selection: Arc<Selection>,
 ) -> Result<(Result<()>, AuthorizationRecord)> {
     let (backend, metrics) = (&worker.backend, &worker.shared.metrics);
-    let judged = backend.access.judge((metrics, &backend.clock), identity, action, selection).await;
-    judged.map_err(|_| gone(worker, "authorizer"))
+    let result =
+        backend.access.authorize_request((metrics, &backend.clock), identity, action, selection).await;
+    result.map_err(|_| actor_stopped(worker, "authorizer"))
 }
 
 /// The selectors of a request, for authorizers. An invalid selector is rejected later; until then it counts as absent, which can
 /// only make authorization stricter.
 fn selection(request: &Request<'_>, query: &Query<'_>) -> Arc<Selection> {
-    let many = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    let is_collection = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
     let (fields, labels) = (query.get("fieldSelector"), query.get("labelSelector"));
     // The deprecated watch prefix never evaluated selectors here.
-    let legacy = request.resource().is_none_or(|found| found.legacy_watch);
-    if !many || legacy || (fields.is_none() && labels.is_none()) {
+    let is_legacy_watch = request.resource().is_none_or(|path_info| path_info.legacy_watch);
+    if !is_collection || is_legacy_watch || (fields.is_none() && labels.is_none()) {
         return Arc::default();
     }
     Arc::new(Selection {
@@ -272,31 +273,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_credentials_is_told_or_written_down() {
+    fn authentication_remarks_become_warnings_or_annotations() {
         let warnings = Warnings::default();
         let remarks = vec![
             Remark::Annotation("a", "1".to_owned()),
             Remark::Warning("old"),
             Remark::Annotation("b", "2".to_owned()),
         ];
-        let written = Annotations::of(remarks, &warnings);
-        assert_eq!(written, Annotations(vec![("a", "1".to_owned()), ("b", "2".to_owned())]));
+        let annotations = Annotations::new(remarks, &warnings);
+        assert_eq!(annotations, Annotations(vec![("a", "1".to_owned()), ("b", "2".to_owned())]));
         assert_eq!(warnings.take(), ["old"]);
     }
 
     #[test]
-    fn selectors_count_where_many_objects_are_meant() {
-        let of = |method: &str, path: &str, query: &str| {
+    fn authorization_uses_selectors_only_for_collections() {
+        let selection_for = |method: &str, path: &str, query: &str| {
             let query = Query::parse(query);
             selection(&Request::parse(method, path, &query).unwrap(), &query).as_ref().clone()
         };
         let fields = "fieldSelector=spec.nodeName%3Da&labelSelector=b";
         for (method, query) in [("GET", ""), ("GET", "&watch=1"), ("DELETE", "")] {
-            let found = of(method, "/api/v1/pods", &format!("{fields}{query}"));
-            assert_eq!((found.fields.len(), found.labels.len()), (1, 1), "{method} {query}");
+            let selection = selection_for(method, "/api/v1/pods", &format!("{fields}{query}"));
+            assert_eq!((selection.fields.len(), selection.labels.len()), (1, 1), "{method} {query}");
         }
-        assert_eq!(of("GET", "/api/v1/namespaces/n/pods/a", fields), Selection::default());
-        assert_eq!(of("GET", "/api/v1/watch/pods", fields), Selection::default());
-        assert_eq!(of("GET", "/api/v1/pods", "fieldSelector=abc"), Selection::default());
+        assert_eq!(selection_for("GET", "/api/v1/namespaces/n/pods/a", fields), Selection::default());
+        assert_eq!(selection_for("GET", "/api/v1/watch/pods", fields), Selection::default());
+        assert_eq!(selection_for("GET", "/api/v1/pods", "fieldSelector=abc"), Selection::default());
     }
 }

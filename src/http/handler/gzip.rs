@@ -24,16 +24,16 @@ pub fn is_accepted(accept_encoding: &str) -> bool {
 }
 
 /// Whether a client accepts gzip, with weights: `q=0` is a refusal.
-pub fn is_taken(accept_encoding: &str) -> bool {
+pub fn is_accepted_with_weights(accept_encoding: &str) -> bool {
     accept_encoding.split(',').any(|token| {
-        let (name, said) = token.split_once(';').unwrap_or((token, ""));
-        let share = said.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f64>);
-        name.trim().eq_ignore_ascii_case("gzip") && share.is_ok_and(|share| share > 0.0)
+        let (name, parameter) = token.split_once(';').unwrap_or((token, ""));
+        let weight = parameter.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f64>);
+        name.trim().eq_ignore_ascii_case("gzip") && weight.is_ok_and(|weight| weight > 0.0)
     })
 }
 
 /// Sets Content-Encoding, and Vary for caches.
-pub fn mark(builder: &mut HttpResponseBuilder) {
+pub fn set_headers(builder: &mut HttpResponseBuilder) {
     builder.insert_header((header::CONTENT_ENCODING, "gzip"));
     builder.insert_header((header::VARY, "Accept-Encoding"));
 }
@@ -44,7 +44,7 @@ fn encoder() -> GzEncoder<Vec<u8>> {
 }
 
 /// Compresses a whole body.
-pub fn pack(body: &[u8]) -> Bytes {
+pub fn compress(body: &[u8]) -> Bytes {
     let mut encoder = encoder();
     // Writing to memory cannot fail.
     let _ = encoder.write_all(body);
@@ -69,12 +69,12 @@ impl<S: Stream<Item = Result<Bytes, Box<Status>>> + Unpin> Gzip<S> {
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
         let Some(encoder) = &mut self.encoder else { return Poll::Ready(None) };
-        let mut taken = 0;
+        let mut consumed = 0;
         // A chunk that compresses to nothing yet is not sent: an empty chunk would look like the end.
-        while taken < LIST_TURN_BYTES {
+        while consumed < LIST_TURN_BYTES {
             match ready!(self.chunks.poll_next_unpin(cx)) {
                 Some(Ok(chunk)) => {
-                    taken += chunk.len();
+                    consumed += chunk.len();
                     if let Err(error) = encoder.write_all(&chunk) {
                         return Poll::Ready(Some(Err(Box::new(error))));
                     }
@@ -127,20 +127,29 @@ mod tests {
 
     use super::*;
 
-    fn unpacked(bytes: &[u8]) -> Vec<u8> {
-        let mut whole = Vec::new();
-        GzDecoder::new(bytes).read_to_end(&mut whole).unwrap();
-        whole
+    fn decompress(bytes: &[u8]) -> Vec<u8> {
+        let mut output = Vec::new();
+        GzDecoder::new(bytes).read_to_end(&mut output).unwrap();
+        output
     }
 
     #[test]
-    fn a_client_may_say_how_much_it_likes_gzip() {
-        assert!(is_taken("gzip") && is_taken("br;q=1, gzip;q=0.5") && is_taken("deflate, GZIP ; q=1.0"));
-        assert!(!is_taken("") && !is_taken("br") && !is_taken("gzip;q=0") && !is_taken("gzip;q=x"));
+    fn gzip_weights_are_parsed() {
+        assert!(
+            is_accepted_with_weights("gzip")
+                && is_accepted_with_weights("br;q=1, gzip;q=0.5")
+                && is_accepted_with_weights("deflate, GZIP ; q=1.0")
+        );
+        assert!(
+            !is_accepted_with_weights("")
+                && !is_accepted_with_weights("br")
+                && !is_accepted_with_weights("gzip;q=0")
+                && !is_accepted_with_weights("gzip;q=x")
+        );
     }
 
     #[test]
-    fn a_client_says_that_it_takes_gzip() {
+    fn gzip_is_accepted_by_name() {
         assert!(
             is_accepted("gzip") && is_accepted("deflate, gzip") && !is_accepted("") && !is_accepted("br")
         );
@@ -161,17 +170,17 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn what_was_packed_comes_out_again() {
+    async fn compressed_body_decompresses_to_the_original() {
         // More than a turn of bytes that compress to almost nothing.
         let body = vec![b'x'; 3 * LIST_TURN_BYTES];
-        assert_eq!(unpacked(&pack(&body)), body);
+        assert_eq!(decompress(&compress(&body)), body);
         let chunks = body.chunks(70_000).map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
         let (sent, is_broken) = sent(Gzip::new(stream::iter(chunks))).await;
-        assert_eq!((unpacked(&sent), is_broken), (body, false));
+        assert_eq!((decompress(&sent), is_broken), (body, false));
     }
 
     #[actix_rt::test]
-    async fn a_list_that_breaks_off_ends_the_body() {
+    async fn failed_list_ends_the_compressed_body() {
         let chunks = vec![Ok(Bytes::from_static(b"x")), Err(Status::internal("broken".to_owned()))];
         assert!(sent(Gzip::new(stream::iter(chunks))).await.1);
     }

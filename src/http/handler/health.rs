@@ -1,5 +1,5 @@
-//! /healthz, /livez and /readyz, with the reference's check names. Of these, storage, directory, catalog and control loops are
-//! really probed.
+//! /healthz, /livez and /readyz, with the reference's check names. Of these, storage, directory, catalog and controllers
+//! are really probed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
 use crate::auth::live_index::{LiveIndexes, UnreadableObject};
-use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_NAMED};
+use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_LISTED};
 
 use super::render::{PLAIN_TEXT, page_not_found, plain};
 use super::worker::Worker;
@@ -27,8 +27,8 @@ use super::worker::Worker;
 pub struct Health {
     /// Answers only if its thread is alive and the engine accepts writes.
     pub committer: Addr<Committer>,
-    /// When the committer last answered, and what. Anybody may ask for the health, as often as they like; the committer has writes
-    /// to do.
+    /// The last result of the committer's check, and its time. Anybody may request health checks at any rate, and they must not
+    /// delay writes.
     pub storage: Lock<Option<(Moment, Result<(), String>)>>,
     /// Limits log lines about checks that fail.
     pub failures: Throttle,
@@ -40,8 +40,8 @@ pub struct Health {
     pub started: AtomicBool,
     /// Set when shutdown begins.
     pub stopping: AtomicBool,
-    /// The control loops that are down, and why; `None` if no loop is enabled.
-    pub loops: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
+    /// The controllers that are down, with the reasons; `None` if none is enabled.
+    pub controllers: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
     /// Knows which objects cannot be read although something depends on them.
     pub indexes: Arc<LiveIndexes>,
 }
@@ -65,8 +65,8 @@ enum Check {
     Catalog,
     /// The start is complete: every worker follows its stores.
     InformerSync,
-    /// No control loop is down.
-    Loops,
+    /// No controller is down.
+    Controllers,
     /// Every stored object that guards something can be read.
     Guards,
     /// Shutdown has not begun.
@@ -84,7 +84,7 @@ impl Check {
             Check::Directory => "poststarthook/start-store-directory",
             Check::Catalog => "poststarthook/publish-catalog",
             Check::InformerSync => "informer-sync",
-            Check::Loops => "poststarthook/start-controllers",
+            Check::Controllers => "poststarthook/start-controllers",
             Check::Guards => "readable-guards",
             Check::Shutdown => "shutdown",
         }
@@ -106,14 +106,16 @@ impl Check {
                 if empty { Err("no resource is served".to_owned()) } else { Ok(()) }
             }
             Check::InformerSync | Check::Hook(_) => {
-                flag(health.started.load(Ordering::Acquire), "the server is still starting")
+                check_flag(health.started.load(Ordering::Acquire), "the server is still starting")
             }
-            Check::Loops => {
-                let down = health.loops.as_ref().map(|down| down.borrow().clone()).unwrap_or_default();
-                running(&down)
+            Check::Controllers => {
+                let down = health.controllers.as_ref().map(|down| down.borrow().clone()).unwrap_or_default();
+                check_controllers(&down)
             }
-            Check::Guards => readable(&health.indexes.unreadable().await),
-            Check::Shutdown => flag(!health.stopping.load(Ordering::Acquire), "process is shutting down"),
+            Check::Guards => check_guards(&health.indexes.unreadable().await),
+            Check::Shutdown => {
+                check_flag(!health.stopping.load(Ordering::Acquire), "process is shutting down")
+            }
         }
     }
 }
@@ -121,8 +123,8 @@ impl Check {
 impl Health {
     async fn probe_storage(&self, clock: &Clock) -> Result<(), String> {
         let last = self.storage.lock().clone();
-        if let Some((at, outcome)) = last
-            && clock.elapsed(at) < STORAGE_PROBE_INTERVAL
+        if let Some((time, outcome)) = last
+            && clock.elapsed(time) < STORAGE_PROBE_INTERVAL
         {
             return outcome;
         }
@@ -136,16 +138,16 @@ impl Health {
     }
 }
 
-/// Fails if control loops are down, and says which and why.
-fn running(down: &BTreeMap<&'static str, String>) -> Result<(), String> {
-    let why: Vec<String> = down.iter().map(|(name, why)| format!("{name} {why}")).collect();
-    flag(why.is_empty(), &why.join(", "))
+/// Fails if controllers are down, and names them with the reasons.
+fn check_controllers(down: &BTreeMap<&'static str, String>) -> Result<(), String> {
+    let reasons: Vec<String> = down.iter().map(|(name, reason)| format!("{name} {reason}")).collect();
+    check_flag(reasons.is_empty(), &reasons.join(", "))
 }
 
 /// Fails if objects that guard something cannot be read, and names them, up to a bound.
-fn readable(unreadable: &[UnreadableObject]) -> Result<(), String> {
+fn check_guards(unreadable: &[UnreadableObject]) -> Result<(), String> {
     let guards = || unreadable.iter().filter(|object| object.is_guard);
-    let named = guards().take(UNREADABLE_GUARDS_NAMED);
+    let named = guards().take(UNREADABLE_GUARDS_LISTED);
     let mut names: Vec<String> = named
         .map(|object| {
             format!("{} {} cannot be read: {}", object.resource, quoted(object.key.as_str()), object.reason)
@@ -155,11 +157,11 @@ fn readable(unreadable: &[UnreadableObject]) -> Result<(), String> {
     if count > names.len() {
         names.push(format!("{} more", count - names.len()));
     }
-    flag(names.is_empty(), &names.join(", "))
+    check_flag(names.is_empty(), &names.join(", "))
 }
 
-fn flag(good: bool, otherwise: &str) -> Result<(), String> {
-    if good { Ok(()) } else { Err(otherwise.to_owned()) }
+fn check_flag(is_ok: bool, error: &str) -> Result<(), String> {
+    if is_ok { Ok(()) } else { Err(error.to_owned()) }
 }
 
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
@@ -199,18 +201,18 @@ const HOOKS: [&str; 27] = [
     "poststarthook/apiservice-openapiv3-controller",
 ];
 /// Checks that only this server has.
-const OWN: [Check; 3] = [Check::Directory, Check::Catalog, Check::Loops];
+const OWN: [Check; 3] = [Check::Directory, Check::Catalog, Check::Controllers];
 
-/// Answers a health path; `None` for any other path.
-pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
+/// Serves a health path; `None` for any other path.
+pub async fn respond(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
     let (endpoint, rest) = split(path)?;
     if path.ends_with('/') {
         return Some(page_not_found());
     }
-    let checks = checks_of(worker, endpoint);
+    let checks = checks_for(worker, endpoint);
     let checks = checks.as_slice();
     if rest.is_empty() {
-        return Some(all(worker, endpoint, checks, query).await);
+        return Some(run_checks(worker, endpoint, checks, query).await);
     }
     let Some(check) = checks.iter().find(|check| check.name() == rest) else {
         return Some(page_not_found());
@@ -218,17 +220,17 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
     Some(match check.run(worker).await {
         // Only an error of a single check has the headers of one.
         Ok(()) => HttpResponse::Ok().content_type(PLAIN_TEXT).body("ok"),
-        Err(why) => plain(500, format!("internal server error: {why}\n")),
+        Err(error) => plain(500, format!("internal server error: {error}\n")),
     })
 }
 
-fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
+fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
     let is_ready = endpoint == "readyz";
     let mut checks = FIRST.to_vec();
     checks.extend(READY.iter().filter(|_| is_ready));
     checks.extend(HOOKS.map(Check::Hook));
-    let has_loops = is_ready && worker.shared.health.loops.is_some();
-    checks.extend(OWN.iter().filter(|check| **check != Check::Loops || has_loops));
+    let has_controllers = is_ready && worker.shared.health.controllers.is_some();
+    checks.extend(OWN.iter().filter(|check| **check != Check::Controllers || has_controllers));
     // Not of /livez: a restart would not help.
     checks.extend([Check::Guards, Check::Shutdown].iter().filter(|_| is_ready));
     checks
@@ -236,12 +238,12 @@ fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
 
 /// All health paths, for the index of paths.
 pub fn paths(worker: &Worker) -> Vec<String> {
-    let of = |endpoint: &&str| {
-        let checks = checks_of(worker, endpoint).into_iter();
+    let paths_for = |endpoint: &&str| {
+        let checks = checks_for(worker, endpoint).into_iter();
         let single: Vec<String> = checks.map(|check| format!("/{endpoint}/{}", check.name())).collect();
         [format!("/{endpoint}")].into_iter().chain(single)
     };
-    ENDPOINTS.iter().flat_map(of).collect()
+    ENDPOINTS.iter().flat_map(paths_for).collect()
 }
 
 /// Whether this is a health path.
@@ -255,27 +257,27 @@ fn split(path: &str) -> Option<(&str, &str)> {
     ENDPOINTS.contains(&endpoint).then_some((endpoint, rest))
 }
 
-async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_>) -> HttpResponse {
+async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_>) -> HttpResponse {
     let mut excluded: BTreeSet<String> = query.all("exclude").map(str::to_owned).collect();
     let mut lines = String::new();
-    let mut failed = false;
+    let mut has_failed = false;
     for check in checks {
         let name = check.name();
         if excluded.remove(name) {
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        let found = check.run(worker).await;
-        worker.shared.metrics.slis.checked(name, endpoint, found.is_ok());
-        match found {
+        let result = check.run(worker).await;
+        worker.shared.metrics.slis.checked(name, endpoint, result.is_ok());
+        match result {
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
-            Err(why) => {
+            Err(error) => {
                 if worker.shared.health.failures.allows(worker.backend.clock.moment()) {
-                    tracing::warn!(check = name, %why, "{endpoint} check failed");
+                    tracing::warn!(check = name, %error, "{endpoint} check failed");
                 }
                 // Anybody may read this page. The reason is only in the log and on the page of the check itself.
                 lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
-                failed = true;
+                has_failed = true;
             }
         }
     }
@@ -286,7 +288,7 @@ async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_
             names.join(",")
         ));
     }
-    if failed {
+    if has_failed {
         return plain(500, format!("{lines}{endpoint} check failed\n"));
     }
     if query.get("verbose").is_none() {
@@ -300,18 +302,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loops_that_are_down_are_named() {
+    fn controllers_check_names_controllers_that_are_down() {
         let mut down = BTreeMap::new();
-        assert_eq!(running(&down), Ok(()));
-        down.insert("namespace-controller", "panicked and waits to be started again".to_owned());
-        down.insert("event-expiry", "hears nothing and waits to be started again".to_owned());
-        let said = "event-expiry hears nothing and waits to be started again, \
-                    namespace-controller panicked and waits to be started again";
-        assert_eq!(running(&down), Err(said.to_owned()));
+        assert_eq!(check_controllers(&down), Ok(()));
+        down.insert("namespace-controller", "panicked and waits to be restarted".to_owned());
+        down.insert("event-expiry", "lost its informer and waits to be restarted".to_owned());
+        let expected = "event-expiry lost its informer and waits to be restarted, \
+                    namespace-controller panicked and waits to be restarted";
+        assert_eq!(check_controllers(&down), Err(expected.to_owned()));
     }
 
     #[test]
-    fn paths_fall_apart_into_endpoint_and_check() {
+    fn health_path_is_split_into_endpoint_and_check() {
         assert_eq!(split("/livez"), Some(("livez", "")));
         assert_eq!(split("/readyz/poststarthook/x"), Some(("readyz", "poststarthook/x")));
         assert_eq!(split("/livezz"), None);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pilothouse_api::aggregation::ApiService;
-use pilothouse_api::discovery::{Documents, usual_places};
+use pilothouse_api::discovery::{Documents, default_priorities};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_types::lock::Lock;
 
@@ -15,49 +15,51 @@ use super::worker::Served;
 
 /// The last built documents, and the inputs that they were built from.
 #[derive(Default)]
-pub struct MergedDocuments(Lock<Option<Written>>);
+pub struct MergedDocuments(Lock<Option<CachedDocuments>>);
 
-struct Written {
-    of: Arc<Served>,
+struct CachedDocuments {
+    served: Arc<Served>,
     state: State,
     documents: Arc<Documents>,
 }
 
 impl MergedDocuments {
-    /// The discovery documents of all groups, local and aggregated. Those that have to be made are made on a thread for heavy work.
-    pub async fn of(
+    /// The discovery documents of all groups, local and aggregated. They are built on a thread for heavy work if necessary.
+    pub async fn get(
         &self,
         served: &Arc<Served>,
         extensions: &Extensions,
         context: &Context,
     ) -> Result<Arc<Documents>> {
-        let here = served.clone();
-        let is_ours = move |known: &ApiService| {
-            let (group, version) = (&*known.gv.group, &*known.gv.version);
-            let places = (known.group_priority, known.version_priority);
-            here.serves(group, version) && places == usual_places(group, version)
+        let own_served = served.clone();
+        let is_served_here = move |api_service: &ApiService| {
+            let (group, version) = (&*api_service.gv.group, &*api_service.gv.version);
+            let places = (api_service.group_priority, api_service.version_priority);
+            own_served.serves(group, version) && places == default_priorities(group, version)
         };
-        let state = extensions.state(is_ours).await;
-        let here = served.clone();
+        let state = extensions.state(is_served_here).await;
+        let own_served = served.clone();
         let Some(state) = state.filter(|state| !state.is_plain) else {
-            return match served.made_documents() {
-                Some(made) => Ok(made.clone()),
-                None => context.compute_aside(move || here.documents().clone()).await,
+            return match served.built_documents() {
+                Some(documents) => Ok(documents.clone()),
+                None => context.compute_heavy(move || own_served.documents().clone()).await,
             };
         };
-        if let Some(known) = self.known(served, state) {
-            return Ok(known);
+        if let Some(documents) = self.cached(served, state) {
+            return Ok(documents);
         }
-        let others = extensions.all().await.unwrap_or_default();
-        let documents = Arc::new(context.compute_aside(move || here.documents_with(&others)).await?);
-        let written = Written { of: served.clone(), state, documents: documents.clone() };
-        *self.0.lock() = Some(written);
+        let aggregated = extensions.all().await.unwrap_or_default();
+        let documents =
+            Arc::new(context.compute_heavy(move || own_served.documents_with(&aggregated)).await?);
+        let entry = CachedDocuments { served: served.clone(), state, documents: documents.clone() };
+        *self.0.lock() = Some(entry);
         Ok(documents)
     }
 
-    fn known(&self, served: &Arc<Served>, state: State) -> Option<Arc<Documents>> {
-        let known = self.0.lock();
-        let known = known.as_ref().filter(|known| Arc::ptr_eq(&known.of, served) && known.state == state);
-        known.map(|known| known.documents.clone())
+    fn cached(&self, served: &Arc<Served>, state: State) -> Option<Arc<Documents>> {
+        let cached = self.0.lock();
+        let cached =
+            cached.as_ref().filter(|cached| Arc::ptr_eq(&cached.served, served) && cached.state == state);
+        cached.map(|cached| cached.documents.clone())
     }
 }

@@ -13,7 +13,7 @@ use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 use super::render::{Context, plain};
 use super::worker::Worker;
 use crate::flowcontrol::RequestLimiter;
-use crate::limits::METRICS_ASIDE_BYTES;
+use crate::limits::HEAVY_METRICS_BYTES;
 
 /// The content type of the text format, with the reference's parameters.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -21,17 +21,17 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscor
 /// The page that Prometheus scrapes.
 pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     let (shared, metrics) = (&worker.shared, &worker.shared.metrics);
-    if let RequestLimiter::Fair(gate) = &shared.room {
-        gate.tell(metrics);
+    if let RequestLimiter::Fair(flow_controller) = &shared.limiter {
+        flow_controller.report(metrics);
     }
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let watching = &metrics.watching;
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
     metrics.memory.update(&shared.memory, worker.watching.memory.cut());
-    metrics.kept_connections.set(number(worker.shared.connecting.upstream.pool().waiting()));
+    metrics.kept_connections.set(number(worker.shared.connect.upstream.pool().waiting()));
     let unreadable = shared.health.indexes.unreadable().await;
-    keep(&metrics.unreadable, &unreadable.iter().map(|object| object.resource.as_str()).collect());
+    remove_stale(&metrics.unreadable, &unreadable.iter().map(|object| object.resource.as_str()).collect());
     for objects in unreadable.chunk_by(|a, b| a.resource == b.resource) {
         if let Some(first) = objects.first() {
             metrics.unreadable.with_label_values(&[&first.resource]).set(number(objects.len()));
@@ -41,17 +41,17 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     metrics.connections.set(&counts.by_state(), &counts.by_refusal(), &counts.by_eviction());
     let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
-    let living: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
+    let existing: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
     for numbers in
         [&metrics.objects, &watching.window_events, &watching.archived_events, &watching.window_bytes]
     {
-        keep(numbers, &living);
+        remove_stale(numbers, &existing);
     }
-    keep(&watching.window_age, &living);
+    remove_stale(&watching.window_age, &existing);
     // If a store does not answer, its gauges keep their last values; the health checks report it.
-    for of in &types {
-        if let Ok(position) = worker.backend.stores.open_watch(of, &Permit::none()).await {
-            let (labels, extent) = ([resource_of_store(of)], position.window.extent());
+    for type_name in &types {
+        if let Ok(position) = worker.backend.stores.open_watch(type_name, &Permit::none()).await {
+            let (labels, extent) = ([resource_of_store(type_name)], position.window.extent());
             metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.archived_events.with_label_values(&labels).set(number(extent.archived));
@@ -61,22 +61,22 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
         }
     }
     // As large as the last one, about: it grows with the resources that exist.
-    let text = match metrics.page_bytes() > METRICS_ASIDE_BYTES {
+    let text = match metrics.page_bytes() > HEAVY_METRICS_BYTES {
         true => {
             let metrics = metrics.clone();
-            context.compute_aside(move || metrics.text()).await?
+            context.compute_heavy(move || metrics.text()).await?
         }
         false => metrics.text(),
     };
-    Ok(written(text))
+    Ok(respond(text))
 }
 
 /// The page of health check metrics.
 pub fn slis(worker: &Worker) -> HttpResponse {
-    written(worker.shared.metrics.slis.text())
+    respond(worker.shared.metrics.slis.text())
 }
 
-fn written(text: std::result::Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
+fn respond(text: std::result::Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
     match text {
         Ok(text) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, TEXT)).body(text),
         Err(error) => {
@@ -87,11 +87,11 @@ fn written(text: std::result::Result<Vec<u8>, prometheus::Error>) -> HttpRespons
 }
 
 /// Removes metrics of resources that no longer exist.
-fn keep<T: MetricVecBuilder>(numbers: &MetricVec<T>, living: &BTreeSet<&str>) {
-    let told = numbers.collect();
-    let told = told.iter().flat_map(|family| family.get_metric()).flat_map(|number| number.get_label());
-    for label in told.filter(|label| !living.contains(label.value())) {
+fn remove_stale<T: MetricVecBuilder>(metric: &MetricVec<T>, existing: &BTreeSet<&str>) {
+    let labels = metric.collect();
+    let labels = labels.iter().flat_map(|family| family.get_metric()).flat_map(|sample| sample.get_label());
+    for label in labels.filter(|label| !existing.contains(label.value())) {
         // A concurrent request may have removed it already.
-        let _gone = numbers.remove_label_values(&[label.value()]);
+        let _gone = metric.remove_label_values(&[label.value()]);
     }
 }

@@ -1,7 +1,7 @@
-//! The OpenAPI documents: written when somebody asks, and named by their content so that clients keep them for good.
+//! The OpenAPI documents: generated on request, and addressed by the hash of their content so that clients can cache them for good.
 //!
-//! A document takes milliseconds to write and megabytes to keep, and clients come back with its tag. So the tags of all
-//! are kept, of the documents themselves only the latest few, and whoever writes one does it off the worker's thread.
+//! A document takes milliseconds to generate and megabytes to keep, and clients revalidate it by its ETag. So the ETags of all
+//! documents are kept, but only the latest few documents themselves. They are generated on the threads for heavy work.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use openssl::sha::sha512;
 use pilothouse_api::aggregation::ApiService;
 use pilothouse_api::openapi::merged::merge;
-use pilothouse_api::openapi::{Contents, Custom, Sources, v2_protobuf, v3_protobuf};
+use pilothouse_api::openapi::{Contents, CustomSchema, Sources, v2_protobuf, v3_protobuf};
 use pilothouse_apimachinery::media;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::schema::Registry;
@@ -29,10 +29,10 @@ use super::gzip;
 use super::render::{Context, text, too_many_requests};
 use super::worker::{Served, Worker};
 use crate::backend::aggregation::{Description, Digest};
-use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_GROWTH, OPENAPI_KEPT_BYTES};
+use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_CACHE_BYTES, OPENAPI_GROWTH};
 
 /// The media types that each version offers: JSON, and two spellings of its Protobuf form, of which the first is the
-/// one that answers carry.
+/// one that responses have.
 const OFFERED_V2: [&str; 3] = [
     JSON,
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
@@ -44,132 +44,136 @@ const OFFERED_V3: [&str; 3] = [
     "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
 ];
 const PREFIX: &str = "/openapi/v3";
-/// How long a document may be kept that is named by its content.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// How long clients may cache a document that is addressed by its hash.
+const MAX_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The OpenAPI documents of one catalog.
 #[derive(Default)]
 pub struct OpenApi {
     /// The kinds that are not built in.
-    custom: Vec<Arc<Custom>>,
-    /// What gates decide about the documents.
+    custom: Vec<Arc<CustomSchema>>,
+    /// The contents that depend on feature gates.
     contents: Contents,
-    /// What is known of the documents written so far, by name.
-    known: Lock<HashMap<Name, Known>>,
-    /// The documents written last, by name and form.
-    kept: Lock<VecDeque<(Name, Form, Bytes)>>,
+    /// The tags of the documents generated so far, by name.
+    tags: Lock<HashMap<DocumentName, DocumentTag>>,
+    /// The latest documents, by name and format.
+    recent: Lock<VecDeque<(DocumentName, DocumentFormat, Bytes)>>,
 }
 
-/// By which a document is known.
+/// The name of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Name {
-    /// The one of the second version. There is one for each set of documents of others that joined it: the digests of those.
+enum DocumentName {
+    /// The OpenAPI v2 document, merged with those of extension API servers: the digests of those.
     V2(Vec<Digest>),
-    /// One of the third version.
+    /// An OpenAPI v3 document.
     V3(String),
 }
 
-impl Name {
+impl DocumentName {
     fn is_v2(&self) -> bool {
-        matches!(self, Name::V2(_))
+        matches!(self, DocumentName::V2(_))
     }
 }
 
-/// The form of a document.
+/// The format of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Form {
-    /// Protobuf, and not JSON.
+struct DocumentFormat {
+    /// Whether it is Protobuf rather than JSON.
     binary: bool,
-    /// Compressed.
-    packed: bool,
+    /// Whether it is compressed.
+    gzip: bool,
 }
 
-/// What is known of a document.
+/// The validators of a document, for ETag and Last-Modified.
 #[derive(Clone)]
-struct Known {
+struct DocumentTag {
     /// The digest of its JSON.
     hash: Arc<str>,
-    /// When it was written first, in seconds.
-    written: u64,
+    /// When it was generated first, in Unix seconds.
+    first_written: u64,
 }
 
 impl OpenApi {
-    /// The documents of a catalog that has these kinds besides those which are built in.
-    pub fn new(custom: Vec<Arc<Custom>>, contents: Contents) -> OpenApi {
+    /// The documents of a catalog with these custom kinds.
+    pub fn new(custom: Vec<Arc<CustomSchema>>, contents: Contents) -> OpenApi {
         OpenApi { custom, contents, ..OpenApi::default() }
     }
 
-    /// Takes over what is known of documents that are the same in an earlier catalog.
-    pub fn keeping(self, earlier: &OpenApi, same: impl Fn(&str) -> bool) -> OpenApi {
-        let stays = |name: &Name| matches!(name, Name::V3(name) if same(name));
-        let known = earlier.known.lock().clone().into_iter().filter(|(name, _)| stays(name));
-        *self.known.lock() = known.collect();
-        let kept = earlier.kept.lock().clone().into_iter().filter(|(name, ..)| stays(name));
-        *self.kept.lock() = kept.collect();
+    /// Takes over the cached documents that are unchanged since an earlier catalog.
+    pub fn with_cache_of(self, earlier: &OpenApi, is_unchanged: impl Fn(&str) -> bool) -> OpenApi {
+        let is_kept = |name: &DocumentName| matches!(name, DocumentName::V3(name) if is_unchanged(name));
+        let tags = earlier.tags.lock().clone().into_iter().filter(|(name, _)| is_kept(name));
+        *self.tags.lock() = tags.collect();
+        let recent = earlier.recent.lock().clone().into_iter().filter(|(name, ..)| is_kept(name));
+        *self.recent.lock() = recent.collect();
         self
     }
 
-    fn known(&self, name: &Name) -> Option<Known> {
-        self.known.lock().get(name).cloned()
+    fn tag(&self, name: &DocumentName) -> Option<DocumentTag> {
+        self.tags.lock().get(name).cloned()
     }
 
-    fn kept(&self, name: &Name, form: Form) -> Option<Bytes> {
-        let kept = self.kept.lock();
-        let found = kept.iter().find(|(known, of, _)| known == name && *of == form);
-        found.map(|(_, _, body)| body.clone())
+    fn cached(&self, name: &DocumentName, format: DocumentFormat) -> Option<Bytes> {
+        let recent = self.recent.lock();
+        let document =
+            recent.iter().find(|(entry_name, entry_format, _)| entry_name == name && *entry_format == format);
+        document.map(|(_, _, body)| body.clone())
     }
 
-    fn keep(&self, name: &Name, form: Form, body: &Bytes) {
-        let mut kept = self.kept.lock();
-        kept.retain(|(known, of, _)| known != name || *of != form);
-        kept.push_back((name.clone(), form, body.clone()));
-        let mut size: usize = kept.iter().map(|(_, _, body)| body.len()).sum();
-        while size > OPENAPI_KEPT_BYTES
-            && let Some((_, _, oldest)) = kept.pop_front()
+    fn cache(&self, name: &DocumentName, format: DocumentFormat, body: &Bytes) {
+        let mut recent = self.recent.lock();
+        recent.retain(|(entry_name, entry_format, _)| entry_name != name || *entry_format != format);
+        recent.push_back((name.clone(), format, body.clone()));
+        let mut size: usize = recent.iter().map(|(_, _, body)| body.len()).sum();
+        while size > OPENAPI_CACHE_BYTES
+            && let Some((_, _, oldest)) = recent.pop_front()
         {
             size -= oldest.len();
         }
     }
 
-    /// An upper estimate of what a document takes while it is written: its text, which grows by doubling, and the tree that another
-    /// form is made from.
-    fn writing_bytes(&self, name: &Name, others: &[Description]) -> usize {
+    /// An upper bound of the memory for generating a document: its text, which grows by doubling, and the tree that is encoded to
+    /// Protobuf.
+    fn estimate_bytes(&self, name: &DocumentName, others: &[Description]) -> usize {
         let custom: usize = match name {
-            Name::V2(_) => self.custom.iter().map(|kind| kind.schema_v2.len()).sum(),
+            DocumentName::V2(_) => self.custom.iter().map(|kind| kind.schema_v2.len()).sum(),
             // The others of its group are few, or are described by references.
-            Name::V3(name) => {
-                self.custom.iter().filter(|kind| is_of(kind, name)).map(|kind| kind.schema.len()).sum()
-            }
+            DocumentName::V3(name) => self
+                .custom
+                .iter()
+                .filter(|kind| is_in_document(kind, name))
+                .map(|kind| kind.schema.len())
+                .sum(),
         };
         let others: usize = others.iter().map(|other| other.content.bytes()).sum();
         OPENAPI_BUILTIN_BYTES.saturating_add((custom + others).saturating_mul(OPENAPI_GROWTH))
     }
 
-    /// Writes a document and notes its tag.
+    /// Generates a document and records its tag.
     fn write(
         &self,
         (served, registry): (&Served, &Registry),
-        asked: &Asked,
+        request: &DocumentRequest,
         now: u64,
-    ) -> Option<(Vec<u8>, Known)> {
+    ) -> Option<(Vec<u8>, DocumentTag)> {
         let sources = self.sources(served, registry);
-        let json = match &asked.name {
-            Name::V2(_) => joined(sources.v2(), &asked.others),
-            Name::V3(name) => sources.v3(name)?,
+        let json = match &request.name {
+            DocumentName::V2(_) => merge_others(sources.v2(), &request.others),
+            DocumentName::V3(name) => sources.v3(name)?,
         };
-        let known = self.note(&asked.name, &sha512(&json), now);
-        Some((json, known))
+        let tag = self.note(&request.name, &sha512(&json), now);
+        Some((json, tag))
     }
 
-    /// Notes the digest of a document that was written.
-    fn note(&self, name: &Name, digest: &[u8], now: u64) -> Known {
-        let new = || Known { hash: hexadecimal(digest).into(), written: now };
-        let mut known = self.known.lock();
+    /// Records the digest of a document.
+    fn note(&self, name: &DocumentName, digest: &[u8], now: u64) -> DocumentTag {
+        let new_tag = || DocumentTag { hash: hexadecimal(digest).into(), first_written: now };
+        let mut tags = self.tags.lock();
         if name.is_v2() {
-            // Whatever others said before is said no more, or will be written again.
-            known.retain(|other, _| !other.is_v2() || other == name);
+            // Documents merged from older descriptions are obsolete.
+            tags.retain(|other, _| !other.is_v2() || other == name);
         }
-        known.entry(name.clone()).or_insert_with(new).clone()
+        tags.entry(name.clone()).or_insert_with(new_tag).clone()
     }
 
     fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
@@ -177,31 +181,31 @@ impl OpenApi {
     }
 }
 
-/// The document that somebody asks for.
-struct Asked {
-    name: Name,
-    /// What others say of the versions that they serve, for the second version.
+/// The requested document.
+struct DocumentRequest {
+    name: DocumentName,
+    /// The descriptions of extension API servers to merge, for OpenAPI v2.
     others: Vec<Description>,
 }
 
-impl Asked {
-    fn v2(others: Vec<Description>) -> Asked {
-        Asked { name: Name::V2(others.iter().map(|other| other.digest).collect()), others }
+impl DocumentRequest {
+    fn v2(others: Vec<Description>) -> DocumentRequest {
+        DocumentRequest { name: DocumentName::V2(others.iter().map(|other| other.digest).collect()), others }
     }
 
-    fn v3(name: &str) -> Asked {
-        Asked { name: Name::V3(name.to_owned()), others: Vec::new() }
+    fn v3(name: &str) -> DocumentRequest {
+        DocumentRequest { name: DocumentName::V3(name.to_owned()), others: Vec::new() }
     }
 }
 
 /// Whether a kind is in the document of this name, `apis/GROUP/VERSION`.
-fn is_of(kind: &Custom, document: &str) -> bool {
+fn is_in_document(kind: &CustomSchema, document: &str) -> bool {
     document.strip_prefix("apis/").and_then(|rest| rest.split_once('/'))
         == Some((&*kind.kind.group, &*kind.kind.version))
 }
 
-/// Our document with those of others.
-fn joined(ours: Vec<u8>, others: &[Description]) -> Vec<u8> {
+/// This server's document, merged with those of extension API servers.
+fn merge_others(ours: Vec<u8>, others: &[Description]) -> Vec<u8> {
     if others.is_empty() {
         return ours;
     }
@@ -212,169 +216,161 @@ fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Answers a path of an OpenAPI document; `None` for other paths.
-pub async fn answer(
+/// Serves a path of an OpenAPI document; `None` for other paths.
+pub async fn respond(
     worker: &Worker,
     request: &HttpRequest,
     path: &str,
     context: &Context,
 ) -> Option<HttpResponse> {
-    let (asked, offered) = match path.strip_prefix(PREFIX) {
+    let (document_request, offered) = match path.strip_prefix(PREFIX) {
         Some("") => return Some(index(worker, request, context).await),
         Some("/") => return Some(HttpResponse::NotFound().finish()),
-        Some(rest) => (Asked::v3(rest.strip_prefix('/')?), OFFERED_V3),
-        None if path == "/openapi/v2" => (Asked::v2(described(worker).await), OFFERED_V2),
+        Some(rest) => (DocumentRequest::v3(rest.strip_prefix('/')?), OFFERED_V3),
+        None if path == "/openapi/v2" => {
+            (DocumentRequest::v2(descriptions_of_others(worker).await), OFFERED_V2)
+        }
         None => return None,
     };
-    let found = document(worker, asked, media::choose(&context.accept, &offered), (request, context)).await;
-    Some(found.unwrap_or_else(|| HttpResponse::NotFound().finish()))
+    let response =
+        document(worker, document_request, media::choose(&context.accept, &offered), (request, context))
+            .await;
+    Some(response.unwrap_or_else(|| HttpResponse::NotFound().finish()))
 }
 
-/// Whether this server has a document of the third version of this name itself.
+/// Whether this server itself has an OpenAPI v3 document of this name.
 pub fn has_own(worker: &Worker, name: &str) -> bool {
     let served = worker.shared.served.load_full();
     let sources = served.openapi.sources(&served, &worker.backend.objects.registry);
     sources.names().iter().any(|own| own == name)
 }
 
-/// What others say of the versions that they serve. What this server serves it describes itself.
-async fn described(worker: &Worker) -> Vec<Description> {
+/// The OpenAPI v2 descriptions of extension API servers, except for group versions that this server serves itself.
+async fn descriptions_of_others(worker: &Worker) -> Vec<Description> {
     let served = worker.shared.served.load_full();
-    let is_ours = move |known: &ApiService| served.serves(&known.gv.group, &known.gv.version);
-    worker.shared.extensions.described(is_ours).await
+    let is_served_here =
+        move |api_service: &ApiService| served.serves(&api_service.gv.group, &api_service.gv.version);
+    worker.shared.extensions.openapi_v2(is_served_here).await
 }
 
-/// The list of the documents of the third version, each with the digest of its content.
+/// The index of the OpenAPI v3 documents, each with the hash of its content.
 async fn index(worker: &Worker, request: &HttpRequest, context: &Context) -> HttpResponse {
     let now = worker.backend.clock.now().seconds();
     let served = worker.shared.served.load_full();
     let registry = worker.backend.objects.registry.clone();
     let memory = worker.backend.lists.clone();
-    let mut places = worker.shared.extensions.openapi();
+    let mut paths = worker.shared.extensions.openapi();
     let write = move || -> Result<(Bytes, String), OutOfMemory> {
         let openapi = &served.openapi;
         let sources = openapi.sources(&served, &registry);
         for name in sources.names() {
-            let by = Name::V3(name.clone());
-            let known = match openapi.known(&by) {
-                Some(known) => Some(known),
+            let document_name = DocumentName::V3(name.clone());
+            let tag = match openapi.tag(&document_name) {
+                Some(tag) => Some(tag),
                 None => {
-                    let _held = memory.take(openapi.writing_bytes(&by, &[]))?;
-                    sources.v3_digest(&name).map(|digest| openapi.note(&by, &digest, now))
+                    let _reservation = memory.take(openapi.estimate_bytes(&document_name, &[]))?;
+                    sources.v3_digest(&name).map(|digest| openapi.note(&document_name, &digest, now))
                 }
             };
-            let Some(Known { hash, .. }) = known else { continue };
-            // What this server serves it describes itself, whatever others say.
-            let place = format!("{PREFIX}/{name}?hash={hash}");
-            places.insert(name, place);
+            let Some(DocumentTag { hash, .. }) = tag else { continue };
+            // This server's own document replaces one of an extension API server.
+            let path = format!("{PREFIX}/{name}?hash={hash}");
+            paths.insert(name, path);
         }
-        let json = listed(&places);
+        let json = render_index(&paths);
         let hash = hexadecimal(&sha512(json.as_bytes()));
         Ok((Bytes::from(json), hash))
     };
-    match context.compute_aside(write).await {
+    match context.compute_heavy(write).await {
         Ok(Err(OutOfMemory)) => too_many_requests(1),
         Ok(Ok((json, hash))) => {
-            let known = Known { hash: hash.into(), written: now };
-            // The reference leaves the type to be guessed, and this is the guess.
-            respond(request, "text/plain; charset=utf-8", &known, json)
+            let tag = DocumentTag { hash: hash.into(), first_written: now };
+            // The reference sets no Content-Type, and Go's detection yields this one.
+            document_response(request, "text/plain; charset=utf-8", &tag, json)
         }
-        Err(status) => not_written(&status),
+        Err(status) => write_error(&status),
     }
 }
 
-/// The response if no thread for heavy work has written a document.
-fn not_written(status: &Status) -> HttpResponse {
+/// The response if a document could not be generated.
+fn write_error(status: &Status) -> HttpResponse {
     match status.retry_after() {
         Some(seconds) => too_many_requests(seconds.into()),
         None => HttpResponse::InternalServerError().finish(),
     }
 }
 
-/// The list of documents, by name and place. Others may have written either.
-fn listed(places: &BTreeMap<String, String>) -> String {
-    let text = |text: &str| serde_json::Value::from(text).to_string();
-    let entry = |(name, place): (&String, &String)| {
-        format!("{}:{{\"serverRelativeURL\":{}}}", text(name), text(place))
+/// The index in JSON, from names to paths. Both may come from extension API servers, so they are escaped.
+fn render_index(paths: &BTreeMap<String, String>) -> String {
+    let quote = |text: &str| serde_json::Value::from(text).to_string();
+    let entry = |(name, path): (&String, &String)| {
+        format!("{}:{{\"serverRelativeURL\":{}}}", quote(name), quote(path))
     };
-    let entries: Vec<String> = places.iter().map(entry).collect();
+    let entries: Vec<String> = paths.iter().map(entry).collect();
     format!("{{\"paths\":{{{}}}}}", entries.join(","))
 }
 
 /// One document; `None` if there is none of this name.
 async fn document(
     worker: &Worker,
-    asked: Asked,
+    document_request: DocumentRequest,
     media_type: Option<&'static str>,
     (request, context): (&HttpRequest, &Context),
 ) -> Option<HttpResponse> {
-    let name = asked.name.clone();
+    let name = document_request.name.clone();
     let is_v2 = name.is_v2();
     let served = worker.shared.served.load_full();
-    let Some(media_type) = media_type else {
-        if let Name::V3(name) = &name
-            && !has_own(worker, name)
-        {
-            return None;
-        }
-        let mut response = HttpResponse::NotAcceptable().finish();
-        insert(&mut response, header::VARY, "Accept");
-        return Some(response);
-    };
-    // Only the one large document of the second version is ever compressed, as in the reference.
-    let packed = is_v2 && gzip::is_taken(text(request.headers(), header::ACCEPT_ENCODING));
-    let binary = media_type != JSON;
-    let form = Form { binary, packed };
-    let media_type = match (binary, is_v2) {
+    let Some(media_type) = media_type else { return not_acceptable(worker, &name) };
+    // Only the large OpenAPI v2 document is ever compressed, as in the reference.
+    let is_gzip = is_v2 && gzip::is_accepted_with_weights(text(request.headers(), header::ACCEPT_ENCODING));
+    let is_protobuf = media_type != JSON;
+    let format = DocumentFormat { binary: is_protobuf, gzip: is_gzip };
+    let media_type = match (is_protobuf, is_v2) {
         (false, _) => JSON,
         (true, true) => OFFERED_V2[1],
         (true, false) => OFFERED_V3[1],
     };
-    let ready = served.openapi.known(&name).zip(served.openapi.kept(&name, form));
-    let (known, body) = match (ready, served.openapi.known(&name)) {
-        (Some(ready), _) => ready,
-        // Whoever has it already gets nothing but a yes.
-        (None, Some(known)) if has(request, &known) => (known, Bytes::new()),
+    let cached = served.openapi.tag(&name).zip(served.openapi.cached(&name, format));
+    let (tag, body) = match (cached, served.openapi.tag(&name)) {
+        (Some(cached), _) => cached,
+        // A client that has it gets a 304, which needs no body.
+        (None, Some(tag)) if is_cached_by_client(request, &tag) => (tag, Bytes::new()),
         (None, _) => {
             let now = worker.backend.clock.now().seconds();
             let registry = worker.backend.objects.registry.clone();
-            let (of, memory) = (served.clone(), worker.backend.lists.clone());
-            let write = move || prepare((&of, &registry, &memory), &asked, form, now);
-            match context.compute_aside(write).await {
-                Ok(Ok(written)) => written?,
+            let (own_served, memory) = (served.clone(), worker.backend.lists.clone());
+            let write = move || prepare((&own_served, &registry, &memory), &document_request, format, now);
+            match context.compute_heavy(write).await {
+                Ok(Ok(result)) => result?,
                 Ok(Err(OutOfMemory)) => return Some(too_many_requests(1)),
-                Err(status) => return Some(not_written(&status)),
+                Err(status) => return Some(write_error(&status)),
             }
         }
     };
-    // The one document of the second version is not named by its content.
+    // The OpenAPI v2 document is not addressed by its hash.
     let hash = if is_v2 { String::new() } else { Query::parse(request.query_string()).text("hash") };
-    if let Name::V3(name) = &name
+    if let DocumentName::V3(name) = &name
         && !hash.is_empty()
-        && *hash != *known.hash
+        && *hash != *tag.hash
     {
-        let place = format!("{PREFIX}/{name}?hash={}", known.hash);
-        let mut response = HttpResponse::MovedPermanently().content_type(media_type).finish();
-        insert(&mut response, header::LOCATION, &place);
-        insert(&mut response, header::ETAG, &format!("\"{}\"", known.hash));
-        insert(&mut response, header::VARY, "Accept");
-        return Some(response);
+        return Some(redirect_to_current(name, &tag, media_type));
     }
-    // A document that is kept is shared; of another one each client that reads slowly holds a copy.
-    let is_shared = served.openapi.kept(&name, form).is_some();
+    // A cached document is shared; any other one is counted for each client that reads it.
+    let is_shared = served.openapi.cached(&name, format).is_some();
     let memory = &worker.backend.lists;
-    let held = if is_shared || body.is_empty() { Ok(memory.nothing()) } else { memory.take(body.len()) };
-    let Ok(held) = held else { return Some(too_many_requests(1)) };
+    let reservation =
+        if is_shared || body.is_empty() { Ok(memory.empty_reservation()) } else { memory.take(body.len()) };
+    let Ok(reservation) = reservation else { return Some(too_many_requests(1)) };
     let mut response =
-        respond(request, media_type, &known, body).map_body(|_, body| match body.try_into_bytes() {
-            Ok(bytes) => BoxBody::new(BudgetedBody { bytes, held }),
+        document_response(request, media_type, &tag, body).map_body(|_, body| match body.try_into_bytes() {
+            Ok(bytes) => BoxBody::new(BudgetedBody { bytes, reservation }),
             Err(body) => body,
         });
     insert(&mut response, header::VARY, "Accept");
     if is_v2 {
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     }
-    if packed && response.status() == StatusCode::OK {
+    if is_gzip && response.status() == StatusCode::OK {
         insert(&mut response, header::CONTENT_ENCODING, "gzip");
     }
     if !hash.is_empty() {
@@ -383,62 +379,89 @@ async fn document(
         insert(
             &mut response,
             header::EXPIRES,
-            &HttpDate::from(SystemTime::UNIX_EPOCH + now + YEAR).to_string(),
+            &HttpDate::from(SystemTime::UNIX_EPOCH + now + MAX_AGE).to_string(),
         );
     }
     Some(response)
 }
 
-/// Writes a document in the form that was asked for, unless somebody did just now; `None` if there is none of this name.
+/// The response if the client accepts none of the media types; `None` if there is no document of this name.
+fn not_acceptable(worker: &Worker, name: &DocumentName) -> Option<HttpResponse> {
+    if let DocumentName::V3(name) = name
+        && !has_own(worker, name)
+    {
+        return None;
+    }
+    let mut response = HttpResponse::NotAcceptable().finish();
+    insert(&mut response, header::VARY, "Accept");
+    Some(response)
+}
+
+/// A redirect from an outdated hash to the current one.
+fn redirect_to_current(name: &str, tag: &DocumentTag, media_type: &str) -> HttpResponse {
+    let path = format!("{PREFIX}/{name}?hash={}", tag.hash);
+    let mut response = HttpResponse::MovedPermanently().content_type(media_type).finish();
+    insert(&mut response, header::LOCATION, &path);
+    insert(&mut response, header::ETAG, &format!("\"{}\"", tag.hash));
+    insert(&mut response, header::VARY, "Accept");
+    response
+}
+
+/// Generates a document in the requested format, unless it is cached by now; `None` if there is none of this name.
 ///
-/// The memory is taken here, on a thread for heavy work, and not when the request comes: of many clients that want the same document
-/// no more write it than there are such threads.
+/// The memory is reserved here, on a thread for heavy work, and not when the request arrives: at most as many requests generate a
+/// document at the same time as there are such threads.
 fn prepare(
     (served, registry, memory): (&Served, &Registry, &MemoryBudget),
-    asked: &Asked,
-    form: Form,
+    request: &DocumentRequest,
+    format: DocumentFormat,
     now: u64,
-) -> Result<Option<(Known, Bytes)>, OutOfMemory> {
-    let (openapi, name) = (&served.openapi, &asked.name);
-    if let Some(ready) = openapi.known(name).zip(openapi.kept(name, form)) {
-        return Ok(Some(ready));
+) -> Result<Option<(DocumentTag, Bytes)>, OutOfMemory> {
+    let (openapi, name) = (&served.openapi, &request.name);
+    if let Some(cached) = openapi.tag(name).zip(openapi.cached(name, format)) {
+        return Ok(Some(cached));
     }
-    let _held = memory.take(openapi.writing_bytes(&asked.name, &asked.others))?;
-    let Some((json, known)) = openapi.write((served, registry), asked, now) else { return Ok(None) };
-    let encoded = match (form.binary, name.is_v2()) {
+    let _reservation = memory.take(openapi.estimate_bytes(&request.name, &request.others))?;
+    let Some((json, tag)) = openapi.write((served, registry), request, now) else { return Ok(None) };
+    let encoded = match (format.binary, name.is_v2()) {
         (false, _) => Some(json),
         (true, true) => v2_protobuf(&json),
         (true, false) => v3_protobuf(&json),
     };
     let Some(body) = encoded.map(Bytes::from) else { return Ok(None) };
-    let body = if form.packed { gzip::pack(&body) } else { body };
-    openapi.keep(name, form, &body);
-    Ok(Some((known, body)))
+    let body = if format.gzip { gzip::compress(&body) } else { body };
+    openapi.cache(name, format, &body);
+    Ok(Some((tag, body)))
 }
 
-/// The answer, or that the client has it already.
-fn respond(request: &HttpRequest, media_type: &str, known: &Known, body: Bytes) -> HttpResponse {
-    let mut response = if has(request, known) {
+/// The document, or 304 if the client has it.
+fn document_response(
+    request: &HttpRequest,
+    media_type: &str,
+    tag: &DocumentTag,
+    body: Bytes,
+) -> HttpResponse {
+    let mut response = if is_cached_by_client(request, tag) {
         HttpResponse::NotModified().finish()
     } else {
         HttpResponse::Ok().insert_header((header::CONTENT_TYPE, media_type)).body(body)
     };
-    let written = SystemTime::UNIX_EPOCH + Duration::from_secs(known.written);
-    insert(&mut response, header::ETAG, &format!("\"{}\"", known.hash));
-    insert(&mut response, header::LAST_MODIFIED, &HttpDate::from(written).to_string());
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(tag.first_written);
+    insert(&mut response, header::ETAG, &format!("\"{}\"", tag.hash));
+    insert(&mut response, header::LAST_MODIFIED, &HttpDate::from(modified).to_string());
     response
 }
 
-/// Whether the client says that it has the document.
-fn has(request: &HttpRequest, known: &Known) -> bool {
-    let tags = text(request.headers(), header::IF_NONE_MATCH);
-    if tags.is_empty() {
+/// Whether the client has the document, by If-None-Match or If-Modified-Since.
+fn is_cached_by_client(request: &HttpRequest, tag: &DocumentTag) -> bool {
+    let etags = text(request.headers(), header::IF_NONE_MATCH);
+    if etags.is_empty() {
         let since = text(request.headers(), header::IF_MODIFIED_SINCE).parse::<HttpDate>();
-        let written = SystemTime::UNIX_EPOCH + Duration::from_secs(known.written);
-        return since.is_ok_and(|since| SystemTime::from(since) >= written);
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(tag.first_written);
+        return since.is_ok_and(|since| SystemTime::from(since) >= modified);
     }
-    let mut tags = tags.split(',').map(|tag| tag.trim().trim_start_matches("W/").trim_matches('"'));
-    tags.any(|tag| tag == "*" || tag == &*known.hash)
+    let mut etags = etags.split(',').map(|etag| etag.trim().trim_start_matches("W/").trim_matches('"'));
+    etags.any(|etag| etag == "*" || etag == &*tag.hash)
 }
 
 fn insert(response: &mut HttpResponse, name: HeaderName, value: &str) {
@@ -455,56 +478,64 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_latest_documents_are_kept() {
-        let (openapi, json) = (OpenApi::default(), Form::default());
-        let third = Bytes::from(vec![b' '; OPENAPI_KEPT_BYTES / 3]);
-        let by = |name: &str| Name::V3(name.to_owned());
+    fn openapi_cache_keeps_the_latest_documents() {
+        let (openapi, json) = (OpenApi::default(), DocumentFormat::default());
+        let third = Bytes::from(vec![b' '; OPENAPI_CACHE_BYTES / 3]);
+        let document_name = |name: &str| DocumentName::V3(name.to_owned());
         for name in ["a", "b", "c", "a", "d"] {
-            openapi.keep(&by(name), json, &third);
+            openapi.cache(&document_name(name), json, &third);
         }
-        assert!(openapi.kept(&by("b"), json).is_none(), "the oldest made room");
-        assert!(openapi.kept(&by("a"), json).is_some() && openapi.kept(&by("d"), json).is_some());
-        assert!(openapi.kept(&by("a"), Form { packed: true, ..json }).is_none());
-        openapi.keep(&by("big"), json, &Bytes::from(vec![b' '; OPENAPI_KEPT_BYTES + 1]));
-        assert!(openapi.kept(&by("big"), json).is_none());
+        assert!(openapi.cached(&document_name("b"), json).is_none(), "the oldest was dropped");
+        assert!(
+            openapi.cached(&document_name("a"), json).is_some()
+                && openapi.cached(&document_name("d"), json).is_some()
+        );
+        assert!(openapi.cached(&document_name("a"), DocumentFormat { gzip: true, ..json }).is_none());
+        openapi.cache(&document_name("big"), json, &Bytes::from(vec![b' '; OPENAPI_CACHE_BYTES + 1]));
+        assert!(openapi.cached(&document_name("big"), json).is_none());
     }
 
     #[test]
-    fn what_is_reserved_for_a_document_grows_with_the_schemas_in_it() {
+    fn openapi_memory_estimate_grows_with_the_schemas() {
         let kind = |group: &str| {
             let schema = vec![b' '; 1 << 20];
             let kind = GroupVersionKind::new(group, "v1", "Kite");
-            Arc::new(Custom { kind, published: String::new(), schema: schema.clone(), schema_v2: schema })
+            Arc::new(CustomSchema {
+                kind,
+                published: String::new(),
+                schema: schema.clone(),
+                schema_v2: schema,
+            })
         };
         let openapi = OpenApi::new(vec![kind("a"), kind("b")], Contents::default());
-        let growth =
-            |asked: Asked| (openapi.writing_bytes(&asked.name, &asked.others) - OPENAPI_BUILTIN_BYTES) >> 20;
-        assert_eq!(growth(Asked::v2(Vec::new())), 2 * OPENAPI_GROWTH);
-        assert_eq!(growth(Asked::v3("apis/a/v1")), OPENAPI_GROWTH);
-        assert_eq!(growth(Asked::v3("apis/apps/v1")), 0);
-    }
-
-    #[test]
-    fn names_of_others_break_nothing() {
-        let places =
-            BTreeMap::from([("a\"b".to_owned(), "/x".to_owned()), ("c".to_owned(), "\n".to_owned())]);
-        let list: serde_json::Value = serde_json::from_str(&listed(&places)).unwrap();
-        assert_eq!(list["paths"]["a\"b"]["serverRelativeURL"], "/x");
-        assert_eq!(listed(&BTreeMap::new()), r#"{"paths":{}}"#);
-    }
-
-    #[test]
-    fn clients_say_what_they_have_by_tag_or_date() {
-        let known = Known { hash: "AB".into(), written: 1_000_000_000 };
-        let says = |name: HeaderName, value: &str| {
-            has(&TestRequest::default().insert_header((name, value)).to_http_request(), &known)
+        let growth = |request: DocumentRequest| {
+            (openapi.estimate_bytes(&request.name, &request.others) - OPENAPI_BUILTIN_BYTES) >> 20
         };
-        assert!(says(header::IF_NONE_MATCH, "\"AB\""));
-        assert!(says(header::IF_NONE_MATCH, "\"x\", W/\"AB\""));
-        assert!(says(header::IF_NONE_MATCH, "*"));
-        assert!(!says(header::IF_NONE_MATCH, "\"x\""));
-        assert!(says(header::IF_MODIFIED_SINCE, "Sun, 09 Sep 2001 01:46:40 GMT"));
-        assert!(!says(header::IF_MODIFIED_SINCE, "Sun, 09 Sep 2001 01:46:39 GMT"));
-        assert!(!says(header::ACCEPT, "*/*"));
+        assert_eq!(growth(DocumentRequest::v2(Vec::new())), 2 * OPENAPI_GROWTH);
+        assert_eq!(growth(DocumentRequest::v3("apis/a/v1")), OPENAPI_GROWTH);
+        assert_eq!(growth(DocumentRequest::v3("apis/apps/v1")), 0);
+    }
+
+    #[test]
+    fn openapi_index_escapes_names() {
+        let paths = BTreeMap::from([("a\"b".to_owned(), "/x".to_owned()), ("c".to_owned(), "\n".to_owned())]);
+        let list: serde_json::Value = serde_json::from_str(&render_index(&paths)).unwrap();
+        assert_eq!(list["paths"]["a\"b"]["serverRelativeURL"], "/x");
+        assert_eq!(render_index(&BTreeMap::new()), r#"{"paths":{}}"#);
+    }
+
+    #[test]
+    fn openapi_document_is_revalidated_by_etag_or_date() {
+        let tag = DocumentTag { hash: "AB".into(), first_written: 1_000_000_000 };
+        let is_cached_with = |name: HeaderName, value: &str| {
+            is_cached_by_client(&TestRequest::default().insert_header((name, value)).to_http_request(), &tag)
+        };
+        assert!(is_cached_with(header::IF_NONE_MATCH, "\"AB\""));
+        assert!(is_cached_with(header::IF_NONE_MATCH, "\"x\", W/\"AB\""));
+        assert!(is_cached_with(header::IF_NONE_MATCH, "*"));
+        assert!(!is_cached_with(header::IF_NONE_MATCH, "\"x\""));
+        assert!(is_cached_with(header::IF_MODIFIED_SINCE, "Sun, 09 Sep 2001 01:46:40 GMT"));
+        assert!(!is_cached_with(header::IF_MODIFIED_SINCE, "Sun, 09 Sep 2001 01:46:39 GMT"));
+        assert!(!is_cached_with(header::ACCEPT, "*/*"));
     }
 }

@@ -27,7 +27,7 @@ use crate::flowcontrol::table::Flow;
 use crate::heavy_pool::fair_queue::WorkOwner;
 use crate::heavy_pool::{HeavyError, OwnedPool};
 use crate::http::h1_stream::Endless;
-use crate::limits::{AUDIT_ID_BYTES, HEAVY_BYTES, LAID_OUT_ASIDE_BYTES};
+use crate::limits::{AUDIT_ID_BYTES, HEAVY_BYTES, STREAMED_OBJECT_BYTES};
 use crate::random;
 use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
@@ -54,7 +54,7 @@ pub struct Context {
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
     offer: Cell<OfferedEncodings>,
-    arrived: Cell<bool>,
+    cbor_allowed: Cell<bool>,
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
     user: OnceCell<Arc<Identity>>,
@@ -66,10 +66,10 @@ pub struct Context {
 
 impl Context {
     /// Reads the properties from a request.
-    pub fn of(request: &HttpRequest, worker: &Rc<Worker>) -> Context {
+    pub fn new(request: &HttpRequest, worker: &Rc<Worker>) -> Context {
         let headers = request.headers();
-        let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= AUDIT_ID_BYTES);
-        let audit_id = match given {
+        let client_id = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= AUDIT_ID_BYTES);
+        let audit_id = match client_id {
             Some(id) => id.clone(),
             None => HeaderValue::try_from(random::uuid()).unwrap_or(HeaderValue::from_static("")),
         };
@@ -80,7 +80,7 @@ impl Context {
             trail: OnceCell::new(),
             worker: worker.clone(),
             offer: Cell::new(OfferedEncodings::objects(false)),
-            arrived: Cell::new(false),
+            cbor_allowed: Cell::new(false),
             audit_id,
             flow: OnceCell::new(),
             user: OnceCell::new(),
@@ -96,8 +96,8 @@ impl Context {
     }
 
     /// Allows CBOR from here on. Errors before this point and discovery of groups are never CBOR, as in the reference.
-    pub fn arrive(&self) {
-        self.arrived.set(true);
+    pub fn allow_cbor(&self) {
+        self.cbor_allowed.set(true);
         self.offer.set(OfferedEncodings::objects(self.worker.shared.encoding.cbor));
     }
 
@@ -107,13 +107,13 @@ impl Context {
     }
 
     /// Records a piece of the response for auditing.
-    pub fn told(&self, encoding: Encoding, piece: &[u8]) {
+    pub fn record_body(&self, encoding: Encoding, piece: &[u8]) {
         if let Some(trail) = self.trail() {
-            trail.told(encoding, piece);
+            trail.record_response(encoding, piece);
         }
     }
 
-    /// The memory of what is made for one response.
+    /// The memory budget of responses.
     fn lists(&self) -> &MemoryBudget {
         &self.worker.backend.lists
     }
@@ -127,21 +127,21 @@ impl Context {
         &self.audit_id
     }
 
-    /// Sets the user whom the request is carried out for.
-    pub fn act_for(&self, user: &Arc<Identity>) {
+    /// Sets the user of the request.
+    pub fn set_user(&self, user: &Arc<Identity>) {
         // A request is classified once.
         let _ = self.user.set(user.clone());
     }
 
     /// Sets the flow schema and priority level that the response headers name.
-    pub fn put_to(&self, flow: Option<Arc<Flow>>) {
+    pub fn set_flow(&self, flow: Option<Arc<Flow>>) {
         if let Some(flow) = flow {
             // A request is classified once.
             let _ = self.flow.set(flow);
         }
     }
 
-    /// Whom the request is carried out for, if that takes a thread for heavy work.
+    /// The owner of heavy work for this request.
     pub fn work_owner(&self) -> WorkOwner {
         let (flow, user) = (self.flow.get(), self.user.get());
         let is_master = || user.is_some_and(|user| user.is_in(MASTERS));
@@ -158,12 +158,12 @@ impl Context {
     }
 
     /// Computes something on a thread for heavy work.
-    pub async fn compute_aside<T: Send + 'static>(
+    pub async fn compute_heavy<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let computed = self.worker.shared.heavy.compute(&self.work_owner(), work).await;
-        computed.map_err(heavy_error)
+        let result = self.worker.shared.heavy.compute(&self.work_owner(), work).await;
+        result.map_err(heavy_error)
     }
 
     /// Whether to indent JSON.
@@ -216,19 +216,23 @@ fn wants_pretty(request: &HttpRequest) -> bool {
 }
 
 /// Renders the reply of a verb.
-pub async fn answer(context: &Context, agreed: Negotiated<'_>, reply: Reply) -> Result<HttpResponse> {
+pub async fn render_reply(
+    context: &Context,
+    negotiated: Negotiated<'_>,
+    reply: Reply,
+) -> Result<HttpResponse> {
     match reply {
-        Reply::Object(success, bytes) => shown(context, agreed, code_of(success), bytes).await,
+        Reply::Object(success, bytes) => render_object(context, negotiated, code_of(success), bytes).await,
         Reply::Status(status) => {
             let json = status.to_json();
             if let Some(trail) = context.trail() {
                 trail.status(&status, &json);
             }
-            document(context, agreed, status.code, &json)
+            document(context, negotiated, status.code, &json)
         }
-        Reply::List(listing) => list(context, agreed, listing).await,
+        Reply::List(listing) => list(context, negotiated, listing).await,
         Reply::Watch(feed) => {
-            let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer()))?;
+            let media = negotiated.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer()))?;
             let cut = feed.cut_signal();
             let body = feed.map(Ok::<_, Infallible>);
             let mut response = HttpResponse::Ok().content_type(media).streaming(body);
@@ -259,27 +263,28 @@ fn code_of(success: Success) -> StatusCode {
 }
 
 /// Renders an object in the negotiated encoding; YAML is made from JSON.
-async fn shown(
+async fn render_object(
     context: &Context,
-    agreed: Negotiated<'_>,
+    negotiated: Negotiated<'_>,
     code: StatusCode,
     bytes: Bytes,
 ) -> Result<HttpResponse> {
-    context.told(agreed.encoding, &bytes);
-    let pretty = context.pretty || agreed.pretty;
-    let body = match agreed.encoding {
+    context.record_body(negotiated.encoding, &bytes);
+    let pretty = context.pretty || negotiated.pretty;
+    let body = match negotiated.encoding {
         Encoding::Json if !pretty => Bytes::from(json_text(false, &bytes)),
-        Encoding::Json if bytes.len() > LAID_OUT_ASIDE_BYTES => {
-            let body = StreamedBody::object(bytes, agreed.encoding, context.heavy_pool());
-            return streamed(context, agreed, code, body).await;
+        Encoding::Json if bytes.len() > STREAMED_OBJECT_BYTES => {
+            let body = StreamedBody::object(bytes, negotiated.encoding, context.heavy_pool());
+            return streamed(context, negotiated, code, body).await;
         }
-        Encoding::Yaml if bytes.len() > LAID_OUT_ASIDE_BYTES => {
+        Encoding::Yaml if bytes.len() > STREAMED_OBJECT_BYTES => {
             let tree = codec::decoded_bytes_bound(Encoding::Json, &bytes);
-            // A write is carried out: a refusal here would make the client do it again.
-            let held =
+            // The write is done: a refusal here would make the client repeat it.
+            let reservation =
                 if context.is_read { context.lists().take(tree)? } else { context.lists().charge(tree) };
-            let body = StreamedBody::object(bytes, agreed.encoding, context.heavy_pool()).holding(held);
-            return streamed(context, agreed, code, body).await;
+            let body =
+                StreamedBody::object(bytes, negotiated.encoding, context.heavy_pool()).holding(reservation);
+            return streamed(context, negotiated, code, body).await;
         }
         Encoding::Json => Bytes::from(json_text(true, &bytes)),
         Encoding::Yaml => {
@@ -289,60 +294,67 @@ async fn shown(
         Encoding::Protobuf | Encoding::Cbor => bytes,
     };
     if !context.gzip || body.len() <= gzip::THRESHOLD {
-        return Ok(sized(agreed, code, body));
+        return Ok(sized(negotiated, code, body));
     }
     let plain = body.clone();
-    let Ok(packed) = context.compute_aside(move || gzip::pack(&body)).await else {
-        // The verb is carried out: a refusal here would make the client do it again.
-        return Ok(sized(agreed, code, plain));
+    let Ok(packed) = context.compute_heavy(move || gzip::compress(&body)).await else {
+        // The verb is done: a refusal here would make the client repeat it.
+        return Ok(sized(negotiated, code, plain));
     };
     let mut builder = HttpResponse::build(code);
-    builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
-    gzip::mark(&mut builder);
+    builder.insert_header((header::CONTENT_TYPE, negotiated.encoding.media_type()));
+    gzip::set_headers(&mut builder);
     Ok(builder.body(packed))
 }
 
 /// Renders a small JSON document in any encoding.
-pub fn document(context: &Context, agreed: Negotiated<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
-    let body = match agreed.encoding {
-        Encoding::Json => json_text(context.pretty || agreed.pretty, json),
+pub fn document(
+    context: &Context,
+    negotiated: Negotiated<'_>,
+    code: u16,
+    json: &[u8],
+) -> Result<HttpResponse> {
+    let body = match negotiated.encoding {
+        Encoding::Json => json_text(context.pretty || negotiated.pretty, json),
         encoding => codec::encode_document(context.registry(), encoding, json)
             .map_err(|error| Status::internal(error.to_string()))?,
     };
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Ok(sized(agreed, code, Bytes::from(body)))
+    Ok(sized(negotiated, code, Bytes::from(body)))
 }
 
-/// Renders a document of discovery. In JSON all responses share its text; what is made for one response is counted while it is made
-/// and until it is sent.
+/// Renders a document of discovery. In JSON all responses share its text; an encoding that is made for one response is counted
+/// until it is sent.
 pub async fn shared_document(
     context: &Context,
-    agreed: Negotiated<'_>,
+    negotiated: Negotiated<'_>,
     document: &Document,
 ) -> Result<HttpResponse> {
     let json = &document.json;
-    if agreed.encoding == Encoding::Json && !context.pretty && !agreed.pretty {
-        return Ok(sized(agreed, StatusCode::OK, document.line.clone()));
+    if negotiated.encoding == Encoding::Json && !context.pretty && !negotiated.pretty {
+        return Ok(sized(negotiated, StatusCode::OK, document.line.clone()));
     }
     if json.len() <= HEAVY_BYTES {
-        return self::document(context, agreed, 200, json);
+        return self::document(context, negotiated, 200, json);
     }
-    if agreed.encoding == Encoding::Json {
+    if negotiated.encoding == Encoding::Json {
         let mut builder = HttpResponse::Ok();
-        builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
+        builder.insert_header((header::CONTENT_TYPE, negotiated.encoding.media_type()));
         return Ok(builder.body(StreamedBody::object(json.clone(), Encoding::Json, context.heavy_pool())));
     }
-    let mut held = context.lists().take(codec::decoded_bytes_bound(Encoding::Json, json))?;
-    let (json, encoding) = (json.clone(), agreed.encoding);
+    let mut reservation = context.lists().take(codec::decoded_bytes_bound(Encoding::Json, json))?;
+    let (json, encoding) = (json.clone(), negotiated.encoding);
     let encode = move |backend: &Backend| codec::encode_document(&backend.objects.registry, encoding, &json);
     let body = context.heavy_pool().step(encode).await.map_err(heavy_error)?;
     let body = body.map_err(|error| Status::internal(error.to_string()))?;
-    held.charge_to(body.len());
-    Ok(sized(agreed, StatusCode::OK, reserved_bytes(Bytes::from(body), held)))
+    reservation.charge_to(body.len());
+    Ok(sized(negotiated, StatusCode::OK, reserved_bytes(Bytes::from(body), reservation)))
 }
 
-fn sized(agreed: Negotiated<'_>, code: StatusCode, body: Bytes) -> HttpResponse {
-    HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
+fn sized(negotiated: Negotiated<'_>, code: StatusCode, body: Bytes) -> HttpResponse {
+    HttpResponse::build(code)
+        .insert_header((header::CONTENT_TYPE, negotiated.encoding.media_type()))
+        .body(body)
 }
 
 /// JSON, either indented or on one line with a final line break. Indented JSON has none, as in the reference.
@@ -356,43 +368,43 @@ pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
     text
 }
 
-async fn list(context: &Context, agreed: Negotiated<'_>, listing: Listing) -> Result<HttpResponse> {
-    let (pretty, trail) = (context.pretty || agreed.pretty, context.trail().cloned());
-    let body = StreamedBody::list(listing, agreed.encoding, pretty, trail, context.heavy_pool());
-    streamed(context, agreed, StatusCode::OK, body).await
+async fn list(context: &Context, negotiated: Negotiated<'_>, listing: Listing) -> Result<HttpResponse> {
+    let (pretty, trail) = (context.pretty || negotiated.pretty, context.trail().cloned());
+    let body = StreamedBody::list(listing, negotiated.encoding, pretty, trail, context.heavy_pool());
+    streamed(context, negotiated, StatusCode::OK, body).await
 }
 
 /// Sends a body as it is made.
 async fn streamed(
     context: &Context,
-    agreed: Negotiated<'_>,
+    negotiated: Negotiated<'_>,
     code: StatusCode,
     mut body: StreamedBody,
 ) -> Result<HttpResponse> {
     let mut first = body.next().await.transpose()?.unwrap_or_default();
     // Whether a body is large enough to compress shows only after its first pieces.
     if context.gzip {
-        let mut begun = BytesMut::from(first);
-        while begun.len() <= gzip::THRESHOLD
+        let mut prefix = BytesMut::from(first);
+        while prefix.len() <= gzip::THRESHOLD
             && let Some(piece) = body.next().await
         {
-            begun.extend_from_slice(&piece?);
+            prefix.extend_from_slice(&piece?);
             tokio::task::yield_now().await;
         }
-        first = begun.freeze();
+        first = prefix.freeze();
     }
-    let long = context.gzip && first.len() > gzip::THRESHOLD;
+    let is_compressed = context.gzip && first.len() > gzip::THRESHOLD;
     // Small bodies are sent as a whole, with their length.
-    if body.is_done() && !long {
-        return Ok(sized(agreed, code, first));
+    if body.is_done() && !is_compressed {
+        return Ok(sized(negotiated, code, first));
     }
     let mut builder = HttpResponse::build(code);
-    builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
-    body.first = Some(first);
-    if !long {
+    builder.insert_header((header::CONTENT_TYPE, negotiated.encoding.media_type()));
+    body.prefix = Some(first);
+    if !is_compressed {
         return Ok(builder.body(body));
     }
-    gzip::mark(&mut builder);
+    gzip::set_headers(&mut builder);
     Ok(builder.body(Gzip::new(body)))
 }
 
@@ -404,15 +416,15 @@ pub fn error(context: &Context, status: &Status) -> HttpResponse {
     if let Some(trail) = context.trail().filter(|_| negotiated.is_ok()) {
         trail.status(status, &json);
     }
-    let agreed = negotiated.unwrap_or(Negotiated::DEFAULT);
-    let mut response = document(context, agreed, status.code, &json)
+    let negotiated = negotiated.unwrap_or(Negotiated::DEFAULT);
+    let mut response = document(context, negotiated, status.code, &json)
         .unwrap_or_else(|_| HttpResponse::InternalServerError().body(json.clone()));
     let headers = response.headers_mut();
     if let Some(seconds) = status.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     // Only a denial of the authorizer has it, not one of admission.
-    if status.is_forbidden() && !context.arrived.get() {
+    if status.is_forbidden() && !context.cbor_allowed.get() {
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
     response
@@ -427,7 +439,7 @@ pub fn plain(code: u16, body: String) -> HttpResponse {
         .body(body)
 }
 
-/// 429 in the reference's words, with Retry-After.
+/// 429 with the reference's text and Retry-After.
 pub fn too_many_requests(seconds: u64) -> HttpResponse {
     let mut response = plain(429, "Too many requests, please try again later.\n".to_owned());
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -452,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_fits_into_a_header() {
+    fn warning_header_is_quoted_without_control_characters() {
         assert_eq!(warning_header("unknown field \"a\"\n"), r#"299 - "unknown field \"a\" ""#);
     }
 }

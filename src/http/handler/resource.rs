@@ -37,23 +37,23 @@ use super::render::{self, Context};
 use super::seated_body;
 use super::worker::Worker;
 
-/// A request for a resource, and who sends it.
+/// A request for a resource, with its user.
 pub struct ResourceRequest<'a> {
     /// The worker that serves it.
     pub worker: &'a Rc<Worker>,
     /// The request as it came.
     pub http: &'a HttpRequest,
-    /// What the response depends on.
+    /// The properties that the response depends on.
     pub context: &'a Context,
     /// The parsed path.
-    pub found: &'a ResourcePath<'a>,
+    pub path_info: &'a ResourcePath<'a>,
     /// The verb that authorization decided about. The resource may turn it into another.
     pub verb: Verb,
     /// The whole path, unescaped.
     pub path: &'a str,
     /// The query parameters.
     pub query: &'a Query<'a>,
-    /// The user who asks.
+    /// The user of the request.
     pub user: &'a Arc<Identity>,
     /// The slot of the request.
     pub permit: Permit,
@@ -63,53 +63,65 @@ pub struct ResourceRequest<'a> {
 
 /// Serves a request for the resource that the catalog has at its path, if any.
 pub async fn serve(
-    asked: ResourceRequest<'_>,
-    known: Option<Arc<Resource>>,
+    request: ResourceRequest<'_>,
+    resource: Option<Arc<Resource>>,
     payload: Payload,
 ) -> Result<HttpResponse> {
-    let ResourceRequest { worker, http, context, found, query, .. } = asked;
-    if known.is_none() {
-        worker.served().catalog.check_readable(found.group, found.resource)?;
+    let ResourceRequest { worker, http, context, path_info, query, .. } = request;
+    if resource.is_none() {
+        worker.served().catalog.check_readable(path_info.group, path_info.resource)?;
     }
-    let Some(resource) = routes::find(&worker.served().catalog, known, found, asked.verb)? else {
+    let Some(resource) = routes::find(&worker.served().catalog, resource, path_info, request.verb)? else {
         return Ok(render::page_not_found());
     };
-    routes::check_named(&resource, found, http.method().as_str())?;
-    if let Some(way) = ConnectSubresource::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
-        context.arrive();
-        let (path, user, warnings, offer) = (asked.path, asked.user, &context.warnings, context.offer());
+    routes::check_name(&resource, path_info, http.method().as_str())?;
+    if let Some(connect_kind) =
+        ConnectSubresource::for_resource(&resource, path_info.subresource).filter(|_| !path_info.legacy_watch)
+    {
+        context.allow_cbor();
+        let (path, user, warnings, offer) = (request.path, request.user, &context.warnings, context.offer());
         let pool = context.heavy_pool();
-        let out = ConnectInput { way, resource: &resource, found, path, query, user, warnings, offer, pool };
-        return connect::serve(worker, http, payload, &out).await;
+        let input = ConnectInput {
+            way: connect_kind,
+            resource: &resource,
+            path_info,
+            path,
+            query,
+            user,
+            warnings,
+            offer,
+            pool,
+        };
+        return connect::serve(worker, http, payload, &input).await;
     }
-    let verb = asked.allowed_verb(&resource)?;
-    context.arrive();
-    let offer = asked.offer(&resource);
-    let response = asked.agree_on_response(&resource, verb, offer)?;
-    let socket = if verb == Verb::Watch { Upgrade::asked(http)? } else { None };
+    let verb = request.allowed_verb(&resource)?;
+    context.allow_cbor();
+    let offer = request.offer(&resource);
+    let response = request.negotiate_response(&resource, verb, offer)?;
+    let socket = if verb == Verb::Watch { Upgrade::from_request(http)? } else { None };
     let (body, payload) = match &socket {
         Some(_) => (Body::default(), Some(payload)),
         None => {
-            let memory = (&worker.backend.requests, asked.user.name.as_str());
+            let memory = (&worker.backend.requests, request.user.name.as_str());
             (body::read(http, payload, verb, offer, memory).await?, None)
         }
     };
-    let (permit, ends) = (asked.permit.clone(), asked.ends);
-    let reply = asked.dispatch(verb, &resource, body, response.form).await?;
-    let reply = match (response.misfit, reply) {
-        (Some(misfit), Reply::Object(..) | Reply::List(_)) => return Err(misfit),
+    let (permit, ends) = (request.permit.clone(), request.ends);
+    let reply = request.dispatch(verb, &resource, body, response.form).await?;
+    let reply = match (response.format_error, reply) {
+        (Some(format_error), Reply::Object(..) | Reply::List(_)) => return Err(format_error),
         (Some(_), Reply::Watch(feed)) => Reply::Watch(feed.mute()),
         (_, reply) => reply,
     };
     match (reply, socket, payload) {
         (Reply::Watch(feed), Some(socket), Some(payload)) => {
-            Ok(socket.answer(feed, payload, response.negotiated.encoding))
+            Ok(socket.accept(feed, payload, response.negotiated.encoding))
         }
-        (reply @ Reply::Watch(_), ..) => render::answer(context, response.negotiated, reply).await,
+        (reply @ Reply::Watch(_), ..) => render::render_reply(context, response.negotiated, reply).await,
         (reply, ..) => {
-            let response = render::answer(context, response.negotiated, reply).await?;
-            let left = ends.since(worker.backend.clock.moment());
-            Ok(seated_body::keep_seat(response, permit, left))
+            let response = render::render_reply(context, response.negotiated, reply).await?;
+            let remaining = ends.since(worker.backend.clock.moment());
+            Ok(seated_body::keep_seat(response, permit, remaining))
         }
     }
 }
@@ -119,7 +131,7 @@ struct ResponseAgreement<'a> {
     negotiated: Negotiated<'a>,
     form: ResponseFormat,
     /// The error in place of objects, if the client named a form that fits none. The verb is carried out all the same.
-    misfit: Option<Box<Status>>,
+    format_error: Option<Box<Status>>,
 }
 
 impl<'a> ResourceRequest<'a> {
@@ -130,29 +142,29 @@ impl<'a> ResourceRequest<'a> {
 
     /// The verb, if the resource allows it at this path.
     fn allowed_verb(&self, resource: &Resource) -> Result<Verb> {
-        let allowed = routes::allowed_verb(resource, self.found, self.verb, self.http.method().as_str());
-        allowed.or_else(|refused| {
+        let allowed = routes::allowed_verb(resource, self.path_info, self.verb, self.http.method().as_str());
+        allowed.or_else(|refusal| {
             // The type of a patch of a custom resource is checked even before its name.
             if resource.custom.is_some() && self.verb == Verb::Patch {
-                self.context.arrive();
+                self.context.allow_cbor();
                 self.check_patch_type(self.offer(resource))?;
             }
-            Err(refused)
+            Err(refusal)
         })
     }
 
     fn check_patch_type(&self, offer: OfferedEncodings) -> Result<()> {
         let header = |name| render::text(self.http.headers(), name);
-        media::of_patch(header(header::CONTENT_TYPE), header(header::CONTENT_LENGTH), offer).map(drop)
+        media::patch_encoding(header(header::CONTENT_TYPE), header(header::CONTENT_LENGTH), offer).map(drop)
     }
 
-    fn agree_on_response(
+    fn negotiate_response(
         &self,
         resource: &Resource,
         verb: Verb,
         offer: OfferedEncodings,
     ) -> Result<ResponseAgreement<'a>> {
-        let ResourceRequest { worker, context, found, query, .. } = *self;
+        let ResourceRequest { worker, context, path_info, query, .. } = *self;
         if resource.custom.is_none() {
             if verb == Verb::Patch {
                 self.check_patch_type(offer)?;
@@ -160,19 +172,19 @@ impl<'a> ResourceRequest<'a> {
             response_format::routed(&context.accept, offer, verb)?;
         }
         resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
-        context.trail().into_iter().for_each(|trail| trail.deprecated(resource));
+        context.trail().into_iter().for_each(|trail| trail.annotate_deprecated(resource));
         // Resources that are not stored (reviews) cannot be shown as a table.
-        let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
-        let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
-        let has_table = rows && subresources::has_table(found.group, found.subresource);
+        let is_stored = !path_info.subresource.is_empty() || resource.verbs.contains(Verb::Get);
+        let has_rows = is_stored && (verb != Verb::Watch || !streams_list(worker, query));
+        let has_table = has_rows && subresources::has_table(path_info.group, path_info.subresource);
         let negotiated =
-            response_format::agree(&context.accept, offer, verb, has_table).or_else(|refused| {
+            response_format::agree(&context.accept, offer, verb, has_table).or_else(|refusal| {
                 check_list_options(worker, verb, query)?;
-                Err(refused)
+                Err(refusal)
             })?;
         let form = self.requested_form(&negotiated, verb, resource);
-        let (form, misfit) = response_format::misfit(form, verb, negotiated.encoding)?;
-        Ok(ResponseAgreement { negotiated, form, misfit })
+        let (form, format_error) = response_format::defer_unsupported(form, verb, negotiated.encoding)?;
+        Ok(ResponseAgreement { negotiated, form, format_error })
     }
 
     /// The form of the objects in the response: full, table or metadata only.
@@ -188,7 +200,7 @@ impl<'a> ResourceRequest<'a> {
             _ => ResponseScope::One,
         };
         let include = self.query.get(response_format::INCLUDE_OBJECT).unwrap_or_default();
-        let name = || internal_type_name(self.worker, resource, self.found.subresource);
+        let name = || internal_type_name(self.worker, resource, self.path_info.subresource);
         ResponseFormat::agreed(negotiated, scope, include, name)
     }
 
@@ -199,34 +211,36 @@ impl<'a> ResourceRequest<'a> {
         body: Body,
         form: ResponseFormat,
     ) -> VerbResult {
-        let ResourceRequest { worker, context, found, query, .. } = self;
+        let ResourceRequest { worker, context, path_info, query, .. } = self;
         if verb == Verb::Watch && !resource.verbs.contains(Verb::Watch) {
             return Err(Status::not_supported(resource.name(), "watch"));
         }
-        if verbs::component_status::is(resource) {
+        if verbs::component_status::is_component_status(resource) {
             let storage = &worker.shared.health.committer;
-            let asked = StatusRequest { resource, name: found.name, query, form };
-            return verbs::component_status::answer(&worker.backend.objects, storage, asked).await;
+            let request = StatusRequest { resource, name: path_info.name, query, form };
+            return verbs::component_status::get_or_list(&worker.backend.objects, storage, request).await;
         }
         let served = worker.served();
-        let review = verbs::review::place(resource);
+        let review = verbs::review::placeholder_store(resource);
         let target = match &review {
-            Some(place) => Some((resource, place, "")),
-            None => verbs::action_subresources::target(&served.catalog, resource, found.subresource),
+            Some(stored) => Some((resource, stored, "")),
+            None => verbs::action_subresources::target(&served.catalog, resource, path_info.subresource),
         };
         let Some((target, stored, subresource)) = target else {
             // docs/compat.md lists resources that are not served yet.
             return Err(Status::no_such_resource());
         };
-        // Held until the verb has answered: what it makes of the body is counted there.
+        // Held until the verb is done: it counts the memory for decoding the body.
         let _memory = body.memory;
-        let agent = self.http.headers().get(header::USER_AGENT);
-        let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
+        let header_value = self.http.headers().get(header::USER_AGENT);
+        let user_agent = header_value
+            .map(|header_value| String::from_utf8_lossy(header_value.as_bytes()))
+            .unwrap_or_default();
         let call = Call {
             resource: target,
             stored,
-            namespace: if target.namespaced { found.namespace } else { "" },
-            name: found.name,
+            namespace: if target.namespaced { path_info.namespace } else { "" },
+            name: path_info.name,
             subresource,
             alias: Some(resource).filter(|resource| !Arc::ptr_eq(resource, target)),
             query,
@@ -239,34 +253,39 @@ impl<'a> ResourceRequest<'a> {
             origin: Origin::Client,
             user_agent: &user_agent,
             permit: self.permit,
-            ends: Some(self.ends),
-            elsewhere: ConvertedVersions::default(),
-            work: WorkLimit::of_worker(),
+            deadline: Some(self.ends),
+            converted_versions: ConvertedVersions::default(),
+            work: WorkLimit::for_worker(),
         };
-        if verb == Verb::Watch {
-            let pool = context.heavy_pool();
-            return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, pool, &call)).await;
-        }
-        let (type_name, now) = (call.stored.store.as_str(), worker.backend.clock.moment());
-        let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user.name, now);
-        if call.body.len() <= HEAVY_BYTES && (matches!(verb, Verb::Get | Verb::List) || !is_costly()) {
-            let mark = call.warnings.mark();
-            let reply = verbs::dispatch::dispatch(&worker.backend, verb, &call).await;
-            // What succeeded is never carried out again, whatever it noted.
-            if reply.is_ok() || !call.work.is_exceeded() {
-                return reply;
-            }
-            if call.work.is_cel_exceeded() {
-                worker.shared.costly_calls.note(type_name, &call.user.name, now);
-            }
-            call.warnings.reset(mark);
-        }
-        Box::pin(dispatch_aside(worker, context, verb, &call)).await
+        run(worker, context, verb, &call).await
     }
 }
 
+/// Runs a call: on the worker if it is expected to be cheap, and otherwise on a thread for heavy work.
+async fn run(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) -> VerbResult {
+    if verb == Verb::Watch {
+        let pool = context.heavy_pool();
+        return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, pool, call)).await;
+    }
+    let (type_name, now) = (call.stored.store.as_str(), worker.backend.clock.moment());
+    let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user.name, now);
+    if call.body.len() <= HEAVY_BYTES && (matches!(verb, Verb::Get | Verb::List) || !is_costly()) {
+        let mark = call.warnings.mark();
+        let reply = verbs::dispatch::dispatch(&worker.backend, verb, call).await;
+        // A call that succeeded is never repeated, even if it exceeded its work limit.
+        if reply.is_ok() || !call.work.is_exceeded() {
+            return reply;
+        }
+        if call.work.is_cel_exceeded() {
+            worker.shared.costly_calls.note(type_name, &call.user.name, now);
+        }
+        call.warnings.reset(mark);
+    }
+    Box::pin(dispatch_heavy(worker, context, verb, call)).await
+}
+
 /// Carries out a call on a thread for heavy work, so that the other requests of the worker go on.
-async fn dispatch_aside(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) -> VerbResult {
+async fn dispatch_heavy(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) -> VerbResult {
     let detached = DetachedCall::new(call);
     let work = move |backend| verbs::dispatch::dispatch_detached(backend, verb, detached);
     let reply = worker.shared.heavy.run(&context.work_owner(), work).await;

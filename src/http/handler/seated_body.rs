@@ -15,7 +15,7 @@ use pilothouse_actors::permit::Permit;
 use crate::http::stall::SendWithin;
 
 /// A body up to this size fits into the buffers of the connection, which takes it at once.
-const AT_ONCE_BYTES: u64 = 64 << 10;
+const SMALL_BODY_BYTES: u64 = 64 << 10;
 
 /// A body and the seat of its request.
 struct SeatedBody {
@@ -36,18 +36,18 @@ impl MessageBody for SeatedBody {
     }
 }
 
-/// Keeps the seat until a large response is sent, which must be within `left`.
-pub fn keep_seat(response: HttpResponse, seat: Permit, left: Duration) -> HttpResponse {
+/// Keeps the seat until a large response is sent, which must be within `time_left`.
+pub fn keep_seat(response: HttpResponse, seat: Permit, time_left: Duration) -> HttpResponse {
     let is_small = match response.body().size() {
         BodySize::None => true,
-        BodySize::Sized(bytes) => bytes <= AT_ONCE_BYTES,
+        BodySize::Sized(bytes) => bytes <= SMALL_BODY_BYTES,
         BodySize::Stream => false,
     };
     if is_small {
         return response;
     }
     let mut response = response.map_body(|_, body| BoxBody::new(SeatedBody { body, _seat: seat }));
-    response.extensions_mut().insert(SendWithin(left));
+    response.extensions_mut().insert(SendWithin(time_left));
     response
 }
 
@@ -57,19 +57,19 @@ mod tests {
 
     use super::*;
 
-    const LEFT: Duration = Duration::from_secs(60);
+    const TIME_LEFT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn only_a_large_body_keeps_its_seat_and_has_an_end() {
+    fn only_large_body_keeps_its_seat_and_has_a_deadline() {
         let seat = Arc::new(());
         let permit = Permit::holding(seat.clone());
-        let small = keep_seat(HttpResponse::Ok().body("small"), permit, LEFT);
+        let small = keep_seat(HttpResponse::Ok().body("small"), permit, TIME_LEFT);
         assert_eq!(Arc::strong_count(&seat), 1);
         assert!(small.extensions().get::<SendWithin>().is_none());
-        let text = vec![b'x'; AT_ONCE_BYTES as usize + 1];
-        let large = keep_seat(HttpResponse::Ok().body(text), Permit::holding(seat.clone()), LEFT);
-        assert_eq!(large.body().size(), BodySize::Sized(AT_ONCE_BYTES + 1));
-        assert_eq!(large.extensions().get::<SendWithin>().map(|within| within.0), Some(LEFT));
+        let text = vec![b'x'; SMALL_BODY_BYTES as usize + 1];
+        let large = keep_seat(HttpResponse::Ok().body(text), Permit::holding(seat.clone()), TIME_LEFT);
+        assert_eq!(large.body().size(), BodySize::Sized(SMALL_BODY_BYTES + 1));
+        assert_eq!(large.extensions().get::<SendWithin>().map(|within| within.0), Some(TIME_LEFT));
         assert_eq!(Arc::strong_count(&seat), 2);
         drop(large);
         assert_eq!(Arc::strong_count(&seat), 1);

@@ -18,25 +18,25 @@ use pilothouse_types::memory::Reservation;
 
 use crate::backend::Backend;
 use crate::heavy_pool::OwnedPool;
-use crate::limits::{LAID_OUT_ASIDE_BYTES, LIST_CHUNK_BYTES};
+use crate::limits::{LIST_CHUNK_BYTES, STREAMED_OBJECT_BYTES};
 use crate::verbs::listing::{EncodedItem, Listing};
 
 use super::render::heavy_error;
 use crate::audit::Trail;
 
-/// What a line may have more than the room that was left for it: its indentation.
+/// The maximum bytes by which a line may exceed the chunk: its indentation.
 const LINE_BYTES: usize = 256;
 
 /// A list or an object that is laid out as the client reads it.
 pub struct StreamedBody {
     source: Source,
     layout: Layout,
-    /// What was made before it was known how to send it.
-    pub first: Option<Bytes>,
+    /// The pieces that were made before it was decided how to send the body.
+    pub prefix: Option<Bytes>,
     /// Whether other requests had their turn since the last piece.
     has_yielded: bool,
     /// The memory of the object that is laid out, until the last piece is sent.
-    _held: Option<Reservation>,
+    _reservation: Option<Reservation>,
 }
 
 /// Where the text comes from.
@@ -82,9 +82,9 @@ impl StreamedBody {
         StreamedBody {
             source: Source { listing: Some(listing), trail, pool, large_item: None },
             layout,
-            first: None,
+            prefix: None,
             has_yielded: false,
-            _held: None,
+            _reservation: None,
         }
     }
 
@@ -98,15 +98,15 @@ impl StreamedBody {
         StreamedBody {
             source: Source { listing: None, trail: None, pool, large_item: None },
             layout,
-            first: None,
+            prefix: None,
             has_yielded: false,
-            _held: None,
+            _reservation: None,
         }
     }
 
     /// The same, with the memory that it takes.
-    pub fn holding(self, held: Reservation) -> StreamedBody {
-        StreamedBody { _held: Some(held), ..self }
+    pub fn holding(self, reservation: Reservation) -> StreamedBody {
+        StreamedBody { _reservation: Some(reservation), ..self }
     }
 
     /// The next piece; `None` after the last.
@@ -124,8 +124,8 @@ impl StreamedBody {
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
+        if let Some(prefix) = self.prefix.take() {
+            return Poll::Ready(Some(Ok(prefix)));
         }
         if self.source.was_heavy() && !std::mem::replace(&mut self.has_yielded, true) {
             cx.waker().wake_by_ref();
@@ -142,9 +142,9 @@ impl StreamedBody {
 }
 
 impl Source {
-    fn tell(&self, piece: &[u8]) {
+    fn record(&self, piece: &[u8]) {
         if let Some((trail, encoding)) = &self.trail {
-            trail.told(*encoding, piece);
+            trail.record_response(*encoding, piece);
         }
     }
 
@@ -201,7 +201,7 @@ impl Source {
     fn next_chunk(&mut self) -> Option<Result<Bytes>> {
         let chunk = self.listing.as_mut()?.next_chunk();
         if let Some(Ok(chunk)) = &chunk {
-            self.tell(chunk);
+            self.record(chunk);
         }
         chunk
     }
@@ -235,12 +235,12 @@ struct YamlLayout {
     /// The text, unless a piece of it is being written; `None` after an error.
     list: Option<YamlList>,
     step: Option<Step>,
-    recorded: Recorded,
+    audit_progress: AuditProgress,
 }
 
 /// How much of the list is in its audit trail, which gets JSON.
 #[derive(Clone, Copy, PartialEq)]
-enum Recorded {
+enum AuditProgress {
     Nothing,
     Items,
     Everything,
@@ -248,7 +248,7 @@ enum Recorded {
 
 impl YamlLayout {
     fn new(list: YamlList) -> YamlLayout {
-        YamlLayout { list: Some(list), step: None, recorded: Recorded::Nothing }
+        YamlLayout { list: Some(list), step: None, audit_progress: AuditProgress::Nothing }
     }
 
     fn is_done(&self) -> bool {
@@ -258,9 +258,9 @@ impl YamlLayout {
     fn poll(&mut self, source: &mut Source, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
         loop {
             if let Some(step) = &mut self.step {
-                let written = ready!(step.as_mut().poll(cx));
+                let result = ready!(step.as_mut().poll(cx));
                 self.step = None;
-                match written {
+                match result {
                     Ok((list, text)) => {
                         self.list = Some(list);
                         if !text.is_empty() {
@@ -271,10 +271,10 @@ impl YamlLayout {
                 }
             }
             let Some(mut list) = self.list.take_if(|list| !list.is_done()) else { return Poll::Ready(None) };
-            let mut gathered = None;
+            let mut added = None;
             if list.needs_items() {
-                match self.gather(source, &mut list) {
-                    Ok(bytes) => gathered = Some(bytes),
+                match self.add_items(source, &mut list) {
+                    Ok(bytes) => added = Some(bytes),
                     Err(status) => return Poll::Ready(Some(Err(status))),
                 }
             }
@@ -282,17 +282,17 @@ impl YamlLayout {
             // A short list is not worth another thread.
             let is_short = is_complete
                 && source.listing.is_some()
-                && gathered.is_some_and(|bytes| bytes <= LAID_OUT_ASIDE_BYTES);
+                && added.is_some_and(|bytes| bytes <= STREAMED_OBJECT_BYTES);
             self.step = Some(if is_short {
                 Box::pin(std::future::ready(write(list, is_complete)))
             } else {
-                Box::pin(write_aside(source.pool.clone(), list, is_complete))
+                Box::pin(write_heavy(source.pool.clone(), list, is_complete))
             });
         }
     }
 
-    /// Gives the list its next items, as many as a chunk holds, and answers their bytes.
-    fn gather(&mut self, source: &mut Source, list: &mut YamlList) -> Result<usize> {
+    /// Gives the list its next items, as many as a chunk holds, and returns their bytes.
+    fn add_items(&mut self, source: &mut Source, list: &mut YamlList) -> Result<usize> {
         let mut bytes = 0;
         while bytes < LIST_CHUNK_BYTES
             && (bytes == 0 || !source.is_next_large())
@@ -310,21 +310,21 @@ impl YamlLayout {
     }
 
     fn record_item(&mut self, source: &Source, item: &[u8]) {
-        match self.recorded {
-            Recorded::Nothing => source.tell(source.ends().0),
-            Recorded::Items | Recorded::Everything => source.tell(b","),
+        match self.audit_progress {
+            AuditProgress::Nothing => source.record(source.ends().0),
+            AuditProgress::Items | AuditProgress::Everything => source.record(b","),
         }
-        source.tell(item);
-        self.recorded = Recorded::Items;
+        source.record(item);
+        self.audit_progress = AuditProgress::Items;
     }
 
     fn record_end(&mut self, source: &Source) {
-        let before = std::mem::replace(&mut self.recorded, Recorded::Everything);
-        if before == Recorded::Nothing {
-            source.tell(source.ends().0);
+        let previous = std::mem::replace(&mut self.audit_progress, AuditProgress::Everything);
+        if previous == AuditProgress::Nothing {
+            source.record(source.ends().0);
         }
-        if before != Recorded::Everything {
-            source.tell(source.ends().1);
+        if previous != AuditProgress::Everything {
+            source.record(source.ends().1);
         }
     }
 }
@@ -335,7 +335,7 @@ fn write(mut list: YamlList, is_complete: bool) -> Result<(YamlList, Bytes)> {
     Ok((list, text.into()))
 }
 
-async fn write_aside(
+async fn write_heavy(
     pool: OwnedPool<Backend>,
     list: YamlList,
     is_complete: bool,

@@ -40,7 +40,7 @@ pub struct Worker {
     pub backend: Rc<Backend>,
     /// The additional parts that watches need.
     pub watching: WatchDeps,
-    /// What all workers share.
+    /// The state that all workers share.
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
     pub meter: Meter,
@@ -53,10 +53,10 @@ pub struct Shared {
     /// The catalog and its documents. Replaced as a whole when CustomResourceDefinitions change.
     pub served: ArcSwap<Served>,
     /// Limits concurrent requests: API Priority and Fairness, or plain limits.
-    pub room: RequestLimiter,
+    pub limiter: RequestLimiter,
     /// The threads for heavy work.
     pub heavy: Arc<HeavyPool<Backend>>,
-    /// The calls that such a thread has to carry out, though they look light.
+    /// Calls that need such a thread, though their requests are small.
     pub costly_calls: CostlyCalls,
     /// The state that the health checks probe.
     pub health: Health,
@@ -69,8 +69,8 @@ pub struct Shared {
     /// The open connections of clients.
     pub connections: Connections,
     /// Connections to kubelets, pods and services.
-    pub connecting: Arc<ConnectDeps>,
-    /// Which release this server says it is.
+    pub connect: Arc<ConnectDeps>,
+    /// The release that this server reports.
     pub release: Release,
     /// The issuer's metadata and public keys, if this server publishes them.
     pub token_metadata: Option<Metadata>,
@@ -84,8 +84,8 @@ pub struct Shared {
     pub anonymous_paths: Option<Vec<String>>,
     /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
-    /// How extension API servers are treated.
-    pub manners: AggregationSettings,
+    /// Settings for extension API servers.
+    pub aggregation: AggregationSettings,
     /// Discovery documents that include those group versions.
     pub merged: MergedDocuments,
     /// The audit policy and backends, if configured.
@@ -95,7 +95,7 @@ pub struct Shared {
     /// The Strict-Transport-Security header.
     pub transport_security: Option<HeaderValue>,
     /// Whether HTTP/2 connections of unauthenticated clients end after one request.
-    pub closes_unknown: bool,
+    pub closes_unauthenticated: bool,
 }
 
 /// The Strict-Transport-Security header.
@@ -120,30 +120,30 @@ pub struct Served {
     pub openapi: OpenApi,
     /// Host and port for clients outside of the cluster.
     address: Arc<str>,
-    /// The discovery documents, made on first use: during a burst of new definitions most catalogs are never asked for theirs.
+    /// The discovery documents, made on first use: during a burst of new definitions most catalogs never need theirs.
     documents: OnceLock<Arc<Documents>>,
-    /// Closed once the definitions of what is served say so, too.
-    written: Option<watch::Receiver<()>>,
+    /// Closed once the status of the CustomResourceDefinitions reports that they are served.
+    definitions_written: Option<watch::Receiver<()>>,
 }
 
 impl Served {
     /// Serves a catalog. `address`: host and port for clients outside of the cluster.
     pub fn new(catalog: Catalog, address: Arc<str>, openapi: OpenApi) -> Served {
-        Served { catalog, openapi, address, documents: OnceLock::new(), written: None }
+        Served { catalog, openapi, address, documents: OnceLock::new(), definitions_written: None }
     }
 
-    /// The same, while definitions do not say yet that this is served.
+    /// The same, while the status of the definitions is not written yet.
     #[must_use]
-    pub fn pending(self, written: watch::Receiver<()>) -> Served {
-        Served { written: Some(written), ..self }
+    pub fn awaiting_definitions(self, definitions_written: watch::Receiver<()>) -> Served {
+        Served { definitions_written: Some(definitions_written), ..self }
     }
 
-    /// Waits until the definitions of what is served say so. Whoever finds a kind in discovery reads and writes its definition next,
-    /// and would be told that somebody else has changed it.
-    pub async fn is_written(&self) {
-        if let Some(mut written) = self.written.clone() {
+    /// Waits until the status of the definitions is written. A client that finds a kind in discovery may update its definition
+    /// next, and would get a conflict.
+    pub async fn wait_for_definitions(&self) {
+        if let Some(mut definitions_written) = self.definitions_written.clone() {
             // Nothing is ever sent: this ends with an error when the channel closes.
-            let _closed = written.changed().await;
+            let _closed = definitions_written.changed().await;
         }
     }
 
@@ -153,13 +153,13 @@ impl Served {
     }
 
     /// The discovery documents, if they were made.
-    pub fn made_documents(&self) -> Option<&Arc<Documents>> {
+    pub fn built_documents(&self) -> Option<&Arc<Documents>> {
         self.documents.get()
     }
 
     /// The discovery documents, including group versions of extension API servers.
     pub fn documents_with(&self, others: &[RegisteredVersion]) -> Documents {
-        Documents::with(&self.catalog, &self.address, others)
+        Documents::with_extensions(&self.catalog, &self.address, others)
     }
 
     /// Whether this server serves a group version itself.

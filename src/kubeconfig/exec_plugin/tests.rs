@@ -7,22 +7,22 @@ use super::*;
 
 const V1: &str = "client.authentication.k8s.io/v1";
 
-/// A plug-in that is this shell script, in a folder of its own.
+/// A plug-in that runs this shell script, in a directory of its own.
 fn plugin(script: &str, more: &str) -> (ExecPlugin, TempDir, Clock) {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("plugin");
-    std::fs::write(&path, format!("#!/bin/sh\ncd '{}'\n{script}\n", home.path().display())).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("plugin");
+    std::fs::write(&path, format!("#!/bin/sh\ncd '{}'\n{script}\n", directory.path().display())).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     let text = format!("{{command: ./plugin, apiVersion: {V1}, interactiveMode: IfAvailable{more}}}");
-    let exec = Exec::parse(&yaml::read(text.as_bytes()).unwrap(), home.path()).unwrap();
+    let exec = Exec::parse(&yaml::read(text.as_bytes()).unwrap(), directory.path()).unwrap();
     let cluster =
         Cluster { server: "https://s".into(), authority_pem: Some(b"a".to_vec()), ..Cluster::default() };
     let clock = Clock::manual(Timestamp(1_790_000_000_000_000));
-    (ExecPlugin::new(exec, &cluster, clock.clone()), home, clock)
+    (ExecPlugin::new(exec, &cluster, clock.clone()), directory, clock)
 }
 
 /// A script that counts its runs and prints a token with the number.
-fn counting(expires: &str) -> String {
+fn counting_script(expires: &str) -> String {
     format!(
         "echo run >> runs\nn=$(wc -l < runs | tr -d ' ')\n\
          echo '{{\"apiVersion\":\"{V1}\",\"kind\":\"ExecCredential\",\"status\":{{{expires}\"token\":\"t'$n'\"}}}}'"
@@ -34,21 +34,22 @@ async fn token(plugin: &ExecPlugin) -> String {
 }
 
 #[actix::test]
-async fn what_was_made_is_kept_until_somebody_refuses_it() {
-    let (plugin, _home, _) = plugin(&counting(""), "");
-    let all = futures::future::join_all((0..8).map(|_| token(&plugin))).await;
-    assert_eq!(all, ["t1"; 8], "one run for all");
+async fn exec_credentials_are_cached_until_rejected() {
+    let (plugin, _directory, _) = plugin(&counting_script(""), "");
+    let tokens = futures::future::join_all((0..8).map(|_| token(&plugin))).await;
+    assert_eq!(tokens, ["t1"; 8], "one run for all");
     let old = plugin.credentials().await.unwrap();
-    plugin.forget(&old).await;
+    plugin.invalidate(&old).await;
     assert_eq!(token(&plugin).await, "t2");
-    plugin.forget(&old).await;
-    assert_eq!(token(&plugin).await, "t2", "others have been made already");
+    plugin.invalidate(&old).await;
+    assert_eq!(token(&plugin).await, "t2", "newer credentials are kept");
 }
 
 #[actix::test]
-async fn what_was_made_is_kept_until_its_time_is_up() {
-    let at = time::format_seconds(1_790_000_060);
-    let (plugin, _home, clock) = plugin(&counting(&format!("\"expirationTimestamp\":\"{at}\",")), "");
+async fn exec_credentials_are_cached_until_expiry() {
+    let expiry = time::format_seconds(1_790_000_060);
+    let (plugin, _directory, clock) =
+        plugin(&counting_script(&format!("\"expirationTimestamp\":\"{expiry}\",")), "");
     assert_eq!(token(&plugin).await, "t1");
     clock.advance(Duration::from_secs(60));
     assert_eq!(token(&plugin).await, "t1");
@@ -57,31 +58,33 @@ async fn what_was_made_is_kept_until_its_time_is_up() {
 }
 
 #[actix::test]
-async fn a_plugin_is_told_what_it_needs() {
+async fn exec_plugin_gets_arguments_environment_and_cluster() {
     let script = format!(
-        "printf '%s' \"$KUBERNETES_EXEC_INFO\" > info\nprintf '%s %s' \"$1\" \"$WHO\" > said\n\
+        "printf '%s' \"$KUBERNETES_EXEC_INFO\" > info\nprintf '%s %s' \"$1\" \"$WHO\" > output\n\
          echo '{{\"apiVersion\":\"{V1}\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"t\"}}}}'"
     );
-    let (plain, home, _) = plugin(&script, ", args: [one], env: [{name: WHO, value: me}]");
-    token(&plain).await;
-    let read = |home: &TempDir, name: &str| std::fs::read_to_string(home.path().join(name)).unwrap();
-    assert_eq!(read(&home, "said"), "one me");
-    let info: serde_json::Value = serde_json::from_str(&read(&home, "info")).unwrap();
-    let wanted =
+    let (plugin_without_cluster, directory, _) =
+        plugin(&script, ", args: [one], env: [{name: WHO, value: me}]");
+    token(&plugin_without_cluster).await;
+    let read =
+        |directory: &TempDir, name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    assert_eq!(read(&directory, "output"), "one me");
+    let info: serde_json::Value = serde_json::from_str(&read(&directory, "info")).unwrap();
+    let expected =
         serde_json::json!({"kind": "ExecCredential", "apiVersion": V1, "spec": {"interactive": false}});
-    assert_eq!(info, wanted);
-    let (informed, home, _) = plugin(&script, ", provideClusterInfo: true");
-    token(&informed).await;
-    let info: serde_json::Value = serde_json::from_str(&read(&home, "info")).unwrap();
+    assert_eq!(info, expected);
+    let (plugin_with_cluster, directory, _) = plugin(&script, ", provideClusterInfo: true");
+    token(&plugin_with_cluster).await;
+    let info: serde_json::Value = serde_json::from_str(&read(&directory, "info")).unwrap();
     assert_eq!(info["spec"]["cluster"]["server"], "https://s");
     assert_eq!(info["spec"]["cluster"]["certificate-authority-data"], "YQ==");
 }
 
 #[actix::test]
-async fn what_goes_wrong_is_named_and_not_kept() {
+async fn exec_plugin_failure_is_reported_and_not_cached() {
     let status =
         |status: &str| format!("echo '{{\"apiVersion\":\"{V1}\",\"kind\":\"ExecCredential\"{status}}}'");
-    for (script, part) in [
+    for (script, expected) in [
         ("exit 3".to_owned(), "failed with exit code 3"),
         ("kill -9 $$".to_owned(), "was killed"),
         ("echo hello".to_owned(), "decoding stdout"),
@@ -96,54 +99,54 @@ async fn what_goes_wrong_is_named_and_not_kept() {
         (status(",\"status\":{\"token\":\"t\",\"expirationTimestamp\":\"soon\"}"), "expirationTimestamp"),
         (status(",\"status\":{\"token\":\"t\"}").replace("k8s.io/v1", "k8s.io/v1beta1"), "returned version"),
     ] {
-        let (plugin, _home, _) = plugin(&script, "");
-        let said = plugin.credentials().await.unwrap_err();
-        assert!(said.contains(part), "{script}: {said}");
-        assert!(plugin.made.lock().await.is_none());
+        let (plugin, _directory, _) = plugin(&script, "");
+        let error = plugin.credentials().await.unwrap_err();
+        assert!(error.contains(expected), "{script}: {error}");
+        assert!(plugin.cache.lock().await.is_none());
     }
-    let (missing, home, _) = plugin("true", ", installHint: get it");
-    std::fs::remove_file(home.path().join("plugin")).unwrap();
+    let (missing, directory, _) = plugin("true", ", installHint: get it");
+    std::fs::remove_file(directory.path().join("plugin")).unwrap();
     assert!(missing.credentials().await.unwrap_err().ends_with("not found: get it"));
-    let (mut talker, _home, _) = plugin("true", "");
-    talker.exec.wants_terminal = true;
-    assert!(talker.credentials().await.unwrap_err().contains("not a terminal"));
+    let (mut interactive, _directory, _) = plugin("true", "");
+    interactive.exec.requires_terminal = true;
+    assert!(interactive.credentials().await.unwrap_err().contains("not a terminal"));
 }
 
 #[actix::test]
-async fn a_plugin_that_hangs_is_ended() {
-    let (plugin, home, _) = plugin("echo $$ > pid; exec sleep 600", "");
+async fn hanging_exec_plugin_is_killed() {
+    let (plugin, directory, _) = plugin("echo $$ > pid; exec sleep 600", "");
     let waiting = tokio::time::timeout(Duration::from_millis(800), plugin.credentials()).await;
-    assert!(waiting.is_err(), "nobody waits any more");
-    let pid = std::fs::read_to_string(home.path().join("pid")).unwrap();
-    let gone = || !Path::new(&format!("/proc/{}/cmdline", pid.trim())).exists();
+    assert!(waiting.is_err(), "the caller gave up");
+    let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
+    let has_ended = || !Path::new(&format!("/proc/{}/cmdline", pid.trim())).exists();
     for _ in 0..100 {
-        if gone() {
+        if has_ended() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("it still runs");
+    panic!("the plug-in still runs");
 }
 
-/// Whether a process runs. One that has ended may still be listed until somebody asks how.
+/// Whether a process runs. One that has exited may be listed as a zombie.
 fn runs(id: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[actix::test]
-async fn a_plugin_that_is_ended_takes_along_what_it_started() {
-    let (plugin, home, _) = plugin("sh -c 'echo $$ > inner; sleep 300' &\nsleep 300", "");
-    let inner = home.path().join("inner");
+async fn killed_exec_plugin_takes_its_children_along() {
+    let (plugin, directory, _) = plugin("sh -c 'echo $$ > inner; sleep 300' &\nsleep 300", "");
+    let inner = directory.path().join("inner");
     let started = async {
         while !std::fs::read_to_string(&inner).is_ok_and(|id| id.ends_with('\n')) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // Whoever waited goes away.
-    let waited = Box::pin(plugin.credentials());
+    // The caller is cancelled.
+    let run = Box::pin(plugin.credentials());
     assert!(matches!(
-        futures::future::select(waited, Box::pin(started)).await,
+        futures::future::select(run, Box::pin(started)).await,
         futures::future::Either::Right(_)
     ));
     let id = std::fs::read_to_string(&inner).unwrap();
@@ -157,11 +160,11 @@ async fn a_plugin_that_is_ended_takes_along_what_it_started() {
 }
 
 #[actix::test]
-async fn what_a_plugin_leaves_running_is_left_alone() {
-    let (plugin, home, _) =
-        plugin(&format!("sleep 300 >/dev/null 2>&1 &\necho $! > inner\n{}", counting("")), "");
+async fn exec_plugin_background_process_survives_normal_exit() {
+    let (plugin, directory, _) =
+        plugin(&format!("sleep 300 >/dev/null 2>&1 &\necho $! > inner\n{}", counting_script("")), "");
     assert_eq!(token(&plugin).await, "t1");
-    let id = std::fs::read_to_string(home.path().join("inner")).unwrap();
+    let id = std::fs::read_to_string(directory.path().join("inner")).unwrap();
     assert!(runs(&id));
     let ended = nix::sys::signal::kill(Pid::from_raw(id.trim().parse().unwrap()), Signal::SIGKILL);
     assert_eq!(ended, Ok(()));

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 
 use super::super::body::RequestBody;
-use super::Kept;
+use super::PoolEntry;
 use crate::limits::{UPSTREAM_BUFFER_BYTES, UPSTREAM_HEADERS};
 
 /// A complete response.
@@ -29,11 +29,11 @@ pub struct BufferedResponse {
     pub body: Vec<u8>,
 }
 
-/// Why there is no complete response.
+/// The error that prevented a complete response.
 #[derive(Debug)]
 pub enum ExchangeError<E> {
     /// Connecting failed.
-    Unreached(E),
+    Connect(E),
     /// The request failed.
     Broken(hyper::Error),
     /// The response was cut off.
@@ -49,7 +49,7 @@ pub(super) struct Http1Connection {
     /// The thread that made it and may use it.
     pub(super) thread: ThreadId,
     sender: SendRequest<RequestBody>,
-    heard: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
     driver: JoinHandle<()>,
 }
 
@@ -64,30 +64,30 @@ impl Http1Connection {
     pub(super) async fn open(
         number: u64,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        kept: Option<Kept>,
+        entry: Option<PoolEntry>,
     ) -> Result<Http1Connection, hyper::Error> {
-        let heard = Arc::<AtomicU64>::default();
+        let received = Arc::<AtomicU64>::default();
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(UPSTREAM_BUFFER_BYTES)
             .max_headers(UPSTREAM_HEADERS)
             .title_case_headers(true)
-            .handshake(TokioIo::new(Counted { io, heard: heard.clone() }))
+            .handshake(TokioIo::new(CountingStream { io, received: received.clone() }))
             .await?;
         let driver = tokio::spawn(async move {
-            let spoken = async {
+            let driving = async {
                 if let Err(error) = connection.with_upgrades().await {
                     tracing::debug!(%error, "an outgoing connection ended");
                 }
             };
-            match kept {
-                None => spoken.await,
-                Some(kept) => tokio::select! {
-                    () = spoken => {}
-                    () = kept.outlived() => {}
+            match entry {
+                None => driving.await,
+                Some(entry) => tokio::select! {
+                    () = driving => {}
+                    () = entry.wait_until_expired() => {}
                 },
             }
         });
-        Ok(Http1Connection { number, thread: thread::current().id(), sender, heard, driver })
+        Ok(Http1Connection { number, thread: thread::current().id(), sender, received, driver })
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -105,8 +105,8 @@ impl Http1Connection {
     }
 
     /// The number of bytes received so far.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     pub(super) async fn send(
@@ -120,14 +120,14 @@ impl Http1Connection {
 /// Reads a response to its end.
 pub(super) async fn read<E>(
     response: Response<Incoming>,
-    most: usize,
+    max_bytes: usize,
 ) -> Result<BufferedResponse, ExchangeError<E>> {
     let (head, body) = response.into_parts();
     let mut body = pin!(body);
     let mut bytes = Vec::new();
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         if let Ok(data) = frame.map_err(ExchangeError::Cut)?.into_data() {
-            if bytes.len() + data.len() > most {
+            if bytes.len() + data.len() > max_bytes {
                 return Err(ExchangeError::TooLong);
             }
             bytes.extend_from_slice(&data);
@@ -137,12 +137,12 @@ pub(super) async fn read<E>(
 }
 
 /// Counts received bytes.
-struct Counted<S> {
+struct CountingStream<S> {
     io: S,
-    heard: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -150,12 +150,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        self.heard.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        self.received.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

@@ -13,19 +13,19 @@ use crate::backend::{Backend, Call};
 use crate::limits::CONFLICT_ATTEMPTS;
 use crate::verbs::{Reply, VerbResult};
 
-/// The resource as errors name it.
-const OF: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
+/// The resource in error messages.
+const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
 
 /// Binds the pod to the node in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
     // Without a name in the path only the name in the body tells the pod; its uid is ignored.
-    let by_body = call.name.is_empty();
+    let is_named_by_body = call.name.is_empty();
     let mut body = body.clone();
-    if by_body {
+    if is_named_by_body {
         body.entry("metadata").remove("uid");
     }
     let name = meta::name(&body);
-    if !by_body && name != call.name {
+    if !is_named_by_body && name != call.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let mut errors = ErrorList::new();
@@ -33,21 +33,28 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
     if !errors.is_empty() {
         return Err(call.invalid_body(name, &errors));
     }
-    super::admitted(backend, call, &body).await?;
+    super::validate_admission(backend, call, &body).await?;
     if name.is_empty() {
         return Err(Status::bad_request("Name parameter required."));
     }
     let (store, key) = (&call.stored.store, call.key(name));
-    let found = backend.stores.get(store, key.clone(), &call.permit).await;
-    let current = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
-    let target = RewriteTarget { store, of: call.of(), permit: &call.permit, attempts: CONFLICT_ATTEMPTS };
+    let result = backend.stores.get(store, key.clone(), &call.permit).await;
+    let current = result.map_err(|error| Status::from_store(&error, call.group_resource(), name))?;
+    let target = RewriteTarget {
+        store,
+        resource: call.group_resource(),
+        permit: &call.permit,
+        attempts: CONFLICT_ATTEMPTS,
+    };
     let bind = |current: &Object| {
         let mut pod = backend.objects.load(call, current)?;
-        binding::check_preconditions(&pod, &body, call.of(), &call.registered(name))?;
-        let bound = binding::bind(&mut pod, &body, &backend.objects.now());
-        bound.map_err(|why| Status::conflict(OF, name, &why))?;
+        binding::check_preconditions(&pod, &body, call.group_resource(), &call.storage_key(name))?;
+        let outcome = binding::bind(&mut pod, &body, &backend.objects.now());
+        outcome.map_err(|reason| Status::conflict(RESOURCE, name, &reason))?;
         if backend.admission.labels_bound_pods() {
-            for (key, value) in meta::of(&body).get("labels").and_then(Value::fields).into_iter().flatten() {
+            for (key, value) in
+                meta::metadata(&body).get("labels").and_then(Value::fields).into_iter().flatten()
+            {
                 pod.entry("metadata").entry("labels").set(key, value.clone());
             }
         }

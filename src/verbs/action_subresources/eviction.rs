@@ -35,66 +35,66 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
     let mut options =
         DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
     options.dry_run |= mode.is_dry_run();
-    super::admitted(backend, call, body).await?;
+    super::validate_admission(backend, call, body).await?;
     evict(backend, call, &options).await?;
     Ok(Reply::Status(Status::created()))
 }
 
 async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
-    let mut refused = Status::stale(call.of(), call.name);
+    let mut last_error = Status::stale(call.group_resource(), call.name);
     for _ in 0..EVICTION_ATTEMPTS {
         let pod = backend.objects.load(call, &*backend.read(call).await?)?;
-        let standing = eviction::standing(&pod);
-        let tried = match standing {
-            PodState::Over => remove(backend, call, options).await,
-            // Only this version of the pod: if it starts meanwhile, a budget may count it.
-            PodState::NotBegun => remove(backend, call, &at_version(options, &pod)).await,
+        let pod_state = eviction::pod_state(&pod);
+        let result = match pod_state {
+            PodState::Finished => mark_and_delete(backend, call, options).await,
+            // Only this revision of the pod: if it starts meanwhile, a budget may count it.
+            PodState::Pending => mark_and_delete(backend, call, &with_precondition(options, &pod)).await,
             PodState::Unready | PodState::Ready => {
-                return spend(backend, call, options, &pod, standing).await;
+                return evict_counted(backend, call, options, &pod, pod_state).await;
             }
         };
-        match tried {
-            // A conflict with a version that the client named is final.
-            Err(status) if status.is_conflict() && options.resource_version.is_none() => refused = status,
-            tried => return tried,
+        match result {
+            // A conflict with a resourceVersion that the client gave is final.
+            Err(status) if status.is_conflict() && options.resource_version.is_none() => last_error = status,
+            result => return result,
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
 /// The delete options with the pod's version as a precondition, unless the client gave one.
-fn at_version(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
+fn with_precondition(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
     let mut options = options.clone();
-    options.resource_version.get_or_insert_with(|| meta::of(pod).str("resourceVersion").to_owned());
+    options.resource_version.get_or_insert_with(|| meta::metadata(pod).str("resourceVersion").to_owned());
     options
 }
 
 /// Evicts a pod that a budget may count.
-async fn spend(
+async fn evict_counted(
     backend: &Backend,
     call: &Call<'_>,
     options: &DeleteOptions,
     pod: &Value,
-    standing: PodState,
+    pod_state: PodState,
 ) -> Result<()> {
     let mut budgets = budgets_of(backend, call, pod).await?;
-    let Some((object, budget)) = budgets.pop() else { return remove(backend, call, options).await };
+    let Some((object, budget)) = budgets.pop() else { return mark_and_delete(backend, call, options).await };
     if !budgets.is_empty() {
         return Err(eviction::several_budgets());
     }
-    if standing == PodState::Unready && eviction::spares_unready(&budget) {
-        let mut exact = options.clone();
-        exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
-        return match remove(backend, call, &exact).await {
+    if pod_state == PodState::Unready && eviction::allows_unready(&budget) {
+        let mut with_version = options.clone();
+        with_version.resource_version = Some(meta::metadata(pod).str("resourceVersion").to_owned());
+        return match mark_and_delete(backend, call, &with_version).await {
             // The pod may have become ready: then the budget counts it, and the client has to retry.
             Err(status) if status.is_conflict() && options.resource_version.is_none() => {
-                Err(eviction::not_counted(meta::name(&budget)))
+                Err(eviction::unobserved_budget(meta::name(&budget)))
             }
-            removed => removed,
+            result => result,
         };
     }
-    take_from(backend, call, object, options).await?;
-    remove(backend, call, options).await
+    decrement_budget(backend, call, object, options).await?;
+    mark_and_delete(backend, call, options).await
 }
 
 type Budget = (Arc<Object>, Value);
@@ -111,18 +111,18 @@ fn read_budget(backend: &Backend, object: &Object) -> Result<Value> {
 async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<Vec<Budget>> {
     let snapshot = backend.stores.snapshot(&budget_store(), &call.permit).await;
     let snapshot = snapshot.map_err(|error| Status::from_store(&error, BUDGETS, ""))?;
-    let mut found = Vec::new();
+    let mut matching = Vec::new();
     for object in snapshot.scan(Some(call.namespace), Bound::Unbounded) {
         let budget = read_budget(backend, object)?;
-        if eviction::guards(&budget, pod) {
-            found.push((object.clone(), budget));
+        if eviction::selects_pod(&budget, pod) {
+            matching.push((object.clone(), budget));
         }
     }
-    Ok(found)
+    Ok(matching)
 }
 
 /// Takes one disruption from the budget.
-async fn take_from(
+async fn decrement_budget(
     backend: &Backend,
     call: &Call<'_>,
     object: Arc<Object>,
@@ -130,40 +130,41 @@ async fn take_from(
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
     let target =
-        RewriteTarget { store: &store, of: BUDGETS, permit: &call.permit, attempts: EVICTION_ATTEMPTS };
-    let take = |object: &Object| {
+        RewriteTarget { store: &store, resource: BUDGETS, permit: &call.permit, attempts: EVICTION_ATTEMPTS };
+    let decrement = |object: &Object| {
         let before = read_budget(backend, object)?;
         let mut budget = before.clone();
-        eviction::take(&mut budget, call.name, &backend.objects.now())?;
+        eviction::take_disruption(&mut budget, call.name, &backend.objects.now())?;
         if options.dry_run {
             return Ok(None);
         }
-        backend.objects.record_own(&version, BUDGET, "status", &before, &mut budget);
+        backend.objects.record_server_fields(&version, BUDGET, "status", &before, &mut budget);
         backend.objects.draft_kind(&version, BUDGET, object.key.clone(), &budget).map(Some)
     };
-    backend.rewrite(&target, object, take).await.map(drop)
+    backend.rewrite(&target, object, decrement).await.map(drop)
 }
 
 /// Adds the DisruptionTarget condition to the pod, and deletes it.
-async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
+async fn mark_and_delete(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
     let mut options = options.clone();
     let mut current = backend.read(call).await?;
     if !options.dry_run {
         let (store, permit) = (&call.stored.store, &call.permit);
-        let target = RewriteTarget { store, of: call.of(), permit, attempts: EVICTION_ATTEMPTS };
-        let announce = |current: &Object| {
+        let target =
+            RewriteTarget { store, resource: call.group_resource(), permit, attempts: EVICTION_ATTEMPTS };
+        let add_condition = |current: &Object| {
             let old = backend.objects.load(call, current)?;
             deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
             let mut new = old.clone();
             let now = backend.objects.now();
-            eviction::announce(&mut new, &now);
+            eviction::add_disruption_target(&mut new, &now);
             let features = backend.objects.features;
-            let context = WriteContext { now: &now, user: &call.writer(), features };
-            let checked = kinds::before_status_update(call.kind(), &mut new, &old, &context);
-            checked.map_err(|errors| call.invalid(call.name, &errors))?;
+            let context = WriteContext { now: &now, user: &call.user_info(), features };
+            let result = kinds::before_status_update(call.kind(), &mut new, &old, &context);
+            result.map_err(|errors| call.invalid(call.name, &errors))?;
             backend.objects.draft(call, current.key.clone(), &new).map(Some)
         };
-        current = backend.rewrite(&target, current, announce).await?;
+        current = backend.rewrite(&target, current, add_condition).await?;
         // The precondition moves on to the version that was just written.
         if let Some(version) = &mut options.resource_version {
             *version = current.revision.to_string();

@@ -16,9 +16,9 @@ use crate::random;
 use crate::verbs::{Reply, Success, VerbResult};
 
 /// The audit annotation with the ID of the issued token.
-const ISSUED: &str = "authentication.kubernetes.io/issued-credential-id";
+const ISSUED_CREDENTIAL_ID: &str = "authentication.kubernetes.io/issued-credential-id";
 
-/// Answers the request with a token. Nothing is stored, so a dry run does the same.
+/// Issues a token. Nothing is stored, so a dry run does the same.
 pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> VerbResult {
     let mut errors = ErrorList::new();
     token_request::validate_name(&request, call.name, &mut errors);
@@ -27,40 +27,42 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> V
     }
     let account = backend.objects.load(call, &*backend.read(call).await?)?;
     let now = backend.clock.now();
-    complete(backend, &mut request, &account, &time::format_seconds(now.unix_seconds()));
+    set_defaults(backend, &mut request, &account, &time::format_seconds(now.unix_seconds()));
     token_request::validate(&request, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body("", &errors));
     }
-    super::admitted(backend, call, &request).await?;
+    super::validate_admission(backend, call, &request).await?;
 
     let mut bound = Bound {
         namespace: call.namespace.to_owned(),
-        serviceaccount: reference(&account),
+        serviceaccount: reference_to(&account),
         ..Bound::default()
     };
-    if let Some(to) = request.at(&["spec", "boundObjectRef"]).filter(|to| !to.is_null()) {
-        bind(backend, call, to, &mut bound).await?;
+    if let Some(bound_ref) = request.at(&["spec", "boundObjectRef"]).filter(|bound_ref| !bound_ref.is_null())
+    {
+        bind(backend, call, bound_ref, &mut bound).await?;
     }
-    shorten(backend, call, &mut request);
-    let rules = backend.tokens.rules();
-    let (asked, audiences) = (token_request::seconds(&request), token_request::audiences(&request));
-    let (seconds, warn_after_seconds) = rules.life(asked, bound.pod.is_some(), &audiences);
+    limit_lifetime(backend, call, &mut request);
+    let rules = backend.tokens.settings();
+    let (requested_seconds, audiences) =
+        (token_request::expiration_seconds(&request), token_request::audiences(&request));
+    let (seconds, warn_after_seconds) = rules.lifetime(requested_seconds, bound.pod.is_some(), &audiences);
     let grant = Grant { bound, audiences, seconds, warn_after_seconds };
     let id = random::uuid();
-    let made = backend.tokens.issue(&grant, &id, now).await;
-    let made = made.map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
-    call.warnings.note(ISSUED, format!("JTI={id}"));
+    let token = backend.tokens.issue(&grant, &id, now).await;
+    let token = token.map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
+    call.warnings.annotate(ISSUED_CREDENTIAL_ID, format!("JTI={id}"));
 
     let status = request.entry("status");
-    status.set("token", made);
-    let ends = now.unix_seconds().saturating_add(asked);
-    status.set("expirationTimestamp", time::format_seconds(ends));
-    Ok(Reply::Object(Success::Created, backend.objects.show_body(call, &request)?))
+    status.set("token", token);
+    let expiration = now.unix_seconds().saturating_add(requested_seconds);
+    status.set("expirationTimestamp", time::format_seconds(expiration));
+    Ok(Reply::Object(Success::Created, backend.objects.encode_view(call, &request)?))
 }
 
 /// Removes fields that only the server sets.
-pub fn wipe(request: &mut Value) {
+pub fn clear_server_fields(request: &mut Value) {
     let meta = request.entry("metadata");
     for field in ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid"] {
         meta.remove(field);
@@ -68,70 +70,74 @@ pub fn wipe(request: &mut Value) {
 }
 
 /// Sets defaults, and the fields that only the server sets.
-fn complete(backend: &Backend, request: &mut Value, account: &Value, now: &str) {
+fn set_defaults(backend: &Backend, request: &mut Value, account: &Value, now: &str) {
     if token_request::audiences(request).is_empty() {
-        let ours = backend.tokens.rules().audiences.iter().map(|name| Value::from(name.as_str()));
-        request.entry("spec").set("audiences", ours.collect::<Vec<_>>());
+        let default_audiences =
+            backend.tokens.settings().audiences.iter().map(|name| Value::from(name.as_str()));
+        request.entry("spec").set("audiences", default_audiences.collect::<Vec<_>>());
     }
     let meta = request.entry("metadata");
     meta.set("name", meta::name(account));
-    meta.set("namespace", meta::of(account).str("namespace"));
+    meta.set("namespace", meta::metadata(account).str("namespace"));
     meta.set("creationTimestamp", now);
     request.remove("status");
 }
 
 /// Limits the requested lifetime.
-fn shorten(backend: &Backend, call: &Call<'_>, request: &mut Value) {
-    let (longest, asked) = (backend.tokens.rules().longest_seconds, token_request::seconds(request));
-    if longest > 0 && asked > longest {
-        call.warnings.add(format!("requested expiration of {asked} seconds shortened to {longest} seconds"));
-        request.entry("spec").set("expirationSeconds", longest);
+fn limit_lifetime(backend: &Backend, call: &Call<'_>, request: &mut Value) {
+    let (max_seconds, requested_seconds) =
+        (backend.tokens.settings().max_seconds, token_request::expiration_seconds(request));
+    if max_seconds > 0 && requested_seconds > max_seconds {
+        call.warnings.add(format!(
+            "requested expiration of {requested_seconds} seconds shortened to {max_seconds} seconds"
+        ));
+        request.entry("spec").set("expirationSeconds", max_seconds);
     }
 }
 
-fn reference(object: &Value) -> Reference {
-    Reference { name: meta::name(object).to_owned(), uid: meta::of(object).str("uid").to_owned() }
+fn reference_to(object: &Value) -> Reference {
+    Reference { name: meta::name(object).to_owned(), uid: meta::metadata(object).str("uid").to_owned() }
 }
 
 /// Reads the object that the token is bound to.
-async fn bind(backend: &Backend, call: &Call<'_>, to: &Value, bound: &mut Bound) -> Result<()> {
-    let name = to.str("name");
-    let binding = token_request::binding(to)?;
-    let found = match binding {
+async fn bind(backend: &Backend, call: &Call<'_>, bound_ref: &Value, bound: &mut Bound) -> Result<()> {
+    let name = bound_ref.str("name");
+    let binding = token_request::binding(bound_ref)?;
+    let object = match binding {
         Binding::Pod => get(backend, call, "pods", "Pod", name).await?,
         Binding::Node => get(backend, call, "nodes", "Node", name).await?,
         Binding::Secret => get(backend, call, "secrets", "Secret", name).await?,
     };
     if binding == Binding::Pod {
-        let spec = found.get("spec").unwrap_or(&Value::Null);
+        let spec = object.get("spec").unwrap_or(&Value::Null);
         if spec.str("serviceAccountName") != call.name {
             return Err(Status::bad_request(format!(
                 "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
                 call.name
             )));
         }
-        bound.node = node_of(backend, call, spec.str("nodeName")).await?;
+        bound.node = node_reference(backend, call, spec.str("nodeName")).await?;
     }
-    let itself = reference(&found);
-    let wanted = to.str("uid");
-    if !wanted.is_empty() && wanted != itself.uid {
-        return Err(token_request::other_object(to.str("kind"), name, wanted));
+    let reference = reference_to(&object);
+    let expected_uid = bound_ref.str("uid");
+    if !expected_uid.is_empty() && expected_uid != reference.uid {
+        return Err(token_request::uid_conflict(bound_ref.str("kind"), name, expected_uid));
     }
     match binding {
-        Binding::Pod => bound.pod = Some(itself),
-        Binding::Node => bound.node = Some(itself),
-        Binding::Secret => bound.secret = Some(itself),
+        Binding::Pod => bound.pod = Some(reference),
+        Binding::Node => bound.node = Some(reference),
+        Binding::Secret => bound.secret = Some(reference),
     }
     Ok(())
 }
 
 /// The node of a pod. A node that does not exist is still named.
-async fn node_of(backend: &Backend, call: &Call<'_>, name: &str) -> Result<Option<Reference>> {
+async fn node_reference(backend: &Backend, call: &Call<'_>, name: &str) -> Result<Option<Reference>> {
     if name.is_empty() {
         return Ok(None);
     }
     match get(backend, call, "nodes", "Node", name).await {
-        Ok(node) => Ok(Some(reference(&node))),
+        Ok(node) => Ok(Some(reference_to(&node))),
         Err(status) if status.is_not_found() => {
             Ok(Some(Reference { name: name.to_owned(), uid: String::new() }))
         }
@@ -143,13 +149,13 @@ async fn get(backend: &Backend, call: &Call<'_>, resource: &str, kind: &str, nam
     if name.is_empty() {
         return Err(Status::bad_request("Name parameter required."));
     }
-    let wrong = names::path_segment(name, false);
-    if !wrong.is_empty() {
-        return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", wrong.join(";"))));
+    let errors = names::path_segment(name, false);
+    if !errors.is_empty() {
+        return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", errors.join(";"))));
     }
     let key = if kind == "Node" { Key::cluster(name) } else { Key::namespaced(call.namespace, name) };
-    let found = backend.stores.get(&TypeName::new(resource), key, &call.permit).await;
-    let found =
-        found.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource }, name))?;
-    backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &found)
+    let result = backend.stores.get(&TypeName::new(resource), key, &call.permit).await;
+    let object =
+        result.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource }, name))?;
+    backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &object)
 }

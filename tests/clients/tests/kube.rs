@@ -1,4 +1,4 @@
-//! kube-rs against a server inside this process.
+//! kube-rs against an embedded server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -20,17 +20,17 @@ use kube::{Client, Config, ResourceExt};
 use pilothouse::{Handle, Server};
 use serde_json::json;
 
-/// A server of its own for one test, with a client of its administrator.
-async fn served() -> (Handle, Client) {
-    served_with("-*").await
+/// An embedded server without controllers, and an administrator's client.
+async fn start_server() -> (Handle, Client) {
+    start_server_with("-*").await
 }
 
-/// The same with these control loops.
-async fn served_with(loops: &str) -> (Handle, Client) {
+/// The same with these controllers.
+async fn start_server_with(controllers: &str) -> (Handle, Client) {
     let mut config = pilothouse::Config::ephemeral();
-    config.api.controllers = vec![loops.to_owned()];
-    if loops == "-*" {
-        // Without the default accounts that a loop makes, pods shall not need any.
+    config.api.controllers = vec![controllers.to_owned()];
+    if controllers == "-*" {
+        // Without controllers there are no default service accounts, so pods must not need one.
         config.api.disable_admission_plugins = vec!["ServiceAccount".to_owned()];
     }
     let server = Server::start(config).expect("a server");
@@ -55,19 +55,19 @@ fn code(error: kube::Error) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_lives_and_dies() {
-    let (_server, client) = served().await;
+async fn object_is_created_replaced_and_deleted() {
+    let (_server, client) = start_server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
-    let made = maps.create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
-    assert!(made.uid().is_some() && made.resource_version().is_some());
+    let created = maps.create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
+    assert!(created.uid().is_some() && created.resource_version().is_some());
     let twice = maps.create(&PostParams::default(), &config_map("a", "1")).await.unwrap_err();
     assert_eq!(code(twice), 409);
 
     let mut changed = maps.get("a").await.unwrap();
     changed.data = Some(BTreeMap::from([("key".to_owned(), "2".to_owned())]));
     let changed = maps.replace("a", &PostParams::default(), &changed).await.unwrap();
-    assert_ne!(changed.resource_version(), made.resource_version());
-    let stale = maps.replace("a", &PostParams::default(), &made).await.unwrap_err();
+    assert_ne!(changed.resource_version(), created.resource_version());
+    let stale = maps.replace("a", &PostParams::default(), &created).await.unwrap_err();
     assert_eq!(code(stale), 409);
 
     let dry = PostParams { dry_run: true, ..PostParams::default() };
@@ -79,8 +79,8 @@ async fn an_object_lives_and_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_are_paged_selected_and_reduced_to_metadata() {
-    let (_server, client) = served().await;
+async fn lists_support_paging_selectors_and_metadata_only() {
+    let (_server, client) = start_server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     for number in 0..7 {
         let mut map = config_map(&format!("m{number}"), "1");
@@ -94,42 +94,43 @@ async fn lists_are_paged_selected_and_reduced_to_metadata() {
         names.extend(page.items.iter().map(ResourceExt::name_any));
     }
     assert_eq!(names, ["m0", "m1", "m2", "m3", "m4", "m5", "m6"]);
-    let odd = maps.list(&ListParams::default().labels("odd=true")).await.unwrap();
-    assert_eq!(odd.items.len(), 3);
+    let odd_maps = maps.list(&ListParams::default().labels("odd=true")).await.unwrap();
+    assert_eq!(odd_maps.items.len(), 3);
 
     let metadata = maps.list_metadata(&ListParams::default().labels("odd=false")).await.unwrap();
     assert_eq!(metadata.items.len(), 4);
     assert_eq!(metadata.items[0].metadata.labels.as_ref().unwrap()["odd"], "false");
-    let one = maps.get_metadata("m1").await.unwrap();
-    assert_eq!(one.types.unwrap().kind, "PartialObjectMetadata");
-    assert_eq!(one.metadata.name.as_deref(), Some("m1"));
+    let metadata_of_m1 = maps.get_metadata("m1").await.unwrap();
+    assert_eq!(metadata_of_m1.types.unwrap().kind, "PartialObjectMetadata");
+    assert_eq!(metadata_of_m1.metadata.name.as_deref(), Some("m1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_tells_what_happens() {
-    let (_server, client) = served().await;
+async fn watch_reports_added_modified_and_deleted() {
+    let (_server, client) = start_server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
-    let from = maps.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
-    let mut events = maps.watch(&WatchParams::default().timeout(60), &from).await.unwrap().boxed();
+    let version = maps.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    let mut events = maps.watch(&WatchParams::default().timeout(60), &version).await.unwrap().boxed();
     maps.create(&PostParams::default(), &config_map("w", "1")).await.unwrap();
     let mut map = maps.get("w").await.unwrap();
     map.data = None;
     maps.replace("w", &PostParams::default(), &map).await.unwrap();
     maps.delete("w", &DeleteParams::default()).await.unwrap();
-    let mut told = Vec::new();
-    while told.len() < 3 {
+    let mut received = Vec::new();
+    while received.len() < 3 {
         match events.try_next().await.unwrap().expect("the watch goes on") {
-            WatchEvent::Added(map) => told.push(("added", map.name_any())),
-            WatchEvent::Modified(map) => told.push(("modified", map.name_any())),
-            WatchEvent::Deleted(map) => told.push(("deleted", map.name_any())),
+            WatchEvent::Added(map) => received.push(("added", map.name_any())),
+            WatchEvent::Modified(map) => received.push(("modified", map.name_any())),
+            WatchEvent::Deleted(map) => received.push(("deleted", map.name_any())),
             WatchEvent::Bookmark(_) => {}
             WatchEvent::Error(error) => panic!("{error:?}"),
         }
     }
-    let wanted = ["added", "modified", "deleted"].map(|kind| (kind, "w".to_owned()));
-    assert_eq!(told, wanted);
+    let expected = ["added", "modified", "deleted"].map(|kind| (kind, "w".to_owned()));
+    assert_eq!(received, expected);
 
-    let mut metadata = maps.watch_metadata(&WatchParams::default().timeout(60), &from).await.unwrap().boxed();
+    let mut metadata =
+        maps.watch_metadata(&WatchParams::default().timeout(60), &version).await.unwrap().boxed();
     let Some(WatchEvent::Added(first)) = metadata.try_next().await.unwrap() else { panic!("an addition") };
     assert_eq!(
         (first.name_any().as_str(), first.types.unwrap().kind.as_str()),
@@ -138,23 +139,23 @@ async fn a_watch_tells_what_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_sees_each_object_once() {
-    let (_server, client) = served().await;
+async fn watcher_yields_each_object_once() {
+    let (_server, client) = start_server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     maps.create(&PostParams::default(), &config_map("before", "1")).await.unwrap();
-    let mut seen = watcher(maps.clone(), watcher::Config::default()).applied_objects().boxed();
-    let next = async |seen: &mut futures::stream::BoxStream<'static, watcher::Result<ConfigMap>>| {
-        let next = tokio::time::timeout(Duration::from_secs(60), seen.try_next()).await.expect("in time");
+    let mut stream = watcher(maps.clone(), watcher::Config::default()).applied_objects().boxed();
+    let next = async |stream: &mut futures::stream::BoxStream<'static, watcher::Result<ConfigMap>>| {
+        let next = tokio::time::timeout(Duration::from_secs(60), stream.try_next()).await.expect("in time");
         next.unwrap().expect("the watcher goes on").name_any()
     };
-    assert_eq!(next(&mut seen).await, "before");
+    assert_eq!(next(&mut stream).await, "before");
     maps.create(&PostParams::default(), &config_map("after", "1")).await.unwrap();
-    assert_eq!(next(&mut seen).await, "after");
+    assert_eq!(next(&mut stream).await, "after");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reflector_holds_what_is_there() {
-    let (_server, client) = served().await;
+async fn reflector_store_follows_changes() {
+    let (_server, client) = start_server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     maps.create(&PostParams::default(), &config_map("before", "1")).await.unwrap();
     let (reader, writer) = reflector::store();
@@ -182,8 +183,8 @@ async fn a_reflector_holds_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn typed_objects_come_back_with_their_defaults() {
-    let (_server, client) = served().await;
+async fn typed_objects_are_returned_with_defaults() {
+    let (_server, client) = start_server().await;
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let pod = serde_json::from_value(json!({
         "metadata": {"name": "p"},
@@ -209,8 +210,8 @@ async fn typed_objects_come_back_with_their_defaults() {
     assert_eq!(deployment.spec.unwrap().replicas, Some(1));
     let foreground = DeleteParams::default();
     let foreground = DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..foreground };
-    let going = deployments.delete("d", &foreground).await.unwrap().left().expect("the object");
-    assert!(going.metadata.deletion_timestamp.is_some());
+    let terminating = deployments.delete("d", &foreground).await.unwrap().left().expect("the object");
+    assert!(terminating.metadata.deletion_timestamp.is_some());
 
     let services: Api<Service> = Api::default_namespaced(client.clone());
     let service = serde_json::from_value(json!({
@@ -227,28 +228,28 @@ async fn typed_objects_come_back_with_their_defaults() {
         ..Secret::default()
     };
     secrets.create(&PostParams::default(), &secret).await.unwrap();
-    let back = secrets.get("b").await.unwrap();
-    assert_eq!(back.data.unwrap()["bytes"].0, [0, 255, 7]);
-    assert_eq!(back.type_.as_deref(), Some("Opaque"));
+    let read = secrets.get("b").await.unwrap();
+    assert_eq!(read.data.unwrap()["bytes"].0, [0, 255, 7]);
+    assert_eq!(read.type_.as_deref(), Some("Opaque"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_said_field_by_field() {
-    let (_server, client) = served().await;
+async fn validation_error_names_field() {
+    let (_server, client) = start_server().await;
     let namespaces: Api<Namespace> = Api::all(client);
-    let wrong = Namespace {
+    let invalid = Namespace {
         metadata: ObjectMeta { name: Some("Not A Name".to_owned()), ..ObjectMeta::default() },
         ..Namespace::default()
     };
-    let error = namespaces.create(&PostParams::default(), &wrong).await.unwrap_err();
+    let error = namespaces.create(&PostParams::default(), &invalid).await.unwrap_err();
     let kube::Error::Api(status) = error else { panic!("not an answer of the API") };
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
     assert_eq!(status.details.unwrap().causes[0].field, "metadata.name");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn discovery_finds_every_kind_and_each_can_be_listed() {
-    let (_server, client) = served().await;
+async fn discovery_finds_listable_kinds() {
+    let (_server, client) = start_server().await;
     let discovery = Discovery::new(client.clone()).run().await.unwrap();
     let mut listed = 0;
     for group in discovery.groups() {
@@ -268,35 +269,35 @@ async fn discovery_finds_every_kind_and_each_can_be_listed() {
     assert!(listed > 40, "only {listed} kinds");
 }
 
-/// Waits until what is asked for is not there.
-async fn gone<F, K>(ask: impl Fn() -> F)
+/// Waits until an object is gone.
+async fn wait_until_gone<F, K>(get: impl Fn() -> F)
 where
     F: Future<Output = kube::Result<Option<K>>>,
 {
-    let waiting = async {
-        while ask().await.unwrap().is_some() {
+    let wait = async {
+        while get().await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it goes");
+    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("it goes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_take_their_dependents_along() {
-    let (_server, client) = served_with("*").await;
+async fn deletion_policies_cascade_to_dependents() {
+    let (_server, client) = start_server_with("*").await;
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     for (owner, policy) in [
         ("b", PropagationPolicy::Background),
         ("f", PropagationPolicy::Foreground),
         ("o", PropagationPolicy::Orphan),
     ] {
-        let made = maps.create(&PostParams::default(), &config_map(owner, "1")).await.unwrap();
+        let created = maps.create(&PostParams::default(), &config_map(owner, "1")).await.unwrap();
         let mut child = config_map(&format!("{owner}-child"), "1");
         let reference = OwnerReference {
             api_version: "v1".to_owned(),
             kind: "ConfigMap".to_owned(),
             name: owner.to_owned(),
-            uid: made.uid().unwrap(),
+            uid: created.uid().unwrap(),
             block_owner_deletion: Some(true),
             ..OwnerReference::default()
         };
@@ -304,9 +305,9 @@ async fn owners_take_their_dependents_along() {
         maps.create(&PostParams::default(), &child).await.unwrap();
         let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
         maps.delete(owner, &params).await.unwrap();
-        gone(|| maps.get_opt(owner)).await;
+        wait_until_gone(|| maps.get_opt(owner)).await;
     }
-    gone(|| maps.get_opt("b-child")).await;
+    wait_until_gone(|| maps.get_opt("b-child")).await;
     assert!(maps.get_opt("f-child").await.unwrap().is_none(), "the owner goes last");
     assert!(maps.get("o-child").await.unwrap().owner_references().is_empty());
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -318,5 +319,5 @@ async fn owners_take_their_dependents_along() {
     let inside: Api<ConfigMap> = Api::namespaced(client, "short");
     inside.create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
     namespaces.delete("short", &DeleteParams::default()).await.unwrap();
-    gone(|| namespaces.get_opt("short")).await;
+    wait_until_gone(|| namespaces.get_opt("short")).await;
 }

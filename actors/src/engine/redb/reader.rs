@@ -84,7 +84,7 @@ impl Reader {
             if superseded.is_some() && previous.is_none() {
                 return Ok(false);
             }
-            let last = previous.as_ref().map(|last| Arc::new(last.at(revision)));
+            let last = previous.as_ref().map(|last| Arc::new(last.at_revision(revision)));
             let Some(object) = object.or(last) else { return Ok(false) };
             bytes += object.bytes.len() + previous.as_ref().map_or(0, |previous| previous.bytes.len());
             events.push(Event::new(change, object, previous, at));

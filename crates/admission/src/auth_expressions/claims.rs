@@ -12,13 +12,13 @@ use crate::policies::expressions::{list, object_type, plain, texts};
 const CLAIMS: &str = "claims";
 /// The CEL variable with the mapped user.
 const USER: &str = "user";
-const NOT_TEXTS: &str = "expression must return a string or a list of strings";
+const NOT_STRINGS: &str = "expression must return a string or a list of strings";
 
 /// Compiles the expressions of one configuration file.
 #[derive(Debug)]
 pub struct Compiler {
-    of_claims: Environment,
-    of_user: Environment,
+    claims_environment: Environment,
+    user_environment: Environment,
     patterns: Patterns,
 }
 
@@ -28,8 +28,8 @@ impl Default for Compiler {
         user.push(("groups", list(plain(DeclKind::String))));
         user.push(("extra", plain(DeclKind::Map(list(plain(DeclKind::String))))));
         Compiler {
-            of_claims: ALL.clone().variable(CLAIMS, Type::map(Type::String, Type::Dyn)),
-            of_user: ALL.clone().variable(USER, object_type("kubernetes.UserInfo", user)),
+            claims_environment: ALL.clone().variable(CLAIMS, Type::map(Type::String, Type::Dyn)),
+            user_environment: ALL.clone().variable(USER, object_type("kubernetes.UserInfo", user)),
             patterns: Patterns::default(),
         }
     }
@@ -38,21 +38,21 @@ impl Default for Compiler {
 impl Compiler {
     /// A mapping expression over the claims. Its type is known only when it is evaluated.
     pub fn mapping(&mut self, text: &str) -> Result<Expression, String> {
-        Expression::compile(&self.of_claims, text, &mut self.patterns)
+        Expression::compile(&self.claims_environment, text, &mut self.patterns)
     }
 
     /// A validation rule over the claims.
     pub fn claims_rule(&mut self, text: &str) -> Result<Expression, String> {
-        true_or_false(Expression::compile(&self.of_claims, text, &mut self.patterns)?)
+        expect_bool(Expression::compile(&self.claims_environment, text, &mut self.patterns)?)
     }
 
     /// A validation rule over the user.
     pub fn user_rule(&mut self, text: &str) -> Result<Expression, String> {
-        true_or_false(Expression::compile(&self.of_user, text, &mut self.patterns)?)
+        expect_bool(Expression::compile(&self.user_environment, text, &mut self.patterns)?)
     }
 }
 
-fn true_or_false(expression: Expression) -> Result<Expression, String> {
+fn expect_bool(expression: Expression) -> Result<Expression, String> {
     match expression.kind() {
         Type::Bool => Ok(expression),
         _ => Err("must evaluate to bool".to_owned()),
@@ -66,7 +66,7 @@ impl Expression {
     }
 
     /// The string it evaluates to; `None` if the result is of another type.
-    pub fn text_of(&self, claims: &Value) -> Result<Option<String>, String> {
+    pub fn evaluate_string(&self, claims: &Value) -> Result<Option<String>, String> {
         Ok(match self.evaluate(CLAIMS, claims)? {
             Val::String(text) => Some(text.to_string()),
             _ => None,
@@ -74,21 +74,21 @@ impl Expression {
     }
 
     /// The strings it evaluates to. Empty ones are dropped.
-    pub fn texts_of(&self, claims: &Value) -> Result<Vec<String>, ExpressionError> {
-        let mut found = match self.evaluate(CLAIMS, claims).map_err(ExpressionError::Failed)? {
+    pub fn evaluate_strings(&self, claims: &Value) -> Result<Vec<String>, ExpressionError> {
+        let mut strings = match self.evaluate(CLAIMS, claims).map_err(ExpressionError::Failed)? {
             Val::Null => Vec::new(),
             Val::String(text) => vec![text.to_string()],
             Val::List(items) => {
                 let text = |item| match item {
                     Ok(Val::String(text)) => Ok(text.to_string()),
-                    _ => Err(ExpressionError::NoTexts(NOT_TEXTS.to_owned())),
+                    _ => Err(ExpressionError::NotStrings(NOT_STRINGS.to_owned())),
                 };
                 items.iter().map(text).collect::<Result<_, _>>()?
             }
-            _ => return Err(ExpressionError::NoTexts(NOT_TEXTS.to_owned())),
+            _ => return Err(ExpressionError::NotStrings(NOT_STRINGS.to_owned())),
         };
-        found.retain(|text| !text.is_empty());
-        Ok(found)
+        strings.retain(|text| !text.is_empty());
+        Ok(strings)
     }
 }
 
@@ -98,7 +98,7 @@ pub enum ExpressionError {
     /// It could not be evaluated.
     Failed(String),
     /// The result is of another type.
-    NoTexts(String),
+    NotStrings(String),
 }
 
 /// A validation rule: an expression, and the message if it is false.
@@ -122,10 +122,10 @@ pub fn check_user(rules: &[Rule], user: &Value) -> Result<(), String> {
 
 /// All rules are evaluated first: an evaluation error is reported before a rule that is false.
 fn check(rules: &[Rule], variable: &str, value: &Value) -> Result<(), String> {
-    let evaluated = rules.iter().map(|rule| rule.expression.evaluate(variable, value));
-    let evaluated: Vec<Val<'_>> = evaluated.collect::<Result<_, _>>()?;
-    for (rule, found) in rules.iter().zip(evaluated) {
-        match found {
+    let results = rules.iter().map(|rule| rule.expression.evaluate(variable, value));
+    let results: Vec<Val<'_>> = results.collect::<Result<_, _>>()?;
+    for (rule, result) in rules.iter().zip(results) {
+        match result {
             Val::Bool(true) => {}
             Val::Bool(false) => {
                 let (expression, message) = (rule.expression.text(), &rule.message);

@@ -13,7 +13,7 @@ use crate::policies::expressions::{full_name, list, nested, object_type, plain, 
 /// The CEL variable: the spec of a SubjectAccessReview.
 const REQUEST: &str = "request";
 
-static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
+static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
     let selector = |name: &str| {
         let mut requirement = texts(&["key", "operator"]);
         requirement.push(("values", list(plain(DeclKind::String))));
@@ -42,7 +42,7 @@ pub struct Compiler(Patterns);
 impl Compiler {
     /// Compiles a condition, or explains the error in its text.
     pub fn compile(&mut self, text: &str) -> Result<Expression, String> {
-        let expression = Expression::compile(&KNOWN, text, &mut self.0)?;
+        let expression = Expression::compile(&ENVIRONMENT, text, &mut self.0)?;
         match expression.kind() {
             Type::Bool => Ok(expression),
             other => Err(format!("must evaluate to bool but got {}", full_name(&other))),
@@ -52,7 +52,7 @@ impl Compiler {
 
 /// The result of evaluating the match conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Matched {
+pub enum ConditionMatch {
     /// All are true.
     Yes,
     /// One is false, which decides, even if others could not be evaluated.
@@ -65,25 +65,25 @@ pub enum Matched {
 }
 
 /// Evaluates match conditions for a request.
-pub fn matched(conditions: &[Expression], request: &Value) -> Matched {
-    let mut wrong: Vec<String> = Vec::new();
+pub fn matched(conditions: &[Expression], request: &Value) -> ConditionMatch {
+    let mut errors: Vec<String> = Vec::new();
     for condition in conditions {
-        let why = match condition.evaluate(REQUEST, request) {
+        let error = match condition.evaluate(REQUEST, request) {
             Ok(Val::Bool(true)) => continue,
-            Ok(Val::Bool(false)) => return Matched::No { some_failed: !wrong.is_empty() },
+            Ok(Val::Bool(false)) => return ConditionMatch::No { some_failed: !errors.is_empty() },
             Ok(other) => {
                 format!("expression '{}' eval result type should be bool but got {other}", condition.text())
             }
-            Err(why) => why,
+            Err(error) => error,
         };
-        let why = format!("cel evaluation error: {why}");
-        if !wrong.contains(&why) {
-            wrong.push(why);
+        let error = format!("cel evaluation error: {error}");
+        if !errors.contains(&error) {
+            errors.push(error);
         }
     }
-    match wrong.as_slice() {
-        [] => Matched::Yes,
-        [one] => Matched::Failed(one.clone()),
-        several => Matched::Failed(format!("[{}]", several.join(", "))),
+    match errors.as_slice() {
+        [] => ConditionMatch::Yes,
+        [error] => ConditionMatch::Failed(error.clone()),
+        several => ConditionMatch::Failed(format!("[{}]", several.join(", "))),
     }
 }

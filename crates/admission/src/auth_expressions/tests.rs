@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::claims::{Compiler, ExpressionError, Rule, check_claims, check_user};
-use super::match_conditions::{self, Matched, matched};
+use super::match_conditions::{self, ConditionMatch, matched};
 use super::*;
 
 fn object(json: &str) -> Value {
@@ -9,15 +9,15 @@ fn object(json: &str) -> Value {
 }
 
 fn mapping(text: &str) -> Expression {
-    Compiler::default().mapping(text).unwrap_or_else(|why| panic!("{text}: {why}"))
+    Compiler::default().mapping(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 #[test]
-fn claims_become_texts() {
+fn claim_mappings_evaluate_to_strings() {
     let claims = object(
         r#"{"sub":"ann","n":1,"groups":["a","","b"],"mixed":["a",1],"none":null,"deep":{"x":["d"]},"csv":"a,b"}"#,
     );
-    for (text, wanted) in [
+    for (text, expected) in [
         ("claims.sub", Ok(Some("ann"))),
         ("'p:' + claims.sub", Ok(Some("p:ann"))),
         ("claims.?email.orValue('nobody')", Ok(Some("nobody"))),
@@ -25,12 +25,12 @@ fn claims_become_texts() {
         ("claims.none", Ok(None)),
         ("claims.email", Err("expression 'claims.email' resulted in error: no such key: email")),
     ] {
-        let found = mapping(text).text_of(&claims);
-        assert_eq!(found, wanted.map(|text| text.map(str::to_owned)).map_err(str::to_owned), "{text}");
+        let result = mapping(text).evaluate_string(&claims);
+        assert_eq!(result, expected.map(|text| text.map(str::to_owned)).map_err(str::to_owned), "{text}");
     }
-    let no_texts =
-        ExpressionError::NoTexts("expression must return a string or a list of strings".to_owned());
-    for (text, wanted) in [
+    let not_strings =
+        ExpressionError::NotStrings("expression must return a string or a list of strings".to_owned());
+    for (text, expected) in [
         ("claims.groups", Ok(&["a", "b"][..])),
         ("claims.sub", Ok(&["ann"])),
         ("''", Ok(&[])),
@@ -41,25 +41,25 @@ fn claims_become_texts() {
         ("claims.deep.x", Ok(&["d"])),
         ("claims.csv.split(',')", Ok(&["a", "b"])),
         ("claims.groups.filter(g, g == 'a').map(g, 'x:' + g)", Ok(&["x:a"])),
-        ("claims.mixed", Err(no_texts.clone())),
-        ("claims.n", Err(no_texts.clone())),
-        ("{'a': 'b'}", Err(no_texts)),
+        ("claims.mixed", Err(not_strings.clone())),
+        ("claims.n", Err(not_strings.clone())),
+        ("{'a': 'b'}", Err(not_strings)),
     ] {
-        let wanted = wanted.map(|texts| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
-        assert_eq!(mapping(text).texts_of(&claims), wanted, "{text}");
+        let expected = expected.map(|texts| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(mapping(text).evaluate_strings(&claims), expected, "{text}");
     }
-    assert!(matches!(mapping("claims.x").texts_of(&claims), Err(ExpressionError::Failed(_))));
+    assert!(matches!(mapping("claims.x").evaluate_strings(&claims), Err(ExpressionError::Failed(_))));
 }
 
 #[test]
-fn what_is_not_an_expression_over_its_variable_is_told() {
+fn invalid_claim_and_user_expressions_are_compile_errors() {
     let mut compiler = Compiler::default();
-    for (text, wanted) in [
+    for (text, expected) in [
         ("claims.", "compilation failed: ERROR: <input>:1:8: Syntax error"),
         ("user.username", "compilation failed: ERROR: <input>:1:1: undeclared reference to 'user'"),
     ] {
-        let said = compiler.mapping(text).unwrap_err();
-        assert!(said.starts_with(wanted), "{text}: {said}");
+        let error = compiler.mapping(text).unwrap_err();
+        assert!(error.starts_with(expected), "{text}: {error}");
     }
     for text in ["claims.ok", "'text'", "1"] {
         assert_eq!(compiler.claims_rule(text).unwrap_err(), "must evaluate to bool", "{text}");
@@ -68,11 +68,14 @@ fn what_is_not_an_expression_over_its_variable_is_told() {
     assert!(compiler.user_rule("user.name == ''").unwrap_err().contains("undefined field 'name'"));
     assert!(compiler.user_rule("claims.sub == ''").unwrap_err().contains("undeclared reference to 'claims'"));
     assert!(compiler.claims_rule("claims.ok == true").is_ok());
-    assert!(compiler.mapping("semver('1.2.3').major()").is_ok(), "files may call what objects may not yet");
+    assert!(
+        compiler.mapping("semver('1.2.3').major()").is_ok(),
+        "configuration files may use newer functions than stored objects"
+    );
 }
 
 #[test]
-fn a_claim_is_used_by_its_name_after_a_dot() {
+fn uses_claim_detects_field_selection() {
     for text in [
         "claims.email",
         "'p' + claims.email",
@@ -93,7 +96,7 @@ fn a_claim_is_used_by_its_name_after_a_dot() {
 }
 
 #[test]
-fn rules_that_do_not_hold_are_told_with_their_message() {
+fn failed_validation_rules_report_their_message() {
     let rules = |all: &[(&str, &str)]| -> Vec<Rule> {
         let mut compiler = Compiler::default();
         let rule = |(text, message): &(&str, &str)| Rule {
@@ -112,7 +115,7 @@ fn rules_that_do_not_hold_are_told_with_their_message() {
     assert_eq!(
         check(&[("claims.hd == 'y'", "not ours"), ("claims.no == 1", "")]),
         Err("expression 'claims.no == 1' resulted in error: no such key: no".to_owned()),
-        "what cannot be evaluated is told first"
+        "evaluation errors are reported first"
     );
     let rule = Compiler::default().user_rule("!user.username.startsWith('system:')").unwrap();
     let rules = [Rule { expression: rule, message: "reserved".to_owned() }];
@@ -123,53 +126,56 @@ fn rules_that_do_not_hold_are_told_with_their_message() {
 }
 
 #[test]
-fn expressions_are_the_same_if_their_texts_are() {
+fn expressions_are_equal_if_their_texts_are() {
     assert_eq!(mapping("claims.sub"), mapping("claims.sub"));
     assert_ne!(mapping("claims.sub"), mapping("claims.sub "));
 }
 
 #[test]
-fn conditions_say_which_requests_are_meant() {
+fn match_conditions_select_requests() {
     let compile = |text: &str| match_conditions::Compiler::default().compile(text);
     let request = object(
         r#"{"user":"ann","uid":"","groups":["g"],"extra":{},
             "resourceAttributes":{"namespace":"ns","verb":"list","group":"","version":"v1","resource":"pods",
             "subresource":"","name":"","labelSelector":{"requirements":[{"key":"a","operator":"In","values":["b"]}]}}}"#,
     );
-    let ask = |all: &[&str]| {
+    let evaluate = |all: &[&str]| {
         let all: Vec<_> = all.iter().map(|text| compile(text).unwrap()).collect();
         matched(&all, &request)
     };
-    assert_eq!(ask(&[]), Matched::Yes);
-    assert_eq!(ask(&["request.user == 'ann'", "has(request.resourceAttributes)"]), Matched::Yes);
-    assert_eq!(ask(&["'g' in request.groups", "request.user == 'bob'"]), Matched::No { some_failed: false });
+    assert_eq!(evaluate(&[]), ConditionMatch::Yes);
+    assert_eq!(evaluate(&["request.user == 'ann'", "has(request.resourceAttributes)"]), ConditionMatch::Yes);
     assert_eq!(
-        ask(&["request.resourceAttributes.labelSelector.requirements.exists(r, r.key == 'a')"]),
-        Matched::Yes
+        evaluate(&["'g' in request.groups", "request.user == 'bob'"]),
+        ConditionMatch::No { some_failed: false }
     );
-    let fails = "request.nonResourceAttributes.path == '/'";
-    let why = format!(
-        "cel evaluation error: expression '{fails}' resulted in error: no such key: nonResourceAttributes"
+    assert_eq!(
+        evaluate(&["request.resourceAttributes.labelSelector.requirements.exists(r, r.key == 'a')"]),
+        ConditionMatch::Yes
     );
-    assert_eq!(ask(&[fails]), Matched::Failed(why.clone()));
-    assert_eq!(ask(&[fails, "request.user == 'ann'", fails]), Matched::Failed(why));
-    assert_eq!(ask(&[fails, "request.user == 'bob'"]), Matched::No { some_failed: true });
-    for (text, wanted) in [
+    let failing = "request.nonResourceAttributes.path == '/'";
+    let error = format!(
+        "cel evaluation error: expression '{failing}' resulted in error: no such key: nonResourceAttributes"
+    );
+    assert_eq!(evaluate(&[failing]), ConditionMatch::Failed(error.clone()));
+    assert_eq!(evaluate(&[failing, "request.user == 'ann'", failing]), ConditionMatch::Failed(error));
+    assert_eq!(evaluate(&[failing, "request.user == 'bob'"]), ConditionMatch::No { some_failed: true });
+    for (text, expected) in [
         ("request.user", "must evaluate to bool but got string"),
         ("request.groups", "must evaluate to bool but got list(string)"),
         ("request.name == ''", "compilation failed: ERROR: <input>:1:8: undefined field 'name'"),
         ("user == ''", "compilation failed: ERROR: <input>:1:1: undeclared reference to 'user'"),
     ] {
-        let said = compile(text).unwrap_err();
-        assert!(said.starts_with(wanted), "{text}: {said}");
+        let error = compile(text).unwrap_err();
+        assert!(error.starts_with(expected), "{text}: {error}");
     }
 }
 
 proptest! {
     #[test]
-    fn no_text_makes_it_fail(text in "[a-z.'()\\[\\]{}?:+=! ]{0,40}") {
+    fn random_expressions_do_not_panic(text in "[a-z.'()\\[\\]{}?:+=! ]{0,40}") {
         let mut compiler = Compiler::default();
-        let _ = compiler.mapping(&format!("claims.{text}")).map(|made| made.texts_of(&Value::object()));
+        let _ = compiler.mapping(&format!("claims.{text}")).map(|expression| expression.evaluate_strings(&Value::object()));
         let _ = compiler.user_rule(&text);
         let _ = match_conditions::Compiler::default().compile(&text);
     }

@@ -41,34 +41,34 @@ pub struct AuthorizationCache(Lock<CacheState>);
 
 #[derive(Debug, Default)]
 struct CacheState {
-    known: Vec<(AuthorizationCheck, AuthorizationResult)>,
-    wanted: Vec<AuthorizationCheck>,
+    results: Vec<(AuthorizationCheck, AuthorizationResult)>,
+    pending: Vec<AuthorizationCheck>,
 }
 
 impl AuthorizationCache {
     /// The pending checks.
-    pub fn wanted(&self) -> Vec<AuthorizationCheck> {
-        self.0.lock().wanted.clone()
+    pub fn pending(&self) -> Vec<AuthorizationCheck> {
+        self.0.lock().pending.clone()
     }
 
     /// Whether a check is pending.
-    pub fn is_waiting(&self) -> bool {
-        !self.0.lock().wanted.is_empty()
+    pub fn has_pending(&self) -> bool {
+        !self.0.lock().pending.is_empty()
     }
 
     /// Stores the result of a check.
-    pub fn tell(&self, question: AuthorizationCheck, answer: AuthorizationResult) {
-        let mut asked = self.0.lock();
-        asked.wanted.retain(|wanted| *wanted != question);
-        asked.known.push((question, answer));
+    pub fn record(&self, check: AuthorizationCheck, result: AuthorizationResult) {
+        let mut state = self.0.lock();
+        state.pending.retain(|pending| *pending != check);
+        state.results.push((check, result));
     }
 
-    fn ask(&self, question: AuthorizationCheck) -> Result<AuthorizationResult, Fault> {
-        let mut asked = self.0.lock();
-        if let Some((_, answer)) = asked.known.iter().find(|(known, _)| *known == question) {
-            return Ok(answer.clone());
+    fn lookup(&self, check: AuthorizationCheck) -> Result<AuthorizationResult, Fault> {
+        let mut state = self.0.lock();
+        if let Some((_, result)) = state.results.iter().find(|(known, _)| *known == check) {
+            return Ok(result.clone());
         }
-        asked.wanted.push(question);
+        state.pending.push(check);
         // Not absorbed by `||`: aborts the evaluation.
         Err(Fault::Budget)
     }
@@ -92,15 +92,15 @@ pub struct RequestTarget {
 /// The values of `authorizer` and `authorizer.requestResource`.
 #[derive(Clone, Debug)]
 pub struct Authorizer {
-    /// The checks.
-    pub answers: Arc<AuthorizationCache>,
-    about: RequestTarget,
+    /// The cached checks of the request.
+    pub cache: Arc<AuthorizationCache>,
+    target: RequestTarget,
 }
 
 impl Authorizer {
     /// For a request of this resource.
-    pub fn new(about: RequestTarget) -> Authorizer {
-        Authorizer { answers: Arc::default(), about }
+    pub fn new(target: RequestTarget) -> Authorizer {
+        Authorizer { cache: Arc::default(), target }
     }
 
     /// The value of `authorizer`.
@@ -109,20 +109,20 @@ impl Authorizer {
     }
 
     /// The value of `authorizer.requestResource`.
-    pub fn of_request(&self) -> Val<'static> {
+    pub fn request_resource(&self) -> Val<'static> {
         let resource =
-            ResourceCheck { about: self.about.clone(), fields: String::new(), labels: String::new() };
+            ResourceCheck { target: self.target.clone(), fields: String::new(), labels: String::new() };
         self.value(None, AuthorizerStep::Resource(resource))
     }
 
-    fn value(&self, account: Option<(String, String)>, form: AuthorizerStep) -> Val<'static> {
-        Val::Foreign(Arc::new(AuthorizerValue { answers: self.answers.clone(), account, form }))
+    fn value(&self, account: Option<(String, String)>, step: AuthorizerStep) -> Val<'static> {
+        Val::Foreign(Arc::new(AuthorizerValue { cache: self.cache.clone(), account, step }))
     }
 }
 
 #[derive(Clone)]
 struct ResourceCheck {
-    about: RequestTarget,
+    target: RequestTarget,
     fields: String,
     labels: String,
 }
@@ -138,9 +138,9 @@ enum AuthorizerStep {
 
 /// A CEL value of the authorizer library.
 struct AuthorizerValue {
-    answers: Arc<AuthorizationCache>,
+    cache: Arc<AuthorizationCache>,
     account: Option<(String, String)>,
-    form: AuthorizerStep,
+    step: AuthorizerStep,
 }
 
 impl fmt::Debug for AuthorizerValue {
@@ -150,9 +150,9 @@ impl fmt::Debug for AuthorizerValue {
 }
 
 impl AuthorizerValue {
-    fn with(&self, form: AuthorizerStep) -> Result<Val<'static>, Fault> {
-        let (answers, account) = (self.answers.clone(), self.account.clone());
-        Ok(Val::Foreign(Arc::new(AuthorizerValue { answers, account, form })))
+    fn at_step(&self, step: AuthorizerStep) -> Result<Val<'static>, Fault> {
+        let (cache, account) = (self.cache.clone(), self.account.clone());
+        Ok(Val::Foreign(Arc::new(AuthorizerValue { cache, account, step })))
     }
 
     fn check(
@@ -161,16 +161,16 @@ impl AuthorizerValue {
         target: Target,
         resource: Option<&ResourceCheck>,
     ) -> Result<Val<'static>, Fault> {
-        let question = AuthorizationCheck {
+        let check = AuthorizationCheck {
             account: self.account.clone(),
             action: Action { verb: verb.to_owned(), target },
             fields: resource.map(|resource| resource.fields.clone()).unwrap_or_default(),
             labels: resource.map(|resource| resource.labels.clone()).unwrap_or_default(),
         };
-        self.with(AuthorizerStep::Decision(self.answers.ask(question)?))
+        self.at_step(AuthorizerStep::Decision(self.cache.lookup(check)?))
     }
 
-    fn of_account(&self, namespace: &str, name: &str) -> Result<Val<'static>, Fault> {
+    fn for_service_account(&self, namespace: &str, name: &str) -> Result<Val<'static>, Fault> {
         if !names::dns_subdomain(name).is_empty() {
             return Err(Fault::error("Invalid service account name"));
         }
@@ -179,16 +179,16 @@ impl AuthorizerValue {
         }
         let account = Some((namespace.to_owned(), name.to_owned()));
         Ok(Val::Foreign(Arc::new(AuthorizerValue {
-            answers: self.answers.clone(),
+            cache: self.cache.clone(),
             account,
-            form: AuthorizerStep::Authorizer,
+            step: AuthorizerStep::Authorizer,
         })))
     }
 }
 
 impl Foreign for AuthorizerValue {
     fn type_name(&self) -> &str {
-        match self.form {
+        match self.step {
             AuthorizerStep::Authorizer => "kubernetes.authorization.Authorizer",
             AuthorizerStep::Path(_) => "kubernetes.authorization.PathCheck",
             AuthorizerStep::Group(_) => "kubernetes.authorization.GroupCheck",
@@ -202,33 +202,33 @@ impl Foreign for AuthorizerValue {
             Val::String(text) => Some(text.to_string()),
             _ => None,
         };
-        let texts: Option<Vec<String>> = args.iter().map(text).collect();
-        let texts = texts.ok_or_else(Fault::no_overload)?;
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        match (&self.form, function, texts.as_slice()) {
+        let arguments: Option<Vec<String>> = args.iter().map(text).collect();
+        let arguments = arguments.ok_or_else(Fault::no_overload)?;
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        match (&self.step, function, arguments.as_slice()) {
             (AuthorizerStep::Authorizer, "path", [path]) if path.trim().is_empty() => {
                 Err(Fault::error("path must not be empty"))
             }
             (AuthorizerStep::Authorizer, "path", [path]) => {
-                self.with(AuthorizerStep::Path((*path).to_owned()))
+                self.at_step(AuthorizerStep::Path((*path).to_owned()))
             }
             (AuthorizerStep::Authorizer, "group", [group]) => {
-                self.with(AuthorizerStep::Group((*group).to_owned()))
+                self.at_step(AuthorizerStep::Group((*group).to_owned()))
             }
             (AuthorizerStep::Authorizer, "serviceAccount", [namespace, name]) => {
-                self.of_account(namespace, name)
+                self.for_service_account(namespace, name)
             }
             (AuthorizerStep::Group(_), "resource", [resource]) if resource.trim().is_empty() => {
                 Err(Fault::error("resource must not be empty"))
             }
             (AuthorizerStep::Group(group), "resource", [resource]) => {
-                let about = RequestTarget {
+                let target = RequestTarget {
                     group: group.clone(),
                     resource: (*resource).to_owned(),
                     ..RequestTarget::default()
                 };
-                self.with(AuthorizerStep::Resource(ResourceCheck {
-                    about,
+                self.at_step(AuthorizerStep::Resource(ResourceCheck {
+                    target,
                     fields: String::new(),
                     labels: String::new(),
                 }))
@@ -238,7 +238,7 @@ impl Foreign for AuthorizerValue {
             }
             (AuthorizerStep::Resource(resource), "check", [verb]) => {
                 let RequestTarget { group, resource: plural, subresource, namespace, name } =
-                    resource.about.clone();
+                    resource.target.clone();
                 let version = "*".to_owned();
                 let target =
                     Target::Resource { group, version, resource: plural, subresource, namespace, name };
@@ -246,23 +246,23 @@ impl Foreign for AuthorizerValue {
             }
             (AuthorizerStep::Resource(resource), function, [text]) => {
                 let mut resource = resource.clone();
-                let place = match function {
-                    "subresource" => &mut resource.about.subresource,
-                    "namespace" => &mut resource.about.namespace,
-                    "name" => &mut resource.about.name,
+                let field = match function {
+                    "subresource" => &mut resource.target.subresource,
+                    "namespace" => &mut resource.target.namespace,
+                    "name" => &mut resource.target.name,
                     "fieldSelector" => &mut resource.fields,
                     "labelSelector" => &mut resource.labels,
                     _ => return Err(Fault::no_overload()),
                 };
-                (*text).clone_into(place);
-                self.with(AuthorizerStep::Resource(resource))
+                (*text).clone_into(field);
+                self.at_step(AuthorizerStep::Resource(resource))
             }
-            (AuthorizerStep::Decision(answer), "allowed", []) => Ok(Val::Bool(answer.allowed)),
-            (AuthorizerStep::Decision(answer), "errored", []) => Ok(Val::Bool(answer.error.is_some())),
-            (AuthorizerStep::Decision(answer), "error", []) => {
-                Ok(Val::from(answer.error.clone().unwrap_or_default()))
+            (AuthorizerStep::Decision(result), "allowed", []) => Ok(Val::Bool(result.allowed)),
+            (AuthorizerStep::Decision(result), "errored", []) => Ok(Val::Bool(result.error.is_some())),
+            (AuthorizerStep::Decision(result), "error", []) => {
+                Ok(Val::from(result.error.clone().unwrap_or_default()))
             }
-            (AuthorizerStep::Decision(answer), "reason", []) => Ok(Val::from(answer.reason.clone())),
+            (AuthorizerStep::Decision(result), "reason", []) => Ok(Val::from(result.reason.clone())),
             _ => Err(Fault::no_overload()),
         }
     }

@@ -3,7 +3,7 @@
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::limits::{RULE_MESSAGE_BYTES, RULES_COST};
 
-use super::evaluate::{Evaluation, Inputs, ResultValue, StopReason, USED_UP, run};
+use super::evaluate::{BUDGET_EXCEEDED, Evaluation, Inputs, ResultValue, StopReason, evaluate_all};
 use super::policy::{Expression, Policy, Validation};
 use crate::limits::CONDITIONS_COST;
 
@@ -24,9 +24,9 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditAnnotation {
     /// Key and value.
-    Says(String, String),
+    Value(String, String),
     /// The error, for which the request is denied.
-    Fails(String),
+    Error(String),
 }
 
 /// The result of a policy.
@@ -35,7 +35,7 @@ pub struct PolicyResult {
     /// The results of its validations.
     pub decisions: Vec<Decision>,
     /// The results of its audit annotations.
-    pub notes: Vec<AuditAnnotation>,
+    pub audit_annotations: Vec<AuditAnnotation>,
     /// The number of match conditions with errors.
     pub condition_errors: usize,
 }
@@ -46,7 +46,7 @@ pub struct PolicyInputs<'v> {
     /// The inputs of most expressions.
     pub inputs: Inputs<'v>,
     /// The `request` variable of match conditions, which has the original resource and not the matched one.
-    pub asked: &'v Value,
+    pub original_request: &'v Value,
     /// The namespace of audit annotations, with all metadata.
     pub namespace: &'v Value,
 }
@@ -56,15 +56,19 @@ pub struct PolicyInputs<'v> {
 pub struct AuthorizationPending;
 
 /// Evaluates a policy.
-pub fn decide(policy: &Policy, case: PolicyInputs<'_>) -> Result<PolicyResult, AuthorizationPending> {
-    let inputs = Inputs { request: case.asked, namespace: &Value::Null, ..case.inputs };
+pub fn decide(
+    policy: &Policy,
+    policy_inputs: PolicyInputs<'_>,
+) -> Result<PolicyResult, AuthorizationPending> {
+    let inputs =
+        Inputs { request: policy_inputs.original_request, namespace: &Value::Null, ..policy_inputs.inputs };
     let ConditionsResult { hold, errors: condition_errors } =
-        evaluate_conditions(&policy.variables, &policy.conditions, inputs, policy.fails)?;
+        evaluate_conditions(&policy.variables, &policy.conditions, inputs, policy.fails_on_error)?;
     match hold {
-        Err(why) => {
+        Err(message) => {
             return Ok(PolicyResult {
-                decisions: vec![failed(policy, why)],
-                notes: Vec::new(),
+                decisions: vec![failure(policy, message)],
+                audit_annotations: Vec::new(),
                 condition_errors,
             });
         }
@@ -72,40 +76,40 @@ pub fn decide(policy: &Policy, case: PolicyInputs<'_>) -> Result<PolicyResult, A
         Ok(true) => {}
     }
     let mut budget = RULES_COST;
-    let demands = policy.validations.iter().map(|one| Some(&one.expression));
-    let found = match run(&policy.variables, demands, case.inputs, &mut budget) {
-        Ok(found) => found,
-        Err(StopReason::Unanswered) => return Err(AuthorizationPending),
-        Err(StopReason::UsedUp) => return Ok(used_up(policy)),
+    let validations = policy.validations.iter().map(|validation| Some(&validation.expression));
+    let results = match evaluate_all(&policy.variables, validations, policy_inputs.inputs, &mut budget) {
+        Ok(results) => results,
+        Err(StopReason::AuthorizationPending) => return Err(AuthorizationPending),
+        Err(StopReason::BudgetExceeded) => return Ok(budget_exceeded(policy)),
     };
     // Also of passed validations: evaluating their messages may exceed the budget.
-    let messages = policy.validations.iter().map(|one| one.message_expression.as_ref());
-    let unasked = Inputs { rights: None, ..case.inputs };
-    let messages = run(&policy.variables, messages, unasked, &mut budget);
-    let mut decisions = Vec::with_capacity(found.len());
-    for (place, (validation, found)) in policy.validations.iter().zip(found).enumerate() {
-        let message = messages.as_ref().ok().and_then(|all| all.get(place)).and_then(Option::as_ref);
-        decisions.push(match found {
+    let messages = policy.validations.iter().map(|validation| validation.message_expression.as_ref());
+    let without_authorizer = Inputs { authorizer: None, ..policy_inputs.inputs };
+    let messages = evaluate_all(&policy.variables, messages, without_authorizer, &mut budget);
+    let mut decisions = Vec::with_capacity(results.len());
+    for (index, (validation, result)) in policy.validations.iter().zip(results).enumerate() {
+        let message = messages.as_ref().ok().and_then(|all| all.get(index)).and_then(Option::as_ref);
+        decisions.push(match result {
             None => continue,
-            Some(Err(why)) => failed(policy, why),
+            Some(Err(message)) => failure(policy, message),
             Some(Ok(_)) if messages.is_err() => {
-                failed(policy, format!("failed messageExpression: {USED_UP}"))
+                failure(policy, format!("failed messageExpression: {BUDGET_EXCEEDED}"))
             }
-            Some(Ok(ResultValue::Truth(true))) => {
+            Some(Ok(ResultValue::Bool(true))) => {
                 Decision { denies: false, is_admitted: true, message: String::new(), reason: "" }
             }
             Some(Ok(_)) => Decision {
                 denies: true,
                 is_admitted: false,
-                message: wrong(validation, message),
+                message: failure_message(validation, message),
                 reason: reason(&validation.reason),
             },
         });
     }
-    match notes(policy, Inputs { namespace: case.namespace, ..unasked }) {
-        Ok(notes) => Ok(PolicyResult { decisions, notes, condition_errors }),
-        Err(StopReason::Unanswered) => Err(AuthorizationPending),
-        Err(StopReason::UsedUp) => Ok(used_up(policy)),
+    match audit_annotations(policy, Inputs { namespace: policy_inputs.namespace, ..without_authorizer }) {
+        Ok(audit_annotations) => Ok(PolicyResult { decisions, audit_annotations, condition_errors }),
+        Err(StopReason::AuthorizationPending) => Err(AuthorizationPending),
+        Err(StopReason::BudgetExceeded) => Ok(budget_exceeded(policy)),
     }
 }
 
@@ -126,50 +130,50 @@ pub fn evaluate_conditions<'v>(
     fails: bool,
 ) -> Result<ConditionsResult, AuthorizationPending> {
     let mut budget = CONDITIONS_COST;
-    match run(variables, conditions.into_iter().map(Some), inputs, &mut budget) {
-        Ok(found) => Ok(all_hold(found.into_iter().flatten(), fails)),
-        Err(StopReason::Unanswered) => Err(AuthorizationPending),
-        Err(StopReason::UsedUp) => {
-            let hold = if fails { Err(USED_UP.to_owned()) } else { Ok(false) };
+    match evaluate_all(variables, conditions.into_iter().map(Some), inputs, &mut budget) {
+        Ok(results) => Ok(combine_conditions(results.into_iter().flatten(), fails)),
+        Err(StopReason::AuthorizationPending) => Err(AuthorizationPending),
+        Err(StopReason::BudgetExceeded) => {
+            let hold = if fails { Err(BUDGET_EXCEEDED.to_owned()) } else { Ok(false) };
             Ok(ConditionsResult { hold, errors: 0 })
         }
     }
 }
 
 /// Combines the results of match conditions: one false condition decides, whatever the others are.
-pub fn all_hold(found: impl IntoIterator<Item = Evaluation>, fails: bool) -> ConditionsResult {
-    let (mut told, mut errors): (Vec<String>, usize) = (Vec::new(), 0);
-    for one in found {
-        match one {
-            Ok(ResultValue::Truth(false)) => return ConditionsResult { hold: Ok(false), errors },
+pub fn combine_conditions(results: impl IntoIterator<Item = Evaluation>, fails: bool) -> ConditionsResult {
+    let (mut messages, mut errors): (Vec<String>, usize) = (Vec::new(), 0);
+    for result in results {
+        match result {
+            Ok(ResultValue::Bool(false)) => return ConditionsResult { hold: Ok(false), errors },
             Ok(_) => {}
-            Err(why) => {
+            Err(error) => {
                 errors += 1;
-                if !told.contains(&why) {
-                    told.push(why);
+                if !messages.contains(&error) {
+                    messages.push(error);
                 }
             }
         }
     }
-    let hold = match (told.as_slice(), fails) {
+    let hold = match (messages.as_slice(), fails) {
         ([], _) => Ok(true),
         (_, false) => Ok(false),
-        ([one], true) => Err(one.clone()),
+        ([message], true) => Err(message.clone()),
         (several, true) => Err(format!("[{}]", several.join(", "))),
     };
     ConditionsResult { hold, errors }
 }
 
-fn failed(policy: &Policy, message: String) -> Decision {
-    Decision { denies: policy.fails, is_admitted: false, message, reason: "Invalid" }
+fn failure(policy: &Policy, message: String) -> Decision {
+    Decision { denies: policy.fails_on_error, is_admitted: false, message, reason: "Invalid" }
 }
 
-fn used_up(policy: &Policy) -> PolicyResult {
-    PolicyResult { decisions: vec![failed(policy, USED_UP.to_owned())], ..PolicyResult::default() }
+fn budget_exceeded(policy: &Policy) -> PolicyResult {
+    PolicyResult { decisions: vec![failure(policy, BUDGET_EXCEEDED.to_owned())], ..PolicyResult::default() }
 }
 
-fn reason(word: &str) -> &'static str {
-    match word {
+fn reason(reason: &str) -> &'static str {
+    match reason {
         "Forbidden" => "Forbidden",
         "Unauthorized" => "Unauthorized",
         "RequestEntityTooLarge" => "RequestEntityTooLarge",
@@ -178,8 +182,8 @@ fn reason(word: &str) -> &'static str {
 }
 
 /// The message of a failed validation: the result of messageExpression if usable, else the message.
-fn wrong(validation: &Validation, worked_out: Option<&Evaluation>) -> String {
-    if let Some(Ok(ResultValue::Text(text))) = worked_out {
+fn failure_message(validation: &Validation, message_result: Option<&Evaluation>) -> String {
+    if let Some(Ok(ResultValue::String(text))) = message_result {
         let text = text.trim();
         if !text.is_empty() && text.len() <= RULE_MESSAGE_BYTES && !text.contains('\n') {
             return text.to_owned();
@@ -191,31 +195,31 @@ fn wrong(validation: &Validation, worked_out: Option<&Evaluation>) -> String {
     }
 }
 
-fn notes(policy: &Policy, inputs: Inputs<'_>) -> Result<Vec<AuditAnnotation>, StopReason> {
+fn audit_annotations(policy: &Policy, inputs: Inputs<'_>) -> Result<Vec<AuditAnnotation>, StopReason> {
     let mut budget = RULES_COST;
     let expressions = policy.annotations.iter().map(|(_, expression)| Some(expression));
-    let found = run(&policy.variables, expressions, inputs, &mut budget)?;
-    let note = |((key, expression), found): (&(String, _), Option<Evaluation>)| {
+    let results = evaluate_all(&policy.variables, expressions, inputs, &mut budget)?;
+    let annotation = |((key, expression), result): (&(String, _), Option<Evaluation>)| {
         let expression: &crate::policies::policy::Expression = expression;
-        match found? {
+        match result? {
             Ok(ResultValue::Null) => None,
-            Ok(ResultValue::Text(text)) => {
+            Ok(ResultValue::String(text)) => {
                 let text = text.trim();
-                (!text.is_empty()).then(|| AuditAnnotation::Says(key.clone(), text.to_owned()))
+                (!text.is_empty()).then(|| AuditAnnotation::Value(key.clone(), text.to_owned()))
             }
             Ok(other) => {
                 let kind = match other {
-                    ResultValue::Truth(_) => "bool".to_owned(),
+                    ResultValue::Bool(_) => "bool".to_owned(),
                     ResultValue::Other(kind) => kind,
                     _ => String::new(),
                 };
-                Some(AuditAnnotation::Fails(format!(
+                Some(AuditAnnotation::Error(format!(
                     "valueExpression '{}' resulted in unsupported return type: {kind}. Return type must be either string or null.",
                     expression.text
                 )))
             }
-            Err(why) => policy.fails.then_some(AuditAnnotation::Fails(why)),
+            Err(error) => policy.fails_on_error.then_some(AuditAnnotation::Error(error)),
         }
     };
-    Ok(policy.annotations.iter().zip(found).filter_map(note).collect())
+    Ok(policy.annotations.iter().zip(results).filter_map(annotation).collect())
 }

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::limits::RULE_COST;
-use pilothouse_cel::{Evaluated, Fault, Outcome, Val};
+use pilothouse_cel::{EvaluationResult, Fault, Outcome, Val};
 
 use super::authorizer::Authorizer;
-use super::expressions::{AUTHORIZER, NAMESPACE, OBJECT, OF_REQUEST, OLD_OBJECT, PARAMS, REQUEST, VARIABLES};
+use super::expressions::{
+    AUTHORIZER, NAMESPACE, OBJECT, OLD_OBJECT, PARAMS, REQUEST, REQUEST_RESOURCE, VARIABLES,
+};
 use super::policy::Expression;
 
 /// The values of CEL variables. Absent ones are null.
@@ -26,16 +28,16 @@ pub struct Inputs<'v> {
     /// The namespace of the request.
     pub namespace: &'v Value,
     /// The `authorizer` variable, if available.
-    pub rights: Option<&'v Authorizer>,
+    pub authorizer: Option<&'v Authorizer>,
 }
 
 /// The result of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResultValue {
     /// A boolean.
-    Truth(bool),
+    Bool(bool),
     /// A string.
-    Text(String),
+    String(String),
     /// Null.
     Null,
     /// Another type, by name.
@@ -49,43 +51,43 @@ pub type Evaluation = Result<ResultValue, String>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The cost budget is exceeded.
-    UsedUp,
+    BudgetExceeded,
     /// An authorization check is pending; see [`Authorizer`].
-    Unanswered,
+    AuthorizationPending,
 }
 
 /// The message for an exceeded cost budget.
-pub const USED_UP: &str =
+pub const BUDGET_EXCEEDED: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// Evaluates several expressions, of which some may be absent. `variables` are evaluated once, on first use. The cost is
 /// subtracted from `budget`.
-pub fn run<'v>(
+pub fn evaluate_all<'v>(
     variables: &'v [(String, Expression)],
     expressions: impl IntoIterator<Item = Option<&'v Expression>>,
     inputs: Inputs<'v>,
     budget: &mut u64,
 ) -> Result<Vec<Option<Evaluation>>, StopReason> {
-    let scope = Scope { variables, inputs, known: RefCell::default(), spent: Cell::new(0) };
-    let mut found = Vec::new();
+    let scope = Scope { variables, inputs, cached: RefCell::default(), uncharged: Cell::new(0) };
+    let mut results = Vec::new();
     for expression in expressions {
-        found.push(match expression {
+        results.push(match expression {
             Some(expression) => Some(scope.evaluation(expression, budget)?),
             None => None,
         });
     }
-    Ok(found)
+    Ok(results)
 }
 
 /// Evaluates one expression and passes the value to a function. The cost is subtracted from `budget`.
-pub fn value<'v, T>(
+pub fn evaluate_value<'v, T>(
     variables: &'v [(String, Expression)],
     expression: &'v Expression,
     inputs: Inputs<'v>,
     budget: &mut u64,
     read: impl FnOnce(&Val<'v>) -> T,
 ) -> Result<Result<T, String>, StopReason> {
-    let scope = Scope { variables, inputs, known: RefCell::default(), spent: Cell::new(0) };
+    let scope = Scope { variables, inputs, cached: RefCell::default(), uncharged: Cell::new(0) };
     Ok(scope.outcome(expression, budget)?.map(|value| read(&value)))
 }
 
@@ -94,21 +96,21 @@ struct Scope<'v> {
     variables: &'v [(String, Expression)],
     inputs: Inputs<'v>,
     /// The evaluated variables, by index.
-    known: RefCell<BTreeMap<usize, Outcome<'v>>>,
+    cached: RefCell<BTreeMap<usize, Outcome<'v>>>,
     /// The cost of variables that is not yet charged.
-    spent: Cell<u64>,
+    uncharged: Cell<u64>,
 }
 
 impl<'v> Scope<'v> {
     fn is_waiting(&self) -> bool {
-        self.inputs.rights.is_some_and(|rights| rights.answers.is_waiting())
+        self.inputs.authorizer.is_some_and(|authorizer| authorizer.cache.has_pending())
     }
 
     fn evaluation(&self, expression: &'v Expression, budget: &mut u64) -> Result<Evaluation, StopReason> {
         let outcome = self.outcome(expression, budget)?;
         Ok(outcome.map(|value| match value {
-            Val::Bool(truth) => ResultValue::Truth(truth),
-            Val::String(text) => ResultValue::Text(text.to_string()),
+            Val::Bool(boolean) => ResultValue::Bool(boolean),
+            Val::String(text) => ResultValue::String(text.to_string()),
             Val::Null => ResultValue::Null,
             other => ResultValue::Other(other.type_name().to_owned()),
         }))
@@ -121,71 +123,73 @@ impl<'v> Scope<'v> {
     ) -> Result<Result<Val<'v>, String>, StopReason> {
         let program = match &expression.program {
             Ok(program) => program,
-            Err(why) => return Ok(Err(format!("compilation error: {why}"))),
+            Err(error) => return Ok(Err(format!("compilation error: {error}"))),
         };
-        let Evaluated { outcome, cost } = program.evaluate(&|name| self.resolve(name), RULE_COST);
+        let EvaluationResult { outcome, cost } = program.evaluate(&|name| self.resolve(name), RULE_COST);
         if self.is_waiting() {
-            return Err(StopReason::Unanswered);
+            return Err(StopReason::AuthorizationPending);
         }
-        let cost = cost.saturating_add(self.spent.take());
-        *budget = budget.checked_sub(cost).ok_or(StopReason::UsedUp)?;
-        Ok(outcome.map_err(|why| format!("expression '{}' resulted in error: {why}", expression.text)))
+        let cost = cost.saturating_add(self.uncharged.take());
+        *budget = budget.checked_sub(cost).ok_or(StopReason::BudgetExceeded)?;
+        Ok(outcome.map_err(|error| format!("expression '{}' resulted in error: {error}", expression.text)))
     }
 
     fn resolve(&self, name: &str) -> Option<Outcome<'v>> {
         let inputs = self.inputs;
         Some(Ok(match name {
-            OBJECT => Val::free(inputs.object),
-            OLD_OBJECT => Val::free(inputs.old),
-            PARAMS => Val::free(inputs.params),
-            REQUEST => Val::free(inputs.request),
-            NAMESPACE => Val::free(inputs.namespace),
-            AUTHORIZER => inputs.rights?.authorizer(),
-            OF_REQUEST => inputs.rights?.of_request(),
+            OBJECT => Val::untyped(inputs.object),
+            OLD_OBJECT => Val::untyped(inputs.old),
+            PARAMS => Val::untyped(inputs.params),
+            REQUEST => Val::untyped(inputs.request),
+            NAMESPACE => Val::untyped(inputs.namespace),
+            AUTHORIZER => inputs.authorizer?.authorizer(),
+            REQUEST_RESOURCE => inputs.authorizer?.request_resource(),
             VARIABLES => return Some(self.all()),
             other => {
                 let name = other.strip_prefix(VARIABLES)?.strip_prefix('.')?;
-                let place = self.variables.iter().position(|(own, _)| own == name)?;
-                return Some(self.variable(place));
+                let index = self.variables.iter().position(|(variable, _)| variable == name)?;
+                return Some(self.variable(index));
             }
         }))
     }
 
     /// The value of a variable. It can only refer to earlier ones, so the recursion ends.
-    fn variable(&self, place: usize) -> Outcome<'v> {
-        if let Some(known) = self.known.borrow().get(&place) {
-            return known.clone();
+    fn variable(&self, index: usize) -> Outcome<'v> {
+        if let Some(cached) = self.cached.borrow().get(&index) {
+            return cached.clone();
         }
-        let (name, expression) = self.variables.get(place).ok_or_else(Fault::no_overload)?;
+        let (name, expression) = self.variables.get(index).ok_or_else(Fault::no_overload)?;
         let outcome = match &expression.program {
-            Err(why) => {
-                Err(Fault::error(format!("composited variable {} fails to compile: {why}", quoted(name))))
+            Err(error) => {
+                Err(Fault::error(format!("composited variable {} fails to compile: {error}", quoted(name))))
             }
             Ok(program) => {
-                let Evaluated { outcome, cost } = program.evaluate(&|name| self.resolve(name), RULE_COST);
-                self.spent.set(self.spent.get().saturating_add(cost));
+                let EvaluationResult { outcome, cost } =
+                    program.evaluate(&|name| self.resolve(name), RULE_COST);
+                self.uncharged.set(self.uncharged.get().saturating_add(cost));
                 match outcome {
                     // No error of the variable: everything is evaluated again after the authorization check.
                     Err(Fault::Budget) if self.is_waiting() => return Err(Fault::Budget),
-                    Err(why) => {
-                        let why = format!("composited variable {} fails to evaluate: {why}", quoted(name));
-                        Err(Fault::error(why))
+                    Err(error) => {
+                        let error =
+                            format!("composited variable {} fails to evaluate: {error}", quoted(name));
+                        Err(Fault::error(error))
                     }
-                    known => known,
+                    cached => cached,
                 }
             }
         };
-        self.known.borrow_mut().insert(place, outcome.clone());
+        self.cached.borrow_mut().insert(index, outcome.clone());
         outcome
     }
 
     /// All variables as one object. Those with errors are left out.
     fn all(&self) -> Outcome<'v> {
-        Ok(Val::named_fields(
+        Ok(Val::from_fields(
             self.variables
                 .iter()
                 .enumerate()
-                .filter_map(|(place, (name, _))| Some((name.as_str(), self.variable(place).ok()?))),
+                .filter_map(|(index, (name, _))| Some((name.as_str(), self.variable(index).ok()?))),
         ))
     }
 }

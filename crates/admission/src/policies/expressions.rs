@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
-use pilothouse_cel::{Environment, JSON_PATCH, Library, OBJECT as MADE_OBJECT, Program};
+use pilothouse_cel::{Environment, JSON_PATCH, Library, OBJECT as CONSTRUCTED_OBJECT, Program};
 
-use crate::limits::VARIABLES_AS_ONE;
+use crate::limits::VARIABLES_IN_TYPE;
 
 /// The new object.
 pub const OBJECT: &str = "object";
@@ -22,11 +22,11 @@ pub const NAMESPACE: &str = "namespaceObject";
 /// The authorizer.
 pub const AUTHORIZER: &str = "authorizer";
 /// The authorizer, preset to the resource of the request.
-pub const OF_REQUEST: &str = "authorizer.requestResource";
+pub const REQUEST_RESOURCE: &str = "authorizer.requestResource";
 /// The composition variables of the policy.
 pub const VARIABLES: &str = "variables";
 
-/// The environment of an expression, by age.
+/// The environment of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnvironmentType {
     /// For new expressions: only functions that the previous release knows, so that a rollback is possible.
@@ -36,43 +36,44 @@ pub enum EnvironmentType {
 }
 
 /// The prefix of errors after type checking.
-pub const UNPLANNED: &str = "program instantiation failed";
+pub const PROGRAM_ERROR: &str = "program instantiation failed";
 
 /// The required result type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
     /// A boolean.
-    Truth,
+    Bool,
     /// A string.
-    Text,
+    String,
     /// A string or null.
-    TextOrNull,
+    StringOrNull,
     /// An apply configuration (`Object`).
     Object,
     /// A list of JSON Patch operations.
-    Operations,
+    JsonPatch,
     /// Any type.
-    Anything,
+    Any,
 }
 
 impl ResultType {
     fn types(self) -> &'static [Type] {
-        static OBJECTS: LazyLock<[Type; 1]> = LazyLock::new(|| [Type::Made(MADE_OBJECT.into())]);
+        static OBJECTS: LazyLock<[Type; 1]> =
+            LazyLock::new(|| [Type::Constructed(CONSTRUCTED_OBJECT.into())]);
         static OPERATIONS: LazyLock<[Type; 1]> =
-            LazyLock::new(|| [Type::list(Type::Made(JSON_PATCH.into()))]);
+            LazyLock::new(|| [Type::list(Type::Constructed(JSON_PATCH.into()))]);
         match self {
-            ResultType::Truth => &[Type::Bool],
-            ResultType::Text => &[Type::String],
-            ResultType::TextOrNull => &[Type::String, Type::Null],
+            ResultType::Bool => &[Type::Bool],
+            ResultType::String => &[Type::String],
+            ResultType::StringOrNull => &[Type::String, Type::Null],
             ResultType::Object => &*OBJECTS,
-            ResultType::Operations => &*OPERATIONS,
-            ResultType::Anything => &[],
+            ResultType::JsonPatch => &*OPERATIONS,
+            ResultType::Any => &[],
         }
     }
 
     /// Whether it needs object construction.
-    fn makes(self) -> bool {
-        matches!(self, ResultType::Object | ResultType::Operations)
+    fn constructs_objects(self) -> bool {
+        matches!(self, ResultType::Object | ResultType::JsonPatch)
     }
 }
 
@@ -80,7 +81,7 @@ impl ResultType {
 #[derive(Debug)]
 pub struct Compiler {
     /// The environments of new and of stored expressions.
-    known: [Known; 2],
+    environments: [EnvironmentSet; 2],
     /// The types of composition variables; `None` if there are none in this context.
     variables: Option<BTreeMap<String, Type>>,
     patterns: Patterns,
@@ -92,27 +93,30 @@ enum Capabilities {
     /// Plain variables only.
     Plain,
     /// With the authorizer.
-    Rights,
+    Authorizer,
     /// With the authorizer and object construction.
-    Making,
+    ObjectConstruction,
 }
 
 /// Environments by [`Capabilities`].
-type Known = [Environment; 3];
+type EnvironmentSet = [Environment; 3];
 
 /// The environments for untyped objects.
-static ANY: LazyLock<[Known; 2]> = LazyLock::new(|| known(&Type::Dyn));
+static UNTYPED_ENVIRONMENTS: LazyLock<[EnvironmentSet; 2]> = LazyLock::new(|| environments_for(&Type::Dyn));
 
-fn known(object: &Type) -> [Known; 2] {
+fn environments_for(object: &Type) -> [EnvironmentSet; 2] {
     /// The libraries by age, without and with object construction.
     static LIBRARIES: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| {
-        let with = |more: &[Library]| Environment::with_libraries(&[&Library::NEW[..], more].concat());
+        let with = |extra: &[Library]| Environment::with_libraries(&[&Library::NEW[..], extra].concat());
         [
-            [Environment::standard(), with(&[Library::JsonPatch]).making()],
-            [with(&[Library::Semver]), with(&[Library::Semver, Library::JsonPatch]).making()],
+            [Environment::standard(), with(&[Library::JsonPatch]).with_object_construction()],
+            [
+                with(&[Library::Semver]),
+                with(&[Library::Semver, Library::JsonPatch]).with_object_construction(),
+            ],
         ]
     });
-    let of_request = |environment: &Environment| {
+    let with_request_variables = |environment: &Environment| {
         environment
             .clone()
             .variable(OBJECT, object.clone())
@@ -120,44 +124,48 @@ fn known(object: &Type) -> [Known; 2] {
             .variable(NAMESPACE, NAMESPACE_TYPE.clone())
             .variable(REQUEST, REQUEST_TYPE.clone())
     };
-    let with_rights = |environment: Environment| {
+    let with_authorizer = |environment: Environment| {
         environment
-            .variable(AUTHORIZER, Type::named("kubernetes.authorization.Authorizer"))
-            .variable(OF_REQUEST, Type::named("kubernetes.authorization.ResourceCheck"))
+            .variable(AUTHORIZER, Type::opaque("kubernetes.authorization.Authorizer"))
+            .variable(REQUEST_RESOURCE, Type::opaque("kubernetes.authorization.ResourceCheck"))
     };
-    LIBRARIES.each_ref().map(|[plain, making]| {
-        let (plain, making) = (of_request(plain), of_request(making));
-        [plain.clone(), with_rights(plain), with_rights(making)]
+    LIBRARIES.each_ref().map(|[plain, constructing]| {
+        let (plain, constructing) = (with_request_variables(plain), with_request_variables(constructing));
+        [plain.clone(), with_authorizer(plain), with_authorizer(constructing)]
     })
 }
 
 impl Compiler {
     /// For untyped objects. `composed`: with composition variables.
     pub fn new(has_params: bool, composed: bool) -> Compiler {
-        Compiler::made(ANY.clone(), has_params.then_some(Type::Dyn), composed)
+        Compiler::with_environments(UNTYPED_ENVIRONMENTS.clone(), has_params.then_some(Type::Dyn), composed)
     }
 
     /// For objects and parameters of known types. Without a type there are no parameters.
     pub fn typed(object: &Type, params: Option<Type>) -> Compiler {
-        Compiler::made(known(object), params, true)
+        Compiler::with_environments(environments_for(object), params, true)
     }
 
-    fn made(known: [Known; 2], params: Option<Type>, composed: bool) -> Compiler {
+    fn with_environments(
+        environments: [EnvironmentSet; 2],
+        params: Option<Type>,
+        composed: bool,
+    ) -> Compiler {
         let variables = composed.then(BTreeMap::new);
-        let mut compiler = Compiler { known, variables, patterns: Patterns::default() };
+        let mut compiler = Compiler { environments, variables, patterns: Patterns::default() };
         if let Some(params) = params {
             compiler.declare(PARAMS, &params);
         }
         if composed {
-            compiler.declare(VARIABLES, &all_of(&BTreeMap::new()));
+            compiler.declare(VARIABLES, &variables_type(&BTreeMap::new()));
         }
         compiler
     }
 
     fn declare(&mut self, name: &str, kind: &Type) {
-        for environment in self.known.as_flattened_mut() {
-            let before = std::mem::replace(environment, Environment::standard());
-            *environment = before.variable(name, kind.clone());
+        for environment in self.environments.as_flattened_mut() {
+            let previous = std::mem::replace(environment, Environment::standard());
+            *environment = previous.variable(name, kind.clone());
         }
     }
 
@@ -165,44 +173,59 @@ impl Compiler {
     pub fn compile(
         &mut self,
         text: &str,
-        wanted: ResultType,
+        result_type: ResultType,
         authorizer: bool,
-        age: EnvironmentType,
+        environment_type: EnvironmentType,
     ) -> Result<Program, String> {
-        let access = match (wanted.makes(), authorizer) {
-            (true, _) => Capabilities::Making,
-            (false, true) => Capabilities::Rights,
+        let capabilities = match (result_type.constructs_objects(), authorizer) {
+            (true, _) => Capabilities::ObjectConstruction,
+            (false, true) => Capabilities::Authorizer,
             (false, false) => Capabilities::Plain,
         };
-        let program = self.program(text, access, age);
-        let program = program.map_err(|why| format!("compilation failed: {why}"))?;
-        let (kind, types) = (program.kind(), wanted.types());
+        let program = self.program(text, capabilities, environment_type);
+        let program = program.map_err(|error| format!("compilation failed: {error}"))?;
+        let (kind, types) = (program.result_type(), result_type.types());
         if types.is_empty() || types.contains(&kind) {
             return match program.named_type() {
-                Some(name) => Err(format!("{UNPLANNED}: reference to undefined type: {name}")),
+                Some(name) => Err(format!("{PROGRAM_ERROR}: reference to undefined type: {name}")),
                 None => Ok(program),
             };
         }
-        let found = full_name(&kind);
+        let actual = full_name(&kind);
         let names: Vec<String> = types.iter().map(full_name).collect();
         Err(match names.as_slice() {
-            [one] => format!("must evaluate to {one} but got {found}"),
-            several => format!("must evaluate to one of [{}] but got {found}", several.join(" ")),
+            [expected] => format!("must evaluate to {expected} but got {actual}"),
+            several => format!("must evaluate to one of [{}] but got {actual}", several.join(" ")),
         })
     }
 
-    /// Compiles a text without checking the result type. The error has no prefix.
-    pub fn read(&mut self, text: &str, authorizer: bool, age: EnvironmentType) -> Result<Program, String> {
-        self.program(text, if authorizer { Capabilities::Rights } else { Capabilities::Plain }, age)
+    /// Compiles a text without checking the result type. The error is that of the CEL compiler.
+    pub fn read(
+        &mut self,
+        text: &str,
+        authorizer: bool,
+        environment_type: EnvironmentType,
+    ) -> Result<Program, String> {
+        self.program(
+            text,
+            if authorizer { Capabilities::Authorizer } else { Capabilities::Plain },
+            environment_type,
+        )
     }
 
-    fn program(&mut self, text: &str, access: Capabilities, age: EnvironmentType) -> Result<Program, String> {
-        let [new, stored] = &self.known;
-        let [plain, rights, making] = if age == EnvironmentType::New { new } else { stored };
-        let environment = match access {
+    fn program(
+        &mut self,
+        text: &str,
+        capabilities: Capabilities,
+        environment_type: EnvironmentType,
+    ) -> Result<Program, String> {
+        let [new, stored] = &self.environments;
+        let [plain, authorizer, constructing] =
+            if environment_type == EnvironmentType::New { new } else { stored };
+        let environment = match capabilities {
             Capabilities::Plain => plain,
-            Capabilities::Rights => rights,
-            Capabilities::Making => making,
+            Capabilities::Authorizer => authorizer,
+            Capabilities::ObjectConstruction => constructing,
         };
         environment.compile(text, &mut self.patterns)
     }
@@ -210,27 +233,27 @@ impl Compiler {
     /// Adds a composition variable with the type of this program, or `dyn` without one.
     pub fn add(&mut self, name: &str, program: Option<&Program>) {
         let Some(variables) = &mut self.variables else { return };
-        let kind = program.map_or(Type::Dyn, |program| shape_of(&program.kind()).kind());
+        let kind = program.map_or(Type::Dyn, |program| declared_type(&program.result_type()).kind());
         variables.insert(name.to_owned(), kind.clone());
         // The type of all variables is rebuilt for each, so their number is bounded: it would be quadratic.
-        let all = (variables.len() <= VARIABLES_AS_ONE).then(|| all_of(variables));
+        let all_variables = (variables.len() <= VARIABLES_IN_TYPE).then(|| variables_type(variables));
         // Declared by its qualified name, because each is evaluated on first use.
         self.declare(&format!("{VARIABLES}.{name}"), &kind);
-        if let Some(all) = all {
-            self.declare(VARIABLES, &all);
+        if let Some(all_variables) = all_variables {
+            self.declare(VARIABLES, &all_variables);
         }
     }
 }
 
 /// The type of `variables` as a whole, for presence tests.
-fn all_of(variables: &BTreeMap<String, Type>) -> Type {
-    let fields = variables.iter().map(|(name, kind)| (name.as_str(), Arc::new(shape_of(kind))));
+fn variables_type(variables: &BTreeMap<String, Type>) -> Type {
+    let fields = variables.iter().map(|(name, kind)| (name.as_str(), Arc::new(declared_type(kind))));
     object_type("kubernetes.variables", fields)
 }
 
 /// The declared type of a variable; `dyn` for types that have none.
-fn shape_of(kind: &Type) -> DeclType {
-    let form = match kind {
+fn declared_type(kind: &Type) -> DeclType {
+    let decl_kind = match kind {
         Type::Bool => DeclKind::Bool,
         Type::Int => DeclKind::Int,
         Type::Double => DeclKind::Double,
@@ -238,11 +261,11 @@ fn shape_of(kind: &Type) -> DeclType {
         Type::Bytes => DeclKind::Bytes,
         Type::Timestamp => DeclKind::Timestamp,
         Type::Duration => DeclKind::Duration,
-        Type::List(items) => DeclKind::List(Arc::new(shape_of(items)), ListKind::Ordered),
-        Type::Map(keys, values) if **keys == Type::String => DeclKind::Map(Arc::new(shape_of(values))),
+        Type::List(items) => DeclKind::List(Arc::new(declared_type(items)), ListKind::Ordered),
+        Type::Map(keys, values) if **keys == Type::String => DeclKind::Map(Arc::new(declared_type(values))),
         _ => DeclKind::Dyn,
     };
-    DeclType { form, most: u64::MAX, least: 1 }
+    DeclType { decl_kind, max_elements: u64::MAX, min_serialized_size: 1 }
 }
 
 /// The type with its parameters, for messages.
@@ -252,14 +275,15 @@ pub fn full_name(kind: &Type) -> String {
 }
 
 /// A declared type of this kind, of unknown size.
-pub fn plain(form: DeclKind) -> Arc<DeclType> {
-    Arc::new(DeclType { form, most: u64::MAX, least: 1 })
+pub fn plain(decl_kind: DeclKind) -> Arc<DeclType> {
+    Arc::new(DeclType { decl_kind, max_elements: u64::MAX, min_serialized_size: 1 })
 }
 
 /// An object with these fields.
 pub fn object_type<'n>(name: &str, fields: impl IntoIterator<Item = (&'n str, Arc<DeclType>)>) -> Type {
-    let property =
-        |(name, shape): (&str, Arc<DeclType>)| (name.to_owned(), Property { name: name.to_owned(), shape });
+    let property = |(name, decl_type): (&str, Arc<DeclType>)| {
+        (name.to_owned(), Property { name: name.to_owned(), decl_type })
+    };
     Type::Object(Arc::new(ObjectType {
         name: name.to_owned(),
         fields: fields.into_iter().map(property).collect(),

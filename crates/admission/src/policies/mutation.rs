@@ -6,7 +6,7 @@ use pilothouse_cel::limits::RULES_COST;
 use pilothouse_cel::{ConstructedObject, JSON_PATCH, NativeError, SizeBudget, Val};
 
 use super::decision::AuthorizationPending;
-use super::evaluate::{Inputs, StopReason, USED_UP, value};
+use super::evaluate::{BUDGET_EXCEEDED, Inputs, StopReason, evaluate_value};
 use super::policy::{Mutation, Policy};
 
 /// The result of a mutation.
@@ -25,55 +25,55 @@ pub fn evaluate_mutation(
     inputs: Inputs<'_>,
 ) -> Result<Result<ObjectMutation, String>, AuthorizationPending> {
     let expression = mutation.expression();
-    if let Err(why) = &expression.program {
-        return Ok(Err(why.clone()));
+    if let Err(error) = &expression.program {
+        return Ok(Err(error.clone()));
     }
     let mut budget = RULES_COST;
-    let read = |made: &Val<'_>| match mutation {
-        Mutation::Configuration(_) => configuration(made),
-        Mutation::Patch(_) => operations(made),
+    let read = |value: &Val<'_>| match mutation {
+        Mutation::Configuration(_) => to_configuration(value),
+        Mutation::Patch(_) => to_patch(value),
     };
-    match value(&policy.variables, expression, inputs, &mut budget, read) {
-        Ok(made) => Ok(made.and_then(|read| read)),
-        Err(StopReason::UsedUp) => Ok(Err(USED_UP.to_owned())),
-        Err(StopReason::Unanswered) => Err(AuthorizationPending),
+    match evaluate_value(&policy.variables, expression, inputs, &mut budget, read) {
+        Ok(result) => Ok(result.and_then(|mutation| mutation)),
+        Err(StopReason::BudgetExceeded) => Ok(Err(BUDGET_EXCEEDED.to_owned())),
+        Err(StopReason::AuthorizationPending) => Err(AuthorizationPending),
     }
 }
 
-fn configuration(made: &Val<'_>) -> Result<ObjectMutation, String> {
-    let Val::Made(object) = made else {
-        let kind = made.type_name();
+fn to_configuration(value: &Val<'_>) -> Result<ObjectMutation, String> {
+    let Val::Constructed(object) = value else {
+        let kind = value.type_name();
         return Err(format!("unsupported return type from ApplyConfiguration expression: {kind}"));
     };
-    well_placed(object)?;
-    match SizeBudget::default().exact(made) {
+    check_type_paths(object)?;
+    match SizeBudget::default().to_object(value) {
         Ok(object) => Ok(ObjectMutation::Configuration(object)),
-        Err(NativeError::TooLarge) => Err(USED_UP.to_owned()),
-        Err(NativeError::Because(why)) => {
-            Err(format!("error applying patch: failed to convert patch object to typed object: {why}"))
+        Err(NativeError::TooLarge) => Err(BUDGET_EXCEEDED.to_owned()),
+        Err(NativeError::Unsupported(error)) => {
+            Err(format!("error applying patch: failed to convert patch object to typed object: {error}"))
         }
     }
 }
 
 /// Checks that the type of each nested object matches its path.
-fn well_placed(object: &ConstructedObject<'_>) -> Result<(), String> {
-    match object.misplaced() {
+fn check_type_paths(object: &ConstructedObject<'_>) -> Result<(), String> {
+    match object.type_path_errors() {
         Ok(None) => Ok(()),
-        Ok(Some(wrong)) => Err(format!("type mismatch: {wrong}")),
-        Err(_) => Err(USED_UP.to_owned()),
+        Ok(Some(errors)) => Err(format!("type mismatch: {errors}")),
+        Err(_) => Err(BUDGET_EXCEEDED.to_owned()),
     }
 }
 
-fn operations(made: &Val<'_>) -> Result<ObjectMutation, String> {
-    let Val::List(list) = made else {
+fn to_patch(value: &Val<'_>) -> Result<ObjectMutation, String> {
+    let Val::List(list) = value else {
         return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned());
     };
-    let mut room = SizeBudget::default();
-    let mut all = Vec::new();
+    let mut budget = SizeBudget::default();
+    let mut operations = Vec::new();
     for item in list.iter() {
         match item {
-            Ok(Val::Made(operation)) if operation.name() == JSON_PATCH => {
-                all.push(one_operation(&operation, &mut room)?);
+            Ok(Val::Constructed(operation)) if operation.name() == JSON_PATCH => {
+                operations.push(to_operation(&operation, &mut budget)?);
             }
             other => {
                 let kind = other.as_ref().map_or("error", Val::type_name).to_owned();
@@ -83,32 +83,32 @@ fn operations(made: &Val<'_>) -> Result<ObjectMutation, String> {
             }
         }
     }
-    Ok(ObjectMutation::Patch(json::to_json(&Value::Array(all.into()))))
+    Ok(ObjectMutation::Patch(json::to_json(&Value::Array(operations.into()))))
 }
 
-fn one_operation(operation: &ConstructedObject<'_>, room: &mut SizeBudget) -> Result<Value, String> {
-    const UNSHOWN: &str = "JSONPath valueExpression evaluated to a type that could not marshal to JSON";
-    let mut shown = Value::object();
+fn to_operation(operation: &ConstructedObject<'_>, budget: &mut SizeBudget) -> Result<Value, String> {
+    const UNSUPPORTED: &str = "JSONPath valueExpression evaluated to a type that could not marshal to JSON";
+    let mut json = Value::object();
     for (name, value) in operation.fields() {
-        if let Val::Made(object) = value {
-            well_placed(object)?;
+        if let Val::Constructed(object) = value {
+            check_type_paths(object)?;
         }
-        let value = match room.json(value) {
+        let value = match budget.to_json(value) {
             Ok(value) => value,
-            Err(NativeError::TooLarge) => return Err(USED_UP.to_owned()),
-            Err(NativeError::Because(why)) => return Err(format!("{UNSHOWN}: {why}")),
+            Err(NativeError::TooLarge) => return Err(BUDGET_EXCEEDED.to_owned()),
+            Err(NativeError::Unsupported(error)) => return Err(format!("{UNSUPPORTED}: {error}")),
         };
         // An empty `from` counts as absent.
         if *name != "from" || value.as_str() != Some("") {
-            shown.set(name, value);
+            json.set(name, value);
         }
     }
     for name in ["op", "path"] {
-        if shown.get(name).is_none() {
-            shown.set(name, "");
+        if json.get(name).is_none() {
+            json.set(name, "");
         }
     }
-    Ok(shown)
+    Ok(json)
 }
 
 #[cfg(test)]
@@ -131,36 +131,36 @@ mod tests {
         Policy::read(&policy)
     }
 
-    fn changed_with(
+    fn evaluate_with(
         policy: &Policy,
-        rights: &Authorizer,
+        authorizer: &Authorizer,
     ) -> Result<Result<ObjectMutation, String>, AuthorizationPending> {
         let object = read(r#"{"n":2,"labels":{"a":"b"}}"#);
-        let nothing = Value::Null;
+        let null = Value::Null;
         let inputs = Inputs {
             object: &object,
-            old: &nothing,
-            params: &nothing,
-            request: &nothing,
-            namespace: &nothing,
-            rights: Some(rights),
+            old: &null,
+            params: &null,
+            request: &null,
+            namespace: &null,
+            authorizer: Some(authorizer),
         };
         evaluate_mutation(policy, policy.mutations.first().unwrap(), inputs)
     }
 
-    fn changed(policy: &Policy) -> Result<ObjectMutation, String> {
-        changed_with(policy, &Authorizer::new(RequestTarget::default())).unwrap()
+    fn evaluate(policy: &Policy) -> Result<ObjectMutation, String> {
+        evaluate_with(policy, &Authorizer::new(RequestTarget::default())).unwrap()
     }
 
     #[test]
-    fn a_configuration_is_what_an_object_shall_say() {
-        let configured =
-            |expression: &str| changed(&policy("applyConfiguration", "ApplyConfiguration", expression));
+    fn apply_configuration_evaluates_to_object() {
+        let evaluate_configuration =
+            |expression: &str| evaluate(&policy("applyConfiguration", "ApplyConfiguration", expression));
         assert_eq!(
-            configured("Object{spec: Object.spec{n: variables.n, labels: object.labels}}"),
+            evaluate_configuration("Object{spec: Object.spec{n: variables.n, labels: object.labels}}"),
             Ok(ObjectMutation::Configuration(read(r#"{"spec":{"n":3,"labels":{"a":"b"}}}"#)))
         );
-        for (expression, why) in [
+        for (expression, error) in [
             ("Object.spec{}", "must evaluate to Object but got Object.spec"),
             ("Object{a: object.b}", "expression 'Object{a: object.b}' resulted in error: no such key: b"),
             (
@@ -183,19 +183,20 @@ mod tests {
                  from root Object type",
             ),
         ] {
-            assert_eq!(configured(expression), Err(why.to_owned()), "{expression}");
+            assert_eq!(evaluate_configuration(expression), Err(error.to_owned()), "{expression}");
         }
     }
 
     #[test]
-    fn a_patch_is_a_list_of_operations() {
-        let patched = |expression: &str| match changed(&policy("jsonPatch", "JSONPatch", expression)) {
+    fn json_patch_evaluates_to_operations() {
+        let evaluate_patch = |expression: &str| match evaluate(&policy("jsonPatch", "JSONPatch", expression))
+        {
             Ok(ObjectMutation::Patch(patch)) => Ok(read(std::str::from_utf8(&patch).unwrap())),
             Ok(other) => panic!("{other:?}"),
-            Err(why) => Err(why),
+            Err(error) => Err(error),
         };
         assert_eq!(
-            patched(
+            evaluate_patch(
                 "[JSONPatch{op: 'add', path: '/a', value: Object.a{b: variables.n}}] + \
                  ['x'].map(x, JSONPatch{op: 'move', from: '/' + x, path: '/y'}) + [JSONPatch{from: '', value: null}]"
             ),
@@ -203,7 +204,7 @@ mod tests {
                 r#"[{"op":"add","path":"/a","value":{"b":3}},{"from":"/x","op":"move","path":"/y"},{"op":"","path":"","value":null}]"#
             ))
         );
-        for (expression, why) in [
+        for (expression, error) in [
             ("[1]", "must evaluate to list(JSONPatch) but got list(int)"),
             (
                 "[JSONPatch{value: quantity('1')}]",
@@ -211,25 +212,25 @@ mod tests {
                  'Quantity' to '*structpb.Value'",
             ),
         ] {
-            assert_eq!(patched(expression), Err(why.to_owned()), "{expression}");
+            assert_eq!(evaluate_patch(expression), Err(error.to_owned()), "{expression}");
         }
     }
 
     #[test]
-    fn a_change_waits_for_answers() {
-        let asking = policy(
+    fn mutation_waits_for_authorization_checks() {
+        let policy = policy(
             "applyConfiguration",
             "ApplyConfiguration",
             "Object{a: authorizer.path('/x').check('get').allowed()}",
         );
-        let rights = Authorizer::new(RequestTarget::default());
-        assert_eq!(changed_with(&asking, &rights), Err(AuthorizationPending));
-        for question in rights.answers.wanted() {
-            rights
-                .answers
-                .tell(question, AuthorizationResult { allowed: true, ..AuthorizationResult::default() });
+        let authorizer = Authorizer::new(RequestTarget::default());
+        assert_eq!(evaluate_with(&policy, &authorizer), Err(AuthorizationPending));
+        for check in authorizer.cache.pending() {
+            authorizer
+                .cache
+                .record(check, AuthorizationResult { allowed: true, ..AuthorizationResult::default() });
         }
-        let wanted = ObjectMutation::Configuration(read(r#"{"a":true}"#));
-        assert_eq!(changed_with(&asking, &rights), Ok(Ok(wanted)));
+        let expected = ObjectMutation::Configuration(read(r#"{"a":true}"#));
+        assert_eq!(evaluate_with(&policy, &authorizer), Ok(Ok(expected)));
     }
 }

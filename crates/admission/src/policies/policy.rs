@@ -19,7 +19,13 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Why it does not compile.
+    /// Compiles an expression of a stored object. `authorizer`: whether the authorizer is available.
+    fn compile(compiler: &mut Compiler, text: &str, result_type: ResultType, authorizer: bool) -> Expression {
+        let program = compiler.compile(text, result_type, authorizer, EnvironmentType::Stored);
+        Expression { text: text.to_owned(), program }
+    }
+
+    /// The compile error with the source text, for logs and health checks.
     pub fn compile_error(&self) -> Option<String> {
         let error = self.program.as_ref().err()?;
         Some(format!("the expression {} does not compile: {error}", quoted(&self.text)))
@@ -39,6 +45,21 @@ pub struct Validation {
     pub reason: String,
 }
 
+impl Validation {
+    fn read(item: &Value, compiler: &mut Compiler) -> Validation {
+        let expression = Expression::compile(compiler, item.str("expression"), ResultType::Bool, true);
+        let message_expression = Some(item.str("messageExpression"))
+            .filter(|text| !text.is_empty())
+            .map(|text| Expression::compile(compiler, text, ResultType::String, false));
+        Validation {
+            expression,
+            message_expression,
+            message: item.str("message").to_owned(),
+            reason: item.str("reason").to_owned(),
+        }
+    }
+}
+
 /// One of `spec.mutations`.
 #[derive(Debug)]
 pub enum Mutation {
@@ -49,6 +70,17 @@ pub enum Mutation {
 }
 
 impl Mutation {
+    fn read(item: &Value, compiler: &mut Compiler) -> Option<Mutation> {
+        let mut compile = |field: &str, result_type: ResultType| {
+            let text = item.get(field)?.str("expression");
+            Some(Expression::compile(compiler, text, result_type, true))
+        };
+        match item.str("patchType") {
+            "JSONPatch" => compile("jsonPatch", ResultType::JsonPatch).map(Mutation::Patch),
+            _ => compile("applyConfiguration", ResultType::Object).map(Mutation::Configuration),
+        }
+    }
+
     /// The expression.
     pub fn expression(&self) -> &Expression {
         match self {
@@ -63,7 +95,7 @@ pub struct Policy {
     /// Its name.
     pub name: String,
     /// Whether the failure policy is Fail.
-    pub fails: bool,
+    pub fails_on_error: bool,
     /// matchConstraints; a policy without them is misconfigured.
     pub matching: Option<MatchConstraints>,
     /// paramKind.
@@ -89,52 +121,32 @@ impl Policy {
         let list = |field: &str| spec.get(field).map(Value::items).unwrap_or_default();
         let params = spec.get("paramKind").filter(|kind| !kind.is_null());
         let mut compiler = Compiler::new(params.is_some(), true);
-        let expression = |compiler: &mut Compiler, text: &str, wanted: ResultType, authorizer: bool| {
-            let program = compiler.compile(text, wanted, authorizer, EnvironmentType::Stored);
-            Expression { text: text.to_owned(), program }
-        };
         let mut variables = Vec::new();
         for variable in list("variables") {
-            let made = expression(&mut compiler, variable.str("expression"), ResultType::Anything, true);
-            compiler.add(variable.str("name"), made.program.as_ref().ok());
-            variables.push((variable.str("name").to_owned(), made));
+            let (name, text) = (variable.str("name"), variable.str("expression"));
+            let expression = Expression::compile(&mut compiler, text, ResultType::Any, true);
+            compiler.add(name, expression.program.as_ref().ok());
+            variables.push((name.to_owned(), expression));
         }
         let conditions = list("matchConditions")
             .iter()
-            .map(|one| expression(&mut compiler, one.str("expression"), ResultType::Truth, true))
+            .map(|item| Expression::compile(&mut compiler, item.str("expression"), ResultType::Bool, true))
             .collect();
-        let validations = list("validations")
-            .iter()
-            .map(|one| Validation {
-                expression: expression(&mut compiler, one.str("expression"), ResultType::Truth, true),
-                message_expression: Some(one.str("messageExpression"))
-                    .filter(|text| !text.is_empty())
-                    .map(|text| expression(&mut compiler, text, ResultType::Text, false)),
-                message: one.str("message").to_owned(),
-                reason: one.str("reason").to_owned(),
-            })
-            .collect();
+        let validations =
+            list("validations").iter().map(|item| Validation::read(item, &mut compiler)).collect();
         let annotations = list("auditAnnotations")
             .iter()
-            .map(|one| {
-                let made =
-                    expression(&mut compiler, one.str("valueExpression"), ResultType::TextOrNull, true);
-                (one.str("key").to_owned(), made)
+            .map(|item| {
+                let text = item.str("valueExpression");
+                let expression = Expression::compile(&mut compiler, text, ResultType::StringOrNull, true);
+                (item.str("key").to_owned(), expression)
             })
             .collect();
-        let mutations = list("mutations").iter().filter_map(|one| {
-            let mut made = |field: &str, wanted: ResultType| {
-                one.get(field).map(|said| expression(&mut compiler, said.str("expression"), wanted, true))
-            };
-            match one.str("patchType") {
-                "JSONPatch" => made("jsonPatch", ResultType::Operations).map(Mutation::Patch),
-                _ => made("applyConfiguration", ResultType::Object).map(Mutation::Configuration),
-            }
-        });
-        let mutations = mutations.collect();
+        let mutations =
+            list("mutations").iter().filter_map(|item| Mutation::read(item, &mut compiler)).collect();
         Policy {
             name: meta::name(object).to_owned(),
-            fails: spec.str("failurePolicy") != "Ignore",
+            fails_on_error: spec.str("failurePolicy") != "Ignore",
             matching: MatchConstraints::read(spec.get("matchConstraints")),
             params: params.map(|kind| {
                 let version = GroupVersion::parse(kind.str("apiVersion"));
@@ -152,14 +164,13 @@ impl Policy {
 
 impl Policy {
     /// The first expression that does not compile, and why. A later release may have stored it.
-    pub fn first_broken(&self) -> Option<String> {
-        let validations = self
-            .validations
-            .iter()
-            .flat_map(|one| std::iter::once(&one.expression).chain(one.message_expression.as_ref()));
-        let named = self.variables.iter().chain(&self.annotations).map(|(_, expression)| expression);
+    pub fn first_compile_error(&self) -> Option<String> {
+        let validations = self.validations.iter().flat_map(|validation| {
+            std::iter::once(&validation.expression).chain(validation.message_expression.as_ref())
+        });
+        let by_name = self.variables.iter().chain(&self.annotations).map(|(_, expression)| expression);
         let mutations = self.mutations.iter().map(Mutation::expression);
-        let mut all = self.conditions.iter().chain(named).chain(validations).chain(mutations);
+        let mut all = self.conditions.iter().chain(by_name).chain(validations).chain(mutations);
         all.find_map(Expression::compile_error)
     }
 }
@@ -208,7 +219,7 @@ impl Binding {
     pub fn read(object: &Value) -> Binding {
         let spec = object.get("spec").unwrap_or(&Value::Null);
         let validation_actions = spec.get("validationActions").map(Value::items).unwrap_or_default();
-        let reaction = |word: &Value| match word.as_str()? {
+        let action = |word: &Value| match word.as_str()? {
             "Deny" => Some(ValidationAction::Deny),
             "Warn" => Some(ValidationAction::Warn),
             "Audit" => Some(ValidationAction::Audit),
@@ -225,7 +236,7 @@ impl Binding {
             policy: spec.str("policyName").to_owned(),
             matching: MatchConstraints::read(spec.get("matchResources")),
             params,
-            validation_actions: validation_actions.iter().filter_map(reaction).collect(),
+            validation_actions: validation_actions.iter().filter_map(action).collect(),
         }
     }
 }

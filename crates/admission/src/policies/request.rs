@@ -20,11 +20,11 @@ pub struct RequestInfo<'a> {
     pub options: &'a Value,
 }
 
-fn kind_of((group, version, kind): (&str, &str, &str)) -> Value {
-    named(group, version, "kind", kind)
+fn group_version_kind((group, version, kind): (&str, &str, &str)) -> Value {
+    group_version_value(group, version, "kind", kind)
 }
 
-fn named(group: &str, version: &str, field: &str, name: &str) -> Value {
+fn group_version_value(group: &str, version: &str, field: &str, name: &str) -> Value {
     let mut value = Value::object();
     value.set("group", group);
     value.set("version", version);
@@ -32,56 +32,56 @@ fn named(group: &str, version: &str, field: &str, name: &str) -> Value {
     value
 }
 
-fn set_text(value: &mut Value, field: &str, text: &str) {
+fn set_if_not_empty(value: &mut Value, field: &str, text: &str) {
     if !text.is_empty() {
         value.set(field, text);
     }
 }
 
-fn resource_of(asked: &AdmissionAttributes<'_>) -> Value {
-    named(asked.group, asked.version, "resource", asked.resource)
+fn group_version_resource(attributes: &AdmissionAttributes<'_>) -> Value {
+    group_version_value(attributes.group, attributes.version, "resource", attributes.resource)
 }
 
 /// The `request.userInfo` value.
 pub fn user(user: &Identity) -> Value {
     let mut value = Value::object();
-    set_text(&mut value, "username", &user.name);
-    set_text(&mut value, "uid", &user.uid);
-    let texts = |all: &[String]| Value::Array(all.iter().map(|text| Value::from(text.as_str())).collect());
+    set_if_not_empty(&mut value, "username", &user.name);
+    set_if_not_empty(&mut value, "uid", &user.uid);
+    let strings = |all: &[String]| Value::Array(all.iter().map(|text| Value::from(text.as_str())).collect());
     if !user.groups.is_empty() {
-        value.set("groups", texts(&user.groups));
+        value.set("groups", strings(&user.groups));
     }
     for (key, values) in &user.extra {
-        value.entry("extra").set(key, texts(values));
+        value.entry("extra").set(key, strings(values));
     }
     value
 }
 
 /// The `request` value with the matched resource and kind.
-pub fn request(told: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: (&str, &str, &str)) -> Value {
-    let asked = &told.asked;
+pub fn request(info: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: (&str, &str, &str)) -> Value {
+    let attributes = &info.asked;
     let mut value = Value::object();
     value.set("uid", "");
-    value.set("kind", kind_of(kind));
-    value.set("resource", resource_of(matched));
-    set_text(&mut value, "subResource", asked.subresource);
-    value.set("requestKind", kind_of(told.kind));
-    value.set("requestResource", resource_of(asked));
-    set_text(&mut value, "requestSubResource", asked.subresource);
-    set_text(&mut value, "name", asked.name);
-    set_text(&mut value, "namespace", asked.namespace);
-    value.set("operation", asked.operation);
-    value.set("userInfo", user(told.user));
-    value.set("dryRun", Value::Bool(told.is_trial));
-    if !told.options.is_null() {
-        value.set("options", told.options.clone());
+    value.set("kind", group_version_kind(kind));
+    value.set("resource", group_version_resource(matched));
+    set_if_not_empty(&mut value, "subResource", attributes.subresource);
+    value.set("requestKind", group_version_kind(info.kind));
+    value.set("requestResource", group_version_resource(attributes));
+    set_if_not_empty(&mut value, "requestSubResource", attributes.subresource);
+    set_if_not_empty(&mut value, "name", attributes.name);
+    set_if_not_empty(&mut value, "namespace", attributes.namespace);
+    value.set("operation", attributes.operation);
+    value.set("userInfo", user(info.user));
+    value.set("dryRun", Value::Bool(info.is_trial));
+    if !info.options.is_null() {
+        value.set("options", info.options.clone());
     }
     value
 }
 
 /// The `namespaceObject` value, with only the metadata that the reference exposes.
-pub fn namespace(whole: &Value) -> Value {
-    const SHOWN: [&str; 12] = [
+pub fn namespace(stored: &Value) -> Value {
+    const METADATA_FIELDS: [&str; 12] = [
         "name",
         "generateName",
         "namespace",
@@ -95,17 +95,17 @@ pub fn namespace(whole: &Value) -> Value {
         "annotations",
         "finalizers",
     ];
-    if whole.is_null() {
+    if stored.is_null() {
         return Value::Null;
     }
-    let mut shown = Value::object();
-    for field in SHOWN {
-        if let Some(value) = whole.at(&["metadata", field]) {
-            shown.entry("metadata").set(field, value.clone());
+    let mut namespace = Value::object();
+    for field in METADATA_FIELDS {
+        if let Some(value) = stored.at(&["metadata", field]) {
+            namespace.entry("metadata").set(field, value.clone());
         }
     }
     for field in ["spec", "status"] {
-        shown.set(field, whole.get(field).cloned().unwrap_or_else(Value::object));
+        namespace.set(field, stored.get(field).cloned().unwrap_or_else(Value::object));
     }
-    shown
+    namespace
 }

@@ -21,37 +21,37 @@ pub struct Mismatch {
 }
 
 /// The matched resources as group, version and plural. Rules with wildcards are skipped.
-pub fn named(policy: &Value) -> Vec<(String, String, String)> {
+pub fn matched_resources(policy: &Value) -> Vec<(String, String, String)> {
     let rules =
         policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
-    let mut found = Vec::new();
+    let mut resources = Vec::new();
     for rule in rules {
-        let texts = |field: &str| -> Vec<&str> {
-            let mut all: Vec<&str> = rule
+        let strings = |field: &str| -> Vec<&str> {
+            let mut values: Vec<&str> = rule
                 .get(field)
                 .map(Value::items)
                 .unwrap_or_default()
                 .iter()
                 .filter_map(Value::as_str)
                 .collect();
-            all.sort_unstable();
-            all
+            values.sort_unstable();
+            values
         };
-        let (groups, versions) = (texts("apiGroups"), texts("apiVersions"));
-        if groups.iter().chain(&versions).any(|word| word.contains('*')) {
+        let (groups, versions) = (strings("apiGroups"), strings("apiVersions"));
+        if groups.iter().chain(&versions).any(|value| value.contains('*')) {
             continue;
         }
         for group in &groups {
             for version in &versions {
-                for resource in texts("resources").iter().filter(|word| !word.contains(['*', '/'])) {
-                    if found.len() < TYPES_CHECKED {
-                        found.push(((*group).to_owned(), (*version).to_owned(), (*resource).to_owned()));
+                for resource in strings("resources").iter().filter(|value| !value.contains(['*', '/'])) {
+                    if resources.len() < TYPES_CHECKED {
+                        resources.push(((*group).to_owned(), (*version).to_owned(), (*resource).to_owned()));
                     }
                 }
             }
         }
     }
-    found
+    resources
 }
 
 /// Checks the expressions of a policy against the matched kinds, in this order. May take seconds.
@@ -61,20 +61,20 @@ pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<
 
 /// The same within a budget.
 fn check_within(
-    mut left: usize,
+    mut budget: usize,
     policy: &Value,
     kinds: &[(GroupVersionKind, Type)],
     params: Option<&Type>,
 ) -> Vec<Mismatch> {
     let list = |field: &str| policy.at(&["spec", field]).map(Value::items).unwrap_or_default();
-    let mut affords = |expressions: &mut dyn Iterator<Item = &str>| {
+    let mut charge = |expressions: &mut dyn Iterator<Item = &str>| {
         let cost: usize = expressions.map(|text| text.len() + TYPE_CHECK_EACH).sum();
-        let rest = left.checked_sub(cost.saturating_mul(kinds.len()));
-        left = rest.unwrap_or(0);
-        rest.is_some()
+        let remaining = budget.checked_sub(cost.saturating_mul(kinds.len()));
+        budget = remaining.unwrap_or(0);
+        remaining.is_some()
     };
     // Without the variables no expression can be checked.
-    if !affords(&mut list("variables").iter().map(|variable| variable.str("expression"))) {
+    if !charge(&mut list("variables").iter().map(|variable| variable.str("expression"))) {
         return Vec::new();
     }
     let mut compilers: Vec<(String, Compiler)> = kinds
@@ -82,89 +82,92 @@ fn check_within(
         .map(|(kind, object)| {
             let mut compiler = Compiler::typed(object, params.cloned());
             for variable in list("variables") {
-                let made = compiler.read(variable.str("expression"), true, EnvironmentType::Stored);
-                compiler.add(variable.str("name"), made.as_ref().ok());
+                let compiled = compiler.read(variable.str("expression"), true, EnvironmentType::Stored);
+                compiler.add(variable.str("name"), compiled.as_ref().ok());
             }
             (format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind), compiler)
         })
         .collect();
-    let (mut found, mut told) = (Vec::new(), 0);
-    for (place, validation) in list("validations").iter().enumerate() {
+    let (mut mismatches, mut total_bytes) = (Vec::new(), 0);
+    for (index, validation) in list("validations").iter().enumerate() {
         for field in ["expression", "messageExpression"] {
             let text = validation.str(field);
             if text.is_empty() && field == "messageExpression" {
                 continue;
             }
-            if !affords(&mut std::iter::once(text)) {
-                return found;
+            if !charge(&mut std::iter::once(text)) {
+                return mismatches;
             }
-            let wrong = compilers.iter_mut().filter_map(|(kind, compiler)| {
-                let why = compiler.read(text, true, EnvironmentType::Stored).err()?;
-                Some(format!("{kind}: {why}\n"))
+            let errors = compilers.iter_mut().filter_map(|(kind, compiler)| {
+                let error = compiler.read(text, true, EnvironmentType::Stored).err()?;
+                Some(format!("{kind}: {error}\n"))
             });
-            let wrong: Vec<String> = wrong.collect();
-            if !wrong.is_empty() {
-                let field = format!("spec.validations[{place}].{field}");
-                let warning = wrong.join("\n");
-                told += field.len() + warning.len();
-                if told > TYPE_WARNINGS_BYTES {
-                    return found;
+            let errors: Vec<String> = errors.collect();
+            if !errors.is_empty() {
+                let field = format!("spec.validations[{index}].{field}");
+                let warning = errors.join("\n");
+                total_bytes += field.len() + warning.len();
+                if total_bytes > TYPE_WARNINGS_BYTES {
+                    return mismatches;
                 }
-                found.push(Mismatch { field, warning });
+                mismatches.push(Mismatch { field, warning });
             }
         }
     }
-    found
+    mismatches
 }
 
 /// The type of the objects of a built-in kind.
 pub fn type_of(registry: &Registry, kind: &GroupVersionKind) -> Option<Type> {
     let id = registry.lookup(kind)?;
-    let mut walk = Walk { registry, known: BTreeMap::new(), within: Vec::new() };
-    Some(walk.shape(id, &kind.kind).kind()).filter(|kind| matches!(kind, Type::Object(_)))
+    let mut builder = TypeBuilder { registry, built: BTreeMap::new(), in_progress: Vec::new() };
+    Some(builder.decl_type(id, &kind.kind).kind()).filter(|kind| matches!(kind, Type::Object(_)))
 }
 
-struct Walk<'r> {
+struct TypeBuilder<'r> {
     registry: &'r Registry,
-    known: BTreeMap<TypeId, Arc<DeclType>>,
+    built: BTreeMap<TypeId, Arc<DeclType>>,
     /// The types on the current path: a recursive one becomes `dyn`.
-    within: Vec<TypeId>,
+    in_progress: Vec<TypeId>,
 }
 
-impl Walk<'_> {
-    fn shape(&mut self, id: TypeId, name: &str) -> Arc<DeclType> {
-        if let Some(known) = self.known.get(&id) {
-            return known.clone();
+impl TypeBuilder<'_> {
+    fn decl_type(&mut self, id: TypeId, name: &str) -> Arc<DeclType> {
+        if let Some(decl_type) = self.built.get(&id) {
+            return decl_type.clone();
         }
-        if self.within.contains(&id) {
+        if self.in_progress.contains(&id) {
             return Arc::new(DeclType::any());
         }
-        self.within.push(id);
-        let form = self.form(id, name);
-        self.within.pop();
-        let shape = Arc::new(DeclType { form, most: u64::MAX, least: 1 });
-        self.known.insert(id, shape.clone());
-        shape
+        self.in_progress.push(id);
+        let decl_kind = self.decl_kind(id, name);
+        self.in_progress.pop();
+        let decl_type = Arc::new(DeclType { decl_kind, max_elements: u64::MAX, min_serialized_size: 1 });
+        self.built.insert(id, decl_type.clone());
+        decl_type
     }
 
-    fn form(&mut self, id: TypeId, name: &str) -> DeclKind {
+    fn decl_kind(&mut self, id: TypeId, name: &str) -> DeclKind {
         let registry = self.registry;
         match registry.get(id) {
             SchemaType::Struct(structure) if structure.open.is_some() => DeclKind::Dyn,
             SchemaType::Struct(structure) => {
                 let mut fields = BTreeMap::new();
                 for field in &structure.fields {
-                    let shape = self.shape(field.ty, &format!("{name}.{}", field.name));
+                    let decl_type = self.decl_type(field.ty, &format!("{name}.{}", field.name));
                     if let Some(escaped) = escape(&field.name) {
-                        fields.insert(escaped.to_string(), Property { name: field.name.to_string(), shape });
+                        fields.insert(
+                            escaped.to_string(),
+                            Property { name: field.name.to_string(), decl_type },
+                        );
                     }
                 }
                 DeclKind::Object(Arc::new(ObjectType { name: name.to_owned(), fields }))
             }
             SchemaType::List(list) => {
-                DeclKind::List(self.shape(list.item, &format!("{name}.@idx")), ListKind::Ordered)
+                DeclKind::List(self.decl_type(list.item, &format!("{name}.@idx")), ListKind::Ordered)
             }
-            SchemaType::Map(map) => DeclKind::Map(self.shape(map.value, &format!("{name}.@elem"))),
+            SchemaType::Map(map) => DeclKind::Map(self.decl_type(map.value, &format!("{name}.@elem"))),
             SchemaType::Either(_) => DeclKind::Dyn,
             SchemaType::Scalar(scalar) => match scalar {
                 Scalar::String => DeclKind::String,
@@ -185,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    fn told(expression: &str) -> Vec<Mismatch> {
+    fn type_check(expression: &str) -> Vec<Mismatch> {
         let registry = Registry::builtin().unwrap();
         let policy = format!(
             r#"{{"spec":{{"matchConstraints":{{"resourceRules":[{{"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments","*/scale"]}},
@@ -193,14 +196,17 @@ mod tests {
             "variables":[{{"name":"r","expression":"object.spec.replicas"}}],"validations":[{{"expression":"{expression}"}}]}}}}"#
         );
         let policy = json::read(policy.as_bytes()).unwrap();
-        assert_eq!(named(&policy), [("apps".to_owned(), "v1".to_owned(), "deployments".to_owned())]);
+        assert_eq!(
+            matched_resources(&policy),
+            [("apps".to_owned(), "v1".to_owned(), "deployments".to_owned())]
+        );
         let kind = GroupVersionKind::new("apps", "v1", "Deployment");
         let object = type_of(&registry, &kind).unwrap();
         check(&policy, &[(kind, object)], None)
     }
 
     #[test]
-    fn expressions_are_held_against_the_types_of_objects() {
+    fn expressions_are_type_checked_against_matched_kinds() {
         for good in [
             "object.spec.replicas < 3",
             "variables.r < 3",
@@ -208,49 +214,49 @@ mod tests {
             "object.spec.template.spec.containers.all(c, c.image.startsWith('x'))",
             "object.metadata.creationTimestamp < timestamp('2020-01-01T00:00:00Z')",
         ] {
-            assert_eq!(told(good), [], "{good}");
+            assert_eq!(type_check(good), [], "{good}");
         }
-        let wrong = told("object.replicas > 1");
-        assert_eq!(wrong[0].field, "spec.validations[0].expression");
+        let mismatches = type_check("object.replicas > 1");
+        assert_eq!(mismatches[0].field, "spec.validations[0].expression");
         assert_eq!(
-            wrong[0].warning,
+            mismatches[0].warning,
             "apps/v1, Kind=Deployment: ERROR: <input>:1:7: undefined field 'replicas'\n | object.replicas > 1\n | ......^\n"
         );
         assert!(
-            told("variables.r == 'x'")[0].warning.contains("no matching overload"),
+            type_check("variables.r == 'x'")[0].warning.contains("no matching overload"),
             "variables have types too"
         );
     }
 
     #[test]
-    fn a_policy_that_says_too_much_is_looked_at_in_part() {
+    fn type_checking_stops_at_cost_budget() {
         let registry = Registry::builtin().unwrap();
         let kind = GroupVersionKind::new("apps", "v1", "Deployment");
         let kinds = [(kind.clone(), type_of(&registry, &kind).unwrap())];
-        let found = |left: usize, variables: usize, wrong: &str| {
+        let count_mismatches = |budget: usize, variables: usize, expression: &str| {
             let variable = r#"{"name":"v","expression":"1"}"#;
-            let validation = format!(r#"{{"expression":"{wrong}"}}"#);
+            let validation = format!(r#"{{"expression":"{expression}"}}"#);
             let policy = format!(
                 r#"{{"spec":{{"variables":[{}],"validations":[{}]}}}}"#,
                 vec![variable; variables].join(","),
                 vec![validation; 40].join(",")
             );
-            check_within(left, &json::read(policy.as_bytes()).unwrap(), &kinds, None).len()
+            check_within(budget, &json::read(policy.as_bytes()).unwrap(), &kinds, None).len()
         };
-        assert_eq!(found(TYPE_CHECK_COST, 1, "object.no"), 40);
-        assert_eq!(found(10 * (TYPE_CHECK_EACH + 9), 0, "object.no"), 10);
+        assert_eq!(count_mismatches(TYPE_CHECK_COST, 1, "object.no"), 40);
+        assert_eq!(count_mismatches(10 * (TYPE_CHECK_EACH + 9), 0, "object.no"), 10);
         assert_eq!(
-            found(10 * TYPE_CHECK_EACH, 10, "object.no"),
+            count_mismatches(10 * TYPE_CHECK_EACH, 10, "object.no"),
             0,
-            "nothing can be said without the variables"
+            "nothing can be checked without the variables"
         );
         let long = format!("object.no == '{}'", "x".repeat(15_000));
-        let some = found(TYPE_CHECK_COST, 0, &long);
-        assert!((1..40).contains(&some), "what is told has to fit into an object: {some}");
+        let some = count_mismatches(TYPE_CHECK_COST, 0, &long);
+        assert!((1..40).contains(&some), "warnings must fit into an object: {some}");
     }
 
     #[test]
-    fn types_that_contain_themselves_end() {
+    fn recursive_types_become_dyn() {
         let registry = Registry::builtin().unwrap();
         let kind = GroupVersionKind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
         assert!(type_of(&registry, &kind).is_some());

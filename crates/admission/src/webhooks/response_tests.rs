@@ -2,43 +2,43 @@ use super::*;
 
 const HEAD: &str = r#""kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1""#;
 
-fn v1(response: &str, mutating: bool) -> Result<AdmissionResponse, InvalidResponse> {
+fn read_v1(response: &str, mutating: bool) -> Result<AdmissionResponse, InvalidResponse> {
     read(format!("{{{HEAD},\"response\":{response}}}").as_bytes(), ReviewVersion::V1, "u", mutating)
 }
 
-fn wrong(body: &str, mutating: bool) -> String {
-    read(body.as_bytes(), ReviewVersion::V1, "u", mutating).unwrap_err().why
+fn error_of(body: &str, mutating: bool) -> String {
+    read(body.as_bytes(), ReviewVersion::V1, "u", mutating).unwrap_err().message
 }
 
 #[test]
-fn an_answer_says_all_that_matters() {
-    let said = v1(
+fn response_fields_are_parsed() {
+    let response = read_v1(
         r#"{"uid":"u","allowed":true,"patch":"W10=","patchType":"JSONPatch","warnings":["a","b"],
             "auditAnnotations":{"k":"v"},"status":{"code":403}}"#,
         true,
     )
     .unwrap();
-    assert!(said.allowed);
-    assert_eq!(said.patch.as_deref(), Some(&b"[]"[..]));
-    assert_eq!(said.warnings, ["a", "b"]);
-    assert_eq!(said.annotations, [("k".to_owned(), "v".to_owned())]);
-    assert!(!v1(r#"{"uid":"u"}"#, false).unwrap().allowed);
+    assert!(response.allowed);
+    assert_eq!(response.patch.as_deref(), Some(&b"[]"[..]));
+    assert_eq!(response.warnings, ["a", "b"]);
+    assert_eq!(response.annotations, [("k".to_owned(), "v".to_owned())]);
+    assert!(!read_v1(r#"{"uid":"u"}"#, false).unwrap().allowed);
 }
 
 #[test]
-fn the_older_version_is_believed_more() {
-    let old = |body: &str| read(body.as_bytes(), ReviewVersion::V1beta1, "u", true);
-    let said = old(r#"{"response":{"uid":"other","allowed":true,"patch":"W10="}}"#).unwrap();
-    assert!(said.allowed && said.patch.is_some());
-    assert!(old(r#"{"response":{"uid":"u","patchType":"X"}}"#).is_ok());
-    assert!(old("{}").unwrap_err().why.ends_with("webhook response was absent"));
+fn v1beta1_responses_need_no_uid_or_patch_type() {
+    let read_v1beta1 = |body: &str| read(body.as_bytes(), ReviewVersion::V1beta1, "u", true);
+    let response = read_v1beta1(r#"{"response":{"uid":"other","allowed":true,"patch":"W10="}}"#).unwrap();
+    assert!(response.allowed && response.patch.is_some());
+    assert!(read_v1beta1(r#"{"response":{"uid":"u","patchType":"X"}}"#).is_ok());
+    assert!(read_v1beta1("{}").unwrap_err().message.ends_with("webhook response was absent"));
 }
 
 #[test]
-fn what_is_wrong_is_said_in_the_words_that_clients_know() {
+fn invalid_responses_match_the_reference() {
     let response = |response: &str| format!("{{{HEAD},\"response\":{response}}}");
     let invalid = "received invalid webhook response: ";
-    for (body, mutating, wanted) in [
+    for (body, mutating, expected) in [
         (format!("{{{HEAD}}}"), true, format!("{invalid}webhook response was absent")),
         (response(r#"{"uid":"x"}"#), true, format!("{invalid}expected response.uid=\"u\", got \"x\"")),
         (
@@ -86,48 +86,48 @@ fn what_is_wrong_is_said_in_the_words_that_clients_know() {
                 .to_owned(),
         ),
     ] {
-        assert_eq!(wrong(&body, mutating), wanted, "{body}");
+        assert_eq!(error_of(&body, mutating), expected, "{body}");
     }
     for body in ["hello", "", "[]", "3", r#"{"kind":"Pod","apiVersion":"v1"}"#, "{\"response\":[]}"] {
-        assert!(wrong(body, true).starts_with("failed to call webhook: "), "{body}");
+        assert!(error_of(body, true).starts_with("failed to call webhook: "), "{body}");
     }
 }
 
 #[test]
-fn other_codes_are_told_as_the_reference_does() {
-    let told = |code, body: &str| refused(code, true, body.as_bytes());
+fn failure_codes_match_the_reference() {
+    let refused_with = |code, body: &str| from_http_error(code, true, body.as_bytes());
     assert_eq!(
-        told(500, " no\n").why,
+        refused_with(500, " no\n").message,
         "failed to call webhook: an error on the server (\"no\") has prevented the request from succeeding"
     );
     assert_eq!(
-        told(404, "x").why,
+        refused_with(404, "x").message,
         "failed to call webhook: the server could not find the requested resource"
     );
-    assert_eq!(told(302, "x").code, 302);
+    assert_eq!(refused_with(302, "x").code, 302);
     let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"m","code":418}"#;
-    let unusable = InvalidResponse { why: "failed to call webhook: m".into(), code: 418 };
-    assert_eq!(told(500, status), unusable);
+    let expected = InvalidResponse { message: "failed to call webhook: m".into(), code: 418 };
+    assert_eq!(refused_with(500, status), expected);
 }
 
 #[test]
-fn a_denial_keeps_what_the_webhook_says() {
-    let denied = |status: &str| {
+fn denial_contains_the_status_of_the_webhook() {
+    let denial_json = |status: &str| {
         let value = json::read(status.as_bytes()).unwrap();
         let json = String::from_utf8(denial("w", Some(&value)).to_json()).unwrap();
         serde_json::from_str::<serde_json::Value>(&json).unwrap()
     };
-    let all = denied(
+    let all = denial_json(
         r#"{"message":"no","reason":"Quirk","code":418,"details":{"causes":[{"field":"f","message":"m"}]}}"#,
     );
     assert_eq!(all["message"], "admission webhook \"w\" denied the request: no");
     assert_eq!((&all["reason"], &all["code"]), (&serde_json::json!("Quirk"), &serde_json::json!(418)));
     assert_eq!(all["details"]["causes"][0]["field"], "f");
     assert_eq!(
-        denied(r#"{"reason":"R","code":200}"#)["message"],
+        denial_json(r#"{"reason":"R","code":200}"#)["message"],
         "admission webhook \"w\" denied the request: R"
     );
-    assert_eq!(denied(r#"{"code":99999}"#)["code"], 999);
+    assert_eq!(denial_json(r#"{"code":99999}"#)["code"], 999);
     let bare = denial("w", None);
     assert_eq!(bare.message, "admission webhook \"w\" denied the request without explanation");
     assert_eq!((bare.code, bare.details), (400, None));

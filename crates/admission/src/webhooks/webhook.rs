@@ -14,9 +14,9 @@ use crate::policies::expressions::{Compiler, EnvironmentType, ResultType};
 use crate::policies::policy::Expression;
 
 /// The default timeout of the API.
-const TIMEOUT_SECONDS: u64 = 10;
+const DEFAULT_TIMEOUT_SECONDS: u64 = 10;
 /// The default port of a service.
-const PORT: u16 = 443;
+const DEFAULT_PORT: u16 = 443;
 
 /// The versions of AdmissionReview and ConversionReview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub enum SideEffects {
     /// Some, or unknown.
     Some,
     /// Not stated.
-    Unsaid,
+    Unspecified,
 }
 
 /// One webhook.
@@ -78,7 +78,7 @@ pub struct Webhook {
     /// A unique ID: a configuration may have a name twice.
     pub uid: String,
     /// The address.
-    pub way: ClientConfig,
+    pub client_config: ClientConfig,
     /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
     /// The requests that it matches.
@@ -118,43 +118,43 @@ impl Webhook {
     }
 
     fn read(hook: &Value, configuration: &str, uid: String) -> Webhook {
-        let texts = |field| hook.get(field).map(Value::items).unwrap_or_default().iter();
-        let versions = texts("admissionReviewVersions").find_map(|version| match version.as_str() {
+        let items = |field| hook.get(field).map(Value::items).unwrap_or_default().iter();
+        let versions = items("admissionReviewVersions").find_map(|version| match version.as_str() {
             Some("v1") => Some(ReviewVersion::V1),
             Some("v1beta1") => Some(ReviewVersion::V1beta1),
             _ => None,
         });
         // A selector that matches everything is dropped.
-        let selects = |field| hook.get(field).filter(|given| !label_selector::is_empty(given)).cloned();
+        let selector = |field| hook.get(field).filter(|value| !label_selector::is_empty(value)).cloned();
         let seconds = hook.get("timeoutSeconds").and_then(Value::as_int);
         let client = hook.get("clientConfig").unwrap_or(&Value::Null);
         Webhook {
             name: hook.str("name").to_owned(),
             configuration: configuration.to_owned(),
             uid,
-            way: client_config(client),
+            client_config: client_config(client),
             authority_pem: STANDARD.decode(client.str("caBundle")).unwrap_or_default(),
-            rules: texts("rules").map(Rule::read).collect(),
+            rules: items("rules").map(Rule::read).collect(),
             ignores_failures: hook.str("failurePolicy") == "Ignore",
             is_equivalent: hook.str("matchPolicy") != "Exact",
             side_effects: match hook.str("sideEffects") {
-                "" => SideEffects::Unsaid,
+                "" => SideEffects::Unspecified,
                 "None" | "NoneOnDryRun" => SideEffects::None,
                 _ => SideEffects::Some,
             },
             timeout: Duration::from_secs(
-                seconds.and_then(|it| u64::try_from(it).ok()).unwrap_or(TIMEOUT_SECONDS),
+                seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(DEFAULT_TIMEOUT_SECONDS),
             ),
             version: versions,
             reinvoke_if_needed: hook.str("reinvocationPolicy") == "IfNeeded",
             conditions: conditions(hook),
-            namespaces: selects("namespaceSelector"),
-            objects: selects("objectSelector"),
+            namespaces: selector("namespaceSelector"),
+            objects: selector("objectSelector"),
         }
     }
 
     /// The first match condition that does not compile, and why. A later release may have stored it.
-    pub fn first_broken(&self) -> Option<String> {
+    pub fn first_compile_error(&self) -> Option<String> {
         self.conditions.iter().find_map(Expression::compile_error)
     }
 
@@ -164,15 +164,15 @@ impl Webhook {
     }
 
     /// Whether the namespaceSelector matches these labels.
-    pub fn wants_namespace(&self, labels: Option<&Value>) -> bool {
-        self.namespaces.as_ref().is_none_or(|wanted| label_selector::matches(Some(wanted), labels))
+    pub fn matches_namespace(&self, labels: Option<&Value>) -> bool {
+        self.namespaces.as_ref().is_none_or(|selector| label_selector::matches(Some(selector), labels))
     }
 
     /// Whether the objectSelector matches one of these states. A state without metadata has no labels.
-    pub fn wants_object<'a>(&self, states: impl IntoIterator<Item = &'a Value>) -> bool {
-        let Some(wanted) = &self.objects else { return true };
-        let mut states = states.into_iter().map(meta::of).filter(|meta| !meta.is_null());
-        states.any(|meta| label_selector::matches(Some(wanted), meta.get("labels")))
+    pub fn matches_object<'a>(&self, states: impl IntoIterator<Item = &'a Value>) -> bool {
+        let Some(selector) = &self.objects else { return true };
+        let mut states = states.into_iter().map(meta::metadata).filter(|meta| !meta.is_null());
+        states.any(|meta| label_selector::matches(Some(selector), meta.get("labels")))
     }
 }
 
@@ -183,12 +183,12 @@ fn conditions(hook: &Value) -> Vec<Expression> {
         return Vec::new();
     }
     let mut compiler = Compiler::new(false, false);
-    let made = |condition: &Value| {
+    let compile = |condition: &Value| {
         let text = condition.str("expression");
-        let program = compiler.compile(text, ResultType::Truth, true, EnvironmentType::Stored);
+        let program = compiler.compile(text, ResultType::Bool, true, EnvironmentType::Stored);
         Expression { text: text.to_owned(), program }
     };
-    all.iter().map(made).collect()
+    all.iter().map(compile).collect()
 }
 
 /// The address in a `clientConfig`.
@@ -199,7 +199,7 @@ pub fn client_config(client: &Value) -> ClientConfig {
             namespace: service.str("namespace").to_owned(),
             name: service.str("name").to_owned(),
             path: service.str("path").to_owned(),
-            port: port.unwrap_or(PORT),
+            port: port.unwrap_or(DEFAULT_PORT),
         };
     }
     match client.str("url") {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_taken_apart() {
+    fn webhook_configuration_is_parsed() {
         let all = hooks(
             r#"{"metadata":{"name":"c"},"webhooks":[
             {"name":"a","clientConfig":{"service":{"namespace":"n","name":"s","path":"/p","port":8443},"caBundle":"YWJj"},
@@ -235,27 +235,31 @@ mod tests {
         let [first, second] = &all[..] else { panic!("{all:?}") };
         assert_eq!((first.uid.as_str(), second.uid.as_str()), ("c/a/0", "c/a/1"));
         let (namespace, name, path) = ("n".into(), "s".into(), "/p".into());
-        assert_eq!(first.way, ClientConfig::Service { namespace, name, path, port: 8443 });
+        assert_eq!(first.client_config, ClientConfig::Service { namespace, name, path, port: 8443 });
         assert_eq!(first.authority_pem, b"abc");
-        assert_eq!(first.version, Some(ReviewVersion::V1beta1), "the first that both know");
+        assert_eq!(
+            first.version,
+            Some(ReviewVersion::V1beta1),
+            "the first version that this server supports"
+        );
         assert!(first.ignores_failures && !first.is_equivalent && first.reinvoke_if_needed);
-        assert!(!first.selects_namespaces() && first.wants_namespace(None));
+        assert!(!first.selects_namespaces() && first.matches_namespace(None));
         assert_eq!((first.side_effects, first.timeout), (SideEffects::None, Duration::from_secs(3)));
-        assert_eq!(second.way, ClientConfig::Url("https://h/x".into()));
+        assert_eq!(second.client_config, ClientConfig::Url("https://h/x".into()));
         assert_eq!((second.side_effects, second.timeout), (SideEffects::Some, Duration::from_secs(10)));
         assert!(!second.ignores_failures && second.is_equivalent && second.version.is_none());
     }
 
     #[test]
-    fn either_state_of_an_object_may_match() {
+    fn object_selector_matches_any_given_state() {
         let hook = &hooks(
             r#"{"webhooks":[{"objectSelector":{"matchLabels":{"a":"b"}},
                 "namespaceSelector":{"matchExpressions":[{"key":"k","operator":"DoesNotExist"}]}}]}"#,
         )[0];
         let labelled = value(r#"{"metadata":{"labels":{"a":"b"}}}"#);
         let plain = value(r#"{"metadata":{"name":"x"}}"#);
-        assert!(hook.wants_object([&labelled, &plain]) && hook.wants_object([&plain, &labelled]));
-        assert!(!hook.wants_object([&plain]) && !hook.wants_object([&Value::Null]));
-        assert!(hook.wants_namespace(None) && !hook.wants_namespace(Some(&value(r#"{"k":"v"}"#))));
+        assert!(hook.matches_object([&labelled, &plain]) && hook.matches_object([&plain, &labelled]));
+        assert!(!hook.matches_object([&plain]) && !hook.matches_object([&Value::Null]));
+        assert!(hook.matches_namespace(None) && !hook.matches_namespace(Some(&value(r#"{"k":"v"}"#))));
     }
 }

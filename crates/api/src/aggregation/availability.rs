@@ -13,14 +13,14 @@ const AVAILABLE: &str = "Available";
 pub struct AvailableCondition {
     /// `True`, `False`, or `Unknown` if the check was not possible.
     pub status: &'static str,
-    /// A word in CamelCase.
+    /// The reason, in CamelCase.
     pub reason: &'static str,
-    /// The explanation for people.
+    /// The human-readable explanation.
     pub message: String,
 }
 
 impl AvailableCondition {
-    fn no(reason: &'static str, message: String) -> AvailableCondition {
+    fn unavailable(reason: &'static str, message: String) -> AvailableCondition {
         AvailableCondition { status: "False", reason, message }
     }
 
@@ -36,45 +36,45 @@ impl AvailableCondition {
     }
 
     /// The extension server failed the discovery check.
-    pub fn failed(why: String) -> AvailableCondition {
-        AvailableCondition::no("FailedDiscoveryCheck", why)
+    pub fn failed(message: String) -> AvailableCondition {
+        AvailableCondition::unavailable("FailedDiscoveryCheck", message)
     }
 
     /// The Service or its endpoints could not be read.
-    pub fn unknown(service: &Service, reason: &'static str, why: &str) -> AvailableCondition {
+    pub fn unknown(service: &Service, reason: &'static str, error: &str) -> AvailableCondition {
         let Service { namespace, name, .. } = service;
-        let message = format!("service/{name} in {} cannot be checked due to: {why}", quoted(namespace));
+        let message = format!("service/{name} in {} cannot be checked due to: {error}", quoted(namespace));
         AvailableCondition { status: "Unknown", reason, message }
     }
 
     /// The Service does not exist.
     pub fn no_service(service: &Service) -> AvailableCondition {
         let Service { namespace, name, .. } = service;
-        AvailableCondition::no(
+        AvailableCondition::unavailable(
             "ServiceNotFound",
             format!("service/{name} in {} is not present", quoted(namespace)),
         )
     }
 }
 
-/// The name of the port that a registration means, if the service is one that has endpoints. `None`: it has none to be looked at.
+/// The name of the service port that an APIService refers to; `None` if services of this type have no endpoints to check.
 pub fn port_name(service: &Service, object: &Value) -> Result<Option<String>, AvailableCondition> {
     let spec = object.get("spec").unwrap_or(&Value::Null);
     if spec.str("type") != "ClusterIP" {
         return Ok(None);
     }
     let ports = spec.get("ports").map(Value::items).unwrap_or_default();
-    let wanted = i64::from(service.port);
-    let found = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(wanted));
+    let number = i64::from(service.port);
+    let service_port = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(number));
     let Service { namespace, name, port, .. } = service;
     let missing = || {
         let message = format!("service/{name} in {} is not listening on port {port}", quoted(namespace));
-        AvailableCondition::no("ServicePortError", message)
+        AvailableCondition::unavailable("ServicePortError", message)
     };
-    found.map(|port| Some(port.str("name").to_owned())).ok_or_else(missing)
+    service_port.map(|port| Some(port.str("name").to_owned())).ok_or_else(missing)
 }
 
-/// Whether somebody stands behind the port of a service. `endpoints`: what there is of them.
+/// Checks that a service port has ready endpoints. `endpoints` is the Endpoints object, if it exists.
 pub fn check_endpoints(
     service: &Service,
     port: &str,
@@ -83,14 +83,14 @@ pub fn check_endpoints(
     let Service { namespace, name, .. } = service;
     let Some(endpoints) = endpoints else {
         let message = format!("cannot find endpoints for service/{name} in {}", quoted(namespace));
-        return Err(AvailableCondition::no("EndpointsNotFound", message));
+        return Err(AvailableCondition::unavailable("EndpointsNotFound", message));
     };
     let list = |value: &Value, field: &str| value.get(field).map(Value::items).unwrap_or_default().to_vec();
-    let is_there = |subset: &Value| {
+    let is_ready = |subset: &Value| {
         !list(subset, "addresses").is_empty()
-            && list(subset, "ports").iter().any(|one| one.str("name") == port)
+            && list(subset, "ports").iter().any(|port_entry| port_entry.str("name") == port)
     };
-    if list(endpoints, "subsets").iter().any(is_there) {
+    if list(endpoints, "subsets").iter().any(is_ready) {
         return Ok(());
     }
     let message = format!(
@@ -98,7 +98,7 @@ pub fn check_endpoints(
         quoted(namespace),
         quoted(port)
     );
-    Err(AvailableCondition::no("MissingEndpoints", message))
+    Err(AvailableCondition::unavailable("MissingEndpoints", message))
 }
 
 fn condition(object: &Value) -> Option<&Value> {
@@ -111,33 +111,33 @@ pub fn is_available(object: &Value) -> bool {
     condition(object).is_some_and(|condition| condition.str("status") == "True")
 }
 
-/// Writes a verdict into the status of an APIService. Returns whether that changed the status.
-pub fn tell(object: &mut Value, verdict: &AvailableCondition, now: &str) -> bool {
-    let known = condition(object);
-    let says = |condition: &Value| {
-        let AvailableCondition { status, reason, message } = verdict;
+/// Sets the Available condition of an APIService. Returns whether that changed the status.
+pub fn set_condition(object: &mut Value, new_condition: &AvailableCondition, now: &str) -> bool {
+    let current = condition(object);
+    let is_unchanged = |condition: &Value| {
+        let AvailableCondition { status, reason, message } = new_condition;
         condition.str("status") == *status
             && condition.str("reason") == *reason
             && condition.str("message") == message.as_str()
     };
-    if known.is_some_and(says) {
+    if current.is_some_and(is_unchanged) {
         return false;
     }
-    let same = known.filter(|condition| condition.str("status") == verdict.status);
-    let since = same.map_or(now, |condition| condition.str("lastTransitionTime")).to_owned();
-    let mut new = Value::object();
-    new.set("type", AVAILABLE);
-    new.set("status", verdict.status);
-    new.set("lastTransitionTime", since);
-    new.set("reason", verdict.reason);
-    new.set("message", verdict.message.as_str());
+    let same_status = current.filter(|condition| condition.str("status") == new_condition.status);
+    let since = same_status.map_or(now, |condition| condition.str("lastTransitionTime")).to_owned();
+    let mut entry = Value::object();
+    entry.set("type", AVAILABLE);
+    entry.set("status", new_condition.status);
+    entry.set("lastTransitionTime", since);
+    entry.set("reason", new_condition.reason);
+    entry.set("message", new_condition.message.as_str());
     let status = object.entry("status");
-    let mut all = status.get("conditions").map(Value::items).unwrap_or_default().to_vec();
-    match all.iter_mut().find(|condition| condition.str("type") == AVAILABLE) {
-        Some(condition) => *condition = new,
-        None => all.push(new),
+    let mut conditions = status.get("conditions").map(Value::items).unwrap_or_default().to_vec();
+    match conditions.iter_mut().find(|condition| condition.str("type") == AVAILABLE) {
+        Some(condition) => *condition = entry,
+        None => conditions.push(entry),
     }
-    status.set("conditions", all);
+    status.set("conditions", conditions);
     true
 }
 
@@ -158,26 +158,26 @@ mod tests {
     }
 
     #[test]
-    fn a_port_must_be_one_of_the_service() {
-        let of = |spec: &str| port_name(&service(), &value(&format!(r#"{{"spec":{spec}}}"#)));
-        assert_eq!(of(r#"{"type":"ExternalName"}"#), Ok(None));
-        assert_eq!(of(r#"{"type":"NodePort"}"#), Ok(None));
+    fn api_service_port_must_be_a_port_of_the_service() {
+        let checked = |spec: &str| port_name(&service(), &value(&format!(r#"{{"spec":{spec}}}"#)));
+        assert_eq!(checked(r#"{"type":"ExternalName"}"#), Ok(None));
+        assert_eq!(checked(r#"{"type":"NodePort"}"#), Ok(None));
         let ports = r#"{"type":"ClusterIP","ports":[{"port":1},{"name":"a","port":8443}]}"#;
-        assert_eq!(of(ports), Ok(Some("a".to_owned())));
-        let wrong = of(r#"{"type":"ClusterIP","ports":[{"port":1}]}"#).unwrap_err();
-        assert_eq!(wrong.reason, "ServicePortError");
-        assert_eq!(wrong.message, "service/s in \"n\" is not listening on port 8443");
+        assert_eq!(checked(ports), Ok(Some("a".to_owned())));
+        let condition = checked(r#"{"type":"ClusterIP","ports":[{"port":1}]}"#).unwrap_err();
+        assert_eq!(condition.reason, "ServicePortError");
+        assert_eq!(condition.message, "service/s in \"n\" is not listening on port 8443");
     }
 
     #[test]
-    fn somebody_must_stand_behind_it() {
-        let of = |text: Option<&str>| {
+    fn service_without_ready_endpoints_is_unavailable() {
+        let checked = |text: Option<&str>| {
             let endpoints = text.map(value);
             check_endpoints(&service(), "a", endpoints.as_ref())
-                .map_err(|verdict| (verdict.reason, verdict.message))
+                .map_err(|condition| (condition.reason, condition.message))
         };
         assert_eq!(
-            of(None),
+            checked(None),
             Err(("EndpointsNotFound", "cannot find endpoints for service/s in \"n\"".to_owned()))
         );
         let missing = "endpoints for service/s in \"n\" have no addresses with port name \"a\"";
@@ -186,26 +186,29 @@ mod tests {
             r#"{"subsets":[{"ports":[{"name":"a","port":1}]}]}"#,
             r#"{"subsets":[{"addresses":[{"ip":"1.1.1.1"}],"ports":[{"name":"b","port":1}]}]}"#,
         ] {
-            assert_eq!(of(Some(subsets)), Err(("MissingEndpoints", missing.to_owned())), "{subsets}");
+            assert_eq!(checked(Some(subsets)), Err(("MissingEndpoints", missing.to_owned())), "{subsets}");
         }
         let good = r#"{"subsets":[{"addresses":[{"ip":"1.1.1.1"}],"ports":[{"name":"a","port":1}]}]}"#;
-        assert_eq!(of(Some(good)), Ok(()));
+        assert_eq!(checked(Some(good)), Ok(()));
     }
 
     #[test]
-    fn a_condition_keeps_its_time_until_it_turns() {
+    fn available_condition_keeps_transition_time_until_status_changes() {
         let mut object = value(r#"{"status":{"conditions":[{"type":"Other","status":"True"}]}}"#);
-        assert!(tell(&mut object, &AvailableCondition::no_service(&service()), "t1"));
+        assert!(set_condition(&mut object, &AvailableCondition::no_service(&service()), "t1"));
         assert!(!is_available(&object));
-        assert!(tell(&mut object, &AvailableCondition::failed("why".to_owned()), "t2"));
-        let at = |object: &Value, field: &str| condition(object).unwrap().str(field).to_owned();
+        assert!(set_condition(&mut object, &AvailableCondition::failed("why".to_owned()), "t2"));
+        let field = |object: &Value, name: &str| condition(object).unwrap().str(name).to_owned();
         assert_eq!(
-            (at(&object, "reason").as_str(), at(&object, "lastTransitionTime").as_str()),
+            (field(&object, "reason").as_str(), field(&object, "lastTransitionTime").as_str()),
             ("FailedDiscoveryCheck", "t1")
         );
-        assert!(!tell(&mut object, &AvailableCondition::failed("why".to_owned()), "t3"), "nothing new");
-        assert!(tell(&mut object, &AvailableCondition::passed(), "t4") && is_available(&object));
-        assert_eq!(at(&object, "lastTransitionTime"), "t4");
+        assert!(
+            !set_condition(&mut object, &AvailableCondition::failed("why".to_owned()), "t3"),
+            "the condition is unchanged"
+        );
+        assert!(set_condition(&mut object, &AvailableCondition::passed(), "t4") && is_available(&object));
+        assert_eq!(field(&object, "lastTransitionTime"), "t4");
         assert_eq!(object.at(&["status", "conditions"]).unwrap().items().len(), 2);
         let unknown = AvailableCondition::unknown(&service(), "ServiceAccessError", "x");
         assert_eq!(unknown.message, "service/s in \"n\" cannot be checked due to: x");

@@ -12,7 +12,7 @@ use super::RegisteredVersion;
 use super::discovered::{DiscoveredResource, STALE};
 
 /// The page size of a list: beyond it only the count matters.
-pub const LISTED: usize = 500;
+pub const LIST_LIMIT: usize = 500;
 
 /// A namespaced resource of an extension server that supports deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Deletable {
 }
 
 /// The namespaced resources of extension servers, each once, in the preferred version; and the versions whose resources are
-/// unknown. `is_builtin` tells which versions this server serves, whatever their registration says.
+/// unknown. `is_builtin` tells which versions this server serves itself, whatever their APIService says.
 pub fn deletable(
     others: &[RegisteredVersion],
     is_builtin: impl Fn(&GroupVersion) -> bool,
@@ -55,29 +55,29 @@ pub fn deletable(
         by_priority.then_with(|| version::preferred_first(&a.gv.version, &b.gv.version))
     });
     let mut unknown = BTreeSet::new();
-    let mut found: BTreeMap<(&str, &str), Deletable> = BTreeMap::new();
+    let mut deletable: BTreeMap<(&str, &str), Deletable> = BTreeMap::new();
     for (registration, version) in remote {
         if version.freshness == STALE {
             unknown.insert(format!("{}/{}", registration.gv.group, registration.gv.version));
         }
         for resource in version.resources.iter().filter(|resource| resource.scope == "Namespaced") {
-            let can = |verb: &str| has(resource, verb);
-            if can("delete") {
+            let has_verb = |verb: &str| supports(resource, verb);
+            if has_verb("delete") {
                 let key = (&*registration.gv.group, resource.resource.as_str());
-                found.entry(key).or_insert_with(|| Deletable {
+                deletable.entry(key).or_insert_with(|| Deletable {
                     registration: registration.clone(),
                     resource: resource.resource.clone(),
-                    at_once: can("deletecollection"),
-                    listable: can("list"),
+                    at_once: has_verb("deletecollection"),
+                    listable: has_verb("list"),
                 });
             }
         }
     }
-    (found.into_values().collect(), unknown)
+    (deletable.into_values().collect(), unknown)
 }
 
-fn has(resource: &DiscoveredResource, verb: &str) -> bool {
-    resource.verbs.iter().flatten().any(|known| known == verb)
+fn supports(resource: &DiscoveredResource, verb: &str) -> bool {
+    resource.verbs.iter().flatten().any(|supported| supported == verb)
 }
 
 /// The remaining objects of a resource in a namespace.
@@ -102,7 +102,7 @@ struct List {
 #[serde(rename_all = "camelCase", default)]
 struct ListMetadata {
     #[serde(rename = "continue")]
-    rest: Option<String>,
+    continue_token: Option<String>,
     remaining_item_count: Option<usize>,
 }
 
@@ -124,30 +124,30 @@ impl RemainingObjects {
     pub fn read(text: &[u8]) -> Option<RemainingObjects> {
         let list: List = serde_json::from_slice(text).ok()?;
         let items = list.items.unwrap_or_default();
-        let more = list.metadata.rest.is_some_and(|rest| !rest.is_empty());
+        let has_more = list.metadata.continue_token.is_some_and(|continue_token| !continue_token.is_empty());
         // A server that omits `remainingItemCount` has at least one more object.
-        let further = if more { list.metadata.remaining_item_count.unwrap_or(1) } else { 0 };
-        let mut left =
-            RemainingObjects { count: items.len().saturating_add(further), ..RemainingObjects::default() };
+        let remaining = if has_more { list.metadata.remaining_item_count.unwrap_or(1) } else { 0 };
+        let mut objects =
+            RemainingObjects { count: items.len().saturating_add(remaining), ..RemainingObjects::default() };
         for Item { metadata } in items {
             for finalizer in metadata.finalizers.unwrap_or_default() {
-                *left.finalizers.entry(finalizer).or_default() += 1;
+                *objects.finalizers.entry(finalizer).or_default() += 1;
             }
-            left.names.push(metadata.name);
+            objects.names.push(metadata.name);
         }
-        Some(left)
+        Some(objects)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::api_service_name;
     use super::super::discovered::read_one;
-    use super::super::name_of;
     use super::*;
 
     fn other(group: &str, version: &str, priority: i64, resources: Option<&str>) -> RegisteredVersion {
         let registration = ApiService {
-            name: name_of(group, version),
+            name: api_service_name(group, version),
             gv: GroupVersion::new(group, version),
             group_priority: 1,
             version_priority: priority,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_deleted_in_the_version_that_clients_use() {
+    fn resources_are_deletable_once_in_their_preferred_version() {
         let things = r#"[{"name":"things","namespaced":true,"verbs":["delete","list","deletecollection"]},
             {"name":"things/status","namespaced":true,"verbs":["get","delete"]},
             {"name":"wide","namespaced":false,"verbs":["delete","list"]},
@@ -175,12 +175,14 @@ mod tests {
             other("down.io", "v1", 1, None),
             other("apps", "v1", 1, Some(things)),
         ];
-        let (found, unknown) = deletable(&others, |gv| &*gv.group == "apps");
-        let said: Vec<_> =
-            found.iter().map(|one| (one.path("n"), one.name(), one.at_once, one.listable)).collect();
+        let (resources, unknown) = deletable(&others, |gv| &*gv.group == "apps");
+        let summaries: Vec<_> = resources
+            .iter()
+            .map(|resource| (resource.path("n"), resource.name(), resource.at_once, resource.listable))
+            .collect();
         let text = |text: &str| text.to_owned();
         assert_eq!(
-            said,
+            summaries,
             [
                 (text("/apis/x.io/v1/namespaces/n/older"), text("older.x.io"), false, false),
                 (text("/apis/x.io/v2/namespaces/n/things"), text("things.x.io"), true, true),
@@ -190,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_counted() {
-        let left = RemainingObjects::read(
+    fn remaining_objects_and_finalizers_are_counted() {
+        let remaining = RemainingObjects::read(
             br#"{"metadata":{"continue":"c","remainingItemCount":3},"items":[{"metadata":{"name":"a","finalizers":["f","g"]}},
                 {"metadata":{"name":"b","finalizers":["f"]}},{"metadata":{"name":"c"}}]}"#,
         );
-        let left = left.unwrap();
-        assert_eq!((left.count, left.names.len()), (6, 3));
-        assert_eq!(left.finalizers, BTreeMap::from([("f".to_owned(), 2), ("g".to_owned(), 1)]));
+        let remaining = remaining.unwrap();
+        assert_eq!((remaining.count, remaining.names.len()), (6, 3));
+        assert_eq!(remaining.finalizers, BTreeMap::from([("f".to_owned(), 2), ("g".to_owned(), 1)]));
         assert_eq!(RemainingObjects::read(br#"{"items":null}"#), Some(RemainingObjects::default()));
         assert_eq!(RemainingObjects::read(br#"{"metadata":{"continue":"c"},"items":[]}"#).unwrap().count, 1);
         assert_eq!(RemainingObjects::read(b"x"), None);

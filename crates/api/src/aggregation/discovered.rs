@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::EXTENSION_DOCUMENT_OBJECTS;
 
-/// The word for what was told lately.
+/// The freshness of a version whose last discovery succeeded.
 pub const CURRENT: &str = "Current";
-/// The word for what could not be asked for.
+/// The freshness of a version whose discovery failed.
 pub const STALE: &str = "Stale";
 
 /// One version of a group.
@@ -19,9 +19,9 @@ pub struct DiscoveredVersion {
     /// Its name.
     pub version: String,
     /// Its resources.
-    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_as_empty", skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<DiscoveredResource>,
-    /// Whether this was told lately.
+    /// [`CURRENT`] or [`STALE`].
     pub freshness: String,
 }
 
@@ -31,8 +31,8 @@ pub struct DiscoveredVersion {
 pub struct DiscoveredResource {
     /// Its plural.
     pub resource: String,
-    /// What it answers with; empty if nobody says. Old clients break where nothing stands here.
-    #[serde(deserialize_with = "some")]
+    /// The kind of its responses; empty if the server does not say. Old clients fail if the field is missing.
+    #[serde(deserialize_with = "null_as_default")]
     pub response_kind: DiscoveredKind,
     /// `Namespaced` or `Cluster`.
     pub scope: String,
@@ -41,13 +41,13 @@ pub struct DiscoveredResource {
     /// The verbs it supports.
     pub verbs: Option<Vec<String>>,
     /// Its short names.
-    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_as_empty", skip_serializing_if = "Vec::is_empty")]
     pub short_names: Vec<String>,
     /// The categories that it is in.
-    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_as_empty", skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
     /// Its subresources.
-    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_as_empty", skip_serializing_if = "Vec::is_empty")]
     pub subresources: Vec<DiscoveredSubresource>,
 }
 
@@ -58,10 +58,10 @@ pub struct DiscoveredSubresource {
     /// Its name, without the resource.
     pub subresource: String,
     /// The kind of its responses; empty if the server does not say.
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_as_default")]
     pub response_kind: DiscoveredKind,
     /// The kinds of its request bodies.
-    #[serde(deserialize_with = "list", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_as_empty", skip_serializing_if = "Vec::is_empty")]
     pub accepted_types: Vec<DiscoveredKind>,
     /// The verbs it supports.
     pub verbs: Option<Vec<String>>,
@@ -79,11 +79,11 @@ pub struct DiscoveredKind {
     pub kind: String,
 }
 
-fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+fn null_as_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     Option::<Vec<T>>::deserialize(from).map(Option::unwrap_or_default)
 }
 
-fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
 
@@ -104,21 +104,21 @@ impl DiscoveredVersion {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Groups {
-    #[serde(deserialize_with = "list")]
-    items: Vec<FoundGroup>,
+    #[serde(deserialize_with = "null_as_empty")]
+    items: Vec<DiscoveredGroup>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct FoundGroup {
-    metadata: Named,
-    #[serde(deserialize_with = "list")]
+struct DiscoveredGroup {
+    metadata: GroupMetadata,
+    #[serde(deserialize_with = "null_as_empty")]
     versions: Vec<DiscoveredVersion>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Named {
+struct GroupMetadata {
     name: String,
 }
 
@@ -131,26 +131,26 @@ fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Option<T> {
 /// Parses an aggregated discovery document. `None`: the text is not one.
 pub fn read_all(text: &[u8]) -> Option<Versions> {
     let groups: Groups = read(text)?;
-    let mut all = Versions::new();
+    let mut versions = Versions::new();
     for group in groups.items {
         for mut version in group.versions {
             CURRENT.clone_into(&mut version.freshness);
-            all.insert(GroupVersion::new(&group.metadata.name, &version.version), version);
+            versions.insert(GroupVersion::new(&group.metadata.name, &version.version), version);
         }
     }
-    Some(all)
+    Some(versions)
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Resources {
-    #[serde(deserialize_with = "list")]
-    resources: Vec<Listed>,
+    #[serde(deserialize_with = "null_as_empty")]
+    resources: Vec<ListedResource>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Listed {
+struct ListedResource {
     name: String,
     singular_name: String,
     namespaced: bool,
@@ -158,13 +158,13 @@ struct Listed {
     version: String,
     kind: String,
     verbs: Option<Vec<String>>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_as_empty")]
     short_names: Vec<String>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_as_empty")]
     categories: Vec<String>,
 }
 
-impl Listed {
+impl ListedResource {
     fn scope(&self) -> &'static str {
         if self.namespaced { "Namespaced" } else { "Cluster" }
     }
@@ -183,58 +183,61 @@ impl Listed {
 
 /// Parses an APIResourceList, for servers without aggregated discovery. `None`: the text is not one.
 pub fn read_one(version: &str, text: &[u8]) -> Option<DiscoveredVersion> {
-    let listed: Resources = read(text)?;
-    let mut found = DiscoveredVersion::bare(version, CURRENT);
-    for one in listed.resources.iter().filter(|one| !one.name.contains('/')) {
-        found.resources.push(DiscoveredResource {
-            resource: one.name.clone(),
-            response_kind: one.kind(),
-            scope: one.scope().to_owned(),
-            singular_resource: one.singular_name.clone(),
-            verbs: one.verbs.clone(),
-            short_names: one.short_names.clone(),
-            categories: one.categories.clone(),
+    let list: Resources = read(text)?;
+    let mut discovered = DiscoveredVersion::bare(version, CURRENT);
+    for entry in list.resources.iter().filter(|entry| !entry.name.contains('/')) {
+        discovered.resources.push(DiscoveredResource {
+            resource: entry.name.clone(),
+            response_kind: entry.kind(),
+            scope: entry.scope().to_owned(),
+            singular_resource: entry.singular_name.clone(),
+            verbs: entry.verbs.clone(),
+            short_names: entry.short_names.clone(),
+            categories: entry.categories.clone(),
             subresources: Vec::new(),
         });
     }
-    for one in &listed.resources {
-        let Some((parent, part)) = one.name.split_once('/') else { continue };
-        let at = found.resources.iter().position(|known| known.resource == parent).unwrap_or_else(|| {
-            found.resources.push(DiscoveredResource {
-                resource: parent.to_owned(),
-                scope: one.scope().to_owned(),
-                ..DiscoveredResource::default()
-            });
-            found.resources.len() - 1
-        });
-        let parent = found.resources.get_mut(at).filter(|parent| parent.scope == one.scope())?;
+    for entry in &list.resources {
+        let Some((parent, subresource)) = entry.name.split_once('/') else { continue };
+        let index =
+            discovered.resources.iter().position(|resource| resource.resource == parent).unwrap_or_else(
+                || {
+                    discovered.resources.push(DiscoveredResource {
+                        resource: parent.to_owned(),
+                        scope: entry.scope().to_owned(),
+                        ..DiscoveredResource::default()
+                    });
+                    discovered.resources.len() - 1
+                },
+            );
+        let parent = discovered.resources.get_mut(index).filter(|parent| parent.scope == entry.scope())?;
         parent.subresources.push(DiscoveredSubresource {
-            subresource: part.to_owned(),
-            response_kind: one.kind(),
+            subresource: subresource.to_owned(),
+            response_kind: entry.kind(),
             accepted_types: Vec::new(),
-            verbs: one.verbs.clone(),
+            verbs: entry.verbs.clone(),
         });
     }
-    Some(found)
+    Some(discovered)
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct OpenApiIndex {
-    paths: BTreeMap<String, OpenApiPlace>,
+    paths: BTreeMap<String, OpenApiDocument>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct OpenApiPlace {
+struct OpenApiDocument {
     #[serde(rename = "serverRelativeURL")]
-    place: String,
+    url: String,
 }
 
 /// Parses the index of OpenAPI v3: the URL of each document by its name. `None`: the text is not an index.
 pub fn read_openapi_index(text: &[u8]) -> Option<BTreeMap<String, String>> {
     let index: OpenApiIndex = read(text)?;
-    Some(index.paths.into_iter().map(|(name, at)| (name, at.place)).collect())
+    Some(index.paths.into_iter().map(|(name, document)| (name, document.url)).collect())
 }
 
 #[cfg(test)]
@@ -242,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_in_one_is_read_by_version() {
+    fn aggregated_discovery_is_read_by_version() {
         let text = br#"{"kind":"APIGroupDiscoveryList","items":[{"metadata":{"name":"m.io","creationTimestamp":null},"versions":[
             {"version":"v1","resources":[{"resource":"nodes","responseKind":null,"scope":"Cluster","singularResource":"node",
             "verbs":["get"],"subresources":[{"subresource":"x","verbs":null}]}],"freshness":"Stale"},{"version":"v2"}]}]}"#;
@@ -260,37 +263,38 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_resources_is_turned_into_the_same() {
+    fn resource_list_is_read_as_discovered_version() {
         let text = br#"{"kind":"APIResourceList","groupVersion":"m.io/v1","resources":[
             {"name":"pods/log","singularName":"","namespaced":true,"kind":"","verbs":["get"]},
             {"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["get","list"],"shortNames":["po"]},
             {"name":"gone/status","singularName":"","namespaced":false,"kind":"Gone","verbs":["get"]}]}"#;
-        let found = read_one("v1", text).unwrap();
-        let names: Vec<&str> = found.resources.iter().map(|one| one.resource.as_str()).collect();
+        let discovered = read_one("v1", text).unwrap();
+        let names: Vec<&str> =
+            discovered.resources.iter().map(|resource| resource.resource.as_str()).collect();
         assert_eq!(names, ["pods", "gone"]);
-        assert_eq!(found.resources[0].subresources[0].subresource, "log");
-        assert_eq!(found.resources[0].response_kind.kind, "Pod");
-        assert_eq!(found.resources[1].scope, "Cluster");
+        assert_eq!(discovered.resources[0].subresources[0].subresource, "log");
+        assert_eq!(discovered.resources[0].response_kind.kind, "Pod");
+        assert_eq!(discovered.resources[1].scope, "Cluster");
         let mixed = br#"{"resources":[{"name":"a","namespaced":true},{"name":"a/b","namespaced":false}]}"#;
-        assert_eq!(read_one("v1", mixed), None, "a part stands where its resource does");
+        assert_eq!(read_one("v1", mixed), None, "a subresource has the scope of its resource");
         assert_eq!(read_one("v1", b"nonsense"), None);
     }
 
     #[test]
-    fn a_document_of_empty_objects_does_not_grow_in_memory() {
-        let of = |resources: usize| {
+    fn discovery_with_too_many_objects_is_refused() {
+        let read_with = |resources: usize| {
             let resources = vec!["{}"; resources].join(",");
             read_all(
                 format!(r#"{{"items":[{{"versions":[{{"version":"v1","resources":[{resources}]}}]}}]}}"#)
                     .as_bytes(),
             )
         };
-        assert!(of(EXTENSION_DOCUMENT_OBJECTS / 2).is_some());
-        assert_eq!(of(EXTENSION_DOCUMENT_OBJECTS), None);
+        assert!(read_with(EXTENSION_DOCUMENT_OBJECTS / 2).is_some());
+        assert_eq!(read_with(EXTENSION_DOCUMENT_OBJECTS), None);
     }
 
     #[test]
-    fn an_index_of_openapi_names_places() {
+    fn openapi_index_maps_names_to_urls() {
         let text = br#"{"paths":{"apis/m.io/v1":{"serverRelativeURL":"/openapi/v3/apis/m.io/v1?hash=1"},"version":{}}}"#;
         let index = read_openapi_index(text).unwrap();
         assert_eq!(index["apis/m.io/v1"], "/openapi/v3/apis/m.io/v1?hash=1");

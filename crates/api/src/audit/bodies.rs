@@ -7,7 +7,7 @@ use pilothouse_apimachinery::json::write_string;
 use serde_json::value::RawValue;
 
 /// The field of metadata that records field ownership.
-const OWNERS: &str = "managedFields";
+const MANAGED_FIELDS: &str = "managedFields";
 
 /// The identity of the object in a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,31 +61,31 @@ pub fn compact(text: &[u8]) -> Option<Vec<u8>> {
 
 /// An object, list or table without managedFields; `None` if it cannot be parsed.
 pub fn without_managed_fields(text: &[u8]) -> Option<Vec<u8>> {
-    if memchr::memmem::find(text, OWNERS.as_bytes()).is_none() {
+    if memchr::memmem::find(text, MANAGED_FIELDS.as_bytes()).is_none() {
         return Some(text.to_vec());
     }
-    rewritten(text, |key, value| match key {
-        "metadata" => metadata(value),
-        "items" => each(value, object),
-        "rows" => each(value, row),
+    rewrite(text, |key, value| match key {
+        "metadata" => strip_metadata(value),
+        "items" => strip_each(value, strip_object),
+        "rows" => strip_each(value, strip_row),
         _ => None,
     })
 }
 
 /// The replacement of a field.
-enum Other {
+enum Replacement {
     /// This text.
-    Says(Vec<u8>),
+    Text(Vec<u8>),
     /// The field is removed.
-    Gone,
+    Removed,
 }
 
 /// Rewrites some fields of an object.
-fn rewritten(text: &[u8], other: impl Fn(&str, &RawValue) -> Option<Other>) -> Option<Vec<u8>> {
+fn rewrite(text: &[u8], replace: impl Fn(&str, &RawValue) -> Option<Replacement>) -> Option<Vec<u8>> {
     let mut out = vec![b'{'];
     for (key, value) in raw_fields(text)? {
-        let other = other(&key, value);
-        if matches!(other, Some(Other::Gone)) {
+        let replacement = replace(&key, value);
+        if matches!(replacement, Some(Replacement::Removed)) {
             continue;
         }
         if out.len() > 1 {
@@ -93,8 +93,8 @@ fn rewritten(text: &[u8], other: impl Fn(&str, &RawValue) -> Option<Other>) -> O
         }
         write_string(&mut out, &key);
         out.push(b':');
-        match &other {
-            Some(Other::Says(text)) => out.extend_from_slice(text),
+        match &replacement {
+            Some(Replacement::Text(text)) => out.extend_from_slice(text),
             _ => out.extend_from_slice(value.get().as_bytes()),
         }
     }
@@ -102,38 +102,39 @@ fn rewritten(text: &[u8], other: impl Fn(&str, &RawValue) -> Option<Other>) -> O
     Some(out)
 }
 
-fn metadata(value: &RawValue) -> Option<Other> {
-    let gone = |key: &str, _: &RawValue| (key == OWNERS).then_some(Other::Gone);
-    rewritten(value.get().as_bytes(), gone).map(Other::Says)
+fn strip_metadata(value: &RawValue) -> Option<Replacement> {
+    let remove = |key: &str, _: &RawValue| (key == MANAGED_FIELDS).then_some(Replacement::Removed);
+    rewrite(value.get().as_bytes(), remove).map(Replacement::Text)
 }
 
-fn object(value: &RawValue) -> Option<Vec<u8>> {
-    let inner = |key: &str, value: &RawValue| if key == "metadata" { metadata(value) } else { None };
-    rewritten(value.get().as_bytes(), inner)
+fn strip_object(value: &RawValue) -> Option<Vec<u8>> {
+    let inner = |key: &str, value: &RawValue| if key == "metadata" { strip_metadata(value) } else { None };
+    rewrite(value.get().as_bytes(), inner)
 }
 
 /// A table row.
-fn row(value: &RawValue) -> Option<Vec<u8>> {
-    let inner =
-        |key: &str, value: &RawValue| if key == "object" { object(value).map(Other::Says) } else { None };
-    rewritten(value.get().as_bytes(), inner)
+fn strip_row(value: &RawValue) -> Option<Vec<u8>> {
+    let inner = |key: &str, value: &RawValue| {
+        if key == "object" { strip_object(value).map(Replacement::Text) } else { None }
+    };
+    rewrite(value.get().as_bytes(), inner)
 }
 
 /// Rewrites each item of a list; those that cannot be rewritten stay.
-fn each(list: &RawValue, other: impl Fn(&RawValue) -> Option<Vec<u8>>) -> Option<Other> {
+fn strip_each(list: &RawValue, rewrite: impl Fn(&RawValue) -> Option<Vec<u8>>) -> Option<Replacement> {
     let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
     let mut out = vec![b'['];
     for (index, item) in items.into_iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        match other(item) {
-            Some(other) => out.extend_from_slice(&other),
+        match rewrite(item) {
+            Some(replacement) => out.extend_from_slice(&replacement),
             None => out.extend_from_slice(item.get().as_bytes()),
         }
     }
     out.push(b']');
-    Some(Other::Says(out))
+    Some(Replacement::Text(out))
 }
 
 #[cfg(test)]
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_stand_on_one_line() {
+    fn compact_body_is_one_escaped_line() {
         assert_eq!(
             compacted("{ \"b\" : [1, 2],\n\t\"a\": \" <\\\"> \\\\\" }").unwrap(),
             "{\"b\":[1,2],\"a\":\" \\u003c\\\"\\u003e \\\\\"}"
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_leave_objects_lists_and_tables() {
+    fn managed_fields_are_removed_from_objects_lists_and_tables() {
         let out = |text: &str| String::from_utf8(without_managed_fields(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(
             out(
@@ -181,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_line_says_the_same(text in "[ \\\\\"<>&a-c\u{2028}\u{e9}]{0,20}", spaces in "[ \n\t]{0,3}") {
+        fn compact_body_has_the_same_value(text in "[ \\\\\"<>&a-c\u{2028}\u{e9}]{0,20}", spaces in "[ \n\t]{0,3}") {
             let value = serde_json::json!({"k<": [text, 1.5, null], "b": {"c": true}});
             let pretty = format!("{spaces}{value:#}{spaces}");
             let out = compacted(&pretty).unwrap();

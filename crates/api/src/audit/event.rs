@@ -79,7 +79,7 @@ impl ResponseStatus {
     }
 
     /// The status of a request without any response.
-    pub fn early() -> ResponseStatus {
+    pub fn closed_early() -> ResponseStatus {
         let text = r#"{"metadata":{},"status":"Success","message":"Connection closed early","code":200}"#;
         ResponseStatus::Status(text.as_bytes().to_vec(), 200)
     }
@@ -158,7 +158,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn begin(out: &'a mut Vec<u8>) -> Fields<'a> {
+    fn new(out: &'a mut Vec<u8>) -> Fields<'a> {
         out.push(b'{');
         Fields { out, first: true }
     }
@@ -173,13 +173,13 @@ impl<'a> Fields<'a> {
         self.out
     }
 
-    fn always(&mut self, name: &str, text: &str) {
+    fn write(&mut self, name: &str, text: &str) {
         write_string(self.key(name), text);
     }
 
-    fn text(&mut self, name: &str, text: &str) {
+    fn write_non_empty(&mut self, name: &str, text: &str) {
         if !text.is_empty() {
-            self.always(name, text);
+            self.write(name, text);
         }
     }
 
@@ -212,13 +212,13 @@ fn write_texts(out: &mut Vec<u8>, texts: &[String]) {
 }
 
 fn write_user(out: &mut Vec<u8>, user: Option<&Identity>) {
-    let mut fields = Fields::begin(out);
+    let mut fields = Fields::new(out);
     if let Some(user) = user {
-        fields.text("username", &user.name);
-        fields.text("uid", &user.uid);
+        fields.write_non_empty("username", &user.name);
+        fields.write_non_empty("uid", &user.uid);
         fields.texts("groups", &user.groups);
         if !user.extra.is_empty() {
-            let mut extra = Fields::begin(fields.key("extra"));
+            let mut extra = Fields::new(fields.key("extra"));
             for (key, values) in &user.extra {
                 write_texts(extra.key(key), values);
             }
@@ -237,21 +237,21 @@ fn user_bytes(user: &Identity) -> usize {
     user.name.len() + user.uid.len() + texts_bytes(&user.groups) + extra.sum::<usize>()
 }
 
-fn moment(at: Timestamp) -> String {
-    time::format_micros(at.unix_seconds(), at.subsec_micros())
+fn format_timestamp(timestamp: Timestamp) -> String {
+    time::format_micros(timestamp.unix_seconds(), timestamp.subsec_micros())
 }
 
 /// A duration of milliseconds or more, in Go's format.
-pub fn span(took: Duration) -> String {
-    let (seconds, micros) = (took.as_secs(), took.subsec_micros());
-    let digits = |whole: u64, rest: String| {
-        let rest = rest.trim_end_matches('0');
-        if rest.is_empty() { whole.to_string() } else { format!("{whole}.{rest}") }
+pub fn span(duration: Duration) -> String {
+    let (seconds, micros) = (duration.as_secs(), duration.subsec_micros());
+    let decimal = |whole: u64, fraction: String| {
+        let fraction = fraction.trim_end_matches('0');
+        if fraction.is_empty() { whole.to_string() } else { format!("{whole}.{fraction}") }
     };
     if seconds == 0 {
-        return format!("{}ms", digits(u64::from(micros / 1_000), format!("{:03}", micros % 1_000)));
+        return format!("{}ms", decimal(u64::from(micros / 1_000), format!("{:03}", micros % 1_000)));
     }
-    let text = |seconds| format!("{}s", digits(seconds, format!("{micros:06}")));
+    let text = |seconds| format!("{}s", decimal(seconds, format!("{micros:06}")));
     match (seconds / 3_600, seconds / 60 % 60) {
         (0, 0) => text(seconds),
         (0, minutes) => format!("{minutes}m{}", text(seconds % 60)),
@@ -269,15 +269,15 @@ impl ObjectRef {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        let mut fields = Fields::begin(out);
-        fields.text("resource", &self.resource);
-        fields.text("namespace", &self.namespace);
-        fields.text("name", &self.name);
-        fields.text("uid", &self.uid);
-        fields.text("apiGroup", &self.group);
-        fields.text("apiVersion", &self.version);
-        fields.text("resourceVersion", &self.resource_version);
-        fields.text("subresource", &self.subresource);
+        let mut fields = Fields::new(out);
+        fields.write_non_empty("resource", &self.resource);
+        fields.write_non_empty("namespace", &self.namespace);
+        fields.write_non_empty("name", &self.name);
+        fields.write_non_empty("uid", &self.uid);
+        fields.write_non_empty("apiGroup", &self.group);
+        fields.write_non_empty("apiVersion", &self.version);
+        fields.write_non_empty("resourceVersion", &self.resource_version);
+        fields.write_non_empty("subresource", &self.subresource);
         fields.end();
     }
 }
@@ -316,22 +316,22 @@ impl Event {
     /// Appends the event as JSON. `named`: whether it has kind and apiVersion, which list items do not.
     pub fn write_json(&self, out: &mut Vec<u8>, named: bool) {
         let head = &self.head;
-        let mut fields = Fields::begin(out);
+        let mut fields = Fields::new(out);
         if named {
-            fields.always("kind", "Event");
-            fields.always("apiVersion", API_VERSION);
+            fields.write("kind", "Event");
+            fields.write("apiVersion", API_VERSION);
         }
-        fields.always("level", head.level.word());
-        fields.always("auditID", &head.id);
-        fields.always("stage", self.stage.word());
-        fields.always("requestURI", &head.uri);
-        fields.always("verb", head.verb);
+        fields.write("level", head.level.word());
+        fields.write("auditID", &head.id);
+        fields.write("stage", self.stage.word());
+        fields.write("requestURI", &head.uri);
+        fields.write("verb", head.verb);
         write_user(fields.key("user"), head.user.as_deref());
         if let Some(user) = &self.acts_as {
             write_user(fields.key("impersonatedUser"), Some(user));
         }
         fields.texts("sourceIPs", &head.sources);
-        fields.text("userAgent", &head.agent);
+        fields.write_non_empty("userAgent", &head.agent);
         if let Some(object) = &self.object {
             object.write(fields.key("objectRef"));
         }
@@ -340,11 +340,11 @@ impl Event {
         }
         fields.raw("requestObject", self.request.as_ref());
         fields.raw("responseObject", self.response.as_ref().and_then(|response| response.json()));
-        fields.always("requestReceivedTimestamp", &moment(head.received));
-        fields.always("stageTimestamp", &moment(self.at));
+        fields.write("requestReceivedTimestamp", &format_timestamp(head.received));
+        fields.write("stageTimestamp", &format_timestamp(self.at));
         if !self.notes.is_empty() {
-            let mut notes = Fields::begin(fields.key("annotations"));
-            self.notes.iter().for_each(|(key, text)| notes.always(key, text));
+            let mut notes = Fields::new(fields.key("annotations"));
+            self.notes.iter().for_each(|(key, text)| notes.write(key, text));
             notes.end();
         }
         fields.end();
@@ -355,16 +355,18 @@ impl Event {
         let head = &self.head;
         let user = head.user.as_ref().filter(|user| !user.name.is_empty());
         let list = |groups: &[String]| groups.iter().map(|group| quoted(group)).collect::<Vec<_>>().join(",");
-        let or = |text: String, otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text };
-        let groups = or(user.map(|user| list(&user.groups)).unwrap_or_default(), "<none>");
-        let other = self.acts_as.as_ref();
-        let other_groups = other.filter(|user| !user.groups.is_empty()).map(|user| list(&user.groups));
+        let or_default =
+            |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+        let groups = or_default(user.map(|user| list(&user.groups)).unwrap_or_default(), "<none>");
+        let impersonated = self.acts_as.as_ref();
+        let impersonated_groups =
+            impersonated.filter(|user| !user.groups.is_empty()).map(|user| list(&user.groups));
         let namespace = self.object.as_ref().map(|object| object.namespace.clone()).unwrap_or_default();
         let code = self.answered.as_ref().map(|answered| answered.code().to_string());
         // The time without trailing zeros.
-        let moment = moment(head.received);
-        let moment = moment.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
-        let mut line = format!("{moment}Z AUDIT:");
+        let received = format_timestamp(head.received);
+        let received = received.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
+        let mut line = format!("{received}Z AUDIT:");
         for (key, text) in [
             ("id", head.id.clone()),
             ("stage", self.stage.word().to_owned()),
@@ -372,10 +374,10 @@ impl Event {
             ("method", head.verb.to_owned()),
             ("user", user.map_or("<none>", |user| user.name.as_str()).to_owned()),
             ("groups", groups),
-            ("as", other.map_or("<self>", |user| user.name.as_str()).to_owned()),
-            ("asgroups", other_groups.unwrap_or_else(|| "<lookup>".to_owned())),
+            ("as", impersonated.map_or("<self>", |user| user.name.as_str()).to_owned()),
+            ("asgroups", impersonated_groups.unwrap_or_else(|| "<lookup>".to_owned())),
             ("user-agent", head.agent.clone()),
-            ("namespace", or(namespace, "<none>")),
+            ("namespace", or_default(namespace, "<none>")),
             ("uri", head.uri.clone()),
         ] {
             let _ = write!(line, " {key}={}", quoted(&text));
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_in_the_order_of_the_reference() {
+    fn event_fields_have_the_order_of_the_reference() {
         let event = event();
         assert_eq!(
             json(&event, true),
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_told_without_its_kind() {
+    fn response_status_omits_its_kind() {
         let mut event = event();
         event.answered = Some(ResponseStatus::status(&Status::bad_request("<no>")));
         assert!(
@@ -452,19 +454,19 @@ mod tests {
             "{}",
             json(&event, false)
         );
-        event.answered = Some(ResponseStatus::status(&Status::success_of("Pod", "p")));
+        event.answered = Some(ResponseStatus::status(&Status::success_for_kind("Pod", "p")));
         assert!(
             json(&event, false)
                 .contains(r#""status":"Success","details":{"name":"p","kind":"Pod"},"code":200}"#)
         );
-        for other in [ResponseStatus::early(), ResponseStatus::panicked()] {
+        for other in [ResponseStatus::closed_early(), ResponseStatus::panicked()] {
             event.answered = Some(other);
             assert!(serde_json::from_str::<serde_json::Value>(&json(&event, true)).is_ok());
         }
     }
 
     #[test]
-    fn a_line_says_the_most_important() {
+    fn legacy_line_has_the_reference_format() {
         let mut event = event();
         assert_eq!(
             event.line(),
@@ -477,8 +479,8 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_written_as_the_reference_writes_them() {
-        for (micros, wanted) in [
+    fn durations_have_go_format() {
+        for (micros, expected) in [
             (501_000, "501ms"),
             (501_250, "501.25ms"),
             (1_000_000, "1s"),
@@ -486,12 +488,12 @@ mod tests {
             (61_000_000, "1m1s"),
             (3_661_500_000, "1h1m1.5s"),
         ] {
-            assert_eq!(span(Duration::from_micros(micros)), wanted);
+            assert_eq!(span(Duration::from_micros(micros)), expected);
         }
     }
 
     #[test]
-    fn what_is_cut_says_so() {
+    fn truncated_event_is_annotated() {
         let mut event = event();
         event.truncate();
         assert_eq!(event.body_bytes(), 0);
@@ -500,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_room_keeps_the_number_of_its_answer() {
+    fn shrunk_event_keeps_the_response_code() {
         let mut event = event();
         event.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
         assert!(event.body_bytes() > 1_000);
@@ -510,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_client_can_make_long_counts() {
+    fn head_bytes_count_everything_a_client_controls() {
         type Change = fn(&mut Identity, &mut EventMetadata);
         fn long() -> String {
             "x".repeat(1_000)
@@ -521,7 +523,7 @@ mod tests {
             head.user = Some(Arc::new(user));
             Event { head: Arc::new(head), ..event() }.head_bytes()
         };
-        let least = bytes(|_, _| {});
+        let base = bytes(|_, _| {});
         let changes: [(&str, Change); 5] = [
             ("name", |user, _| user.name = long()),
             ("groups", |user, _| user.groups = vec![long()]),
@@ -529,13 +531,13 @@ mod tests {
             ("sources", |_, head| head.sources = vec![long()]),
             ("uri", |_, head| head.uri = long()),
         ];
-        for (what, change) in changes {
-            assert!(bytes(change) >= least + 1_000, "{what}");
+        for (field, change) in changes {
+            assert!(bytes(change) >= base + 1_000, "{field}");
         }
         let object =
             ObjectRef { name: long(), uid: long(), resource_version: long(), ..ObjectRef::default() };
-        let about = Event { object: Some(object), ..event() };
-        let nothing = Event { object: None, ..event() };
-        assert!(about.head_bytes() >= nothing.head_bytes() + 3_000);
+        let with_object = Event { object: Some(object), ..event() };
+        let without_object = Event { object: None, ..event() };
+        assert!(with_object.head_bytes() >= without_object.head_bytes() + 3_000);
     }
 }

@@ -20,14 +20,14 @@ pub struct Decision {
     /// The omitted stages.
     pub omitted: Stages,
     /// Whether managedFields are dropped from bodies.
-    pub drops_owners: bool,
+    pub omits_managed_fields: bool,
 }
 
 /// The rules, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
-    otherwise: Decision,
+    default: Decision,
 }
 
 /// A rule. An empty list matches everything.
@@ -59,8 +59,8 @@ pub struct ParsedPolicy {
     pub unknown: Vec<String>,
 }
 
-fn has(list: &[String], word: &str) -> bool {
-    list.iter().any(|one| one == word)
+fn contains(list: &[String], item: &str) -> bool {
+    list.iter().any(|known| known == item)
 }
 
 impl Policy {
@@ -87,15 +87,15 @@ impl Policy {
         }
         let mut reader = Reader::default();
         let policy = reader.policy(file);
-        if let Some(wrong) = reader.mistyped {
-            return Err(format!("failed decoding: {wrong}"));
+        if let Some(error) = reader.type_error {
+            return Err(format!("failed decoding: {error}"));
         }
         match reader.errors.as_slice() {
             [] if policy.rules.is_empty() => Err("loaded illegal policy with 0 rules".to_owned()),
             [] => Ok(ParsedPolicy { policy, unknown: reader.unknown }),
-            [one] => Err(one.to_string()),
-            several => {
-                let all: Vec<String> = several.iter().map(ToString::to_string).collect();
+            [error] => Err(error.to_string()),
+            errors => {
+                let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
                 Err(format!("[{}]", all.join(", ")))
             }
         }
@@ -103,72 +103,74 @@ impl Policy {
 
     /// Decides about a request. Without a user if authentication failed.
     pub fn decide(&self, user: Option<&Identity>, request: &Request<'_>) -> Decision {
-        let rule = self.rules.iter().find(|rule| rule.means(user, request));
-        rule.map_or(self.otherwise, |rule| rule.decision)
+        let rule = self.rules.iter().find(|rule| rule.matches(user, request));
+        rule.map_or(self.default, |rule| rule.decision)
     }
 }
 
 impl Rule {
-    fn means(&self, user: Option<&Identity>, request: &Request<'_>) -> bool {
-        if !self.users.is_empty() && !user.is_some_and(|user| has(&self.users, &user.name)) {
+    fn matches(&self, user: Option<&Identity>, request: &Request<'_>) -> bool {
+        if !self.users.is_empty() && !user.is_some_and(|user| contains(&self.users, &user.name)) {
             return false;
         }
-        let belongs = |user: &Identity| user.groups.iter().any(|group| has(&self.groups, group));
-        if !self.groups.is_empty() && !user.is_some_and(belongs) {
+        let is_member = |user: &Identity| user.groups.iter().any(|group| contains(&self.groups, group));
+        if !self.groups.is_empty() && !user.is_some_and(is_member) {
             return false;
         }
-        if !self.verbs.is_empty() && !has(&self.verbs, request.verb.as_str()) {
+        if !self.verbs.is_empty() && !contains(&self.verbs, request.verb.as_str()) {
             return false;
         }
-        let of_resources = !self.namespaces.is_empty() || !self.resources.is_empty();
+        let has_resources = !self.namespaces.is_empty() || !self.resources.is_empty();
         match &request.target {
-            Target::Resource(found) if of_resources => self.means_resource(found),
+            Target::Resource(path) if has_resources => self.matches_resource(path),
             Target::Resource(_) => self.paths.is_empty(),
-            Target::NonResource(_) if of_resources => false,
+            Target::NonResource(_) if has_resources => false,
             Target::NonResource(path) => {
-                self.paths.is_empty() || self.paths.iter().any(|known| is_path(known, path))
+                self.paths.is_empty() || self.paths.iter().any(|pattern| matches_path(pattern, path))
             }
         }
     }
 
-    fn means_resource(&self, found: &ResourcePath<'_>) -> bool {
-        if !self.namespaces.is_empty() && !has(&self.namespaces, found.namespace) {
+    fn matches_resource(&self, path: &ResourcePath<'_>) -> bool {
+        if !self.namespaces.is_empty() && !contains(&self.namespaces, path.namespace) {
             return false;
         }
-        self.resources.is_empty() || self.resources.iter().any(|resources| resources.mean(found))
+        self.resources.is_empty() || self.resources.iter().any(|resources| resources.matches(path))
     }
 }
 
 impl Resources {
-    fn mean(&self, found: &ResourcePath<'_>) -> bool {
-        if self.group != found.group {
+    fn matches(&self, path: &ResourcePath<'_>) -> bool {
+        if self.group != path.group {
             return false;
         }
         if self.resources.is_empty() {
             return true;
         }
-        let named = self.names.is_empty() || has(&self.names, &found.authorized_name);
-        named && self.resources.iter().any(|resource| is_resource(resource, found))
+        let named = self.names.is_empty() || contains(&self.names, &path.authorized_name);
+        named && self.resources.iter().any(|resource| matches_resource_name(resource, path))
     }
 }
 
-fn is_resource(known: &str, found: &ResourcePath<'_>) -> bool {
-    if known == "*" {
+fn matches_resource_name(pattern: &str, path: &ResourcePath<'_>) -> bool {
+    if pattern == "*" {
         return true;
     }
-    match known.split_once('/') {
+    match pattern.split_once('/') {
         // `resource/*` matches the resource itself, too.
-        Some((resource, "*")) if resource == found.resource => true,
-        Some(("*", part)) => !found.subresource.is_empty() && part == found.subresource,
-        Some((resource, part)) => {
-            !found.subresource.is_empty() && (resource, part) == (found.resource, found.subresource)
+        Some((resource, "*")) if resource == path.resource => true,
+        Some(("*", subresource)) => !path.subresource.is_empty() && subresource == path.subresource,
+        Some((resource, subresource)) => {
+            !path.subresource.is_empty() && (resource, subresource) == (path.resource, path.subresource)
         }
-        None => found.subresource.is_empty() && known == found.resource,
+        None => path.subresource.is_empty() && pattern == path.resource,
     }
 }
 
-fn is_path(known: &str, path: &str) -> bool {
-    known == "*" || known == path || (known.ends_with('*') && path.starts_with(known.trim_end_matches('*')))
+fn matches_path(pattern: &str, path: &str) -> bool {
+    pattern == "*"
+        || pattern == path
+        || (pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*')))
 }
 
 /// Parses a policy and collects errors.
@@ -176,18 +178,18 @@ fn is_path(known: &str, path: &str) -> bool {
 struct Reader {
     errors: Vec<FieldError>,
     /// The first value of the wrong type.
-    mistyped: Option<String>,
+    type_error: Option<String>,
     unknown: Vec<String>,
 }
 
-/// The position in the file: the type, and the path to its fields.
+/// The location of fields in the file, as Go's decoder reports it: the struct, and the path to its fields.
 #[derive(Clone, Copy)]
-struct At<'a> {
+struct FieldLocation<'a> {
     structure: &'a str,
     path: &'a str,
 }
 
-impl At<'_> {
+impl FieldLocation<'_> {
     fn field(self, name: &str) -> String {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
         format!("{}.{path}", self.structure)
@@ -195,77 +197,89 @@ impl At<'_> {
 }
 
 impl Reader {
-    fn mistyped(&mut self, value: &Value, at: At<'_>, name: &str, wanted: &str) {
-        let field = at.field(name);
-        let found = value.json_word();
-        self.mistyped.get_or_insert_with(|| {
-            format!("json: cannot unmarshal {found} into Go struct field {field} of type {wanted}")
+    fn record_type_error(&mut self, value: &Value, location: FieldLocation<'_>, name: &str, expected: &str) {
+        let field = location.field(name);
+        let actual = value.json_word();
+        self.type_error.get_or_insert_with(|| {
+            format!("json: cannot unmarshal {actual} into Go struct field {field} of type {expected}")
         });
     }
 
-    fn list<'v>(&mut self, of: &'v Value, at: At<'_>, name: &str, wanted: &str) -> &'v [Value] {
-        match of.get(name) {
+    fn list<'v>(
+        &mut self,
+        object: &'v Value,
+        location: FieldLocation<'_>,
+        name: &str,
+        expected: &str,
+    ) -> &'v [Value] {
+        match object.get(name) {
             None | Some(Value::Null) => &[],
             Some(Value::Array(items)) => items,
             Some(other) => {
-                self.mistyped(other, at, name, &format!("[]{wanted}"));
+                self.record_type_error(other, location, name, &format!("[]{expected}"));
                 &[]
             }
         }
     }
 
-    fn text(&mut self, of: &Value, at: At<'_>, name: &str, wanted: &str) -> String {
-        match of.get(name) {
+    fn text(&mut self, object: &Value, location: FieldLocation<'_>, name: &str, expected: &str) -> String {
+        match object.get(name) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
             Some(other) => {
-                self.mistyped(other, at, name, wanted);
+                self.record_type_error(other, location, name, expected);
                 String::new()
             }
         }
     }
 
-    fn texts(&mut self, of: &Value, at: At<'_>, name: &str, wanted: &str) -> Vec<String> {
-        let items = self.list(of, at, name, wanted);
+    fn texts(
+        &mut self,
+        object: &Value,
+        location: FieldLocation<'_>,
+        name: &str,
+        expected: &str,
+    ) -> Vec<String> {
+        let items = self.list(object, location, name, expected);
         let mut texts = Vec::with_capacity(items.len());
         for item in items {
             match item {
                 Value::String(text) => texts.push(text.clone()),
                 Value::Null => texts.push(String::new()),
-                other => self.mistyped(other, at, name, wanted),
+                other => self.record_type_error(other, location, name, expected),
             }
         }
         texts
     }
 
-    fn truth(&mut self, of: &Value, at: At<'_>, name: &str) -> Option<bool> {
-        match of.get(name) {
+    fn boolean(&mut self, object: &Value, location: FieldLocation<'_>, name: &str) -> Option<bool> {
+        match object.get(name) {
             None | Some(Value::Null) => None,
-            Some(Value::Bool(truth)) => Some(*truth),
+            Some(Value::Bool(boolean)) => Some(*boolean),
             Some(other) => {
-                self.mistyped(other, at, name, "bool");
+                self.record_type_error(other, location, name, "bool");
                 None
             }
         }
     }
 
-    fn only(&mut self, of: &Value, path: &FieldPath, known: &[&str]) {
-        let fields = of.fields().into_iter().flatten();
+    fn check_known_fields(&mut self, object: &Value, path: &FieldPath, known: &[&str]) {
+        let fields = object.fields().into_iter().flatten();
         for (name, _) in fields.filter(|(name, _)| !known.contains(&name.as_str())) {
             self.unknown.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
         }
     }
 
-    fn stages(&mut self, of: &Value, at: At<'_>, path: &FieldPath) -> Stages {
+    fn stages(&mut self, object: &Value, location: FieldLocation<'_>, path: &FieldPath) -> Stages {
         let mut stages = Stages::default();
-        for (index, text) in self.texts(of, at, "omitStages", "v1.Stage").iter().enumerate() {
+        for (index, text) in self.texts(object, location, "omitStages", "v1.Stage").iter().enumerate() {
             match Stage::ALL.into_iter().find(|stage| stage.word() == text) {
                 Some(stage) => stages = stages.with(stage),
                 None => {
                     let all = Stage::ALL.map(Stage::word).join(",");
                     let path = path.child("omitStages").index(index);
-                    let why = format!("allowed stages are {all}");
-                    self.errors.push(FieldError::invalid(&path, &quoted(text), &why));
+                    let detail = format!("allowed stages are {all}");
+                    self.errors.push(FieldError::invalid(&path, &quoted(text), &detail));
                 }
             }
         }
@@ -273,29 +287,29 @@ impl Reader {
     }
 
     fn policy(&mut self, file: &Value) -> Policy {
-        let (root, at) = (FieldPath::root(), At { structure: "Policy", path: "" });
-        self.only(
+        let (root, location) = (FieldPath::root(), FieldLocation { structure: "Policy", path: "" });
+        self.check_known_fields(
             file,
             &root,
             &["apiVersion", "kind", "metadata", "rules", "omitStages", "omitManagedFields"],
         );
-        let omitted = self.stages(file, at, &root);
-        let drops_owners = self.truth(file, at, "omitManagedFields").unwrap_or_default();
-        let otherwise = Decision { level: Level::None, omitted, drops_owners };
-        let rules = self.list(file, at, "rules", "v1.PolicyRule");
+        let omitted = self.stages(file, location, &root);
+        let omits_managed_fields = self.boolean(file, location, "omitManagedFields").unwrap_or_default();
+        let default = Decision { level: Level::None, omitted, omits_managed_fields };
+        let rules = self.list(file, location, "rules", "v1.PolicyRule");
         let path = FieldPath::new("rules");
-        let mut all = Vec::with_capacity(rules.len());
+        let mut parsed = Vec::with_capacity(rules.len());
         for (index, rule) in rules.iter().enumerate() {
             if !matches!(rule, Value::Object(_) | Value::Null) {
-                self.mistyped(rule, at, "rules", "v1.PolicyRule");
+                self.record_type_error(rule, location, "rules", "v1.PolicyRule");
             }
-            all.push(self.rule(rule, &path.index(index), otherwise));
+            parsed.push(self.rule(rule, &path.index(index), default));
         }
-        Policy { rules: all, otherwise }
+        Policy { rules: parsed, default }
     }
 
-    fn rule(&mut self, rule: &Value, path: &FieldPath, otherwise: Decision) -> Rule {
-        let at = At { structure: "PolicyRule", path: "rules" };
+    fn rule(&mut self, rule: &Value, path: &FieldPath, default: Decision) -> Rule {
+        let location = FieldLocation { structure: "PolicyRule", path: "rules" };
         let known = [
             "level",
             "users",
@@ -307,34 +321,36 @@ impl Reader {
             "omitStages",
             "omitManagedFields",
         ];
-        self.only(rule, path, &known);
-        let level = self.level(rule, at, path);
-        let paths = self.paths(rule, at, path);
-        let resources = self.resources(rule, at, path);
-        let omitted = self.stages(rule, at, path).and(otherwise.omitted);
-        let namespaces = self.texts(rule, at, "namespaces", "string");
-        let of_resources = !resources.is_empty() || !namespaces.is_empty();
-        if of_resources && !paths.is_empty() {
-            let why = "rules cannot apply to both regular resources and non-resource URLs";
-            self.errors.push(FieldError::invalid(&path.child("nonResourceURLs"), &listed(&paths), why));
+        self.check_known_fields(rule, path, &known);
+        let level = self.level(rule, location, path);
+        let paths = self.paths(rule, location, path);
+        let resources = self.resources(rule, location, path);
+        let omitted = self.stages(rule, location, path).union(default.omitted);
+        let namespaces = self.texts(rule, location, "namespaces", "string");
+        let has_resources = !resources.is_empty() || !namespaces.is_empty();
+        if has_resources && !paths.is_empty() {
+            let detail = "rules cannot apply to both regular resources and non-resource URLs";
+            self.errors.push(FieldError::invalid(&path.child("nonResourceURLs"), &go_list(&paths), detail));
         }
         Rule {
-            users: self.texts(rule, at, "users", "string"),
-            groups: self.texts(rule, at, "userGroups", "string"),
-            verbs: self.texts(rule, at, "verbs", "string"),
+            users: self.texts(rule, location, "users", "string"),
+            groups: self.texts(rule, location, "userGroups", "string"),
+            verbs: self.texts(rule, location, "verbs", "string"),
             resources,
             namespaces,
             paths,
             decision: Decision {
                 level,
                 omitted,
-                drops_owners: self.truth(rule, at, "omitManagedFields").unwrap_or(otherwise.drops_owners),
+                omits_managed_fields: self
+                    .boolean(rule, location, "omitManagedFields")
+                    .unwrap_or(default.omits_managed_fields),
             },
         }
     }
 
-    fn level(&mut self, rule: &Value, at: At<'_>, path: &FieldPath) -> Level {
-        let (text, path) = (self.text(rule, at, "level", "v1.Level"), path.child("level"));
+    fn level(&mut self, rule: &Value, location: FieldLocation<'_>, path: &FieldPath) -> Level {
+        let (text, path) = (self.text(rule, location, "level", "v1.Level"), path.child("level"));
         if text.is_empty() {
             self.errors.push(FieldError::required(&path, ""));
             return Level::None;
@@ -346,57 +362,57 @@ impl Reader {
         })
     }
 
-    fn paths(&mut self, rule: &Value, at: At<'_>, path: &FieldPath) -> Vec<String> {
-        let paths = self.texts(rule, at, "nonResourceURLs", "string");
+    fn paths(&mut self, rule: &Value, location: FieldLocation<'_>, path: &FieldPath) -> Vec<String> {
+        let paths = self.texts(rule, location, "nonResourceURLs", "string");
         let path = path.child("nonResourceURLs");
         for (index, url) in paths.iter().enumerate().filter(|(_, url)| *url != "*") {
-            let mut wrong = |why| {
-                self.errors.push(FieldError::invalid(&path.index(index), &quoted(url), why));
+            let mut invalid = |detail| {
+                self.errors.push(FieldError::invalid(&path.index(index), &quoted(url), detail));
             };
             if !url.starts_with('/') {
-                wrong("non-resource URL rules must begin with a '/' character");
+                invalid("non-resource URL rules must begin with a '/' character");
             }
-            if url.find('*').is_some_and(|at| at + 1 < url.len()) {
-                wrong("non-resource URL wildcards '*' must be the final character of the rule");
+            if url.find('*').is_some_and(|index| index + 1 < url.len()) {
+                invalid("non-resource URL wildcards '*' must be the final character of the rule");
             }
         }
         paths
     }
 
-    fn resources(&mut self, rule: &Value, at: At<'_>, path: &FieldPath) -> Vec<Resources> {
-        let items = self.list(rule, at, "resources", "v1.GroupResources");
-        let inner = At { structure: "GroupResources", path: "rules.resources" };
+    fn resources(&mut self, rule: &Value, location: FieldLocation<'_>, path: &FieldPath) -> Vec<Resources> {
+        let items = self.list(rule, location, "resources", "v1.GroupResources");
+        let inner = FieldLocation { structure: "GroupResources", path: "rules.resources" };
         let path = path.child("resources");
-        let mut all = Vec::with_capacity(items.len());
+        let mut group_resources = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             if !matches!(item, Value::Object(_) | Value::Null) {
-                self.mistyped(item, at, "resources", "v1.GroupResources");
+                self.record_type_error(item, location, "resources", "v1.GroupResources");
             }
-            self.only(item, &path.index(index), &["group", "resources", "resourceNames"]);
+            self.check_known_fields(item, &path.index(index), &["group", "resources", "resourceNames"]);
             let group = self.text(item, inner, "group", "string");
             let resources = self.texts(item, inner, "resources", "string");
             let names = self.texts(item, inner, "resourceNames", "string");
             if !group.is_empty() {
-                let wrong = names::dns_subdomain(&group);
-                if !wrong.is_empty() {
+                let messages = names::dns_subdomain(&group);
+                if !messages.is_empty() {
                     let path = path.child("group");
-                    self.errors.push(FieldError::invalid(&path, &quoted(&group), &wrong.join(",")));
+                    self.errors.push(FieldError::invalid(&path, &quoted(&group), &messages.join(",")));
                 }
             }
             if !names.is_empty() && resources.is_empty() {
-                let why = "using resourceNames requires at least one resource";
-                self.errors.push(FieldError::invalid(&path.child("resourceNames"), &listed(&names), why));
+                let detail = "using resourceNames requires at least one resource";
+                self.errors.push(FieldError::invalid(&path.child("resourceNames"), &go_list(&names), detail));
             }
-            all.push(Resources { group, resources, names });
+            group_resources.push(Resources { group, resources, names });
         }
-        all
+        group_resources
     }
 }
 
-/// A list of words as messages show it.
-fn listed(words: &[String]) -> String {
-    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    format!("[]string{{{}}}", words.join(", "))
+/// A list of strings in Go's format.
+fn go_list(items: &[String]) -> String {
+    let items: Vec<String> = items.iter().map(|item| quoted(item)).collect();
+    format!("[]string{{{}}}", items.join(", "))
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 /// peer.
 pub fn sources(forwarded: &str, real: &str, peer: Option<IpAddr>) -> Vec<String> {
     let address = |text: &str| text.trim().parse::<IpAddr>().ok().map(|address| address.to_canonical());
-    let mut all: Vec<IpAddr> = forwarded.split(',').filter_map(address).collect();
-    all.extend(address(real).filter(|real| !all.contains(real)));
-    all.extend(peer.map(|peer| peer.to_canonical()).filter(|peer| all.last() != Some(peer)));
-    all.iter().map(ToString::to_string).collect()
+    let mut addresses: Vec<IpAddr> = forwarded.split(',').filter_map(address).collect();
+    addresses.extend(address(real).filter(|real| !addresses.contains(real)));
+    addresses.extend(peer.map(|peer| peer.to_canonical()).filter(|peer| addresses.last() != Some(peer)));
+    addresses.iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]
@@ -17,9 +17,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_is_last_and_nobody_stands_twice() {
+    fn source_addresses_end_with_the_peer_without_repetition() {
         let peer = Some("10.0.0.9".parse().unwrap());
-        for (forwarded, real, wanted) in [
+        for (forwarded, real, expected) in [
             ("", "", &["10.0.0.9"][..]),
             ("1.1.1.1, 2.2.2.2", "", &["1.1.1.1", "2.2.2.2", "10.0.0.9"]),
             ("1.1.1.1,nonsense", "3.3.3.3", &["1.1.1.1", "3.3.3.3", "10.0.0.9"]),
@@ -28,7 +28,7 @@ mod tests {
             ("10.0.0.9,1.1.1.1", "", &["10.0.0.9", "1.1.1.1", "10.0.0.9"]),
             ("::ffff:1.2.3.4", "::1", &["1.2.3.4", "::1", "10.0.0.9"]),
         ] {
-            assert_eq!(sources(forwarded, real, peer), wanted, "{forwarded} {real}");
+            assert_eq!(sources(forwarded, real, peer), expected, "{forwarded} {real}");
         }
     }
 }

@@ -6,13 +6,13 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::API_REGISTRATION_GROUP;
 
-use super::{BootstrapObject, named};
+use super::{BootstrapObject, object_with_name};
 
 /// A version and its `versionPriority`.
-type Ranked = (&'static str, i64);
+type VersionPriority = (&'static str, i64);
 
 /// The group, its `groupPriorityMinimum`, and its versions.
-const PRIORITIES: &[(&str, i64, &[Ranked])] = &[
+const PRIORITIES: &[(&str, i64, &[VersionPriority])] = &[
     ("", 18_000, &[("v1", 1)]),
     ("apps", 17_800, &[("v1", 15)]),
     ("events.k8s.io", 17_750, &[("v1", 15), ("v1beta1", 5)]),
@@ -50,13 +50,13 @@ pub const DEFINED_PRIORITY: i64 = 100;
 pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<BootstrapObject> {
     let versions: BTreeSet<(&str, &str)> =
         versions.map(|gv| (gv.group.as_ref(), gv.version.as_ref())).collect();
-    versions.into_iter().filter_map(|(group, version)| wanted(group, version)).collect()
+    versions.into_iter().filter_map(|(group, version)| builtin_service(group, version)).collect()
 }
 
-fn wanted(group: &str, version: &str) -> Option<BootstrapObject> {
-    let (_, first, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
-    let (_, priority) = versions.iter().find(|row| row.0 == version)?;
-    Some(service(group, version, ON_START, (*first, *priority)))
+fn builtin_service(group: &str, version: &str) -> Option<BootstrapObject> {
+    let (_, group_priority, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
+    let (_, version_priority) = versions.iter().find(|row| row.0 == version)?;
+    Some(service(group, version, ON_START, (*group_priority, *version_priority)))
 }
 
 /// The `versionPriority` of a built-in version; `None` for others.
@@ -70,16 +70,22 @@ pub fn defined(version: &GroupVersion) -> BootstrapObject {
     service(&version.group, &version.version, DEFINED, (1_000, DEFINED_PRIORITY))
 }
 
-fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i64)) -> BootstrapObject {
-    let mut object = named("apiregistration.k8s.io/v1", "APIService", &format!("{version}.{group}"));
+fn service(
+    group: &str,
+    version: &str,
+    managed: &str,
+    (group_priority, version_priority): (i64, i64),
+) -> BootstrapObject {
+    let mut object =
+        object_with_name("apiregistration.k8s.io/v1", "APIService", &format!("{version}.{group}"));
     object.entry("metadata").entry("labels").set(MANAGED, managed);
     let spec = object.entry("spec");
     if !group.is_empty() {
         spec.set("group", group);
     }
     spec.set("version", version);
-    spec.set("groupPriorityMinimum", first);
-    spec.set("versionPriority", priority);
+    spec.set("groupPriorityMinimum", group_priority);
+    spec.set("versionPriority", version_priority);
     BootstrapObject { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
 }
 
@@ -105,10 +111,10 @@ mod tests {
     use crate::catalog::runtime_config::RuntimeConfig;
 
     #[test]
-    fn every_version_that_is_served_has_one_but_their_own() {
+    fn every_served_version_except_apiregistration_has_an_api_service() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        let made = all(catalog.resources().map(|resource| &resource.gv));
-        let names: BTreeSet<&str> = made.iter().map(|wanted| meta::name(&wanted.object)).collect();
+        let services = all(catalog.resources().map(|resource| &resource.gv));
+        let names: BTreeSet<&str> = services.iter().map(|service| meta::name(&service.object)).collect();
         assert!(names.contains("v1.") && names.contains("v2.autoscaling"));
         for resource in catalog.resources() {
             let name = format!("{}.{}", resource.gv.version, resource.gv.group);

@@ -11,7 +11,7 @@ use pilothouse_apimachinery::well_known::{
     ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED,
 };
 
-use super::{BootstrapObject, named};
+use super::{BootstrapObject, object_with_name};
 
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -22,8 +22,8 @@ pub const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";
 /// The field manager of their status.
 pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
-/// A level of limited concurrency: its share, the percentage that others may borrow, and its queues (how many, how many of
-/// them one flow may use, how long each); without queues what is too much is rejected.
+/// A limited priority level: name, nominalConcurrencyShares, lendablePercent, and (queues, handSize, queueLengthLimit). Without
+/// queues, excess requests are rejected.
 struct Level(&'static str, i64, i64, Option<(i64, i64, i64)>);
 
 const LEVELS: [Level; 7] = [
@@ -58,8 +58,8 @@ struct Schema {
     name: &'static str,
     level: &'static str,
     precedence: i64,
-    /// The flow distinguisher; empty: all requests are one flow.
-    by: &'static str,
+    /// The flow distinguisher method; empty: all requests are one flow.
+    distinguisher: &'static str,
     subjects: &'static [Subject],
     resources: &'static [Rule],
     /// Non-resource paths and their verbs; none: the FlowSchema matches resource requests only.
@@ -67,17 +67,17 @@ struct Schema {
 }
 
 const SCHEMAS: [Schema; 13] = [
-    Schema { by: "", ..everything(EXEMPT, EXEMPT, 1, &[Group(MASTERS)]) },
+    Schema { distinguisher: "", ..schema_for(EXEMPT, EXEMPT, 1, &[Group(MASTERS)]) },
     Schema {
-        by: "",
+        distinguisher: "",
         resources: &[],
         paths: Some(("get", &["/healthz", "/readyz", "/livez"])),
-        ..everything("probes", EXEMPT, 2, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)])
+        ..schema_for("probes", EXEMPT, 2, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)])
     },
     Schema {
         resources: &[LEASES],
         paths: None,
-        ..everything(
+        ..schema_for(
             "system-leader-election",
             "leader-election",
             100,
@@ -87,7 +87,7 @@ const SCHEMAS: [Schema; 13] = [
     Schema {
         resources: &[Rule(&["get", "create", "update"], "", &["endpoints"], false)],
         paths: None,
-        ..everything(
+        ..schema_for(
             "endpoint-controller",
             "workload-high",
             150,
@@ -101,7 +101,7 @@ const SCHEMAS: [Schema; 13] = [
     Schema {
         resources: &[Rule(&["get", "create", "update"], "", &["endpoints", "configmaps"], false), LEASES],
         paths: None,
-        ..everything("workload-leader-election", "leader-election", 200, &[Account("*")])
+        ..schema_for("workload-leader-election", "leader-election", 200, &[Account("*")])
     },
     Schema {
         resources: &[
@@ -109,12 +109,12 @@ const SCHEMAS: [Schema; 13] = [
             Rule(&["*"], "coordination.k8s.io", &["leases"], false),
         ],
         paths: None,
-        ..everything("system-node-high", "node-high", 400, &[Group(NODES)])
+        ..schema_for("system-node-high", "node-high", 400, &[Group(NODES)])
     },
-    everything("system-nodes", "system", 500, &[Group(NODES)]),
+    schema_for("system-nodes", "system", 500, &[Group(NODES)]),
     Schema {
-        by: "ByNamespace",
-        ..everything(
+        distinguisher: "ByNamespace",
+        ..schema_for(
             "kube-controller-manager",
             "workload-high",
             800,
@@ -122,27 +122,27 @@ const SCHEMAS: [Schema; 13] = [
         )
     },
     Schema {
-        by: "ByNamespace",
-        ..everything("kube-scheduler", "workload-high", 800, &[User("system:kube-scheduler")])
+        distinguisher: "ByNamespace",
+        ..schema_for("kube-scheduler", "workload-high", 800, &[User("system:kube-scheduler")])
     },
     Schema {
-        by: "ByNamespace",
-        ..everything("kube-system-service-accounts", "workload-high", 900, &[Account("*")])
+        distinguisher: "ByNamespace",
+        ..schema_for("kube-system-service-accounts", "workload-high", 900, &[Account("*")])
     },
-    everything("service-accounts", "workload-low", 9_000, &[Group(ALL_ACCOUNTS)]),
-    everything("global-default", "global-default", 9_900, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
-    everything(CATCH_ALL, CATCH_ALL, 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
+    schema_for("service-accounts", "workload-low", 9_000, &[Group(ALL_ACCOUNTS)]),
+    schema_for("global-default", "global-default", 9_900, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
+    schema_for(CATCH_ALL, CATCH_ALL, 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
 ];
 
 /// A FlowSchema for all requests of these subjects, with one flow per user.
-const fn everything(
+const fn schema_for(
     name: &'static str,
     level: &'static str,
     precedence: i64,
     subjects: &'static [Subject],
 ) -> Schema {
     let paths = Some(("*", EVERY_PATH));
-    Schema { name, level, precedence, by: "ByUser", subjects, resources: &[EVERY_RESOURCE], paths }
+    Schema { name, level, precedence, distinguisher: "ByUser", subjects, resources: &[EVERY_RESOURCE], paths }
 }
 
 /// The PriorityLevelConfigurations.
@@ -164,32 +164,32 @@ pub fn schemas() -> Vec<BootstrapObject> {
 }
 
 /// The name of the priority level that a FlowSchema refers to.
-pub fn level_of(schema: &Value) -> &str {
+pub fn level_name(schema: &Value) -> &str {
     schema.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The status of a FlowSchema whose priority level exists.
-pub fn found(schema: &Value, now: &str) -> Value {
-    dangling(level_of(schema), true, now)
+pub fn resolved(schema: &Value, now: &str) -> Value {
+    dangling(level_name(schema), true, now)
 }
 
 /// The apply configuration that sets only the status of a FlowSchema.
-pub fn stated(schema: &Value, status: Value) -> Value {
-    let mut config = named(API_VERSION, "FlowSchema", meta::name(schema));
+pub fn status_configuration(schema: &Value, status: Value) -> Value {
+    let mut config = object_with_name(API_VERSION, "FlowSchema", meta::name(schema));
     config.set("status", status);
     config
 }
 
 /// The `Dangling` condition: whether the priority level exists.
-pub fn dangling(level: &str, is_there: bool, now: &str) -> Value {
+pub fn dangling(level: &str, exists: bool, now: &str) -> Value {
     let mut condition = Value::object();
     condition.set("type", "Dangling");
-    condition.set("status", if is_there { "False" } else { "True" });
+    condition.set("status", if exists { "False" } else { "True" });
     condition.set("lastTransitionTime", now);
-    condition.set("reason", if is_there { "Found" } else { "NotFound" });
-    let what = if is_there { "and it exists" } else { "but there is no such object" };
+    condition.set("reason", if exists { "Found" } else { "NotFound" });
+    let outcome = if exists { "and it exists" } else { "but there is no such object" };
     let message = format!(
-        "This FlowSchema references the PriorityLevelConfiguration object named {} {what}",
+        "This FlowSchema references the PriorityLevelConfiguration object named {} {outcome}",
         quoted(level)
     );
     condition.set("message", message);
@@ -199,7 +199,7 @@ pub fn dangling(level: &str, is_there: bool, now: &str) -> Value {
 }
 
 /// Parses a boolean as Go's `strconv.ParseBool` does.
-fn truth(text: &str) -> Option<bool> {
+fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -209,22 +209,22 @@ fn truth(text: &str) -> Option<bool> {
 
 /// The value of the auto-update annotation, if it is a boolean.
 fn auto_update(object: &Value) -> Option<bool> {
-    let annotations = meta::of(object).get("annotations")?;
-    annotations.get(AUTO_UPDATE).and_then(Value::as_str).and_then(truth)
+    let annotations = meta::metadata(object).get("annotations")?;
+    annotations.get(AUTO_UPDATE).and_then(Value::as_str).and_then(parse_bool)
 }
 
 /// Whether an object outside the defaults comes from an earlier release, and nobody has opted out of updates.
-pub fn is_left_over(object: &Value) -> bool {
+pub fn is_obsolete(object: &Value) -> bool {
     auto_update(object) == Some(true)
 }
 
 /// The updated form of a default object; `None` if it is up to date, or must not be updated.
-pub fn revised(current: &Value, wanted: &Value) -> Option<Value> {
-    let is_mandatory = [EXEMPT, CATCH_ALL].contains(&meta::name(wanted));
-    let said = auto_update(current);
+pub fn updated(current: &Value, expected: &Value) -> Option<Value> {
+    let is_mandatory = [EXEMPT, CATCH_ALL].contains(&meta::name(expected));
+    let auto_updates = auto_update(current);
     // Without the annotation, generation 1 means that nobody has changed the spec.
-    let updates = is_mandatory || said.unwrap_or(meta::generation(current) == 1);
-    let mut spec = wanted.get("spec").cloned().unwrap_or_default();
+    let may_update = is_mandatory || auto_updates.unwrap_or(meta::generation(current) == 1);
+    let mut spec = expected.get("spec").cloned().unwrap_or_default();
     if let Some(theirs) = current.at(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
         // These two fields of `exempt` belong to the administrator.
         for field in ["nominalConcurrencyShares", "lendablePercent"] {
@@ -232,21 +232,21 @@ pub fn revised(current: &Value, wanted: &Value) -> Option<Value> {
             spec.entry("exempt").set(field, number);
         }
     }
-    let differs = updates && current.get("spec") != Some(&spec);
-    if !differs && said == Some(updates) {
+    let differs = may_update && current.get("spec") != Some(&spec);
+    if !differs && auto_updates == Some(may_update) {
         return None;
     }
-    let mut revised = current.clone();
+    let mut updated = current.clone();
     if differs {
-        revised.set("spec", spec);
+        updated.set("spec", spec);
     }
-    let annotations = revised.entry("metadata").entry("annotations");
-    annotations.set(AUTO_UPDATE, if updates { "true" } else { "false" });
-    Some(revised)
+    let annotations = updated.entry("metadata").entry("annotations");
+    annotations.set(AUTO_UPDATE, if may_update { "true" } else { "false" });
+    Some(updated)
 }
 
 fn base(kind: &str, name: &str) -> Value {
-    let mut object = named(API_VERSION, kind, name);
+    let mut object = object_with_name(API_VERSION, kind, name);
     object.entry("metadata").entry("annotations").set(AUTO_UPDATE, "true");
     object
 }
@@ -274,8 +274,8 @@ fn schema(schema: &Schema) -> Value {
     let spec = object.entry("spec");
     spec.entry("priorityLevelConfiguration").set("name", schema.level);
     spec.set("matchingPrecedence", schema.precedence);
-    if !schema.by.is_empty() {
-        spec.entry("distinguisherMethod").set("type", schema.by);
+    if !schema.distinguisher.is_empty() {
+        spec.entry("distinguisherMethod").set("type", schema.distinguisher);
     }
     let mut rule = Value::object();
     rule.set("subjects", schema.subjects.iter().map(subject).collect::<Vec<_>>());
@@ -283,10 +283,10 @@ fn schema(schema: &Schema) -> Value {
         rule.set("resourceRules", schema.resources.iter().map(resources).collect::<Vec<_>>());
     }
     if let Some((verb, paths)) = schema.paths {
-        let mut part = Value::object();
-        part.set("verbs", vec![verb]);
-        part.set("nonResourceURLs", paths.to_vec());
-        rule.set("nonResourceRules", vec![part]);
+        let mut paths_rule = Value::object();
+        paths_rule.set("verbs", vec![verb]);
+        paths_rule.set("nonResourceURLs", paths.to_vec());
+        rule.set("nonResourceRules", vec![paths_rule]);
     }
     spec.set("rules", vec![rule]);
     object
@@ -324,52 +324,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_wants_otherwise_stays_and_what_must_be_there_does_not() {
-        let of = |name: &str| {
-            let all = levels().into_iter().map(|wanted| wanted.object);
+    fn flow_control_keeps_opted_out_levels_and_restores_mandatory_ones() {
+        let default_level = |name: &str| {
+            let all = levels().into_iter().map(|level| level.object);
             all.into_iter().find(|level| meta::name(level) == name).unwrap()
         };
-        let (system, rest) = (of("system"), of(CATCH_ALL));
+        let (system, catch_all) = (default_level("system"), default_level(CATCH_ALL));
         let mut stored = system.clone();
         stored.entry("metadata").set("generation", 1);
-        assert_eq!(revised(&stored, &system), None);
+        assert_eq!(updated(&stored, &system), None);
         stored.entry("spec").entry("limited").set("nominalConcurrencyShares", 31);
         stored.entry("metadata").set("generation", 2);
-        let back = revised(&stored, &system).unwrap();
-        assert_eq!(back.get("spec"), system.get("spec"));
+        let restored = updated(&stored, &system).unwrap();
+        assert_eq!(restored.get("spec"), system.get("spec"));
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(revised(&stored, &system), None, "somebody means it");
+        assert_eq!(updated(&stored, &system), None, "opted out of updates");
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
-        let marked = revised(&stored, &system).unwrap();
+        let marked = updated(&stored, &system).unwrap();
         assert_eq!(marked.get("spec"), stored.get("spec"));
         assert_eq!(auto_update(&marked), Some(false));
-        let mut stored = rest.clone();
+        let mut stored = catch_all.clone();
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(revised(&stored, &rest).as_ref().and_then(auto_update), Some(true));
-        let exempt = of(EXEMPT);
+        assert_eq!(updated(&stored, &catch_all).as_ref().and_then(auto_update), Some(true));
+        let exempt = default_level(EXEMPT);
         let mut stored = exempt.clone();
         stored.entry("spec").entry("exempt").set("nominalConcurrencyShares", 7);
-        assert_eq!(revised(&stored, &exempt), None, "that is for others to say");
-        assert!(is_left_over(&stored));
+        assert_eq!(updated(&stored, &exempt), None, "shares of exempt belong to the administrator");
+        assert!(is_obsolete(&stored));
     }
 
     #[test]
-    fn every_schema_has_its_level_and_they_come_in_order() {
+    fn flow_schemas_refer_to_levels_and_are_ordered_by_precedence() {
         let levels = levels();
         let names: Vec<&str> = levels.iter().map(|level| meta::name(&level.object)).collect();
-        let mut before = 0;
+        let mut previous = 0;
         for BootstrapObject { object, .. } in schemas() {
             let level = object.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
             assert!(level.is_some_and(|level| names.contains(&level)), "{object:?}");
             let precedence = object.at(&["spec", "matchingPrecedence"]).and_then(Value::as_int).unwrap();
-            assert!(precedence >= before, "{object:?}");
-            before = precedence;
+            assert!(precedence >= previous, "{object:?}");
+            previous = precedence;
         }
-        assert_eq!((levels.len(), before), (8, 10_000));
+        assert_eq!((levels.len(), previous), (8, 10_000));
     }
 
     #[test]
-    fn probes_are_about_paths_alone() {
+    fn probes_schema_matches_only_paths() {
         let probes = schemas().swap_remove(1).object;
         assert_eq!(meta::name(&probes), "probes");
         let rules = probes.at(&["spec", "rules"]).map(Value::items).unwrap();

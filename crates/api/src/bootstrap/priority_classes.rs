@@ -1,6 +1,6 @@
 //! The PriorityClasses of system pods.
 
-use super::{BootstrapObject, named};
+use super::{BootstrapObject, object_with_name};
 
 /// Name, value and description of each class.
 const CLASSES: [(&str, i64, &str); 2] = [
@@ -19,7 +19,7 @@ const CLASSES: [(&str, i64, &str); 2] = [
 /// The system classes.
 pub fn all() -> Vec<BootstrapObject> {
     let class = |(name, value, description): (&str, i64, &str)| {
-        let mut object = named("scheduling.k8s.io/v1", "PriorityClass", name);
+        let mut object = object_with_name("scheduling.k8s.io/v1", "PriorityClass", name);
         object.set("value", value);
         object.set("description", description);
         BootstrapObject { group: "scheduling.k8s.io", resource: "priorityclasses", object }

@@ -5,11 +5,11 @@ use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
-use pilothouse_authorization::rbac::escalation::{Missing, missing};
+use pilothouse_authorization::rbac::escalation::{MissingPermissions, missing};
 use pilothouse_authorization::rbac::role::Role;
 use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 
-use super::{BootstrapObject, named};
+use super::{BootstrapObject, object_with_name};
 
 const TABLE: &str = include_str!("roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
@@ -21,38 +21,38 @@ const CONTROLLER: &str = "system:controller:";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 
-/// All default roles and bindings. `enabled` tells whether a feature gate is on.
-pub fn all(enabled: impl Fn(&str) -> bool) -> Vec<BootstrapObject> {
-    let mut all: Vec<BootstrapObject> = Vec::new();
-    let mut wanted = true;
+/// All default roles and bindings. `is_enabled` tells whether a feature gate is on.
+pub fn all(is_enabled: impl Fn(&str) -> bool) -> Vec<BootstrapObject> {
+    let mut objects: Vec<BootstrapObject> = Vec::new();
+    let mut is_included = true;
     for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (gates, words) = gated(line.trim_start());
-        let on = gates.split('+').filter(|gate| !gate.is_empty()).all(&enabled);
+        let (gates, words) = split_gates(line.trim_start());
+        let gates_enabled = gates.split('+').filter(|gate| !gate.is_empty()).all(&is_enabled);
         let words: Vec<&str> = words.split(' ').collect();
         if !line.starts_with(' ') {
-            wanted = on;
-            if on {
-                all.extend(heading(&words));
+            is_included = gates_enabled;
+            if gates_enabled {
+                objects.extend(parse_heading(&words));
             }
-        } else if wanted
-            && on
-            && let Some(last) = all.last_mut()
+        } else if is_included
+            && gates_enabled
+            && let Some(last) = objects.last_mut()
         {
-            add(&mut last.object, &words);
+            add_line(&mut last.object, &words);
         }
     }
     let controllers: Vec<BootstrapObject> =
-        all.iter().filter_map(|role| controller_binding(&role.object)).collect();
-    all.extend(controllers);
-    all
+        objects.iter().filter_map(|role| controller_binding(&role.object)).collect();
+    objects.extend(controllers);
+    objects
 }
 
-fn gated(line: &str) -> (&str, &str) {
+fn split_gates(line: &str) -> (&str, &str) {
     line.strip_prefix('?').and_then(|rest| rest.split_once(' ')).unwrap_or(("", line))
 }
 
 /// An object from its heading, still without rules or subjects.
-fn heading(words: &[&str]) -> Option<BootstrapObject> {
+fn parse_heading(words: &[&str]) -> Option<BootstrapObject> {
     let (resource, kind, role_kind, words) = match words {
         ["cluster-role", rest @ ..] => ("clusterroles", "ClusterRole", "", rest),
         ["role", rest @ ..] => ("roles", "Role", "", rest),
@@ -63,7 +63,7 @@ fn heading(words: &[&str]) -> Option<BootstrapObject> {
     let namespaced = !resource.starts_with("cluster");
     let (namespace, words) = if namespaced { (*words.first()?, words.get(1..)?) } else { ("", words) };
     let (name, rest) = words.split_first()?;
-    let mut object = named(API_VERSION, kind, name);
+    let mut object = object_with_name(API_VERSION, kind, name);
     let metadata = object.entry("metadata");
     if namespaced {
         metadata.set("namespace", namespace);
@@ -92,7 +92,7 @@ fn push(object: &mut Value, field: &str, item: Value) {
 }
 
 /// Adds the rule or subject of an indented line.
-fn add(object: &mut Value, words: &[&str]) {
+fn add_line(object: &mut Value, words: &[&str]) {
     let subject = |kind: &str, name: &str| {
         let mut subject = Value::object();
         subject.set("kind", kind);
@@ -115,12 +115,12 @@ fn add(object: &mut Value, words: &[&str]) {
             subject.set("namespace", *namespace);
             push(object, "subjects", subject);
         }
-        [verbs, groups, what @ ..] => push(object, "rules", rule(verbs, groups, what).to_value()),
+        [verbs, groups, targets @ ..] => push(object, "rules", rule(verbs, groups, targets).to_value()),
         _ => {}
     }
 }
 
-fn rule(verbs: &str, groups: &str, what: &[&str]) -> Rule {
+fn rule(verbs: &str, groups: &str, targets: &[&str]) -> Rule {
     let boxed = |words: &[&str]| words.iter().map(|word| Box::from(*word)).collect();
     let verbs: Vec<&str> = match verbs {
         "read" => READ.to_vec(),
@@ -133,10 +133,10 @@ fn rule(verbs: &str, groups: &str, what: &[&str]) -> Rule {
         verbs => verbs.split(',').collect(),
     };
     if groups == "url" {
-        return Rule { verbs: boxed(&verbs), paths: boxed(what), ..Rule::default() };
+        return Rule { verbs: boxed(&verbs), paths: boxed(targets), ..Rule::default() };
     }
-    let named = what.iter().position(|word| *word == "named").unwrap_or(what.len());
-    let (resources, names) = what.split_at(named);
+    let names_at = targets.iter().position(|word| *word == "named").unwrap_or(targets.len());
+    let (resources, names) = targets.split_at(names_at);
     let groups: Vec<&str> = groups.split(',').map(|group| if group == "core" { "" } else { group }).collect();
     Rule {
         verbs: boxed(&verbs),
@@ -153,8 +153,8 @@ fn controller_binding(role: &Value) -> Option<BootstrapObject> {
         return None;
     }
     let account = meta::name(role).strip_prefix(CONTROLLER)?;
-    let mut binding = heading(&["cluster-binding", meta::name(role)])?;
-    add(&mut binding.object, &["account", SYSTEM_NAMESPACE, account]);
+    let mut binding = parse_heading(&["cluster-binding", meta::name(role)])?;
+    add_line(&mut binding.object, &["account", SYSTEM_NAMESPACE, account]);
     Some(binding)
 }
 
@@ -166,78 +166,78 @@ pub enum Reconciliation {
     /// Update it to this.
     Replace(Value),
     /// Its roleRef differs, which is immutable: delete the binding and create it again.
-    Remake,
+    Recreate,
 }
 
-/// Compares an existing object with the wanted one.
-pub fn repair(found: &Value, wanted: &Value) -> Reconciliation {
-    let autoupdate = meta::of(found).get("annotations").map(|all| all.str(AUTO_UPDATE));
+/// Compares an existing object with its default.
+pub fn repair(current: &Value, expected: &Value) -> Reconciliation {
+    let autoupdate = meta::metadata(current).get("annotations").map(|fields| fields.str(AUTO_UPDATE));
     if autoupdate == Some("false") {
         return Reconciliation::Nothing;
     }
-    let is_binding = wanted.get("roleRef").is_some();
-    if is_binding && !same(found.get("roleRef"), wanted.get("roleRef")) {
-        return Reconciliation::Remake;
+    let is_binding = expected.get("roleRef").is_some();
+    if is_binding && !same(current.get("roleRef"), expected.get("roleRef")) {
+        return Reconciliation::Recreate;
     }
-    let mut repaired = found.clone();
+    let mut repaired = current.clone();
     for field in ["annotations", "labels"] {
-        let ours = meta::of(wanted).get(field).and_then(Value::fields);
-        for (key, value) in ours.into_iter().flatten() {
-            if meta::of(found).get(field).and_then(|all| all.get(key)).is_none() {
+        let expected_fields = meta::metadata(expected).get(field).and_then(Value::fields);
+        for (key, value) in expected_fields.into_iter().flatten() {
+            if meta::metadata(current).get(field).and_then(|fields| fields.get(key)).is_none() {
                 repaired.entry("metadata").entry(field).set(key, value.clone());
             }
         }
     }
     if is_binding {
-        add_missing(&mut repaired, wanted, "subjects");
+        add_missing(&mut repaired, expected, "subjects");
     } else {
-        repair_role(&mut repaired, wanted);
+        repair_role(&mut repaired, expected);
     }
-    if repaired == *found { Reconciliation::Nothing } else { Reconciliation::Replace(repaired) }
+    if repaired == *current { Reconciliation::Nothing } else { Reconciliation::Replace(repaired) }
 }
 
-/// The binding from which a missing one of this name is made: its role was once a part of that one's.
+/// The binding from which a missing one of this name is copied, because its role was split off from the role of that binding.
 pub fn origin(name: &str) -> Option<&'static str> {
     (name == "system:public-info-viewer").then_some("system:discovery")
 }
 
-/// A missing binding as its origin has it, so that whoever restricted the origin does not find the restriction undone.
-pub fn split_off(wanted: &Value, origin: &Value) -> Value {
-    let mut made = wanted.clone();
+/// A missing binding with the subjects and annotations of its origin, so that restrictions of the origin stay in force.
+pub fn split_off(expected: &Value, origin: &Value) -> Value {
+    let mut split = expected.clone();
     let inherit = |into: &mut Value, from: &Value, field: &str| match from.get(field) {
         Some(value) => into.set(field, value.clone()),
         None => drop(into.remove(field)),
     };
-    inherit(&mut made, origin, "subjects");
+    inherit(&mut split, origin, "subjects");
     for field in ["annotations", "labels"] {
-        inherit(made.entry("metadata"), meta::of(origin), field);
+        inherit(split.entry("metadata"), meta::metadata(origin), field);
     }
-    match repair(&made, wanted) {
+    match repair(&split, expected) {
         Reconciliation::Replace(repaired) => repaired,
-        Reconciliation::Nothing | Reconciliation::Remake => made,
+        Reconciliation::Nothing | Reconciliation::Recreate => split,
     }
 }
 
-fn repair_role(role: &mut Value, wanted: &Value) {
-    let held = Role::new(rules_of(role));
-    if let Some(Missing::Rules(lacking)) = missing(&[&held], &rules_of(wanted)) {
-        for rule in lacking {
+fn repair_role(role: &mut Value, expected: &Value) {
+    let current_role = Role::new(rules_of(role));
+    if let Some(MissingPermissions::Rules(missing_rules)) = missing(&[&current_role], &rules_of(expected)) {
+        for rule in missing_rules {
             push(role, "rules", rule.to_value());
         }
     }
-    match wanted.get("aggregationRule") {
+    match expected.get("aggregationRule") {
         None => {
             role.remove("aggregationRule");
         }
-        Some(gathers) => add_missing(role.entry("aggregationRule"), gathers, "clusterRoleSelectors"),
+        Some(aggregation) => add_missing(role.entry("aggregationRule"), aggregation, "clusterRoleSelectors"),
     }
 }
 
-/// Appends the wanted items that the list lacks.
-fn add_missing(to: &mut Value, wanted: &Value, field: &str) {
-    for item in wanted.get(field).map(Value::items).unwrap_or_default() {
-        if !to.get(field).map(Value::items).unwrap_or_default().contains(item) {
-            push(to, field, item.clone());
+/// Appends the expected items that the list lacks.
+fn add_missing(target: &mut Value, expected: &Value, field: &str) {
+    for item in expected.get(field).map(Value::items).unwrap_or_default() {
+        if !target.get(field).map(Value::items).unwrap_or_default().contains(item) {
+            push(target, field, item.clone());
         }
     }
 }
@@ -251,13 +251,14 @@ mod tests {
     const DEFAULT_ON: [&str; 3] =
         ["KubeletFineGrainedAuthz", "MultiCIDRServiceAllocator", "SELinuxChangePolicy"];
 
-    fn usual() -> Vec<BootstrapObject> {
+    fn default_objects() -> Vec<BootstrapObject> {
         all(|gate| DEFAULT_ON.contains(&gate))
     }
 
     fn find(all: &[BootstrapObject], resource: &str, name: &str) -> Value {
-        let found = all.iter().find(|one| one.resource == resource && meta::name(&one.object) == name);
-        found.unwrap_or_else(|| panic!("no {name}")).object.clone()
+        let object =
+            all.iter().find(|object| object.resource == resource && meta::name(&object.object) == name);
+        object.unwrap_or_else(|| panic!("no {name}")).object.clone()
     }
 
     fn json(value: &Value) -> serde_json::Value {
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_table_means_something() {
+    fn table_of_roles_is_parsed_completely() {
         let count = |all: &[BootstrapObject], resource: &str| {
             all.iter().filter(|one| one.resource == resource).count()
         };
@@ -273,10 +274,14 @@ mod tests {
             ["clusterroles", "clusterrolebindings", "roles", "rolebindings"]
                 .map(|resource| count(all, resource))
         };
-        assert_eq!(counts(&usual()), [66, 47, 7, 7]);
+        assert_eq!(counts(&default_objects()), [66, 47, 7, 7]);
         assert_eq!(counts(&all(|_| true)), [73, 54, 7, 7]);
         let gated = counts(&all(|gate| gate == "DynamicResourceAllocation"));
-        assert_eq!(gated, [65, 46, 7, 7], "two usual ones less, one more; not the one of two gates");
+        assert_eq!(
+            gated,
+            [65, 46, 7, 7],
+            "two default gates off, one more on; both gates of a pair are needed"
+        );
         for BootstrapObject { object, .. } in all(|_| true) {
             for rule in rules_of(&object) {
                 assert!(
@@ -289,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_as_clients_expect_them() {
-        let all = usual();
+    fn default_roles_and_bindings_equal_the_reference() {
+        let all = default_objects();
         assert_eq!(
             json(&find(&all, "clusterroles", "edit")),
             serde_json::json!({
@@ -328,60 +333,62 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_back_and_what_was_added_stays() {
-        let all = usual();
-        let wanted = find(&all, "clusterroles", "system:basic-user");
-        assert_eq!(repair(&wanted, &wanted), Reconciliation::Nothing);
-        let mut found = wanted.clone();
+    fn repair_restores_missing_rules_and_keeps_additional_ones() {
+        let all = default_objects();
+        let expected = find(&all, "clusterroles", "system:basic-user");
+        assert_eq!(repair(&expected, &expected), Reconciliation::Nothing);
+        let mut current = expected.clone();
         let own = rule("get", "core", &["pods"]).to_value();
-        found.set("rules", vec![own.clone()]);
-        found.entry("metadata").remove("labels");
-        found.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
-        let Reconciliation::Replace(repaired) = repair(&found, &wanted) else { panic!("nothing repaired") };
+        current.set("rules", vec![own.clone()]);
+        current.entry("metadata").remove("labels");
+        current.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
+        let Reconciliation::Replace(repaired) = repair(&current, &expected) else {
+            panic!("nothing repaired")
+        };
         let rules = repaired.get("rules").unwrap().items();
-        assert_eq!((rules.len(), &rules[0]), (4, &own), "one of its own, three that were missing");
-        assert_eq!(meta::of(&repaired).get("labels"), meta::of(&wanted).get("labels"));
-        assert_eq!(meta::of(&repaired).get("annotations").unwrap().str(AUTO_UPDATE), "maybe");
-        found.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(repair(&found, &wanted), Reconciliation::Nothing);
+        assert_eq!((rules.len(), &rules[0]), (4, &own), "one additional rule and three restored ones");
+        assert_eq!(meta::metadata(&repaired).get("labels"), meta::metadata(&expected).get("labels"));
+        assert_eq!(meta::metadata(&repaired).get("annotations").unwrap().str(AUTO_UPDATE), "maybe");
+        current.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
+        assert_eq!(repair(&current, &expected), Reconciliation::Nothing);
     }
 
     #[test]
-    fn bindings_get_their_subjects_back_and_another_role_is_not_repaired() {
-        let wanted = find(&usual(), "clusterrolebindings", "system:public-info-viewer");
-        let mut found = wanted.clone();
-        found.remove("subjects");
-        assert_eq!(repair(&found, &wanted), Reconciliation::Replace(wanted.clone()));
-        found.entry("roleRef").set("name", "cluster-admin");
-        assert_eq!(repair(&found, &wanted), Reconciliation::Remake);
-        let mut gathers = find(&usual(), "clusterroles", "view");
-        let view = gathers.clone();
-        gathers.set("rules", vec![rule("get", "core", &["x"]).to_value()]);
-        assert_eq!(repair(&gathers, &view), Reconciliation::Nothing, "what it gathered is its own");
-        gathers.remove("aggregationRule");
-        assert!(matches!(repair(&gathers, &view), Reconciliation::Replace(_)));
+    fn repair_restores_subjects_and_remakes_binding_of_other_role() {
+        let expected = find(&default_objects(), "clusterrolebindings", "system:public-info-viewer");
+        let mut current = expected.clone();
+        current.remove("subjects");
+        assert_eq!(repair(&current, &expected), Reconciliation::Replace(expected.clone()));
+        current.entry("roleRef").set("name", "cluster-admin");
+        assert_eq!(repair(&current, &expected), Reconciliation::Recreate);
+        let mut aggregated = find(&default_objects(), "clusterroles", "view");
+        let view = aggregated.clone();
+        aggregated.set("rules", vec![rule("get", "core", &["x"]).to_value()]);
+        assert_eq!(repair(&aggregated, &view), Reconciliation::Nothing, "aggregated rules are kept");
+        aggregated.remove("aggregationRule");
+        assert!(matches!(repair(&aggregated, &view), Reconciliation::Replace(_)));
         assert!(
-            matches!(repair(&view, &wanted_plain(&view)), Reconciliation::Replace(role) if role.get("aggregationRule").is_none())
+            matches!(repair(&view, &without_aggregation(&view)), Reconciliation::Replace(role) if role.get("aggregationRule").is_none())
         );
     }
 
     #[test]
-    fn a_missing_binding_is_made_as_restricted_as_its_origin() {
-        let wanted = find(&usual(), "clusterrolebindings", "system:public-info-viewer");
+    fn split_off_binding_inherits_restrictions_of_its_origin() {
+        let expected = find(&default_objects(), "clusterrolebindings", "system:public-info-viewer");
         let mut discovery =
-            find(&usual(), "clusterrolebindings", origin("system:public-info-viewer").unwrap());
-        assert_eq!(split_off(&wanted, &discovery).get("roleRef"), wanted.get("roleRef"));
+            find(&default_objects(), "clusterrolebindings", origin("system:public-info-viewer").unwrap());
+        assert_eq!(split_off(&expected, &discovery).get("roleRef"), expected.get("roleRef"));
         let groups = |binding: &Value| binding.get("subjects").map_or(0, |subjects| subjects.items().len());
-        assert_eq!(groups(&split_off(&wanted, &discovery)), 2, "repaired like any other");
+        assert_eq!(groups(&split_off(&expected, &discovery)), 2, "default subjects are added");
         discovery.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        let made = split_off(&wanted, &discovery);
-        assert_eq!((groups(&made), made.get("subjects")), (1, discovery.get("subjects")));
-        assert_eq!(meta::of(&made).get("annotations"), meta::of(&discovery).get("annotations"));
-        assert_eq!(meta::name(&made), "system:public-info-viewer");
+        let split = split_off(&expected, &discovery);
+        assert_eq!((groups(&split), split.get("subjects")), (1, discovery.get("subjects")));
+        assert_eq!(meta::metadata(&split).get("annotations"), meta::metadata(&discovery).get("annotations"));
+        assert_eq!(meta::name(&split), "system:public-info-viewer");
         assert_eq!(origin("system:discovery"), None);
     }
 
-    fn wanted_plain(role: &Value) -> Value {
+    fn without_aggregation(role: &Value) -> Value {
         let mut plain = role.clone();
         plain.remove("aggregationRule");
         plain

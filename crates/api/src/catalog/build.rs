@@ -22,7 +22,7 @@ use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
 
 /// Groups that contain only shared types, and nothing to enable.
-const PARTS: [&str; 2] = [DISCOVERY_GROUP, META_GROUP];
+const SHARED_TYPE_GROUPS: [&str; 2] = [DISCOVERY_GROUP, META_GROUP];
 
 /// All built-in resources, served or not.
 #[derive(Clone, Debug)]
@@ -50,10 +50,10 @@ impl Builtin {
             builtin::FILES.iter().map(|(_, text)| table::parse(text)).collect();
         let mut builtin = Builtin::from_facts(&facts?);
         // Only the versions of earlier releases' files matter.
-        let before = builtin::REMEMBERED.iter().filter_map(|(_, text)| table::group_version(text));
+        let earlier = builtin::REMOVED_FILES.iter().filter_map(|(_, text)| table::group_version(text));
         builtin.known.extend(
-            before
-                .filter(|(group, _)| is_whole(group))
+            earlier
+                .filter(|(group, _)| has_resources(group))
                 .map(|(group, version)| GroupVersion::new(group, version)),
         );
         Ok(builtin)
@@ -63,19 +63,21 @@ impl Builtin {
     pub fn from_facts(facts: &[Facts]) -> Builtin {
         let served: Vec<&Facts> = facts.iter().filter(|facts| facts.served).collect();
         let storage = storage_versions(&served);
-        let facts_of = served.iter().flat_map(|facts| facts.resources.iter().map(move |fact| (*facts, fact)));
-        let gated = (0..).zip(facts_of.clone()).flat_map(|(ordinal, (_, fact))| {
-            let whole = fact.gate.iter().map(|gate| (String::new(), gate));
-            let parts = fact.subs.iter().filter_map(|sub| Some((sub.name.clone(), sub.gate.as_ref()?)));
-            let gated = whole.chain(parts);
+        let resource_facts =
+            served.iter().flat_map(|facts| facts.resources.iter().map(move |fact| (*facts, fact)));
+        let gated = (0..).zip(resource_facts.clone()).flat_map(|(ordinal, (_, fact))| {
+            let resource_gates = fact.gate.iter().map(|gate| (String::new(), gate));
+            let subresource_gates =
+                fact.subs.iter().filter_map(|sub| Some((sub.name.clone(), sub.gate.as_ref()?)));
+            let gated = resource_gates.chain(subresource_gates);
             gated.map(move |(subresource, gate)| GatedResource { ordinal, subresource, gate: gate.clone() })
         });
         let gated = gated.collect();
         let resources = (0..)
-            .zip(facts_of)
+            .zip(resource_facts)
             .map(|(ordinal, (facts, fact))| Arc::new(resource(ordinal, facts, fact, &storage)))
             .collect();
-        let known = facts.iter().filter(|facts| is_whole(&facts.group));
+        let known = facts.iter().filter(|facts| has_resources(&facts.group));
         let known = known.map(|facts| GroupVersion::new(&facts.group, &facts.version)).collect();
         Builtin { resources, known, gated }
     }
@@ -90,41 +92,47 @@ impl Builtin {
         self.serve_where(config, |_| true)
     }
 
-    /// The catalog for these feature gates.
+    /// The catalog for the feature gates that `is_enabled` accepts.
     pub fn serve_where(
         &self,
         config: &RuntimeConfig,
-        is_open: impl Fn(&str) -> bool,
+        is_enabled: impl Fn(&str) -> bool,
     ) -> Result<Catalog, RuntimeConfigError> {
         let switches = config.resolve(&self.known)?;
         let served = self.resources.iter().filter(|resource| {
-            switches.of(resource).unwrap_or_else(|| on_by_default(&resource.gv.version, resource.introduced))
+            switches
+                .setting_for(resource)
+                .unwrap_or_else(|| is_enabled_by_default(&resource.gv.version, resource.introduced))
         });
-        Ok(Catalog::new(served.filter_map(|resource| self.opened(resource, &is_open))))
+        Ok(Catalog::new(served.filter_map(|resource| self.apply_gates(resource, &is_enabled))))
     }
 
     /// A resource without the parts whose feature gate is off; `None` if the whole resource is.
-    fn opened(&self, resource: &Arc<Resource>, is_open: impl Fn(&str) -> bool) -> Option<Arc<Resource>> {
-        let closed = |gated: &&GatedResource| gated.ordinal == resource.ordinal && !is_open(&gated.gate);
-        let closed: Vec<&str> =
-            self.gated.iter().filter(closed).map(|gated| gated.subresource.as_str()).collect();
-        match closed[..] {
+    fn apply_gates(
+        &self,
+        resource: &Arc<Resource>,
+        is_enabled: impl Fn(&str) -> bool,
+    ) -> Option<Arc<Resource>> {
+        let disabled = |gated: &&GatedResource| gated.ordinal == resource.ordinal && !is_enabled(&gated.gate);
+        let disabled: Vec<&str> =
+            self.gated.iter().filter(disabled).map(|gated| gated.subresource.as_str()).collect();
+        match disabled[..] {
             [] => Some(resource.clone()),
-            _ if closed.contains(&"") => None,
+            _ if disabled.contains(&"") => None,
             _ => {
-                let mut rest = (**resource).clone();
-                rest.subresources.retain(|sub| !closed.contains(&&*sub.name));
-                Some(Arc::new(rest))
+                let mut resource = (**resource).clone();
+                resource.subresources.retain(|sub| !disabled.contains(&&*sub.name));
+                Some(Arc::new(resource))
             }
         }
     }
 }
 
-fn is_whole(group: &str) -> bool {
-    !PARTS.contains(&group)
+fn has_resources(group: &str) -> bool {
+    !SHARED_TYPE_GROUPS.contains(&group)
 }
 
-fn on_by_default(version: &str, introduced: Option<(u32, u32)>) -> bool {
+fn is_enabled_by_default(version: &str, introduced: Option<(u32, u32)>) -> bool {
     match version::level(version) {
         Some(Level::Stable) => true,
         Some(Level::Beta) => introduced.is_some_and(|release| release < BETAS_OFF_SINCE),
@@ -146,10 +154,10 @@ fn storage_versions(served: &[&Facts]) -> HashMap<String, GroupVersion> {
     for facts in served {
         for fact in &facts.resources {
             if let Some((group, version)) = &fact.storage {
-                let named = *group == facts.group && *version == facts.version;
-                let on = on_by_default(&facts.version, fact.introduced);
+                let is_named = *group == facts.group && *version == facts.version;
+                let is_enabled = is_enabled_by_default(&facts.version, fact.introduced);
                 let gv = GroupVersion::new(&facts.group, &facts.version);
-                versions.entry(store_name(&fact.plural, group)).or_default().push((on, named, gv));
+                versions.entry(store_name(&fact.plural, group)).or_default().push((is_enabled, is_named, gv));
             }
         }
     }
@@ -173,9 +181,9 @@ fn resource(
     let gv = GroupVersion::new(&facts.group, &facts.version);
     let stored = fact.storage.as_ref().and_then(|(group, version)| {
         let store = store_name(&fact.plural, group);
-        let version_held = storage.get(&store)?.clone();
+        let storage_version = storage.get(&store)?.clone();
         let hash = storage_hash(group, version, &fact.kind).into();
-        Some(Stored { store: TypeName::new(&store), version: version_held, hash })
+        Some(Stored { store: TypeName::new(&store), version: storage_version, hash })
     });
     let mut subresources: Vec<Subresource> = fact.subs.iter().map(subresource).collect();
     subresources.sort_by(|a, b| a.name.cmp(&b.name));
@@ -204,8 +212,10 @@ fn resource(
 }
 
 fn column(fact: &ColumnFact) -> Column {
-    let about = match (&fact.field, fact.name.as_str()) {
-        (Some((of, field)), _) => ColumnDescription::Field(of.as_str().into(), field.as_str().into()),
+    let description = match (&fact.field, fact.name.as_str()) {
+        (Some((type_name, field)), _) => {
+            ColumnDescription::Field(type_name.as_str().into(), field.as_str().into())
+        }
         (None, "Name") => ColumnDescription::Field(OBJECT_META.into(), "name".into()),
         (None, "Age") => ColumnDescription::Field(OBJECT_META.into(), "creationTimestamp".into()),
         (None, _) => ColumnDescription::Text(fact.text.as_str().into()),
@@ -215,7 +225,7 @@ fn column(fact: &ColumnFact) -> Column {
         kind: fact.kind.as_str().into(),
         format: fact.format.as_str().into(),
         priority: fact.priority,
-        about,
+        description,
     }
 }
 
@@ -229,7 +239,7 @@ fn subresource(fact: &SubFact) -> Subresource {
 }
 
 fn verbs(names: &[String]) -> Verbs {
-    names.iter().filter_map(|name| Verb::of_resource(name)).collect()
+    names.iter().filter_map(|name| Verb::parse_resource_verb(name)).collect()
 }
 
 /// The storage version hash of discovery.
@@ -250,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_from_one_object_is_told_apart() {
+    fn ordinals_of_builtin_resources_are_unique() {
         let builtin = Builtin::load().unwrap();
         let ordinals: std::collections::BTreeSet<u32> =
             builtin.resources().iter().map(|resource| resource.ordinal).collect();
@@ -258,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_of_versions_that_share_a_store_has_a_way() {
+    fn every_pair_of_versions_of_a_store_converts() {
         let builtin = Builtin::load().unwrap();
         let all = builtin.resources();
         let mut pairs = 0;
@@ -267,8 +277,8 @@ mod tests {
                 let store = |r: &Resource| r.stored.as_ref().map(|stored| stored.store.clone());
                 if store(a).is_some() && store(a) == store(b) && a.gv != b.gv {
                     pairs += 1;
-                    let made = convert(Value::object(), &a.gv, &b.gv, &a.kind);
-                    assert_eq!(made.unwrap().str("apiVersion"), &*b.api_version);
+                    let converted = convert(Value::object(), &a.gv, &b.gv, &a.kind);
+                    assert_eq!(converted.unwrap().str("apiVersion"), &*b.api_version);
                 }
             }
         }
@@ -276,43 +286,47 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_of_the_table_is_known() {
+    fn schema_table_has_only_known_verbs() {
         for (file, text) in builtin::FILES {
             for fact in table::parse(text).unwrap().resources {
                 let all = fact.verbs.iter().chain(fact.subs.iter().flat_map(|sub| &sub.verbs));
                 for verb in all {
-                    assert!(Verb::of_resource(verb).is_some(), "{file} {}: {verb}", fact.plural);
+                    assert!(Verb::parse_resource_verb(verb).is_some(), "{file} {}: {verb}", fact.plural);
                 }
             }
         }
     }
 
     #[test]
-    fn only_stable_versions_are_on_by_default() {
+    fn only_stable_versions_are_enabled_by_default() {
         let catalog = served("");
         for resource in catalog.resources() {
             assert_eq!(version::level(&resource.gv.version), Some(Level::Stable), "{}", resource.api_version);
         }
         assert_eq!(catalog.groups().count(), 20);
-        assert!(on_by_default("v1beta1", Some((1, 21))) && !on_by_default("v1beta1", Some((1, 22))));
-        assert!(!on_by_default("v1alpha1", Some((1, 1))));
+        assert!(
+            is_enabled_by_default("v1beta1", Some((1, 21)))
+                && !is_enabled_by_default("v1beta1", Some((1, 22)))
+        );
+        assert!(!is_enabled_by_default("v1alpha1", Some((1, 1))));
     }
 
     #[test]
-    fn what_has_a_gate_needs_it_open() {
+    fn gated_resources_and_subresources_need_their_feature_gate() {
         let config = RuntimeConfig::parse("api/all=true").unwrap();
         let builtin = Builtin::load().unwrap();
-        let served = |closed: &'static str| builtin.serve_where(&config, move |gate| gate != closed).unwrap();
-        let has = |catalog: &Catalog| {
+        let served =
+            |disabled: &'static str| builtin.serve_where(&config, move |gate| gate != disabled).unwrap();
+        let has_trust_bundles = |catalog: &Catalog| {
             catalog.find("certificates.k8s.io", "v1beta1", "clustertrustbundles").is_some()
         };
-        assert!(has(&served("")) && !has(&served("ClusterTrustBundle")));
-        let resized = |catalog: &Catalog| {
+        assert!(has_trust_bundles(&served("")) && !has_trust_bundles(&served("ClusterTrustBundle")));
+        let has_resize = |catalog: &Catalog| {
             let pods = catalog.find("", "v1", "pods").unwrap();
             assert!(pods.subresources.iter().any(|sub| *sub.name == *"status"));
             pods.subresources.iter().any(|sub| *sub.name == *"resize")
         };
-        assert!(resized(&served("")) && !resized(&served("InPlacePodVerticalScaling")));
+        assert!(has_resize(&served("")) && !has_resize(&served("InPlacePodVerticalScaling")));
     }
 
     #[test]
@@ -352,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_keeps_its_version_whatever_is_served() {
+    fn storage_version_is_independent_of_runtime_config() {
         let all = served("api/all=true");
         for resource in served("").resources() {
             let gv = &resource.gv;
@@ -362,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_those_clients_have_cached() {
+    fn storage_version_hashes_equal_the_reference() {
         assert_eq!(storage_hash("", "v1", "ConfigMap"), "qFsyl6wFWjQ=");
         assert_eq!(storage_hash("autoscaling", "v2", "HorizontalPodAutoscaler"), "qwQve8ut294=");
     }

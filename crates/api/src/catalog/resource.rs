@@ -94,7 +94,7 @@ pub struct Column {
     /// Zero for columns that are always shown.
     pub priority: u32,
     /// The source of its description.
-    pub about: ColumnDescription,
+    pub description: ColumnDescription,
 }
 
 /// The source of a column's description.
@@ -134,7 +134,7 @@ impl Resource {
         self.subresources.iter().find(|sub| *sub.name == *name)
     }
 
-    /// Whether its objects are not stored: they are answers to requests.
+    /// Whether its objects exist only as responses to requests and are never stored.
     pub fn is_virtual(&self) -> bool {
         self.stored.is_none()
     }
@@ -154,7 +154,7 @@ mod tests {
     use crate::catalog::runtime_config::RuntimeConfig;
 
     #[test]
-    fn a_resource_tells_a_handler_all_it_needs() {
+    fn resource_has_the_properties_of_its_facts() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let deployments = catalog.find("apps", "v1", "deployments").unwrap();
         assert_eq!(deployments.name().to_string(), "deployments.apps");

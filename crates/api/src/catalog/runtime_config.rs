@@ -15,7 +15,7 @@ const LEVELS: [(&str, Option<Level>); 4] = [
     ("api/alpha", Some(Level::Alpha)),
 ];
 
-/// Why the flag is invalid.
+/// The reason that the flag is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeConfigError {
     /// Nothing would be served.
@@ -46,7 +46,7 @@ pub enum RuntimeConfigError {
 pub struct RuntimeConfig(BTreeMap<String, String>);
 
 /// The version or resource that a key names.
-struct Named {
+struct RuntimeConfigKey {
     gv: GroupVersion,
     resource: Option<String>,
 }
@@ -71,7 +71,7 @@ impl RuntimeConfig {
             return Err(RuntimeConfigError::NothingLeft);
         }
         for key in config.0.keys().filter(|key| !is_level(key)) {
-            named(key)?;
+            parse_key(key)?;
         }
         Ok(config)
     }
@@ -91,21 +91,22 @@ impl RuntimeConfig {
         }
         let mut unknown = Vec::new();
         for (key, value) in self.0.iter().filter(|(key, _)| !is_level(key)) {
-            let named = named(key)?;
-            if !known.iter().any(|gv| gv.group == named.gv.group) {
-                unknown.push(named.gv.group.to_string());
+            let parsed = parse_key(key)?;
+            if !known.iter().any(|gv| gv.group == parsed.gv.group) {
+                unknown.push(parsed.gv.group.to_string());
                 continue;
             }
-            if !known.contains(&named.gv) {
-                return Err(RuntimeConfigError::Version(named.gv.to_string()));
+            if !known.contains(&parsed.gv) {
+                return Err(RuntimeConfigError::Version(parsed.gv.to_string()));
             }
-            let on = truth(value).ok_or_else(|| RuntimeConfigError::Value(key.clone(), value.clone()))?;
-            match named.resource {
-                None => switches.versions.insert(named.gv, on),
+            let on =
+                parse_bool(value).ok_or_else(|| RuntimeConfigError::Value(key.clone(), value.clone()))?;
+            match parsed.resource {
+                None => switches.versions.insert(parsed.gv, on),
                 Some(resource) if resource.to_lowercase() != resource => {
                     return Err(RuntimeConfigError::Resource(key.clone(), resource));
                 }
-                Some(resource) => switches.resources.insert((named.gv, resource), on),
+                Some(resource) => switches.resources.insert((parsed.gv, resource), on),
             };
         }
         if unknown.is_empty() { Ok(switches) } else { Err(RuntimeConfigError::Groups(unknown.join(","))) }
@@ -114,11 +115,11 @@ impl RuntimeConfig {
 
 impl Switches {
     /// The setting for a resource; `None` if there is none. The most specific key wins.
-    pub fn of(&self, resource: &Resource) -> Option<bool> {
+    pub fn setting_for(&self, resource: &Resource) -> Option<bool> {
         let level = version::level(&resource.gv.version);
         let by_level = || {
-            let applies = |wanted: &Option<Level>| wanted.is_none() || *wanted == level;
-            self.levels.iter().rev().find(|(wanted, _)| applies(wanted)).map(|(_, on)| *on)
+            let applies = |switched: &Option<Level>| switched.is_none() || *switched == level;
+            self.levels.iter().rev().find(|(switched, _)| applies(switched)).map(|(_, on)| *on)
         };
         self.resources
             .get(&(resource.gv.clone(), resource.plural.to_string()))
@@ -133,7 +134,7 @@ fn is_level(key: &str) -> bool {
 }
 
 /// Parses a key. The core group is written `v1` or `api/v1`.
-fn named(key: &str) -> Result<Named, RuntimeConfigError> {
+fn parse_key(key: &str) -> Result<RuntimeConfigKey, RuntimeConfigError> {
     let tokens: Vec<&str> = key.split('/').collect();
     let (group, version, resource) = match tokens.as_slice() {
         [version] if version::level(version).is_some() => ("", *version, None),
@@ -143,10 +144,10 @@ fn named(key: &str) -> Result<Named, RuntimeConfigError> {
         [group, version, resource] => (*group, *version, Some(*resource)),
         _ => return Err(RuntimeConfigError::Key(key.to_owned())),
     };
-    Ok(Named { gv: GroupVersion::new(group, version), resource: resource.map(str::to_owned) })
+    Ok(RuntimeConfigKey { gv: GroupVersion::new(group, version), resource: resource.map(str::to_owned) })
 }
 
-fn truth(value: &str) -> Option<bool> {
+fn parse_bool(value: &str) -> Option<bool> {
     match value {
         "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -170,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_resources_can_be_turned_on_and_off() {
+    fn runtime_config_enables_and_disables_versions_and_resources() {
         let claims = ("resource.k8s.io", "v1beta1", "resourceclaims");
-        for (text, wanted) in [
+        for (text, expected) in [
             ("", false),
             ("api/beta=true", true),
             ("api/beta", true),
@@ -187,12 +188,12 @@ mod tests {
             ("api/beta=true, resource.k8s.io/v1beta1/resourceclaims = false ", false),
             ("resource.k8s.io/v1beta1=false,resource.k8s.io/v1beta1/resourceclaims=true", true),
         ] {
-            assert_eq!(has(text, claims.0, claims.1, claims.2), wanted, "{text}");
+            assert_eq!(has(text, claims.0, claims.1, claims.2), expected, "{text}");
         }
     }
 
     #[test]
-    fn the_core_has_three_spellings() {
+    fn core_group_key_has_three_spellings() {
         for text in ["v1=false", "api/v1=false", "/v1=false"] {
             assert!(!has(text, "", "v1", "pods"), "{text}");
             assert!(has(text, "apps", "v1", "deployments"), "{text}");
@@ -202,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_turned_off_leaves_no_empty_group() {
+    fn group_without_enabled_version_is_not_served() {
         assert!(serve("policy/v1=false").unwrap().group("policy").is_none());
     }
 
     #[test]
-    fn a_version_that_is_served_no_more_is_known_and_stays_off() {
+    fn removed_version_is_accepted_and_not_served() {
         for (group, version) in [
             ("authentication.k8s.io", "v1alpha1"),
             ("authentication.k8s.io", "v1beta1"),
@@ -219,7 +220,7 @@ mod tests {
                 let catalog = serve(&format!("{group}/{version}{rest}")).unwrap();
                 let served = catalog
                     .resources()
-                    .any(|found| *found.gv.group == *group && *found.gv.version == *version);
+                    .any(|resource| *resource.gv.group == *group && *resource.gv.version == *version);
                 assert!(!served, "{group}/{version}{rest}");
             }
         }
@@ -227,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
-        for (text, wanted) in [
+    fn invalid_runtime_config_is_refused() {
+        for (text, expected) in [
             ("api/all=false", "invalid key with only api/all=false"),
             ("pods", "runtime-config invalid key pods"),
             ("a/b/c/d", "runtime-config invalid key a/b/c/d"),
@@ -245,7 +246,7 @@ mod tests {
                 r#"invalid key apps/v1/Deployments: group/version/resource and resource is always lowercase plural, not "Deployments""#,
             ),
         ] {
-            assert_eq!(serve(text).unwrap_err(), wanted, "{text}");
+            assert_eq!(serve(text).unwrap_err(), expected, "{text}");
         }
     }
 }

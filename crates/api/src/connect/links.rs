@@ -11,49 +11,49 @@ pub struct Links {
     /// The path of the proxy on this server, escaped and without a final slash.
     pub prefix: String,
     /// Host and port of the backend.
-    pub there: String,
+    pub backend: String,
     /// Host and port of this server as the client named it.
-    pub here: String,
+    pub server: String,
 }
 
 impl Links {
     /// For a request: `path` is its path, and `rest` the part after the proxy's name.
-    pub fn new(path: &str, rest: &str, there: String, here: &str) -> Links {
+    pub fn new(path: &str, rest: &str, backend: String, server: &str) -> Links {
         let path = path.trim_end_matches('/');
         let prefix = path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/');
         // Without duplicate leading slashes, because the prefix is written once per link.
-        Links { prefix: url::clean(&url::escape_path(prefix)), there, here: here.to_owned() }
+        Links { prefix: url::clean(&url::escape_path(prefix)), backend, server: server.to_owned() }
     }
 
     /// The path on this server for an escaped path of the backend.
-    pub fn here(&self, path: &str) -> String {
+    pub fn proxied_path(&self, path: &str) -> String {
         let joined = format!("{}/{path}", self.prefix);
         url::clean(&joined)
     }
 
     /// The rewritten link; `None` if it needs no change.
     pub fn rewrite(&self, link: &str) -> Option<String> {
-        let (host, path, tail) = split(link)?;
-        let elsewhere = !host.is_empty() && host != self.there && host != self.here;
-        if elsewhere || !path.starts_with('/') {
+        let (host, path, suffix) = split(link)?;
+        let is_foreign = !host.is_empty() && host != self.backend && host != self.server;
+        if is_foreign || !path.starts_with('/') {
             return None;
         }
-        let path = if path.starts_with(&self.prefix) { path.to_owned() } else { self.here(path) };
+        let path = if path.starts_with(&self.prefix) { path.to_owned() } else { self.proxied_path(path) };
         // A link that already names this server keeps the host: the scheme may matter.
-        let kept = if host == self.here && !host.is_empty() {
+        let origin = if host == self.server && !host.is_empty() {
             link.split_once(host).map(|(before, _)| format!("{before}{host}")).unwrap_or_default()
         } else {
             String::new()
         };
-        let new = format!("{kept}{path}{tail}");
+        let new = format!("{origin}{path}{suffix}");
         (new != link).then_some(new)
     }
 
-    /// Rewrites the links of a page. A page that would grow beyond `most` stays unchanged.
-    pub fn rewrite_page(&self, page: &[u8], most: usize) -> Vec<u8> {
+    /// Rewrites the links of a page. A page that would grow beyond `max_bytes` stays unchanged.
+    pub fn rewrite_page(&self, page: &[u8], max_bytes: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.len() + page.len() / 16);
         let mut copied = 0;
-        let mut reader = Reader { page, at: 0, found: VecDeque::new() };
+        let mut reader = Reader { page, position: 0, links: VecDeque::new() };
         while let Some((start, end)) = reader.next_link() {
             let link = std::str::from_utf8(&page[start..end]).ok();
             if let Some(new) = link.and_then(|link| self.rewrite(link.trim())) {
@@ -61,7 +61,7 @@ impl Links {
                 out.extend_from_slice(new.as_bytes());
                 copied = end;
             }
-            if out.len() > most {
+            if out.len() > max_bytes {
                 return page.to_vec();
             }
         }
@@ -79,7 +79,7 @@ fn split(link: &str) -> Option<(&str, &str, &str)> {
         _ => before,
     };
     let Some(rest) = after_scheme.strip_prefix("//") else { return Some(("", after_scheme, tail)) };
-    let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let (host, path) = rest.find('/').map_or((rest, ""), |index| rest.split_at(index));
     Some((host, path, tail))
 }
 
@@ -88,8 +88,8 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// The link attributes of elements.
-fn holds_link(element: &str, attribute: &str) -> bool {
+/// Whether an attribute of an element contains a link.
+fn is_link(element: &str, attribute: &str) -> bool {
     let attributes: &[&str] = match element {
         "a" | "area" | "base" | "link" => &["href"],
         "applet" => &["codebase"],
@@ -112,113 +112,113 @@ fn holds_link(element: &str, attribute: &str) -> bool {
 }
 
 /// Elements whose content is raw text.
-fn is_raw(element: &str) -> bool {
+fn is_raw_text(element: &str) -> bool {
     matches!(element, "script" | "style" | "textarea" | "title" | "iframe" | "noembed" | "noframes" | "xmp")
 }
 
 /// Scans a page. Every step moves forward, so the cost is linear.
 struct Reader<'a> {
     page: &'a [u8],
-    at: usize,
-    /// The links of the last tag.
-    found: VecDeque<(usize, usize)>,
+    position: usize,
+    /// The unread links of the last tag.
+    links: VecDeque<(usize, usize)>,
 }
 
 impl Reader<'_> {
     /// The next link's start and end.
     fn next_link(&mut self) -> Option<(usize, usize)> {
-        while self.found.is_empty() {
-            let open = self.find(b"<", self.at)?;
-            self.at = open + 1;
-            if self.page[self.at..].starts_with(b"!--") {
-                self.at = self.find(b"-->", self.at + 3)? + 3;
+        while self.links.is_empty() {
+            let open = self.find(b"<", self.position)?;
+            self.position = open + 1;
+            if self.page[self.position..].starts_with(b"!--") {
+                self.position = self.find(b"-->", self.position + 3)? + 3;
                 continue;
             }
-            let name = self.word(self.at);
+            let name = self.word(self.position);
             if name.is_empty() {
                 continue;
             }
-            self.at += name.len();
-            self.attributes(&name);
-            if is_raw(&name) {
-                self.skip_raw(&name);
+            self.position += name.len();
+            self.scan_attributes(&name);
+            if is_raw_text(&name) {
+                self.skip_raw_text(&name);
             }
         }
-        self.found.pop_front()
+        self.links.pop_front()
     }
 
     /// Scans the attributes of a tag and keeps those with links.
-    fn attributes(&mut self, element: &str) {
-        while let Some(byte) = self.page.get(self.at) {
+    fn scan_attributes(&mut self, element: &str) {
+        while let Some(byte) = self.page.get(self.position) {
             match byte {
                 b'>' => {
-                    self.at += 1;
+                    self.position += 1;
                     return;
                 }
-                byte if byte.is_ascii_whitespace() || *byte == b'/' => self.at += 1,
+                byte if byte.is_ascii_whitespace() || *byte == b'/' => self.position += 1,
                 _ => {
                     let name = self.attribute_name();
                     let value = self.attribute_value();
-                    self.found.extend(value.filter(|_| holds_link(element, &name)));
+                    self.links.extend(value.filter(|_| is_link(element, &name)));
                 }
             }
         }
     }
 
     fn attribute_name(&mut self) -> String {
-        let start = self.at;
-        let ends = |byte: &u8| byte.is_ascii_whitespace() || b"/>=".contains(byte);
-        let length = self.page[start..].iter().position(ends).unwrap_or(self.page.len() - start);
+        let start = self.position;
+        let is_end = |byte: &u8| byte.is_ascii_whitespace() || b"/>=".contains(byte);
+        let length = self.page[start..].iter().position(is_end).unwrap_or(self.page.len() - start);
         // At least one byte, which begins an attribute.
-        self.at = start + length.max(1);
-        String::from_utf8_lossy(&self.page[start..self.at]).to_ascii_lowercase()
+        self.position = start + length.max(1);
+        String::from_utf8_lossy(&self.page[start..self.position]).to_ascii_lowercase()
     }
 
     fn attribute_value(&mut self) -> Option<(usize, usize)> {
-        let mut at = self.skip_space(self.at);
-        if self.page.get(at) != Some(&b'=') {
+        let mut index = self.skip_space(self.position);
+        if self.page.get(index) != Some(&b'=') {
             return None;
         }
-        at = self.skip_space(at + 1);
-        let quote = self.page.get(at).copied().filter(|byte| matches!(byte, b'"' | b'\''));
-        let start = at + usize::from(quote.is_some());
-        let ends = |byte: &u8| match quote {
+        index = self.skip_space(index + 1);
+        let quote = self.page.get(index).copied().filter(|byte| matches!(byte, b'"' | b'\''));
+        let start = index + usize::from(quote.is_some());
+        let is_end = |byte: &u8| match quote {
             Some(quote) => *byte == quote,
             None => byte.is_ascii_whitespace() || *byte == b'>',
         };
         let rest = self.page.get(start..).unwrap_or_default();
-        let end = start + rest.iter().position(ends).unwrap_or(rest.len());
-        self.at = (end + usize::from(quote.is_some())).min(self.page.len());
+        let end = start + rest.iter().position(is_end).unwrap_or(rest.len());
+        self.position = (end + usize::from(quote.is_some())).min(self.page.len());
         Some((start, end))
     }
 
-    fn skip_space(&self, at: usize) -> usize {
-        let rest = self.page.get(at..).unwrap_or_default();
-        at + rest.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(rest.len())
+    fn skip_space(&self, position: usize) -> usize {
+        let rest = self.page.get(position..).unwrap_or_default();
+        position + rest.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(rest.len())
     }
 
-    fn skip_raw(&mut self, element: &str) {
-        let mut from = self.at;
+    fn skip_raw_text(&mut self, element: &str) {
+        let mut from = self.position;
         while let Some(close) = self.find(b"</", from) {
             if self.word(close + 2) == element {
-                self.at = close;
+                self.position = close;
                 return;
             }
             from = close + 2;
         }
-        self.at = self.page.len();
+        self.position = self.page.len();
     }
 
-    fn word(&self, at: usize) -> String {
-        let rest = self.page.get(at..).unwrap_or_default();
+    fn word(&self, position: usize) -> String {
+        let rest = self.page.get(position..).unwrap_or_default();
         let length = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
-        let starts = rest.first().is_some_and(u8::is_ascii_alphabetic);
-        let word = if starts { &rest[..length] } else { &[] };
+        let is_name = rest.first().is_some_and(u8::is_ascii_alphabetic);
+        let word = if is_name { &rest[..length] } else { &[] };
         String::from_utf8_lossy(word).to_ascii_lowercase()
     }
 
     fn find(&self, needle: &[u8], from: usize) -> Option<usize> {
-        memchr::memmem::find(self.page.get(from..)?, needle).map(|at| from + at)
+        memchr::memmem::find(self.page.get(from..)?, needle).map(|offset| from + offset)
     }
 }
 
@@ -234,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_back_through_the_proxy() {
+    fn links_are_rewritten_to_the_proxy_path() {
         let links = links();
         assert_eq!(links.prefix, "/api/v1/namespaces/n/services/s/proxy");
-        assert_eq!(links.here("/a/"), "/api/v1/namespaces/n/services/s/proxy/a/");
+        assert_eq!(links.proxied_path("/a/"), "/api/v1/namespaces/n/services/s/proxy/a/");
         let prefix = links.prefix.clone();
-        for (link, wanted) in [
+        for (link, expected) in [
             ("/x/y?q=/z#f", Some(format!("{prefix}/x/y?q=/z#f"))),
             ("/x/", Some(format!("{prefix}/x/"))),
             ("http://10.0.0.1:80/x", Some(format!("{prefix}/x"))),
@@ -252,27 +252,27 @@ mod tests {
             ("mailto:a@b", None),
             ("", None),
         ] {
-            assert_eq!(links.rewrite(link), wanted, "{link}");
+            assert_eq!(links.rewrite(link), expected, "{link}");
         }
-        assert_eq!(links.rewrite(&format!("{prefix}/x")), None, "already led back");
+        assert_eq!(links.rewrite(&format!("{prefix}/x")), None, "already rewritten");
     }
 
     #[test]
-    fn pages_keep_everything_but_their_links() {
+    fn page_rewrite_changes_only_links() {
         let links = links();
         let prefix = &links.prefix;
         let page = "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='/a'>1 < 2</A><img usemap=\"/m\" src=/i><p href=\"/p\">\
             <script src=\"/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\"><form action = \"/f\" /></html>";
-        let wanted = format!(
+        let expected = format!(
             "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='{prefix}/a'>1 < 2</A><img usemap=\"{prefix}/m\" src={prefix}/i><p href=\"/p\">\
              <script src=\"{prefix}/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\">\
              <form action = \"{prefix}/f\" /></html>"
         );
-        assert_eq!(String::from_utf8(links.rewrite_page(page.as_bytes(), 1 << 20)).unwrap(), wanted);
+        assert_eq!(String::from_utf8(links.rewrite_page(page.as_bytes(), 1 << 20)).unwrap(), expected);
     }
 
     #[test]
-    fn a_page_of_links_does_not_grow_beyond_its_bound() {
+    fn page_that_would_exceed_the_limit_stays_unchanged() {
         let page = "<a href=/ ".to_owned() + &"href=/ ".repeat(10_000) + ">";
         assert!(links().rewrite_page(page.as_bytes(), usize::MAX).len() > 2 * page.len());
         assert_eq!(links().rewrite_page(page.as_bytes(), 2 * page.len()), page.as_bytes());
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_without_rooted_links_stays_as_it_is(page in "(<|>|a|/|=|\"|'| |href|<!--|-->|script|</|é){0,40}") {
+        fn page_without_absolute_links_stays_unchanged(page in "(<|>|a|/|=|\"|'| |href|<!--|-->|script|</|é){0,40}") {
             let rewritten = links().rewrite_page(page.as_bytes(), 1 << 20);
             if !page.contains("/") {
                 prop_assert_eq!(rewritten, page.as_bytes());

@@ -17,13 +17,14 @@ fn containers<'a>(pod: &'a Value, list: &str) -> &'a [Value] {
 }
 
 /// The requested container, or the only one.
-pub fn container(pod: &Value, asked: &str) -> Result<String> {
+pub fn container(pod: &Value, requested: &str) -> Result<String> {
     let name = pod.at(&["metadata"]).map(|meta| meta.str("name")).unwrap_or_default();
-    let mut all = CONTAINERS.iter().flat_map(|list| containers(pod, list)).map(|one| one.str("name"));
-    if !asked.is_empty() {
-        return match all.any(|one| one == asked) {
-            true => Ok(asked.to_owned()),
-            false => Err(Status::bad_request(format!("container {asked} is not valid for pod {name}"))),
+    let mut all =
+        CONTAINERS.iter().flat_map(|list| containers(pod, list)).map(|container| container.str("name"));
+    if !requested.is_empty() {
+        return match all.any(|name| name == requested) {
+            true => Ok(requested.to_owned()),
+            false => Err(Status::bad_request(format!("container {requested} is not valid for pod {name}"))),
         };
     }
     match containers(pod, "containers") {
@@ -56,17 +57,20 @@ pub struct KubeletRules {
 /// The address of a node's kubelet.
 pub fn kubelet(node: &Value, rules: &KubeletRules) -> Result<Location> {
     let addresses = node.at(&["status", "addresses"]).map(Value::items).unwrap_or_default();
-    let of_type = |wanted: &String| addresses.iter().find(|one| one.str("type") == wanted);
+    let of_type =
+        |address_type: &String| addresses.iter().find(|address| address.str("type") == address_type);
     let Some(address) = rules.address_types.iter().find_map(of_type) else {
-        let known: Vec<String> =
-            addresses.iter().map(|one| format!("{{{} {}}}", one.str("type"), one.str("address"))).collect();
+        let known: Vec<String> = addresses
+            .iter()
+            .map(|address| format!("{{{} {}}}", address.str("type"), address.str("address")))
+            .collect();
         let known = known.join(" ");
         return Err(Status::unexplained(format!("no preferred addresses found; known addresses: [{known}]")));
     };
-    let told = node.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_int);
-    let told = told.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
+    let port = node.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_int);
+    let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
     let host = address.str("address").to_owned();
-    Ok(Location { secure: true, host, port: told.unwrap_or(rules.port), ..Location::default() })
+    Ok(Location { secure: true, host, port: port.unwrap_or(rules.port), ..Location::default() })
 }
 
 /// The name in a proxy path: `name`, `name:port` or `scheme:name:port`.
@@ -83,16 +87,16 @@ pub struct Target<'a> {
 impl<'a> Target<'a> {
     /// Parses a name; `kind` is for the message.
     pub fn parse(kind: &str, text: &'a str) -> Result<Target<'a>> {
-        let wrong = || Status::bad_request(format!("invalid {kind} request {}", quoted(text)));
+        let invalid = || Status::bad_request(format!("invalid {kind} request {}", quoted(text)));
         let parts: Vec<&str> = text.splitn(4, ':').collect();
         let (scheme, name, port) = match *parts {
             [name] => ("", name, ""),
             [name, port] => ("", name, port),
             [scheme, name, port] => (scheme, name, port),
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
         if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
-            return Err(wrong());
+            return Err(invalid());
         }
         Ok(Target { secure: scheme == "https", name, port })
     }
@@ -107,12 +111,12 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn at(&self, host: &str, port: Option<u16>) -> Location {
-        let usual = if self.secure { 443 } else { 80 };
+    fn location(&self, host: &str, port: Option<u16>) -> Location {
+        let default = if self.secure { 443 } else { 80 };
         Location {
             secure: self.secure,
             host: host.to_owned(),
-            port: port.unwrap_or(usual),
+            port: port.unwrap_or(default),
             ..Location::default()
         }
     }
@@ -145,7 +149,7 @@ pub fn not_allowed() -> Box<Status> {
     Status::bad_request("address not allowed")
 }
 
-fn allowed(address: &str) -> Result<String> {
+fn allowed_address(address: &str) -> Result<String> {
     let parsed = names::parse_ip(address).filter(|address| is_global_unicast(*address));
     parsed.map(|address| address.to_string()).ok_or_else(not_allowed)
 }
@@ -154,16 +158,17 @@ fn allowed(address: &str) -> Result<String> {
 pub fn pod(target: &Target<'_>, pod: &Value) -> Result<Location> {
     let first = || {
         let all = containers(pod, "containers");
-        let ports = all.iter().find_map(|one| one.get("ports").and_then(|ports| ports.items().first()));
+        let ports =
+            all.iter().find_map(|container| container.get("ports").and_then(|ports| ports.items().first()));
         ports.and_then(|port| port.get("containerPort")?.as_int()).and_then(|port| u16::try_from(port).ok())
     };
     let port = target.port_number("pod")?.or_else(first);
-    Ok(target.at(&allowed(first_address(pod))?, port))
+    Ok(target.location(&allowed_address(first_address(pod))?, port))
 }
 
 fn first_address(pod: &Value) -> &str {
     let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
-    addresses.first().map(|one| one.str("ip")).unwrap_or_default()
+    addresses.first().map(|address| address.str("ip")).unwrap_or_default()
 }
 
 /// The address of a node: its kubelet, unless the request names another port. The flag tells whether it is the kubelet.
@@ -171,15 +176,15 @@ pub fn node(target: &Target<'_>, kubelet: Location) -> Result<(Location, bool)> 
     match target.port_number("node")? {
         None => Ok((kubelet, true)),
         Some(port) if port == kubelet.port => Ok((kubelet, true)),
-        other => Ok((target.at(&kubelet.host, other), false)),
+        other => Ok((target.location(&kubelet.host, other), false)),
     }
 }
 
 /// The name of a service's port with this number.
 pub fn service_port(service: &Value, name: &str, number: i64) -> Result<String> {
     let ports = service.at(&["spec", "ports"]).map(Value::items).unwrap_or_default();
-    let found = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(number));
-    found.map(|port| port.str("name").to_owned()).ok_or_else(|| {
+    let port = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(number));
+    port.map(|port| port.str("name").to_owned()).ok_or_else(|| {
         Status::unavailable(format!("no service port {number} found for service {}", quoted(name)))
     })
 }
@@ -199,25 +204,26 @@ pub struct Candidate {
 /// with an arbitrary address must not lead anywhere.
 pub fn candidates(endpoints: &Value, namespace: &str, port_name: &str, seed: usize) -> Vec<Candidate> {
     let subsets = endpoints.get("subsets").map(Value::items).unwrap_or_default();
-    let mut found = Vec::new();
-    for subset in turned(subsets, seed) {
+    let mut candidates = Vec::new();
+    for subset in rotated(subsets, seed) {
         let ports = subset.get("ports").map(Value::items).unwrap_or_default();
         let port = ports.iter().find(|port| port.str("name") == port_name);
         let port = port.and_then(|port| port.get("port")?.as_int()).and_then(|port| u16::try_from(port).ok());
         let Some(port) = port else { continue };
         let addresses = subset.get("addresses").map(Value::items).unwrap_or_default();
-        for address in turned(addresses, seed) {
-            let Some(of) = address.get("targetRef").filter(|of| of.str("namespace") == namespace) else {
+        for address in rotated(addresses, seed) {
+            let Some(target) = address.get("targetRef").filter(|target| target.str("namespace") == namespace)
+            else {
                 continue;
             };
-            let (pod, address) = (of.str("name").to_owned(), address.str("ip").to_owned());
-            found.push(Candidate { pod, address, port });
+            let (pod, address) = (target.str("name").to_owned(), address.str("ip").to_owned());
+            candidates.push(Candidate { pod, address, port });
         }
     }
-    found
+    candidates
 }
 
-fn turned(items: &[Value], seed: usize) -> impl Iterator<Item = &Value> {
+fn rotated(items: &[Value], seed: usize) -> impl Iterator<Item = &Value> {
     let start = if items.is_empty() { 0 } else { seed % items.len() };
     items[start..].iter().chain(&items[..start])
 }
@@ -225,9 +231,9 @@ fn turned(items: &[Value], seed: usize) -> impl Iterator<Item = &Value> {
 /// The address of an endpoint, if its pod really has that address.
 pub fn candidate(target: &Target<'_>, candidate: &Candidate, pod: &Value) -> Option<Location> {
     let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
-    let same = addresses.iter().any(|one| one.str("ip") == candidate.address);
-    let address = allowed(&candidate.address).ok().filter(|_| same)?;
-    Some(target.at(&address, Some(candidate.port)))
+    let is_current = addresses.iter().any(|ip| ip.str("ip") == candidate.address);
+    let address = allowed_address(&candidate.address).ok().filter(|_| is_current)?;
+    Some(target.location(&address, Some(candidate.port)))
 }
 
 /// 503: the service has no endpoints.
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_named_or_the_only_one() {
+    fn container_is_the_requested_or_the_only_one() {
         let pod = |containers: &str| {
             let init = r#"[{"name":"i"}]"#;
             value(&format!(
@@ -270,17 +276,17 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_is_found_at_the_best_address() {
+    fn kubelet_address_is_of_the_most_preferred_type() {
         let rules = |types: &[&str]| KubeletRules {
-            address_types: types.iter().map(|one| (*one).to_owned()).collect(),
+            address_types: types.iter().map(|name| (*name).to_owned()).collect(),
             port: 10_250,
         };
         let node = value(
             r#"{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.1"},{"type":"Hostname","address":"n"}],
                 "daemonEndpoints":{"kubeletEndpoint":{"Port":1234}}}}"#,
         );
-        let found = kubelet(&node, &rules(&["Hostname", "InternalIP"])).unwrap();
-        assert_eq!((found.url(), found.secure), ("https://n:1234/".to_owned(), true));
+        let location = kubelet(&node, &rules(&["Hostname", "InternalIP"])).unwrap();
+        assert_eq!((location.url(), location.secure), ("https://n:1234/".to_owned(), true));
         assert_eq!(kubelet(&node, &rules(&["InternalIP"])).unwrap().host, "10.0.0.1");
         let status = kubelet(&node, &rules(&["ExternalIP"])).unwrap_err();
         assert_eq!(
@@ -296,15 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn names_of_proxies_hold_a_scheme_and_a_port() {
+    fn proxy_target_has_optional_scheme_and_port() {
         let target = |secure, name, port| Ok(Target { secure, name, port });
-        for (text, wanted) in [
+        for (text, expected) in [
             ("p", target(false, "p", "")),
             ("p:8080", target(false, "p", "8080")),
             ("https:p:web", target(true, "p", "web")),
             ("http:p:", target(false, "p", "")),
         ] {
-            assert_eq!(Target::parse("pod", text), wanted, "{text}");
+            assert_eq!(Target::parse("pod", text), expected, "{text}");
         }
         for text in ["", ":80", "ftp:p:80", "a:b:c:d", "http::80"] {
             let status = Target::parse("pod", text).unwrap_err();
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_other_machines_are_reached() {
+    fn proxies_reach_only_global_unicast_addresses() {
         for (address, allowed) in [
             ("10.0.0.1", true),
             ("192.168.1.1", true),
@@ -336,24 +342,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_listens_at_the_first_port_it_names() {
+    fn pod_location_defaults_to_first_container_port() {
         let listening = value(
             r#"{"spec":{"containers":[{"name":"a"},{"name":"b","ports":[{"containerPort":81},{"containerPort":82}]}]},
                 "status":{"podIPs":[{"ip":"10.1.2.3"}]}}"#,
         );
-        let at = |name| pod(&Target::parse("pod", name).unwrap(), &listening).map(|location| location.url());
-        assert_eq!(at("p").unwrap(), "http://10.1.2.3:81/");
-        assert_eq!(at("https:p:8443").unwrap(), "https://10.1.2.3:8443/");
-        assert_eq!(at("p:web").unwrap_err().code, 400);
-        let near = value(r#"{"status":{"podIPs":[{"ip":"127.0.0.1"}]}}"#);
-        for hidden in [near, value("{}")] {
-            let status = pod(&Target::parse("pod", "p:80").unwrap(), &hidden).unwrap_err();
+        let url = |name| pod(&Target::parse("pod", name).unwrap(), &listening).map(|location| location.url());
+        assert_eq!(url("p").unwrap(), "http://10.1.2.3:81/");
+        assert_eq!(url("https:p:8443").unwrap(), "https://10.1.2.3:8443/");
+        assert_eq!(url("p:web").unwrap_err().code, 400);
+        let loopback = value(r#"{"status":{"podIPs":[{"ip":"127.0.0.1"}]}}"#);
+        for unreachable in [loopback, value("{}")] {
+            let status = pod(&Target::parse("pod", "p:80").unwrap(), &unreachable).unwrap_err();
             assert_eq!((status.code, status.message.as_str()), (400, "address not allowed"));
         }
     }
 
     #[test]
-    fn a_service_is_answered_for_by_its_own_pods() {
+    fn service_candidates_are_ready_pods_of_its_namespace() {
         let endpoints = value(
             r#"{"subsets":[
                 {"addresses":[{"ip":"10.0.0.9"},{"ip":"10.0.0.1","targetRef":{"namespace":"n","name":"a"}},
@@ -362,17 +368,17 @@ mod tests {
                 {"addresses":[{"ip":"10.0.0.4","targetRef":{"namespace":"n","name":"d"}}],"ports":[{"name":"web","port":81}]}]}"#,
         );
         for seed in 0..6 {
-            let mut found = candidates(&endpoints, "n", "web", seed);
-            found.sort_by(|one, other| one.pod.cmp(&other.pod));
-            let pods: Vec<_> = found.iter().map(|one| (one.pod.as_str(), one.port)).collect();
+            let mut all = candidates(&endpoints, "n", "web", seed);
+            all.sort_by(|a, b| a.pod.cmp(&b.pod));
+            let pods: Vec<_> = all.iter().map(|endpoint| (endpoint.pod.as_str(), endpoint.port)).collect();
             assert_eq!(pods, [("a", 80), ("d", 81)]);
         }
         assert!(candidates(&endpoints, "n", "", 0).is_empty());
         let target = Target::parse("service", "s:web").unwrap();
-        let somebody = Candidate { pod: "a".to_owned(), address: "10.0.0.1".to_owned(), port: 80 };
+        let endpoint = Candidate { pod: "a".to_owned(), address: "10.0.0.1".to_owned(), port: 80 };
         let real = value(r#"{"status":{"podIPs":[{"ip":"10.0.0.7"},{"ip":"10.0.0.1"}]}}"#);
-        assert_eq!(candidate(&target, &somebody, &real).unwrap().url(), "http://10.0.0.1:80/");
-        assert_eq!(candidate(&target, &somebody, &value("{}")), None);
+        assert_eq!(candidate(&target, &endpoint, &real).unwrap().url(), "http://10.0.0.1:80/");
+        assert_eq!(candidate(&target, &endpoint, &value("{}")), None);
         let service = value(r#"{"spec":{"ports":[{"port":80},{"name":"x","port":81}]}}"#);
         assert_eq!(service_port(&service, "s", 81).unwrap(), "x");
         let status = service_port(&service, "s", 82).unwrap_err();
@@ -383,15 +389,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_its_kubelet_unless_another_port_is_named() {
+    fn node_location_is_its_kubelet_unless_port_is_requested() {
         let location = Location { secure: true, host: "n".to_owned(), port: 10_250, ..Location::default() };
-        let at = |name| {
+        let resolved = |name| {
             let target = Target::parse("node", name).unwrap();
             node(&target, location.clone()).map(|(location, kubelet)| (location.url(), kubelet))
         };
-        assert_eq!(at("n").unwrap(), ("https://n:10250/".to_owned(), true));
-        assert_eq!(at("http:n:10250").unwrap(), ("https://n:10250/".to_owned(), true));
-        assert_eq!(at("n:9100").unwrap(), ("http://n:9100/".to_owned(), false));
-        assert_eq!(at("https:n:9100").unwrap(), ("https://n:9100/".to_owned(), false));
+        assert_eq!(resolved("n").unwrap(), ("https://n:10250/".to_owned(), true));
+        assert_eq!(resolved("http:n:10250").unwrap(), ("https://n:10250/".to_owned(), true));
+        assert_eq!(resolved("n:9100").unwrap(), ("http://n:9100/".to_owned(), false));
+        assert_eq!(resolved("https:n:9100").unwrap(), ("https://n:9100/".to_owned(), false));
     }
 }

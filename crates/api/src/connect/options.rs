@@ -1,4 +1,4 @@
-//! What a client says about a way: the option kinds, read from the parameters of the request.
+//! The options of connecting subresources (PodLogOptions, PodExecOptions, …), parsed from the query of a request.
 
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::query::Query;
@@ -11,33 +11,33 @@ use super::url;
 const STREAMS: [&str; 3] = [ALL_STREAMS, "Stderr", "Stdout"];
 const ALL_STREAMS: &str = "All";
 
-/// What of a log is wanted.
+/// PodLogOptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Whose log; empty for the only container.
+    /// The container; empty for the only one.
     pub container: String,
-    /// Whether to go on with what is written from now on.
+    /// Whether to stream new lines as they are written.
     pub follow: bool,
-    /// Whether to read the log of the container before this one.
+    /// Whether to read the log of the previous instance of the container.
     pub previous: bool,
     /// Whether each line begins with its time.
     pub timestamps: bool,
-    /// How many seconds back.
+    /// Only lines of this many last seconds.
     pub since_seconds: Option<i64>,
-    /// Since when, in seconds since 1970.
+    /// Only lines since this time, in Unix seconds.
     pub since_time: Option<i64>,
-    /// How many of the last lines.
+    /// Only this many last lines.
     pub tail_lines: Option<i64>,
-    /// How many bytes at most.
+    /// At most this many bytes.
     pub limit_bytes: Option<i64>,
-    /// Whether to talk to a kubelet that cannot prove who it is.
+    /// Whether to accept a kubelet whose certificate cannot be verified.
     pub skip_verification: bool,
-    /// One of the streams, or all, where they can be told apart.
+    /// The stream; only with feature gate PodLogsQuerySplitStreams.
     pub stream: Option<String>,
 }
 
 impl LogOptions {
-    /// Reads the parameters. What cannot be read is a 400. `splits`: whether streams can be told apart.
+    /// Parses the query. `splits`: whether the feature gate PodLogsQuerySplitStreams is enabled.
     pub fn parse(query: &Query<'_>, splits: bool) -> Result<LogOptions> {
         let flag = |key| query.flag(key).unwrap_or_default();
         Ok(LogOptions {
@@ -46,7 +46,7 @@ impl LogOptions {
             previous: flag("previous"),
             timestamps: flag("timestamps"),
             since_seconds: query.integer("sinceSeconds")?,
-            since_time: query.get("sinceTime").map(instant).transpose()?,
+            since_time: query.get("sinceTime").map(parse_time).transpose()?,
             tail_lines: query.integer("tailLines")?,
             limit_bytes: query.integer("limitBytes")?,
             skip_verification: flag("insecureSkipTLSVerifyBackend"),
@@ -54,11 +54,11 @@ impl LogOptions {
         })
     }
 
-    /// Whether they make sense together; `name` is the pod's.
+    /// Validates the options; `name` is that of the pod.
     pub fn validate(&self, name: &str, splits: bool) -> Result<()> {
         let mut errors = Vec::new();
-        let mut invalid = |field: &str, value: i64, why: &str| {
-            errors.push(FieldError::invalid(&FieldPath::new(field), &value.to_string(), why));
+        let mut invalid = |field: &str, value: i64, message: &str| {
+            errors.push(FieldError::invalid(&FieldPath::new(field), &value.to_string(), message));
         };
         if let Some(lines) = self.tail_lines.filter(|lines| *lines < 0) {
             invalid("tailLines", lines, "must be greater than or equal to 0");
@@ -89,12 +89,12 @@ impl LogOptions {
             errors.push(FieldError::not_supported(&FieldPath::new("stream"), &quoted(stream), &STREAMS));
         }
         if stream != ALL_STREAMS && self.tail_lines.is_some() {
-            let why = "`tailLines` and specific `stream` are mutually exclusive for now";
-            errors.push(FieldError::forbidden(&FieldPath::nameless(), why));
+            let message = "`tailLines` and specific `stream` are mutually exclusive for now";
+            errors.push(FieldError::forbidden(&FieldPath::nameless(), message));
         }
     }
 
-    /// The parameters as a kubelet reads them.
+    /// The query for the kubelet.
     pub fn to_query(&self) -> String {
         let mut pairs = Vec::new();
         let flags = [("follow", self.follow), ("previous", self.previous), ("timestamps", self.timestamps)];
@@ -111,39 +111,39 @@ impl LogOptions {
     }
 }
 
-/// An instant; the empty text and `null`, which old clients send, are the zero time.
-fn instant(text: &str) -> Result<i64> {
+/// Parses a time in Unix seconds. The empty text and `null`, which old clients send, are the zero time.
+fn parse_time(text: &str) -> Result<i64> {
     match text {
         "" | "null" => Ok(time::ZERO_SECONDS),
         text => time::parse_seconds(text).map_err(Status::bad_request),
     }
 }
 
-/// Which streams of a command or process are wanted.
+/// PodExecOptions, or PodAttachOptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Whose; empty for the only container.
+    /// The container; empty for the only one.
     pub container: String,
-    /// Whether input is sent.
+    /// Whether to redirect standard input.
     pub stdin: bool,
-    /// Whether output is read.
+    /// Whether to redirect standard output.
     pub stdout: bool,
-    /// Whether errors are read.
+    /// Whether to redirect standard error.
     pub stderr: bool,
-    /// Whether there is a terminal.
+    /// Whether to allocate a terminal.
     pub tty: bool,
-    /// What to run, with its arguments; of no use to a process that runs already.
+    /// The command with its arguments; empty for attach.
     pub command: Vec<String>,
 }
 
 impl StreamOptions {
-    /// Reads the parameters for a command.
+    /// Parses the query of exec.
     pub fn exec(query: &Query<'_>) -> StreamOptions {
         let command = query.all("command").map(str::to_owned).collect();
         StreamOptions { command, ..StreamOptions::attach(query) }
     }
 
-    /// Reads the parameters for a process that runs already.
+    /// Parses the query of attach.
     pub fn attach(query: &Query<'_>) -> StreamOptions {
         let flag = |key| query.flag(key).unwrap_or_default();
         StreamOptions {
@@ -156,7 +156,7 @@ impl StreamOptions {
         }
     }
 
-    /// The parameters as a kubelet reads them.
+    /// The query for the kubelet.
     pub fn to_query(&self) -> String {
         let flags =
             [("input", self.stdin), ("output", self.stdout), ("error", self.stderr), ("tty", self.tty)];
@@ -166,21 +166,21 @@ impl StreamOptions {
     }
 }
 
-/// Which ports of a pod are wanted.
+/// PodPortForwardOptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortForwardOptions {
-    /// Their numbers.
+    /// The ports of the pod.
     pub ports: Vec<u16>,
 }
 
 impl PortForwardOptions {
-    /// Reads the parameters.
+    /// Parses the query.
     pub fn parse(query: &Query<'_>) -> Result<PortForwardOptions> {
-        let all = query.all("ports").flat_map(|some| some.split(','));
-        Ok(PortForwardOptions { ports: all.map(port).collect::<Result<_>>()? })
+        let all = query.all("ports").flat_map(|list| list.split(','));
+        Ok(PortForwardOptions { ports: all.map(parse_port).collect::<Result<_>>()? })
     }
 
-    /// The parameters as a kubelet reads them.
+    /// The query for the kubelet.
     pub fn to_query(&self) -> String {
         if self.ports.is_empty() {
             return String::new();
@@ -190,12 +190,12 @@ impl PortForwardOptions {
     }
 }
 
-fn port(text: &str) -> Result<u16> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let why = if digits { "value out of range" } else { "invalid syntax" };
-    text.parse().ok().filter(|_| digits).ok_or_else(|| {
+fn parse_port(text: &str) -> Result<u16> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let reason = if is_number { "value out of range" } else { "invalid syntax" };
+    text.parse().ok().filter(|_| is_number).ok_or_else(|| {
         let text = quoted(text);
-        Status::bad_request(format!("cannot convert to []int32: strconv.ParseUint: parsing {text}: {why}"))
+        Status::bad_request(format!("cannot convert to []int32: strconv.ParseUint: parsing {text}: {reason}"))
     })
 }
 
@@ -203,25 +203,25 @@ fn port(text: &str) -> Result<u16> {
 mod tests {
     use super::*;
 
-    fn log_of(query: &str, splits: bool) -> Result<LogOptions> {
+    fn parse_log(query: &str, splits: bool) -> Result<LogOptions> {
         let options = LogOptions::parse(&Query::parse(query), splits)?;
         options.validate("p", splits).map(|()| options)
     }
 
-    fn log(query: &str) -> Result<LogOptions> {
-        log_of(query, false)
+    fn parse_unsplit_log(query: &str) -> Result<LogOptions> {
+        parse_log(query, false)
     }
 
     #[test]
-    fn streams_are_told_apart_where_they_can_be() {
-        for (query, wanted) in [
+    fn log_stream_is_passed_to_kubelet_with_split_streams() {
+        for (query, expected) in [
             ("", "stream=All"),
             ("stream=Stdout", "stream=Stdout"),
             ("stream=All&tailLines=2", "stream=All&tailLines=2"),
         ] {
-            assert_eq!(log_of(query, true).unwrap().to_query(), wanted, "{query}");
+            assert_eq!(parse_log(query, true).unwrap().to_query(), expected, "{query}");
         }
-        for (query, wanted) in [
+        for (query, expected) in [
             (
                 "stream=x",
                 "stream: Unsupported value: \"x\": supported values: \"All\", \"Stderr\", \"Stdout\"",
@@ -231,14 +231,14 @@ mod tests {
                 "[]: Forbidden: `tailLines` and specific `stream` are mutually exclusive for now",
             ),
         ] {
-            let status = log_of(query, true).unwrap_err();
-            let wanted = format!("PodLogOptions \"p\" is invalid: {wanted}");
-            assert_eq!((status.code, status.message), (422, wanted));
+            let status = parse_log(query, true).unwrap_err();
+            let expected = format!("PodLogOptions \"p\" is invalid: {expected}");
+            assert_eq!((status.code, status.message), (422, expected));
         }
     }
 
     #[test]
-    fn a_kubelet_is_told_what_the_client_said() {
+    fn log_options_are_passed_to_kubelet() {
         let table = [
             ("", ""),
             ("container=c&follow=1&previous=true&timestamps", "follow=true&previous=true&timestamps=true"),
@@ -249,13 +249,13 @@ mod tests {
             ("sinceTime=2020-01-02T03:04:05%2B01:00", "sinceTime=2020-01-02T02%3A04%3A05Z"),
             ("insecureSkipTLSVerifyBackend=true", ""),
         ];
-        for (query, wanted) in table {
-            assert_eq!(log(query).unwrap().to_query(), wanted, "{query}");
+        for (query, expected) in table {
+            assert_eq!(parse_unsplit_log(query).unwrap().to_query(), expected, "{query}");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_the_words_that_clients_know() {
+    fn invalid_log_options_are_refused() {
         let table = [
             ("tailLines=x", 400, r#"strconv.ParseInt: parsing "x": invalid syntax"#),
             (
@@ -286,13 +286,13 @@ mod tests {
             ("stream=All", 422, "PodLogOptions \"p\" is invalid: stream: Forbidden: may not be specified"),
         ];
         for (query, code, message) in table {
-            let status = log(query).unwrap_err();
+            let status = parse_unsplit_log(query).unwrap_err();
             assert_eq!((status.code, status.message.as_str()), (code, message), "{query}");
         }
     }
 
     #[test]
-    fn streams_and_ports_are_passed_on() {
+    fn exec_attach_and_port_forward_options_are_passed_to_kubelet() {
         let query = Query::parse("command=sh&command=-c&stdin=true&stdout=1&stderr=0&tty=false&container=c");
         let exec = StreamOptions::exec(&query);
         assert_eq!(exec.to_query(), "command=sh&command=-c&input=1&output=1");
@@ -300,8 +300,8 @@ mod tests {
         let ports = |query| PortForwardOptions::parse(&Query::parse(query));
         assert_eq!(ports("ports=80,81&ports=82").unwrap().to_query(), "port=80%2C81%2C82");
         assert_eq!(ports("").unwrap().to_query(), "");
-        for (query, why) in [("ports=x", "invalid syntax"), ("ports=65536", "value out of range")] {
-            assert!(ports(query).unwrap_err().message.ends_with(why), "{query}");
+        for (query, reason) in [("ports=x", "invalid syntax"), ("ports=65536", "value out of range")] {
+            assert!(ports(query).unwrap_err().message.ends_with(reason), "{query}");
         }
     }
 }

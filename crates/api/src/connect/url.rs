@@ -1,20 +1,20 @@
-//! Writes URLs: escapes, joined paths, parameters.
+//! URL encoding: escaping, path cleaning, queries.
 
-/// The characters of a path that need no escape.
-fn plain_in_path(byte: u8) -> bool {
+/// Whether a byte needs no escape in a path.
+fn is_plain_in_path(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
 }
 
-/// The characters of a parameter that need no escape.
-fn plain_in_query(byte: u8) -> bool {
+/// Whether a byte needs no escape in a query.
+fn is_plain_in_query(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte)
 }
 
-fn escape(text: &str, plain: fn(u8) -> bool, space: &str, out: &mut String) {
+fn escape(text: &str, is_plain: fn(u8) -> bool, space: &str, out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text.bytes() {
         match byte {
-            byte if plain(byte) => out.push(char::from(byte)),
+            byte if is_plain(byte) => out.push(char::from(byte)),
             b' ' => out.push_str(space),
             byte => {
                 out.push('%');
@@ -28,21 +28,21 @@ fn escape(text: &str, plain: fn(u8) -> bool, space: &str, out: &mut String) {
 /// Escapes a path.
 pub fn escape_path(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
-    escape(path, plain_in_path, "%20", &mut out);
+    escape(path, is_plain_in_path, "%20", &mut out);
     out
 }
 
 /// Encodes parameters, sorted by name; those of one name keep their order.
 pub fn encode_query(mut pairs: Vec<(&str, String)>) -> String {
-    pairs.sort_by(|one, other| one.0.cmp(other.0));
+    pairs.sort_by(|a, b| a.0.cmp(b.0));
     let mut out = String::new();
     for (name, value) in pairs {
         if !out.is_empty() {
             out.push('&');
         }
-        escape(name, plain_in_query, "+", &mut out);
+        escape(name, is_plain_in_query, "+", &mut out);
         out.push('=');
-        escape(&value, plain_in_query, "+", &mut out);
+        escape(&value, is_plain_in_query, "+", &mut out);
     }
     out
 }
@@ -53,19 +53,19 @@ pub fn clean(path: &str) -> String {
         return String::new();
     }
     let rooted = path.starts_with('/');
-    let mut kept: Vec<&str> = Vec::new();
+    let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/') {
         match segment {
             "" | "." => {}
-            ".." if kept.last().is_some_and(|last| *last != "..") => {
-                kept.pop();
+            ".." if segments.last().is_some_and(|last| *last != "..") => {
+                segments.pop();
             }
             ".." if rooted => {}
-            other => kept.push(other),
+            other => segments.push(other),
         }
     }
     let mut out = if rooted { String::from("/") } else { String::new() };
-    out.push_str(&kept.join("/"));
+    out.push_str(&segments.join("/"));
     if out.is_empty() {
         out.push('.');
     }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_joined_and_keep_their_last_slash() {
+    fn proxied_path_is_cleaned_and_keeps_final_slash() {
         let table = [
             ("", "/x/proxy", ""),
             ("", "/x/proxy/", "/"),
@@ -106,13 +106,13 @@ mod tests {
             ("a//b/./c", "/x/proxy/a//b/./c", "/a/b/c"),
             ("..", "/x/proxy/../", "/"),
         ];
-        for (rest, whole, wanted) in table {
-            assert_eq!(sub_path(rest, whole), wanted, "{rest} of {whole}");
+        for (rest, whole, expected) in table {
+            assert_eq!(sub_path(rest, whole), expected, "{rest} of {whole}");
         }
     }
 
     #[test]
-    fn parameters_are_sorted_and_escaped() {
+    fn query_is_sorted_and_escaped() {
         let pairs =
             vec![("stdin", "1".to_owned()), ("command", "a b".to_owned()), ("command", "&".to_owned())];
         assert_eq!(encode_query(pairs), "command=a+b&command=%26&stdin=1");
@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_escaped_reads_back(text in "\\PC{0,24}") {
+        fn escaped_text_decodes_to_itself(text in "\\PC{0,24}") {
             let path = format!("/{text}");
             let escaped = escape_path(&path);
             prop_assert_eq!(&*decode_path(&escaped).unwrap(), &path);
@@ -130,7 +130,7 @@ mod tests {
         }
 
         #[test]
-        fn no_path_leads_above_its_root(path in "/([a.]{0,3}/){0,8}") {
+        fn cleaned_path_does_not_leave_its_root(path in "/([a.]{0,3}/){0,8}") {
             let cleaned = clean(&path);
             prop_assert!(cleaned.starts_with('/'));
             prop_assert!(cleaned.split('/').all(|segment| segment != ".." && segment != "."));

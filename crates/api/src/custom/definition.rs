@@ -1,4 +1,4 @@
-//! Makes the resources of a definition.
+//! Builds the resources of a CustomResourceDefinition.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -29,7 +29,7 @@ use crate::subresources::{ReplicaPaths, SubresourceStrategy};
 /// The path of the default age column.
 const AGE_PATH: &str = ".metadata.creationTimestamp";
 
-/// Tells a part of a definition from others: schemas are large to keep.
+/// Identifies a part of a definition, so that schemas need not be kept for comparison.
 pub fn digest(part: &Value) -> [u8; 32] {
     sha256(&json::to_json(part))
 }
@@ -43,29 +43,29 @@ pub struct DefinedResources {
     pub stored: Option<Arc<Resource>>,
 }
 
-/// Makes the resources of a definition. `ordinals` is called once for a range of unique numbers.
+/// Builds the resources of a definition. `ordinals` is called once for a range of unique numbers.
 pub fn resources(
     definition: &Value,
     base: &Arc<Registry>,
     ordinals: impl FnOnce(u32) -> RangeInclusive<u32>,
 ) -> DefinedResources {
-    let said = DefinitionParts::of(definition);
-    let versions = said.versions();
+    let parts = DefinitionParts::new(definition);
+    let versions = parts.versions();
     let Some(storage) = versions.iter().find(|version| version.is("storage")) else {
         return DefinedResources::default();
     };
-    let mut types = Types::on(base);
-    let described: Vec<_> = versions.iter().map(|version| types.object(&version.schema)).collect();
+    let mut types = Types::new(base);
+    let type_ids: Vec<_> = versions.iter().map(|version| types.object(&version.schema)).collect();
     let mut added = types.added();
-    for (version, described) in versions.iter().zip(described) {
-        added.kind(&GroupVersionKind::new(said.group, version.name(), said.kind), described);
+    for (version, type_id) in versions.iter().zip(type_ids) {
+        added.kind(&GroupVersionKind::new(parts.group, version.name(), parts.kind), type_id);
     }
     let ordinals = ordinals(u32::try_from(versions.len()).unwrap_or(u32::MAX));
-    let of_version = |version: &Version<'_>| {
-        (GroupVersion::new(said.group, version.name()).to_string(), version.schema.clone())
+    let version_schema = |version: &Version<'_>| {
+        (GroupVersion::new(parts.group, version.name()).to_string(), version.schema.clone())
     };
-    let schemas: Schemas = versions.iter().map(of_version).collect::<BTreeMap<_, _>>().into();
-    let digest = digest(said.spec("versions").unwrap_or(&Value::Null));
+    let schemas: Schemas = versions.iter().map(version_schema).collect::<BTreeMap<_, _>>().into();
+    let digest = digest(parts.spec("versions").unwrap_or(&Value::Null));
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let common = Common {
         digest,
@@ -74,18 +74,18 @@ pub fn resources(
         schemas,
         conversion: Conversion::read(definition).map(Arc::new),
     };
-    let made: Vec<_> = versions
+    let built: Vec<_> = versions
         .iter()
         .zip(ordinals)
         .map(|(version, ordinal)| {
-            let resource = said.resource(version, (&versions, storage), &common, ordinal);
+            let resource = parts.resource(version, (&versions, storage), &common, ordinal);
             (version.is("served"), Arc::new(resource))
         })
         .collect();
-    let stored = versions.iter().zip(&made).find(|(version, _)| version.is("storage"));
+    let stored = versions.iter().zip(&built).find(|(version, _)| version.is("storage"));
     DefinedResources {
         stored: stored.map(|(_, (_, resource))| resource.clone()),
-        served: made
+        served: built
             .iter()
             .filter(|(is_served, _)| *is_served)
             .map(|(_, resource)| resource.clone())
@@ -132,23 +132,23 @@ struct DefinitionParts<'a> {
 
 /// The parts of one version.
 struct Version<'a> {
-    said: &'a Value,
+    spec: &'a Value,
     schema: Arc<Schema>,
     rules: Option<Arc<Rules>>,
 }
 
 impl Version<'_> {
     fn is(&self, flag: &str) -> bool {
-        self.said.get(flag).and_then(Value::as_bool) == Some(true)
+        self.spec.get(flag).and_then(Value::as_bool) == Some(true)
     }
 
     fn name(&self) -> &str {
-        self.said.str("name")
+        self.spec.str("name")
     }
 }
 
 impl<'a> DefinitionParts<'a> {
-    fn of(definition: &'a Value) -> DefinitionParts<'a> {
+    fn new(definition: &'a Value) -> DefinitionParts<'a> {
         let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&Value::Null);
         DefinitionParts {
             definition,
@@ -178,12 +178,12 @@ impl<'a> DefinitionParts<'a> {
     fn versions(&self) -> Vec<Version<'a>> {
         let all = self.spec("versions").map(Value::items).unwrap_or_default();
         let mut patterns = Patterns::default();
-        let read = |said: &'a Value| {
-            let own = said.at(&["schema", "openAPIV3Schema"]);
-            let mut schema = own.map(|said| Schema::read_with(said, &mut patterns)).unwrap_or_default();
+        let read = |spec: &'a Value| {
+            let raw_schema = spec.at(&["schema", "openAPIV3Schema"]);
+            let mut schema = raw_schema.map(|raw| Schema::read_with(raw, &mut patterns)).unwrap_or_default();
             pruned_defaults::prune(&mut schema);
-            let rules = own.and_then(|said| Rules::of(said, &mut patterns)).map(Arc::new);
-            Version { said, schema: Arc::new(schema), rules }
+            let rules = raw_schema.and_then(|raw| Rules::compile(raw, &mut patterns)).map(Arc::new);
+            Version { spec, schema: Arc::new(schema), rules }
         };
         all.iter().map(read).collect()
     }
@@ -198,20 +198,21 @@ impl<'a> DefinitionParts<'a> {
         let gv = GroupVersion::new(self.group, version.name());
         let api_version: Arc<str> = gv.to_string().into();
         let is_terminating = status::is_true(self.definition, status::TERMINATING);
-        let (columns, cells) = columns(version.said);
+        let (columns, cells) = columns(version.spec);
         let hash = if storage.is("served") {
             storage_hash(self.group, storage.name(), self.kind)
         } else {
             String::new()
         };
-        let selectable = version.said.get("selectableFields").map(Value::items).unwrap_or_default();
+        let selectable = version.spec.get("selectableFields").map(Value::items).unwrap_or_default();
         let custom = CustomResource {
             kind: self.kind.into(),
             api_version: api_version.clone(),
-            stored_as: GroupVersion::new(self.group, storage.name()).to_string().into(),
+            storage_api_version: GroupVersion::new(self.group, storage.name()).to_string().into(),
             schema: version.schema.clone(),
             rules: version.rules.clone(),
-            keeps_all: self.spec("preserveUnknownFields").and_then(Value::as_bool) == Some(true),
+            preserves_unknown_fields: self.spec("preserveUnknownFields").and_then(Value::as_bool)
+                == Some(true),
             schemas: common.schemas.clone(),
             registry: common.registry.clone(),
             ordinals: common.ordinals.clone(),
@@ -219,27 +220,14 @@ impl<'a> DefinitionParts<'a> {
             selectable: selectable.iter().filter_map(selectable_field).collect(),
             mark: format!("{}/{}", common.digest, version.name()).into(),
             scale: version
-                .said
+                .spec
                 .at(&["subresources", "scale"])
-                .map(|said| SubresourceStrategy::scale(ReplicaPaths::read(said))),
+                .map(|scale| SubresourceStrategy::scale(ReplicaPaths::read(scale))),
             deprecation: self.deprecation(version, versions).map(Into::into),
             is_terminating,
             conversion: common.conversion.clone(),
         };
-        let plain = [Verb::Get, Verb::Patch, Verb::Update];
-        let sub = |name: &str, gv: GroupVersion, kind: &str| Subresource {
-            name: name.into(),
-            gv,
-            kind: kind.into(),
-            verbs: plain.into_iter().collect::<Verbs>(),
-        };
-        let mut subresources = Vec::new();
-        if version.said.at(&["subresources", "status"]).is_some() {
-            subresources.push(sub("status", gv.clone(), self.kind));
-        }
-        if custom.scale.is_some() {
-            subresources.push(sub("scale", GroupVersion::new("autoscaling", "v1"), "Scale"));
-        }
+        let subresources = self.subresources(version, &gv);
         let verbs = [Verb::Delete, Verb::DeleteCollection, Verb::Get, Verb::List, Verb::Watch];
         let verbs = verbs.into_iter().chain([Verb::Patch, Verb::Create, Verb::Update]);
         Resource {
@@ -266,6 +254,24 @@ impl<'a> DefinitionParts<'a> {
         }
     }
 
+    fn subresources(&self, version: &Version<'_>, gv: &GroupVersion) -> Vec<Subresource> {
+        let subresource = |name: &str, gv: GroupVersion, kind: &str| Subresource {
+            name: name.into(),
+            gv,
+            kind: kind.into(),
+            verbs: [Verb::Get, Verb::Patch, Verb::Update].into_iter().collect::<Verbs>(),
+        };
+        let has = |name: &str| version.spec.at(&["subresources", name]).is_some();
+        let mut subresources = Vec::new();
+        if has("status") {
+            subresources.push(subresource("status", gv.clone(), self.kind));
+        }
+        if has("scale") {
+            subresources.push(subresource("scale", GroupVersion::new("autoscaling", "v1"), "Scale"));
+        }
+        subresources
+    }
+
     fn store(&self) -> TypeName {
         TypeName::new(&format!("{STORE_PREFIX}{}.{}", self.plural, self.group))
     }
@@ -274,8 +280,8 @@ impl<'a> DefinitionParts<'a> {
         if !version.is("deprecated") {
             return None;
         }
-        if let Some(said) = version.said.get("deprecationWarning").and_then(Value::as_str) {
-            return Some(said.to_owned());
+        if let Some(warning) = version.spec.get("deprecationWarning").and_then(Value::as_str) {
+            return Some(warning.to_owned());
         }
         let (group, kind, name) = (self.group, self.kind, version.name());
         let mut text = format!("{group}/{name} {kind} is deprecated");
@@ -292,8 +298,8 @@ impl<'a> DefinitionParts<'a> {
     }
 }
 
-fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
-    let path = said.str("jsonPath");
+fn selectable_field(field: &Value) -> Option<(String, JsonPath)> {
+    let path = field.str("jsonPath");
     Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path).ok()?))
 }
 
@@ -306,22 +312,28 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
         kind: text("string"),
         format: text("name"),
         priority: 0,
-        about: name,
+        description: name,
     }];
     let mut cells = Vec::new();
-    let said = version.get("additionalPrinterColumns").map(Value::items).unwrap_or_default();
-    if said.is_empty() {
-        let about = ColumnDescription::Field(OBJECT_META.into(), "creationTimestamp".into());
-        columns.push(Column { name: text("Age"), kind: text("date"), format: text(""), priority: 0, about });
+    let defined = version.get("additionalPrinterColumns").map(Value::items).unwrap_or_default();
+    if defined.is_empty() {
+        let description = ColumnDescription::Field(OBJECT_META.into(), "creationTimestamp".into());
+        columns.push(Column {
+            name: text("Age"),
+            kind: text("date"),
+            format: text(""),
+            priority: 0,
+            description,
+        });
         cells.extend(JsonPath::parse(AGE_PATH).ok().map(|path| Cell { path, kind: text("date") }));
     }
-    for column in said {
+    for column in defined {
         let Ok(path) = JsonPath::parse(column.str("jsonPath")) else { break };
-        let about = match column.str("description") {
+        let description = match column.str("description") {
             "" => {
                 format!("Custom resource definition column (in JSONPath format): {}", column.str("jsonPath"))
             }
-            said => said.to_owned(),
+            text => text.to_owned(),
         };
         let priority = column.get("priority").and_then(Value::as_int).unwrap_or(0);
         columns.push(Column {
@@ -329,7 +341,7 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
             kind: text(column.str("type")),
             format: text(column.str("format")),
             priority: u32::try_from(priority).unwrap_or(0),
-            about: ColumnDescription::Text(about.into()),
+            description: ColumnDescription::Text(description.into()),
         });
         cells.push(Cell { path, kind: text(column.str("type")) });
     }
@@ -350,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn each_served_version_is_a_resource_of_one_store() {
+    fn served_versions_become_resources_of_one_store() {
         let base = Arc::new(Registry::builtin().unwrap());
         let definition = definition(
             r#"[{"name":"v1alpha1","served":true,"deprecated":true,"schema":{"openAPIV3Schema":{"type":"object"}}},
@@ -360,32 +372,36 @@ mod tests {
                  "additionalPrinterColumns":[{"name":"N","type":"integer","jsonPath":".spec.n"}],
                  "schema":{"openAPIV3Schema":{"type":"object"}}}]"#,
         );
-        let DefinedResources { served: all, stored } =
-            resources(&definition, &base, |count| 101..=100 + count);
+        let DefinedResources { served, stored } = resources(&definition, &base, |count| 101..=100 + count);
         assert_eq!(&*stored.unwrap().api_version, "g.example/v1");
         assert_eq!(
             store_named("kites.g.example").as_str(),
             "custom/kites.g.example",
             "no built-in store has such a name"
         );
-        let shown: Vec<(&str, u32)> = all.iter().map(|one| (&*one.api_version, one.ordinal)).collect();
-        assert_eq!(shown, [("g.example/v1alpha1", 101), ("g.example/v1", 103)]);
-        let deprecation = all[0].deprecation();
+        let versions: Vec<(&str, u32)> =
+            served.iter().map(|resource| (&*resource.api_version, resource.ordinal)).collect();
+        assert_eq!(versions, [("g.example/v1alpha1", 101), ("g.example/v1", 103)]);
+        let deprecation = served[0].deprecation();
         assert_eq!(
             deprecation.as_deref(),
             Some("g.example/v1alpha1 Kite is deprecated; use g.example/v1 Kite")
         );
-        let subs: Vec<&str> = all[1].subresources.iter().map(|sub| &*sub.name).collect();
+        let subs: Vec<&str> = served[1].subresources.iter().map(|sub| &*sub.name).collect();
         assert_eq!(subs, ["status", "scale"]);
-        assert!(all.iter().all(|one| one.stored.as_ref().unwrap().store == store_named("kites.g.example")));
-        let custom = all[0].custom.as_ref().unwrap();
-        assert_eq!((&*custom.stored_as, custom.ordinals.clone()), ("g.example/v1", 101..=103));
+        assert!(
+            served
+                .iter()
+                .all(|resource| resource.stored.as_ref().unwrap().store == store_named("kites.g.example"))
+        );
+        let custom = served[0].custom.as_ref().unwrap();
+        assert_eq!((&*custom.storage_api_version, custom.ordinals.clone()), ("g.example/v1", 101..=103));
         assert!(custom.registry.kind("g.example", "v1beta1", "Kite").is_some());
         assert!(
             custom.registry.kind("", "v1", "Pod").is_some() && base.kind("g.example", "v1", "Kite").is_none()
         );
-        let row = all[1].custom.as_ref().unwrap();
+        let custom = served[1].custom.as_ref().unwrap();
         let object = json::read(br#"{"metadata":{"name":"a"},"spec":{"n":3}}"#).unwrap();
-        assert_eq!(row.row(&object, 0), [Value::from("a"), Value::Int(3)]);
+        assert_eq!(custom.row(&object, 0), [Value::from("a"), Value::Int(3)]);
     }
 }

@@ -6,7 +6,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_kinds::definition::status;
 
 use crate::descriptions;
-use crate::openapi::Custom;
+use crate::openapi::CustomSchema;
 use crate::openapi::META_PACKAGE;
 
 /// Kinds whose common fields have the usual descriptions.
@@ -16,9 +16,9 @@ const CONVENTIONS: &str =
     "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
 /// Keywords that OpenAPI v2 lacks.
-const JUNCTORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
+const COMBINATORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
 /// Keywords about the schema itself.
-const LEFT_OUT: [&str; 2] = ["example", "externalDocs"];
+const OMITTED: [&str; 2] = ["example", "externalDocs"];
 /// Booleans that are omitted if false.
 const FLAGS: [&str; 7] = [
     "nullable",
@@ -31,35 +31,33 @@ const FLAGS: [&str; 7] = [
 ];
 
 /// The schemas of a served definition's kinds, and of their lists.
-pub fn published(definition: &Value) -> Vec<Custom> {
+pub fn published(definition: &Value) -> Vec<CustomSchema> {
     let empty = Value::object();
     let spec = definition.get("spec").unwrap_or(&empty);
     let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
-    let (group, kind, list) = (spec.str("group"), names.str("kind"), names.str("listKind"));
+    let (group, kind, list_kind) = (spec.str("group"), names.str("kind"), names.str("listKind"));
     let versions = spec.get("versions").map(Value::items).unwrap_or_default();
-    let served = versions.iter().filter(|one| one.get("served").and_then(Value::as_bool) == Some(true));
-    let keeps_all = spec.get("preserveUnknownFields").and_then(Value::as_bool) == Some(true);
+    let served =
+        versions.iter().filter(|version| version.get("served").and_then(Value::as_bool) == Some(true));
+    let preserves_unknown_fields = spec.get("preserveUnknownFields").and_then(Value::as_bool) == Some(true);
     let established = status::is_true(definition, status::ESTABLISHED);
     served
         .filter(|_| established)
         .flat_map(|version| {
             let schema = version.at(&["schema", "openAPIV3Schema"]).unwrap_or(&empty);
-            let named = |kind: &str| GroupVersionKind::new(group, version.str("name"), kind);
-            let write = |made: &dyn Fn(Dialect) -> Value| {
-                let written = |dialect| {
-                    let mut made = made(dialect);
-                    add_selectable(&mut made, version);
-                    json::to_json(&made)
+            let gvk = |kind: &str| GroupVersionKind::new(group, version.str("name"), kind);
+            let encode = |build: &dyn Fn(Dialect) -> Value| {
+                let encode_dialect = |dialect| {
+                    let mut schema = build(dialect);
+                    add_selectable_fields(&mut schema, version);
+                    json::to_json(&schema)
                 };
-                (written(Dialect::Third), written(Dialect::Second))
+                (encode_dialect(Dialect::V3), encode_dialect(Dialect::V2))
             };
-            let object = write(&|dialect| object(schema, &named(kind), keeps_all, dialect));
-            let lists = write(&|dialect| list_of(&named(kind), list, names.str("plural"), dialect));
-            [(named(kind), object), (named(list), lists)].map(|(kind, (schema, schema_v2))| Custom {
-                published: published_name(&kind),
-                kind,
-                schema,
-                schema_v2,
+            let object = encode(&|dialect| object(schema, &gvk(kind), preserves_unknown_fields, dialect));
+            let list_schema = encode(&|dialect| list(&gvk(kind), list_kind, names.str("plural"), dialect));
+            [(gvk(kind), object), (gvk(list_kind), list_schema)].map(|(kind, (schema, schema_v2))| {
+                CustomSchema { published: published_name(&kind), kind, schema, schema_v2 }
             })
         })
         .collect()
@@ -67,15 +65,15 @@ pub fn published(definition: &Value) -> Vec<Custom> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dialect {
-    Second,
-    Third,
+    V2,
+    V3,
 }
 
 impl Dialect {
     fn reference(self, name: &str) -> String {
         match self {
-            Dialect::Second => format!("#/definitions/{name}"),
-            Dialect::Third => format!("#/components/schemas/{name}"),
+            Dialect::V2 => format!("#/definitions/{name}"),
+            Dialect::V3 => format!("#/components/schemas/{name}"),
         }
     }
 }
@@ -87,8 +85,8 @@ fn published_name(kind: &GroupVersionKind) -> String {
     parts.join(".")
 }
 
-fn described(kind: &str, field: &str) -> String {
-    descriptions::of_field(kind, field).unwrap_or_default().to_owned()
+fn field_description(kind: &str, field: &str) -> String {
+    descriptions::for_field(kind, field).unwrap_or_default().to_owned()
 }
 
 fn set_text(value: &mut Value, name: &str, text: String) {
@@ -98,89 +96,95 @@ fn set_text(value: &mut Value, name: &str, text: String) {
 }
 
 /// Adds kind, apiVersion and metadata.
-fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
+fn add_standard_fields(schema: &mut Value, described_type: &str, meta: &str, dialect: Dialect) {
     for field in ["apiVersion", "kind"] {
         let mut property = Value::object();
-        set_text(&mut property, "description", described(of, field));
+        set_text(&mut property, "description", field_description(described_type, field));
         property.set("type", "string");
         schema.entry("properties").set(field, property);
     }
     let mut metadata = Value::object();
-    set_text(&mut metadata, "description", described(of, "metadata"));
-    let place = dialect.reference(&format!("{META_PACKAGE}.{meta}"));
+    set_text(&mut metadata, "description", field_description(described_type, "metadata"));
+    let reference = dialect.reference(&format!("{META_PACKAGE}.{meta}"));
     match dialect {
-        Dialect::Second => metadata.set("$ref", place),
+        Dialect::V2 => metadata.set("$ref", reference),
         // In OpenAPI v3 a reference must stand alone.
-        Dialect::Third => {
-            let mut reference = Value::object();
-            reference.set("$ref", place);
-            metadata.set("allOf", Value::Array(vec![reference].into()));
+        Dialect::V3 => {
+            let mut target = Value::object();
+            target.set("$ref", reference);
+            metadata.set("allOf", Value::Array(vec![target].into()));
         }
     }
     schema.entry("properties").set("metadata", metadata);
 }
 
 fn add_kind(schema: &mut Value, kind: &GroupVersionKind) {
-    let mut named = Value::object();
-    named.set("group", kind.group.as_str());
-    named.set("version", kind.version.as_str());
-    named.set("kind", kind.kind.as_str());
-    schema.set("x-kubernetes-group-version-kind", Value::Array(vec![named].into()));
+    let mut gvk = Value::object();
+    gvk.set("group", kind.group.as_str());
+    gvk.set("version", kind.version.as_str());
+    gvk.set("kind", kind.kind.as_str());
+    schema.set("x-kubernetes-group-version-kind", Value::Array(vec![gvk].into()));
 }
 
-fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dialect) -> Value {
+fn object(
+    schema: &Value,
+    kind: &GroupVersionKind,
+    preserves_unknown_fields: bool,
+    dialect: Dialect,
+) -> Value {
     let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
     // With only its metadata listed, clients would take every other field for unknown.
-    let says_nothing = schema.fields().is_none_or(|fields| fields.is_empty())
-        || (dialect == Dialect::Second && (keeps_all || flag("x-kubernetes-preserve-unknown-fields")));
-    let mut made = Value::object();
-    if says_nothing {
-        made.set("type", "object");
+    let is_unspecified = schema.fields().is_none_or(|fields| fields.is_empty())
+        || (dialect == Dialect::V2
+            && (preserves_unknown_fields || flag("x-kubernetes-preserve-unknown-fields")));
+    let mut published = Value::object();
+    if is_unspecified {
+        published.set("type", "object");
     } else {
-        made = schema.clone();
-        unfold(&mut made);
-        if dialect == Dialect::Second {
-            simplify(&mut made);
+        published = schema.clone();
+        unfold(&mut published);
+        if dialect == Dialect::V2 {
+            simplify(&mut published);
         }
-        add_own(&mut made, OBJECT, "ObjectMeta", dialect);
-        embedded(&mut made, dialect);
+        add_standard_fields(&mut published, OBJECT, "ObjectMeta", dialect);
+        embedded(&mut published, dialect);
     }
-    add_kind(&mut made, kind);
-    made
+    add_kind(&mut published, kind);
+    published
 }
 
 /// Visits the direct subschemas.
-fn each_below(schema: &mut Value, act: &mut dyn FnMut(&mut Value)) {
+fn for_each_subschema(schema: &mut Value, visit: &mut dyn FnMut(&mut Value)) {
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        properties.values_mut().for_each(&mut *act);
+        properties.values_mut().for_each(&mut *visit);
     }
     for field in ["items", "additionalProperties"] {
-        if let Some(below @ Value::Object(_)) = schema.get_mut(field) {
-            act(below);
+        if let Some(subschema @ Value::Object(_)) = schema.get_mut(field) {
+            visit(subschema);
         }
     }
 }
 
-/// Objects within objects have a kind and metadata too. No path says what they are, so they must, and clients cannot infer it.
+/// Adds the standard fields to embedded resources. No URL path states their kind, so `kind` and `apiVersion` are required.
 fn embedded(schema: &mut Value, dialect: Dialect) {
-    each_below(schema, &mut |below| embedded(below, dialect));
+    for_each_subschema(schema, &mut |subschema| embedded(subschema, dialect));
     let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
     if !flag("x-kubernetes-embedded-resource")
-        || (dialect == Dialect::Second && flag("x-kubernetes-preserve-unknown-fields"))
+        || (dialect == Dialect::V2 && flag("x-kubernetes-preserve-unknown-fields"))
     {
         return;
     }
-    add_own(schema, OBJECT, "ObjectMeta", dialect);
-    for (field, about, anchor) in [
+    add_standard_fields(schema, OBJECT, "ObjectMeta", dialect);
+    for (field, description, anchor) in [
         ("apiVersion", "The group and version that this object is written in", "resources"),
         ("kind", "What this object is, in CamelCase", "types-kinds"),
     ] {
-        let text = format!("{about}. More info: {CONVENTIONS}#{anchor}");
+        let text = format!("{description}. More info: {CONVENTIONS}#{anchor}");
         schema.entry("properties").entry(field).set("description", text);
     }
     let mut required = schema.get("required").map(Value::items).unwrap_or_default().to_vec();
     for field in ["kind", "apiVersion"] {
-        if !required.iter().any(|one| one.as_str() == Some(field)) {
+        if !required.iter().any(|name| name.as_str() == Some(field)) {
             required.push(field.into());
         }
     }
@@ -193,25 +197,25 @@ fn is_set(schema: &Value, flag: &str) -> bool {
 
 /// Removes meaningless keywords, and expands int-or-string.
 fn unfold(schema: &mut Value) {
-    LEFT_OUT.iter().for_each(|field| drop(schema.remove(field)));
+    OMITTED.iter().for_each(|field| drop(schema.remove(field)));
     for flag in FLAGS {
         if schema.get(flag).is_some() && !is_set(schema, flag) {
             schema.remove(flag);
         }
     }
     if is_set(schema, "x-kubernetes-int-or-string") {
-        let of_type = |name: &str| {
-            let mut said = Value::object();
-            said.set("type", name);
-            said
+        let typed = |name: &str| {
+            let mut schema_of_type = Value::object();
+            schema_of_type.set("type", name);
+            schema_of_type
         };
-        let both = Value::from(["integer", "string"].map(of_type).to_vec());
+        let both = Value::from(["integer", "string"].map(typed).to_vec());
         let first =
             schema.get("allOf").and_then(|all| all.items().first()).and_then(|first| first.get("anyOf"));
-        let is_said = schema.get("anyOf") == Some(&both) || first == Some(&both);
-        if !is_said && schema.get("anyOf").is_none() {
+        let is_present = schema.get("anyOf") == Some(&both) || first == Some(&both);
+        if !is_present && schema.get("anyOf").is_none() {
             schema.set("anyOf", both);
-        } else if !is_said {
+        } else if !is_present {
             let mut any = Value::object();
             any.set("anyOf", both);
             let rest = schema.get("allOf").map(Value::items).unwrap_or_default();
@@ -219,13 +223,13 @@ fn unfold(schema: &mut Value) {
             schema.set("allOf", Value::Array(all.into()));
         }
     }
-    each_below(schema, &mut unfold);
+    for_each_subschema(schema, &mut unfold);
 }
 
 /// Removes keywords that OpenAPI v2 lacks or its clients do not understand.
 fn simplify(schema: &mut Value) {
     schema.remove("default");
-    JUNCTORS.iter().for_each(|field| drop(schema.remove(field)));
+    COMBINATORS.iter().for_each(|field| drop(schema.remove(field)));
     let (nullable, preserves) =
         (is_set(schema, "nullable"), is_set(schema, "x-kubernetes-preserve-unknown-fields"));
     if nullable {
@@ -243,48 +247,49 @@ fn simplify(schema: &mut Value) {
     if nullable || is_bare {
         schema.remove("type");
     }
-    let may_be_null = |below: Option<&Value>| below.is_some_and(|below| is_set(below, "nullable"));
+    let may_be_null = |schema: Option<&Value>| schema.is_some_and(|schema| is_set(schema, "nullable"));
     if let Some(required) = schema.get("required") {
-        let any = may_be_null(schema.get("additionalProperties"));
+        let additional_nullable = may_be_null(schema.get("additionalProperties"));
         let property = |name: &Value| schema.at(&["properties", name.as_str().unwrap_or_default()]);
-        let rest = required.items().iter().filter(|name| !any && !may_be_null(property(name)));
-        let rest: Vec<Value> = rest.cloned().collect();
+        let required_names =
+            required.items().iter().filter(|name| !additional_nullable && !may_be_null(property(name)));
+        let required_names: Vec<Value> = required_names.cloned().collect();
         schema.remove("required");
-        if !rest.is_empty() {
-            schema.set("required", Value::Array(rest.into()));
+        if !required_names.is_empty() {
+            schema.set("required", Value::Array(required_names.into()));
         }
     }
-    each_below(schema, &mut simplify);
+    for_each_subschema(schema, &mut simplify);
 }
 
 /// Adds the selectable fields.
-fn add_selectable(schema: &mut Value, version: &Value) {
-    let said = version.get("selectableFields").map(Value::items).unwrap_or_default();
-    let named = |field: &Value| {
-        let (path, mut named) = (field.str("jsonPath"), Value::object());
-        named.set("fieldPath", path.strip_prefix('.').unwrap_or(path));
-        named
+fn add_selectable_fields(schema: &mut Value, version: &Value) {
+    let fields = version.get("selectableFields").map(Value::items).unwrap_or_default();
+    let entry = |field: &Value| {
+        let (path, mut entry) = (field.str("jsonPath"), Value::object());
+        entry.set("fieldPath", path.strip_prefix('.').unwrap_or(path));
+        entry
     };
-    if !said.is_empty() {
-        schema.set("x-kubernetes-selectable-fields", Value::Array(said.iter().map(named).collect()));
+    if !fields.is_empty() {
+        schema.set("x-kubernetes-selectable-fields", Value::Array(fields.iter().map(entry).collect()));
     }
 }
 
-fn list_of(kind: &GroupVersionKind, list: &str, plural: &str, dialect: Dialect) -> Value {
-    let mut made = Value::object();
-    made.set("type", "object");
-    made.set("description", format!("{list} is a list of {}", kind.kind));
-    made.set("required", vec!["items"]);
+fn list(kind: &GroupVersionKind, list_kind: &str, plural: &str, dialect: Dialect) -> Value {
+    let mut schema = Value::object();
+    schema.set("type", "object");
+    schema.set("description", format!("{list_kind} is a list of {}", kind.kind));
+    schema.set("required", vec!["items"]);
     let mut item = Value::object();
     item.set("$ref", dialect.reference(&published_name(kind)));
     let mut items = Value::object();
     items.set("type", "array");
     items.set("description", format!("List of {plural}. More info: {CONVENTIONS}"));
     items.set("items", item);
-    made.entry("properties").set("items", items);
-    add_own(&mut made, LIST, "ListMeta", dialect);
-    add_kind(&mut made, &GroupVersionKind { kind: list.to_owned(), ..kind.clone() });
-    made
+    schema.entry("properties").set("items", items);
+    add_standard_fields(&mut schema, LIST, "ListMeta", dialect);
+    add_kind(&mut schema, &GroupVersionKind { kind: list_kind.to_owned(), ..kind.clone() });
+    schema
 }
 
 #[cfg(test)]
@@ -292,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_and_its_list_are_described_in_both_versions() {
+    fn kind_and_list_have_schemas_in_openapi_v2_and_v3() {
         let definition = json::read(
             br#"{"spec":{"group":"g.example","versions":[{"name":"v1","served":true,"schema":{"openAPIV3Schema":{
                 "type":"object","properties":{"spec":{"type":"object","required":["a","n"],"properties":{
@@ -309,7 +314,7 @@ mod tests {
         )
         .unwrap();
         let all = published(&definition);
-        let names: Vec<&str> = all.iter().map(|one| one.published.as_str()).collect();
+        let names: Vec<&str> = all.iter().map(|schema| schema.published.as_str()).collect();
         assert_eq!(names, ["example.g.v1.Kite", "example.g.v1.KiteList"]);
         let third = json::read(&all[0].schema).unwrap();
         let a = third.at(&["properties", "spec", "properties", "a"]).unwrap();
@@ -324,7 +329,7 @@ mod tests {
         let field = |schema: &Value, name: &str| part(schema, &["properties", name]).unwrap();
         assert_eq!(field(&second, "a"), r#"{"description":"a word","enum":["x"],"type":"string"}"#);
         assert_eq!((field(&second, "n").as_str(), field(&second, "l").as_str()), ("{}", "{}"));
-        assert_eq!(part(&second, &["required"]).unwrap(), r#"["a"]"#, "what may be null need not be there");
+        assert_eq!(part(&second, &["required"]).unwrap(), r#"["a"]"#, "nullable fields are not required");
         assert_eq!(part(&third, &["required"]).unwrap(), r#"["a","n"]"#);
         assert_eq!(
             field(&third, "i"),
@@ -347,10 +352,10 @@ mod tests {
             );
             assert!(
                 own.contains("Servers may infer this"),
-                "nobody infers it for objects within others: {own}"
+                "only the kind of embedded resources cannot be inferred: {own}"
             );
-            let said = schema.get("x-kubernetes-selectable-fields").map(json::to_json).unwrap();
-            assert_eq!(String::from_utf8(said).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
+            let selectable = schema.get("x-kubernetes-selectable-fields").map(json::to_json).unwrap();
+            assert_eq!(String::from_utf8(selectable).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
         }
         let list = json::read(&all[1].schema).unwrap();
         let item = list.at(&["properties", "items", "items"]).unwrap().str("$ref");

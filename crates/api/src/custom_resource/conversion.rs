@@ -1,5 +1,5 @@
-//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `backend/conversion.rs` makes
-//! the calls.
+//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `backend/conversion.rs` calls
+//! the webhook.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,7 @@ pub struct Conversion {
     /// The name of the definition.
     pub definition: String,
     /// The address of the webhook.
-    pub way: ClientConfig,
+    pub client_config: ClientConfig,
     /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
     /// The version of ConversionReview; `None` if it supports none of ours.
@@ -53,7 +53,7 @@ impl FailureKind {
     }
 }
 
-/// Why objects could not be converted.
+/// The reason that objects could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversionError {
     /// The message for clients.
@@ -65,8 +65,8 @@ pub struct ConversionError {
 impl Conversion {
     /// The conversion of a definition; `None` if its versions differ only in `apiVersion`.
     pub fn read(definition: &Value) -> Option<Conversion> {
-        let said = definition.at(&["spec", "conversion"])?;
-        let webhook = said.get("webhook").filter(|_| said.str("strategy") == "Webhook")?;
+        let conversion = definition.at(&["spec", "conversion"])?;
+        let webhook = conversion.get("webhook").filter(|_| conversion.str("strategy") == "Webhook")?;
         let client = webhook.get("clientConfig").unwrap_or(&Value::Null);
         let versions = webhook.get("conversionReviewVersions").map(Value::items).unwrap_or_default();
         let version = versions.iter().find_map(|version| match version.as_str() {
@@ -76,7 +76,7 @@ impl Conversion {
         });
         Some(Conversion {
             definition: meta::name(definition).to_owned(),
-            way: client_config(client),
+            client_config: client_config(client),
             authority_pem: STANDARD.decode(client.str("caBundle")).unwrap_or_default(),
             version,
         })
@@ -84,10 +84,15 @@ impl Conversion {
 }
 
 /// The ConversionReview request.
-pub fn question(version: ReviewVersion, uid: &str, wanted: &str, objects: &[Value]) -> Vec<u8> {
+pub fn encode_request(
+    version: ReviewVersion,
+    uid: &str,
+    desired_version: &str,
+    objects: &[Value],
+) -> Vec<u8> {
     let mut request = Value::object();
     request.set("uid", uid);
-    request.set("desiredAPIVersion", wanted);
+    request.set("desiredAPIVersion", desired_version);
     request.set("objects", objects.to_vec());
     let mut review = Value::object();
     review.set("kind", KIND);
@@ -97,59 +102,66 @@ pub fn question(version: ReviewVersion, uid: &str, wanted: &str, objects: &[Valu
 }
 
 /// A kind as messages print it.
-pub fn called(object: &Value) -> String {
+pub fn kind_text(object: &Value) -> String {
     let (group, version) = object.str("apiVersion").split_once('/').unwrap_or(("", object.str("apiVersion")));
     format!("{group}/{version}, Kind={}", object.str("kind"))
 }
 
 /// The converted objects of a response.
-pub fn converted(
+pub fn decode_response(
     body: &[u8],
     (version, uid): (ReviewVersion, &str),
-    wanted: &GroupVersion,
-    sent: &[Value],
+    desired: &GroupVersion,
+    originals: &[Value],
 ) -> Result<Vec<Value>, ConversionError> {
-    let of = sent.first().map(called).unwrap_or_default();
-    let wrong = |failure: FailureKind, why: String| ConversionError {
-        why: format!("conversion webhook for {of} {why}"),
+    let source_kind = originals.first().map(kind_text).unwrap_or_default();
+    let error = |failure: FailureKind, why: String| ConversionError {
+        why: format!("conversion webhook for {source_kind} {why}"),
         failure,
     };
-    let failed = |failure: FailureKind, why: String| wrong(failure, format!("failed: {why}"));
-    let review = json::read(body).map_err(|error| failed(FailureKind::Call, error.to_string()))?;
-    let objects = answered(&review, version, uid).map_err(|why| failed(FailureKind::Malformed, why))?;
-    if objects.len() != sent.len() {
-        let why = format!("returned {} objects, expected {}", objects.len(), sent.len());
-        return Err(wrong(FailureKind::Partial, why));
+    let failed = |failure: FailureKind, why: String| error(failure, format!("failed: {why}"));
+    let review = json::read(body).map_err(|e| failed(FailureKind::Call, e.to_string()))?;
+    let objects =
+        response_objects(&review, version, uid).map_err(|why| failed(FailureKind::Malformed, why))?;
+    if objects.len() != originals.len() {
+        let why = format!("returned {} objects, expected {}", objects.len(), originals.len());
+        return Err(error(FailureKind::Partial, why));
     }
-    let place = |index: usize| match sent.len() {
+    let object_name = |index: usize| match originals.len() {
         1 => "invalid object".to_owned(),
         _ => format!("invalid converted object at index {index}"),
     };
-    let mut all = Vec::with_capacity(sent.len());
-    for (index, (original, object)) in sent.iter().zip(objects).enumerate() {
-        let made = checked(original, object, wanted).map_err(|unfit| {
-            let why = match unfit {
-                Unfit::Head(why) if sent.len() == 1 => format!("returned invalid object at index 0: {why}"),
-                Unfit::Head(why) | Unfit::Object(why) => format!("returned {}: {why}", place(index)),
-                Unfit::Metadata(why) if sent.len() == 1 => format!("returned invalid metadata: {why}"),
-                Unfit::Metadata(why) => {
+    let mut converted_objects = Vec::with_capacity(originals.len());
+    for (index, (original, object)) in originals.iter().zip(objects).enumerate() {
+        let converted = check_object(original, object, desired).map_err(|invalid| {
+            let why = match invalid {
+                InvalidObject::TypeMeta(why) if originals.len() == 1 => {
+                    format!("returned invalid object at index 0: {why}")
+                }
+                InvalidObject::TypeMeta(why) | InvalidObject::Object(why) => {
+                    format!("returned {}: {why}", object_name(index))
+                }
+                InvalidObject::Metadata(why) if originals.len() == 1 => {
+                    format!("returned invalid metadata: {why}")
+                }
+                InvalidObject::Metadata(why) => {
                     format!("returned invalid metadata in object at index {index}: {why}")
                 }
             };
-            wrong(FailureKind::Invalid, why)
+            error(FailureKind::Invalid, why)
         })?;
-        all.push(made);
+        converted_objects.push(converted);
     }
-    Ok(all)
+    Ok(converted_objects)
 }
 
 /// The objects of a valid response.
-fn answered<'a>(review: &'a Value, version: ReviewVersion, uid: &str) -> Result<&'a [Value], String> {
+fn response_objects<'a>(review: &'a Value, version: ReviewVersion, uid: &str) -> Result<&'a [Value], String> {
     if version == ReviewVersion::V1 {
-        let wanted = format!("{GROUP}/v1, Kind={KIND}");
-        let found = called(review);
-        if found != wanted {
-            return Err(format!("expected webhook response of {wanted}, got {found}"));
+        let expected = format!("{GROUP}/v1, Kind={KIND}");
+        let actual = kind_text(review);
+        if actual != expected {
+            return Err(format!("expected webhook response of {expected}, got {actual}"));
         }
     }
     let response = review.get("response").filter(|response| !response.is_null());
@@ -167,49 +179,55 @@ fn answered<'a>(review: &'a Value, version: ReviewVersion, uid: &str) -> Result<
     Ok(response.get("convertedObjects").map(Value::items).unwrap_or_default())
 }
 
-/// What is wrong with a converted object.
-enum Unfit {
-    Head(String),
+/// The invalid part of a converted object, which decides the wording of the error.
+enum InvalidObject {
+    /// Its `kind` or `apiVersion`.
+    TypeMeta(String),
+    /// Its name, namespace or UID.
     Object(String),
+    /// Its labels, annotations or metadata as a whole.
     Metadata(String),
 }
 
 /// A converted object with its original metadata: only labels and annotations may change.
-fn checked(original: &Value, object: &Value, wanted: &GroupVersion) -> Result<Value, Unfit> {
+fn check_object(original: &Value, object: &Value, desired: &GroupVersion) -> Result<Value, InvalidObject> {
     if object.fields().is_none() || object.str("kind").is_empty() {
-        return Err(Unfit::Head("Object 'Kind' is missing".to_owned()));
+        return Err(InvalidObject::TypeMeta("Object 'Kind' is missing".to_owned()));
     }
     let received = object.str("apiVersion");
-    if received != wanted.to_string() {
-        return Err(Unfit::Head(format!("invalid groupVersion (expected {wanted}, received {received})")));
+    if received != desired.to_string() {
+        return Err(InvalidObject::TypeMeta(format!(
+            "invalid groupVersion (expected {desired}, received {received})"
+        )));
     }
-    let (kind, same) = (original.str("kind"), object.str("kind"));
-    if kind != same {
-        return Err(Unfit::Head(format!("invalid kind (expected {kind}, received {same})")));
+    let (kind, received) = (original.str("kind"), object.str("kind"));
+    if kind != received {
+        return Err(InvalidObject::TypeMeta(format!("invalid kind (expected {kind}, received {received})")));
     }
     for (field, word) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
-        let (wanted, found) = (meta::of(original).str(field), meta::of(object).str(field));
-        if wanted != found {
-            return Err(Unfit::Object(format!("must have the same {word}: {wanted} != {found}")));
+        let (expected, actual) = (meta::metadata(original).str(field), meta::metadata(object).str(field));
+        if expected != actual {
+            return Err(InvalidObject::Object(format!("must have the same {word}: {expected} != {actual}")));
         }
     }
-    let unfit = |why: &str| Unfit::Metadata(why.to_owned());
-    let given = object.get("metadata").ok_or_else(|| unfit("missing metadata in converted object"))?;
-    if given.fields().is_none() {
-        return Err(unfit("invalid metadata in converted object"));
+    let invalid_metadata = |message: &str| InvalidObject::Metadata(message.to_owned());
+    let new_metadata =
+        object.get("metadata").ok_or_else(|| invalid_metadata("missing metadata in converted object"))?;
+    if new_metadata.fields().is_none() {
+        return Err(invalid_metadata("invalid metadata in converted object"));
     }
-    let mut metadata = meta::of(original).clone();
+    let mut metadata = meta::metadata(original).clone();
     for field in ["labels", "annotations"] {
-        let Some(pairs) = given.get(field).filter(|pairs| !pairs.is_null()) else {
+        let Some(pairs) = new_metadata.get(field).filter(|pairs| !pairs.is_null()) else {
             metadata.remove(field);
             continue;
         };
-        let Some(all) = pairs.fields() else {
-            return Err(Unfit::Metadata(format!("invalid metadata.{field} in converted object")));
+        let Some(fields) = pairs.fields() else {
+            return Err(InvalidObject::Metadata(format!("invalid metadata.{field} in converted object")));
         };
-        if let Some((key, _)) = all.iter().find(|(_, value)| value.as_str().is_none()) {
-            let why = format!("metadata.{field}[{key}] must be a string in converted object");
-            return Err(Unfit::Metadata(why));
+        if let Some((key, _)) = fields.iter().find(|(_, value)| value.as_str().is_none()) {
+            let message = format!("metadata.{field}[{key}] must be a string in converted object");
+            return Err(InvalidObject::Metadata(message));
         }
         if metadata.get(field) != Some(pairs) {
             let mut errors = ErrorList::new();
@@ -219,14 +237,14 @@ fn checked(original: &Value, object: &Value, wanted: &GroupVersion) -> Result<Va
                 _ => meta::validate_annotations(Some(pairs), &path, &mut errors),
             }
             if let Some(error) = errors.first() {
-                return Err(Unfit::Metadata(error.to_string()));
+                return Err(InvalidObject::Metadata(error.to_string()));
             }
         }
         metadata.set(field, pairs.clone());
     }
-    let mut made = object.clone();
-    made.set("metadata", metadata);
-    Ok(made)
+    let mut converted = object.clone();
+    converted.set("metadata", metadata);
+    Ok(converted)
 }
 
 #[cfg(test)]
@@ -237,17 +255,22 @@ mod tests {
         json::read(text.as_bytes()).unwrap()
     }
 
-    fn sent() -> Vec<Value> {
+    fn originals() -> Vec<Value> {
         vec![value(
             r#"{"apiVersion":"g.io/v1","kind":"W","metadata":{"name":"a","uid":"1","labels":{"l":"1"},"generation":3},"s":1}"#,
         )]
     }
 
-    fn said(response: &str) -> Result<Vec<Value>, ConversionError> {
+    fn convert(response: &str) -> Result<Vec<Value>, ConversionError> {
         let body = format!(
             r#"{{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/v1","response":{response}}}"#
         );
-        converted(body.as_bytes(), (ReviewVersion::V1, "u"), &GroupVersion::new("g.io", "v2"), &sent())
+        decode_response(
+            body.as_bytes(),
+            (ReviewVersion::V1, "u"),
+            &GroupVersion::new("g.io", "v2"),
+            &originals(),
+        )
     }
 
     fn object(text: &str) -> String {
@@ -255,12 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_annotations_are_all_that_changes_of_the_metadata() {
-        let made = said(&object(
+    fn converted_object_may_change_only_labels_and_annotations() {
+        let converted = convert(&object(
             r#"{"apiVersion":"g.io/v2","kind":"W","metadata":{"name":"a","uid":"1","annotations":{"x":"y"},"generation":9},"t":2}"#,
         ));
         assert_eq!(
-            made.unwrap(),
+            converted.unwrap(),
             [value(
                 r#"{"apiVersion":"g.io/v2","kind":"W","metadata":{"name":"a","uid":"1","annotations":{"x":"y"},"generation":3},"t":2}"#
             )]
@@ -268,41 +291,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_the_words_that_clients_know() {
-        let of = "conversion webhook for g.io/v1, Kind=W";
-        for (response, wanted, failure) in [
-            ("null".to_owned(), format!("{of} failed: no response provided"), FailureKind::Malformed),
+    fn invalid_conversion_responses_are_refused() {
+        let prefix = "conversion webhook for g.io/v1, Kind=W";
+        for (response, expected, failure) in [
+            ("null".to_owned(), format!("{prefix} failed: no response provided"), FailureKind::Malformed),
             (
                 r#"{"uid":"x"}"#.to_owned(),
-                format!("{of} failed: expected response.uid=\"u\", got \"x\""),
+                format!("{prefix} failed: expected response.uid=\"u\", got \"x\""),
                 FailureKind::Malformed,
             ),
             (
                 r#"{"uid":"u","result":{"status":"Failed"}}"#.to_owned(),
-                format!("{of} failed: response.result.status was 'Failed', not 'Success'"),
+                format!("{prefix} failed: response.result.status was 'Failed', not 'Success'"),
                 FailureKind::Malformed,
             ),
             (
                 r#"{"uid":"u","result":{"status":"Failed","message":"no"}}"#.to_owned(),
-                format!("{of} failed: no"),
+                format!("{prefix} failed: no"),
                 FailureKind::Malformed,
             ),
-            (object(""), format!("{of} returned 0 objects, expected 1"), FailureKind::Partial),
+            (object(""), format!("{prefix} returned 0 objects, expected 1"), FailureKind::Partial),
             (
                 object(r#"{"apiVersion":"g.io/v3","kind":"W","metadata":{}}"#),
                 format!(
-                    "{of} returned invalid object at index 0: invalid groupVersion (expected g.io/v2, received g.io/v3)"
+                    "{prefix} returned invalid object at index 0: invalid groupVersion (expected g.io/v2, received g.io/v3)"
                 ),
                 FailureKind::Invalid,
             ),
             (
                 object(r#"{"apiVersion":"g.io/v2","kind":"X","metadata":{}}"#),
-                format!("{of} returned invalid object at index 0: invalid kind (expected W, received X)"),
+                format!("{prefix} returned invalid object at index 0: invalid kind (expected W, received X)"),
                 FailureKind::Invalid,
             ),
             (
                 object(r#"{"apiVersion":"g.io/v2","kind":"W","metadata":{"name":"b","uid":"1"}}"#),
-                format!("{of} returned invalid object: must have the same name: a != b"),
+                format!("{prefix} returned invalid object: must have the same name: a != b"),
                 FailureKind::Invalid,
             ),
             (
@@ -310,47 +333,53 @@ mod tests {
                     r#"{"apiVersion":"g.io/v2","kind":"W","metadata":{"name":"a","uid":"1","labels":{"l":1}}}"#,
                 ),
                 format!(
-                    "{of} returned invalid metadata: metadata.labels[l] must be a string in converted object"
+                    "{prefix} returned invalid metadata: metadata.labels[l] must be a string in converted object"
                 ),
                 FailureKind::Invalid,
             ),
         ] {
-            let wrong = said(&response).unwrap_err();
-            assert_eq!((wrong.why.as_str(), wrong.failure), (wanted.as_str(), failure), "{response}");
+            let error = convert(&response).unwrap_err();
+            assert_eq!((error.why.as_str(), error.failure), (expected.as_str(), failure), "{response}");
         }
         let body = br#"{"response":{"result":{"status":"Success"},"convertedObjects":[]}}"#;
-        let wrong = converted(body, (ReviewVersion::V1, "u"), &GroupVersion::new("g.io", "v2"), &sent());
+        let error =
+            decode_response(body, (ReviewVersion::V1, "u"), &GroupVersion::new("g.io", "v2"), &originals());
         assert!(
-            wrong
+            error
                 .unwrap_err()
                 .why
                 .contains("expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview")
         );
         assert_eq!(
-            converted(body, (ReviewVersion::V1beta1, "u"), &GroupVersion::new("g.io", "v2"), &sent())
-                .unwrap_err()
-                .failure,
+            decode_response(
+                body,
+                (ReviewVersion::V1beta1, "u"),
+                &GroupVersion::new("g.io", "v2"),
+                &originals()
+            )
+            .unwrap_err()
+            .failure,
             FailureKind::Partial,
-            "the older version is believed more"
+            "v1beta1 responses need no kind and UID"
         );
     }
 
     #[test]
-    fn a_definition_says_who_converts() {
-        let read = |conversion: &str| {
+    fn conversion_is_read_from_definition() {
+        let read = |spec: &str| {
             Conversion::read(&value(&format!(
-                r#"{{"metadata":{{"name":"d"}},"spec":{{"conversion":{conversion}}}}}"#
+                r#"{{"metadata":{{"name":"d"}},"spec":{{"conversion":{spec}}}}}"#
             )))
         };
         assert!(read(r#"{"strategy":"None"}"#).is_none());
-        let found = read(
+        let conversion = read(
             r#"{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v9","v1beta1","v1"],
                 "clientConfig":{"url":"https://h/x","caBundle":"YWJj"}}}"#,
         )
         .unwrap();
-        assert_eq!((found.definition.as_str(), found.version), ("d", Some(ReviewVersion::V1beta1)));
+        assert_eq!((conversion.definition.as_str(), conversion.version), ("d", Some(ReviewVersion::V1beta1)));
         assert_eq!(
-            (found.way, found.authority_pem),
+            (conversion.client_config, conversion.authority_pem),
             (ClientConfig::Url("https://h/x".into()), b"abc".to_vec())
         );
     }

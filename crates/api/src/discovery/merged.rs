@@ -6,113 +6,118 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::version;
 
 use crate::aggregation::discovered::DiscoveredVersion;
-use crate::aggregation::{RegisteredVersion, name_of};
+use crate::aggregation::{RegisteredVersion, api_service_name};
 use crate::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
 use crate::catalog::{self, Catalog, Version};
 
 /// The source of a version's resources.
 #[derive(Clone, Copy)]
-pub enum Member<'a> {
+pub enum VersionSource<'a> {
     /// This server's catalog.
-    Here(&'a Version),
+    Catalog(&'a Version),
     /// An extension server's discovery.
-    There(&'a DiscoveredVersion),
+    Extension(&'a DiscoveredVersion),
     /// None: the APIService is local, but this server does not serve the version.
-    Nowhere,
+    None,
 }
 
 /// One version of a group.
 #[derive(Clone, Copy)]
-pub struct Entry<'a> {
+pub struct VersionEntry<'a> {
     /// Its name.
     pub name: &'a str,
     /// The priority of its group and of the version within the group.
-    places: (i64, i64),
+    priorities: (i64, i64),
     /// The source of its resources.
-    pub member: Member<'a>,
+    pub source: VersionSource<'a>,
     /// Whether resources may be missing, because a definition of the group cannot be read.
     pub is_stale: bool,
 }
 
 /// One API group.
-pub struct Merged<'a> {
+pub struct MergedGroup<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its versions, the preferred one first.
-    pub versions: Vec<Entry<'a>>,
+    pub versions: Vec<VersionEntry<'a>>,
 }
 
 /// The priorities of a version that this server serves, unless its APIService says otherwise.
-pub fn usual_places(group: &str, version: &str) -> (i64, i64) {
+pub fn default_priorities(group: &str, version: &str) -> (i64, i64) {
     let priority = version_priority(group, version).unwrap_or(DEFINED_PRIORITY);
     (i64::from(catalog::priority(group)), priority)
 }
 
-impl<'a> Merged<'a> {
+impl<'a> MergedGroup<'a> {
     /// The groups of the catalog and of the registered versions, in order of priority.
-    pub fn all(catalog: &'a Catalog, others: &'a [RegisteredVersion]) -> Vec<Merged<'a>> {
-        let mut groups: BTreeMap<&'a str, Merged<'a>> = BTreeMap::new();
+    pub fn all(catalog: &'a Catalog, others: &'a [RegisteredVersion]) -> Vec<MergedGroup<'a>> {
+        let mut groups: BTreeMap<&'a str, MergedGroup<'a>> = BTreeMap::new();
         for group in catalog.groups() {
-            let entry = |version: &'a Version| Entry {
+            let new_entry = |version: &'a Version| VersionEntry {
                 name: &version.name,
-                places: usual_places(&group.name, &version.name),
-                member: Member::Here(version),
+                priorities: default_priorities(&group.name, &version.name),
+                source: VersionSource::Catalog(version),
                 is_stale: false,
             };
-            let versions = group.versions.iter().map(entry).collect();
-            groups.insert(&group.name, Merged { name: &group.name, versions });
+            let versions = group.versions.iter().map(new_entry).collect();
+            groups.insert(&group.name, MergedGroup { name: &group.name, versions });
         }
         for other in others.iter().filter(|other| !other.registration.gv.group.is_empty()) {
             let registration = &*other.registration;
             let gv = &registration.gv;
-            let member = other.found.as_deref().map_or(Member::Nowhere, Member::There);
-            let places = (registration.group_priority, registration.version_priority);
+            let source = other.found.as_deref().map_or(VersionSource::None, VersionSource::Extension);
+            let priorities = (registration.group_priority, registration.version_priority);
             let merged = groups.entry(&gv.group);
-            let merged = merged.or_insert_with(|| Merged { name: &gv.group, versions: Vec::new() });
+            let merged = merged.or_insert_with(|| MergedGroup { name: &gv.group, versions: Vec::new() });
             match merged.versions.iter_mut().find(|entry| entry.name == &*gv.version) {
                 // A local APIService of a version we serve can change only its priorities.
-                Some(entry) if matches!(member, Member::Nowhere) => entry.places = places,
+                Some(entry) if matches!(source, VersionSource::None) => entry.priorities = priorities,
                 Some(entry) if is_builtin(entry) => {}
-                Some(entry) => (entry.member, entry.places) = (member, places),
-                None => merged.versions.push(Entry { name: &gv.version, places, member, is_stale: false }),
+                Some(entry) => (entry.source, entry.priorities) = (source, priorities),
+                None => merged.versions.push(VersionEntry {
+                    name: &gv.version,
+                    priorities,
+                    source,
+                    is_stale: false,
+                }),
             }
         }
-        let mut groups: Vec<Merged<'a>> = groups.into_values().collect();
+        let mut groups: Vec<MergedGroup<'a>> = groups.into_values().collect();
         for group in &mut groups {
             if catalog.has_unreadable(group.name) {
                 group.versions.iter_mut().for_each(|entry| entry.is_stale = !is_builtin(entry));
             }
             group.versions.sort_by(|a, b| {
-                b.places.1.cmp(&a.places.1).then_with(|| version::preferred_first(a.name, b.name))
+                b.priorities.1.cmp(&a.priorities.1).then_with(|| version::preferred_first(a.name, b.name))
             });
         }
-        groups.sort_by_key(|group| (Reverse(group.place()), group.name));
+        groups.sort_by_key(|group| (Reverse(group.group_priority()), group.name));
         groups
     }
 
-    /// The priority of the group.
-    fn place(&self) -> i64 {
-        self.versions.iter().map(|entry| entry.places.0).max().unwrap_or(0)
+    /// The highest priority that a version gives the group.
+    fn group_priority(&self) -> i64 {
+        self.versions.iter().map(|entry| entry.priorities.0).max().unwrap_or(0)
     }
 
     /// The name of the APIService that gives the group its priority; of several the first.
-    fn placed_by(&self) -> Option<String> {
-        let place = self.place();
-        let best = self.versions.iter().filter(|entry| entry.places.0 == place);
-        best.map(|entry| name_of(self.name, entry.name)).min()
+    fn priority_source(&self) -> Option<String> {
+        let group_priority = self.group_priority();
+        let best = self.versions.iter().filter(|entry| entry.priorities.0 == group_priority);
+        best.map(|entry| api_service_name(self.name, entry.name)).min()
     }
 }
 
 /// An APIService cannot take over a built-in version.
-fn is_builtin(entry: &Entry<'_>) -> bool {
-    let Member::Here(version) = entry.member else { return false };
+fn is_builtin(entry: &VersionEntry<'_>) -> bool {
+    let VersionSource::Catalog(version) = entry.source else { return false };
     version.resources.iter().any(|resource| resource.custom.is_none())
 }
 
 /// The groups in the order of the unaggregated list: APIService names decide between equal priorities.
-pub fn by_registration<'m, 'a>(groups: &[&'m Merged<'a>]) -> Vec<&'m Merged<'a>> {
+pub fn by_registration<'m, 'a>(groups: &[&'m MergedGroup<'a>]) -> Vec<&'m MergedGroup<'a>> {
     let mut groups = groups.to_vec();
-    groups.sort_by_cached_key(|group| (Reverse(group.place()), group.placed_by()));
+    groups.sort_by_cached_key(|group| (Reverse(group.group_priority()), group.priority_source()));
     groups
 }
 
@@ -133,13 +138,13 @@ mod tests {
     fn other(
         group: &str,
         version: &str,
-        (first, priority): (i64, i64),
+        (group_priority, priority): (i64, i64),
         freshness: Option<&str>,
     ) -> RegisteredVersion {
         let registration = ApiService {
-            name: name_of(group, version),
+            name: api_service_name(group, version),
             gv: GroupVersion::new(group, version),
-            group_priority: first,
+            group_priority,
             version_priority: priority,
             service: None,
             is_available: true,
@@ -153,16 +158,16 @@ mod tests {
         serde_json::from_slice(&document.expect("a document").json).unwrap()
     }
 
-    fn names(list: &serde_json::Value, at: &str) -> Vec<String> {
+    fn names(list: &serde_json::Value, pointer: &str) -> Vec<String> {
         list.as_array()
             .unwrap()
             .iter()
-            .map(|item| item.pointer(at).unwrap().as_str().unwrap().to_owned())
+            .map(|item| item.pointer(pointer).unwrap().as_str().unwrap().to_owned())
             .collect()
     }
 
     #[test]
-    fn what_others_serve_stands_where_it_is_registered() {
+    fn registered_versions_are_ordered_by_their_priorities() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let others = [
             other("metrics.k8s.io", "v1beta1", (100, 100), Some(CURRENT)),
@@ -173,29 +178,36 @@ mod tests {
             other("policy", "v1", (5, 5), Some(CURRENT)),
             other("only.io", "v1", (50, 5), None),
         ];
-        let documents = Documents::with(&catalog, "a", &others);
+        let documents = Documents::with_extensions(&catalog, "a", &others);
         let listed = names(&json(documents.at("/apis"))["groups"], "/name");
         assert_eq!(listed[..3], ["apiregistration.k8s.io", "early.io", "apps"]);
         assert_eq!(listed[listed.len() - 2..], ["metrics.k8s.io", "only.io"]);
-        let told = json(documents.aggregated_at("/apis"));
-        let groups = names(&told["items"], "/metadata/name");
+        let aggregated = json(documents.aggregated_at("/apis"));
+        let groups = names(&aggregated["items"], "/metadata/name");
         assert_eq!(groups[..3], ["apiregistration.k8s.io", "early.io", "apps"]);
-        assert_eq!(groups.last().unwrap(), "metrics.k8s.io", "nobody tells of what is only registered");
-        let early = &told["items"][1]["versions"];
+        assert_eq!(
+            groups.last().unwrap(),
+            "metrics.k8s.io",
+            "a registered version without discovery is omitted"
+        );
+        let early = &aggregated["items"][1]["versions"];
         assert_eq!(names(early, "/version"), ["v2", "v1"]);
         assert_eq!(names(early, "/freshness"), ["Current", "Stale"]);
         let apps = json(documents.at("/apis/apps"));
         assert_eq!(names(&apps["versions"], "/version"), ["v1", "v9"]);
         assert_eq!(apps["preferredVersion"]["version"], "v1");
         let policy =
-            told["items"].as_array().unwrap().iter().find(|item| item["metadata"]["name"] == "policy");
-        assert!(!policy.unwrap()["versions"][0]["resources"].is_null(), "what is built in cannot be covered");
-        assert!(documents.at("/apis/metrics.k8s.io/v1beta1").is_none(), "its server has that");
+            aggregated["items"].as_array().unwrap().iter().find(|item| item["metadata"]["name"] == "policy");
+        assert!(
+            !policy.unwrap()["versions"][0]["resources"].is_null(),
+            "an APIService cannot replace a built-in version"
+        );
+        assert!(documents.at("/apis/metrics.k8s.io/v1beta1").is_none(), "the extension server serves it");
         assert!(documents.paths().any(|path| path == "/apis/metrics.k8s.io/v1beta1"));
     }
 
     #[test]
-    fn groups_of_the_same_place_are_listed_by_their_registrations() {
+    fn groups_of_equal_priority_are_ordered_by_api_service_name() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let maps = catalog.find("", "v1", "configmaps").unwrap();
         let custom =
@@ -204,7 +216,7 @@ mod tests {
         let documents = Documents::new(&catalog, "a");
         let listed = names(&json(documents.at("/apis"))["groups"], "/name");
         assert_eq!(listed[listed.len() - 2..], ["b.io", "a.io"]);
-        let told = names(&json(documents.aggregated_at("/apis"))["items"], "/metadata/name");
-        assert_eq!(told[told.len() - 2..], ["a.io", "b.io"]);
+        let aggregated = names(&json(documents.aggregated_at("/apis"))["items"], "/metadata/name");
+        assert_eq!(aggregated[aggregated.len() - 2..], ["a.io", "b.io"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The documents, alone and against the recorded ones.
+//! Discovery documents, alone and compared with recordings.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn text(document: Option<&Document>) -> &str {
 }
 
 #[test]
-fn small_documents_are_as_clients_know_them() {
+fn discovery_documents_have_the_reference_form() {
     let documents = documents("");
     assert_eq!(
         text(documents.at("/api/")),
@@ -38,19 +38,19 @@ fn small_documents_are_as_clients_know_them() {
     assert!(text(documents.at("/api/v1")).contains(
         r#"{"name":"pods/eviction","singularName":"","namespaced":true,"group":"policy","version":"v1","kind":"Eviction","verbs":["create"]}"#
     ));
-    for nowhere in ["/api/v2", "/apis/policy/v1beta1", "/apis/zoo", "/", "/apis/policy/v1/pods"] {
-        assert_eq!(documents.at(nowhere), None, "{nowhere}");
+    for unknown in ["/api/v2", "/apis/policy/v1beta1", "/apis/zoo", "/", "/apis/policy/v1/pods"] {
+        assert_eq!(documents.at(unknown), None, "{unknown}");
     }
 }
 
 #[test]
-fn everything_in_one_says_the_same_as_the_parts() {
+fn aggregated_discovery_equals_unaggregated_discovery() {
     let documents = documents("api/all=true");
     let parse = |document: Option<&Document>| serde_json::from_str::<Value>(text(document)).unwrap();
     let groups = parse(documents.at("/apis"));
     let aggregated = parse(documents.aggregated_at("/apis"));
-    let names = |list: &Value, at: &str| -> Vec<Value> {
-        list.as_array().unwrap().iter().map(|item| item.pointer(at).unwrap().clone()).collect()
+    let names = |list: &Value, pointer: &str| -> Vec<Value> {
+        list.as_array().unwrap().iter().map(|item| item.pointer(pointer).unwrap().clone()).collect()
     };
     assert_eq!(names(&groups["groups"], "/name"), names(&aggregated["items"], "/metadata/name"));
     for item in aggregated["items"].as_array().unwrap() {
@@ -61,7 +61,7 @@ fn everything_in_one_says_the_same_as_the_parts() {
                 version["version"].as_str().unwrap()
             );
             let list = parse(documents.at(&path));
-            let whole: Vec<&Value> = list["resources"]
+            let resource_names: Vec<&Value> = list["resources"]
                 .as_array()
                 .unwrap()
                 .iter()
@@ -69,7 +69,10 @@ fn everything_in_one_says_the_same_as_the_parts() {
                 .map(|resource| &resource["name"])
                 .collect();
             let resources = version["resources"].as_array().unwrap();
-            assert_eq!(whole, resources.iter().map(|resource| &resource["resource"]).collect::<Vec<_>>());
+            assert_eq!(
+                resource_names,
+                resources.iter().map(|resource| &resource["resource"]).collect::<Vec<_>>()
+            );
         }
     }
     let core = parse(documents.aggregated_at("/api"));
@@ -78,16 +81,16 @@ fn everything_in_one_says_the_same_as_the_parts() {
 }
 
 #[test]
-fn tags_change_with_what_they_tag() {
-    let one = documents("");
+fn etags_change_with_content() {
+    let first = documents("");
     let same = documents("");
     let other = documents("policy/v1=false");
-    let tag = one.aggregated_apis.etag.clone().unwrap();
+    let tag = first.aggregated_apis.etag.clone().unwrap();
     assert_eq!((tag.len(), tag.starts_with('"'), tag.ends_with('"')), (130, true, true));
     assert!(tag.trim_matches('"').bytes().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()));
     assert_eq!(same.aggregated_apis.etag, Some(tag.clone()));
     assert_ne!(other.aggregated_apis.etag, Some(tag));
-    assert_eq!(one.apis.etag, None);
+    assert_eq!(first.apis.etag, None);
 }
 
 #[derive(serde::Deserialize)]
@@ -107,13 +110,13 @@ struct Step {
 struct Expect {
     code: u16,
     kind: String,
-    /// As it was written, so that the order of its fields can be compared too.
+    /// Raw, to compare the order of fields too.
     body: Box<RawValue>,
 }
 
-/// Compares with what the reference server was seen to answer, where the recordings lie beside the checkout.
+/// Compares with recorded responses of the reference, if the recordings are beside the checkout.
 #[test]
-fn documents_equal_the_recorded_ones() {
+fn discovery_equals_recorded_responses() {
     let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/discovery");
     let Ok(files) = std::fs::read_dir(&recordings) else {
         println!("not compared: no recordings at {}", recordings.display());
@@ -130,15 +133,19 @@ fn documents_equal_the_recorded_ones() {
                 continue;
             }
             let accept = step.headers.get("Accept").map_or("", String::as_str);
-            let found = match step.path.trim_end_matches('/') {
+            let actual = match step.path.trim_end_matches('/') {
                 "/version" => Release::default().document(),
                 _ if accept.contains("as=APIGroupDiscoveryList") => {
                     documents.aggregated_at(&step.path).unwrap().json.clone()
                 }
                 path => documents.at(path).unwrap_or_else(|| panic!("nothing at {path}")).json.clone(),
             };
-            let found = without_spaces(std::str::from_utf8(&found).unwrap());
-            assert!(like(&found, &body), "{} {accept}\nfound    {found}\nrecorded {body}", step.path);
+            let actual = without_spaces(std::str::from_utf8(&actual).unwrap());
+            assert!(
+                matches_recording(&actual, &body),
+                "{} {accept}\nactual   {actual}\nrecorded {body}",
+                step.path
+            );
             compared += 1;
         }
     }
@@ -157,11 +164,11 @@ fn without_spaces(json: &str) -> String {
     json.chars().filter(keep).collect()
 }
 
-/// Whether a text is what was recorded, where `<any>` and `<server>` stand for any value.
-fn like(found: &str, recorded: &str) -> bool {
-    let mut rest = found;
-    for (at, piece) in recorded.replace("<server>", "<any>").split("<any>").enumerate() {
-        let Some(start) = rest.find(piece).filter(|start| at > 0 || *start == 0) else {
+/// Whether a text equals the recorded one, in which `<any>` and `<server>` match any value.
+fn matches_recording(actual: &str, recorded: &str) -> bool {
+    let mut rest = actual;
+    for (index, piece) in recorded.replace("<server>", "<any>").split("<any>").enumerate() {
+        let Some(start) = rest.find(piece).filter(|start| index > 0 || *start == 0) else {
             return false;
         };
         rest = &rest[start + piece.len()..];
@@ -170,7 +177,7 @@ fn like(found: &str, recorded: &str) -> bool {
 }
 
 #[test]
-fn the_text_of_a_document_is_shared_by_its_responses() {
+fn document_line_and_json_share_one_buffer() {
     let document = document("APIVersions", &serde_json::json!({"versions": ["v1"]}));
     assert_eq!(*document.line, *b"{\"versions\":[\"v1\"]}\n");
     assert_eq!(

@@ -12,7 +12,7 @@ use pilothouse_apimachinery::well_known::{
 use super::json::JsonWriter;
 use super::operations::{Body, Media, Operation, Path, ResponseBody};
 use super::parameters::Parameter;
-use super::schemas::{Referred, Schema, group_version_kind};
+use super::schemas::{ReferencedSchemas, Schema, group_version_kind};
 use super::{Dialect, Sources};
 
 const TITLE: &str = "Kubernetes";
@@ -26,8 +26,10 @@ type Paths = BTreeMap<String, Vec<Operation>>;
 impl Sources<'_> {
     /// The names of the v3 documents: the paths after `/openapi/v3/`.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            FIXED.iter().map(|fixed| fixed.path.trim_matches('/').to_owned()).collect();
+        let mut names: Vec<String> = NON_RESOURCE_PATHS
+            .iter()
+            .map(|non_resource| non_resource.path.trim_matches('/').to_owned())
+            .collect();
         for group in self.catalog.groups() {
             let prefix =
                 if group.name.is_empty() { "api".to_owned() } else { format!("apis/{}", group.name) };
@@ -57,31 +59,31 @@ impl Sources<'_> {
     }
 
     fn write_v3(&self, out: &mut JsonWriter, name: &str) -> Option<()> {
-        let paths = self.paths_of(name)?;
+        let paths = self.document_paths(name)?;
         let group = name.strip_prefix("apis/").and_then(|rest| rest.split('/').next());
-        let defined =
+        let is_custom =
             group.and_then(|group| self.catalog.group(group)).is_some_and(|group| !group.is_builtin());
         out.object(|out| {
             out.field("openapi", "3.0.0");
-            if defined {
-                info(out, "Kubernetes CRD Swagger", "v0.1.0");
+            if is_custom {
+                write_info(out, "Kubernetes CRD Swagger", "v0.1.0");
             } else {
-                info(out, TITLE, RELEASE);
+                write_info(out, TITLE, RELEASE);
             }
-            let mut referred = Referred::new();
+            let mut referenced = ReferencedSchemas::new();
             out.key("paths").object(|out| {
                 for (path, operations) in &paths {
                     out.key(path);
-                    self.path_v3(out, operations, &mut referred);
+                    self.path_v3(out, operations, &mut referenced);
                 }
             });
             out.key("components").object(|out| {
-                if !referred.is_empty() {
+                if !referenced.is_empty() {
                     out.key("schemas");
-                    self.schemas(out, if defined { Dialect::V3Defined } else { Dialect::V3 }, referred);
+                    self.schemas(out, if is_custom { Dialect::V3Custom } else { Dialect::V3 }, referenced);
                 }
-                if !defined {
-                    out.key("securitySchemes").object(security);
+                if !is_custom {
+                    out.key("securitySchemes").object(write_security);
                 }
             });
         });
@@ -92,33 +94,33 @@ impl Sources<'_> {
     pub fn v2(&self) -> Vec<u8> {
         let mut paths = Paths::new();
         for name in self.names() {
-            paths.extend(self.paths_of(&name).unwrap_or_default());
+            paths.extend(self.document_paths(&name).unwrap_or_default());
         }
         let mut out = JsonWriter::default();
-        let mut referred = Referred::new();
+        let mut referenced = ReferencedSchemas::new();
         let mut shared = BTreeMap::new();
         out.object(|out| {
             out.field("swagger", "2.0");
-            info(out, TITLE, RELEASE);
+            write_info(out, TITLE, RELEASE);
             out.key("paths").object(|out| {
                 for (path, operations) in &paths {
                     out.key(path);
-                    self.path_v2(out, operations, &mut referred, &mut shared);
+                    self.path_v2(out, operations, &mut referenced, &mut shared);
                 }
             });
             out.key("definitions");
-            self.schemas(out, Dialect::V2, referred);
+            self.schemas(out, Dialect::V2, referenced);
             out.key("parameters").object(|out| {
                 shared.iter().for_each(|(name, json): (&String, &Vec<u8>)| out.key(name).raw(json));
             });
-            out.key("securityDefinitions").object(security);
+            out.key("securityDefinitions").object(write_security);
             out.key("security").list(|out| out.object(|out| out.key("BearerToken").list(|_| {})));
         });
         out.into_bytes()
     }
 
     /// The paths of a document.
-    fn paths_of(&self, name: &str) -> Option<Paths> {
+    fn document_paths(&self, name: &str) -> Option<Paths> {
         let mut parts = name.splitn(3, '/');
         let (root, group, version) = match (parts.next()?, parts.next(), parts.next()) {
             ("api", version, None) => ("/api/".to_owned(), "", version),
@@ -130,8 +132,10 @@ impl Sources<'_> {
         let mut paths = Paths::new();
         match (root.as_str(), version) {
             ("/", _) | ("/api/", None) => {
-                let wanted = FIXED.iter().filter(|fixed| fixed.path.trim_matches('/') == name);
-                wanted.flat_map(|fixed| fixed.paths(self)).for_each(|path| {
+                let matching = NON_RESOURCE_PATHS
+                    .iter()
+                    .filter(|non_resource| non_resource.path.trim_matches('/') == name);
+                matching.flat_map(|non_resource| non_resource.paths(self)).for_each(|path| {
                     paths.insert(path.path, path.operations);
                 });
             }
@@ -140,14 +144,14 @@ impl Sources<'_> {
                 paths.insert(root, vec![self.discovery(group, "", "APIGroup", "get information of a group")]);
             }
             (_, Some(version)) => {
-                let of = self.catalog.group(group)?;
-                let found = of.version(version)?;
-                if of.is_builtin() {
+                let catalog_group = self.catalog.group(group)?;
+                let catalog_version = catalog_group.version(version)?;
+                if catalog_group.is_builtin() {
                     let discovery =
                         self.discovery(group, version, "APIResourceList", "get available resources");
                     paths.insert(format!("{root}{version}/"), vec![discovery]);
                 }
-                for path in found.resources.iter().flat_map(|resource| self.paths(resource)) {
+                for path in catalog_version.resources.iter().flat_map(|resource| self.paths(resource)) {
                     paths.insert(path.path, path.operations);
                 }
             }
@@ -156,15 +160,19 @@ impl Sources<'_> {
     }
 
     /// The operation that reads a discovery document.
-    fn discovery(&self, group: &str, version: &str, kind: &str, about: &str) -> Operation {
-        let word = |text: &str| crate::openapi::names::identifier(text, true);
-        let what = if version.is_empty() { kind } else { "APIResources" };
+    fn discovery(&self, group: &str, version: &str, kind: &str, description: &str) -> Operation {
+        let capitalized = |text: &str| crate::openapi::names::identifier(text, true);
+        let subject = if version.is_empty() { kind } else { "APIResources" };
         Operation {
             method: "get",
-            id: format!("get{}{}{what}", word(crate::openapi::names::short_group(group)), word(version)),
-            about: about.to_owned(),
+            id: format!(
+                "get{}{}{subject}",
+                capitalized(crate::openapi::names::short_group(group)),
+                capitalized(version)
+            ),
+            description: description.to_owned(),
             tag: crate::openapi::names::tag(group, version),
-            answer: self.meta_answer(kind),
+            response: self.meta_response(kind),
             codes: &[("200", "OK")],
             media: if version.is_empty() { Media::Group } else { Media::Object },
             ..Operation::default()
@@ -187,16 +195,17 @@ impl Sources<'_> {
         }
     }
 
-    fn patches(&self, media: Media) -> Vec<&'static str> {
-        let known = PATCHES.into_iter().filter(|one| media != Media::Custom || *one != STRATEGIC_PATCH);
-        known.chain(self.contents.cbor.then_some(CBOR_APPLY_PATCH)).collect()
+    fn patch_types(&self, media: Media) -> Vec<&'static str> {
+        let types = PATCHES.into_iter().filter(|patch| media != Media::Custom || *patch != STRATEGIC_PATCH);
+        types.chain(self.contents.cbor.then_some(CBOR_APPLY_PATCH)).collect()
     }
 
-    fn path_v3(&self, out: &mut JsonWriter, operations: &[Operation], referred: &mut Referred) {
-        let common = common(operations);
+    fn path_v3(&self, out: &mut JsonWriter, operations: &[Operation], referenced: &mut ReferencedSchemas) {
+        let common = common_parameters(operations);
         out.object(|out| {
             for operation in operations {
-                out.key(operation.method).object(|out| self.operation_v3(out, operation, &common, referred));
+                out.key(operation.method)
+                    .object(|out| self.operation_v3(out, operation, &common, referenced));
             }
             if !common.is_empty() {
                 out.key("parameters").list(|out| common.iter().for_each(|parameter| parameter.v3(out)));
@@ -209,55 +218,55 @@ impl Sources<'_> {
         out: &mut JsonWriter,
         operation: &Operation,
         common: &[Parameter],
-        referred: &mut Referred,
+        referenced: &mut ReferencedSchemas,
     ) {
-        head(out, operation);
-        let own = own(operation, common);
+        write_head(out, operation);
+        let own = own_parameters(operation, common);
         if !own.is_empty() {
             out.key("parameters").list(|out| own.iter().for_each(|parameter| parameter.v3(out)));
         }
         if let Some(body) = &operation.body {
-            referred.insert(body.name.clone(), body.schema);
+            referenced.insert(body.name.clone(), body.schema);
             out.key("requestBody").object(|out| {
                 let types = match operation.media {
-                    media if body.patch => sorted(self.patches(media)),
+                    media if body.patch => sorted(self.patch_types(media)),
                     Media::Custom => sorted(self.media(Media::Custom)),
                     _ => vec!["*/*"],
                 };
-                content(out, &types, |out| refer(out, Dialect::V3, &body.name));
+                write_content(out, &types, |out| write_reference(out, Dialect::V3, &body.name));
                 if body.required {
                     out.key("required").raw(b"true");
                 }
             });
         }
-        if let ResponseBody::Type(name, schema) = &operation.answer {
-            referred.insert(name.clone(), *schema);
+        if let ResponseBody::Type(name, schema) = &operation.response {
+            referenced.insert(name.clone(), *schema);
         }
         let types = sorted(self.media(operation.media));
         out.key("responses").object(|out| {
-            for (code, about) in operation.codes {
+            for (code, description) in operation.codes {
                 out.key(code).object(|out| {
-                    out.field("description", about);
-                    content(out, &types, |out| answer(out, Dialect::V3, &operation.answer));
+                    out.field("description", description);
+                    write_content(out, &types, |out| write_response(out, Dialect::V3, &operation.response));
                 });
             }
-            unauthorized(out);
+            write_unauthorized(out);
         });
-        tail(out, operation);
+        write_tail(out, operation);
     }
 
     fn path_v2(
         &self,
         out: &mut JsonWriter,
         operations: &[Operation],
-        referred: &mut Referred,
+        referenced: &mut ReferencedSchemas,
         shared: &mut BTreeMap<String, Vec<u8>>,
     ) {
-        let common = common(operations);
+        let common = common_parameters(operations);
         out.object(|out| {
             for operation in operations {
                 out.key(operation.method).object(|out| {
-                    self.operation_v2(out, operation, &common, referred, shared);
+                    self.operation_v2(out, operation, &common, referenced, shared);
                 });
             }
             if !common.is_empty() {
@@ -273,17 +282,17 @@ impl Sources<'_> {
         out: &mut JsonWriter,
         operation: &Operation,
         common: &[Parameter],
-        referred: &mut Referred,
+        referenced: &mut ReferencedSchemas,
         shared: &mut BTreeMap<String, Vec<u8>>,
     ) {
-        head(out, operation);
-        let discovery = operation.action.is_empty();
-        let patch = operation.body.as_ref().is_some_and(|body| body.patch);
-        if !matches!(operation.answer, ResponseBody::Nothing)
-            && (!discovery || !matches!(operation.answer, ResponseBody::Text))
+        write_head(out, operation);
+        let is_discovery = operation.action.is_empty();
+        let is_patch = operation.body.as_ref().is_some_and(|body| body.patch);
+        if !matches!(operation.response, ResponseBody::Nothing)
+            && (!is_discovery || !matches!(operation.response, ResponseBody::Text))
         {
-            let consumes = match (patch, discovery) {
-                (true, _) => self.patches(operation.media),
+            let consumes = match (is_patch, is_discovery) {
+                (true, _) => self.patch_types(operation.media),
                 (false, true) => self.media(operation.media),
                 (false, false) if operation.media == Media::Custom => self.media(operation.media),
                 (false, false) => vec!["*/*"],
@@ -294,108 +303,108 @@ impl Sources<'_> {
             out.texts("produces", self.media(operation.media));
         }
         out.texts("schemes", ["https"]);
-        let own = own(operation, common);
+        let own = own_parameters(operation, common);
         if !own.is_empty() || operation.body.is_some() {
             out.key("parameters").list(|out| {
                 if let Some(body) = &operation.body {
-                    referred.insert(body.name.clone(), body.schema);
+                    referenced.insert(body.name.clone(), body.schema);
                     body_v2(out, body, shared);
                 }
                 own.iter().for_each(|parameter| parameter_v2(out, parameter, shared));
             });
         }
-        if let ResponseBody::Type(name, schema) = &operation.answer {
-            referred.insert(name.clone(), *schema);
+        if let ResponseBody::Type(name, schema) = &operation.response {
+            referenced.insert(name.clone(), *schema);
         }
         out.key("responses").object(|out| {
-            for (code, about) in operation.codes {
+            for (code, description) in operation.codes {
                 out.key(code).object(|out| {
-                    out.field("description", about);
-                    if !matches!(operation.answer, ResponseBody::Nothing) {
+                    out.field("description", description);
+                    if !matches!(operation.response, ResponseBody::Nothing) {
                         out.key("schema");
-                        answer(out, Dialect::V2, &operation.answer);
+                        write_response(out, Dialect::V2, &operation.response);
                     }
                 });
             }
-            unauthorized(out);
+            write_unauthorized(out);
         });
-        tail(out, operation);
+        write_tail(out, operation);
     }
 }
 
 /// A non-resource path.
-struct Fixed {
+struct NonResourcePath {
     path: &'static str,
     id: &'static str,
-    about: &'static str,
+    description: &'static str,
     tag: &'static str,
     media: Media,
-    answer: FixedAnswer,
+    response: NonResourceResponse,
 }
 
-enum FixedAnswer {
+enum NonResourceResponse {
     Text,
     Meta(&'static str),
     Version,
 }
 
 /// The non-resource paths by name.
-const FIXED: [Fixed; 5] = [
-    Fixed {
+const NON_RESOURCE_PATHS: [NonResourcePath; 5] = [
+    NonResourcePath {
         path: "/.well-known/openid-configuration/",
         id: "getServiceAccountIssuerOpenIDConfiguration",
-        about: "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
+        description: "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
         tag: "WellKnown",
         media: Media::Json,
-        answer: FixedAnswer::Text,
+        response: NonResourceResponse::Text,
     },
-    Fixed {
+    NonResourcePath {
         path: "/api/",
         id: "getCoreAPIVersions",
-        about: "get available API versions",
+        description: "get available API versions",
         tag: "core",
         media: Media::Group,
-        answer: FixedAnswer::Meta("APIVersions"),
+        response: NonResourceResponse::Meta("APIVersions"),
     },
-    Fixed {
+    NonResourcePath {
         path: "/apis/",
         id: "getAPIVersions",
-        about: "get available API versions",
+        description: "get available API versions",
         tag: "apis",
         media: Media::Group,
-        answer: FixedAnswer::Meta("APIGroupList"),
+        response: NonResourceResponse::Meta("APIGroupList"),
     },
-    Fixed {
+    NonResourcePath {
         path: "/openid/v1/jwks/",
         id: "getServiceAccountIssuerOpenIDKeyset",
-        about: "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
+        description: "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
         tag: "openid",
         media: Media::Keys,
-        answer: FixedAnswer::Text,
+        response: NonResourceResponse::Text,
     },
-    Fixed {
+    NonResourcePath {
         path: "/version/",
         id: "getCodeVersion",
-        about: "get the version information for this server",
+        description: "get the version information for this server",
         tag: "version",
         media: Media::Json,
-        answer: FixedAnswer::Version,
+        response: NonResourceResponse::Version,
     },
 ];
 
-impl Fixed {
+impl NonResourcePath {
     fn paths(&self, sources: &Sources<'_>) -> Vec<Path> {
         let operation = Operation {
             method: "get",
             id: self.id.to_owned(),
-            about: self.about.to_owned(),
+            description: self.description.to_owned(),
             tag: self.tag.to_owned(),
             media: self.media,
             codes: &[("200", "OK")],
-            answer: match self.answer {
-                FixedAnswer::Text => ResponseBody::Text,
-                FixedAnswer::Meta(name) => sources.meta_answer(name),
-                FixedAnswer::Version => {
+            response: match self.response {
+                NonResourceResponse::Text => ResponseBody::Text,
+                NonResourceResponse::Meta(name) => sources.meta_response(name),
+                NonResourceResponse::Version => {
                     ResponseBody::Type("io.k8s.apimachinery.pkg.version.Info".to_owned(), Schema::Version)
                 }
             },
@@ -408,14 +417,14 @@ impl Fixed {
 /// The version that the documents state.
 const RELEASE: &str = "1.33";
 
-fn info(out: &mut JsonWriter, title: &str, version: &str) {
+fn write_info(out: &mut JsonWriter, title: &str, version: &str) {
     out.key("info").object(|out| {
         out.field("title", title);
         out.field("version", version);
     });
 }
 
-fn security(out: &mut JsonWriter) {
+fn write_security(out: &mut JsonWriter) {
     out.key("BearerToken").object(|out| {
         out.field("type", "apiKey");
         out.field("description", "Bearer Token authentication");
@@ -424,15 +433,15 @@ fn security(out: &mut JsonWriter) {
     });
 }
 
-fn head(out: &mut JsonWriter, operation: &Operation) {
+fn write_head(out: &mut JsonWriter, operation: &Operation) {
     out.texts("tags", [operation.tag.as_str()]);
-    if !operation.about.is_empty() {
-        out.field("description", &operation.about);
+    if !operation.description.is_empty() {
+        out.field("description", &operation.description);
     }
     out.field("operationId", &operation.id);
 }
 
-fn tail(out: &mut JsonWriter, operation: &Operation) {
+fn write_tail(out: &mut JsonWriter, operation: &Operation) {
     if !operation.action.is_empty() {
         out.field("x-kubernetes-action", operation.action);
     }
@@ -442,25 +451,25 @@ fn tail(out: &mut JsonWriter, operation: &Operation) {
     }
 }
 
-fn unauthorized(out: &mut JsonWriter) {
+fn write_unauthorized(out: &mut JsonWriter) {
     out.key("401").object(|out| out.field("description", "Unauthorized"));
 }
 
 /// The parameters that all operations of a path share, in document order.
-fn common(operations: &[Operation]) -> Vec<Parameter> {
+fn common_parameters(operations: &[Operation]) -> Vec<Parameter> {
     let Some((first, others)) = operations.split_first() else { return Vec::new() };
-    let everywhere = |parameter: &&Parameter| others.iter().all(|other| other.parameters.contains(parameter));
-    let mut common: Vec<Parameter> = first.parameters.iter().filter(everywhere).cloned().collect();
+    let is_common = |parameter: &&Parameter| others.iter().all(|other| other.parameters.contains(parameter));
+    let mut common: Vec<Parameter> = first.parameters.iter().filter(is_common).cloned().collect();
     common.sort();
     common
 }
 
 /// The parameters of one operation. Two types of options may have the same one.
-fn own(operation: &Operation, common: &[Parameter]) -> Vec<Parameter> {
+fn own_parameters(operation: &Operation, common: &[Parameter]) -> Vec<Parameter> {
     let mut own: Vec<Parameter> =
         operation.parameters.iter().filter(|parameter| !common.contains(parameter)).cloned().collect();
     own.sort();
-    own.dedup_by(|a, b| a.name == b.name && a.place == b.place);
+    own.dedup_by(|a, b| a.name == b.name && a.location == b.location);
     own
 }
 
@@ -469,7 +478,7 @@ fn sorted(mut types: Vec<&'static str>) -> Vec<&'static str> {
     types
 }
 
-fn content(out: &mut JsonWriter, types: &[&str], schema: impl Fn(&mut JsonWriter)) {
+fn write_content(out: &mut JsonWriter, types: &[&str], schema: impl Fn(&mut JsonWriter)) {
     out.key("content").object(|out| {
         for media in types {
             out.key(media).object(|out| {
@@ -480,13 +489,13 @@ fn content(out: &mut JsonWriter, types: &[&str], schema: impl Fn(&mut JsonWriter
     });
 }
 
-fn refer(out: &mut JsonWriter, dialect: Dialect, name: &str) {
+fn write_reference(out: &mut JsonWriter, dialect: Dialect, name: &str) {
     out.object(|out| out.field("$ref", &dialect.reference(name)));
 }
 
-fn answer(out: &mut JsonWriter, dialect: Dialect, answer: &ResponseBody) {
-    match answer {
-        ResponseBody::Type(name, _) => refer(out, dialect, name),
+fn write_response(out: &mut JsonWriter, dialect: Dialect, response: &ResponseBody) {
+    match response {
+        ResponseBody::Type(name, _) => write_reference(out, dialect, name),
         ResponseBody::Text | ResponseBody::Nothing => out.object(|out| out.field("type", "string")),
     }
 }
@@ -495,10 +504,10 @@ fn answer(out: &mut JsonWriter, dialect: Dialect, answer: &ResponseBody) {
 fn parameter_v2(out: &mut JsonWriter, parameter: &Parameter, shared: &mut BTreeMap<String, Vec<u8>>) {
     let mut json = JsonWriter::default();
     parameter.v2(&mut json);
-    if parameter.is_own() {
+    if parameter.is_inline() {
         out.raw(&json.into_bytes());
     } else {
-        share(out, &parameter.name, json.into_bytes(), shared);
+        write_shared(out, &parameter.name, json.into_bytes(), shared);
     }
 }
 
@@ -511,17 +520,17 @@ fn body_v2(out: &mut JsonWriter, body: &Body, shared: &mut BTreeMap<String, Vec<
             out.key("required").raw(b"true");
         }
         out.key("schema");
-        refer(out, Dialect::V2, &body.name);
+        write_reference(out, Dialect::V2, &body.name);
     });
     if body.name.starts_with("io.k8s.apimachinery") {
-        share(out, "body", json.into_bytes(), shared);
+        write_shared(out, "body", json.into_bytes(), shared);
     } else {
         out.raw(&json.into_bytes());
     }
 }
 
 /// Writes a reference to a shared parameter. Its name is derived from its content.
-fn share(out: &mut JsonWriter, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
+fn write_shared(out: &mut JsonWriter, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
     let name = format!("{name}-{}", digest(&json));
     out.object(|out| out.field("$ref", &format!("#/parameters/{name}")));
     shared.entry(name).or_insert(json);

@@ -3,8 +3,8 @@
 use openssl::sha::Sha512;
 use pilothouse_apimachinery::json::write_string;
 
-/// Bytes that are collected before they are hashed.
-const GATHERED: usize = 1 << 16;
+/// Bytes that are buffered before they are hashed.
+const HASH_CHUNK_BYTES: usize = 1 << 16;
 
 /// A buffer that inserts the commas.
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(super) struct JsonWriter {
 impl JsonWriter {
     /// A buffer that computes only the digest of the text.
     pub(super) fn digesting() -> JsonWriter {
-        JsonWriter { bytes: Vec::with_capacity(2 * GATHERED), digest: Some(Sha512::new()) }
+        JsonWriter { bytes: Vec::with_capacity(2 * HASH_CHUNK_BYTES), digest: Some(Sha512::new()) }
     }
 
     /// The text, unless only the digest is computed.
@@ -33,19 +33,19 @@ impl JsonWriter {
     }
 
     /// An object.
-    pub(super) fn object(&mut self, inside: impl FnOnce(&mut JsonWriter)) {
+    pub(super) fn object(&mut self, write_content: impl FnOnce(&mut JsonWriter)) {
         self.comma();
         self.bytes.push(b'{');
-        inside(self);
+        write_content(self);
         self.bytes.push(b'}');
-        self.forget();
+        self.hash_chunk();
     }
 
     /// A list.
-    pub(super) fn list(&mut self, inside: impl FnOnce(&mut JsonWriter)) {
+    pub(super) fn list(&mut self, write_content: impl FnOnce(&mut JsonWriter)) {
         self.comma();
         self.bytes.push(b'[');
-        inside(self);
+        write_content(self);
         self.bytes.push(b']');
     }
 
@@ -80,9 +80,9 @@ impl JsonWriter {
     }
 
     /// Hashes the collected text except for the last byte, which decides about the next comma.
-    fn forget(&mut self) {
+    fn hash_chunk(&mut self) {
         if let Some(digest) = &mut self.digest
-            && self.bytes.len() > GATHERED
+            && self.bytes.len() > HASH_CHUNK_BYTES
         {
             let last = self.bytes.len() - 1;
             digest.update(self.bytes.get(..last).unwrap_or_default());
@@ -102,21 +102,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forgotten_text_has_the_same_digest() {
+    fn digesting_writer_has_the_digest_of_the_text() {
         let write = |out: &mut JsonWriter| {
             out.list(|out| (0..20_000).for_each(|_| out.object(|out| out.field("a", "b"))));
         };
-        let (mut kept, mut forgotten) = (JsonWriter::default(), JsonWriter::digesting());
-        write(&mut kept);
-        write(&mut forgotten);
-        assert!(forgotten.bytes.len() < 2 * GATHERED);
-        let text = kept.into_bytes();
-        assert!(text.len() > 2 * GATHERED);
-        assert_eq!(openssl::sha::sha512(&text), forgotten.into_digest());
+        let (mut buffered, mut digesting) = (JsonWriter::default(), JsonWriter::digesting());
+        write(&mut buffered);
+        write(&mut digesting);
+        assert!(digesting.bytes.len() < 2 * HASH_CHUNK_BYTES);
+        let text = buffered.into_bytes();
+        assert!(text.len() > 2 * HASH_CHUNK_BYTES);
+        assert_eq!(openssl::sha::sha512(&text), digesting.into_digest());
     }
 
     #[test]
-    fn commas_stand_between_things() {
+    fn writer_separates_values_by_commas() {
         let mut out = JsonWriter::default();
         out.object(|out| {
             out.field("a", "x:");

@@ -57,19 +57,19 @@ impl ServedSpec {
             return None;
         }
         let document = Document::read(text)?;
-        let place = format!("/apis/{group}/{version}/");
-        let wanted = |path: &str| path.starts_with(&place);
+        let prefix = format!("/apis/{group}/{version}/");
+        let is_of_version = |path: &str| path.starts_with(&prefix);
         let mut paths = document.parts("paths")?;
-        paths.retain(|path, part| wanted(path) && is_sound(part));
-        let parameters = reached(paths.values().copied(), PARAMETERS, &document.parts("parameters")?);
+        paths.retain(|path, part| is_of_version(path) && is_within_limits(part));
+        let parameters =
+            referenced_parts(paths.values().copied(), PARAMETERS, &document.parts("parameters")?);
         let roots = paths.values().chain(parameters.values()).copied();
-        let definitions = reached(roots, DEFINITIONS, &document.parts("definitions")?);
-        let described = ServedSpec {
+        let definitions = referenced_parts(roots, DEFINITIONS, &document.parts("definitions")?);
+        Some(ServedSpec {
             definitions: owned(definitions),
             parameters: owned(parameters),
             paths: owned(paths),
-        };
-        Some(described)
+        })
     }
 
     /// Whether it is empty.
@@ -91,57 +91,61 @@ impl ServedSpec {
         }
         let mut renamed = renames(&self.definitions, &other.definitions, DEFINITIONS);
         renamed.extend(renames(&self.parameters, &other.parameters, PARAMETERS));
-        let name = |prefix: &str, name: &String| -> String {
+        let new_name = |prefix: &str, name: &String| -> String {
             let known = renamed.get(&format!("{prefix}{name}"));
             known.map_or(name.clone(), |new| new.strip_prefix(prefix).unwrap_or(new).to_owned())
         };
         for (old, part) in &other.definitions {
-            self.definitions.entry(name(DEFINITIONS, old)).or_insert_with(|| referring(part, &renamed));
+            self.definitions
+                .entry(new_name(DEFINITIONS, old))
+                .or_insert_with(|| rename_references(part, &renamed));
         }
         for (old, part) in &other.parameters {
-            self.parameters.entry(name(PARAMETERS, old)).or_insert_with(|| referring(part, &renamed));
+            self.parameters
+                .entry(new_name(PARAMETERS, old))
+                .or_insert_with(|| rename_references(part, &renamed));
         }
         for path in new {
             if let Some(part) = other.paths.get(path) {
-                self.paths.insert(path.clone(), referring(part, &renamed));
+                self.paths.insert(path.clone(), rename_references(part, &renamed));
             }
         }
     }
 }
 
 /// Whether a part is within the limits of size and depth.
-fn is_sound(part: &str) -> bool {
+fn is_within_limits(part: &str) -> bool {
     part.len() <= OPENAPI_PART_BYTES && serde_json::from_str::<serde_json::Value>(part).is_ok()
 }
 
 /// The parts that these refer to, transitively.
-fn reached<'t>(
+fn referenced_parts<'t>(
     roots: impl Iterator<Item = &'t str>,
     prefix: &str,
     all: &BTreeMap<String, &'t str>,
 ) -> BTreeMap<String, &'t str> {
-    let mut found = BTreeMap::new();
-    let mut open: Vec<&str> = roots.collect();
-    while let Some(part) = open.pop() {
+    let mut referenced = BTreeMap::new();
+    let mut pending: Vec<&str> = roots.collect();
+    while let Some(part) = pending.pop() {
         for (_, reference) in references(part) {
             let Some((name, part)) = reference.strip_prefix(prefix).and_then(|name| all.get_key_value(name))
             else {
                 continue;
             };
-            if !found.contains_key(name) && is_sound(part) {
-                found.insert(name.clone(), *part);
-                open.push(part);
+            if !referenced.contains_key(name) && is_within_limits(part) {
+                referenced.insert(name.clone(), *part);
+                pending.push(part);
             }
         }
     }
-    found
+    referenced
 }
 
 /// The references of a part, and their positions in its text.
 fn references(part: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
     // The first quote cannot be inside of a string: there it would be escaped.
     const KEY: &str = "\"$ref\"";
-    let keys = memchr::memmem::find_iter(part.as_bytes(), KEY).map(|at| at + KEY.len());
+    let keys = memchr::memmem::find_iter(part.as_bytes(), KEY).map(|start| start + KEY.len());
     keys.filter_map(move |end| {
         let rest = part.get(end..)?.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
         let reference = rest.get(..rest.find(['"', '\\'])?)?;
@@ -151,50 +155,53 @@ fn references(part: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
 }
 
 /// A part with renamed references.
-fn referring(part: &str, renamed: &BTreeMap<String, String>) -> String {
-    let (mut out, mut done) = (String::with_capacity(part.len()), 0);
-    for (place, reference) in references(part) {
+fn rename_references(part: &str, renamed: &BTreeMap<String, String>) -> String {
+    let (mut out, mut copied) = (String::with_capacity(part.len()), 0);
+    for (range, reference) in references(part) {
         let Some(new) = renamed.get(reference) else { continue };
-        out.push_str(part.get(done..place.start).unwrap_or_default());
+        out.push_str(part.get(copied..range.start).unwrap_or_default());
         out.push_str(new);
-        done = place.end;
+        copied = range.end;
     }
-    out.push_str(part.get(done..).unwrap_or_default());
+    out.push_str(part.get(copied..).unwrap_or_default());
     out
 }
 
 /// Whether two parts are equal, except for their kinds.
-fn is_same(one: &str, other: &str) -> bool {
+fn equals_except_kinds(ours: &str, other: &str) -> bool {
     let read = |part: &str| {
         let mut part: serde_json::Value = serde_json::from_str(part).ok()?;
         part.as_object_mut()?.remove(KINDS);
         Some(part)
     };
-    one == other || read(one).is_some_and(|one| Some(one) == read(other))
+    ours == other || read(ours).is_some_and(|ours| Some(ours) == read(other))
 }
 
 /// New names for parts that differ from ours of the same name, each with its prefix.
 fn renames(ours: &NamedObjects, others: &NamedObjects, prefix: &str) -> BTreeMap<String, String> {
-    let differs = |name: &String, part: &str| ours.get(name).is_some_and(|known| !is_same(known, part));
+    let differs =
+        |name: &String, part: &str| ours.get(name).is_some_and(|known| !equals_except_kinds(known, part));
     let differing: Vec<(&String, &String)> =
         others.iter().filter(|(name, part)| differs(name, part)).collect();
     // New names if all of them get the same suffix.
-    let alike = |number: usize| -> BTreeMap<String, String> {
+    let suffix_all = |number: usize| -> BTreeMap<String, String> {
         let names = differing.iter().map(|(name, _)| format!("{prefix}{name}"));
         names.map(|name| (name.clone(), format!("{name}_v{number}"))).collect()
     };
-    let mut made: Vec<BTreeMap<String, String>> = Vec::new();
+    let mut suffixed: Vec<BTreeMap<String, String>> = Vec::new();
     let mut renamed = BTreeMap::new();
     for (name, part) in &differing {
-        let free = (2_usize..).map(|number| (number, format!("{name}_v{number}"))).find(|(number, new)| {
+        let unused = (2_usize..).map(|number| (number, format!("{name}_v{number}"))).find(|(number, new)| {
             let Some(known) = ours.get(new) else { return !others.contains_key(new) };
             // It may have been renamed already, for another version of the same server.
-            while made.len() <= number - 2 {
-                made.push(alike(made.len() + 2));
+            while suffixed.len() <= number - 2 {
+                suffixed.push(suffix_all(suffixed.len() + 2));
             }
-            made.get(number - 2).is_some_and(|alike| is_same(known, &referring(part, alike)))
+            suffixed
+                .get(number - 2)
+                .is_some_and(|names| equals_except_kinds(known, &rename_references(part, names)))
         });
-        if let Some((_, new)) = free {
+        if let Some((_, new)) = unused {
             renamed.insert(format!("{prefix}{name}"), format!("{prefix}{new}"));
         }
     }
@@ -205,19 +212,19 @@ fn renames(ours: &NamedObjects, others: &NamedObjects, prefix: &str) -> BTreeMap
 pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d ServedSpec>) -> Option<Vec<u8>> {
     let document = Document::read(ours)?;
     let parts = |name: &str| document.parts(name).map(owned);
-    let mut all = ServedSpec {
+    let mut merged = ServedSpec {
         paths: parts("paths")?,
         definitions: parts("definitions")?,
         parameters: parts("parameters")?,
     };
-    others.into_iter().for_each(|other| all.join(other));
+    others.into_iter().for_each(|other| merged.join(other));
     let mut out = vec![b'{'];
     for (name, value) in &document.fields {
-        key(&mut out, name);
+        write_key(&mut out, name);
         match name.as_str() {
-            "paths" => write(&mut out, &all.paths),
-            "definitions" => write(&mut out, &all.definitions),
-            "parameters" => write(&mut out, &all.parameters),
+            "paths" => write_objects(&mut out, &merged.paths),
+            "definitions" => write_objects(&mut out, &merged.definitions),
+            "parameters" => write_objects(&mut out, &merged.parameters),
             _ => out.extend_from_slice(value.get().as_bytes()),
         }
     }
@@ -225,17 +232,17 @@ pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d ServedSpec>) 
     Some(out)
 }
 
-fn write(out: &mut Vec<u8>, parts: &NamedObjects) {
+fn write_objects(out: &mut Vec<u8>, parts: &NamedObjects) {
     out.push(b'{');
     for (name, part) in parts {
-        key(out, name);
+        write_key(out, name);
         out.extend_from_slice(part.as_bytes());
     }
     out.push(b'}');
 }
 
 /// Begins a field, with a comma after the previous one.
-fn key(out: &mut Vec<u8>, name: &str) {
+fn write_key(out: &mut Vec<u8>, name: &str) {
     if out.last() != Some(&b'{') {
         out.push(b',');
     }
@@ -249,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    fn described(document: &Value) -> ServedSpec {
+    fn read_spec(document: &Value) -> ServedSpec {
         ServedSpec::read(document.to_string().as_bytes(), "x.io", "v1").unwrap()
     }
 
@@ -262,8 +269,8 @@ mod tests {
     }
 
     #[test]
-    fn of_another_document_what_is_about_the_version_counts() {
-        let read = described(&json!({
+    fn extension_spec_keeps_only_parts_of_its_version() {
+        let read = read_spec(&json!({
             "swagger": "2.0",
             "paths": {
                 "/apis/x.io/v1/things": {"get": {"schema": reference("Thing"),
@@ -285,13 +292,13 @@ mod tests {
         assert_eq!(read.parameters.keys().collect::<Vec<_>>(), ["limit"]);
         assert!(!read.is_empty() && read.bytes() > 100);
         assert!(ServedSpec::read(b"{}", "x.io", "v1").unwrap().is_empty());
-        for none in [&b"7"[..], b"nonsense", b""] {
-            assert_eq!(ServedSpec::read(none, "x.io", "v1"), None);
+        for invalid in [&b"7"[..], b"nonsense", b""] {
+            assert_eq!(ServedSpec::read(invalid, "x.io", "v1"), None);
         }
     }
 
     #[test]
-    fn what_is_too_much_is_left_out() {
+    fn oversized_parts_of_extension_spec_are_dropped() {
         let large = "x".repeat(OPENAPI_PART_BYTES);
         let deep = format!("{}1{}", "[".repeat(1_000), "]".repeat(1_000));
         let text = format!(
@@ -304,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_become_one_and_ours_counts_first() {
+    fn merge_keeps_own_parts_and_renames_conflicting_ones() {
         let ours = json!({
             "swagger": "2.0", "info": {"title": "T"},
             "paths": {"/api/v1/pods": {"get": {}}, "/apis/x.io/v1/ours": {"get": {}}},
@@ -312,7 +319,7 @@ mod tests {
             "parameters": {"limit": {"in": "query", "type": "integer"}},
             "security": [{"BearerToken": []}],
         });
-        let theirs = described(&json!({
+        let theirs = read_spec(&json!({
             "paths": {
                 "/apis/x.io/v1/ours": {"get": {"schema": reference("Thing")}},
                 "/apis/x.io/v1/things": {"get": {"schema": reference("Thing"),
@@ -325,7 +332,7 @@ mod tests {
             "parameters": {"limit": {"in": "query", "type": "string"}},
         }));
         let all = merged(&ours, std::slice::from_ref(&theirs));
-        assert_eq!(all["paths"]["/apis/x.io/v1/ours"], json!({"get": {}}), "what is described stays so");
+        assert_eq!(all["paths"]["/apis/x.io/v1/ours"], json!({"get": {}}), "own paths win");
         let things = &all["paths"]["/apis/x.io/v1/things"]["get"];
         assert_eq!(things["schema"], reference("Thing_v2"));
         assert_eq!(things["parameters"][0]["$ref"], "#/parameters/limit_v2");
@@ -334,12 +341,12 @@ mod tests {
         assert_eq!(
             all["definitions"]["Thing_v2"]["properties"],
             json!({"self": reference("Thing_v2"), "meta": reference("Meta")}),
-            "and refers to itself by its new name"
+            "self references are renamed too"
         );
         assert_eq!(
             all["definitions"].as_object().unwrap().len(),
             3,
-            "other kinds alone make no other definition"
+            "definitions that differ only in kinds are shared"
         );
         assert_eq!((&all["info"]["title"], &all["security"]), (&json!("T"), &ours["security"]));
         assert_eq!(merged(&ours, &[]), ours);
@@ -348,7 +355,7 @@ mod tests {
             ..theirs.clone()
         };
         let twice = merged(&ours, &[theirs, more]);
-        assert_eq!(twice["parameters"], all["parameters"], "what was renamed is known by its new name");
-        assert_eq!(twice["definitions"], all["definitions"], "also what refers to itself");
+        assert_eq!(twice["parameters"], all["parameters"], "a renamed part is reused");
+        assert_eq!(twice["definitions"], all["definitions"], "also a recursive one");
     }
 }

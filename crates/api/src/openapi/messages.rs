@@ -1,7 +1,7 @@
 //! The Protobuf messages of OpenAPI v2 and v3, as far as the documents use them.
 
 use FieldEncoding::{
-    Any, Bool, Choice, Default, Double, Each, Inside, Integer, Map, Message as Of, SchemaOrBool, Text,
+    Any, Bool, Choice, Default, Double, Each, Integer, Map, Message as Msg, SchemaOrBool, Text, Wrapped,
 };
 
 /// A message: its fields by JSON name, in the order of their numbers.
@@ -12,7 +12,7 @@ pub(super) struct Message {
     pub(super) extensions: u32,
 }
 
-/// How a JSON value is written.
+/// The encoding of a JSON value.
 pub(super) enum FieldEncoding {
     /// A string.
     Text,
@@ -33,20 +33,20 @@ pub(super) enum FieldEncoding {
     /// Every item of a list.
     Each(&'static FieldEncoding),
     /// Wrapped in a message, with this field number.
-    Inside(u32, &'static FieldEncoding),
+    Wrapped(u32, &'static FieldEncoding),
     /// A map: entries of name and value, wrapped in a message, with this field number.
     Map(u32, &'static FieldEncoding),
-    /// One of several forms, depending on the fields and their values.
+    /// One of several encodings, depending on the fields and their values.
     Choice(Choose),
 }
 
-/// Chooses a form: the first function tells whether a field exists, the second whether it has this JSON value.
+/// Chooses an encoding: the first function tells whether a field exists, the second whether it has this JSON value.
 pub(super) type Choose = fn(&dyn Fn(&str) -> bool, &dyn Fn(&str, &str) -> bool) -> &'static FieldEncoding;
 
 impl std::fmt::Debug for FieldEncoding {
-    /// Only the name of the form, because messages are recursive.
+    /// Only the name of the type, because messages are recursive.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Form")
+        f.write_str("FieldEncoding")
     }
 }
 
@@ -56,18 +56,18 @@ const TEXTS: FieldEncoding = Each(&Text);
 pub(super) static V2: Message = Message {
     fields: &[
         ("swagger", 1, Text),
-        ("info", 2, Of(&Message { fields: &[("title", 1, Text), ("version", 2, Text)], extensions: 7 })),
-        ("paths", 8, Map(2, &Of(&PATH_V2))),
-        ("definitions", 9, Map(1, &Of(&SCHEMA_V2))),
+        ("info", 2, Msg(&Message { fields: &[("title", 1, Text), ("version", 2, Text)], extensions: 7 })),
+        ("paths", 8, Map(2, &Msg(&PATH_V2))),
+        ("definitions", 9, Map(1, &Msg(&SCHEMA_V2))),
         ("parameters", 10, Map(1, &PARAMETER_V2)),
         ("security", 12, Each(&SECURITY)),
-        ("securityDefinitions", 13, Map(1, &Inside(2, &Of(&API_KEY_V2)))),
+        ("securityDefinitions", 13, Map(1, &Wrapped(2, &Msg(&API_KEY_V2)))),
     ],
     extensions: 16,
 };
 
 /// Security requirements: names, each with a list of scopes.
-const SECURITY: FieldEncoding = Map(1, &Inside(1, &TEXTS));
+const SECURITY: FieldEncoding = Map(1, &Wrapped(1, &TEXTS));
 
 static API_KEY_V2: Message = Message {
     fields: &[("type", 1, Text), ("name", 2, Text), ("in", 3, Text), ("description", 4, Text)],
@@ -76,13 +76,13 @@ static API_KEY_V2: Message = Message {
 
 static PATH_V2: Message = Message {
     fields: &[
-        ("get", 2, Of(&OPERATION_V2)),
-        ("put", 3, Of(&OPERATION_V2)),
-        ("post", 4, Of(&OPERATION_V2)),
-        ("delete", 5, Of(&OPERATION_V2)),
-        ("options", 6, Of(&OPERATION_V2)),
-        ("head", 7, Of(&OPERATION_V2)),
-        ("patch", 8, Of(&OPERATION_V2)),
+        ("get", 2, Msg(&OPERATION_V2)),
+        ("put", 3, Msg(&OPERATION_V2)),
+        ("post", 4, Msg(&OPERATION_V2)),
+        ("delete", 5, Msg(&OPERATION_V2)),
+        ("options", 6, Msg(&OPERATION_V2)),
+        ("head", 7, Msg(&OPERATION_V2)),
+        ("patch", 8, Msg(&OPERATION_V2)),
         ("parameters", 9, Each(&PARAMETER_OR_REFERENCE_V2)),
     ],
     extensions: 10,
@@ -96,19 +96,21 @@ static OPERATION_V2: Message = Message {
         ("produces", 6, TEXTS),
         ("consumes", 7, TEXTS),
         ("parameters", 8, Each(&PARAMETER_OR_REFERENCE_V2)),
-        ("responses", 9, Map(1, &Inside(1, &Of(&RESPONSE_V2)))),
+        ("responses", 9, Map(1, &Wrapped(1, &Msg(&RESPONSE_V2)))),
         ("schemes", 10, TEXTS),
     ],
     extensions: 13,
 };
 
-static RESPONSE_V2: Message =
-    Message { fields: &[("description", 1, Text), ("schema", 2, Inside(1, &Of(&SCHEMA_V2)))], extensions: 5 };
+static RESPONSE_V2: Message = Message {
+    fields: &[("description", 1, Text), ("schema", 2, Wrapped(1, &Msg(&SCHEMA_V2)))],
+    extensions: 5,
+};
 
 static PARAMETER_OR_REFERENCE_V2: FieldEncoding =
     Choice(|has, _| if has("$ref") { &REFERENCED } else { &PARAMETER_ITEM_V2 });
-static PARAMETER_ITEM_V2: FieldEncoding = Inside(1, &PARAMETER_V2);
-static REFERENCED: FieldEncoding = Inside(2, &Of(&REFERENCE));
+static PARAMETER_ITEM_V2: FieldEncoding = Wrapped(1, &PARAMETER_V2);
+static REFERENCED: FieldEncoding = Wrapped(2, &Msg(&REFERENCE));
 static REFERENCE: Message = Message { fields: &[("$ref", 1, Text)], extensions: 0 };
 
 static PARAMETER_V2: FieldEncoding = Choice(|_, is| {
@@ -120,24 +122,24 @@ static PARAMETER_V2: FieldEncoding = Choice(|_, is| {
         &IN_QUERY_V2
     }
 });
-static BODY_V2: FieldEncoding = Inside(
+static BODY_V2: FieldEncoding = Wrapped(
     1,
-    &Of(&Message {
+    &Msg(&Message {
         fields: &[
             ("description", 1, Text),
             ("name", 2, Text),
             ("in", 3, Text),
             ("required", 4, Bool),
-            ("schema", 5, Of(&SCHEMA_V2)),
+            ("schema", 5, Msg(&SCHEMA_V2)),
         ],
         extensions: 6,
     }),
 );
-static IN_QUERY_V2: FieldEncoding = Inside(
+static IN_QUERY_V2: FieldEncoding = Wrapped(
     2,
-    &Inside(
+    &Wrapped(
         3,
-        &Of(&Message {
+        &Msg(&Message {
             fields: &[
                 ("required", 1, Bool),
                 ("in", 2, Text),
@@ -150,11 +152,11 @@ static IN_QUERY_V2: FieldEncoding = Inside(
         }),
     ),
 );
-static IN_PATH_V2: FieldEncoding = Inside(
+static IN_PATH_V2: FieldEncoding = Wrapped(
     2,
-    &Inside(
+    &Wrapped(
         4,
-        &Of(&Message {
+        &Msg(&Message {
             fields: &[
                 ("required", 1, Bool),
                 ("in", 2, Text),
@@ -190,11 +192,11 @@ static SCHEMA_V2: Message = Message {
         ("minProperties", 18, Integer),
         ("required", 19, TEXTS),
         ("enum", 20, Each(&Any)),
-        ("additionalProperties", 21, SchemaOrBool(&Of(&SCHEMA_V2))),
-        ("type", 22, Inside(1, &Text)),
-        ("items", 23, Inside(1, &Of(&SCHEMA_V2))),
-        ("allOf", 24, Each(&Of(&SCHEMA_V2))),
-        ("properties", 25, Map(1, &Of(&SCHEMA_V2))),
+        ("additionalProperties", 21, SchemaOrBool(&Msg(&SCHEMA_V2))),
+        ("type", 22, Wrapped(1, &Text)),
+        ("items", 23, Wrapped(1, &Msg(&SCHEMA_V2))),
+        ("allOf", 24, Each(&Msg(&SCHEMA_V2))),
+        ("properties", 25, Map(1, &Msg(&SCHEMA_V2))),
     ],
     extensions: 31,
 };
@@ -203,9 +205,9 @@ static SCHEMA_V2: Message = Message {
 pub(super) static V3: Message = Message {
     fields: &[
         ("openapi", 1, Text),
-        ("info", 2, Of(&Message { fields: &[("title", 1, Text), ("version", 6, Text)], extensions: 7 })),
-        ("paths", 4, Map(1, &Of(&PATH_V3))),
-        ("components", 5, Of(&COMPONENTS)),
+        ("info", 2, Msg(&Message { fields: &[("title", 1, Text), ("version", 6, Text)], extensions: 7 })),
+        ("paths", 4, Map(1, &Msg(&PATH_V3))),
+        ("components", 5, Msg(&COMPONENTS)),
         ("security", 6, Each(&SECURITY)),
     ],
     extensions: 9,
@@ -214,7 +216,7 @@ pub(super) static V3: Message = Message {
 static COMPONENTS: Message = Message {
     fields: &[
         ("schemas", 1, Map(1, &SCHEMA_OR_REFERENCE)),
-        ("securitySchemes", 7, Map(1, &Inside(1, &Of(&SECURITY_SCHEME)))),
+        ("securitySchemes", 7, Map(1, &Wrapped(1, &Msg(&SECURITY_SCHEME)))),
     ],
     extensions: 10,
 };
@@ -226,13 +228,13 @@ static SECURITY_SCHEME: Message = Message {
 
 static PATH_V3: Message = Message {
     fields: &[
-        ("get", 4, Of(&OPERATION_V3)),
-        ("put", 5, Of(&OPERATION_V3)),
-        ("post", 6, Of(&OPERATION_V3)),
-        ("delete", 7, Of(&OPERATION_V3)),
-        ("options", 8, Of(&OPERATION_V3)),
-        ("head", 9, Of(&OPERATION_V3)),
-        ("patch", 10, Of(&OPERATION_V3)),
+        ("get", 4, Msg(&OPERATION_V3)),
+        ("put", 5, Msg(&OPERATION_V3)),
+        ("post", 6, Msg(&OPERATION_V3)),
+        ("delete", 7, Msg(&OPERATION_V3)),
+        ("options", 8, Msg(&OPERATION_V3)),
+        ("head", 9, Msg(&OPERATION_V3)),
+        ("patch", 10, Msg(&OPERATION_V3)),
         ("parameters", 13, Each(&PARAMETER_V3)),
     ],
     extensions: 14,
@@ -244,23 +246,23 @@ static OPERATION_V3: Message = Message {
         ("description", 3, Text),
         ("operationId", 5, Text),
         ("parameters", 6, Each(&PARAMETER_V3)),
-        ("requestBody", 7, Inside(1, &Of(&REQUEST_BODY))),
-        ("responses", 8, Map(2, &Inside(1, &Of(&RESPONSE_V3)))),
+        ("requestBody", 7, Wrapped(1, &Msg(&REQUEST_BODY))),
+        ("responses", 8, Map(2, &Wrapped(1, &Msg(&RESPONSE_V3)))),
     ],
     extensions: 13,
 };
 
 static REQUEST_BODY: Message =
-    Message { fields: &[("content", 2, Map(1, &Of(&MEDIA_TYPE))), ("required", 3, Bool)], extensions: 4 };
+    Message { fields: &[("content", 2, Map(1, &Msg(&MEDIA_TYPE))), ("required", 3, Bool)], extensions: 4 };
 
 static RESPONSE_V3: Message =
-    Message { fields: &[("description", 1, Text), ("content", 3, Map(1, &Of(&MEDIA_TYPE)))], extensions: 5 };
+    Message { fields: &[("description", 1, Text), ("content", 3, Map(1, &Msg(&MEDIA_TYPE)))], extensions: 5 };
 
 static MEDIA_TYPE: Message = Message { fields: &[("schema", 1, SCHEMA_OR_REFERENCE)], extensions: 5 };
 
-static PARAMETER_V3: FieldEncoding = Inside(
+static PARAMETER_V3: FieldEncoding = Wrapped(
     1,
-    &Of(&Message {
+    &Msg(&Message {
         fields: &[
             ("name", 1, Text),
             ("in", 2, Text),
@@ -274,7 +276,7 @@ static PARAMETER_V3: FieldEncoding = Inside(
 
 const SCHEMA_OR_REFERENCE: FieldEncoding =
     Choice(|has, _| if has("$ref") { &REFERENCED } else { &SCHEMA_ITEM });
-static SCHEMA_ITEM: FieldEncoding = Inside(1, &Of(&SCHEMA_V3));
+static SCHEMA_ITEM: FieldEncoding = Wrapped(1, &Msg(&SCHEMA_V3));
 
 static SCHEMA_V3: Message = Message {
     fields: &[
@@ -299,8 +301,8 @@ static SCHEMA_V3: Message = Message {
         ("allOf", 26, Each(&SCHEMA_OR_REFERENCE)),
         ("oneOf", 27, Each(&SCHEMA_OR_REFERENCE)),
         ("anyOf", 28, Each(&SCHEMA_OR_REFERENCE)),
-        ("not", 29, Of(&SCHEMA_V3)),
-        ("items", 30, Inside(1, &SCHEMA_OR_REFERENCE)),
+        ("not", 29, Msg(&SCHEMA_V3)),
+        ("items", 30, Wrapped(1, &SCHEMA_OR_REFERENCE)),
         ("properties", 31, Map(1, &SCHEMA_OR_REFERENCE)),
         ("additionalProperties", 32, SchemaOrBool(&SCHEMA_OR_REFERENCE)),
         ("default", 33, Default),

@@ -20,7 +20,7 @@ fn published_package(package: &str) -> String {
 pub(super) fn of_type(registry: &Registry, id: TypeId, package: &str) -> Option<String> {
     let name = match registry.get(id) {
         Type::Struct(structure) => return Some(of_struct(structure)),
-        Type::Either(either) => return Some(format!("{EXTENSIONS}.{}", of_either(registry, *either))),
+        Type::Either(either) => return Some(format!("{EXTENSIONS}.{}", either_name(registry, *either))),
         Type::List(_) | Type::Map(_) => return None,
         Type::Scalar(scalar) => match scalar {
             Scalar::Time => "apis.meta.v1.Time",
@@ -36,7 +36,7 @@ pub(super) fn of_type(registry: &Registry, id: TypeId, package: &str) -> Option<
     Some(format!("io.k8s.apimachinery.pkg.{name}"))
 }
 
-fn of_either(registry: &Registry, either: Either) -> &'static str {
+fn either_name(registry: &Registry, either: Either) -> &'static str {
     match either.other {
         Other::Bool => "JSONSchemaPropsOrBool",
         Other::List(list) => match registry.get(list) {
@@ -48,21 +48,21 @@ fn of_either(registry: &Registry, either: Either) -> &'static str {
 
 /// A text in an operation id: letters and digits only, with a capital after each removed character.
 pub(super) fn identifier(text: &str, capital: bool) -> String {
-    let mut word = String::with_capacity(text.len());
+    let mut identifier = String::with_capacity(text.len());
     let mut capital = capital;
     for c in text.chars() {
-        if c.is_alphabetic() || c == '_' || (!word.is_empty() && c.is_numeric()) {
+        if c.is_alphabetic() || c == '_' || (!identifier.is_empty() && c.is_numeric()) {
             if capital {
-                word.extend(c.to_uppercase());
+                identifier.extend(c.to_uppercase());
             } else {
-                word.push(c);
+                identifier.push(c);
             }
             capital = false;
         } else {
             capital = true;
         }
     }
-    word
+    identifier
 }
 
 /// The group in ids and tags.
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn types_have_their_published_names() {
         let registry = Registry::builtin().unwrap();
-        let of = |group: &str, kind: &str, field: &str| {
+        let published_name = |group: &str, kind: &str, field: &str| {
             let id = registry.kind(group, "v1", kind).unwrap();
             let structure = registry.structure(id).unwrap();
             match structure.field(field) {
@@ -102,27 +102,27 @@ mod tests {
                 None => of_type(&registry, id, ""),
             }
         };
-        assert_eq!(of("", "Pod", "").as_deref(), Some("io.k8s.api.core.v1.Pod"));
-        assert_eq!(of("", "Pod", "kind"), None);
+        assert_eq!(published_name("", "Pod", "").as_deref(), Some("io.k8s.api.core.v1.Pod"));
+        assert_eq!(published_name("", "Pod", "kind"), None);
         assert_eq!(
-            of("apiregistration.k8s.io", "APIService", "").as_deref(),
+            published_name("apiregistration.k8s.io", "APIService", "").as_deref(),
             Some("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService")
         );
         assert_eq!(
-            of("meta.k8s.io", "ManagedFieldsEntry", "fieldsV1").as_deref(),
+            published_name("meta.k8s.io", "ManagedFieldsEntry", "fieldsV1").as_deref(),
             Some("io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1")
         );
     }
 
     #[test]
-    fn identifiers_have_no_dots_and_kinds_the_right_article() {
+    fn identifiers_are_camel_case_and_kinds_have_articles() {
         assert_eq!(identifier("flowcontrol.apiserver", true), "FlowcontrolApiserver");
         assert_eq!(tag("rbac.authorization.k8s.io", "v1"), "rbacAuthorization_v1");
         assert_eq!((tag("", "v1").as_str(), tag("apps", "").as_str()), ("core_v1", "apps"));
-        let said = ["Pod", "Ingress", "Endpoints", "APIService", "RuntimeClass"]
+        let phrases = ["Pod", "Ingress", "Endpoints", "APIService", "RuntimeClass"]
             .map(|kind| format!("create{}{kind}", article(kind)));
         assert_eq!(
-            said,
+            phrases,
             [
                 "create a Pod",
                 "create an Ingress",

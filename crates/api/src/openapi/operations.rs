@@ -11,9 +11,9 @@ use super::parameters::Parameter;
 use super::schemas::Schema;
 use crate::catalog::resource::{Resource, Subresource};
 
-/// The resources whose deletion answers the object; that of all others answers a Status. An empty list stands for all
-/// resources of the group.
-const DELETED_ARE_RETURNED: [(&str, &[&str]); 3] = [
+/// The resources whose deletion returns the object; that of all others returns a Status. An empty list means all resources of
+/// the group.
+const RETURNED_ON_DELETE: [(&str, &[&str]); 3] = [
     (
         "",
         &[
@@ -47,11 +47,11 @@ pub(super) struct Operation {
     /// `x-kubernetes-action`; empty for non-resource paths.
     pub(super) action: &'static str,
     pub(super) id: String,
-    pub(super) about: String,
+    pub(super) description: String,
     pub(super) tag: String,
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Body>,
-    pub(super) answer: ResponseBody,
+    pub(super) response: ResponseBody,
     pub(super) codes: &'static [(&'static str, &'static str)],
     pub(super) media: Media,
     /// Group, version and kind.
@@ -80,7 +80,7 @@ pub(super) enum ResponseBody {
     Type(String, Schema),
 }
 
-/// The media types of an answer.
+/// The media types of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Media {
     /// An object.
@@ -114,19 +114,19 @@ struct Subject<'a> {
     gv: &'a GroupVersion,
     kind: &'a str,
     /// `Namespaced` or nothing, the kind, and the name of the subresource, as in operation ids.
-    word: String,
+    id_suffix: String,
 }
 
 impl<'a> Subject<'a> {
     fn new(resource: &'a Resource, sub: Option<&'a Subresource>) -> Subject<'a> {
         let namespaced = if resource.namespaced { "Namespaced" } else { "" };
-        let below = sub.map(|sub| names::identifier(&sub.name, true)).unwrap_or_default();
+        let subresource = sub.map(|sub| names::identifier(&sub.name, true)).unwrap_or_default();
         Subject {
             resource,
             sub,
             gv: sub.map_or(&resource.gv, |sub| &sub.gv),
             kind: sub.map_or(&*resource.kind, |sub| &*sub.kind),
-            word: format!("{namespaced}{}{below}", resource.kind),
+            id_suffix: format!("{namespaced}{}{subresource}", resource.kind),
         }
     }
 
@@ -139,24 +139,24 @@ impl<'a> Subject<'a> {
 
     /// `status of the specified `, or the same without the subresource.
     fn specified(&self) -> String {
-        let of = self.sub.map(|sub| format!("{} of ", sub.name)).unwrap_or_default();
-        format!("{of}the specified {}", self.resource.kind)
+        let subresource = self.sub.map(|sub| format!("{} of ", sub.name)).unwrap_or_default();
+        format!("{subresource}the specified {}", self.resource.kind)
     }
 
     /// The path parameters.
-    fn place(&self, named: bool) -> Vec<Parameter> {
+    fn path_parameters(&self, named: bool) -> Vec<Parameter> {
         let mut parameters = vec![];
         if self.resource.namespaced {
             parameters.push(Parameter::namespace());
         }
         if named {
-            parameters.push(Parameter::name(self.about().1));
+            parameters.push(Parameter::name(self.gvk().1));
         }
         parameters
     }
 
     /// The kind of the operations. Subresources of a custom kind have that kind, whatever they show.
-    fn about(&self) -> (&GroupVersion, &str) {
+    fn gvk(&self) -> (&GroupVersion, &str) {
         match self.is_custom() {
             true => (&self.resource.gv, &self.resource.kind),
             false => (self.gv, self.kind),
@@ -169,8 +169,8 @@ impl<'a> Subject<'a> {
 
     fn operation(&self, method: &'static str, action: &'static str) -> Operation {
         let gv = &self.resource.gv;
-        let (about, kind) = self.about();
-        let kind = (about.group.to_string(), about.version.to_string(), kind.to_owned());
+        let (kind_gv, kind) = self.gvk();
+        let kind = (kind_gv.group.to_string(), kind_gv.version.to_string(), kind.to_owned());
         Operation {
             method,
             action,
@@ -192,8 +192,8 @@ impl Sources<'_> {
         } else {
             format!("/apis/{}/{}", gv.group, gv.version)
         };
-        let place = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
-        let collection = format!("{place}/{}", resource.plural);
+        let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
+        let collection = format!("{scope}/{}", resource.plural);
         let subject = Subject::new(resource, None);
         let mut paths = Vec::new();
         let mut add = |path: String, operations: Vec<Operation>| {
@@ -201,10 +201,10 @@ impl Sources<'_> {
                 paths.push(Path { path, operations });
             }
         };
-        add(format!("{prefix}{collection}"), self.of_collection(&subject));
-        add(format!("{prefix}{collection}/{{name}}"), self.of_object(&subject));
+        add(format!("{prefix}{collection}"), self.collection_operations(&subject));
+        add(format!("{prefix}{collection}/{{name}}"), self.object_operations(&subject));
         if resource.namespaced && resource.verbs.contains(Verb::List) {
-            let list = self.everywhere(self.list(&subject), &subject, "list", "ForAllNamespaces");
+            let list = self.for_all_namespaces(self.list(&subject), &subject, "list", "ForAllNamespaces");
             add(format!("{prefix}/{}", resource.plural), vec![list]);
         }
         for sub in &resource.subresources {
@@ -216,7 +216,7 @@ impl Sources<'_> {
                     add(format!("{path}/{{path}}"), self.connections(&subject, true));
                 }
             } else {
-                add(path, self.of_object(&subject));
+                add(path, self.object_operations(&subject));
             }
         }
         // Custom kinds never had the old watch prefix.
@@ -224,8 +224,12 @@ impl Sources<'_> {
             add(format!("{prefix}/watch{collection}"), vec![self.watch_list(&subject)]);
             add(format!("{prefix}/watch{collection}/{{name}}"), vec![self.watch(&subject)]);
             if resource.namespaced {
-                let watch =
-                    self.everywhere(self.watch_list(&subject), &subject, "watch", "ListForAllNamespaces");
+                let watch = self.for_all_namespaces(
+                    self.watch_list(&subject),
+                    &subject,
+                    "watch",
+                    "ListForAllNamespaces",
+                );
                 add(format!("{prefix}/watch/{}", resource.plural), vec![watch]);
             }
         }
@@ -237,14 +241,19 @@ impl Sources<'_> {
     }
 
     /// An operation of one namespace, changed to all namespaces.
-    fn everywhere(&self, one: Operation, subject: &Subject<'_>, verb: &str, suffix: &str) -> Operation {
-        let mut all = one;
-        all.id = subject.id(verb, &format!("{}{suffix}", subject.resource.kind));
-        all.parameters.retain(|parameter| parameter.name != "namespace");
-        all
+    fn for_all_namespaces(
+        &self,
+        mut operation: Operation,
+        subject: &Subject<'_>,
+        verb: &str,
+        suffix: &str,
+    ) -> Operation {
+        operation.id = subject.id(verb, &format!("{}{suffix}", subject.resource.kind));
+        operation.parameters.retain(|parameter| parameter.name != "namespace");
+        operation
     }
 
-    fn of_collection(&self, subject: &Subject<'_>) -> Vec<Operation> {
+    fn collection_operations(&self, subject: &Subject<'_>) -> Vec<Operation> {
         let verbs = subject.resource.verbs;
         let mut operations = Vec::new();
         if verbs.contains(Verb::List) {
@@ -255,24 +264,24 @@ impl Sources<'_> {
         }
         if verbs.contains(Verb::DeleteCollection) {
             let mut operation = subject.operation("delete", "deletecollection");
-            operation.id = subject.id("delete", &format!("Collection{}", subject.word));
-            operation.about = format!("delete collection of {}", subject.kind);
-            operation.parameters.extend(subject.place(false));
-            let mut listing = self.options("ListOptions");
+            operation.id = subject.id("delete", &format!("Collection{}", subject.id_suffix));
+            operation.description = format!("delete collection of {}", subject.kind);
+            operation.parameters.extend(subject.path_parameters(false));
+            let mut list_options = self.options("ListOptions");
             // For custom kinds the reference states only the list options.
             if !subject.is_custom() {
-                listing.retain(|parameter| !matches!(&*parameter.name, "watch" | "allowWatchBookmarks"));
+                list_options.retain(|parameter| !matches!(&*parameter.name, "watch" | "allowWatchBookmarks"));
                 operation.parameters.extend(self.options("DeleteOptions"));
                 operation.body = self.delete_body();
             }
-            operation.parameters.extend(listing);
-            operation.answer = self.meta_answer("Status");
+            operation.parameters.extend(list_options);
+            operation.response = self.meta_response("Status");
             operations.push(operation);
         }
         operations
     }
 
-    fn of_object(&self, subject: &Subject<'_>) -> Vec<Operation> {
+    fn object_operations(&self, subject: &Subject<'_>) -> Vec<Operation> {
         let verbs = subject.sub.map_or(subject.resource.verbs, |sub| sub.verbs);
         let mut operations = Vec::new();
         if verbs.contains(Verb::Get) {
@@ -281,18 +290,18 @@ impl Sources<'_> {
         if subject.sub.is_some() && verbs.contains(Verb::Create) {
             operations.push(self.create(subject, true));
         }
-        let change = [
+        let changes = [
             (Verb::Update, "put", "replace", "replace ", "UpdateOptions"),
             (Verb::Patch, "patch", "patch", "partially update ", "PatchOptions"),
         ];
-        for (verb, method, word, about, options) in change {
+        for (verb, method, id_prefix, description, options) in changes {
             if verbs.contains(verb) {
                 let mut operation = subject.operation(method, method);
-                operation.id = subject.id(word, &subject.word);
-                operation.about = format!("{about}{}", subject.specified());
-                operation.parameters.extend(subject.place(true));
+                operation.id = subject.id(id_prefix, &subject.id_suffix);
+                operation.description = format!("{description}{}", subject.specified());
+                operation.parameters.extend(subject.path_parameters(true));
                 operation.parameters.extend(self.options(options));
-                operation.answer = self.answer(subject.gv, subject.kind);
+                operation.response = self.response(subject.gv, subject.kind);
                 operation.codes = if verb == Verb::Patch && subject.is_custom() { OK } else { CREATED };
                 operation.body = if verb == Verb::Patch {
                     let name = format!("{META}.Patch");
@@ -311,19 +320,19 @@ impl Sources<'_> {
 
     fn read(&self, subject: &Subject<'_>) -> Operation {
         let mut operation = subject.operation("get", "get");
-        operation.id = subject.id("read", &subject.word);
-        operation.about = format!("read {}", subject.specified());
-        operation.parameters.extend(subject.place(true));
+        operation.id = subject.id("read", &subject.id_suffix);
+        operation.description = format!("read {}", subject.specified());
+        operation.parameters.extend(subject.path_parameters(true));
         if subject.is_custom() {
-            let listing = self.options("ListOptions").into_iter();
-            operation.parameters.extend(listing.filter(|parameter| parameter.name == "resourceVersion"));
+            let list_options = self.options("ListOptions").into_iter();
+            operation.parameters.extend(list_options.filter(|parameter| parameter.name == "resourceVersion"));
         }
-        operation.answer = self.answer(subject.gv, subject.kind);
+        operation.response = self.response(subject.gv, subject.kind);
         if subject.sub.is_some_and(|sub| *sub.name == *"log") {
             operation.media = Media::Log;
-            operation.answer = ResponseBody::Text;
+            operation.response = ResponseBody::Text;
             if let Some(id) = self.registry.kind(&subject.gv.group, &subject.gv.version, "PodLogOptions") {
-                operation.parameters.extend(self.query_of(id, &self.published(id)));
+                operation.parameters.extend(self.query_parameters(id, &self.published(id)));
             }
         }
         operation
@@ -332,58 +341,58 @@ impl Sources<'_> {
     fn create(&self, subject: &Subject<'_>, named: bool) -> Operation {
         let mut operation = subject.operation("post", "post");
         let kind = &subject.resource.kind;
-        let of = subject.sub.map(|sub| format!(" {} of", sub.name)).unwrap_or_default();
-        operation.id = subject.id("create", &subject.word);
-        operation.about = format!("create{of}{}{kind}", names::article(kind));
-        operation.parameters.extend(subject.place(named));
+        let subresource = subject.sub.map(|sub| format!(" {} of", sub.name)).unwrap_or_default();
+        operation.id = subject.id("create", &subject.id_suffix);
+        operation.description = format!("create{subresource}{}{kind}", names::article(kind));
+        operation.parameters.extend(subject.path_parameters(named));
         operation.parameters.extend(self.options("CreateOptions"));
         operation.body = self.body(subject);
-        operation.answer = self.answer(subject.gv, subject.kind);
+        operation.response = self.response(subject.gv, subject.kind);
         operation.codes = POSTED;
         operation
     }
 
     fn delete(&self, subject: &Subject<'_>) -> Operation {
         let mut operation = subject.operation("delete", "delete");
-        operation.id = subject.id("delete", &subject.word);
-        operation.about = format!("delete{}{}", names::article(subject.kind), subject.kind);
-        operation.parameters.extend(subject.place(true));
+        operation.id = subject.id("delete", &subject.id_suffix);
+        operation.description = format!("delete{}{}", names::article(subject.kind), subject.kind);
+        operation.parameters.extend(subject.path_parameters(true));
         operation.parameters.extend(self.options("DeleteOptions"));
         operation.body = self.delete_body();
-        let returned = DELETED_ARE_RETURNED.iter().any(|(group, plurals)| {
+        let is_returned = RETURNED_ON_DELETE.iter().any(|(group, plurals)| {
             *group == &*subject.gv.group
                 && (plurals.is_empty() || plurals.contains(&&*subject.resource.plural))
         });
-        operation.answer =
-            if returned { self.answer(subject.gv, subject.kind) } else { self.meta_answer("Status") };
+        operation.response =
+            if is_returned { self.response(subject.gv, subject.kind) } else { self.meta_response("Status") };
         operation.codes = DELETED;
         operation
     }
 
     fn list(&self, subject: &Subject<'_>) -> Operation {
         let mut operation = subject.operation("get", "list");
-        let watched = subject.resource.verbs.contains(Verb::Watch) && !subject.is_custom();
-        let watch = if watched { "list or watch" } else { "list" };
-        operation.id = subject.id("list", &subject.word);
-        operation.about = format!("{watch} objects of kind {}", subject.kind);
-        operation.parameters.extend(subject.place(false));
+        let is_watchable = subject.resource.verbs.contains(Verb::Watch) && !subject.is_custom();
+        let verbs = if is_watchable { "list or watch" } else { "list" };
+        operation.id = subject.id("list", &subject.id_suffix);
+        operation.description = format!("{verbs} objects of kind {}", subject.kind);
+        operation.parameters.extend(subject.path_parameters(false));
         operation.parameters.extend(self.options("ListOptions"));
-        operation.answer = self.answer(subject.gv, &subject.resource.list_kind);
+        operation.response = self.response(subject.gv, &subject.resource.list_kind);
         operation.media = Media::Stream;
         operation
     }
 
     fn watch_list(&self, subject: &Subject<'_>) -> Operation {
         let mut operation = subject.operation("get", "watchlist");
-        operation.id = subject.id("watch", &format!("{}List", subject.word));
-        operation.about = format!(
+        operation.id = subject.id("watch", &format!("{}List", subject.id_suffix));
+        operation.description = format!(
             "watch individual changes to a list of {}. deprecated: use the 'watch' parameter with a list operation \
              instead.",
             subject.kind
         );
-        operation.parameters.extend(subject.place(false));
+        operation.parameters.extend(subject.path_parameters(false));
         operation.parameters.extend(self.options("ListOptions"));
-        operation.answer = self.meta_answer("WatchEvent");
+        operation.response = self.meta_response("WatchEvent");
         operation.media = Media::Stream;
         operation
     }
@@ -391,8 +400,8 @@ impl Sources<'_> {
     fn watch(&self, subject: &Subject<'_>) -> Operation {
         let mut operation = self.watch_list(subject);
         operation.action = "watch";
-        operation.id = subject.id("watch", &subject.word);
-        operation.about = format!(
+        operation.id = subject.id("watch", &subject.id_suffix);
+        operation.description = format!(
             "watch changes to an object of kind {}. deprecated: use the 'watch' parameter with a list operation \
              instead, filtered to a single item with the 'fieldSelector' parameter.",
             subject.kind
@@ -402,7 +411,7 @@ impl Sources<'_> {
     }
 
     /// The methods of a connecting subresource.
-    fn connections(&self, subject: &Subject<'_>, deeper: bool) -> Vec<Operation> {
+    fn connections(&self, subject: &Subject<'_>, with_path: bool) -> Vec<Operation> {
         let Some(sub) = subject.sub else { return Vec::new() };
         let mut methods: Vec<(&'static str, &str)> = sub
             .verbs
@@ -422,22 +431,22 @@ impl Sources<'_> {
         if sub.verbs.contains(Verb::Delete) {
             methods.extend([("head", "Head"), ("options", "Options")]);
         }
-        let suffix = if deeper { "WithPath" } else { "" };
+        let suffix = if with_path { "WithPath" } else { "" };
         let options = self.registry.kind(&sub.gv.group, &sub.gv.version, &sub.kind);
-        let query = options.map(|id| self.query_of(id, &self.published(id))).unwrap_or_default();
-        let connect = |(method, word): (&'static str, &str)| {
+        let query = options.map(|id| self.query_parameters(id, &self.published(id))).unwrap_or_default();
+        let connect = |(method, method_name): (&'static str, &str)| {
             let mut operation = subject.operation(method, "connect");
-            operation.id = subject.id("connect", &format!("{word}{}{suffix}", subject.word));
-            operation.about = format!(
+            operation.id = subject.id("connect", &format!("{method_name}{}{suffix}", subject.id_suffix));
+            operation.description = format!(
                 "connect {} requests to {} of {}",
-                word.to_uppercase(),
+                method_name.to_uppercase(),
                 sub.name,
                 subject.resource.kind
             );
-            operation.parameters = subject.place(true);
-            operation.parameters.extend(deeper.then(Parameter::path));
+            operation.parameters = subject.path_parameters(true);
+            operation.parameters.extend(with_path.then(Parameter::path));
             operation.parameters.extend(query.iter().cloned());
-            operation.answer = ResponseBody::Text;
+            operation.response = ResponseBody::Text;
             operation.media = Media::Any;
             operation
         };
@@ -454,12 +463,12 @@ impl Sources<'_> {
         Some(Body { name: self.published(id), schema: Schema::Type(id), required: false, patch: false })
     }
 
-    fn answer(&self, gv: &GroupVersion, kind: &str) -> ResponseBody {
+    fn response(&self, gv: &GroupVersion, kind: &str) -> ResponseBody {
         self.find(gv, kind).map_or(ResponseBody::Nothing, |(name, schema)| ResponseBody::Type(name, schema))
     }
 
     /// A type of the meta group as a response.
-    pub(super) fn meta_answer(&self, name: &str) -> ResponseBody {
+    pub(super) fn meta_response(&self, name: &str) -> ResponseBody {
         let id = self.registry.meta(name);
         id.map_or(ResponseBody::Nothing, |id| ResponseBody::Type(self.published(id), Schema::Type(id)))
     }
@@ -469,10 +478,10 @@ impl Sources<'_> {
         if let Some(id) = self.registry.kind(&gv.group, &gv.version, kind) {
             return Some((self.published(id), Schema::Type(id)));
         }
-        let same = |custom: &Arc<crate::openapi::Custom>| {
+        let is_kind = |custom: &Arc<crate::openapi::CustomSchema>| {
             custom.kind.kind == kind && custom.kind.group == *gv.group && custom.kind.version == *gv.version
         };
-        let at = self.custom.iter().position(same)?;
-        Some((self.custom.get(at)?.published.clone(), Schema::Custom(at)))
+        let index = self.custom.iter().position(is_kind)?;
+        Some((self.custom.get(index)?.published.clone(), Schema::Custom(index)))
     }
 }

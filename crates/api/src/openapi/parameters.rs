@@ -26,14 +26,18 @@ pub(super) enum ParameterLocation {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Parameter {
     pub(super) name: Cow<'static, str>,
-    pub(super) place: ParameterLocation,
+    pub(super) location: ParameterLocation,
     pub(super) kind: &'static str,
-    pub(super) about: Cow<'static, str>,
+    pub(super) description: Cow<'static, str>,
 }
 
 impl Parameter {
-    fn text(name: &'static str, place: ParameterLocation, about: impl Into<Cow<'static, str>>) -> Parameter {
-        Parameter { name: Cow::Borrowed(name), place, kind: "string", about: about.into() }
+    fn text(
+        name: &'static str,
+        location: ParameterLocation,
+        description: impl Into<Cow<'static, str>>,
+    ) -> Parameter {
+        Parameter { name: Cow::Borrowed(name), location, kind: "string", description: description.into() }
     }
 
     pub(super) fn pretty() -> Parameter {
@@ -53,8 +57,8 @@ impl Parameter {
         Parameter::text("path", ParameterLocation::Path, "path to the resource")
     }
 
-    fn place(&self) -> &'static str {
-        match self.place {
+    fn location_name(&self) -> &'static str {
+        match self.location {
             ParameterLocation::Path => "path",
             ParameterLocation::Query => "query",
         }
@@ -64,11 +68,11 @@ impl Parameter {
     pub(super) fn v3(&self, out: &mut JsonWriter) {
         out.object(|out| {
             out.field("name", &self.name);
-            out.field("in", self.place());
-            if !self.about.is_empty() {
-                out.field("description", &self.about);
+            out.field("in", self.location_name());
+            if !self.description.is_empty() {
+                out.field("description", &self.description);
             }
-            if self.place == ParameterLocation::Path {
+            if self.location == ParameterLocation::Path {
                 out.key("required").raw(b"true");
             }
             out.key("schema").object(|out| {
@@ -83,12 +87,12 @@ impl Parameter {
         out.object(|out| {
             out.key("uniqueItems").raw(b"true");
             out.field("type", self.kind);
-            if !self.about.is_empty() {
-                out.field("description", &self.about);
+            if !self.description.is_empty() {
+                out.field("description", &self.description);
             }
             out.field("name", &self.name);
-            out.field("in", self.place());
-            if self.place == ParameterLocation::Path {
+            out.field("in", self.location_name());
+            if self.location == ParameterLocation::Path {
                 out.key("required").raw(b"true");
             }
         });
@@ -96,7 +100,7 @@ impl Parameter {
 
     /// Whether v2 writes it inline: a parameter that mentions one kind, and those for which old clients do not follow
     /// references.
-    pub(super) fn is_own(&self) -> bool {
+    pub(super) fn is_inline(&self) -> bool {
         matches!(&*self.name, "name" | "fieldValidation" | "dryRun")
     }
 }
@@ -104,20 +108,23 @@ impl Parameter {
 impl Sources<'_> {
     /// The fields of a type of the meta group as query parameters.
     pub(super) fn options(&self, name: &str) -> Vec<Parameter> {
-        self.registry.meta(name).map(|id| self.query_of(id, &format!("{META}.{name}"))).unwrap_or_default()
+        self.registry
+            .meta(name)
+            .map(|id| self.query_parameters(id, &format!("{META}.{name}")))
+            .unwrap_or_default()
     }
 
     /// The fields of a type as query parameters, except for those that a query cannot express.
-    pub(super) fn query_of(&self, id: TypeId, published: &str) -> Vec<Parameter> {
+    pub(super) fn query_parameters(&self, id: TypeId, published: &str) -> Vec<Parameter> {
         let Some(structure) = self.registry.structure(id) else { return Vec::new() };
         let fields = structure.fields.iter().skip(if structure.object { 2 } else { 0 });
         fields
             .filter_map(|field| {
                 Some(Parameter {
                     name: field.name.to_string().into(),
-                    place: ParameterLocation::Query,
-                    kind: self.simple(field.ty)?,
-                    about: descriptions::of_field(published, &field.name).unwrap_or_default().into(),
+                    location: ParameterLocation::Query,
+                    kind: self.parameter_type(field.ty)?,
+                    description: descriptions::for_field(published, &field.name).unwrap_or_default().into(),
                 })
             })
             .collect()
@@ -128,9 +135,9 @@ impl Sources<'_> {
         self.registry.structure(id).map(names::of_struct).unwrap_or_default()
     }
 
-    fn simple(&self, id: TypeId) -> Option<&'static str> {
+    fn parameter_type(&self, id: TypeId) -> Option<&'static str> {
         match self.registry.get(id) {
-            Type::List(list) => self.simple(list.item),
+            Type::List(list) => self.parameter_type(list.item),
             Type::Scalar(Scalar::String) => Some("string"),
             Type::Scalar(Scalar::Bool) => Some("boolean"),
             Type::Scalar(Scalar::Int32 | Scalar::Int64) => Some("integer"),

@@ -16,15 +16,15 @@ type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
 /// A v2 document as Protobuf; `None` if it is invalid.
 pub fn v2_protobuf(json: &[u8]) -> Option<Vec<u8>> {
-    document(json, &messages::V2)
+    encode_document(json, &messages::V2)
 }
 
 /// A v3 document as Protobuf; `None` if it is invalid.
 pub fn v3_protobuf(json: &[u8]) -> Option<Vec<u8>> {
-    document(json, &messages::V3)
+    encode_document(json, &messages::V3)
 }
 
-fn document(json: &[u8], message: &'static Message) -> Option<Vec<u8>> {
+fn encode_document(json: &[u8], message: &'static Message) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(json.len());
     write_message(&mut out, message, serde_json::from_slice(json).ok()?)?;
     Some(out)
@@ -33,64 +33,66 @@ fn document(json: &[u8], message: &'static Message) -> Option<Vec<u8>> {
 /// Writes the fields of a message in the order of their numbers.
 fn write_message(out: &mut Vec<u8>, message: &'static Message, json: &RawValue) -> Option<()> {
     let fields: Fields<'_> = serde_json::from_str(json.get()).ok()?;
-    for (name, number, form) in message.fields {
+    for (name, number, encoding) in message.fields {
         // Values that the messages cannot represent are omitted: a custom schema may contain more than they can.
         if let Some(json) = fields.get(*name) {
-            write_field(out, *number, form, json);
+            write_field(out, *number, encoding, json);
         }
     }
     for (name, json) in fields.iter().filter(|(name, _)| name.starts_with("x-")) {
-        write_named(out, message.extensions, &FieldEncoding::Any, name, json);
+        write_entry(out, message.extensions, &FieldEncoding::Any, name, json);
     }
     Some(())
 }
 
 /// Writes a field, or nothing if its value has an unexpected form.
-fn write_field(out: &mut Vec<u8>, number: u32, form: &FieldEncoding, json: &RawValue) -> Option<()> {
-    match form {
-        FieldEncoding::Text => write_bytes(out, number, text(json)?.as_bytes()),
+fn write_field(out: &mut Vec<u8>, number: u32, encoding: &FieldEncoding, json: &RawValue) -> Option<()> {
+    match encoding {
+        FieldEncoding::Text => write_bytes(out, number, parse_string(json)?.as_bytes()),
         FieldEncoding::Bool => {
-            key(out, number, 0);
+            write_key(out, number, 0);
             out.push(u8::from(json.get() == "true"));
         }
         FieldEncoding::Integer => {
             let value: i64 = json.get().parse().ok()?;
-            key(out, number, 0);
-            varint(out, value.cast_unsigned());
+            write_key(out, number, 0);
+            write_varint(out, value.cast_unsigned());
         }
         FieldEncoding::Double => {
             let value: f64 = json.get().parse().ok()?;
-            key(out, number, 1);
+            write_key(out, number, 1);
             out.extend(value.to_le_bytes());
         }
         FieldEncoding::SchemaOrBool(schema) => {
-            let mut inside = Vec::new();
-            let form =
+            let mut wrapped = Vec::new();
+            let encoding =
                 if matches!(json.get(), "true" | "false") { (2, &FieldEncoding::Bool) } else { (1, *schema) };
-            write_field(&mut inside, form.0, form.1, json)?;
-            write_bytes(out, number, &inside);
+            write_field(&mut wrapped, encoding.0, encoding.1, json)?;
+            write_bytes(out, number, &wrapped);
         }
-        FieldEncoding::Default => write_bytes(out, number, &default(json)?),
-        FieldEncoding::Any => write_bytes(out, number, &any(json)?),
+        FieldEncoding::Default => write_bytes(out, number, &encode_default(json)?),
+        FieldEncoding::Any => write_bytes(out, number, &encode_any(json)?),
         FieldEncoding::Message(message) => {
-            let mut inside = Vec::new();
-            write_message(&mut inside, message, json)?;
-            write_bytes(out, number, &inside);
+            let mut wrapped = Vec::new();
+            write_message(&mut wrapped, message, json)?;
+            write_bytes(out, number, &wrapped);
         }
-        FieldEncoding::Each(form) => {
+        FieldEncoding::Each(encoding) => {
             let items: Vec<&RawValue> = serde_json::from_str(json.get()).ok()?;
-            items.iter().try_for_each(|item| write_field(out, number, form, item))?;
+            items.iter().try_for_each(|item| write_field(out, number, encoding, item))?;
         }
-        FieldEncoding::Inside(inner, form) => {
-            let mut inside = Vec::new();
-            write_field(&mut inside, *inner, form, json)?;
-            write_bytes(out, number, &inside);
+        FieldEncoding::Wrapped(inner, encoding) => {
+            let mut wrapped = Vec::new();
+            write_field(&mut wrapped, *inner, encoding, json)?;
+            write_bytes(out, number, &wrapped);
         }
-        FieldEncoding::Map(inner, form) => {
+        FieldEncoding::Map(inner, encoding) => {
             let entries: Fields<'_> = serde_json::from_str(json.get()).ok()?;
-            let mut inside = Vec::new();
-            entries.iter().try_for_each(|(name, json)| write_named(&mut inside, *inner, form, name, json))?;
-            write_bytes(out, number, &inside);
+            let mut wrapped = Vec::new();
+            entries
+                .iter()
+                .try_for_each(|(name, json)| write_entry(&mut wrapped, *inner, encoding, name, json))?;
+            write_bytes(out, number, &wrapped);
         }
         FieldEncoding::Choice(choose) => {
             let fields: Fields<'_> = serde_json::from_str(json.get()).ok()?;
@@ -102,62 +104,62 @@ fn write_field(out: &mut Vec<u8>, number: u32, form: &FieldEncoding, json: &RawV
 }
 
 /// A map entry: a message of name and value.
-fn write_named(
+fn write_entry(
     out: &mut Vec<u8>,
     number: u32,
-    form: &FieldEncoding,
+    encoding: &FieldEncoding,
     name: &str,
     json: &RawValue,
 ) -> Option<()> {
-    let mut inside = Vec::new();
-    write_bytes(&mut inside, 1, name.as_bytes());
-    write_field(&mut inside, 2, form, json)?;
-    write_bytes(out, number, &inside);
+    let mut wrapped = Vec::new();
+    write_bytes(&mut wrapped, 1, name.as_bytes());
+    write_field(&mut wrapped, 2, encoding, json)?;
+    write_bytes(out, number, &wrapped);
     Some(())
 }
 
 /// An untyped value, as YAML.
-fn any(json: &RawValue) -> Option<Vec<u8>> {
+fn encode_any(json: &RawValue) -> Option<Vec<u8>> {
     let value = json::read(json.get().as_bytes()).ok()?;
-    let mut inside = Vec::new();
-    write_bytes(&mut inside, 2, &yaml::to_yaml(value));
-    Some(inside)
+    let mut wrapped = Vec::new();
+    write_bytes(&mut wrapped, 2, &yaml::to_yaml(value));
+    Some(wrapped)
 }
 
 /// A default. Only numbers, booleans and strings can be represented.
-fn default(json: &RawValue) -> Option<Vec<u8>> {
-    let mut inside = Vec::new();
+fn encode_default(json: &RawValue) -> Option<Vec<u8>> {
+    let mut wrapped = Vec::new();
     match json.get() {
         "true" | "false" => {
-            key(&mut inside, 2, 0);
-            inside.push(u8::from(json.get() == "true"));
+            write_key(&mut wrapped, 2, 0);
+            wrapped.push(u8::from(json.get() == "true"));
         }
-        other if other.starts_with('"') => write_bytes(&mut inside, 3, text(json)?.as_bytes()),
+        other if other.starts_with('"') => write_bytes(&mut wrapped, 3, parse_string(json)?.as_bytes()),
         other => {
             if let Ok(number) = other.parse::<f64>() {
-                key(&mut inside, 1, 1);
-                inside.extend(number.to_le_bytes());
+                write_key(&mut wrapped, 1, 1);
+                wrapped.extend(number.to_le_bytes());
             }
         }
     }
-    Some(inside)
+    Some(wrapped)
 }
 
-fn text(json: &RawValue) -> Option<String> {
+fn parse_string(json: &RawValue) -> Option<String> {
     serde_json::from_str(json.get()).ok()
 }
 
 fn write_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
-    key(out, number, 2);
-    varint(out, bytes.len() as u64);
+    write_key(out, number, 2);
+    write_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-fn key(out: &mut Vec<u8>, number: u32, wire: u32) {
-    varint(out, u64::from(number << 3 | wire));
+fn write_key(out: &mut Vec<u8>, number: u32, wire: u32) {
+    write_varint(out, u64::from(number << 3 | wire));
 }
 
-fn varint(out: &mut Vec<u8>, mut number: u64) {
+fn write_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_document_has_the_published_bytes() {
+    fn openapi_protobuf_has_the_published_encoding() {
         let json = br#"{"openapi":"3.0.0","info":{"title":"T","version":"v"}}"#;
         assert_eq!(v3_protobuf(json).unwrap(), b"\x0a\x053.0.0\x12\x06\x0a\x01T\x32\x01v");
         let json = br#"{"swagger":"2.0","security":[{"B":[]}]}"#;
@@ -180,16 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn defaults_keep_their_type() {
-        let of = |json: &str| default(serde_json::from_str(json).unwrap()).unwrap();
-        assert_eq!(of("true"), b"\x10\x01");
-        assert_eq!(of("\"a\""), b"\x1a\x01a");
-        assert_eq!(of("1"), b"\x09\x00\x00\x00\x00\x00\x00\xf0\x3f");
-        assert_eq!(of("{}"), b"");
+    fn protobuf_defaults_keep_their_type() {
+        let encoded = |json: &str| encode_default(serde_json::from_str(json).unwrap()).unwrap();
+        assert_eq!(encoded("true"), b"\x10\x01");
+        assert_eq!(encoded("\"a\""), b"\x1a\x01a");
+        assert_eq!(encoded("1"), b"\x09\x00\x00\x00\x00\x00\x00\xf0\x3f");
+        assert_eq!(encoded("{}"), b"");
     }
 
     #[test]
-    fn long_lengths_take_more_than_one_byte() {
+    fn protobuf_lengths_are_varints() {
         let mut out = Vec::new();
         write_bytes(&mut out, 31, &[7; 300]);
         assert_eq!(&out[..4], b"\xfa\x01\xac\x02");

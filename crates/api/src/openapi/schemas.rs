@@ -13,7 +13,7 @@ use super::{Dialect, Sources};
 use crate::descriptions;
 
 /// The referenced schemas of a document, by published name.
-pub(super) type Referred = BTreeMap<String, Schema>;
+pub(super) type ReferencedSchemas = BTreeMap<String, Schema>;
 
 /// A named schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +46,12 @@ const VERSION: [(&str, bool); 13] = [
 ];
 
 /// Groups that the reference omits where it describes custom resources.
-const ELSEWHERE: [&str; 4] =
+const OMITTED_GROUPS: [&str; 4] =
     ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
 
 /// The group versions that list the common kinds of the meta group: all that ever existed, because clients look them up by
 /// the version they speak.
-const EVERYWHERE: [(&str, &[&str]); 26] = [
+const COMMON_KIND_VERSIONS: [(&str, &[&str]); 26] = [
     ("", &["v1"]),
     ("admission.k8s.io", &["v1", "v1beta1"]),
     ("admissionregistration.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
@@ -81,11 +81,11 @@ const EVERYWHERE: [(&str, &[&str]); 26] = [
 ];
 
 impl Sources<'_> {
-    /// Writes the schemas in `referred`, and transitively those that they refer to.
-    pub(super) fn schemas(&self, out: &mut JsonWriter, dialect: Dialect, mut referred: Referred) {
-        self.follow(&mut referred);
+    /// Writes the schemas in `referenced`, and transitively those that they refer to.
+    pub(super) fn schemas(&self, out: &mut JsonWriter, dialect: Dialect, mut referenced: ReferencedSchemas) {
+        self.add_references(&mut referenced);
         out.object(|out| {
-            for (name, schema) in &referred {
+            for (name, schema) in &referenced {
                 out.key(name);
                 self.schema(out, dialect, name, *schema);
             }
@@ -93,9 +93,9 @@ impl Sources<'_> {
     }
 
     /// Adds the schemas that these refer to, transitively.
-    fn follow(&self, referred: &mut Referred) {
-        let mut open: Vec<Schema> = referred.values().copied().collect();
-        while let Some(schema) = open.pop() {
+    fn add_references(&self, referenced: &mut ReferencedSchemas) {
+        let mut pending: Vec<Schema> = referenced.values().copied().collect();
+        while let Some(schema) = pending.pop() {
             let mut types = Vec::new();
             match schema {
                 Schema::Type(id) => {
@@ -116,10 +116,10 @@ impl Sources<'_> {
             for (id, package) in types {
                 let id = self.innermost(id);
                 if let Some(name) = names::of_type(self.registry, id, &package)
-                    && !referred.contains_key(&name)
+                    && !referenced.contains_key(&name)
                 {
-                    referred.insert(name, Schema::Type(id));
-                    open.push(Schema::Type(id));
+                    referenced.insert(name, Schema::Type(id));
+                    pending.push(Schema::Type(id));
                 }
             }
         }
@@ -139,27 +139,27 @@ impl Sources<'_> {
             Schema::Type(id) => match self.registry.get(id) {
                 Type::Struct(structure) => self.structure(out, dialect, name, id, structure),
                 Type::Scalar(scalar) => out.object(|out| {
-                    about(out, name);
-                    referred_scalar(out, dialect, *scalar, name);
+                    write_description(out, name);
+                    write_named_scalar(out, dialect, *scalar, name);
                 }),
-                _ => out.object(|out| about(out, name)),
+                _ => out.object(|out| write_description(out, name)),
             },
-            Schema::Custom(at) => match self.custom.get(at) {
+            Schema::Custom(index) => match self.custom.get(index) {
                 Some(custom) if dialect == Dialect::V2 => out.raw(&custom.schema_v2),
                 Some(custom) => out.raw(&custom.schema),
                 None => out.object(|_| {}),
             },
             Schema::Patch => out.object(|out| {
-                about(out, name);
+                write_description(out, name);
                 out.field("type", "object");
             }),
-            Schema::Version => version(out, dialect, name),
+            Schema::Version => write_version(out, dialect, name),
         }
     }
 
     fn structure(&self, out: &mut JsonWriter, dialect: Dialect, name: &str, id: TypeId, structure: &Struct) {
         out.object(|out| {
-            about(out, name);
+            write_description(out, name);
             out.field("type", "object");
             let mut fields: Vec<&Field> = structure.fields.iter().collect();
             let required: Vec<&str> =
@@ -181,7 +181,7 @@ impl Sources<'_> {
                 out.field("x-kubernetes-map-type", "atomic");
             }
             if let Some(union) = &structure.union {
-                unions(out, union);
+                write_unions(out, union);
             }
         });
     }
@@ -197,8 +197,11 @@ impl Sources<'_> {
         };
         out.key("x-kubernetes-group-version-kind").list(|out| match (group, kind) {
             ("meta.k8s.io", "DeleteOptions" | "WatchEvent") => {
-                let known = |group: &str| dialect != Dialect::V3Defined || !ELSEWHERE.contains(&group);
-                for (group, versions) in EVERYWHERE.into_iter().filter(|(group, _)| known(group)) {
+                let is_listed =
+                    |group: &str| dialect != Dialect::V3Custom || !OMITTED_GROUPS.contains(&group);
+                for (group, versions) in
+                    COMMON_KIND_VERSIONS.into_iter().filter(|(group, _)| is_listed(group))
+                {
                     versions.iter().for_each(|version| group_version_kind(out, group, version, kind));
                 }
             }
@@ -215,17 +218,17 @@ impl Sources<'_> {
         structure: &Struct,
         field: &Field,
     ) {
-        let mut text = descriptions::of_field(owner, &field.name).unwrap_or_default().to_owned();
+        let mut text = descriptions::for_field(owner, &field.name).unwrap_or_default().to_owned();
         if !self.allowed_values(field).is_empty() {
             text = with_values(&text, structure, field);
         }
         let value = Property {
-            about: &text,
+            description: &text,
             default: dialect.has_defaults().then(|| self.default(field)).flatten(),
             package: &structure.package,
             field: Some(field),
         };
-        self.place(out, dialect, field.ty, &value);
+        self.write_type(out, dialect, field.ty, &value);
     }
 
     /// The published default of a field, or the zero value of its type.
@@ -236,17 +239,17 @@ impl Sources<'_> {
         match self.registry.get(field.ty) {
             _ if field.pointer => None,
             Type::Struct(_) => Some(b"{}".to_vec()),
-            Type::Scalar(scalar) if field.emit => zero(*scalar).map(<[u8]>::to_vec),
+            Type::Scalar(scalar) if field.emit => zero_value(*scalar).map(<[u8]>::to_vec),
             _ => None,
         }
     }
 
-    /// A type where it is used.
-    fn place(&self, out: &mut JsonWriter, dialect: Dialect, id: TypeId, value: &Property<'_>) {
+    /// Writes a type where a field, list or map uses it.
+    fn write_type(&self, out: &mut JsonWriter, dialect: Dialect, id: TypeId, value: &Property<'_>) {
         out.object(|out| {
             if let Some(name) = names::of_type(self.registry, id, value.package) {
                 // In v3 a reference must stand alone.
-                let alone = value.about.is_empty() && value.default.is_none() && !value.is_extended();
+                let alone = value.description.is_empty() && value.default.is_none() && !value.is_extended();
                 let refer = |out: &mut JsonWriter| out.field("$ref", &dialect.reference(&name));
                 if dialect == Dialect::V2 || alone {
                     refer(out);
@@ -254,14 +257,14 @@ impl Sources<'_> {
                     out.key("allOf").list(|out| out.object(refer));
                 }
             }
-            if !value.about.is_empty() {
-                out.field("description", value.about);
+            if !value.description.is_empty() {
+                out.field("description", value.description);
             }
             if let Some(default) = &value.default {
                 out.key("default").raw(default);
             }
             let inner = |item: TypeId| Property {
-                about: "",
+                description: "",
                 default: dialect.has_defaults().then(|| self.item_default(item)).flatten(),
                 package: value.package,
                 field: None,
@@ -269,7 +272,7 @@ impl Sources<'_> {
             let values = value.field.map(|field| &*field.item_values).unwrap_or_default();
             let item = |out: &mut JsonWriter, ty: TypeId| {
                 if values.is_empty() {
-                    self.place(out, dialect, ty, &inner(ty));
+                    self.write_type(out, dialect, ty, &inner(ty));
                 } else {
                     self.enumeration(out, dialect, values);
                 }
@@ -279,19 +282,19 @@ impl Sources<'_> {
                     out.field("type", "array");
                     out.key("items");
                     item(out, list.item);
-                    merged_as(out, &list.merge);
+                    write_list_type(out, &list.merge);
                 }
                 Type::Map(map) => {
                     out.field("type", "object");
                     out.key("additionalProperties");
                     item(out, map.value);
                 }
-                Type::Scalar(scalar) => plain_scalar(out, *scalar),
+                Type::Scalar(scalar) => write_scalar(out, *scalar),
                 Type::Struct(_) | Type::Either(_) => {}
             }
             if let Some(field) = value.field {
-                allowed(out, self.allowed_values(field));
-                extensions(out, field);
+                write_enum(out, self.allowed_values(field));
+                write_patch_extensions(out, field);
             }
         });
     }
@@ -301,21 +304,21 @@ impl Sources<'_> {
         if self.contents.allowed_values { &field.values } else { &[] }
     }
 
-    /// The items of a list with allowed values.
+    /// Writes the items of a list with allowed values.
     fn enumeration(&self, out: &mut JsonWriter, dialect: Dialect, values: &[Arc<str>]) {
         out.object(|out| {
             if dialect.has_defaults() {
                 out.field("default", "");
             }
             out.field("type", "string");
-            allowed(out, if self.contents.allowed_values { values } else { &[] });
+            write_enum(out, if self.contents.allowed_values { values } else { &[] });
         });
     }
 
     fn item_default(&self, id: TypeId) -> Option<Vec<u8>> {
         match self.registry.get(id) {
             Type::Struct(_) => Some(b"{}".to_vec()),
-            Type::Scalar(scalar) => zero(*scalar).map(<[u8]>::to_vec),
+            Type::Scalar(scalar) => zero_value(*scalar).map(<[u8]>::to_vec),
             _ => None,
         }
     }
@@ -323,7 +326,7 @@ impl Sources<'_> {
 
 /// The context in which a type is used.
 struct Property<'a> {
-    about: &'a str,
+    description: &'a str,
     default: Option<Vec<u8>>,
     /// The package of the enclosing struct.
     package: &'a str,
@@ -338,8 +341,8 @@ impl Property<'_> {
     }
 }
 
-fn about(out: &mut JsonWriter, name: &str) {
-    if let Some(text) = descriptions::of_type(name) {
+fn write_description(out: &mut JsonWriter, name: &str) {
+    if let Some(text) = descriptions::for_type(name) {
         out.field("description", text);
     }
 }
@@ -359,7 +362,7 @@ fn with_values(text: &str, structure: &Struct, field: &Field) -> String {
     format!("{text}\n\nPossible enum values:{}", lines.concat()).trim_start().to_owned()
 }
 
-fn allowed(out: &mut JsonWriter, values: &[Arc<str>]) {
+fn write_enum(out: &mut JsonWriter, values: &[Arc<str>]) {
     if !values.is_empty() {
         let mut values: Vec<&str> = values.iter().map(|value| &**value).collect();
         values.sort_unstable();
@@ -367,8 +370,8 @@ fn allowed(out: &mut JsonWriter, values: &[Arc<str>]) {
     }
 }
 
-fn merged_as(out: &mut JsonWriter, merge: &ListFact) {
-    let (how, keys) = match merge {
+fn write_list_type(out: &mut JsonWriter, merge: &ListFact) {
+    let (list_type, keys) = match merge {
         ListFact::Unsaid => return,
         ListFact::Atomic => ("atomic", &[][..]),
         ListFact::Set => ("set", &[][..]),
@@ -377,10 +380,10 @@ fn merged_as(out: &mut JsonWriter, merge: &ListFact) {
     if !keys.is_empty() {
         out.texts("x-kubernetes-list-map-keys", keys.iter().map(String::as_str));
     }
-    out.field("x-kubernetes-list-type", how);
+    out.field("x-kubernetes-list-type", list_type);
 }
 
-fn extensions(out: &mut JsonWriter, field: &Field) {
+fn write_patch_extensions(out: &mut JsonWriter, field: &Field) {
     if field.list_atomic {
         out.field("x-kubernetes-list-type", "atomic");
     }
@@ -397,7 +400,7 @@ fn extensions(out: &mut JsonWriter, field: &Field) {
     }
 }
 
-fn zero(scalar: Scalar) -> Option<&'static [u8]> {
+fn zero_value(scalar: Scalar) -> Option<&'static [u8]> {
     match scalar {
         Scalar::String => Some(b"\"\""),
         Scalar::Int32 | Scalar::Int64 | Scalar::Double => Some(b"0"),
@@ -406,7 +409,7 @@ fn zero(scalar: Scalar) -> Option<&'static [u8]> {
     }
 }
 
-fn plain_scalar(out: &mut JsonWriter, scalar: Scalar) {
+fn write_scalar(out: &mut JsonWriter, scalar: Scalar) {
     let (name, format) = match scalar {
         Scalar::String => ("string", ""),
         Scalar::Int32 => ("integer", "int32"),
@@ -423,10 +426,10 @@ fn plain_scalar(out: &mut JsonWriter, scalar: Scalar) {
 }
 
 /// The schema of a named scalar.
-fn referred_scalar(out: &mut JsonWriter, dialect: Dialect, scalar: Scalar, name: &str) {
+fn write_named_scalar(out: &mut JsonWriter, dialect: Dialect, scalar: Scalar, name: &str) {
     let one_of = |out: &mut JsonWriter, names: [&str; 2]| match dialect {
         Dialect::V2 => out.field("type", "string"),
-        Dialect::V3 | Dialect::V3Defined => out.key("oneOf").list(|out| {
+        Dialect::V3 | Dialect::V3Custom => out.key("oneOf").list(|out| {
             names.iter().for_each(|name| out.object(|out| out.field("type", name)));
         }),
     };
@@ -446,7 +449,7 @@ fn referred_scalar(out: &mut JsonWriter, dialect: Dialect, scalar: Scalar, name:
     }
 }
 
-fn unions(out: &mut JsonWriter, union: &str) {
+fn write_unions(out: &mut JsonWriter, union: &str) {
     let (discriminator, fields) = union.split_once(':').unwrap_or((union, ""));
     out.key("x-kubernetes-unions").list(|out| {
         out.object(|out| {
@@ -460,19 +463,22 @@ fn unions(out: &mut JsonWriter, union: &str) {
     });
 }
 
-fn version(out: &mut JsonWriter, dialect: Dialect, name: &str) {
+fn write_version(out: &mut JsonWriter, dialect: Dialect, name: &str) {
     out.object(|out| {
-        about(out, name);
+        write_description(out, name);
         out.field("type", "object");
-        out.texts("required", VERSION.iter().filter(|(_, always)| *always).map(|(field, _)| *field));
+        out.texts(
+            "required",
+            VERSION.iter().filter(|(_, is_required)| *is_required).map(|(field, _)| *field),
+        );
         out.key("properties").object(|out| {
-            for (field, always) in VERSION {
+            for (field, is_required) in VERSION {
                 out.key(field).object(|out| {
-                    if let Some(text) = descriptions::of_field(name, field) {
+                    if let Some(text) = descriptions::for_field(name, field) {
                         out.field("description", text);
                     }
                     out.field("type", "string");
-                    if always && dialect.has_defaults() {
+                    if is_required && dialect.has_defaults() {
                         out.field("default", "");
                     }
                 });

@@ -37,13 +37,14 @@ fn v2() -> Value {
 
 /// A field of a core schema without its description.
 fn property(document: &Value, schemas: &str, kind: &str, field: &str) -> Value {
-    let mut found = document.pointer(schemas).unwrap()[format!("{CORE}.{kind}")]["properties"][field].clone();
-    found.as_object_mut().unwrap().remove("description").expect("a description");
-    found
+    let mut property =
+        document.pointer(schemas).unwrap()[format!("{CORE}.{kind}")]["properties"][field].clone();
+    property.as_object_mut().unwrap().remove("description").expect("a description");
+    property
 }
 
 #[test]
-fn every_name_has_a_document() {
+fn every_listed_openapi_name_has_a_document() {
     let catalog = catalog("api/all=true");
     let sources = sources(&catalog);
     let names = sources.names();
@@ -66,7 +67,7 @@ fn every_name_has_a_document() {
             serde_json::from_slice(&document).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(value["openapi"], "3.0.0");
         assert!(v3_protobuf(&document).is_some_and(|binary| !binary.is_empty()), "{name}");
-        assert_eq!(sources.v3_digest(name), Some(sha512(&document)), "{name}: written twice, the same twice");
+        assert_eq!(sources.v3_digest(name), Some(sha512(&document)), "{name}: the digest is of the document");
     }
     for name in ["", "api/v2", "apis/apps/v2", "apis/nope", "apis/apps/v1/x", "openapi", "api/v1/x", "apis/"]
     {
@@ -75,7 +76,7 @@ fn every_name_has_a_document() {
 }
 
 #[test]
-fn only_what_is_served_is_described() {
+fn disabled_versions_have_no_openapi_document() {
     let default = catalog("");
     assert!(sources(&default).v3("apis/resource.k8s.io/v1beta1").is_none());
     let less = catalog("apps/v1=false");
@@ -84,9 +85,9 @@ fn only_what_is_served_is_described() {
 }
 
 #[test]
-fn schemas_tell_types_defaults_and_how_to_merge() {
+fn v3_schemas_have_types_defaults_and_merge_keys() {
     let document = v3("api/v1");
-    let of = |kind: &str, field: &str| property(&document, "/components/schemas", kind, field);
+    let schema_property = |kind: &str, field: &str| property(&document, "/components/schemas", kind, field);
     let pod = &document["components"]["schemas"][format!("{CORE}.Pod")];
     assert!(pod["description"].as_str().unwrap().starts_with("Pod is a collection of containers"));
     assert_eq!(
@@ -94,11 +95,11 @@ fn schemas_tell_types_defaults_and_how_to_merge() {
         json!([{"group": "", "kind": "Pod", "version": "v1"}])
     );
     assert_eq!(
-        of("Pod", "spec"),
+        schema_property("Pod", "spec"),
         json!({"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}], "default": {}})
     );
     assert_eq!(
-        of("PodSpec", "containers"),
+        schema_property("PodSpec", "containers"),
         json!({
             "type": "array",
             "items": {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"}], "default": {}},
@@ -109,22 +110,26 @@ fn schemas_tell_types_defaults_and_how_to_merge() {
         })
     );
     assert_eq!(
-        of("ContainerPort", "containerPort"),
+        schema_property("ContainerPort", "containerPort"),
         json!({"type": "integer", "format": "int32", "default": 0})
     );
-    assert_eq!(of("PodSpec", "nodeName"), json!({"type": "string"}), "absent and empty are one: no default");
     assert_eq!(
-        of("Container", "imagePullPolicy"),
+        schema_property("PodSpec", "nodeName"),
+        json!({"type": "string"}),
+        "absent equals empty, so there is no default"
+    );
+    assert_eq!(
+        schema_property("Container", "imagePullPolicy"),
         json!({"type": "string", "enum": ["Always", "IfNotPresent", "Never"]})
     );
     assert_eq!(
-        of("Secret", "data"),
+        schema_property("Secret", "data"),
         json!({"type": "object", "additionalProperties": {"type": "string", "format": "byte"}})
     );
     assert_eq!(
-        of("PersistentVolumeSpec", "claimRef")["x-kubernetes-map-type"],
+        schema_property("PersistentVolumeSpec", "claimRef")["x-kubernetes-map-type"],
         "granular",
-        "the type is atomic, this field of it is not"
+        "the type is atomic, this use of it is not"
     );
     let schemas = &document["components"]["schemas"];
     assert_eq!(schemas[format!("{CORE}.PodSpec")]["required"], json!(["containers"]));
@@ -143,37 +148,43 @@ fn schemas_tell_types_defaults_and_how_to_merge() {
 }
 
 #[test]
-fn what_each_allowed_value_means_is_told_behind_the_description() {
-    let texts = |document: &Value, schemas: &str, kind: &str, field: &str| {
-        let about = &document.pointer(schemas).unwrap()[format!("{CORE}.{kind}")]["properties"][field];
-        let (about, values) =
-            about["description"].as_str().unwrap().split_once("\n\nPossible enum values:\n").unwrap();
-        assert!(!about.is_empty(), "{kind}.{field}");
+fn descriptions_end_with_enum_values_and_their_meanings() {
+    let enum_values = |document: &Value, schemas: &str, kind: &str, field: &str| {
+        let description = &document.pointer(schemas).unwrap()[format!("{CORE}.{kind}")]["properties"][field];
+        let (description, values) =
+            description["description"].as_str().unwrap().split_once("\n\nPossible enum values:\n").unwrap();
+        assert!(!description.is_empty(), "{kind}.{field}");
         values.to_owned()
     };
     for (document, schemas) in [(v3("api/v1"), "/components/schemas"), (v2(), "/definitions")] {
         assert_eq!(
-            texts(&document, schemas, "ContainerPort", "protocol"),
+            enum_values(&document, schemas, "ContainerPort", "protocol"),
             " - `\"SCTP\"` Stream Control Transmission Protocol\n \
              - `\"TCP\"` Transmission Control Protocol\n \
              - `\"UDP\"` User Datagram Protocol"
         );
         assert_eq!(
-            texts(&document, schemas, "PodSpec", "restartPolicy"),
+            enum_values(&document, schemas, "PodSpec", "restartPolicy"),
             " - `\"Always\"`\n - `\"Never\"`\n - `\"OnFailure\"`",
-            "values that speak for themselves stand alone"
+            "values without a description are only listed"
         );
-        let host_path = texts(&document, schemas, "HostPathVolumeSource", "type");
+        let host_path = enum_values(&document, schemas, "HostPathVolumeSource", "type");
         assert!(host_path.starts_with(" - `\"\"` nothing is checked"), "{host_path}");
     }
 }
 
 #[test]
-fn the_second_version_has_no_defaults_and_shares_parameters() {
+fn v2_has_no_defaults_and_shares_parameters() {
     let document = v2();
-    let of = |kind: &str, field: &str| property(&document, "/definitions", kind, field);
-    assert_eq!(of("Pod", "spec"), json!({"$ref": "#/definitions/io.k8s.api.core.v1.PodSpec"}));
-    assert_eq!(of("ContainerPort", "containerPort"), json!({"type": "integer", "format": "int32"}));
+    let definition_property = |kind: &str, field: &str| property(&document, "/definitions", kind, field);
+    assert_eq!(
+        definition_property("Pod", "spec"),
+        json!({"$ref": "#/definitions/io.k8s.api.core.v1.PodSpec"})
+    );
+    assert_eq!(
+        definition_property("ContainerPort", "containerPort"),
+        json!({"type": "integer", "format": "int32"})
+    );
     // These names are derived from the content of the parameters, and are known to clients.
     for name in
         ["pretty-tJGM1-ng", "namespace-vgWSWtn3", "fieldManager-7c6nTn1T", "body-78PwaGsr", "force-tOGGb0Yi"]
@@ -183,25 +194,29 @@ fn the_second_version_has_no_defaults_and_shares_parameters() {
     let pods = &document["paths"]["/api/v1/namespaces/{namespace}/pods"];
     assert_eq!(pods["parameters"][1], json!({"$ref": "#/parameters/pretty-tJGM1-ng"}));
     // Old clients do not follow references for these two.
-    let own: Vec<&str> = pods["post"]["parameters"]
+    let inline: Vec<&str> = pods["post"]["parameters"]
         .as_array()
         .unwrap()
         .iter()
-        .filter_map(|one| one["name"].as_str())
+        .filter_map(|parameter| parameter["name"].as_str())
         .collect();
-    assert_eq!(own, ["body", "dryRun", "fieldValidation"]);
+    assert_eq!(inline, ["body", "dryRun", "fieldValidation"]);
     assert!(v2_protobuf(document.to_string().as_bytes()).unwrap().len() > 1_000_000);
 }
 
 #[test]
-fn operations_are_named_and_take_what_the_server_takes() {
+fn operations_have_ids_parameters_and_media_types() {
     let document = v3("apis/apps/v1");
     let paths = &document["paths"];
     let deployment = &paths["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"];
     let patch = &deployment["patch"];
     assert_eq!(patch["operationId"], "patchAppsV1NamespacedDeployment");
     let names = |list: &Value| -> Vec<String> {
-        list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|parameter| parameter["name"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(names(&patch["parameters"]), ["dryRun", "fieldManager", "fieldValidation", "force"]);
     assert_eq!(names(&deployment["parameters"]), ["name", "namespace", "pretty"]);
@@ -218,7 +233,7 @@ fn operations_are_named_and_take_what_the_server_takes() {
         all["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
         "#/components/schemas/io.k8s.api.apps.v1.DeploymentList"
     );
-    let answer = |document: &Value, path: &str| {
+    let delete_response = |document: &Value, path: &str| {
         document["paths"][path]["delete"]["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
             .as_str()
             .unwrap()
@@ -228,15 +243,15 @@ fn operations_are_named_and_take_what_the_server_takes() {
             .to_owned()
     };
     let core = v3("api/v1");
-    assert_eq!(answer(&core, "/api/v1/namespaces/{namespace}/pods/{name}"), "Pod");
-    assert_eq!(answer(&core, "/api/v1/namespaces/{namespace}/configmaps/{name}"), "Status");
+    assert_eq!(delete_response(&core, "/api/v1/namespaces/{namespace}/pods/{name}"), "Pod");
+    assert_eq!(delete_response(&core, "/api/v1/namespaces/{namespace}/configmaps/{name}"), "Status");
     let proxy = core["paths"]["/api/v1/nodes/{name}/proxy/{path}"].as_object().unwrap();
     let methods: Vec<&str> = proxy.keys().map(String::as_str).filter(|key| *key != "parameters").collect();
     assert_eq!(methods.len(), 7, "{methods:?}");
 }
 
 #[test]
-fn kinds_that_are_not_built_in_join() {
+fn custom_kinds_have_openapi_documents() {
     let builtin = catalog("");
     let config_maps = builtin.find("", "v1", "configmaps").unwrap();
     let gadgets = Resource {
@@ -247,10 +262,10 @@ fn kinds_that_are_not_built_in_join() {
         ..(**config_maps).clone()
     };
     let catalog = builtin.with([std::sync::Arc::new(gadgets)]);
-    let custom: Vec<std::sync::Arc<Custom>> = ["Gadget", "GadgetList"]
+    let custom: Vec<std::sync::Arc<CustomSchema>> = ["Gadget", "GadgetList"]
         .into_iter()
         .map(|kind| {
-            std::sync::Arc::new(Custom {
+            std::sync::Arc::new(CustomSchema {
                 kind: GroupVersionKind::new("example.com", "v1", kind),
                 published: format!("com.example.v1.{kind}"),
                 schema: br#"{"type":"object","additionalProperties":true}"#.to_vec(),
@@ -271,7 +286,7 @@ fn kinds_that_are_not_built_in_join() {
 }
 
 #[test]
-fn allowed_values_are_listed_unless_their_gate_is_closed() {
+fn enum_values_are_listed_only_with_their_feature_gate() {
     let catalog = catalog("");
     let listed = |allowed_values: bool| {
         let contents = Contents { allowed_values, ..Contents::default() };
@@ -286,19 +301,19 @@ fn allowed_values_are_listed_unless_their_gate_is_closed() {
 /// no lists of allowed values, and no release.
 #[test]
 #[ignore = "needs the folder of swagger.json and v3, named by PILOTHOUSE_OPENAPI_SPEC"]
-fn documents_are_those_of_the_reference() {
+fn openapi_documents_equal_the_reference() {
     let folder = std::env::var_os("PILOTHOUSE_OPENAPI_SPEC").map(PathBuf::from);
     let folder = folder.expect("PILOTHOUSE_OPENAPI_SPEC names the folder");
     let catalog = catalog("api/all=true");
     let contents = Contents { cbor: true, ..Contents::default() };
     let sources = Sources { contents, ..sources(&catalog) };
-    let read = |place: &str| -> Value {
+    let read = |file: &str| -> Value {
         serde_json::from_slice(
-            &std::fs::read(folder.join(place)).unwrap_or_else(|error| panic!("{place}: {error}")),
+            &std::fs::read(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}")),
         )
         .unwrap()
     };
-    let written = |text: Vec<u8>| {
+    let normalized = |text: Vec<u8>| {
         let mut value: Value = serde_json::from_slice(&text).unwrap();
         without_values(&mut value);
         value["info"]["version"] = "unversioned".into();
@@ -306,15 +321,15 @@ fn documents_are_those_of_the_reference() {
     };
     for name in sources.names() {
         let expected = read(&format!("v3/{}_openapi.json", name.replace('/', "__")));
-        let found: Value = written(sources.v3(&name).unwrap());
-        assert!(found == expected, "{name} differs");
+        let actual: Value = normalized(sources.v3(&name).unwrap());
+        assert!(actual == expected, "{name} differs");
     }
     let mut expected = read("swagger.json");
     // The files under /logs are not served here.
-    for (part, about) in [("paths", "/logs/"), ("parameters", "logpath-")] {
-        expected[part].as_object_mut().unwrap().retain(|name, _| !name.starts_with(about));
+    for (part, prefix) in [("paths", "/logs/"), ("parameters", "logpath-")] {
+        expected[part].as_object_mut().unwrap().retain(|name, _| !name.starts_with(prefix));
     }
-    assert!(written(sources.v2()) == expected, "the second version differs");
+    assert!(normalized(sources.v2()) == expected, "v2 differs");
 }
 
 /// Removes the lists of allowed values from all schemas.

@@ -9,31 +9,31 @@ use super::labels::selector_in_full;
 /// The printer of a kind.
 pub fn printer(kind: &str) -> Option<Printer> {
     Some(match kind {
-        "MutatingAdmissionPolicy" => |it| policy(it, "spec.mutations"),
-        "ValidatingAdmissionPolicy" => |it| policy(it, "spec.validations"),
+        "MutatingAdmissionPolicy" => |object| policy(object, "spec.mutations"),
+        "ValidatingAdmissionPolicy" => |object| policy(object, "spec.validations"),
         "MutatingAdmissionPolicyBinding" | "ValidatingAdmissionPolicyBinding" => binding,
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => webhooks,
         _ => return None,
     })
 }
 
-fn webhooks(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.count("webhooks"), it.age()]
+fn webhooks(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.count("webhooks"), object.age()]
 }
 
-fn policy(it: &PrintedObject<'_>, rules: &str) -> Vec<Value> {
-    let params = it.at("spec.paramKind").map_or_else(
+fn policy(object: &PrintedObject<'_>, rules: &str) -> Vec<Value> {
+    let params = object.field("spec.paramKind").map_or_else(
         || UNSET.to_owned(),
         |params| format!("{}/{}", params.str("apiVersion"), params.str("kind")),
     );
-    cells![it.name(), it.count(rules), params, it.age()]
+    cells![object.name(), object.count(rules), params, object.age()]
 }
 
-fn binding(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.text("spec.policyName"), params(it.at("spec.paramRef")), it.age()]
+fn binding(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.text("spec.policyName"), params(object.field("spec.paramRef")), object.age()]
 }
 
-/// The parameters that a binding names. Without a namespace they may stand in any.
+/// The parameters of a binding. Without a namespace they may be in any.
 fn params(reference: Option<&Value>) -> String {
     let Some(reference) = reference else { return UNSET.to_owned() };
     match (reference.str("namespace"), reference.str("name"), reference.get("selector")) {
@@ -46,12 +46,12 @@ fn params(reference: Option<&Value>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     const GROUP: &str = "admissionregistration.k8s.io";
 
     #[test]
-    fn configurations_count_their_rules() {
+    fn webhook_and_policy_cells_count_rules() {
         for (kind, content, row) in [
             ("MutatingWebhookConfiguration", r#""webhooks":[{},{}]"#, r#"["x",2,"<unknown>"]"#),
             ("ValidatingWebhookConfiguration", r#""webhooks":[{}]"#, r#"["x",1,"<unknown>"]"#),
@@ -66,12 +66,12 @@ mod tests {
                 r#"["x",1,"v1/ConfigMap","<unknown>"]"#,
             ),
         ] {
-            shows(GROUP, kind, &format!(r#"{{"metadata":{{"name":"x"}},{content}}}"#), row);
+            assert_cells(GROUP, kind, &format!(r#"{{"metadata":{{"name":"x"}},{content}}}"#), row);
         }
     }
 
     #[test]
-    fn bindings_name_their_parameters() {
+    fn policy_binding_cells_show_parameters() {
         let full = "&LabelSelector{MatchLabels:map[string]string{a: b,c: d,},MatchExpressions:\
             []LabelSelectorRequirement{LabelSelectorRequirement{Key:k,Operator:In,Values:[x y],},},}";
         for (reference, cell) in [
@@ -89,7 +89,7 @@ mod tests {
                 r#"{{"metadata":{{"name":"x"}},"spec":{{"policyName":"p","paramRef":{reference}}}}}"#
             );
             for kind in ["MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicyBinding"] {
-                shows(GROUP, kind, &object, &format!(r#"["x","p","{cell}","<unknown>"]"#));
+                assert_cells(GROUP, kind, &object, &format!(r#"["x","p","{cell}","<unknown>"]"#));
             }
         }
     }

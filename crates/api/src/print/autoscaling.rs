@@ -5,32 +5,32 @@ use pilothouse_apimachinery::value::Value;
 use super::cells::{NONE, PrintedObject, UNSET, cells};
 use crate::age::UNKNOWN;
 
-/// How many metrics of an autoscaler are shown.
-const FEW: usize = 2;
+/// The number of metrics that the cell of an autoscaler lists.
+const MAX_SHOWN: usize = 2;
 
-/// What an average is marked with where it is not the only way to measure.
+/// Marks an average of a metric that may also be an absolute value.
 const AVERAGE: &str = " (avg)";
 
 /// Cells of a horizontal pod autoscaler.
-pub fn autoscaler(it: &PrintedObject<'_>) -> Vec<Value> {
-    let least = it.at("spec.minReplicas").and_then(Value::as_int);
+pub fn autoscaler(object: &PrintedObject<'_>) -> Vec<Value> {
+    let min_replicas = object.field("spec.minReplicas").and_then(Value::as_int);
     cells![
-        it.name(),
-        format!("{}/{}", it.text("spec.scaleTargetRef.kind"), it.text("spec.scaleTargetRef.name")),
-        metrics(it.items("spec.metrics"), it.items("status.currentMetrics")),
-        least.map_or_else(|| UNSET.to_owned(), |least| least.to_string()),
-        it.int("spec.maxReplicas"),
-        it.int("status.currentReplicas"),
-        it.age()
+        object.name(),
+        format!("{}/{}", object.text("spec.scaleTargetRef.kind"), object.text("spec.scaleTargetRef.name")),
+        metrics(object.items("spec.metrics"), object.items("status.currentMetrics")),
+        min_replicas.map_or_else(|| UNSET.to_owned(), |min_replicas| min_replicas.to_string()),
+        object.int("spec.maxReplicas"),
+        object.int("status.currentReplicas"),
+        object.age()
     ]
 }
 
 /// Cells of a scale.
-pub fn scale(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.int("spec.replicas"), it.int("status.replicas"), it.age()]
+pub fn scale(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.int("spec.replicas"), object.int("status.replicas"), object.age()]
 }
 
-/// Current and wanted values. The state of a metric stands at the same position as its target.
+/// Current and target values. The state of a metric has the index of its spec.
 fn metrics(specs: &[Value], states: &[Value]) -> String {
     if specs.is_empty() {
         return NONE.to_owned();
@@ -38,10 +38,10 @@ fn metrics(specs: &[Value], states: &[Value]) -> String {
     let all: Vec<String> = specs
         .iter()
         .enumerate()
-        .take(FEW)
+        .take(MAX_SHOWN)
         .map(|(position, spec)| metric(spec, states.get(position).unwrap_or(&Value::Null)))
         .collect();
-    match specs.len().saturating_sub(FEW) {
+    match specs.len().saturating_sub(MAX_SHOWN) {
         0 => all.join(", "),
         more => format!("{} + {more} more...", all.join(", ")),
     }
@@ -52,36 +52,40 @@ fn metric(spec: &Value, state: &Value) -> String {
         "External" => value_or_average(spec, state, "external"),
         "Object" => value_or_average(spec, state, "object"),
         "Pods" => {
-            let (target, current) = sides(spec, state, "pods");
-            format!("{}/{}", measured(current, "averageValue"), amount(target, "averageValue"))
+            let (target, current) = target_and_current(spec, state, "pods");
+            format!("{}/{}", current_amount(current, "averageValue"), amount(target, "averageValue"))
         }
-        "Resource" => of_resource(spec, state, "resource"),
-        "ContainerResource" => of_resource(spec, state, "containerResource"),
+        "Resource" => resource_metric(spec, state, "resource"),
+        "ContainerResource" => resource_metric(spec, state, "containerResource"),
         _ => "<unknown type>".to_owned(),
     }
 }
 
 /// The target of a metric, and the current value, if there is a state of the same source.
-fn sides<'a>(spec: &'a Value, state: &'a Value, source: &str) -> (&'a Value, Option<&'a Value>) {
+fn target_and_current<'a>(spec: &'a Value, state: &'a Value, source: &str) -> (&'a Value, Option<&'a Value>) {
     let target = spec.at(&[source, "target"]).unwrap_or(&Value::Null);
     let current = state.get(source).map(|source| source.get("current").unwrap_or(&Value::Null));
     (target, current)
 }
 
 fn value_or_average(spec: &Value, state: &Value, source: &str) -> String {
-    let (target, current) = sides(spec, state, source);
+    let (target, current) = target_and_current(spec, state, source);
     if target.get("averageValue").is_none() {
-        return format!("{}/{}", measured(current, "value"), amount(target, "value"));
+        return format!("{}/{}", current_amount(current, "value"), amount(target, "value"));
     }
     let current = current.filter(|current| current.get("averageValue").is_some());
-    format!("{}/{}{AVERAGE}", measured(current, "averageValue"), amount(target, "averageValue"))
+    format!("{}/{}{AVERAGE}", current_amount(current, "averageValue"), amount(target, "averageValue"))
 }
 
-fn of_resource(spec: &Value, state: &Value, source: &str) -> String {
-    let (target, current) = sides(spec, state, source);
+fn resource_metric(spec: &Value, state: &Value, source: &str) -> String {
+    let (target, current) = target_and_current(spec, state, source);
     let name = spec.get(source).map(|source| source.str("name")).unwrap_or_default();
     if target.get("averageValue").is_some() {
-        return format!("{name}: {}/{}", measured(current, "averageValue"), amount(target, "averageValue"));
+        return format!(
+            "{name}: {}/{}",
+            current_amount(current, "averageValue"),
+            amount(target, "averageValue")
+        );
     }
     let percent = |side: &Value| {
         side.get("averageUtilization").and_then(Value::as_int).map(|percent| format!("{percent}%"))
@@ -91,8 +95,8 @@ fn of_resource(spec: &Value, state: &Value, source: &str) -> String {
     format!("{name}: {current}/{target}")
 }
 
-/// What was measured; unknown as long as nothing was.
-fn measured<'a>(current: Option<&'a Value>, field: &str) -> &'a str {
+/// The current amount; unknown if there is none.
+fn current_amount<'a>(current: Option<&'a Value>, field: &str) -> &'a str {
     current.map_or(UNKNOWN, |current| amount(current, field))
 }
 
@@ -103,10 +107,10 @@ fn amount<'a>(side: &'a Value, field: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::print::testing::{shows, value};
+    use crate::print::testing::{assert_cells, value};
 
     #[test]
-    fn metrics_show_current_and_target() {
+    fn autoscaler_metrics_show_current_and_target() {
         for (spec, state, text) in [
             (
                 r#"{"type":"External","external":{"target":{"averageValue":"100m"}}}"#,
@@ -173,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn two_metrics_are_shown() {
+    fn autoscaler_cells_show_two_metrics() {
         let pods = r#"{"type":"Pods","pods":{"target":{"averageValue":"1"}}}"#;
-        shows(
+        assert_cells(
             "autoscaling",
             "HorizontalPodAutoscaler",
             &format!(
@@ -184,7 +188,7 @@ mod tests {
             ),
             r#"["h","Deployment/d","<unknown>/1, <unknown>/1 + 2 more...","2",9,3,"<unknown>"]"#,
         );
-        shows(
+        assert_cells(
             "autoscaling",
             "HorizontalPodAutoscaler",
             "{}",
@@ -193,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn scales_are_two_numbers() {
+    fn scale_cells_show_replicas() {
         let object = r#"{"metadata":{"name":"d"},"spec":{"replicas":3},"status":{"replicas":2}}"#;
-        shows("autoscaling", "Scale", object, r#"["d",3,2,"<unknown>"]"#);
+        assert_cells("autoscaling", "Scale", object, r#"["d",3,2,"<unknown>"]"#);
     }
 }

@@ -8,21 +8,21 @@ use pilothouse_apimachinery::schema::OBJECT_META;
 use crate::catalog::resource::{Column, ColumnDescription, Resource};
 use crate::descriptions;
 
-/// After these words the documentation lists the values of a field: more than belongs in a heading.
-const LIST_OF_VALUES: &str = "\n\nPossible enum values:";
+/// Begins the list of values at the end of a description, which column definitions omit.
+const ENUM_VALUES: &str = "\n\nPossible enum values:";
 
-/// One column, as a table shows it.
+/// A column definition of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnDefinition {
     /// The heading.
     pub name: Arc<str>,
     /// The type of the cells.
     pub kind: Arc<str>,
-    /// What the cells are used for, such as `name`.
+    /// The format of the cells, such as `name`.
     pub format: Arc<str>,
-    /// What the cells mean.
+    /// The description for people.
     pub description: Cow<'static, str>,
-    /// Zero for what is always shown.
+    /// Zero for columns that are always shown.
     pub priority: u32,
 }
 
@@ -33,45 +33,45 @@ pub fn columns(resource: &Resource) -> Vec<ColumnDefinition> {
     }
     if resource.columns.is_empty() {
         return vec![
-            documented("Name", "string", "name", OBJECT_META, "name"),
-            documented("Created At", "date", "", OBJECT_META, "creationTimestamp"),
+            described_by_field("Name", "string", "name", OBJECT_META, "name"),
+            described_by_field("Created At", "date", "", OBJECT_META, "creationTimestamp"),
         ];
     }
     resource.columns.iter().map(definition).collect()
 }
 
-/// The columns of the tables of `Scale`, which is no resource of its own.
+/// The columns of `Scale`, which is not a resource of its own.
 pub fn scale_columns() -> Vec<ColumnDefinition> {
     vec![
-        documented("Name", "string", "", OBJECT_META, "name"),
-        documented("Desired", "integer", "", "autoscaling/v1.ScaleSpec", "replicas"),
-        documented("Available", "integer", "", "autoscaling/v1.ScaleStatus", "replicas"),
-        documented("Age", "string", "", OBJECT_META, "creationTimestamp"),
+        described_by_field("Name", "string", "", OBJECT_META, "name"),
+        described_by_field("Desired", "integer", "", "autoscaling/v1.ScaleSpec", "replicas"),
+        described_by_field("Available", "integer", "", "autoscaling/v1.ScaleStatus", "replicas"),
+        described_by_field("Age", "string", "", OBJECT_META, "creationTimestamp"),
     ]
 }
 
-/// The same of the scales of custom kinds, whose tables are made elsewhere in the reference and say it in other words.
+/// The columns of `Scale` of custom resources, whose tables differ in the reference.
 pub fn custom_scale_columns() -> Vec<Column> {
-    let column = |name: &str, kind: &str, format: &str, about| Column {
+    let column = |name: &str, kind: &str, format: &str, description| Column {
         name: name.into(),
         kind: kind.into(),
         format: format.into(),
         priority: 0,
-        about,
+        description,
     };
-    let of_object = |field: &str| ColumnDescription::Field(OBJECT_META.into(), field.into());
-    let said = |text: &str| ColumnDescription::Text(text.into());
+    let metadata_field = |field: &str| ColumnDescription::Field(OBJECT_META.into(), field.into());
+    let text = |text: &str| ColumnDescription::Text(text.into());
     vec![
-        column("Name", "string", "name", of_object("name")),
-        column("Desired", "integer", "", said("Number of desired replicas")),
-        column("Available", "integer", "", said("Number of actual replicas")),
-        column("Age", "date", "", of_object("creationTimestamp")),
+        column("Name", "string", "name", metadata_field("name")),
+        column("Desired", "integer", "", text("Number of desired replicas")),
+        column("Available", "integer", "", text("Number of actual replicas")),
+        column("Age", "date", "", metadata_field("creationTimestamp")),
     ]
 }
 
 fn definition(column: &Column) -> ColumnDefinition {
-    let description = match &column.about {
-        ColumnDescription::Field(of, field) => Cow::Borrowed(meaning(of, field)),
+    let description = match &column.description {
+        ColumnDescription::Field(type_name, field) => Cow::Borrowed(field_description(type_name, field)),
         ColumnDescription::Text(text) => Cow::Owned(text.to_string()),
     };
     ColumnDefinition {
@@ -83,23 +83,35 @@ fn definition(column: &Column) -> ColumnDefinition {
     }
 }
 
-fn documented(name: &str, kind: &str, format: &str, of: &str, field: &str) -> ColumnDefinition {
-    let about = ColumnDescription::Field(of.into(), field.into());
-    definition(&Column { name: name.into(), kind: kind.into(), format: format.into(), priority: 0, about })
+fn described_by_field(
+    name: &str,
+    kind: &str,
+    format: &str,
+    type_name: &str,
+    field: &str,
+) -> ColumnDefinition {
+    let description = ColumnDescription::Field(type_name.into(), field.into());
+    definition(&Column {
+        name: name.into(),
+        kind: kind.into(),
+        format: format.into(),
+        priority: 0,
+        description,
+    })
 }
 
-/// What a field means: of a type as `package/version.Name`, by its JSON name. Empty if nobody has said.
-fn meaning(of: &str, field: &str) -> &'static str {
-    let text = descriptions::of_field(&published(of), field).unwrap_or_default();
-    text.split_once(LIST_OF_VALUES).map_or(text, |(text, _)| text)
+/// The description of a field, by type as `package/version.Name` and JSON name; empty if there is none.
+fn field_description(type_name: &str, field: &str) -> &'static str {
+    let text = descriptions::for_field(&published(type_name), field).unwrap_or_default();
+    text.split_once(ENUM_VALUES).map_or(text, |(text, _)| text)
 }
 
 /// The published name of a type that the facts table calls `package/version.Name`.
-fn published(of: &str) -> String {
-    match of.split_once('/') {
+fn published(type_name: &str) -> String {
+    match type_name.split_once('/') {
         Some(("meta", rest)) => format!("io.k8s.apimachinery.pkg.apis.meta.{rest}"),
         Some((package, rest)) => format!("io.k8s.api.{package}.{rest}"),
-        None => of.to_owned(),
+        None => type_name.to_owned(),
     }
 }
 
@@ -110,7 +122,7 @@ mod tests {
     use crate::catalog::runtime_config::RuntimeConfig;
 
     #[test]
-    fn columns_are_those_of_the_resource() {
+    fn columns_are_defined_by_the_resource() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let pods = columns(catalog.find("", "v1", "pods").unwrap());
         assert_eq!(pods.len(), 9);
@@ -124,22 +136,22 @@ mod tests {
     }
 
     #[test]
-    fn types_are_documented_under_their_published_names() {
+    fn column_types_have_published_names() {
         assert_eq!(published("meta/v1.ObjectMeta"), "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
         assert_eq!(published("core/v1.PodSpec"), "io.k8s.api.core.v1.PodSpec");
-        assert_eq!(meaning("core/v1.Nothing", "nowhere"), "");
+        assert_eq!(field_description("core/v1.Nothing", "nowhere"), "");
     }
 
-    /// Columns of which nobody has said what they mean.
-    const UNEXPLAINED: [(&str, &str); 3] = [
+    /// Columns without a description.
+    const UNDESCRIBED: [(&str, &str); 3] = [
         ("LeaseCandidate", "BinaryVersion"),
         ("LeaseCandidate", "EmulationVersion"),
         ("RuntimeClass", "Handler"),
     ];
 
     #[test]
-    fn every_column_is_explained() {
-        if meaning(OBJECT_META, "name").is_empty() {
+    fn every_column_has_a_description() {
+        if field_description(OBJECT_META, "name").is_empty() {
             println!("skipped: built without the descriptions of the API");
             return;
         }
@@ -147,7 +159,7 @@ mod tests {
         let catalog = Builtin::load().unwrap().serve(&config).unwrap();
         for resource in catalog.resources() {
             for column in columns(resource).into_iter().chain(scale_columns()) {
-                let expected = !UNEXPLAINED.contains(&(&*resource.kind, &*column.name));
+                let expected = !UNDESCRIBED.contains(&(&*resource.kind, &*column.name));
                 assert_eq!(!column.description.is_empty(), expected, "{} {}", resource.kind, column.name);
             }
         }

@@ -1,4 +1,4 @@
-//! Devices that pods can claim.
+//! Rows of dynamic resource allocation.
 
 use pilothouse_apimachinery::value::Value;
 
@@ -8,7 +8,7 @@ use super::cells::{PrintedObject, cells};
 /// The printer of a kind.
 pub fn printer(kind: &str) -> Option<Printer> {
     Some(match kind {
-        "DeviceClass" | "ResourceClaimTemplate" => |it| cells![it.name(), it.age()],
+        "DeviceClass" | "ResourceClaimTemplate" => |object| cells![object.name(), object.age()],
         "DeviceTaintRule" => taint_rule,
         "ResourceClaim" => claim,
         "ResourceSlice" => slice,
@@ -16,59 +16,65 @@ pub fn printer(kind: &str) -> Option<Printer> {
     })
 }
 
-fn claim(it: &PrintedObject<'_>) -> Vec<Value> {
-    let is_allocated = it.at("status.allocation").is_some();
-    let is_reserved = is_allocated && !it.items("status.reservedFor").is_empty();
+fn claim(object: &PrintedObject<'_>) -> Vec<Value> {
+    let is_allocated = object.field("status.allocation").is_some();
+    let is_reserved = is_allocated && !object.items("status.reservedFor").is_empty();
     let states = [
-        (it.is_terminating(), "deleted"),
-        (!it.is_terminating() && !is_allocated, "pending"),
+        (object.is_terminating(), "deleted"),
+        (!object.is_terminating() && !is_allocated, "pending"),
         (is_allocated, "allocated"),
         (is_reserved, "reserved"),
     ];
-    let states: Vec<&str> = states.iter().filter(|(holds, _)| *holds).map(|(_, state)| *state).collect();
-    cells![it.name(), states.join(","), it.age()]
+    let states: Vec<&str> = states.iter().filter(|(is_true, _)| *is_true).map(|(_, state)| *state).collect();
+    cells![object.name(), states.join(","), object.age()]
 }
 
-fn slice(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.text("spec.nodeName"), it.text("spec.driver"), it.text("spec.pool.name"), it.age()]
-}
-
-fn taint_rule(it: &PrintedObject<'_>) -> Vec<Value> {
-    let added = it.at("spec.taint.timeAdded").map(|_| it.since("spec.taint.timeAdded"));
+fn slice(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        it.text("spec.taint.key"),
-        it.text("spec.taint.value"),
-        it.text("spec.taint.effect"),
+        object.name(),
+        object.text("spec.nodeName"),
+        object.text("spec.driver"),
+        object.text("spec.pool.name"),
+        object.age()
+    ]
+}
+
+fn taint_rule(object: &PrintedObject<'_>) -> Vec<Value> {
+    let added = object.field("spec.taint.timeAdded").map(|_| object.since("spec.taint.timeAdded"));
+    cells![
+        object.name(),
+        object.text("spec.taint.key"),
+        object.text("spec.taint.value"),
+        object.text("spec.taint.effect"),
         added.unwrap_or_default(),
-        it.age()
+        object.age()
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     const GROUP: &str = "resource.k8s.io";
 
     #[test]
-    fn claims_tell_their_state() {
-        let going = r#","deletionTimestamp":"2024-05-01T12:09:00Z""#;
+    fn resource_claim_cells_show_state() {
+        let terminating = r#","deletionTimestamp":"2024-05-01T12:09:00Z""#;
         for (meta, status, states) in [
             ("", "{}", "pending"),
             ("", r#"{"reservedFor":[{}]}"#, "pending"),
             ("", r#"{"allocation":{}}"#, "allocated"),
             ("", r#"{"allocation":{},"reservedFor":[{}]}"#, "allocated,reserved"),
-            (going, "{}", "deleted"),
-            (going, r#"{"allocation":{},"reservedFor":[{}]}"#, "deleted,allocated,reserved"),
+            (terminating, "{}", "deleted"),
+            (terminating, r#"{"allocation":{},"reservedFor":[{}]}"#, "deleted,allocated,reserved"),
         ] {
             let object = format!(r#"{{"metadata":{{"name":"c"{meta}}},"status":{status}}}"#);
-            shows(GROUP, "ResourceClaim", &object, &format!(r#"["c","{states}","<unknown>"]"#));
+            assert_cells(GROUP, "ResourceClaim", &object, &format!(r#"["c","{states}","<unknown>"]"#));
         }
     }
 
     #[test]
-    fn the_rest_of_the_devices() {
+    fn device_class_slice_and_taint_rule_cells() {
         let object = |spec: &str| format!(r#"{{"metadata":{{"name":"x"}},"spec":{spec}}}"#);
         for (kind, spec, row) in [
             ("DeviceClass", "{}", r#"["x","<unknown>"]"#),
@@ -86,7 +92,7 @@ mod tests {
             ),
             ("DeviceTaintRule", "{}", r#"["x","","","","","<unknown>"]"#),
         ] {
-            shows(GROUP, kind, &object(spec), row);
+            assert_cells(GROUP, kind, &object(spec), row);
         }
     }
 }

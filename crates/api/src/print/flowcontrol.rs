@@ -7,64 +7,64 @@ use pilothouse_apimachinery::value::Value;
 use super::cells::{NONE, PrintedObject, cells, condition, int, text};
 
 /// Cells of a flow schema.
-pub fn flow_schema(it: &PrintedObject<'_>) -> Vec<Value> {
-    let method = it.at("spec.distinguisherMethod").map_or(NONE, |method| method.str("type"));
-    let dangling = condition(it.items("status.conditions"), "Dangling");
+pub fn flow_schema(object: &PrintedObject<'_>) -> Vec<Value> {
+    let method = object.field("spec.distinguisherMethod").map_or(NONE, |method| method.str("type"));
+    let dangling = condition(object.items("status.conditions"), "Dangling");
     cells![
-        it.name(),
-        it.text("spec.priorityLevelConfiguration.name"),
-        it.int("spec.matchingPrecedence"),
+        object.name(),
+        object.text("spec.priorityLevelConfiguration.name"),
+        object.int("spec.matchingPrecedence"),
         method,
-        it.age(),
+        object.age(),
         dangling.map_or("?", |dangling| dangling.str("status"))
     ]
 }
 
-/// The order in which flow schemas are tried, which is the one they are shown in.
-pub fn by_precedence(one: &Value, other: &Value) -> Ordering {
+/// The matching order of flow schemas, in which rows are sorted.
+pub fn by_precedence(a: &Value, b: &Value) -> Ordering {
     let key = |schema| (int(schema, "spec.matchingPrecedence"), text(schema, "metadata.name"));
-    key(one).cmp(&key(other))
+    key(a).cmp(&key(b))
 }
 
 /// Cells of a priority level.
-pub fn priority_level(it: &PrintedObject<'_>) -> Vec<Value> {
-    let number = |of: &str, field: &str| match it.at(of) {
+pub fn priority_level(object: &PrintedObject<'_>) -> Vec<Value> {
+    let number = |path: &str, field: &str| match object.field(path) {
         None => Value::from(NONE),
-        Some(of) => Value::from(of.get(field).and_then(Value::as_int).unwrap_or_default()),
+        Some(parent) => Value::from(parent.get(field).and_then(Value::as_int).unwrap_or_default()),
     };
     const QUEUING: &str = "spec.limited.limitResponse.queuing";
     cells![
-        it.name(),
-        it.text("spec.type"),
+        object.name(),
+        object.text("spec.type"),
         number("spec.limited", "nominalConcurrencyShares"),
         number(QUEUING, "queues"),
         number(QUEUING, "handSize"),
         number(QUEUING, "queueLengthLimit"),
-        it.age()
+        object.age()
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use crate::print::row_order;
-    use crate::print::testing::{shows, value};
+    use crate::print::testing::{assert_cells, value};
 
     const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
     #[test]
-    fn flow_schemas_tell_whether_their_level_exists() {
-        shows(
+    fn flow_schema_cells_show_level_and_dangling_condition() {
+        assert_cells(
             GROUP,
             "FlowSchema",
             r#"{"metadata":{"name":"f"},"spec":{"priorityLevelConfiguration":{"name":"l"},"matchingPrecedence":10,
                 "distinguisherMethod":{"type":"ByUser"}},"status":{"conditions":[{"type":"Dangling","status":"False"}]}}"#,
             r#"["f","l",10,"ByUser","<unknown>","False"]"#,
         );
-        shows(GROUP, "FlowSchema", "{}", r#"["","",0,"<none>","<unknown>","?"]"#);
+        assert_cells(GROUP, "FlowSchema", "{}", r#"["","",0,"<none>","<unknown>","?"]"#);
     }
 
     #[test]
-    fn flow_schemas_are_shown_in_the_order_they_are_tried() {
+    fn flow_schema_rows_are_sorted_by_precedence() {
         let schema = |name: &str, precedence: i64| {
             value(&format!(
                 r#"{{"metadata":{{"name":"{name}"}},"spec":{{"matchingPrecedence":{precedence}}}}}"#
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_show_numbers_where_they_are_limited() {
+    fn priority_level_cells_show_limits() {
         for (spec, rest) in [
             (r#"{"type":"Exempt"}"#, r#""Exempt","<none>","<none>","<none>","<none>""#),
             (
@@ -90,7 +90,12 @@ mod tests {
             ),
         ] {
             let object = format!(r#"{{"metadata":{{"name":"l"}},"spec":{spec}}}"#);
-            shows(GROUP, "PriorityLevelConfiguration", &object, &format!(r#"["l",{rest},"<unknown>"]"#));
+            assert_cells(
+                GROUP,
+                "PriorityLevelConfiguration",
+                &object,
+                &format!(r#"["l",{rest},"<unknown>"]"#),
+            );
         }
     }
 }

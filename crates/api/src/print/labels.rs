@@ -5,15 +5,15 @@ use pilothouse_apimachinery::value::Value;
 
 use super::cells::{NONE, texts};
 
-/// Labels, or a plain set of them that selects.
+/// Labels, or a selector that is a plain map of labels.
 pub fn labels(labels: Option<&Value>) -> String {
     let entries = labels.and_then(Value::fields).into_iter().flatten();
-    let all: Vec<String> =
+    let pairs: Vec<String> =
         entries.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
-    if all.is_empty() { NONE.to_owned() } else { all.join(",") }
+    if pairs.is_empty() { NONE.to_owned() } else { pairs.join(",") }
 }
 
-/// A selector in the cell of its own column: `<none>` for one that asks nothing.
+/// A label selector; `<none>` if it is empty.
 pub fn selector(selector: Option<&Value>) -> String {
     match label_selector::to_text(selector) {
         None => "<error>".to_owned(),
@@ -22,9 +22,9 @@ pub fn selector(selector: Option<&Value>) -> String {
     }
 }
 
-/// A selector with the names of its parts, as messages for developers show it.
+/// A label selector in Go's format of structs.
 pub fn selector_in_full(selector: &Value) -> String {
-    let wanted: String = selector
+    let match_labels: String = selector
         .get("matchLabels")
         .and_then(Value::fields)
         .into_iter()
@@ -48,7 +48,7 @@ pub fn selector_in_full(selector: &Value) -> String {
         })
         .collect();
     format!(
-        "&LabelSelector{{MatchLabels:map[string]string{{{wanted}}},\
+        "&LabelSelector{{MatchLabels:map[string]string{{{match_labels}}},\
          MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
     )
 }
@@ -59,7 +59,7 @@ mod tests {
     use crate::print::testing::value;
 
     #[test]
-    fn selectors_are_text() {
+    fn selector_cells_are_text() {
         for (json, cell) in [
             ("{}", "<none>"),
             (r#"{"matchLabels":{"b":"1","a":""}}"#, "a=,b=1"),

@@ -2,188 +2,188 @@
 
 use pilothouse_apimachinery::value::Value;
 
-use super::cells::{NONE, PrintedObject, UNSET, cells, condition, first_few, or, quantity};
+use super::cells::{NONE, PrintedObject, UNSET, cells, condition, first_few, quantity, text_or};
 use crate::age;
 
-/// How many servers of a storage version are shown.
-const FEW: usize = 3;
+/// The number of servers that the cell of a storage version lists.
+const MAX_SHOWN: usize = 3;
 
 /// Cells of a config map.
-pub fn config_map(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.count("data").saturating_add(it.count("binaryData")), it.age()]
+pub fn config_map(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.count("data").saturating_add(object.count("binaryData")), object.age()]
 }
 
 /// Cells of a secret.
-pub fn secret(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.text("type"), it.count("data"), it.age()]
+pub fn secret(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.text("type"), object.count("data"), object.age()]
 }
 
 /// Cells of a service account.
-pub fn service_account(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.count("secrets"), it.age()]
+pub fn service_account(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.count("secrets"), object.age()]
 }
 
 /// Cells of a namespace.
-pub fn namespace(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.text("status.phase"), it.age()]
+pub fn namespace(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.text("status.phase"), object.age()]
 }
 
 /// Cells of a component status.
-pub fn component_status(it: &PrintedObject<'_>) -> Vec<Value> {
-    let healthy = condition(it.items("conditions"), "Healthy");
+pub fn component_status(object: &PrintedObject<'_>) -> Vec<Value> {
+    let healthy = condition(object.items("conditions"), "Healthy");
     let status = match healthy.map(|healthy| healthy.str("status")) {
         None => "Unknown",
         Some("True") => "Healthy",
         Some(_) => "Unhealthy",
     };
-    let said = |field: &str| healthy.map(|healthy| healthy.str(field)).unwrap_or_default();
-    cells![it.name(), status, said("message"), said("error")]
+    let detail = |field: &str| healthy.map(|healthy| healthy.str(field)).unwrap_or_default();
+    cells![object.name(), status, detail("message"), detail("error")]
 }
 
-/// Cells of a resource quota: what is used of what is allowed.
-pub fn quota(it: &PrintedObject<'_>) -> Vec<Value> {
-    let hard = it.at("status.hard").and_then(Value::fields).into_iter().flatten();
+/// Cells of a resource quota: used and hard amounts.
+pub fn quota(object: &PrintedObject<'_>) -> Vec<Value> {
+    let hard = object.field("status.hard").and_then(Value::fields).into_iter().flatten();
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
     for (resource, allowed) in hard {
-        let used = quantity(it.object.at(&["status", "used", resource]));
+        let used = quantity(object.value.at(&["status", "used", resource]));
         let cell = if resource.starts_with("limits.") { &mut limits } else { &mut requests };
         cell.push(format!("{resource}: {used}/{}", quantity(Some(allowed))));
     }
-    cells![it.name(), requests.join(", "), limits.join(", "), it.age()]
+    cells![object.name(), requests.join(", "), limits.join(", "), object.age()]
 }
 
-/// Cells of an event. A series says itself how often and when it was seen.
-pub fn event(it: &PrintedObject<'_>) -> Vec<Value> {
-    let first = it.instant("firstTimestamp").or_else(|| it.instant("eventTime"));
-    let series = it.at("series");
+/// Cells of an event. A series has its own count and time.
+pub fn event(object: &PrintedObject<'_>) -> Vec<Value> {
+    let first = object.instant("firstTimestamp").or_else(|| object.instant("eventTime"));
+    let series = object.field("series");
     let last = match series {
-        Some(_) => it.instant("series.lastObservedTime"),
-        None => it.instant("lastTimestamp").or(first),
+        Some(_) => object.instant("series.lastObservedTime"),
+        None => object.instant("lastTimestamp").or(first),
     };
-    let count = match (series, it.int("count")) {
-        (Some(_), _) => it.int("series.count"),
+    let count = match (series, object.int("count")) {
+        (Some(_), _) => object.int("series.count"),
         (None, 0) => 1,
         (None, count) => count,
     };
-    let kind = it.text("involvedObject.kind").to_lowercase();
-    let target = match it.text("involvedObject.name") {
+    let kind = object.text("involvedObject.kind").to_lowercase();
+    let target = match object.text("involvedObject.name") {
         "" => kind,
         name => format!("{kind}/{name}"),
     };
-    let component = or(it.text("source.component"), it.text("reportingComponent"));
-    let source = match or(it.text("source.host"), it.text("reportingInstance")) {
+    let component = text_or(object.text("source.component"), object.text("reportingComponent"));
+    let source = match text_or(object.text("source.host"), object.text("reportingInstance")) {
         "" => component.to_owned(),
         instance => format!("{component}, {instance}"),
     };
     cells![
-        age::since(last, it.now),
-        it.text("type"),
-        it.text("reason"),
+        age::since(last, object.now),
+        object.text("type"),
+        object.text("reason"),
         target,
-        it.text("involvedObject.fieldPath"),
+        object.text("involvedObject.fieldPath"),
         source,
-        it.text("message").trim(),
-        age::since(first, it.now),
+        object.text("message").trim(),
+        age::since(first, object.now),
         count,
-        it.name()
+        object.name()
     ]
 }
 
 /// Cells of a priority class.
-pub fn priority_class(it: &PrintedObject<'_>) -> Vec<Value> {
+pub fn priority_class(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        it.int("value"),
-        it.flag("globalDefault").unwrap_or(false),
-        it.age(),
-        it.text("preemptionPolicy")
+        object.name(),
+        object.int("value"),
+        object.flag("globalDefault").unwrap_or(false),
+        object.age(),
+        object.text("preemptionPolicy")
     ]
 }
 
 /// Cells of a request for a certificate.
-pub fn signing_request(it: &PrintedObject<'_>) -> Vec<Value> {
-    let has = |kind: &str| condition(it.items("status.conditions"), kind).is_some();
-    let decision = match (has("Denied"), has("Approved")) {
+pub fn signing_request(object: &PrintedObject<'_>) -> Vec<Value> {
+    let has_condition = |kind: &str| condition(object.items("status.conditions"), kind).is_some();
+    let decision = match (has_condition("Denied"), has_condition("Approved")) {
         (true, _) => "Denied",
         (false, true) => "Approved",
         (false, false) => "Pending",
     };
-    let failed = if has("Failed") { ",Failed" } else { "" };
-    let issued = if it.text("status.certificate").is_empty() { "" } else { ",Issued" };
-    let lifetime = it.at("spec.expirationSeconds").and_then(Value::as_int).map(age::length);
+    let failed = if has_condition("Failed") { ",Failed" } else { "" };
+    let issued = if object.text("status.certificate").is_empty() { "" } else { ",Issued" };
+    let lifetime = object.field("spec.expirationSeconds").and_then(Value::as_int).map(age::format_duration);
     cells![
-        it.name(),
-        it.age(),
-        or(it.text("spec.signerName"), NONE),
-        it.text("spec.username"),
+        object.name(),
+        object.age(),
+        text_or(object.text("spec.signerName"), NONE),
+        object.text("spec.username"),
         lifetime.unwrap_or_else(|| NONE.to_owned()),
         format!("{decision}{failed}{issued}")
     ]
 }
 
 /// Cells of a bundle of trust anchors.
-pub fn trust_bundle(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), or(it.text("spec.signerName"), NONE)]
+pub fn trust_bundle(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), text_or(object.text("spec.signerName"), NONE)]
 }
 
 /// Cells of a lease.
-pub fn lease(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.text("spec.holderIdentity"), it.age()]
+pub fn lease(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.text("spec.holderIdentity"), object.age()]
 }
 
 /// Cells of a candidate for a lease.
-pub fn lease_candidate(it: &PrintedObject<'_>) -> Vec<Value> {
+pub fn lease_candidate(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        it.text("spec.leaseName"),
-        it.text("spec.binaryVersion"),
-        it.text("spec.emulationVersion"),
-        it.age()
+        object.name(),
+        object.text("spec.leaseName"),
+        object.text("spec.binaryVersion"),
+        object.text("spec.emulationVersion"),
+        object.age()
     ]
 }
 
 /// Cells of a storage version.
-pub fn storage_version(it: &PrintedObject<'_>) -> Vec<Value> {
-    let servers: Vec<String> = it
+pub fn storage_version(object: &PrintedObject<'_>) -> Vec<Value> {
+    let servers: Vec<String> = object
         .items("status.storageVersions")
         .iter()
         .map(|server| format!("{}={}", server.str("apiServerID"), server.str("encodingVersion")))
         .collect();
     cells![
-        it.name(),
-        it.at("status.commonEncodingVersion").and_then(Value::as_str).unwrap_or(UNSET),
-        or(&first_few(&servers, FEW), UNSET),
-        it.age()
+        object.name(),
+        object.field("status.commonEncodingVersion").and_then(Value::as_str).unwrap_or(UNSET),
+        text_or(&first_few(&servers, MAX_SHOWN), UNSET),
+        object.age()
     ]
 }
 
 /// Cells of a migration to a storage version.
-pub fn storage_migration(it: &PrintedObject<'_>) -> Vec<Value> {
-    let part = |field: &str| it.text(&format!("spec.resource.{field}"));
-    cells![it.name(), format!("{}.{}.{}", part("resource"), part("version"), part("group"))]
+pub fn storage_migration(object: &PrintedObject<'_>) -> Vec<Value> {
+    let part = |field: &str| object.text(&format!("spec.resource.{field}"));
+    cells![object.name(), format!("{}.{}.{}", part("resource"), part("version"), part("group"))]
 }
 
 /// Cells of an API service.
-pub fn api_service(it: &PrintedObject<'_>) -> Vec<Value> {
-    let service = it.at("spec.service");
+pub fn api_service(object: &PrintedObject<'_>) -> Vec<Value> {
+    let service = object.field("spec.service");
     let service = service.map(|service| format!("{}/{}", service.str("namespace"), service.str("name")));
-    let available = match condition(it.items("status.conditions"), "Available") {
+    let available = match condition(object.items("status.conditions"), "Available") {
         None => "Unknown".to_owned(),
         Some(available) => match (available.str("status"), available.str("reason")) {
             (status @ "True", _) | (status, "") => status.to_owned(),
             (status, reason) => format!("{status} ({reason})"),
         },
     };
-    cells![it.name(), service.unwrap_or_else(|| "Local".to_owned()), available, it.age()]
+    cells![object.name(), service.unwrap_or_else(|| "Local".to_owned()), available, object.age()]
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     #[test]
-    fn kinds_that_count_their_content() {
-        let named = |rest: &str| format!(r#"{{"metadata":{{"name":"x"}},{rest}}}"#);
+    fn simple_kinds_show_counts_and_fields() {
+        let object_with = |rest: &str| format!(r#"{{"metadata":{{"name":"x"}},{rest}}}"#);
         for (group, kind, rest, row) in [
             ("", "ConfigMap", r#""data":{"a":"","b":""},"binaryData":{"c":""}"#, r#"["x",3,"<unknown>"]"#),
             ("", "Secret", r#""type":"Opaque","data":{"a":""}"#, r#"["x","Opaque",1,"<unknown>"]"#),
@@ -222,25 +222,25 @@ mod tests {
                 r#"["x","things.v1.g"]"#,
             ),
         ] {
-            shows(group, kind, &named(rest), row);
+            assert_cells(group, kind, &object_with(rest), row);
         }
     }
 
     #[test]
-    fn components_are_healthy_or_not() {
+    fn component_status_cells_show_health() {
         for (conditions, rest) in [
             ("", r#""Unknown","","""#),
             (r#"{"type":"Healthy","status":"True","message":"ok"}"#, r#""Healthy","ok","""#),
             (r#"{"type":"Healthy","status":"False","error":"no"}"#, r#""Unhealthy","","no""#),
         ] {
             let object = format!(r#"{{"metadata":{{"name":"c"}},"conditions":[{conditions}]}}"#);
-            shows("", "ComponentStatus", &object, &format!(r#"["c",{rest}]"#));
+            assert_cells("", "ComponentStatus", &object, &format!(r#"["c",{rest}]"#));
         }
     }
 
     #[test]
-    fn quotas_tell_requests_from_limits() {
-        shows(
+    fn quota_cells_separate_requests_and_limits() {
+        assert_cells(
             "",
             "ResourceQuota",
             r#"{"metadata":{"name":"q"},"status":{"used":{"pods":"2","limits.cpu":"1"},
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn events_tell_when_they_were_seen() {
+    fn event_cells_show_times_source_and_count() {
         let pod = r#""involvedObject":{"kind":"Pod","name":"p","fieldPath":"spec"}"#;
         let object = |rest: &str| {
             format!(r#"{{"metadata":{{"name":"e"}},"type":"Normal","reason":"R","message":" m\n",{rest}}}"#)
@@ -258,38 +258,41 @@ mod tests {
         let row = |last: &str, target: &str, source: &str, first: &str, count: i64| {
             format!(r#"["{last}","Normal","R",{target},"{source}","m","{first}",{count},"e"]"#)
         };
-        let of_pod = r#""pod/p","spec""#;
+        let pod_cells = r#""pod/p","spec""#;
         let seen = r#""firstTimestamp":"2024-05-01T12:00:00Z","lastTimestamp":"2024-05-01T12:09:00Z""#;
         for (rest, expected) in [
             (
                 format!(r#"{pod},{seen},"count":4,"source":{{"component":"c","host":"h"}}"#),
-                row("60s", of_pod, "c, h", "10m", 4),
+                row("60s", pod_cells, "c, h", "10m", 4),
             ),
-            (format!(r#"{pod},"source":{{"component":"c"}}"#), row("<unknown>", of_pod, "c", "<unknown>", 1)),
+            (
+                format!(r#"{pod},"source":{{"component":"c"}}"#),
+                row("<unknown>", pod_cells, "c", "<unknown>", 1),
+            ),
             (
                 format!(
                     r#"{pod},"eventTime":"2024-05-01T12:08:00.000000Z","reportingComponent":"r","reportingInstance":"i""#
                 ),
-                row("2m", of_pod, "r, i", "2m", 1),
+                row("2m", pod_cells, "r, i", "2m", 1),
             ),
             (
                 format!(
                     r#"{pod},{seen},"count":4,"series":{{"count":9,"lastObservedTime":"2024-05-01T12:09:50.000000Z"}}"#
                 ),
-                row("10s", of_pod, "", "10m", 9),
+                row("10s", pod_cells, "", "10m", 9),
             ),
             (
                 r#""involvedObject":{"kind":"Node"}"#.to_owned(),
                 row("<unknown>", r#""node","""#, "", "<unknown>", 1),
             ),
         ] {
-            shows("", "Event", &object(&rest), &expected);
-            shows("events.k8s.io", "Event", &object(&rest), &expected);
+            assert_cells("", "Event", &object(&rest), &expected);
+            assert_cells("events.k8s.io", "Event", &object(&rest), &expected);
         }
     }
 
     #[test]
-    fn requests_for_certificates_tell_their_state() {
+    fn signing_request_cells_show_state() {
         let row = |signer: &str, lifetime: &str, state: &str| {
             format!(r#"["r","<unknown>","{signer}","u","{lifetime}","{state}"]"#)
         };
@@ -310,12 +313,12 @@ mod tests {
             let object = format!(
                 r#"{{"metadata":{{"name":"r"}},"spec":{{"username":"u"{spec}}},"status":{{{status}}}}}"#
             );
-            shows("certificates.k8s.io", "CertificateSigningRequest", &object, &expected);
+            assert_cells("certificates.k8s.io", "CertificateSigningRequest", &object, &expected);
         }
     }
 
     #[test]
-    fn storage_versions_show_some_servers() {
+    fn storage_version_cells_list_the_first_servers() {
         let server = |id: u32| format!(r#"{{"apiServerID":"s{id}","encodingVersion":"v1"}}"#);
         let all: Vec<String> = (1..=5).map(server).collect();
         let object = format!(
@@ -324,12 +327,12 @@ mod tests {
         );
         let group = "internal.apiserver.k8s.io";
         let row = r#"["x","v1","s1=v1,s2=v1,s3=v1 + 2 more...","<unknown>"]"#;
-        shows(group, "StorageVersion", &object, row);
-        shows(group, "StorageVersion", "{}", r#"["","<unset>","<unset>","<unknown>"]"#);
+        assert_cells(group, "StorageVersion", &object, row);
+        assert_cells(group, "StorageVersion", "{}", r#"["","<unset>","<unset>","<unknown>"]"#);
     }
 
     #[test]
-    fn api_services_tell_who_answers() {
+    fn api_service_cells_show_service_and_availability() {
         let group = "apiregistration.k8s.io";
         for (spec, condition, rest) in [
             ("{}", "", r#""Local","Unknown""#),
@@ -344,7 +347,7 @@ mod tests {
             let object = format!(
                 r#"{{"metadata":{{"name":"a"}},"spec":{spec},"status":{{"conditions":[{condition}]}}}}"#
             );
-            shows(group, "APIService", &object, &format!(r#"["a",{rest},"<unknown>"]"#));
+            assert_cells(group, "APIService", &object, &format!(r#"["a",{rest},"<unknown>"]"#));
         }
     }
 }

@@ -6,13 +6,13 @@ use pilothouse_apimachinery::value::Value;
 
 use super::Printer;
 use super::cells::{
-    NONE, PrintedObject, UNSET, cells, first_few, first_few_of, int, items, joined, or, texts,
+    NONE, PrintedObject, UNSET, cells, first_few, first_few_of_count, int, items, joined, text_or, texts,
 };
 use super::labels::{labels, selector};
 use crate::age::UNKNOWN;
 
-/// How many of the things that stand behind a name are shown.
-const FEW: usize = 3;
+/// The number of endpoints, ports or hosts that a cell lists.
+const MAX_SHOWN: usize = 3;
 
 /// The printer of a kind of group `networking.k8s.io`.
 pub fn printer(kind: &str) -> Option<Printer> {
@@ -27,16 +27,16 @@ pub fn printer(kind: &str) -> Option<Printer> {
 }
 
 /// Cells of a service.
-pub fn service(it: &PrintedObject<'_>) -> Vec<Value> {
-    let ports: Vec<String> = it.items("spec.ports").iter().map(port).collect();
+pub fn service(object: &PrintedObject<'_>) -> Vec<Value> {
+    let ports: Vec<String> = object.items("spec.ports").iter().map(port).collect();
     cells![
-        it.name(),
-        it.text("spec.type"),
-        it.items("spec.clusterIPs").first().and_then(Value::as_str).unwrap_or(NONE),
-        external_address(it),
-        or(&ports.join(","), NONE),
-        it.age(),
-        labels(it.at("spec.selector"))
+        object.name(),
+        object.text("spec.type"),
+        object.items("spec.clusterIPs").first().and_then(Value::as_str).unwrap_or(NONE),
+        external_address(object),
+        text_or(&ports.join(","), NONE),
+        object.age(),
+        labels(object.field("spec.selector"))
     ]
 }
 
@@ -48,61 +48,62 @@ fn port(port: &Value) -> String {
     }
 }
 
-fn external_address(it: &PrintedObject<'_>) -> String {
-    let given = it.items("spec.externalIPs");
-    match it.text("spec.type") {
-        "ClusterIP" | "NodePort" => or(&joined(given), NONE).to_owned(),
+fn external_address(object: &PrintedObject<'_>) -> String {
+    let external_ips = object.items("spec.externalIPs");
+    match object.text("spec.type") {
+        "ClusterIP" | "NodePort" => text_or(&joined(external_ips), NONE).to_owned(),
         "LoadBalancer" => {
-            let balancers = balancers(it);
-            let all: Vec<&str> = Some(balancers.as_str())
-                .filter(|all| !all.is_empty())
+            let balancers = balancers(object);
+            let addresses: Vec<&str> = Some(balancers.as_str())
+                .filter(|addresses| !addresses.is_empty())
                 .into_iter()
-                .chain(texts(given))
+                .chain(texts(external_ips))
                 .collect();
-            or(&all.join(","), "<pending>").to_owned()
+            text_or(&addresses.join(","), "<pending>").to_owned()
         }
-        "ExternalName" => it.text("spec.externalName").to_owned(),
+        "ExternalName" => object.text("spec.externalName").to_owned(),
         _ => UNKNOWN.to_owned(),
     }
 }
 
 /// The addresses or names of the load balancers, sorted.
-fn balancers(it: &PrintedObject<'_>) -> String {
-    let points = it.items("status.loadBalancer.ingress").iter();
-    let all: BTreeSet<&str> = points
-        .map(|point| or(point.str("ip"), point.str("hostname")))
+fn balancers(object: &PrintedObject<'_>) -> String {
+    let ingress = object.items("status.loadBalancer.ingress").iter();
+    let addresses: BTreeSet<&str> = ingress
+        .map(|entry| text_or(entry.str("ip"), entry.str("hostname")))
         .filter(|address| !address.is_empty())
         .collect();
-    all.into_iter().collect::<Vec<_>>().join(",")
+    addresses.into_iter().collect::<Vec<_>>().join(",")
 }
 
 /// Cells of endpoints.
-pub fn endpoints(it: &PrintedObject<'_>) -> Vec<Value> {
-    let subsets = it.items("subsets");
-    // Every address is reached on every port: only those that are shown are made, the rest is counted.
-    let (mut shown, mut count) = (Vec::new(), 0);
+pub fn endpoints(object: &PrintedObject<'_>) -> Vec<Value> {
+    let subsets = object.items("subsets");
+    // Endpoints are all pairs of address and port: only those that are listed are built, the rest is counted.
+    let (mut listed, mut count) = (Vec::new(), 0);
     for subset in subsets {
         let (addresses, ports) = (items(subset, "addresses"), items(subset, "ports"));
         count += addresses.len().saturating_mul(ports.len().max(1));
         let addresses = addresses.iter().map(|address| address.str("ip"));
         if ports.is_empty() {
-            shown.extend(addresses.clone().take(FEW).map(str::to_owned));
+            listed.extend(addresses.clone().take(MAX_SHOWN).map(str::to_owned));
         }
-        for port in ports.iter().take(FEW) {
+        for port in ports.iter().take(MAX_SHOWN) {
             let number = int(port, "port");
-            shown.extend(addresses.clone().take(FEW).map(|ip| {
+            listed.extend(addresses.clone().take(MAX_SHOWN).map(|ip| {
                 if ip.contains(':') { format!("[{ip}]:{number}") } else { format!("{ip}:{number}") }
             }));
         }
-        shown.truncate(FEW);
+        listed.truncate(MAX_SHOWN);
     }
-    let shown = if subsets.is_empty() { NONE.to_owned() } else { first_few_of(&shown, FEW, count) };
-    cells![it.name(), shown, it.age()]
+    let listed =
+        if subsets.is_empty() { NONE.to_owned() } else { first_few_of_count(&listed, MAX_SHOWN, count) };
+    cells![object.name(), listed, object.age()]
 }
 
 /// Cells of an endpoint slice.
-pub fn endpoint_slice(it: &PrintedObject<'_>) -> Vec<Value> {
-    let ports: Vec<String> = it
+pub fn endpoint_slice(object: &PrintedObject<'_>) -> Vec<Value> {
+    let ports: Vec<String> = object
         .items("ports")
         .iter()
         .map(|port| match port.get("port").and_then(Value::as_int) {
@@ -110,49 +111,49 @@ pub fn endpoint_slice(it: &PrintedObject<'_>) -> Vec<Value> {
             None => port.get("name").and_then(Value::as_str).unwrap_or("*").to_owned(),
         })
         .collect();
-    let addresses: Vec<String> = it
+    let addresses: Vec<String> = object
         .items("endpoints")
         .iter()
         .flat_map(|endpoint| texts(items(endpoint, "addresses")))
         .map(str::to_owned)
         .collect();
     cells![
-        it.name(),
-        it.text("addressType"),
-        or(&first_few(&ports, FEW), UNSET),
-        or(&first_few(&addresses, FEW), UNSET),
-        it.age()
+        object.name(),
+        object.text("addressType"),
+        text_or(&first_few(&ports, MAX_SHOWN), UNSET),
+        text_or(&first_few(&addresses, MAX_SHOWN), UNSET),
+        object.age()
     ]
 }
 
-fn ingress(it: &PrintedObject<'_>) -> Vec<Value> {
+fn ingress(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        it.at("spec.ingressClassName").and_then(Value::as_str).unwrap_or(NONE),
-        hosts(it.items("spec.rules")),
-        balancers(it),
-        if it.items("spec.tls").is_empty() { "80" } else { "80, 443" },
-        it.age()
+        object.name(),
+        object.field("spec.ingressClassName").and_then(Value::as_str).unwrap_or(NONE),
+        hosts(object.items("spec.rules")),
+        balancers(object),
+        if object.items("spec.tls").is_empty() { "80" } else { "80, 443" },
+        object.age()
     ]
 }
 
 /// The first hosts of an ingress. Rules after those count as more hosts even if they name none.
 fn hosts(rules: &[Value]) -> String {
     let hosts = rules.iter().enumerate().filter(|(_, rule)| !rule.str("host").is_empty());
-    let shown: Vec<(usize, &str)> =
-        hosts.map(|(position, rule)| (position, rule.str("host"))).take(FEW).collect();
-    let names: Vec<&str> = shown.iter().map(|(_, host)| *host).collect();
-    match shown.last() {
+    let listed: Vec<(usize, &str)> =
+        hosts.map(|(position, rule)| (position, rule.str("host"))).take(MAX_SHOWN).collect();
+    let names: Vec<&str> = listed.iter().map(|(_, host)| *host).collect();
+    match listed.last() {
         None => "*".to_owned(),
-        Some((last, _)) if shown.len() == FEW && last + 1 < rules.len() => {
-            format!("{} + {} more...", names.join(","), rules.len() - FEW)
+        Some((last, _)) if listed.len() == MAX_SHOWN && last + 1 < rules.len() => {
+            format!("{} + {} more...", names.join(","), rules.len() - MAX_SHOWN)
         }
         Some(_) => names.join(","),
     }
 }
 
-fn ingress_class(it: &PrintedObject<'_>) -> Vec<Value> {
-    let parameters = it.at("spec.parameters").map_or_else(
+fn ingress_class(object: &PrintedObject<'_>) -> Vec<Value> {
+    let parameters = object.field("spec.parameters").map_or_else(
         || NONE.to_owned(),
         |parameters| {
             let group = match parameters.get("apiGroup").and_then(Value::as_str) {
@@ -162,40 +163,40 @@ fn ingress_class(it: &PrintedObject<'_>) -> Vec<Value> {
             format!("{}{group}/{}", parameters.str("kind"), parameters.str("name"))
         },
     );
-    cells![it.name(), it.text("spec.controller"), parameters, it.age()]
+    cells![object.name(), object.text("spec.controller"), parameters, object.age()]
 }
 
-fn network_policy(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), selector(it.at("spec.podSelector")), it.age()]
+fn network_policy(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), selector(object.field("spec.podSelector")), object.age()]
 }
 
-fn service_cidr(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), joined(it.items("spec.cidrs")), it.age()]
+fn service_cidr(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), joined(object.items("spec.cidrs")), object.age()]
 }
 
-fn ip_address(it: &PrintedObject<'_>) -> Vec<Value> {
-    let parent = it.at("spec.parentRef").map_or_else(
+fn ip_address(object: &PrintedObject<'_>) -> Vec<Value> {
+    let parent = object.field("spec.parentRef").map_or_else(
         || NONE.to_owned(),
         |parent| {
-            let mut shown = parent.str("resource").to_lowercase();
+            let mut reference = parent.str("resource").to_lowercase();
             if !parent.str("group").is_empty() {
-                shown = format!("{shown}.{}", parent.str("group").to_lowercase());
+                reference = format!("{reference}.{}", parent.str("group").to_lowercase());
             }
             if !parent.str("namespace").is_empty() {
-                shown = format!("{shown}/{}", parent.str("namespace"));
+                reference = format!("{reference}/{}", parent.str("namespace"));
             }
-            format!("{shown}/{}", parent.str("name"))
+            format!("{reference}/{}", parent.str("name"))
         },
     );
-    cells![it.name(), parent, it.age()]
+    cells![object.name(), parent, object.age()]
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     #[test]
-    fn services_tell_how_they_are_reached() {
+    fn service_cells_show_addresses_and_ports() {
         let object = |spec: &str, status: &str| {
             format!(
                 r#"{{"metadata":{{"name":"s"}},"spec":{{"clusterIPs":["10.96.0.1"],
@@ -223,13 +224,13 @@ mod tests {
         ] {
             let row =
                 format!(r#"["s","{kind}","10.96.0.1","{address}","80/TCP,53:30053/UDP","<unknown>","a=b"]"#);
-            shows("", "Service", &object(spec, status), &row);
+            assert_cells("", "Service", &object(spec, status), &row);
         }
-        shows("", "Service", "{}", r#"["","","<none>","<unknown>","<none>","<unknown>","<none>"]"#);
+        assert_cells("", "Service", "{}", r#"["","","<none>","<unknown>","<none>","<unknown>","<none>"]"#);
     }
 
     #[test]
-    fn endpoints_are_counted_without_being_made() {
+    fn endpoints_beyond_the_first_are_only_counted() {
         let many = |item: &str| vec![item; 50_000].join(",");
         let object = format!(
             r#"{{"metadata":{{"name":"e"}},"subsets":[{{"addresses":[{}],"ports":[{}]}}]}}"#,
@@ -237,11 +238,11 @@ mod tests {
             many(r#"{"port":1}"#)
         );
         let cell = "1.1.1.1:1,1.1.1.1:1,1.1.1.1:1 + 2499999997 more...";
-        shows("", "Endpoints", &object, &format!(r#"["e","{cell}","<unknown>"]"#));
+        assert_cells("", "Endpoints", &object, &format!(r#"["e","{cell}","<unknown>"]"#));
     }
 
     #[test]
-    fn endpoints_show_the_first_three() {
+    fn endpoints_cells_show_the_first_three() {
         let object = |subsets: &str| format!(r#"{{"metadata":{{"name":"e"}},"subsets":[{subsets}]}}"#);
         let two = r#"{"ip":"10.0.0.1"},{"ip":"fd00::1"}"#;
         for (subsets, cell) in [
@@ -256,15 +257,15 @@ mod tests {
                 "10.0.0.1:80,[fd00::1]:80,10.0.0.1:81 + 2 more...",
             ),
         ] {
-            shows("", "Endpoints", &object(&subsets), &format!(r#"["e","{cell}","<unknown>"]"#));
+            assert_cells("", "Endpoints", &object(&subsets), &format!(r#"["e","{cell}","<unknown>"]"#));
         }
     }
 
     #[test]
-    fn slices_show_ports_and_addresses() {
+    fn endpoint_slice_cells_show_ports_and_addresses() {
         let kind = ("discovery.k8s.io", "EndpointSlice");
-        shows(kind.0, kind.1, "{}", r#"["","","<unset>","<unset>","<unknown>"]"#);
-        shows(
+        assert_cells(kind.0, kind.1, "{}", r#"["","","<unset>","<unset>","<unknown>"]"#);
+        assert_cells(
             kind.0,
             kind.1,
             r#"{"metadata":{"name":"e"},"addressType":"IPv4","ports":[{"port":80},{"name":"web"},{},{"port":1}],
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn ingresses_show_hosts_and_ports() {
+    fn ingress_cells_show_hosts_and_ports() {
         let object = |spec: &str| {
             format!(
                 r#"{{"metadata":{{"name":"i"}},"spec":{{{spec}}},
@@ -294,12 +295,12 @@ mod tests {
             ),
         ] {
             let row = format!(r#"["i","{class}","{hosts}","{address}","{ports}","<unknown>"]"#);
-            shows("networking.k8s.io", "Ingress", &object(spec), &row);
+            assert_cells("networking.k8s.io", "Ingress", &object(spec), &row);
         }
     }
 
     #[test]
-    fn the_rest_of_the_network() {
+    fn ingress_class_policy_cidr_and_address_cells() {
         let group = "networking.k8s.io";
         let object = |spec: &str| format!(r#"{{"metadata":{{"name":"x"}},"spec":{spec}}}"#);
         for (kind, spec, row) in [
@@ -329,7 +330,7 @@ mod tests {
                 r#"["x","things.example.com/s","<unknown>"]"#,
             ),
         ] {
-            shows(group, kind, &object(spec), row);
+            assert_cells(group, kind, &object(spec), row);
         }
     }
 }

@@ -4,48 +4,49 @@ use std::collections::BTreeSet;
 
 use pilothouse_apimachinery::value::Value;
 
-use super::cells::{NONE, PrintedObject, cells, or};
+use super::cells::{NONE, PrintedObject, cells, text_or};
 use crate::age::UNKNOWN;
 
-/// A label that begins like this names a role of a node.
+/// The prefix of labels that name a role of a node.
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
-/// The value of this label is a role of a node.
+/// The label whose value is a role of a node.
 const ROLE_LABEL: &str = "kubernetes.io/role";
 
 /// Cells of a node.
-pub fn node(it: &PrintedObject<'_>) -> Vec<Value> {
-    let info = |field: &str| it.text(&format!("status.nodeInfo.{field}"));
+pub fn node(object: &PrintedObject<'_>) -> Vec<Value> {
+    let info = |field: &str| object.text(&format!("status.nodeInfo.{field}"));
     cells![
-        it.name(),
-        status(it),
-        or(&roles(it), NONE),
-        it.age(),
+        object.name(),
+        status(object),
+        text_or(&roles(object), NONE),
+        object.age(),
         info("kubeletVersion"),
-        address(it, "InternalIP"),
-        address(it, "ExternalIP"),
-        or(info("osImage"), UNKNOWN),
-        or(info("kernelVersion"), UNKNOWN),
-        or(info("containerRuntimeVersion"), UNKNOWN)
+        address(object, "InternalIP"),
+        address(object, "ExternalIP"),
+        text_or(info("osImage"), UNKNOWN),
+        text_or(info("kernelVersion"), UNKNOWN),
+        text_or(info("containerRuntimeVersion"), UNKNOWN)
     ]
 }
 
-fn status(it: &PrintedObject<'_>) -> String {
+fn status(object: &PrintedObject<'_>) -> String {
     // Of several conditions of one type the last counts.
-    let ready = it.items("status.conditions").iter().rev().find(|found| found.str("type") == "Ready");
+    let ready =
+        object.items("status.conditions").iter().rev().find(|condition| condition.str("type") == "Ready");
     let mut status = match ready.map(|ready| ready.str("status")) {
         None => "Unknown",
         Some("True") => "Ready",
         Some(_) => "NotReady",
     }
     .to_owned();
-    if it.flag("spec.unschedulable") == Some(true) {
+    if object.flag("spec.unschedulable") == Some(true) {
         status.push_str(",SchedulingDisabled");
     }
     status
 }
 
-fn roles(it: &PrintedObject<'_>) -> String {
-    let labels = it.at("metadata.labels").and_then(Value::fields).into_iter().flatten();
+fn roles(object: &PrintedObject<'_>) -> String {
+    let labels = object.field("metadata.labels").and_then(Value::fields).into_iter().flatten();
     let roles: BTreeSet<&str> = labels
         .filter_map(|(key, value)| match key.strip_prefix(ROLE_PREFIX) {
             Some(role) => Some(role),
@@ -57,23 +58,23 @@ fn roles(it: &PrintedObject<'_>) -> String {
     roles.into_iter().collect::<Vec<_>>().join(",")
 }
 
-fn address<'a>(it: &PrintedObject<'a>, kind: &str) -> &'a str {
-    let found = it.items("status.addresses").iter().find(|address| address.str("type") == kind);
-    found.map_or(NONE, |address| address.str("address"))
+fn address<'a>(object: &PrintedObject<'a>, kind: &str) -> &'a str {
+    let address = object.items("status.addresses").iter().find(|address| address.str("type") == kind);
+    address.map_or(NONE, |address| address.str("address"))
 }
 
 /// Cells of a runtime class.
-pub fn runtime_class(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![it.name(), it.text("handler"), it.age()]
+pub fn runtime_class(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![object.name(), object.text("handler"), object.age()]
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     #[test]
-    fn nodes_show_what_they_are() {
-        shows(
+    fn node_cells_show_status_roles_and_addresses() {
+        assert_cells(
             "",
             "Node",
             r#"{"metadata":{"name":"n","creationTimestamp":"2024-04-01T12:10:00Z","labels":{"kubernetes.io/role":"etcd",
@@ -89,20 +90,25 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_which_little_is_known() {
+    fn node_cells_without_status_are_unknown() {
         let rest = r#""<none>","<unknown>","","<none>","<none>","<unknown>","<unknown>","<unknown>""#;
-        for (status, word) in [
+        for (status, expected) in [
             ("{}", "Unknown"),
             (r#"{"conditions":[{"type":"Ready","status":"Unknown"}]}"#, "NotReady"),
             (r#"{"conditions":[{"type":"Ready","status":"False"}]}"#, "NotReady"),
         ] {
-            shows("", "Node", &format!(r#"{{"status":{status}}}"#), &format!(r#"["","{word}",{rest}]"#));
+            assert_cells(
+                "",
+                "Node",
+                &format!(r#"{{"status":{status}}}"#),
+                &format!(r#"["","{expected}",{rest}]"#),
+            );
         }
     }
 
     #[test]
-    fn runtime_classes_name_their_handler() {
-        shows(
+    fn runtime_class_cells_show_handler() {
+        assert_cells(
             "node.k8s.io",
             "RuntimeClass",
             r#"{"metadata":{"name":"r"},"handler":"h"}"#,

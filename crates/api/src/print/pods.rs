@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use pilothouse_apimachinery::value::Value;
 
-use super::cells::{NONE, PrintedObject, cells, holds, instant, int, items, or, text};
+use super::cells::{NONE, PrintedObject, cells, instant, int, is_condition_true, items, text, text_or};
 use crate::age;
 
-/// How a pod has ended.
+/// The completion of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The phase it ended in.
+    /// The final phase.
     pub reason: &'static str,
-    /// The same for a person.
+    /// The explanation for people.
     pub message: &'static str,
 }
 
-/// How the pod has ended, if it has.
+/// The completion of a pod, if it has finished.
 pub fn completion(pod: &Value) -> Option<Completion> {
     match text(pod, "status.phase") {
         "Succeeded" => {
@@ -28,37 +28,37 @@ pub fn completion(pod: &Value) -> Option<Completion> {
 }
 
 /// Cells of a pod.
-pub fn pod(it: &PrintedObject<'_>) -> Vec<Value> {
-    let summary = Summary::of(it);
+pub fn pod(object: &PrintedObject<'_>) -> Vec<Value> {
+    let summary = Summary::new(object);
     let restarts = match summary.restarts.last {
         Some(last) if summary.restarts.count != 0 => {
-            format!("{} ({} ago)", summary.restarts.count, age::since(Some(last), it.now))
+            format!("{} ({} ago)", summary.restarts.count, age::since(Some(last), object.now))
         }
         _ => summary.restarts.count.to_string(),
     };
-    let ip = it.items("status.podIPs").first().map(|ip| ip.str("ip")).unwrap_or_default();
+    let ip = object.items("status.podIPs").first().map(|ip| ip.str("ip")).unwrap_or_default();
     cells![
-        it.name(),
+        object.name(),
         format!("{}/{}", summary.ready, summary.containers),
-        summary.word,
+        summary.status,
         restarts,
-        it.age(),
-        or(ip, NONE),
-        or(it.text("spec.nodeName"), NONE),
-        or(it.text("status.nominatedNodeName"), NONE),
-        readiness_gates(it),
+        object.age(),
+        text_or(ip, NONE),
+        text_or(object.text("spec.nodeName"), NONE),
+        text_or(object.text("status.nominatedNodeName"), NONE),
+        readiness_gates(object),
     ]
 }
 
-/// What the states of all containers come to.
+/// The summary of the states of all containers.
 struct Summary {
-    word: String,
+    status: String,
     containers: usize,
     ready: usize,
     restarts: Restarts,
 }
 
-/// How often containers were started again, and when the last of them had ended.
+/// The number of container restarts, and the time of the last one.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,
@@ -73,94 +73,94 @@ impl Restarts {
 }
 
 impl Summary {
-    fn of(it: &PrintedObject<'_>) -> Summary {
-        let conditions = it.items("status.conditions");
-        let gated = conditions
-            .iter()
-            .any(|found| found.str("type") == "PodScheduled" && found.str("reason") == "SchedulingGated");
-        let phase = it.text("status.phase");
-        let word = if gated { "SchedulingGated" } else { or(it.text("status.reason"), phase) };
-        let sidecars = it.items("spec.initContainers").iter().filter(|container| is_sidecar(container));
+    fn new(object: &PrintedObject<'_>) -> Summary {
+        let conditions = object.items("status.conditions");
+        let is_gated = conditions.iter().any(|condition| {
+            condition.str("type") == "PodScheduled" && condition.str("reason") == "SchedulingGated"
+        });
+        let phase = object.text("status.phase");
+        let status = if is_gated { "SchedulingGated" } else { text_or(object.text("status.reason"), phase) };
+        let sidecars = object.items("spec.initContainers").iter().filter(|container| is_sidecar(container));
         let mut summary = Summary {
-            word: word.to_owned(),
-            containers: it.items("spec.containers").len() + sidecars.count(),
+            status: status.to_owned(),
+            containers: object.items("spec.containers").len() + sidecars.count(),
             ready: 0,
             restarts: Restarts::default(),
         };
-        let (held_up, of_sidecars) = summary.of_init_containers(it);
+        let (is_initializing, sidecar_restarts) = summary.add_init_containers(object);
         // A pod that has been initialized once is not initializing again when an init container is restarted.
-        if !held_up || holds(conditions, "Initialized") {
-            summary.restarts = of_sidecars;
-            summary.of_containers(it, conditions);
+        if !is_initializing || is_condition_true(conditions, "Initialized") {
+            summary.restarts = sidecar_restarts;
+            summary.add_containers(object, conditions);
         }
-        if it.is_terminating() && it.text("status.reason") == "NodeLost" {
-            summary.word = "Unknown".to_owned();
-        } else if it.is_terminating() && completion(it.object).is_none() {
-            summary.word = "Terminating".to_owned();
+        if object.is_terminating() && object.text("status.reason") == "NodeLost" {
+            summary.status = "Unknown".to_owned();
+        } else if object.is_terminating() && completion(object.value).is_none() {
+            summary.status = "Terminating".to_owned();
         }
         summary
     }
 
-    /// Takes in the init containers up to the first that holds the others up. Tells whether there is one, and the
-    /// restarts of those that go on running beside the containers.
-    fn of_init_containers(&mut self, it: &PrintedObject<'_>) -> (bool, Restarts) {
-        let specs = it.items("spec.initContainers");
-        // The last of a name counts.
+    /// Adds the init containers up to the first that is not done. Returns whether there is one, and the restarts of sidecars.
+    fn add_init_containers(&mut self, object: &PrintedObject<'_>) -> (bool, Restarts) {
+        let specs = object.items("spec.initContainers");
+        // Of several with one name the last counts.
         let sidecars: BTreeMap<&str, bool> =
             specs.iter().map(|spec| (spec.str("name"), is_sidecar(spec))).collect();
-        let mut of_sidecars = Restarts::default();
-        for (position, status) in it.items("status.initContainerStatuses").iter().enumerate() {
+        let mut sidecar_restarts = Restarts::default();
+        for (position, status) in object.items("status.initContainerStatuses").iter().enumerate() {
             self.restarts.add(status);
-            let sidecar = sidecars.get(status.str("name")).copied().unwrap_or_default();
-            if sidecar {
-                of_sidecars.add(status);
+            let is_sidecar_container = sidecars.get(status.str("name")).copied().unwrap_or_default();
+            if is_sidecar_container {
+                sidecar_restarts.add(status);
             }
-            let ended = status.at(&["state", "terminated"]);
-            if ended.is_some_and(|ended| int(ended, "exitCode") == 0) {
+            let terminated = status.at(&["state", "terminated"]);
+            if terminated.is_some_and(|terminated| int(terminated, "exitCode") == 0) {
                 continue;
             }
-            if sidecar && status.get("started").and_then(Value::as_bool) == Some(true) {
+            if is_sidecar_container && status.get("started").and_then(Value::as_bool) == Some(true) {
                 self.ready += usize::from(is_ready(status));
                 continue;
             }
-            let waits_for = text(status, "state.waiting.reason");
-            self.word = match ended {
-                Some(ended) => format!("Init:{}", end(ended)),
-                None if !waits_for.is_empty() && waits_for != "PodInitializing" => {
-                    format!("Init:{waits_for}")
+            let waiting_reason = text(status, "state.waiting.reason");
+            self.status = match terminated {
+                Some(terminated) => format!("Init:{}", termination_reason(terminated)),
+                None if !waiting_reason.is_empty() && waiting_reason != "PodInitializing" => {
+                    format!("Init:{waiting_reason}")
                 }
                 None => format!("Init:{position}/{}", specs.len()),
             };
-            return (true, of_sidecars);
+            return (true, sidecar_restarts);
         }
-        (false, of_sidecars)
+        (false, sidecar_restarts)
     }
 
-    /// Takes in the containers. The first one has the last word.
-    fn of_containers(&mut self, it: &PrintedObject<'_>, conditions: &[Value]) {
+    /// Adds the containers. The first one decides the status.
+    fn add_containers(&mut self, object: &PrintedObject<'_>, conditions: &[Value]) {
         let mut has_running = false;
-        for status in it.items("status.containerStatuses").iter().rev() {
+        for status in object.items("status.containerStatuses").iter().rev() {
             self.restarts.add(status);
-            let waits_for = text(status, "state.waiting.reason");
-            if !waits_for.is_empty() {
-                self.word = waits_for.to_owned();
-            } else if let Some(ended) = status.at(&["state", "terminated"]) {
-                self.word = end(ended);
+            let waiting_reason = text(status, "state.waiting.reason");
+            if !waiting_reason.is_empty() {
+                self.status = waiting_reason.to_owned();
+            } else if let Some(terminated) = status.at(&["state", "terminated"]) {
+                self.status = termination_reason(terminated);
             } else if is_ready(status) && status.at(&["state", "running"]).is_some() {
                 has_running = true;
                 self.ready += 1;
             }
         }
-        if self.word == "Completed" && has_running {
-            self.word = if is_true_in_any(conditions, "Ready") { "Running" } else { "NotReady" }.to_owned();
+        if self.status == "Completed" && has_running {
+            self.status =
+                if is_any_condition_true(conditions, "Ready") { "Running" } else { "NotReady" }.to_owned();
         }
     }
 }
 
-/// Why a container ended.
-fn end(ended: &Value) -> String {
-    match (ended.str("reason"), int(ended, "signal")) {
-        ("", 0) => format!("ExitCode:{}", int(ended, "exitCode")),
+/// The reason that a container terminated.
+fn termination_reason(terminated: &Value) -> String {
+    match (terminated.str("reason"), int(terminated, "signal")) {
+        ("", 0) => format!("ExitCode:{}", int(terminated, "exitCode")),
         ("", signal) => format!("Signal:{signal}"),
         (reason, _) => reason.to_owned(),
     }
@@ -170,46 +170,46 @@ fn is_ready(status: &Value) -> bool {
     status.get("ready").and_then(Value::as_bool) == Some(true)
 }
 
-/// Whether an init container goes on running beside the containers.
+/// Whether an init container is a sidecar, which runs as long as the pod.
 fn is_sidecar(container: &Value) -> bool {
     container.str("restartPolicy") == "Always"
 }
 
-fn is_true_in_any(conditions: &[Value], kind: &str) -> bool {
-    conditions.iter().any(|found| found.str("type") == kind && found.str("status") == "True")
+fn is_any_condition_true(conditions: &[Value], kind: &str) -> bool {
+    conditions.iter().any(|condition| condition.str("type") == kind && condition.str("status") == "True")
 }
 
-/// How many of the conditions that must hold besides readiness do.
-fn readiness_gates(it: &PrintedObject<'_>) -> String {
-    let gates = items(it.object, "spec.readinessGates");
+/// The number of true readiness gates, of all.
+fn readiness_gates(object: &PrintedObject<'_>) -> String {
+    let gates = items(object.value, "spec.readinessGates");
     if gates.is_empty() {
         return NONE.to_owned();
     }
-    let mut holds: BTreeMap<&str, bool> = BTreeMap::new();
-    for found in it.items("status.conditions") {
+    let mut is_true: BTreeMap<&str, bool> = BTreeMap::new();
+    for condition in object.items("status.conditions") {
         // The first of a type counts.
-        holds.entry(found.str("type")).or_insert_with(|| found.str("status") == "True");
+        is_true.entry(condition.str("type")).or_insert_with(|| condition.str("status") == "True");
     }
-    let held = gates.iter().filter(|gate| holds.get(gate.str("conditionType")) == Some(&true));
-    format!("{}/{}", held.count(), gates.len())
+    let passed = gates.iter().filter(|gate| is_true.get(gate.str("conditionType")) == Some(&true));
+    format!("{}/{}", passed.count(), gates.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::print::testing::{shows, value};
+    use crate::print::testing::{assert_cells, value};
 
     /// Checks the columns ready, status and restarts of a pod with these parts.
     #[track_caller]
-    fn sums_up(spec: &str, status: &str, meta: &str, expected: [&str; 3]) {
+    fn assert_pod_cells(spec: &str, status: &str, meta: &str, expected: [&str; 3]) {
         let pod = format!(
             r#"{{"metadata":{{"name":"p","creationTimestamp":"2024-05-01T12:00:00Z"{meta}}},
                 "spec":{{{spec}}},"status":{{{status}}}}}"#
         );
-        let [ready, word, restarts] = expected;
+        let [ready, status, restarts] = expected;
         let cells =
-            format!(r#"["p","{ready}","{word}","{restarts}","10m","<none>","<none>","<none>","<none>"]"#);
-        shows("", "Pod", &pod, &cells);
+            format!(r#"["p","{ready}","{status}","{restarts}","10m","<none>","<none>","<none>","<none>"]"#);
+        assert_cells("", "Pod", &pod, &cells);
     }
 
     const ONE: &str = r#""containers":[{"name":"c"}]"#;
@@ -218,16 +218,16 @@ mod tests {
     const SIDECAR: &str = r#""containers":[{"name":"c"}],"initContainers":[{"name":"i","restartPolicy":"Always"},{"name":"j"}]"#;
 
     #[test]
-    fn the_phase_is_the_word_until_something_says_more() {
-        sums_up(ONE, r#""phase":"Pending""#, "", ["0/1", "Pending", "0"]);
-        sums_up(ONE, r#""phase":"Failed","reason":"Evicted""#, "", ["0/1", "Evicted", "0"]);
-        sums_up(
+    fn pod_status_is_the_phase_or_reason() {
+        assert_pod_cells(ONE, r#""phase":"Pending""#, "", ["0/1", "Pending", "0"]);
+        assert_pod_cells(ONE, r#""phase":"Failed","reason":"Evicted""#, "", ["0/1", "Evicted", "0"]);
+        assert_pod_cells(
             ONE,
             r#""phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]"#,
             "",
             ["0/1", "SchedulingGated", "0"],
         );
-        sums_up(
+        assert_pod_cells(
             ONE,
             r#""phase":"Running","containerStatuses":[{"name":"c","ready":true,"state":{"running":{}}}]"#,
             "",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_container_has_the_last_word() {
+    fn pod_status_is_decided_by_the_first_container() {
         let status = |first: &str, second: &str| {
             format!(
                 r#""phase":"Running","containerStatuses":[{{"name":"c",{first}}},{{"name":"d",{second}}}]"#
@@ -254,19 +254,19 @@ mod tests {
             (running, r#""state":{"terminated":{"reason":"Completed"}}"#, ["1/2", "NotReady", "0"]),
             (r#""ready":true"#, r#""state":{"waiting":{}}"#, ["0/2", "Running", "0"]),
         ] {
-            sums_up(TWO, &status(first, second), "", expected);
+            assert_pod_cells(TWO, &status(first, second), "", expected);
         }
         let ready = format!(
             r#"{},"conditions":[{{"type":"Ready","status":"True"}}]"#,
             status(running, r#""state":{"terminated":{"reason":"Completed"}}"#)
         );
-        sums_up(TWO, &ready, "", ["1/2", "Running", "0"]);
+        assert_pod_cells(TWO, &ready, "", ["1/2", "Running", "0"]);
     }
 
     #[test]
-    fn an_init_container_may_hold_the_pod_up() {
+    fn pod_status_is_init_while_init_containers_run() {
         let done = r#"{"name":"i","state":{"terminated":{"exitCode":0}}}"#;
-        for (statuses, word) in [
+        for (statuses, expected) in [
             (r#"{"name":"i","state":{"running":{}}}"#.to_owned(), "Init:0/2"),
             (
                 format!(r#"{done},{{"name":"j","state":{{"waiting":{{"reason":"PodInitializing"}}}}}}"#),
@@ -287,57 +287,62 @@ mod tests {
             ),
         ] {
             let status = format!(r#""phase":"Pending","initContainerStatuses":[{statuses}]"#);
-            sums_up(INIT, &status, "", ["0/1", word, "0"]);
+            assert_pod_cells(INIT, &status, "", ["0/1", expected, "0"]);
         }
-        // Once initialized, what the containers do counts again.
+        // Once initialized, the containers decide again.
         let status = r#""phase":"Running","conditions":[{"type":"Initialized","status":"True"}],
             "initContainerStatuses":[{"name":"i","restartCount":4,"state":{"running":{}}}],
             "containerStatuses":[{"name":"c","ready":true,"restartCount":1,"state":{"running":{}}}]"#;
-        sums_up(INIT, status, "", ["1/1", "Init:0/2", "1"]);
+        assert_pod_cells(INIT, status, "", ["1/1", "Init:0/2", "1"]);
     }
 
     #[test]
-    fn sidecars_count_as_containers() {
+    fn ready_and_restarts_include_sidecars() {
         let status = r#""phase":"Running","initContainerStatuses":[
                 {"name":"i","started":true,"ready":true,"restartCount":2,
                     "lastState":{"terminated":{"finishedAt":"2024-05-01T12:05:00Z"}},"state":{"running":{}}},
                 {"name":"j","restartCount":7,"state":{"terminated":{"exitCode":0}}}],
             "containerStatuses":[{"name":"c","ready":true,"restartCount":1,
                 "lastState":{"terminated":{"finishedAt":"2024-05-01T12:01:00Z"}},"state":{"running":{}}}]"#;
-        sums_up(SIDECAR, status, "", ["2/2", "Running", "3 (5m ago)"]);
+        assert_pod_cells(SIDECAR, status, "", ["2/2", "Running", "3 (5m ago)"]);
         let starting = r#""phase":"Pending","initContainerStatuses":[
             {"name":"i","restartCount":2,"state":{"running":{}}}]"#;
-        sums_up(SIDECAR, starting, "", ["0/2", "Init:0/2", "2"]);
+        assert_pod_cells(SIDECAR, starting, "", ["0/2", "Init:0/2", "2"]);
     }
 
     #[test]
-    fn restarts_tell_when_the_last_was() {
+    fn restarts_show_age_of_the_last_one() {
         let status = |finished: &str| {
             format!(
                 r#""phase":"Running","containerStatuses":[{{"name":"c","restartCount":6,
                     "lastState":{{"terminated":{{"exitCode":1{finished}}}}},"state":{{"running":{{}}}},"ready":true}}]"#
             )
         };
-        sums_up(
+        assert_pod_cells(
             ONE,
             &status(r#","finishedAt":"2024-05-01T12:05:00Z""#),
             "",
             ["1/1", "Running", "6 (5m ago)"],
         );
-        sums_up(ONE, &status(""), "", ["1/1", "Running", "6"]);
+        assert_pod_cells(ONE, &status(""), "", ["1/1", "Running", "6"]);
     }
 
     #[test]
-    fn deletion_shows_unless_the_pod_has_ended() {
-        let going = r#","deletionTimestamp":"2024-05-01T12:09:00Z""#;
-        sums_up(ONE, r#""phase":"Running""#, going, ["0/1", "Terminating", "0"]);
-        sums_up(ONE, r#""phase":"Running","reason":"NodeLost""#, going, ["0/1", "Unknown", "0"]);
-        sums_up(ONE, r#""phase":"Succeeded""#, going, ["0/1", "Succeeded", "0"]);
+    fn terminating_pod_status_unless_finished() {
+        let terminating = r#","deletionTimestamp":"2024-05-01T12:09:00Z""#;
+        assert_pod_cells(ONE, r#""phase":"Running""#, terminating, ["0/1", "Terminating", "0"]);
+        assert_pod_cells(
+            ONE,
+            r#""phase":"Running","reason":"NodeLost""#,
+            terminating,
+            ["0/1", "Unknown", "0"],
+        );
+        assert_pod_cells(ONE, r#""phase":"Succeeded""#, terminating, ["0/1", "Succeeded", "0"]);
     }
 
     #[test]
-    fn wide_cells_tell_where_it_runs() {
-        shows(
+    fn wide_pod_cells_show_addresses_node_and_readiness_gates() {
+        assert_cells(
             "",
             "Pod",
             r#"{"metadata":{"name":"p"},"spec":{"nodeName":"n",
@@ -349,10 +354,17 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_have_ended_are_marked() {
-        let ended = |phase: &str| completion(&value(&format!(r#"{{"status":{{"phase":"{phase}"}}}}"#)));
-        assert_eq!(ended("Succeeded").map(|it| it.message), Some("The pod has completed successfully."));
-        assert_eq!(ended("Failed").map(|it| (it.reason, it.message)), Some(("Failed", "The pod failed.")));
-        assert_eq!(ended("Running"), None);
+    fn finished_pods_have_a_completion() {
+        let completion_of =
+            |phase: &str| completion(&value(&format!(r#"{{"status":{{"phase":"{phase}"}}}}"#)));
+        assert_eq!(
+            completion_of("Succeeded").map(|completion| completion.message),
+            Some("The pod has completed successfully.")
+        );
+        assert_eq!(
+            completion_of("Failed").map(|completion| (completion.reason, completion.message)),
+            Some(("Failed", "The pod failed."))
+        );
+        assert_eq!(completion_of("Running"), None);
     }
 }

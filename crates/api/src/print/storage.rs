@@ -4,7 +4,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{DEFAULT_STORAGE_CLASS, STORAGE_CLASS};
 
 use super::Printer;
-use super::cells::{NONE, PrintedObject, UNSET, cells, joined, or, quantity, texts};
+use super::cells::{NONE, PrintedObject, UNSET, cells, joined, quantity, text_or, texts};
 
 /// The annotation that makes a class of volume attributes the default.
 const DEFAULT_ATTRIBUTES: &[&str] = &["volumeattributesclass.alpha.kubernetes.io/is-default-class"];
@@ -21,7 +21,7 @@ const ACCESS_MODES: [(&str, &str); 4] = [
 pub fn printer(kind: &str) -> Option<Printer> {
     Some(match kind {
         "CSIDriver" => driver,
-        "CSINode" => |it| cells![it.name(), it.count("spec.drivers"), it.age()],
+        "CSINode" => |object| cells![object.name(), object.count("spec.drivers"), object.age()],
         "StorageClass" => class,
         "VolumeAttachment" => attachment,
         "VolumeAttributesClass" => attributes_class,
@@ -30,122 +30,128 @@ pub fn printer(kind: &str) -> Option<Printer> {
 }
 
 /// Cells of a persistent volume.
-pub fn volume(it: &PrintedObject<'_>) -> Vec<Value> {
-    let claim = it.at("spec.claimRef");
+pub fn volume(object: &PrintedObject<'_>) -> Vec<Value> {
+    let claim = object.field("spec.claimRef");
     let claim = claim.map(|claim| format!("{}/{}", claim.str("namespace"), claim.str("name")));
     cells![
-        it.name(),
-        quantity(it.at("spec.capacity.storage")),
-        access_modes(it.items("spec.accessModes")),
-        it.text("spec.persistentVolumeReclaimPolicy"),
-        phase(it),
+        object.name(),
+        quantity(object.field("spec.capacity.storage")),
+        access_modes(object.items("spec.accessModes")),
+        object.text("spec.persistentVolumeReclaimPolicy"),
+        phase(object),
         claim.unwrap_or_default(),
-        class_name(it),
-        or_unset(it, "spec.volumeAttributesClassName"),
-        it.text("status.reason"),
-        it.age(),
-        or_unset(it, "spec.volumeMode")
+        class_name(object),
+        or_unset(object, "spec.volumeAttributesClassName"),
+        object.text("status.reason"),
+        object.age(),
+        or_unset(object, "spec.volumeMode")
     ]
 }
 
 /// Cells of a claim of a volume. Size and modes are those of the volume it is bound to.
-pub fn claim(it: &PrintedObject<'_>) -> Vec<Value> {
-    let volume = it.text("spec.volumeName");
+pub fn claim(object: &PrintedObject<'_>) -> Vec<Value> {
+    let volume = object.text("spec.volumeName");
     let (capacity, modes) = match volume {
         "" => ("", String::new()),
-        _ => (quantity(it.at("status.capacity.storage")), access_modes(it.items("status.accessModes"))),
+        _ => (
+            quantity(object.field("status.capacity.storage")),
+            access_modes(object.items("status.accessModes")),
+        ),
     };
     cells![
-        it.name(),
-        phase(it),
+        object.name(),
+        phase(object),
         volume,
         capacity,
         modes,
-        class_name(it),
-        or_unset(it, "spec.volumeAttributesClassName"),
-        it.age(),
-        or_unset(it, "spec.volumeMode")
+        class_name(object),
+        or_unset(object, "spec.volumeAttributesClassName"),
+        object.age(),
+        or_unset(object, "spec.volumeMode")
     ]
 }
 
-fn phase<'a>(it: &PrintedObject<'a>) -> &'a str {
-    if it.is_terminating() { "Terminating" } else { it.text("status.phase") }
+fn phase<'a>(object: &PrintedObject<'a>) -> &'a str {
+    if object.is_terminating() { "Terminating" } else { object.text("status.phase") }
 }
 
-fn class_name<'a>(it: &PrintedObject<'a>) -> &'a str {
-    it.note("annotations", STORAGE_CLASS).unwrap_or_else(|| it.text("spec.storageClassName"))
+fn class_name<'a>(object: &PrintedObject<'a>) -> &'a str {
+    object
+        .metadata_entry("annotations", STORAGE_CLASS)
+        .unwrap_or_else(|| object.text("spec.storageClassName"))
 }
 
-fn or_unset<'a>(it: &PrintedObject<'a>, path: &str) -> &'a str {
-    it.at(path).and_then(Value::as_str).unwrap_or(UNSET)
+fn or_unset<'a>(object: &PrintedObject<'a>, path: &str) -> &'a str {
+    object.field(path).and_then(Value::as_str).unwrap_or(UNSET)
 }
 
 fn access_modes(modes: &[Value]) -> String {
-    let shown = ACCESS_MODES.iter().filter(|(mode, _)| texts(modes).any(|one| one == *mode));
-    shown.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
+    let short_names = ACCESS_MODES.iter().filter(|(mode, _)| texts(modes).any(|present| present == *mode));
+    short_names.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
-fn class(it: &PrintedObject<'_>) -> Vec<Value> {
-    let or_else = |path: &str, otherwise: &'static str| {
-        it.at(path).and_then(Value::as_str).unwrap_or(otherwise).to_owned()
+fn class(object: &PrintedObject<'_>) -> Vec<Value> {
+    let text_or_default = |path: &str, default: &'static str| {
+        object.field(path).and_then(Value::as_str).unwrap_or(default).to_owned()
     };
     cells![
-        name_or_default(it, &DEFAULT_STORAGE_CLASS),
-        it.text("provisioner"),
-        or_else("reclaimPolicy", "Delete"),
-        or_else("volumeBindingMode", "Immediate"),
-        it.flag("allowVolumeExpansion").unwrap_or(false),
-        it.age()
+        name_with_default_mark(object, &DEFAULT_STORAGE_CLASS),
+        object.text("provisioner"),
+        text_or_default("reclaimPolicy", "Delete"),
+        text_or_default("volumeBindingMode", "Immediate"),
+        object.flag("allowVolumeExpansion").unwrap_or(false),
+        object.age()
     ]
 }
 
-fn attributes_class(it: &PrintedObject<'_>) -> Vec<Value> {
-    cells![name_or_default(it, DEFAULT_ATTRIBUTES), it.text("driverName"), it.age()]
+fn attributes_class(object: &PrintedObject<'_>) -> Vec<Value> {
+    cells![name_with_default_mark(object, DEFAULT_ATTRIBUTES), object.text("driverName"), object.age()]
 }
 
-/// The name of a class, marked if it is the one that counts where none is named.
-fn name_or_default(it: &PrintedObject<'_>, annotations: &[&str]) -> String {
-    let is_default = annotations.iter().any(|name| it.note("annotations", name) == Some("true"));
-    format!("{}{}", it.name(), if is_default { " (default)" } else { "" })
+/// The name of a class, marked if it is the default class.
+fn name_with_default_mark(object: &PrintedObject<'_>, annotations: &[&str]) -> String {
+    let is_default =
+        annotations.iter().any(|name| object.metadata_entry("annotations", name) == Some("true"));
+    format!("{}{}", object.name(), if is_default { " (default)" } else { "" })
 }
 
-fn driver(it: &PrintedObject<'_>) -> Vec<Value> {
-    let tokens = it.at("spec.tokenRequests").map_or_else(
+fn driver(object: &PrintedObject<'_>) -> Vec<Value> {
+    let tokens = object.field("spec.tokenRequests").map_or_else(
         || UNSET.to_owned(),
         |tokens| tokens.items().iter().map(|token| token.str("audience")).collect::<Vec<_>>().join(","),
     );
     cells![
-        it.name(),
-        it.flag("spec.attachRequired").unwrap_or(true),
-        it.flag("spec.podInfoOnMount").unwrap_or(false),
-        it.flag("spec.storageCapacity").unwrap_or(false),
+        object.name(),
+        object.flag("spec.attachRequired").unwrap_or(true),
+        object.flag("spec.podInfoOnMount").unwrap_or(false),
+        object.flag("spec.storageCapacity").unwrap_or(false),
         tokens,
-        it.flag("spec.requiresRepublish").unwrap_or(false),
-        or(&joined(it.items("spec.volumeLifecycleModes")), NONE),
-        it.age()
+        object.flag("spec.requiresRepublish").unwrap_or(false),
+        text_or(&joined(object.items("spec.volumeLifecycleModes")), NONE),
+        object.age()
     ]
 }
 
-fn attachment(it: &PrintedObject<'_>) -> Vec<Value> {
+fn attachment(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        it.text("spec.attacher"),
-        it.text("spec.source.persistentVolumeName"),
-        it.text("spec.nodeName"),
-        it.flag("status.attached").unwrap_or(false),
-        it.age()
+        object.name(),
+        object.text("spec.attacher"),
+        object.text("spec.source.persistentVolumeName"),
+        object.text("spec.nodeName"),
+        object.flag("status.attached").unwrap_or(false),
+        object.age()
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     const GROUP: &str = "storage.k8s.io";
-    const GOING: &str = r#","deletionTimestamp":"2024-05-01T12:09:00Z""#;
+    const TERMINATING: &str = r#","deletionTimestamp":"2024-05-01T12:09:00Z""#;
 
     #[test]
-    fn volumes_show_their_claims() {
+    fn volume_cells_show_claim_and_class() {
         let object = |meta: &str, spec: &str| {
             format!(
                 r#"{{"metadata":{{"name":"v"{meta}}},"spec":{{{spec}}},"status":{{"phase":"Bound","reason":"why"}}}}"#
@@ -155,19 +161,19 @@ mod tests {
             "persistentVolumeReclaimPolicy":"Retain","claimRef":{"namespace":"n","name":"c"},"storageClassName":"s",
             "volumeAttributesClassName":"a","volumeMode":"Block""#;
         let row = r#"["v","1Gi","RWO,ROX,RWOP","Retain","Bound","n/c","s","a","why","<unknown>","Block"]"#;
-        shows("", "PersistentVolume", &object("", spec), row);
+        assert_cells("", "PersistentVolume", &object("", spec), row);
         let annotated = r#","annotations":{"volume.beta.kubernetes.io/storage-class":"old"}"#;
-        shows("", "PersistentVolume", &object(annotated, spec), &row.replace("\"s\"", "\"old\""));
-        shows(
+        assert_cells("", "PersistentVolume", &object(annotated, spec), &row.replace("\"s\"", "\"old\""));
+        assert_cells(
             "",
             "PersistentVolume",
-            &object(GOING, ""),
+            &object(TERMINATING, ""),
             r#"["v","0","","","Terminating","","","<unset>","why","<unknown>","<unset>"]"#,
         );
     }
 
     #[test]
-    fn claims_show_size_and_modes_once_they_are_bound() {
+    fn claim_cells_show_size_and_modes_of_the_bound_volume() {
         let object = |meta: &str, spec: &str| {
             format!(
                 r#"{{"metadata":{{"name":"c"{meta}}},"spec":{{"storageClassName":"s","volumeMode":"Filesystem"{spec}}},
@@ -178,28 +184,32 @@ mod tests {
         for (meta, spec, row) in [
             ("", "", r#"["c","Bound","","","","s","<unset>","<unknown>","Filesystem"]"#),
             ("", bound, r#"["c","Bound","v","2Gi","RWX","s","<unset>","<unknown>","Filesystem"]"#),
-            (GOING, bound, r#"["c","Terminating","v","2Gi","RWX","s","<unset>","<unknown>","Filesystem"]"#),
+            (
+                TERMINATING,
+                bound,
+                r#"["c","Terminating","v","2Gi","RWX","s","<unset>","<unknown>","Filesystem"]"#,
+            ),
         ] {
-            shows("", "PersistentVolumeClaim", &object(meta, spec), row);
+            assert_cells("", "PersistentVolumeClaim", &object(meta, spec), row);
         }
-        let nothing_measured = r#"{"spec":{"volumeName":"v"}}"#;
+        let without_status = r#"{"spec":{"volumeName":"v"}}"#;
         let row = r#"["","","v","0","","","<unset>","<unknown>","<unset>"]"#;
-        shows("", "PersistentVolumeClaim", nothing_measured, row);
+        assert_cells("", "PersistentVolumeClaim", without_status, row);
     }
 
     #[test]
-    fn classes_tell_which_is_the_default() {
+    fn class_cells_mark_the_default() {
         let object = |annotations: &str, rest: &str| {
             format!(r#"{{"metadata":{{"name":"s","annotations":{{{annotations}}}}}{rest}}}"#)
         };
         let default = r#""storageclass.kubernetes.io/is-default-class":"true""#;
-        shows(
+        assert_cells(
             GROUP,
             "StorageClass",
             &object(default, r#","provisioner":"p""#),
             r#"["s (default)","p","Delete","Immediate",false,"<unknown>"]"#,
         );
-        shows(
+        assert_cells(
             GROUP,
             "StorageClass",
             &object(
@@ -208,7 +218,7 @@ mod tests {
             ),
             r#"["s","p","Retain","WaitForFirstConsumer",true,"<unknown>"]"#,
         );
-        shows(
+        assert_cells(
             GROUP,
             "VolumeAttributesClass",
             &object(
@@ -217,11 +227,11 @@ mod tests {
             ),
             r#"["s (default)","d","<unknown>"]"#,
         );
-        shows(GROUP, "VolumeAttributesClass", &object(default, ""), r#"["s","","<unknown>"]"#);
+        assert_cells(GROUP, "VolumeAttributesClass", &object(default, ""), r#"["s","","<unknown>"]"#);
     }
 
     #[test]
-    fn drivers_and_what_they_do() {
+    fn driver_node_and_attachment_cells() {
         let object = |rest: &str| format!(r#"{{"metadata":{{"name":"d"}},{rest}}}"#);
         for (kind, rest, row) in [
             ("CSIDriver", r#""spec":{}"#, r#"["d",true,false,false,"<unset>",false,"<none>","<unknown>"]"#),
@@ -240,7 +250,7 @@ mod tests {
             ),
             ("VolumeAttachment", r#""spec":{"attacher":"a"}"#, r#"["d","a","","",false,"<unknown>"]"#),
         ] {
-            shows(GROUP, kind, &object(rest), row);
+            assert_cells(GROUP, kind, &object(rest), row);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tables in JSON, part by part: lists are written while they are read.
+//! Tables in JSON, written in parts, because long lists are streamed.
 
 use pilothouse_apimachinery::json::{write_string, write_value};
 use pilothouse_apimachinery::response_format::MetaVersion;
@@ -50,8 +50,8 @@ pub fn tail(out: &mut Vec<u8>) {
     out.extend_from_slice(b"]}");
 }
 
-/// Appends a whole table of no rows. Where a resource has no columns of its own (custom ones always do) the rows are
-/// null then.
+/// Appends a whole table without rows. For a resource without columns of its own (custom ones always have some) the rows are
+/// null.
 pub fn without_rows(
     out: &mut Vec<u8>,
     columns: Option<&[ColumnDefinition]>,
@@ -63,7 +63,7 @@ pub fn without_rows(
     out.extend_from_slice(if has_own_columns { b"[]}" } else { b"null}" });
 }
 
-/// What an object is without its content: the default `object` of a row.
+/// PartialObjectMetadata of an object: the default `object` of a row.
 pub fn metadata_only(object: &Value, version: MetaVersion) -> Value {
     let mut partial = Value::object();
     partial.set("kind", "PartialObjectMetadata");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_written_part_by_part() {
+    fn table_is_written_in_parts() {
         let mut out = Vec::new();
         head(&mut out, Some(&[name_column()]), MetaVersion::V1, br#"{"resourceVersion":"7"}"#);
         row(
@@ -136,8 +136,8 @@ mod tests {
             None,
             Some(br#"{"kind":"X"}"#),
         );
-        let ended = Completion { reason: "Failed", message: "The pod failed." };
-        row(&mut out, false, &[Value::from(true)], Some(ended), None);
+        let completion = Completion { reason: "Failed", message: "The pod failed." };
+        row(&mut out, false, &[Value::from(true)], Some(completion), None);
         tail(&mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rows_are_an_empty_list_or_null() {
+    fn table_without_rows_has_empty_list_or_null() {
         for (own, rows) in [(true, "[]"), (false, "null")] {
             let mut out = Vec::new();
             without_rows(&mut out, None, MetaVersion::V1beta1, b"{}", own);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_metadata_is_left() {
+    fn metadata_only_drops_the_rest_of_the_object() {
         let partial = metadata_only(&value(r#"{"metadata":{"name":"a"},"spec":{}}"#), MetaVersion::V1beta1);
         let expected =
             r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1beta1","metadata":{"name":"a"}}"#;

@@ -22,78 +22,80 @@ pub fn printer(kind: &str) -> Option<Printer> {
 /// The names of the containers of a pod's spec, and their images.
 pub fn containers(pod_spec: Option<&Value>) -> (String, String) {
     let containers = pod_spec.map(|spec| items(spec, "containers")).unwrap_or_default();
-    let all = |field: &str| containers.iter().map(|one| one.str(field)).collect::<Vec<_>>().join(",");
-    (all("name"), all("image"))
+    let join =
+        |field: &str| containers.iter().map(|container| container.str(field)).collect::<Vec<_>>().join(",");
+    (join("name"), join("image"))
 }
 
-fn deployment(it: &PrintedObject<'_>) -> Vec<Value> {
-    let (names, images) = containers(it.at("spec.template.spec"));
-    let selector = label_selector::to_text(it.at("spec.selector")).unwrap_or_else(|| "<invalid>".to_owned());
+fn deployment(object: &PrintedObject<'_>) -> Vec<Value> {
+    let (names, images) = containers(object.field("spec.template.spec"));
+    let selector =
+        label_selector::to_text(object.field("spec.selector")).unwrap_or_else(|| "<invalid>".to_owned());
     cells![
-        it.name(),
-        ready_of_desired(it),
-        it.int("status.updatedReplicas"),
-        it.int("status.availableReplicas"),
-        it.age(),
+        object.name(),
+        ready_of_desired(object),
+        object.int("status.updatedReplicas"),
+        object.int("status.availableReplicas"),
+        object.age(),
         names,
         images,
         selector
     ]
 }
 
-fn stateful_set(it: &PrintedObject<'_>) -> Vec<Value> {
-    let (names, images) = containers(it.at("spec.template.spec"));
-    cells![it.name(), ready_of_desired(it), it.age(), names, images]
+fn stateful_set(object: &PrintedObject<'_>) -> Vec<Value> {
+    let (names, images) = containers(object.field("spec.template.spec"));
+    cells![object.name(), ready_of_desired(object), object.age(), names, images]
 }
 
-fn ready_of_desired(it: &PrintedObject<'_>) -> String {
-    format!("{}/{}", it.int("status.readyReplicas"), it.int("spec.replicas"))
+fn ready_of_desired(object: &PrintedObject<'_>) -> String {
+    format!("{}/{}", object.int("status.readyReplicas"), object.int("spec.replicas"))
 }
 
-fn replica_set(it: &PrintedObject<'_>) -> Vec<Value> {
-    let (names, images) = containers(it.at("spec.template.spec"));
-    let mut cells = replicas(it);
-    cells.extend(cells![names, images, selector(it.at("spec.selector"))]);
+fn replica_set(object: &PrintedObject<'_>) -> Vec<Value> {
+    let (names, images) = containers(object.field("spec.template.spec"));
+    let mut cells = replicas(object);
+    cells.extend(cells![names, images, selector(object.field("spec.selector"))]);
     cells
 }
 
 /// Cells of a replication controller.
-pub fn replication_controller(it: &PrintedObject<'_>) -> Vec<Value> {
-    let (names, images) = containers(it.at("spec.template.spec"));
-    let mut cells = replicas(it);
-    cells.extend(cells![names, images, labels(it.at("spec.selector"))]);
+pub fn replication_controller(object: &PrintedObject<'_>) -> Vec<Value> {
+    let (names, images) = containers(object.field("spec.template.spec"));
+    let mut cells = replicas(object);
+    cells.extend(cells![names, images, labels(object.field("spec.selector"))]);
     cells
 }
 
-fn replicas(it: &PrintedObject<'_>) -> Vec<Value> {
+fn replicas(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        it.int("spec.replicas"),
-        it.int("status.replicas"),
-        it.int("status.readyReplicas"),
-        it.age()
+        object.name(),
+        object.int("spec.replicas"),
+        object.int("status.replicas"),
+        object.int("status.readyReplicas"),
+        object.age()
     ]
 }
 
-fn daemon_set(it: &PrintedObject<'_>) -> Vec<Value> {
-    let (names, images) = containers(it.at("spec.template.spec"));
+fn daemon_set(object: &PrintedObject<'_>) -> Vec<Value> {
+    let (names, images) = containers(object.field("spec.template.spec"));
     cells![
-        it.name(),
-        it.int("status.desiredNumberScheduled"),
-        it.int("status.currentNumberScheduled"),
-        it.int("status.numberReady"),
-        it.int("status.updatedNumberScheduled"),
-        it.int("status.numberAvailable"),
-        labels(it.at("spec.template.spec.nodeSelector")),
-        it.age(),
+        object.name(),
+        object.int("status.desiredNumberScheduled"),
+        object.int("status.currentNumberScheduled"),
+        object.int("status.numberReady"),
+        object.int("status.updatedNumberScheduled"),
+        object.int("status.numberAvailable"),
+        labels(object.field("spec.template.spec.nodeSelector")),
+        object.age(),
         names,
         images,
-        selector(it.at("spec.selector"))
+        selector(object.field("spec.selector"))
     ]
 }
 
-fn controller_revision(it: &PrintedObject<'_>) -> Vec<Value> {
-    let owners = it.items("metadata.ownerReferences");
+fn controller_revision(object: &PrintedObject<'_>) -> Vec<Value> {
+    let owners = object.items("metadata.ownerReferences");
     let controller =
         owners.iter().find(|owner| owner.get("controller").and_then(Value::as_bool) == Some(true));
     let controller = controller.map_or_else(
@@ -108,23 +110,23 @@ fn controller_revision(it: &PrintedObject<'_>) -> Vec<Value> {
             }
         },
     );
-    cells![it.name(), controller, it.int("revision"), it.age()]
+    cells![object.name(), controller, object.int("revision"), object.age()]
 }
 
 /// Cells of a pod template.
-pub fn pod_template(it: &PrintedObject<'_>) -> Vec<Value> {
-    let (names, images) = containers(it.at("template.spec"));
-    cells![it.name(), names, images, labels(it.at("template.metadata.labels"))]
+pub fn pod_template(object: &PrintedObject<'_>) -> Vec<Value> {
+    let (names, images) = containers(object.field("template.spec"));
+    cells![object.name(), names, images, labels(object.field("template.metadata.labels"))]
 }
 
 /// Cells of a disruption budget.
-pub fn disruption_budget(it: &PrintedObject<'_>) -> Vec<Value> {
+pub fn disruption_budget(object: &PrintedObject<'_>) -> Vec<Value> {
     cells![
-        it.name(),
-        number_or_percent(it.at("spec.minAvailable")),
-        number_or_percent(it.at("spec.maxUnavailable")),
-        it.int("status.disruptionsAllowed"),
-        it.age()
+        object.name(),
+        number_or_percent(object.field("spec.minAvailable")),
+        number_or_percent(object.field("spec.maxUnavailable")),
+        object.int("status.disruptionsAllowed"),
+        object.age()
     ]
 }
 
@@ -138,13 +140,13 @@ fn number_or_percent(value: Option<&Value>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::print::testing::shows;
+    use crate::print::testing::assert_cells;
 
     const POD: &str = r#"{"metadata":{"labels":{"app":"a"}},"spec":{"nodeSelector":{"zone":"z"},
         "containers":[{"name":"c","image":"i:1"},{"name":"d","image":"j"}]}}"#;
 
     #[test]
-    fn workloads_count_their_pods() {
+    fn workload_cells_show_replica_counts() {
         let object = |spec: &str, status: &str| {
             format!(
                 r#"{{"metadata":{{"name":"x","creationTimestamp":"2024-05-01T12:00:00Z"}},
@@ -154,14 +156,14 @@ mod tests {
         let selector = r#""selector":{"matchLabels":{"app":"a"}},"#;
         let status = r#""replicas":2,"readyReplicas":1,"updatedReplicas":2,"availableReplicas":1"#;
         let all = object(selector, status);
-        shows("apps", "Deployment", &all, r#"["x","1/3",2,1,"10m","c,d","i:1,j","app=a"]"#);
-        shows("apps", "ReplicaSet", &all, r#"["x",3,2,1,"10m","c,d","i:1,j","app=a"]"#);
-        shows("apps", "StatefulSet", &all, r#"["x","1/3","10m","c,d","i:1,j"]"#);
+        assert_cells("apps", "Deployment", &all, r#"["x","1/3",2,1,"10m","c,d","i:1,j","app=a"]"#);
+        assert_cells("apps", "ReplicaSet", &all, r#"["x",3,2,1,"10m","c,d","i:1,j","app=a"]"#);
+        assert_cells("apps", "StatefulSet", &all, r#"["x","1/3","10m","c,d","i:1,j"]"#);
         let plain = object(r#""selector":{"app":"a","b":"c"},"#, status);
-        shows("", "ReplicationController", &plain, r#"["x",3,2,1,"10m","c,d","i:1,j","app=a,b=c"]"#);
+        assert_cells("", "ReplicationController", &plain, r#"["x",3,2,1,"10m","c,d","i:1,j","app=a,b=c"]"#);
         let daemons = r#""desiredNumberScheduled":5,"currentNumberScheduled":4,"numberReady":3,
             "updatedNumberScheduled":2,"numberAvailable":1"#;
-        shows(
+        assert_cells(
             "apps",
             "DaemonSet",
             &object(selector, daemons),
@@ -170,16 +172,16 @@ mod tests {
     }
 
     #[test]
-    fn selectors_that_say_nothing_or_nonsense() {
-        let nonsense = r#"{"spec":{"selector":{"matchExpressions":[{"key":"a","operator":"In"}]}}}"#;
-        shows("apps", "Deployment", nonsense, r#"["","0/0",0,0,"<unknown>","","","<invalid>"]"#);
-        shows("apps", "ReplicaSet", nonsense, r#"["",0,0,0,"<unknown>","","","<error>"]"#);
-        shows("apps", "Deployment", "{}", r#"["","0/0",0,0,"<unknown>","","",""]"#);
-        shows("apps", "ReplicaSet", "{}", r#"["",0,0,0,"<unknown>","","","<none>"]"#);
+    fn workload_cells_with_empty_or_invalid_selector() {
+        let invalid = r#"{"spec":{"selector":{"matchExpressions":[{"key":"a","operator":"In"}]}}}"#;
+        assert_cells("apps", "Deployment", invalid, r#"["","0/0",0,0,"<unknown>","","","<invalid>"]"#);
+        assert_cells("apps", "ReplicaSet", invalid, r#"["",0,0,0,"<unknown>","","","<error>"]"#);
+        assert_cells("apps", "Deployment", "{}", r#"["","0/0",0,0,"<unknown>","","",""]"#);
+        assert_cells("apps", "ReplicaSet", "{}", r#"["",0,0,0,"<unknown>","","","<none>"]"#);
     }
 
     #[test]
-    fn revisions_name_their_controller() {
+    fn controller_revision_cells_show_the_controller() {
         let object = |owner: &str| {
             format!(
                 r#"{{"metadata":{{"name":"r","creationTimestamp":"2024-05-01T12:09:59Z",
@@ -194,23 +196,28 @@ mod tests {
             (r#"{"apiVersion":"v1","kind":"Pod","name":"p","controller":true}"#, "pod/p"),
             (r#"{"apiVersion":"v1","kind":"Pod","name":"p","controller":false}"#, "<none>"),
         ] {
-            shows("apps", "ControllerRevision", &object(owner), &format!(r#"["r","{cell}",7,"1s"]"#));
+            assert_cells("apps", "ControllerRevision", &object(owner), &format!(r#"["r","{cell}",7,"1s"]"#));
         }
     }
 
     #[test]
-    fn templates_show_their_pods() {
+    fn pod_template_cells_show_containers_and_labels() {
         let object = format!(r#"{{"metadata":{{"name":"t"}},"template":{POD}}}"#);
-        shows("", "PodTemplate", &object, r#"["t","c,d","i:1,j","app=a"]"#);
+        assert_cells("", "PodTemplate", &object, r#"["t","c,d","i:1,j","app=a"]"#);
     }
 
     #[test]
-    fn budgets_are_numbers_or_percents() {
+    fn disruption_budget_cells_are_numbers_or_percents() {
         let object = |spec: &str| {
             format!(r#"{{"metadata":{{"name":"b"}},"spec":{{{spec}}},"status":{{"disruptionsAllowed":2}}}}"#)
         };
         let kind = ("policy", "PodDisruptionBudget");
-        shows(kind.0, kind.1, &object(r#""minAvailable":1"#), r#"["b","1","N/A",2,"<unknown>"]"#);
-        shows(kind.0, kind.1, &object(r#""maxUnavailable":"50%""#), r#"["b","N/A","50%",2,"<unknown>"]"#);
+        assert_cells(kind.0, kind.1, &object(r#""minAvailable":1"#), r#"["b","1","N/A",2,"<unknown>"]"#);
+        assert_cells(
+            kind.0,
+            kind.1,
+            &object(r#""maxUnavailable":"50%""#),
+            r#"["b","N/A","50%",2,"<unknown>"]"#,
+        );
     }
 }

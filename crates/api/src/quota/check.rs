@@ -30,22 +30,23 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Whether the write can add usage. If not, no quota need be read.
     pub fn charges(&self, features: Features) -> bool {
-        let meter = UsageEvaluator::of(self.of, features);
-        meter.is_some_and(|meter| meter.charges(self.change, self.subresource, self.new, self.old))
+        let evaluator = UsageEvaluator::for_resource(self.of, features);
+        evaluator
+            .is_some_and(|evaluator| evaluator.charges(self.change, self.subresource, self.new, self.old))
     }
 }
 
-/// Why a write is refused.
+/// The reason that a write is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A quota is exceeded.
     Forbidden(String),
-    /// No quota covers it. The reference answers this without a proper status.
+    /// No quota covers it. The reference returns this as an error without a Status.
     Uncovered(String),
 }
 
-fn forbidden<T>(why: String) -> Result<T, Refusal> {
-    Err(Refusal::Forbidden(why))
+fn forbidden<T>(message: String) -> Result<T, Refusal> {
+    Err(Refusal::Forbidden(message))
 }
 
 /// The new usage of quotas that change, by index.
@@ -58,35 +59,37 @@ pub fn check(
     limited: &[Limited],
     features: Features,
 ) -> Result<Charges, Refusal> {
-    let Some(meter) = UsageEvaluator::of(request.of, features) else { return Ok(Charges::new()) };
-    if !meter.charges(request.change, request.subresource, request.new, request.old) {
+    let Some(evaluator) = UsageEvaluator::for_resource(request.of, features) else {
+        return Ok(Charges::new());
+    };
+    if !evaluator.charges(request.change, request.subresource, request.new, request.old) {
         return Ok(Charges::new());
     }
-    let concerned = concerned(quotas, request, &meter)?;
-    let input = meter.usage(request.new, request.now);
+    let matching = matching_quotas(quotas, request, &evaluator)?;
+    let input = evaluator.usage(request.new, request.now);
     let negative: Vec<&str> = names_where(&input, Quantity::is_negative);
     if !negative.is_empty() {
         return forbidden(format!("quota usage is negative for resource(s): {}", negative.join(",")));
     }
     // Usage that a quota counted before is not counted again.
-    let all = positive(input.clone());
+    let full = positive(input.clone());
     let growth = match request.change {
-        Change::Create => all.clone(),
-        Change::Update => growth(&input, &meter.usage(request.old, request.now)),
+        Change::Create => full.clone(),
+        Change::Update => growth(&input, &evaluator.usage(request.old, request.now)),
     };
     let mut demands = BTreeMap::new();
-    for (index, quota) in &concerned {
-        let counted = request.change == Change::Update && meter.matches(quota, request.old);
-        demands.insert(*index, if counted { &growth } else { &all });
+    for (index, quota) in &matching {
+        let is_counted = request.change == Change::Update && evaluator.matches(quota, request.old);
+        demands.insert(*index, if is_counted { &growth } else { &full });
     }
     demands.retain(|_, demand| !demand.is_empty());
-    let nothing = if concerned.is_empty() { growth.is_empty() } else { demands.is_empty() };
-    if nothing {
+    let is_unchanged = if matching.is_empty() { growth.is_empty() } else { demands.is_empty() };
+    if is_unchanged {
         return Ok(Charges::new());
     }
-    require_cover(quotas, &concerned, request, (&meter, &input), limited)?;
+    require_cover(quotas, &matching, request, (&evaluator, &input), limited)?;
     let mut charges = Charges::new();
-    for (index, quota) in concerned {
+    for (index, quota) in matching {
         if let Some(demand) = demands.get(&index) {
             charges.extend(charge(quota, demand, request.subresource)?.map(|used| (index, used)));
         }
@@ -95,66 +98,67 @@ pub fn check(
 }
 
 /// The quotas that cover an object. An error if the object lacks required fields, or a quota was not counted yet.
-fn concerned<'q>(
+fn matching_quotas<'q>(
     quotas: &'q [Quota],
     request: &Request<'_>,
-    meter: &UsageEvaluator<'_>,
+    evaluator: &UsageEvaluator<'_>,
 ) -> Result<Vec<(usize, &'q Quota)>, Refusal> {
-    let mut concerned = Vec::new();
-    for (index, quota) in quotas.iter().enumerate().filter(|(_, quota)| meter.matches(quota, request.new)) {
-        let measured = || quota.hard.keys().map(String::as_str).filter(|name| meter.measures(name));
-        if let Some(missing) = meter.unspecified(request.new, measured()) {
+    let mut matching = Vec::new();
+    for (index, quota) in quotas.iter().enumerate().filter(|(_, quota)| evaluator.matches(quota, request.new))
+    {
+        let measured_names = || quota.hard.keys().map(String::as_str).filter(|name| evaluator.measures(name));
+        if let Some(missing) = evaluator.unspecified(request.new, measured_names()) {
             return forbidden(format!("failed quota: {}: {missing}", quota.name));
         }
-        if measured().any(|name| !quota.used.contains_key(name)) {
-            let names: Vec<&str> = measured().collect();
+        if measured_names().any(|name| !quota.used.contains_key(name)) {
+            let names: Vec<&str> = measured_names().collect();
             return forbidden(format!(
                 "status unknown for quota: {}, resources: {}",
                 quota.name,
                 names.join(",")
             ));
         }
-        concerned.push((index, quota));
+        matching.push((index, quota));
     }
-    Ok(concerned)
+    Ok(matching)
 }
 
 /// Refuses limited resources without a covering quota.
 fn require_cover(
     quotas: &[Quota],
-    concerned: &[(usize, &Quota)],
+    matching: &[(usize, &Quota)],
     request: &Request<'_>,
-    (meter, input): (&UsageEvaluator<'_>, &ResourceList),
+    (evaluator, input): (&UsageEvaluator<'_>, &ResourceList),
     limited: &[Limited],
 ) -> Result<(), Refusal> {
     if limited.is_empty() {
         return Ok(());
     }
-    let own: Vec<&Limited> = limited.iter().filter(|limited| limited.is_about(request.of)).collect();
+    let for_type: Vec<&Limited> = limited.iter().filter(|limited| limited.applies_to(request.of)).collect();
     let consumed = names_where(input, |amount| !amount.is_zero() && !amount.is_negative());
-    let covered = |name: &&str| concerned.iter().any(|(_, quota)| quota.hard.contains_key(*name));
+    let is_covered = |name: &&str| matching.iter().any(|(_, quota)| quota.hard.contains_key(*name));
     let uncovered: BTreeSet<&str> = consumed
         .into_iter()
-        .filter(|name| own.iter().any(|limited| limited.names(name)))
-        .filter(|name| !covered(name))
+        .filter(|name| for_type.iter().any(|limited| limited.covers(name)))
+        .filter(|name| !is_covered(name))
         .collect();
     if !uncovered.is_empty() {
         let names: Vec<&str> = uncovered.into_iter().collect();
         return forbidden(format!("insufficient quota to consume: {}", names.join(",")));
     }
-    if !meter.needs_cover() {
+    if !evaluator.needs_cover() {
         return Ok(());
     }
-    let holds = |scope: &&Scope| meter.is_in(request.new, scope);
+    let is_in_scope = |scope: &&Scope| evaluator.is_in(request.new, scope);
     let covering: BTreeSet<&str> = quotas
         .iter()
         .flat_map(|quota| &quota.scopes)
-        .filter(holds)
+        .filter(is_in_scope)
         .map(|scope| scope.name.as_str())
         .collect();
-    let limiting = limited.iter().flat_map(|limited| &limited.scopes).filter(holds);
+    let limiting = limited.iter().flat_map(|limited| &limited.scopes).filter(is_in_scope);
     let uncovered: Vec<String> =
-        limiting.filter(|scope| !covering.contains(scope.name.as_str())).map(Scope::shown).collect();
+        limiting.filter(|scope| !covering.contains(scope.name.as_str())).map(Scope::render).collect();
     if uncovered.is_empty() {
         return Ok(());
     }
@@ -177,21 +181,21 @@ fn charge(quota: &Quota, demand: &ResourceList, subresource: &str) -> Result<Opt
     if exceeded.is_empty() {
         return Ok((used != quota.used).then_some(used));
     }
-    let shown = |amounts: &ResourceList| {
+    let render = |amounts: &ResourceList| {
         let parts = exceeded.iter().filter_map(|name| Some(format!("{name}={}", amounts.get(*name)?)));
         parts.collect::<Vec<_>>().join(",")
     };
     forbidden(format!(
         "exceeded quota: {}, requested: {}, used: {}, limited: {}",
         quota.name,
-        shown(demand),
-        shown(&quota.used),
-        shown(&quota.hard)
+        render(demand),
+        render(&quota.used),
+        render(&quota.hard)
     ))
 }
 
-fn names_where(amounts: &ResourceList, is: impl Fn(&Quantity) -> bool) -> Vec<&str> {
-    amounts.iter().filter(|(_, amount)| is(amount)).map(|(name, _)| name.as_str()).collect()
+fn names_where(amounts: &ResourceList, predicate: impl Fn(&Quantity) -> bool) -> Vec<&str> {
+    amounts.iter().filter(|(_, amount)| predicate(amount)).map(|(name, _)| name.as_str()).collect()
 }
 
 fn positive(mut amounts: ResourceList) -> ResourceList {
@@ -202,8 +206,8 @@ fn positive(mut amounts: ResourceList) -> ResourceList {
 /// The growth of usage; the quota controller subtracts, not a write.
 fn growth(new: &ResourceList, old: &ResourceList) -> ResourceList {
     let grown = new.iter().map(|(name, amount)| {
-        let more = old.get(name).map_or_else(|| amount.clone(), |old| amount.minus(old));
-        (name.clone(), more)
+        let difference = old.get(name).map_or_else(|| amount.clone(), |old| amount.minus(old));
+        (name.clone(), difference)
     });
     positive(grown.collect())
 }

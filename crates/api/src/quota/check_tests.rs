@@ -1,7 +1,7 @@
 use pilothouse_apimachinery::testing::object;
 use proptest::prelude::*;
 
-use super::super::{Tally, USUAL};
+use super::super::{DEFAULT_FEATURES, Tally};
 use super::*;
 
 const PODS: GroupResource<'_> = GroupResource { group: "", resource: "pods" };
@@ -9,7 +9,7 @@ const CLAIMS: GroupResource<'_> = GroupResource { group: "", resource: "persiste
 const SERVICES: GroupResource<'_> = GroupResource { group: "", resource: "services" };
 const SECRETS: GroupResource<'_> = GroupResource { group: "", resource: "secrets" };
 
-/// A quota that is about everything, `{"hard":{},"used":{}}`.
+/// A quota without scopes. `status` is `{"hard":{},"used":{}}`.
 fn quota(name: &str, status: &str) -> Quota {
     scoped(name, status, "{}")
 }
@@ -18,12 +18,17 @@ fn scoped(name: &str, status: &str, spec: &str) -> Quota {
     Quota::read(&object(&format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec},"status":{status}}}"#)))
 }
 
-fn create<'a>(of: GroupResource<'a>, new: &'a Value) -> Request<'a> {
-    Request { of, subresource: "", change: Change::Create, new, old: &Value::Null, now: 0 }
+fn create<'a>(resource: GroupResource<'a>, new: &'a Value) -> Request<'a> {
+    Request { of: resource, subresource: "", change: Change::Create, new, old: &Value::Null, now: 0 }
 }
 
-fn update<'a>(of: GroupResource<'a>, subresource: &'a str, new: &'a Value, old: &'a Value) -> Request<'a> {
-    Request { of, subresource, change: Change::Update, new, old, now: 0 }
+fn update<'a>(
+    resource: GroupResource<'a>,
+    subresource: &'a str,
+    new: &'a Value,
+    old: &'a Value,
+) -> Request<'a> {
+    Request { of: resource, subresource, change: Change::Update, new, old, now: 0 }
 }
 
 fn pod(requests: &str) -> Value {
@@ -36,27 +41,27 @@ fn claim(size: &str) -> Value {
     object(&format!(r#"{{"spec":{{"resources":{{"requests":{{"storage":"{size}"}}}}}}}}"#))
 }
 
-/// What comes of a check, as text.
+/// The outcome of a check, as text.
 fn outcome(quotas: &[Quota], request: &Request<'_>, limited: &[Limited]) -> String {
-    match check(quotas, request, limited, USUAL) {
-        Err(Refusal::Forbidden(why) | Refusal::Uncovered(why)) => why,
+    match check(quotas, request, limited, DEFAULT_FEATURES) {
+        Err(Refusal::Forbidden(message) | Refusal::Uncovered(message)) => message,
         Ok(charges) => {
-            let shown = charges.iter().map(|(index, used)| {
+            let rendered = charges.iter().map(|(index, used)| {
                 let used: Vec<String> =
                     used.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
                 format!("{}: {}", quotas[*index].name, used.join(","))
             });
-            shown.collect::<Vec<_>>().join("; ")
+            rendered.collect::<Vec<_>>().join("; ")
         }
     }
 }
 
 #[test]
-fn creates_are_charged_until_the_quota_is_used_up() {
+fn quota_refuses_create_over_hard_limit() {
     let full = r#"{"hard":{"pods":"2","requests.cpu":"1","services":"1"},"used":{"pods":"2","requests.cpu":"900m","services":"0"}}"#;
     let free = r#"{"hard":{"pods":"2","requests.cpu":"1"},"used":{"pods":"1","requests.cpu":"0"}}"#;
     let (small, large) = (pod(r#""cpu":"100m""#), pod(r#""cpu":"2""#));
-    for (status, new, wanted) in [
+    for (status, new, expected) in [
         (free, &small, "q: pods=2,requests.cpu=100m"),
         (
             free,
@@ -70,7 +75,7 @@ fn creates_are_charged_until_the_quota_is_used_up() {
             "exceeded quota: q, requested: pods=1,requests.cpu=2, used: pods=2,requests.cpu=900m, limited: \
              pods=2,requests.cpu=1",
         ),
-        // A quota that nobody has looked at yet binds nobody.
+        // A quota that its controller has not processed yet has no effect.
         ("{}", &large, ""),
         (r#"{"hard":{"services":"0"},"used":{"services":"0"}}"#, &large, ""),
         (
@@ -84,19 +89,19 @@ fn creates_are_charged_until_the_quota_is_used_up() {
             "failed quota: q: must specify limits.cpu for: c",
         ),
     ] {
-        assert_eq!(outcome(&[quota("q", status)], &create(PODS, new), &[]), wanted, "{status}");
+        assert_eq!(outcome(&[quota("q", status)], &create(PODS, new), &[]), expected, "{status}");
     }
 }
 
 #[test]
-fn what_has_no_requests_leaves_compute_quotas_alone() {
+fn pod_without_requests_is_not_charged_to_compute_quotas() {
     let ephemeral =
         r#"{"hard":{"requests.ephemeral-storage":"1Gi"},"used":{"requests.ephemeral-storage":"0"}}"#;
     assert_eq!(outcome(&[quota("q", ephemeral)], &create(PODS, &pod("")), &[]), "");
 }
 
 #[test]
-fn every_quota_must_agree() {
+fn create_is_charged_to_every_matching_quota() {
     let quotas = [
         quota("a", r#"{"hard":{"secrets":"5"},"used":{"secrets":"1"}}"#),
         quota("b", r#"{"hard":{"pods":"5"},"used":{"pods":"1"}}"#),
@@ -114,7 +119,7 @@ fn every_quota_must_agree() {
 }
 
 #[test]
-fn updates_are_charged_for_what_grows() {
+fn update_is_charged_for_growth() {
     let storage = |used: &str| {
         quota(
             "q",
@@ -122,7 +127,7 @@ fn updates_are_charged_for_what_grows() {
         )
     };
     let (one, two, five) = (claim("1Gi"), claim("2Gi"), claim("5Gi"));
-    for (sub, new, old, wanted) in [
+    for (sub, new, old, expected) in [
         ("", &two, &one, "q: requests.storage=2Gi"),
         ("", &one, &two, ""),
         ("", &one, &one, ""),
@@ -133,11 +138,11 @@ fn updates_are_charged_for_what_grows() {
             "exceeded quota: q, requested: requests.storage=4Gi, used: requests.storage=1Gi, limited: \
              requests.storage=3Gi",
         ),
-        // What a status tells is counted and never refused.
+        // A status update is charged and never refused.
         ("status", &five, &one, "q: requests.storage=5Gi"),
         ("other", &five, &one, ""),
     ] {
-        assert_eq!(outcome(&[storage("1Gi")], &update(CLAIMS, sub, new, old), &[]), wanted, "{sub}");
+        assert_eq!(outcome(&[storage("1Gi")], &update(CLAIMS, sub, new, old), &[]), expected, "{sub}");
     }
     let ports = quota(
         "q",
@@ -155,18 +160,18 @@ fn updates_are_charged_for_what_grows() {
 }
 
 #[test]
-fn a_resize_is_charged_for_the_difference() {
+fn pod_resize_is_charged_for_the_difference() {
     let cpu =
         quota("q", r#"{"hard":{"requests.cpu":"2","pods":"1"},"used":{"requests.cpu":"1","pods":"1"}}"#);
     let (one, two, three) = (pod(r#""cpu":"1""#), pod(r#""cpu":"2""#), pod(r#""cpu":"3""#));
-    let of = |new: &Value| outcome(std::slice::from_ref(&cpu), &update(PODS, "resize", new, &one), &[]);
-    assert_eq!(of(&two), "q: pods=1,requests.cpu=2");
-    assert!(of(&three).starts_with("exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=1"));
-    assert_eq!(of(&one), "");
+    let resize = |new: &Value| outcome(std::slice::from_ref(&cpu), &update(PODS, "resize", new, &one), &[]);
+    assert_eq!(resize(&two), "q: pods=1,requests.cpu=2");
+    assert!(resize(&three).starts_with("exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=1"));
+    assert_eq!(resize(&one), "");
 }
 
 #[test]
-fn a_pod_that_changes_its_scope_is_charged_there_in_full() {
+fn pod_that_enters_a_scope_is_charged_there_in_full() {
     let quotas = [
         scoped("ending", r#"{"hard":{"pods":"1"},"used":{"pods":"0"}}"#, r#"{"scopes":["Terminating"]}"#),
         scoped("staying", r#"{"hard":{"pods":"1"},"used":{"pods":"1"}}"#, r#"{"scopes":["NotTerminating"]}"#),
@@ -181,7 +186,7 @@ fn a_pod_that_changes_its_scope_is_charged_there_in_full() {
 }
 
 #[test]
-fn negative_amounts_are_refused() {
+fn negative_usage_is_refused() {
     let quotas = [quota("q", r#"{"hard":{"cpu":"1"},"used":{"cpu":"0"}}"#)];
     let new = pod(r#""cpu":"-1""#);
     assert_eq!(
@@ -191,20 +196,20 @@ fn negative_amounts_are_refused() {
 }
 
 #[test]
-fn what_is_limited_needs_a_quota() {
+fn limited_resources_need_a_covering_quota() {
     let limited = Limited::read_all(&object(
         r#"{"limitedResources":[{"resource":"pods","matchContains":["cpu"]},
             {"resource":"pods","matchScopes":[{"scopeName":"PriorityClass","operator":"In","values":["high","top"]}]}]}"#,
     ));
-    let asking = pod(r#""cpu":"1""#);
+    let with_cpu = pod(r#""cpu":"1""#);
     let mut high = pod("");
     high.entry("spec").set("priorityClassName", "high");
     let cpu = r#"{"hard":{"cpu":"5","requests.cpu":"5"},"used":{"cpu":"0","requests.cpu":"0"}}"#;
     let classes = r#"{"scopeSelector":{"matchExpressions":[{"scopeName":"PriorityClass","operator":"In","values":["high"]}]}}"#;
     let pods = r#"{"hard":{"pods":"5"},"used":{"pods":"0"}}"#;
-    for (quotas, new, wanted) in [
-        (vec![], &asking, "insufficient quota to consume: cpu,requests.cpu"),
-        (vec![quota("q", cpu)], &asking, "q: cpu=1,requests.cpu=1"),
+    for (quotas, new, expected) in [
+        (vec![], &with_cpu, "insufficient quota to consume: cpu,requests.cpu"),
+        (vec![quota("q", cpu)], &with_cpu, "q: cpu=1,requests.cpu=1"),
         (vec![], &high, "insufficient quota to match these scopes: [{PriorityClass In [high top]}]"),
         (vec![scoped("q", pods, classes)], &high, "q: pods=1"),
         (
@@ -214,31 +219,30 @@ fn what_is_limited_needs_a_quota() {
         ),
         (vec![], &pod(""), ""),
     ] {
-        assert_eq!(outcome(&quotas, &create(PODS, new), &limited), wanted);
+        assert_eq!(outcome(&quotas, &create(PODS, new), &limited), expected);
     }
     assert_eq!(outcome(&[], &create(SECRETS, &Value::object()), &limited), "");
 }
 
 proptest! {
-    /// Whatever comes in whatever order: nothing is ever overdrawn, what is refused leaves no trace, and what was charged is
-    /// what counting anew finds.
+    /// For any sequence of creates no hard limit is exceeded, and the charged usage equals a recount of the accepted objects.
     #[test]
-    fn what_was_charged_is_what_is_counted(
+    fn charged_usage_equals_recounted_usage(
         sizes in prop::collection::vec((0u32..900, 0u32..3), 0..40),
-        (cpu, most) in (0u32..5_000, 0u32..30),
+        (cpu, max_pods) in (0u32..5_000, 0u32..30),
     ) {
-        let spec = object(&format!(r#"{{"hard":{{"requests.cpu":"{cpu}m","pods":"{most}","count/pods":"99"}}}}"#));
-        let mut whole = Value::object();
-        let mut tally = Tally::begin(&spec, [PODS].into_iter(), USUAL);
-        for (name, amount) in tally.clone().end() {
-            whole.entry("status").entry("used").set(&name, amount.to_string());
+        let spec = object(&format!(r#"{{"hard":{{"requests.cpu":"{cpu}m","pods":"{max_pods}","count/pods":"99"}}}}"#));
+        let mut object_with_status = Value::object();
+        let mut tally = Tally::new(&spec, [PODS].into_iter(), DEFAULT_FEATURES);
+        for (name, amount) in tally.clone().into_usage() {
+            object_with_status.entry("status").entry("used").set(&name, amount.to_string());
         }
-        whole.entry("status").set("hard", spec.get("hard").cloned().unwrap_or_default());
-        let mut quotas = [Quota::read(&whole)];
+        object_with_status.entry("status").set("hard", spec.get("hard").cloned().unwrap_or_default());
+        let mut quotas = [Quota::read(&object_with_status)];
         for (milli, copies) in sizes {
             let new = pod(&format!(r#""cpu":"{milli}m""#));
             for _ in 0..copies {
-                if let Ok(charges) = check(&quotas, &create(PODS, &new), &[], USUAL) {
+                if let Ok(charges) = check(&quotas, &create(PODS, &new), &[], DEFAULT_FEATURES) {
                     quotas[0].used = charges[&0].clone();
                     tally.add(PODS, &new, 0);
                 }
@@ -246,6 +250,6 @@ proptest! {
                 prop_assert!(quota.used.iter().all(|(name, used)| *used <= quota.hard[name]), "{:?}", quota);
             }
         }
-        prop_assert_eq!(&quotas[0].used, &tally.end());
+        prop_assert_eq!(&quotas[0].used, &tally.into_usage());
     }
 }

@@ -37,12 +37,12 @@ impl Limited {
     }
 
     /// Whether it concerns a type.
-    pub fn is_about(&self, of: GroupResource<'_>) -> bool {
-        self.group == of.group && self.resource == of.resource
+    pub fn applies_to(&self, resource: GroupResource<'_>) -> bool {
+        self.group == resource.group && self.resource == resource.resource
     }
 
     /// Whether this quota resource needs a quota.
-    pub fn names(&self, name: &str) -> bool {
+    pub fn covers(&self, name: &str) -> bool {
         self.contains.iter().any(|part| name.contains(part.as_str()))
     }
 }
@@ -54,15 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_is_read() {
+    fn limited_resources_are_read_from_configuration() {
         let configuration = object(
             r#"{"limitedResources":[{"apiGroup":"apps","resource":"deployments","matchContains":["count/"]},
                 {"resource":"pods","matchScopes":[{"scopeName":"PriorityClass","operator":"In","values":["high"]}]}]}"#,
         );
-        let all = Limited::read_all(&configuration);
-        assert!(all[0].is_about(GroupResource { group: "apps", resource: "deployments" }));
-        assert!(all[0].names("count/deployments.apps") && !all[0].names("pods"));
-        assert_eq!(all[1].scopes[0].shown(), "{PriorityClass In [high]}");
+        let limited = Limited::read_all(&configuration);
+        assert!(limited[0].applies_to(GroupResource { group: "apps", resource: "deployments" }));
+        assert!(limited[0].covers("count/deployments.apps") && !limited[0].covers("pods"));
+        assert_eq!(limited[1].scopes[0].render(), "{PriorityClass In [high]}");
         assert_eq!(Limited::read_all(&Value::Null), []);
     }
 }

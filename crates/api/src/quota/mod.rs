@@ -60,13 +60,13 @@ impl Quota {
             name: meta::name(object).to_owned(),
             hard: resource_list::read(object.at(&["status", "hard"])),
             used: resource_list::read(object.at(&["status", "used"])),
-            scopes: Scope::of_quota(object.get("spec").unwrap_or(&Value::Null)),
+            scopes: Scope::from_spec(object.get("spec").unwrap_or(&Value::Null)),
         }
     }
 }
 
 #[cfg(test)]
-pub(crate) const USUAL: Features = Features {
+pub(crate) const DEFAULT_FEATURES: Features = Features {
     resized_pods: true,
     pod_resources: false,
     failed_expansion: true,

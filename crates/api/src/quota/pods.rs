@@ -44,19 +44,20 @@ pub fn usage(pod: &Value, features: Features, now: i64) -> ResourceList {
         overhead.into_iter().filter(|(name, _)| limits.get(name).is_some_and(|limit| !limit.is_zero()));
     let overhead: ResourceList = overhead.collect();
     resource_list::add(&mut limits, &overhead);
-    resource_list::add(&mut used, &named(&requests, &limits));
+    resource_list::add(&mut used, &quota_names(&requests, &limits));
     used
 }
 
 /// Requests and limits under the names of quotas.
-fn named(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
+fn quota_names(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
     let mut used = ResourceList::from([(PODS.to_owned(), one())]);
     for (name, amount) in requests {
-        let of_nodes = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || is_huge_page(name);
-        if of_nodes {
+        let is_node_resource =
+            matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || is_huge_page(name);
+        if is_node_resource {
             used.insert(name.clone(), amount.clone());
         }
-        if of_nodes || is_extended(name) {
+        if is_node_resource || is_extended(name) {
             used.insert(format!("requests.{name}"), amount.clone());
         }
     }
@@ -73,11 +74,11 @@ pub fn is_over(pod: &Value, now: i64) -> bool {
     if matches!(pod.get("status").map(|status| status.str("phase")), Some("Failed" | "Succeeded")) {
         return true;
     }
-    let meta = meta::of(pod);
+    let meta = meta::metadata(pod);
     let grace = meta.get("deletionGracePeriodSeconds").and_then(Value::as_int);
-    let going = meta.get("deletionTimestamp").and_then(Value::as_str);
-    let going = going.and_then(|time| time::parse_seconds(time).ok());
-    going.zip(grace).is_some_and(|(time, grace)| now > time.saturating_add(grace))
+    let deleted_at = meta.get("deletionTimestamp").and_then(Value::as_str);
+    let deleted_at = deleted_at.and_then(|time| time::parse_seconds(time).ok());
+    deleted_at.zip(grace).is_some_and(|(time, grace)| now > time.saturating_add(grace))
 }
 
 /// The container statuses by name.
@@ -89,31 +90,32 @@ fn statuses(pod: &Value) -> BTreeMap<&str, &Value> {
 
 /// The requests or limits of a pod without its overhead.
 fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: Features) -> ResourceList {
-    let infeasible = is_resize_infeasible(pod);
-    let mut all = resource_list::together(pod, |container, lasting| {
-        let wanted = resource_list::read(container.at(&["resources", field]));
-        let running = statuses.get(container.str("name")).filter(|_| lasting);
-        match running.filter(|status| status.get("resources").is_some()) {
-            Some(status) => resized(wanted, status, field, infeasible),
-            None => wanted,
+    let is_infeasible = is_resize_infeasible(pod);
+    let mut resources = resource_list::total_by(pod, |container, is_long_running| {
+        let requested = resource_list::read(container.at(&["resources", field]));
+        let running_status = statuses.get(container.str("name")).filter(|_| is_long_running);
+        match running_status.filter(|status| status.get("resources").is_some()) {
+            Some(status) => resized(requested, status, field, is_infeasible),
+            None => requested,
         }
     });
     if features.pod_resources {
-        let whole = resource_list::read(pod.at(&["spec", "resources", field]));
-        all.extend(whole.into_iter().filter(|(name, _)| resource_list::is_for_whole_pods(name)));
+        let pod_resources = resource_list::read(pod.at(&["spec", "resources", field]));
+        resources
+            .extend(pod_resources.into_iter().filter(|(name, _)| resource_list::is_pod_level_resource(name)));
     }
-    all
+    resources
 }
 
 /// The usage of a container during a resize: the maximum of the allocated and the requested resources. An infeasible request does
 /// not count.
-fn resized(wanted: ResourceList, status: &Value, field: &str, infeasible: bool) -> ResourceList {
-    let mut held = if infeasible { ResourceList::new() } else { wanted };
-    resource_list::raise(&mut held, &resource_list::read(status.at(&["resources", field])));
+fn resized(requested: ResourceList, status: &Value, field: &str, is_infeasible: bool) -> ResourceList {
+    let mut charged = if is_infeasible { ResourceList::new() } else { requested };
+    resource_list::raise(&mut charged, &resource_list::read(status.at(&["resources", field])));
     if field == "requests" {
-        resource_list::raise(&mut held, &resource_list::read(status.get("allocatedResources")));
+        resource_list::raise(&mut charged, &resource_list::read(status.get("allocatedResources")));
     }
-    held
+    charged
 }
 
 fn is_resize_infeasible(pod: &Value) -> bool {
@@ -128,31 +130,34 @@ pub fn must_specify<'a>(
     names: impl Iterator<Item = &'a str>,
     features: Features,
 ) -> Option<String> {
-    let asks_as_whole = |field: &&str| {
-        let asked = pod.at(&["spec", "resources", field]).and_then(Value::fields);
-        asked.is_some_and(|asked| asked.keys().any(|name| resource_list::is_for_whole_pods(name)))
+    let has_pod_resources = |field: &&str| {
+        let resources = pod.at(&["spec", "resources", field]).and_then(Value::fields);
+        resources
+            .is_some_and(|resources| resources.keys().any(|name| resource_list::is_pod_level_resource(name)))
     };
-    if features.pod_resources && ["requests", "limits"].iter().any(asks_as_whole) {
+    if features.pod_resources && ["requests", "limits"].iter().any(has_pod_resources) {
         return None;
     }
     let names: BTreeSet<&str> = names.filter(|name| MUST_SPECIFY.contains(name)).collect();
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for list in ["containers", "initContainers"] {
         for container in pod.at(&["spec", list]).map(Value::items).unwrap_or_default() {
-            for name in names.iter().filter(|name| !says(container, name)) {
+            for name in names.iter().filter(|name| !specifies(container, name)) {
                 missing.entry(name).or_default().insert(container.str("name"));
             }
         }
     }
     let parts: Vec<String> = missing
         .into_iter()
-        .map(|(name, of)| format!("{name} for: {}", of.into_iter().collect::<Vec<_>>().join(",")))
+        .map(|(name, containers)| {
+            format!("{name} for: {}", containers.into_iter().collect::<Vec<_>>().join(","))
+        })
         .collect();
     (!parts.is_empty()).then(|| format!("must specify {}", parts.join("; ")))
 }
 
 /// Whether a container specifies the resource of this quota name.
-fn says(container: &Value, name: &str) -> bool {
+fn specifies(container: &Value, name: &str) -> bool {
     let (field, resource) = name.split_once('.').unwrap_or(("requests", name));
     container.at(&["resources", field, resource]).is_some()
 }
@@ -161,22 +166,22 @@ fn says(container: &Value, name: &str) -> bool {
 mod tests {
     use pilothouse_apimachinery::testing::object;
 
-    use super::super::USUAL;
+    use super::super::DEFAULT_FEATURES;
     use super::*;
 
-    fn shown(pod: &str, features: Features) -> String {
+    fn usage_text(pod: &str, features: Features) -> String {
         let used = usage(&object(pod), features, 1_000);
         used.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
     }
 
     #[test]
-    fn requests_and_limits_have_names_of_their_own() {
+    fn pod_requests_and_limits_are_charged_by_quota_name() {
         let pod = r#"{"spec":{"containers":[{"name":"a","resources":{
             "requests":{"cpu":"500m","memory":"1Gi","ephemeral-storage":"1Mi","hugepages-2Mi":"4Mi","x.com/gpu":"2",
                 "kubernetes.io/odd":"7"},
             "limits":{"cpu":"1","memory":"2Gi","ephemeral-storage":"2Mi","x.com/gpu":"2"}}}]}}"#;
         assert_eq!(
-            shown(pod, USUAL),
+            usage_text(pod, DEFAULT_FEATURES),
             "count/pods=1,cpu=500m,ephemeral-storage=1Mi,hugepages-2Mi=4Mi,limits.cpu=1,limits.ephemeral-storage=2Mi,\
              limits.memory=2Gi,memory=1Gi,pods=1,requests.cpu=500m,requests.ephemeral-storage=1Mi,\
              requests.hugepages-2Mi=4Mi,requests.memory=1Gi,requests.x.com/gpu=2"
@@ -192,86 +197,89 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_only_counted() {
-        let asks = r#""spec":{"containers":[{"resources":{"requests":{"cpu":"1"}}}]}"#;
-        let going = |grace: i64| {
+    fn finished_pods_are_charged_only_for_their_count() {
+        let spec = r#""spec":{"containers":[{"resources":{"requests":{"cpu":"1"}}}]}"#;
+        let terminating = |grace: i64| {
             format!(
-                r#"{{{asks},"metadata":{{"deletionTimestamp":"1970-01-01T00:15:00Z","deletionGracePeriodSeconds":{grace}}}}}"#
+                r#"{{{spec},"metadata":{{"deletionTimestamp":"1970-01-01T00:15:00Z","deletionGracePeriodSeconds":{grace}}}}}"#
             )
         };
         let counted = "count/pods=1";
         let charged = "count/pods=1,cpu=1,pods=1,requests.cpu=1";
-        for (pod, wanted) in [
-            (format!("{{{asks}}}"), charged),
-            (format!(r#"{{{asks},"status":{{"phase":"Running"}}}}"#), charged),
-            (format!(r#"{{{asks},"status":{{"phase":"Failed"}}}}"#), counted),
-            (format!(r#"{{{asks},"status":{{"phase":"Succeeded"}}}}"#), counted),
-            (going(99), counted),
-            (going(100), charged),
+        for (pod, expected) in [
+            (format!("{{{spec}}}"), charged),
+            (format!(r#"{{{spec},"status":{{"phase":"Running"}}}}"#), charged),
+            (format!(r#"{{{spec},"status":{{"phase":"Failed"}}}}"#), counted),
+            (format!(r#"{{{spec},"status":{{"phase":"Succeeded"}}}}"#), counted),
+            (terminating(99), counted),
+            (terminating(100), charged),
         ] {
-            assert_eq!(shown(&pod, USUAL), wanted, "{pod}");
+            assert_eq!(usage_text(&pod, DEFAULT_FEATURES), expected, "{pod}");
         }
     }
 
     #[test]
-    fn init_containers_sidecars_and_overhead_count() {
+    fn pod_usage_includes_init_containers_sidecars_and_overhead() {
         let pod = r#"{"spec":{
             "containers":[{"resources":{"requests":{"cpu":"1"},"limits":{"memory":"1Gi"}}}],
             "initContainers":[{"restartPolicy":"Always","resources":{"requests":{"cpu":"500m"}}},
                 {"resources":{"requests":{"cpu":"2"}}}],
             "overhead":{"cpu":"100m","memory":"1Mi"}}}"#;
         assert_eq!(
-            shown(pod, USUAL),
+            usage_text(pod, DEFAULT_FEATURES),
             "count/pods=1,cpu=2600m,limits.memory=1025Mi,memory=1Mi,pods=1,requests.cpu=2600m,requests.memory=1Mi"
         );
     }
 
     #[test]
-    fn a_resize_counts_the_most_of_both_sizes() {
-        let pod = |wanted: &str, reason: &str| {
+    fn resized_pod_is_charged_the_larger_size() {
+        let pod = |requested: &str, reason: &str| {
             format!(
-                r#"{{"spec":{{"containers":[{{"name":"a","resources":{{"requests":{{"cpu":"{wanted}"}},"limits":{{"cpu":"{wanted}"}}}}}}]}},
+                r#"{{"spec":{{"containers":[{{"name":"a","resources":{{"requests":{{"cpu":"{requested}"}},"limits":{{"cpu":"{requested}"}}}}}}]}},
                 "status":{{"conditions":[{{"type":"PodResizePending","reason":"{reason}"}}],
                     "containerStatuses":[{{"name":"a","allocatedResources":{{"cpu":"2"}},
                         "resources":{{"requests":{{"cpu":"1"}},"limits":{{"cpu":"1"}}}}}}]}}}}"#
             )
         };
-        let before = Features { resized_pods: false, ..USUAL };
-        for (wanted, reason, features, requests, limits) in [
-            ("3", "Deferred", USUAL, "3", "3"),
-            ("500m", "Deferred", USUAL, "2", "1"),
-            ("3", "Infeasible", USUAL, "2", "1"),
-            ("500m", "Deferred", before, "500m", "500m"),
+        let without_resize = Features { resized_pods: false, ..DEFAULT_FEATURES };
+        for (requested, reason, features, requests, limits) in [
+            ("3", "Deferred", DEFAULT_FEATURES, "3", "3"),
+            ("500m", "Deferred", DEFAULT_FEATURES, "2", "1"),
+            ("3", "Infeasible", DEFAULT_FEATURES, "2", "1"),
+            ("500m", "Deferred", without_resize, "500m", "500m"),
         ] {
-            let used = usage(&object(&pod(wanted, reason)), features, 0);
-            assert_eq!(used["requests.cpu"].to_string(), requests, "{wanted} {reason}");
-            assert_eq!(used["limits.cpu"].to_string(), limits, "{wanted} {reason}");
+            let used = usage(&object(&pod(requested, reason)), features, 0);
+            assert_eq!(used["requests.cpu"].to_string(), requests, "{requested} {reason}");
+            assert_eq!(used["limits.cpu"].to_string(), limits, "{requested} {reason}");
         }
     }
 
     #[test]
-    fn what_pods_ask_for_as_a_whole_counts_behind_its_gate() {
+    fn pod_level_resources_are_charged_only_with_feature_gate() {
         let pod = r#"{"spec":{"resources":{"requests":{"cpu":"4","x.com/gpu":"9"}},
             "containers":[{"name":"a","resources":{"requests":{"cpu":"1"}}}]}}"#;
-        let whole = Features { pod_resources: true, ..USUAL };
-        assert_eq!(shown(pod, USUAL), "count/pods=1,cpu=1,pods=1,requests.cpu=1");
-        assert_eq!(shown(pod, whole), "count/pods=1,cpu=4,pods=1,requests.cpu=4");
+        let with_gate = Features { pod_resources: true, ..DEFAULT_FEATURES };
+        assert_eq!(usage_text(pod, DEFAULT_FEATURES), "count/pods=1,cpu=1,pods=1,requests.cpu=1");
+        assert_eq!(usage_text(pod, with_gate), "count/pods=1,cpu=4,pods=1,requests.cpu=4");
         let names = || ["memory"].into_iter();
-        assert_eq!(must_specify(&object(pod), names(), whole), None);
-        assert_eq!(must_specify(&object(pod), names(), USUAL).as_deref(), Some("must specify memory for: a"));
+        assert_eq!(must_specify(&object(pod), names(), with_gate), None);
+        assert_eq!(
+            must_specify(&object(pod), names(), DEFAULT_FEATURES).as_deref(),
+            Some("must specify memory for: a")
+        );
     }
 
     #[test]
-    fn containers_must_say_what_quotas_name() {
+    fn containers_must_specify_resources_of_quotas() {
         let pod = object(
             r#"{"spec":{"containers":[{"name":"b"},{"name":"a","resources":{"limits":{"cpu":"1"}}}],
                 "initContainers":[{"name":"i","resources":{"requests":{"cpu":"1"}}}]}}"#,
         );
-        let said = |names: &[&str]| must_specify(&pod, names.iter().copied(), USUAL);
-        assert_eq!(said(&["pods", "limits.ephemeral-storage", "requests.x.com/gpu"]), None);
-        assert_eq!(said(&["cpu"]).as_deref(), Some("must specify cpu for: a,b"));
+        let missing = |names: &[&str]| must_specify(&pod, names.iter().copied(), DEFAULT_FEATURES);
+        assert_eq!(missing(&["pods", "limits.ephemeral-storage", "requests.x.com/gpu"]), None);
+        assert_eq!(missing(&["cpu"]).as_deref(), Some("must specify cpu for: a,b"));
         assert_eq!(
-            said(&["requests.cpu", "limits.cpu"]).as_deref(),
+            missing(&["requests.cpu", "limits.cpu"]).as_deref(),
             Some("must specify limits.cpu for: b,i; requests.cpu for: a,b")
         );
     }

@@ -1,7 +1,7 @@
 //! Scopes: the pods and claims that a quota covers.
 
 use pilothouse_apimachinery::value::Value;
-use pilothouse_kinds::core::pod::quality;
+use pilothouse_kinds::core::pod::qos_class;
 
 /// One scope requirement of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Scope {
 
 impl Scope {
     /// All scopes of a quota's spec.
-    pub fn of_quota(spec: &Value) -> Vec<Scope> {
+    pub fn from_spec(spec: &Value) -> Vec<Scope> {
         let named = spec.get("scopes").map(Value::items).unwrap_or_default().iter();
         let named = named.filter_map(Value::as_str).map(|name| Scope {
             name: name.to_owned(),
@@ -37,13 +37,13 @@ impl Scope {
         }
     }
 
-    /// As messages print it.
-    pub fn shown(&self) -> String {
+    /// The scope as messages print it.
+    pub fn render(&self) -> String {
         format!("{{{} {} [{}]}}", self.name, self.operator, self.values.join(" "))
     }
 
     /// Whether a pod matches this scope.
-    pub fn holds_pod(&self, pod: &Value) -> bool {
+    pub fn matches_pod(&self, pod: &Value) -> bool {
         match self.name.as_str() {
             "Terminating" => has_deadline(pod),
             "NotTerminating" => !has_deadline(pod),
@@ -53,31 +53,31 @@ impl Scope {
                 let class = pod.at(&["spec", "priorityClassName"]).and_then(Value::as_str);
                 self.selects(class.filter(|class| !class.is_empty()).as_slice())
             }
-            "CrossNamespacePodAffinity" => reaches_other_namespaces(pod),
+            "CrossNamespacePodAffinity" => has_cross_namespace_affinity(pod),
             _ => false,
         }
     }
 
     /// Whether a claim matches this scope. A claim that changes its class matches both.
-    pub fn holds_claim(&self, claim: &Value) -> bool {
+    pub fn matches_claim(&self, claim: &Value) -> bool {
         const CLASSES: [&[&str]; 3] = [
             &["spec", "volumeAttributesClassName"],
             &["status", "currentVolumeAttributesClassName"],
             &["status", "modifyVolumeStatus", "targetVolumeAttributesClassName"],
         ];
-        let named = CLASSES.iter().filter_map(|path| claim.at(path)).filter_map(Value::as_str);
-        let named: Vec<&str> = named.filter(|class| !class.is_empty()).collect();
-        self.name == "VolumeAttributesClass" && self.selects(&named)
+        let classes = CLASSES.iter().filter_map(|path| claim.at(path)).filter_map(Value::as_str);
+        let classes: Vec<&str> = classes.filter(|class| !class.is_empty()).collect();
+        self.name == "VolumeAttributesClass" && self.selects(&classes)
     }
 
     /// Whether one of the names is selected; without any names, whether absence is.
     fn selects(&self, names: &[&str]) -> bool {
-        let listed = |name: &&str| self.values.iter().any(|value| value == name);
+        let is_listed = |name: &&str| self.values.iter().any(|value| value == name);
         match self.operator.as_str() {
             "Exists" => !names.is_empty(),
             "DoesNotExist" => names.is_empty(),
-            "In" => names.iter().any(listed),
-            "NotIn" => names.is_empty() || !names.iter().all(listed),
+            "In" => names.iter().any(is_listed),
+            "NotIn" => names.is_empty() || !names.iter().all(is_listed),
             _ => false,
         }
     }
@@ -89,23 +89,23 @@ pub fn has_deadline(pod: &Value) -> bool {
 }
 
 fn is_best_effort(pod: &Value) -> bool {
-    let said = pod.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
-    said.unwrap_or_else(|| quality(pod, true)) == "BestEffort"
+    let reported = pod.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
+    reported.unwrap_or_else(|| qos_class(pod, true)) == "BestEffort"
 }
 
-fn reaches_other_namespaces(pod: &Value) -> bool {
-    let reaches = |term: &Value| {
-        let named = term.get("namespaces").map(Value::items).unwrap_or_default();
-        !named.is_empty() || term.get("namespaceSelector").is_some()
+fn has_cross_namespace_affinity(pod: &Value) -> bool {
+    let is_cross_namespace = |term: &Value| {
+        let namespaces = term.get("namespaces").map(Value::items).unwrap_or_default();
+        !namespaces.is_empty() || term.get("namespaceSelector").is_some()
     };
     ["podAffinity", "podAntiAffinity"].iter().filter_map(|side| pod.at(&["spec", "affinity", side])).any(
         |side| {
             let list = |name: &str| side.get(name).map(Value::items).unwrap_or_default();
-            list("requiredDuringSchedulingIgnoredDuringExecution").iter().any(reaches)
+            list("requiredDuringSchedulingIgnoredDuringExecution").iter().any(is_cross_namespace)
                 || list("preferredDuringSchedulingIgnoredDuringExecution")
                     .iter()
                     .filter_map(|weighted| weighted.get("podAffinityTerm"))
-                    .any(reaches)
+                    .any(is_cross_namespace)
         },
     )
 }
@@ -126,25 +126,25 @@ mod tests {
     }
 
     #[test]
-    fn each_scope_knows_its_pods() {
+    fn scopes_match_pods() {
         let plain = r#"{"spec":{"containers":[{"name":"c"}]}}"#;
-        let asking = r#"{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]}}"#;
-        let said = r#"{"spec":{"containers":[{"name":"c"}]},"status":{"qosClass":"Burstable"}}"#;
-        let ending = r#"{"spec":{"activeDeadlineSeconds":0}}"#;
+        let with_requests = r#"{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]}}"#;
+        let reported = r#"{"spec":{"containers":[{"name":"c"}]},"status":{"qosClass":"Burstable"}}"#;
+        let with_deadline = r#"{"spec":{"activeDeadlineSeconds":0}}"#;
         let high = r#"{"spec":{"priorityClassName":"high"}}"#;
-        let near = r#"{"spec":{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{}]}}}}"#;
-        let named = r#"{"spec":{"affinity":{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":
+        let same_namespace = r#"{"spec":{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{}]}}}}"#;
+        let with_namespaces = r#"{"spec":{"affinity":{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":
             [{"namespaces":["x"]}]}}}}"#;
-        let selected = r#"{"spec":{"affinity":{"podAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":
+        let with_namespace_selector = r#"{"spec":{"affinity":{"podAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":
             [{"podAffinityTerm":{"namespaceSelector":{}}}]}}}}"#;
         for (text, holds, pods) in [
-            ("Terminating", true, vec![ending]),
+            ("Terminating", true, vec![with_deadline]),
             ("Terminating", false, vec![plain]),
             ("NotTerminating", true, vec![plain]),
-            ("NotTerminating", false, vec![ending]),
+            ("NotTerminating", false, vec![with_deadline]),
             ("BestEffort", true, vec![plain]),
-            ("BestEffort", false, vec![asking, said]),
-            ("NotBestEffort", true, vec![asking, said]),
+            ("BestEffort", false, vec![with_requests, reported]),
+            ("NotBestEffort", true, vec![with_requests, reported]),
             ("PriorityClass", true, vec![high]),
             ("PriorityClass", false, vec![plain]),
             ("PriorityClass In low high", true, vec![high]),
@@ -153,23 +153,23 @@ mod tests {
             ("PriorityClass NotIn high", false, vec![high]),
             ("PriorityClass DoesNotExist", true, vec![plain]),
             ("PriorityClass DoesNotExist", false, vec![high]),
-            ("CrossNamespacePodAffinity", true, vec![named, selected]),
-            ("CrossNamespacePodAffinity", false, vec![plain, near]),
+            ("CrossNamespacePodAffinity", true, vec![with_namespaces, with_namespace_selector]),
+            ("CrossNamespacePodAffinity", false, vec![plain, same_namespace]),
             ("VolumeAttributesClass", false, vec![plain]),
         ] {
             for pod in pods {
-                assert_eq!(scope(text).holds_pod(&object(pod)), holds, "{text}: {pod}");
+                assert_eq!(scope(text).matches_pod(&object(pod)), holds, "{text}: {pod}");
             }
         }
     }
 
     #[test]
-    fn a_claim_is_in_the_scopes_of_all_its_classes() {
+    fn scopes_match_claims_by_any_of_their_classes() {
         let plain = object("{}");
         let moving = object(
             r#"{"spec":{"volumeAttributesClassName":"gold"},"status":{"currentVolumeAttributesClassName":"silver"}}"#,
         );
-        for (text, of_plain, of_moving) in [
+        for (text, matches_plain, matches_moving) in [
             ("VolumeAttributesClass", false, true),
             ("VolumeAttributesClass DoesNotExist", true, false),
             ("VolumeAttributesClass In silver", false, true),
@@ -179,19 +179,19 @@ mod tests {
             ("VolumeAttributesClass NotIn gold silver", true, false),
             ("PriorityClass DoesNotExist", false, false),
         ] {
-            assert_eq!(scope(text).holds_claim(&plain), of_plain, "{text}");
-            assert_eq!(scope(text).holds_claim(&moving), of_moving, "{text}");
+            assert_eq!(scope(text).matches_claim(&plain), matches_plain, "{text}");
+            assert_eq!(scope(text).matches_claim(&moving), matches_moving, "{text}");
         }
     }
 
     #[test]
-    fn both_lists_of_a_quota_count() {
+    fn scopes_and_scope_selector_are_combined() {
         let spec = object(
             r#"{"scopes":["BestEffort"],"scopeSelector":{"matchExpressions":[
                 {"scopeName":"PriorityClass","operator":"In","values":["a","b"]}]}}"#,
         );
-        let scopes = Scope::of_quota(&spec);
+        let scopes = Scope::from_spec(&spec);
         assert_eq!(scopes, [scope("BestEffort"), scope("PriorityClass In a b")]);
-        assert_eq!(scopes[1].shown(), "{PriorityClass In [a b]}");
+        assert_eq!(scopes[1].render(), "{PriorityClass In [a b]}");
     }
 }

@@ -20,9 +20,9 @@ enum Refusal {
     /// The message of most kinds with selectable fields.
     Plain,
     /// The message of jobs.
-    OfJob,
+    Job,
     /// The message that contains the full kind.
-    OfKind,
+    WithKind,
 }
 
 /// A selectable field, and how its value is read.
@@ -44,7 +44,7 @@ struct Fields {
 }
 
 /// The defaults of the rows below.
-const PLAIN: Fields =
+const DEFAULT: Fields =
     Fields { group: "", kind: "", namespace: true, indexed: &[], aliases: &[], refusal: Refusal::Plain };
 
 macro_rules! text {
@@ -61,28 +61,28 @@ const TABLE: [Fields; 12] = [
             text!("spec.restartPolicy", "spec", "restartPolicy"),
             text!("spec.schedulerName", "spec", "schedulerName"),
             text!("spec.serviceAccountName", "spec", "serviceAccountName"),
-            Indexed { field: "spec.hostNetwork", read: |pod| truth(pod, &["spec", "hostNetwork"]) },
+            Indexed { field: "spec.hostNetwork", read: |pod| boolean(pod, &["spec", "hostNetwork"]) },
             text!("status.phase", "status", "phase"),
             Indexed { field: "status.podIP", read: pod_ip },
             text!("status.nominatedNodeName", "status", "nominatedNodeName"),
         ],
         // status.podIPs is accepted, but no pod has a value there: only the empty one matches.
         aliases: &[("spec.host", "spec.nodeName"), ("status.podIPs", "status.podIPs")],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         kind: "Node",
         namespace: false,
         indexed: &[Indexed {
             field: "spec.unschedulable",
-            read: |node| truth(node, &["spec", "unschedulable"]),
+            read: |node| boolean(node, &["spec", "unschedulable"]),
         }],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         kind: "ReplicationController",
         indexed: &[Indexed { field: "status.replicas", read: |rc| count(rc, &["status", "replicas"]) }],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         kind: "Event",
@@ -99,7 +99,7 @@ const TABLE: [Fields; 12] = [
             Indexed { field: "source", read: event_source },
             text!("type", "type"),
         ],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         // The same objects under other names: they are stored and indexed by the row above.
@@ -117,69 +117,73 @@ const TABLE: [Fields; 12] = [
             ("reportingController", "reportingComponent"),
             ("type", "type"),
         ],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         kind: "Namespace",
         namespace: false,
         indexed: &[text!("status.phase", "status", "phase")],
-        ..PLAIN
+        ..DEFAULT
     },
-    Fields { kind: "Secret", indexed: &[text!("type", "type")], ..PLAIN },
+    Fields { kind: "Secret", indexed: &[text!("type", "type")], ..DEFAULT },
     Fields {
         kind: "Service",
         indexed: &[text!("spec.clusterIP", "spec", "clusterIP"), text!("spec.type", "spec", "type")],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         group: "batch",
         kind: "Job",
         indexed: &[Indexed { field: "status.successful", read: |job| count(job, &["status", "succeeded"]) }],
-        refusal: Refusal::OfJob,
-        ..PLAIN
+        refusal: Refusal::Job,
+        ..DEFAULT
     },
     Fields {
         group: "certificates.k8s.io",
         kind: "CertificateSigningRequest",
         namespace: false,
         indexed: &[text!("spec.signerName", "spec", "signerName")],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         group: "certificates.k8s.io",
         kind: "ClusterTrustBundle",
         namespace: false,
         indexed: &[text!("spec.signerName", "spec", "signerName")],
-        ..PLAIN
+        ..DEFAULT
     },
     Fields {
         group: "resource.k8s.io",
         kind: "ResourceSlice",
         namespace: false,
         indexed: &[text!("spec.nodeName", "spec", "nodeName"), text!("spec.driver", "spec", "driver")],
-        refusal: Refusal::OfKind,
-        ..PLAIN
+        refusal: Refusal::WithKind,
+        ..DEFAULT
     },
 ];
 
-fn row(group: &str, kind: &str) -> Option<&'static Fields> {
+fn fields_of_kind(group: &str, kind: &str) -> Option<&'static Fields> {
     TABLE.iter().find(|fields| fields.group == group && fields.kind == kind)
 }
 
 /// A selector in terms of indexed fields, or an error if the kind does not support one.
-pub(super) fn of_kind(selector: &FieldSelector, resource: &Resource) -> status::Result<FieldSelector> {
+pub(super) fn resolve(selector: &FieldSelector, resource: &Resource) -> status::Result<FieldSelector> {
     selector.rename(|field| indexed_field(resource, field)).map_err(Status::bad_request)
 }
 
 /// The indexed field of a label, or the error.
 pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, String> {
     if let Some(custom) = &resource.custom {
-        let known = label == NAME
+        let is_known = label == NAME
             || (label == NAMESPACE && resource.namespaced)
             || custom.selectable.iter().any(|(name, _)| name == label);
-        return if known { Ok(label.to_owned()) } else { Err(format!("field label not supported: {label}")) };
+        return if is_known {
+            Ok(label.to_owned())
+        } else {
+            Err(format!("field label not supported: {label}"))
+        };
     }
-    let Some(fields) = row(&resource.gv.group, &resource.kind) else {
+    let Some(fields) = fields_of_kind(&resource.gv.group, &resource.kind) else {
         if label == NAME || label == NAMESPACE {
             return Ok(label.to_owned());
         }
@@ -197,41 +201,41 @@ pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, 
     }
     Err(match fields.refusal {
         Refusal::Plain => format!("field label not supported: {label}"),
-        Refusal::OfJob => format!("field label {} not supported for Job", quoted(label)),
-        Refusal::OfKind => {
+        Refusal::Job => format!("field label {} not supported for Job", quoted(label)),
+        Refusal::WithKind => {
             format!("field label not supported for {}, Kind={}: {label}", resource.api_version, resource.kind)
         }
     })
 }
 
 /// The indexed fields of an object in its storage version, besides name and namespace.
-pub fn fields_of(group: &str, kind: &str, object: &Value) -> Pairs {
-    let indexed = row(group, kind).map(|fields| fields.indexed).unwrap_or_default();
+pub fn selectable_fields(group: &str, kind: &str, object: &Value) -> Pairs {
+    let indexed = fields_of_kind(group, kind).map(|fields| fields.indexed).unwrap_or_default();
     // An absent field counts as empty, so empty values are not stored.
     let pairs = indexed.iter().map(|indexed| (indexed.field, (indexed.read)(object)));
     pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// Reads the selectable fields of custom objects under the current definition. The result is cached with the object.
-pub(super) fn reader_of(custom: &Arc<CustomResource>, ordinal: u32) -> FieldReader {
+pub(super) fn reader(custom: &Arc<CustomResource>, ordinal: u32) -> FieldReader {
     let custom = Arc::clone(custom);
     let mark = custom.mark.clone();
     FieldReader::new(&mark, move |object| {
-        let is_living = |variant: Variant| custom.ordinals.contains(&(variant.0 / ResponseFormat::NUMBERS));
-        let made = object.variant(
+        let is_current = |variant: Variant| custom.ordinals.contains(&(variant.0 / ResponseFormat::NUMBERS));
+        let encoded = object.variant(
             None,
             Variant(ordinal * ResponseFormat::NUMBERS + ResponseFormat::FIELDS),
-            is_living,
+            is_current,
             |object| {
                 let value = custom.read(&object.bytes).ok_or(())?;
                 let mut fields = Value::object();
-                for (name, value) in custom.selected(&value).iter() {
+                for (name, value) in custom.selectable_values(&value).iter() {
                     fields.set(name, value);
                 }
                 Ok::<_, ()>(json::to_json(&fields).into())
             },
         );
-        let fields = made.ok().and_then(|made| json::read(&made).ok()).unwrap_or_default();
+        let fields = encoded.ok().and_then(|encoded| json::read(&encoded).ok()).unwrap_or_default();
         let fields = fields.fields().into_iter().flatten();
         fields.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?))).collect()
     })
@@ -241,7 +245,7 @@ fn text(object: &Value, path: &[&str]) -> String {
     object.at(path).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn truth(object: &Value, path: &[&str]) -> String {
+fn boolean(object: &Value, path: &[&str]) -> String {
     object.at(path).and_then(Value::as_bool).unwrap_or(false).to_string()
 }
 
@@ -266,17 +270,17 @@ mod tests {
     use crate::catalog::build::Builtin;
     use crate::catalog::runtime_config::RuntimeConfig;
 
-    fn ask(group: &str, version: &str, plural: &str, selector: &str) -> Result<String, String> {
+    fn resolve_first(group: &str, version: &str, plural: &str, selector: &str) -> Result<String, String> {
         let config = RuntimeConfig::parse("api/all=true").unwrap();
         let catalog = Builtin::load().unwrap().serve(&config).unwrap();
         let resource = catalog.find(group, version, plural).unwrap();
         let selector = FieldSelector::parse(selector).unwrap();
-        let selector = of_kind(&selector, resource).map_err(|error| error.message)?;
+        let selector = resolve(&selector, resource).map_err(|error| error.message)?;
         Ok(selector.terms()[0].field.clone())
     }
 
     #[test]
-    fn kinds_know_their_fields_and_refuse_others() {
+    fn field_selectors_accept_only_selectable_fields() {
         let unknown = |label: &str| {
             Err(format!("\"{label}\" is not a known field selector: only \"{NAME}\", \"{NAMESPACE}\""))
         };
@@ -310,43 +314,48 @@ mod tests {
                 Err("field label not supported for resource.k8s.io/v1beta1, Kind=ResourceSlice: x".to_owned()),
             ),
         ];
-        for (group, version, plural, selector, wanted) in table {
-            assert_eq!(ask(group, version, plural, selector), wanted, "{plural} {selector}");
+        for (group, version, plural, selector, expected) in table {
+            assert_eq!(resolve_first(group, version, plural, selector), expected, "{plural} {selector}");
         }
     }
 
     #[test]
-    fn every_row_names_a_kind_that_exists() {
+    fn selectable_fields_table_has_only_known_kinds() {
         let config = RuntimeConfig::parse("api/all=true").unwrap();
         let catalog = Builtin::load().unwrap().serve(&config).unwrap();
         for fields in &TABLE {
-            let known =
+            let is_kind =
                 |resource: &Resource| *resource.gv.group == *fields.group && *resource.kind == *fields.kind;
-            assert!(catalog.resources().any(|resource| known(resource)), "{} {}", fields.group, fields.kind);
+            assert!(
+                catalog.resources().any(|resource| is_kind(resource)),
+                "{} {}",
+                fields.group,
+                fields.kind
+            );
         }
     }
 
     #[test]
-    fn objects_carry_what_can_be_asked_for() {
+    fn selectable_fields_are_extracted_from_objects() {
         let mut pod = Value::object();
         pod.entry("spec").set("nodeName", "n1");
         pod.entry("status").set("phase", "Running");
         let mut address = Value::object();
         address.set("ip", "10.0.0.1");
         pod.entry("status").set("podIPs", vec![address]);
-        let wanted = [
+        let expected = [
             ("spec.hostNetwork", "false"),
             ("spec.nodeName", "n1"),
             ("status.phase", "Running"),
             ("status.podIP", "10.0.0.1"),
         ];
-        assert_eq!(fields_of("", "Pod", &pod), Pairs::from_iter(wanted));
-        assert_eq!(fields_of("", "ConfigMap", &pod), Pairs::default());
-        assert_eq!(fields_of("apps", "Pod", &pod), Pairs::default());
+        assert_eq!(selectable_fields("", "Pod", &pod), Pairs::from_iter(expected));
+        assert_eq!(selectable_fields("", "ConfigMap", &pod), Pairs::default());
+        assert_eq!(selectable_fields("apps", "Pod", &pod), Pairs::default());
         let mut event = Value::object();
         event.set("reportingComponent", "c");
-        let pairs = fields_of("", "Event", &event);
+        let pairs = selectable_fields("", "Event", &event);
         assert_eq!((pairs.get("source"), pairs.get("reportingComponent")), (Some("c"), Some("c")));
-        assert_eq!(fields_of("batch", "Job", &Value::object()).get("status.successful"), Some("0"));
+        assert_eq!(selectable_fields("batch", "Job", &Value::object()).get("status.successful"), Some("0"));
     }
 }

@@ -12,8 +12,8 @@ use super::conditions;
 pub fn validate(binding: &Value, errors: &mut ErrorList) {
     let (target, path) = (binding.get("target").unwrap_or(&Value::Null), FieldPath::new("target"));
     if !matches!(target.str("kind"), "" | "Node") {
-        let wrong = quoted(target.str("kind"));
-        errors.push(FieldError::not_supported(&path.child("kind"), &wrong, &["Node", "<empty>"]));
+        let kind = quoted(target.str("kind"));
+        errors.push(FieldError::not_supported(&path.child("kind"), &kind, &["Node", "<empty>"]));
     }
     if target.str("name").is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
@@ -21,17 +21,22 @@ pub fn validate(binding: &Value, errors: &mut ErrorList) {
 }
 
 /// Checks the preconditions of a binding. `key` is the storage key of the pod.
-pub fn check_preconditions(pod: &Value, binding: &Value, of: GroupResource<'_>, key: &str) -> Result<()> {
+pub fn check_preconditions(
+    pod: &Value,
+    binding: &Value,
+    resource: GroupResource<'_>,
+    key: &str,
+) -> Result<()> {
     for (field, name) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
-        let (wanted, found) = (meta::of(binding).str(field), meta::of(pod).str(field));
-        if !wanted.is_empty() && wanted != found {
-            return Err(Status::precondition_failed(of, key, name, wanted, found));
+        let (expected, actual) = (meta::metadata(binding).str(field), meta::metadata(pod).str(field));
+        if !expected.is_empty() && expected != actual {
+            return Err(Status::precondition_failed(resource, key, name, expected, actual));
         }
     }
     Ok(())
 }
 
-/// Binds a pod to a node. The error says why it cannot be bound.
+/// Binds a pod to a node, or returns the reason that it cannot be bound.
 pub fn bind(pod: &mut Value, binding: &Value, now: &str) -> std::result::Result<(), String> {
     let name = meta::name(pod);
     let spec = pod.get("spec").unwrap_or(&Value::Null);
@@ -46,14 +51,16 @@ pub fn bind(pod: &mut Value, binding: &Value, now: &str) -> std::result::Result<
     }
     let node = binding.get("target").unwrap_or(&Value::Null).str("name");
     pod.entry("spec").set("nodeName", node);
-    for (key, value) in meta::of(binding).get("annotations").and_then(Value::fields).into_iter().flatten() {
+    for (key, value) in
+        meta::metadata(binding).get("annotations").and_then(Value::fields).into_iter().flatten()
+    {
         pod.entry("metadata").entry("annotations").set(key, value.clone());
     }
     let mut scheduled = Value::object();
     scheduled.set("type", "PodScheduled");
     scheduled.set("status", "True");
     scheduled.set("lastProbeTime", Value::Null);
-    conditions::put(pod.entry("status"), scheduled, now);
+    conditions::set(pod.entry("status"), scheduled, now);
     Ok(())
 }
 
@@ -67,7 +74,7 @@ mod tests {
         "target":{"kind":"Node","name":"n1"}}"#;
 
     #[test]
-    fn each_rule_refuses() {
+    fn binding_needs_a_node_as_target() {
         each_refused(
             &object(BINDING),
             validate,
@@ -83,19 +90,19 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_pod_knows_its_node_and_since_when() {
+    fn binding_sets_node_annotations_and_scheduled_condition() {
         let mut pod = object(r#"{"metadata":{"name":"p","annotations":{"a":"old"}},"spec":{}}"#);
         bind(&mut pod, &object(BINDING), "now").unwrap();
-        let wanted = object(
+        let expected = object(
             r#"{"metadata":{"name":"p","annotations":{"a":"new","b":"c"}},"spec":{"nodeName":"n1"},
                 "status":{"conditions":[{"type":"PodScheduled","status":"True","lastProbeTime":null,
                     "lastTransitionTime":"now"}]}}"#,
         );
-        assert_eq!(pod, wanted);
+        assert_eq!(pod, expected);
     }
 
     #[test]
-    fn some_pods_cannot_be_bound() {
+    fn terminating_assigned_or_gated_pods_cannot_be_bound() {
         let table = [
             (
                 r#"{"metadata":{"name":"p","deletionTimestamp":"2001-01-01T00:00:00Z"},"spec":{"nodeName":"n"}}"#,
@@ -110,25 +117,25 @@ mod tests {
                 "pod p has non-empty .spec.schedulingGates",
             ),
         ];
-        for (json, why) in table {
+        for (json, reason) in table {
             let mut pod = object(json);
-            assert_eq!(bind(&mut pod, &object(BINDING), "now"), Err(why.to_owned()));
+            assert_eq!(bind(&mut pod, &object(BINDING), "now"), Err(reason.to_owned()));
             assert_eq!(pod, object(json), "a refusal changes nothing");
         }
     }
 
     #[test]
-    fn a_binding_can_mean_one_pod_alone() {
+    fn binding_checks_uid_and_resource_version() {
         let pod = object(r#"{"metadata":{"name":"p","uid":"u","resourceVersion":"3"}}"#);
-        let of = GroupResource { group: "", resource: "pods" };
-        let tried = |json: &str| check_preconditions(&pod, &object(json), of, "n/p");
-        assert!(tried(r#"{"metadata":{"uid":"u","resourceVersion":"3"}}"#).is_ok());
-        assert!(tried(r#"{"metadata":{}}"#).is_ok());
-        let refused = tried(r#"{"metadata":{"resourceVersion":"4"}}"#).unwrap_err();
+        let resource = GroupResource { group: "", resource: "pods" };
+        let check = |json: &str| check_preconditions(&pod, &object(json), resource, "n/p");
+        assert!(check(r#"{"metadata":{"uid":"u","resourceVersion":"3"}}"#).is_ok());
+        assert!(check(r#"{"metadata":{}}"#).is_ok());
+        let refused = check(r#"{"metadata":{"resourceVersion":"4"}}"#).unwrap_err();
         assert_eq!(refused.code, 409);
         assert!(refused.message.ends_with(
             "Precondition failed: ResourceVersion in precondition: 4, ResourceVersion in object meta: 3"
         ));
-        assert!(tried(r#"{"metadata":{"uid":"v"}}"#).is_err());
+        assert!(check(r#"{"metadata":{"uid":"v"}}"#).is_err());
     }
 }

@@ -10,11 +10,11 @@ use pilothouse_apimachinery::value::Value;
 
 use super::conditions;
 
-/// The number of evicted pods that a budget records until its controller has seen them go.
-const MOST_DISRUPTED: usize = 2000;
-/// The Retry-After for a budget that is not counted yet.
-const COUNTED_WITHIN_SECONDS: u32 = 10;
-const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
+/// The limit of `disruptedPods`: evictions that the controller of budgets has not observed yet.
+const MAX_DISRUPTED_PODS: usize = 2000;
+/// The Retry-After for a budget whose latest generation its controller has not observed yet.
+const UNOBSERVED_RETRY_SECONDS: u32 = 10;
+const BUDGET_MESSAGE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 const BUDGET: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
 /// A removed version that clients may still send. It has the same fields.
@@ -27,8 +27,8 @@ pub fn validate(eviction: &Value, errors: &mut ErrorList) {
     let field = "ignoreStoreReadErrorWithClusterBreakingPotential";
     if eviction.at(&["deleteOptions", field]) == Some(&Value::Bool(true)) {
         let path = FieldPath::new("deleteOptions").child(field);
-        let wrong = "can not be set for pod eviction, try after removing the option";
-        errors.push(FieldError::invalid(&path, "true", wrong));
+        let detail = "can not be set for pod eviction, try after removing the option";
+        errors.push(FieldError::invalid(&path, "true", detail));
     }
 }
 
@@ -36,9 +36,9 @@ pub fn validate(eviction: &Value, errors: &mut ErrorList) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodState {
     /// Finished or terminating: no budget counts it.
-    Over,
+    Finished,
     /// Pending: no budget counts it, unless it starts at this moment.
-    NotBegun,
+    Pending,
     /// Running but not ready.
     Unready,
     /// Running and ready.
@@ -46,12 +46,12 @@ pub enum PodState {
 }
 
 /// The state of a pod.
-pub fn standing(pod: &Value) -> PodState {
+pub fn pod_state(pod: &Value) -> PodState {
     let status = pod.get("status").unwrap_or(&Value::Null);
     match status.str("phase") {
-        "Succeeded" | "Failed" => PodState::Over,
-        _ if meta::is_terminating(pod) => PodState::Over,
-        "Pending" => PodState::NotBegun,
+        "Succeeded" | "Failed" => PodState::Finished,
+        _ if meta::is_terminating(pod) => PodState::Finished,
+        "Pending" => PodState::Pending,
         _ => {
             let conditions = status.get("conditions").map(Value::items).unwrap_or_default();
             let ready = conditions.iter().find(|condition| condition.str("type") == "Ready");
@@ -64,37 +64,37 @@ pub fn standing(pod: &Value) -> PodState {
 }
 
 /// Whether a budget selects this pod.
-pub fn guards(budget: &Value, pod: &Value) -> bool {
-    label_selector::matches(budget.at(&["spec", "selector"]), meta::of(pod).get("labels"))
+pub fn selects_pod(budget: &Value, pod: &Value) -> bool {
+    label_selector::matches(budget.at(&["spec", "selector"]), meta::metadata(pod).get("labels"))
 }
 
-/// Whether a pod that is not ready may go without being counted: it always may, or all that must be healthy are.
-pub fn spares_unready(budget: &Value) -> bool {
+/// Whether an unready pod may be evicted without a disruption: by the eviction policy, or if enough pods are healthy.
+pub fn allows_unready(budget: &Value) -> bool {
     let (healthy, desired) = (count(budget, "currentHealthy"), count(budget, "desiredHealthy"));
     let policy = budget.get("spec").unwrap_or(&Value::Null).str("unhealthyPodEvictionPolicy");
     policy == "AlwaysAllow" || (healthy >= desired && desired > 0)
 }
 
-/// Takes one disruption out of a budget, or says why there is none to take.
-pub fn take(budget: &mut Value, pod: &str, now: &str) -> Result<()> {
+/// Takes one disruption from a budget, or returns the refusal.
+pub fn take_disruption(budget: &mut Value, pod: &str, now: &str) -> Result<()> {
     let name = meta::name(budget);
-    let forbidden = |why| Err(Status::forbidden(why, Some((BUDGET, name))));
+    let forbid = |message| Err(Status::forbidden(message, Some((BUDGET, name))));
     let allowed = count(budget, "disruptionsAllowed");
     let disrupted = budget.at(&["status", "disruptedPods"]).and_then(Value::fields);
     if count(budget, "observedGeneration") < meta::generation(budget) {
-        return Err(not_counted(name));
+        return Err(unobserved_budget(name));
     }
     if allowed < 0 {
-        return forbidden("pdb disruptions allowed is negative");
+        return forbid("pdb disruptions allowed is negative");
     }
-    if disrupted.is_some_and(|disrupted| disrupted.len() > MOST_DISRUPTED) {
-        return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+    if disrupted.is_some_and(|disrupted| disrupted.len() > MAX_DISRUPTED_PODS) {
+        return forbid("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if allowed == 0 {
         let (desired, healthy) = (count(budget, "desiredHealthy"), count(budget, "currentHealthy"));
-        let why =
+        let message =
             format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently");
-        return Err(refused(why, 0));
+        return Err(over_budget(message, 0));
     }
     let observed = count(budget, "observedGeneration");
     let status = budget.entry("status");
@@ -107,7 +107,7 @@ pub fn take(budget: &mut Value, pod: &str, now: &str) -> Result<()> {
         if observed != 0 {
             condition.set("observedGeneration", observed);
         }
-        conditions::put(status, condition, now);
+        conditions::set(status, condition, now);
     } else {
         status.set("disruptionsAllowed", allowed - 1);
     }
@@ -119,20 +119,20 @@ fn count(budget: &Value, field: &str) -> i64 {
     budget.at(&["status", field]).and_then(Value::as_int).unwrap_or(0)
 }
 
-/// 429: nobody has counted yet what the budget allows.
-pub fn not_counted(budget: &str) -> Box<Status> {
-    let why = format!("The disruption budget {budget} is still being processed by the server.");
-    refused(why, COUNTED_WITHIN_SECONDS)
+/// 429: the controller has not yet computed the allowed disruptions.
+pub fn unobserved_budget(budget: &str) -> Box<Status> {
+    let message = format!("The disruption budget {budget} is still being processed by the server.");
+    over_budget(message, UNOBSERVED_RETRY_SECONDS)
 }
 
-fn refused(why: String, seconds: u32) -> Box<Status> {
-    let mut status = Status::too_many_requests(REFUSED, seconds);
-    let cause = Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
+fn over_budget(message: String, seconds: u32) -> Box<Status> {
+    let mut status = Status::too_many_requests(BUDGET_MESSAGE, seconds);
+    let cause = Cause { reason: "DisruptionBudget".to_owned(), message, field: String::new() };
     status.details.get_or_insert_default().causes.push(cause);
     status
 }
 
-/// 500: several budgets count the pod, and nobody says which of them decides.
+/// 500: several budgets select the pod.
 pub fn several_budgets() -> Box<Status> {
     Status::bare(
         500,
@@ -141,15 +141,15 @@ pub fn several_budgets() -> Box<Status> {
     )
 }
 
-/// Leaves word in the pod of why it goes.
-pub fn announce(pod: &mut Value, now: &str) {
+/// Adds the DisruptionTarget condition to the pod.
+pub fn add_disruption_target(pod: &mut Value, now: &str) {
     let mut condition = Value::object();
     condition.set("type", "DisruptionTarget");
     condition.set("status", "True");
     condition.set("reason", "EvictionByEvictionAPI");
     condition.set("message", "Eviction API: evicting");
     condition.set("lastProbeTime", Value::Null);
-    conditions::put(pod.entry("status"), condition, now);
+    conditions::set(pod.entry("status"), condition, now);
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_cannot_break_the_cluster() {
+    fn eviction_refuses_cluster_breaking_option() {
         let field = "deleteOptions.ignoreStoreReadErrorWithClusterBreakingPotential";
         each_refused(
             &object(r#"{"deleteOptions":{"gracePeriodSeconds":1}}"#),
@@ -176,15 +176,15 @@ mod tests {
     }
 
     #[test]
-    fn pods_stand_differently() {
+    fn pod_state_depends_on_phase_deletion_and_readiness() {
         let table = [
-            (r#"{"status":{"phase":"Failed"}}"#, PodState::Over),
-            (r#"{"status":{"phase":"Succeeded"}}"#, PodState::Over),
+            (r#"{"status":{"phase":"Failed"}}"#, PodState::Finished),
+            (r#"{"status":{"phase":"Succeeded"}}"#, PodState::Finished),
             (
                 r#"{"metadata":{"deletionTimestamp":"2001-01-01T00:00:00Z"},"status":{"phase":"Pending"}}"#,
-                PodState::Over,
+                PodState::Finished,
             ),
-            (r#"{"status":{"phase":"Pending"}}"#, PodState::NotBegun),
+            (r#"{"status":{"phase":"Pending"}}"#, PodState::Pending),
             (r#"{"status":{"phase":"Running"}}"#, PodState::Unready),
             (
                 r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"False"}]}}"#,
@@ -195,22 +195,22 @@ mod tests {
                 PodState::Ready,
             ),
         ];
-        for (json, wanted) in table {
-            assert_eq!(standing(&object(json)), wanted, "{json}");
+        for (json, expected) in table {
+            assert_eq!(pod_state(&object(json)), expected, "{json}");
         }
     }
 
     #[test]
-    fn a_budget_counts_the_pods_that_it_selects() {
+    fn budget_guards_pods_of_its_selector() {
         let pod = object(r#"{"metadata":{"labels":{"a":"b"}}}"#);
-        assert!(guards(&budget("{}"), &pod));
-        assert!(guards(&object(r#"{"spec":{"selector":{}}}"#), &pod), "an empty selector selects all");
-        assert!(!guards(&object(r#"{"spec":{}}"#), &pod), "none selects nothing");
-        assert!(!guards(&budget("{}"), &object(r#"{"metadata":{}}"#)));
+        assert!(selects_pod(&budget("{}"), &pod));
+        assert!(selects_pod(&object(r#"{"spec":{"selector":{}}}"#), &pod), "an empty selector selects all");
+        assert!(!selects_pod(&object(r#"{"spec":{}}"#), &pod), "none selects nothing");
+        assert!(!selects_pod(&budget("{}"), &object(r#"{"metadata":{}}"#)));
     }
 
     #[test]
-    fn the_unready_may_go_while_enough_are_healthy() {
+    fn unready_pods_are_spared_while_enough_are_healthy() {
         let table = [
             (r#"{"status":{"currentHealthy":1,"desiredHealthy":1}}"#, true),
             (r#"{"status":{"currentHealthy":1,"desiredHealthy":2}}"#, false),
@@ -221,20 +221,20 @@ mod tests {
                 false,
             ),
         ];
-        for (json, wanted) in table {
-            assert_eq!(spares_unready(&object(json)), wanted, "{json}");
+        for (json, expected) in table {
+            assert_eq!(allows_unready(&object(json)), expected, "{json}");
         }
     }
 
     #[test]
-    fn a_budget_gives_what_it_has_and_remembers_it() {
+    fn disruption_is_taken_and_recorded() {
         let mut two = budget(r#"{"observedGeneration":2,"disruptionsAllowed":2}"#);
-        take(&mut two, "p", "t1").unwrap();
+        take_disruption(&mut two, "p", "t1").unwrap();
         assert_eq!(
             two.get("status"),
             Some(&object(r#"{"observedGeneration":2,"disruptionsAllowed":1,"disruptedPods":{"p":"t1"}}"#))
         );
-        take(&mut two, "q", "t2").unwrap();
+        take_disruption(&mut two, "q", "t2").unwrap();
         assert_eq!(
             two.get("status"),
             Some(&object(
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_says_why_it_gives_nothing() {
+    fn exhausted_or_unobserved_budget_refuses_disruption() {
         let table = [
             (r#"{"disruptionsAllowed":1}"#, 429, "DisruptionBudget", Some(10)),
             (
@@ -258,15 +258,17 @@ mod tests {
             (r#"{"observedGeneration":2,"disruptionsAllowed":-1}"#, 403, "", None),
         ];
         for (status, code, reason, seconds) in table {
-            let mut it = budget(status);
-            let refused = take(&mut it, "p", "now").unwrap_err();
-            assert_eq!((refused.code, refused.retry_after()), (code, seconds), "{status}");
-            let causes = refused.details.as_ref().map(|details| details.causes.clone()).unwrap_or_default();
+            let mut budget_object = budget(status);
+            let over_budget = take_disruption(&mut budget_object, "p", "now").unwrap_err();
+            assert_eq!((over_budget.code, over_budget.retry_after()), (code, seconds), "{status}");
+            let causes =
+                over_budget.details.as_ref().map(|details| details.causes.clone()).unwrap_or_default();
             assert_eq!(causes.first().map_or("", |cause| &cause.reason), reason, "{status}");
-            assert_eq!(it, budget(status), "a refusal changes nothing");
+            assert_eq!(budget_object, budget(status), "a refusal changes nothing");
         }
-        let refused = take(&mut budget(r#"{"observedGeneration":2,"desiredHealthy":3}"#), "p", "now");
-        let details = refused.unwrap_err().details.unwrap();
+        let over_budget =
+            take_disruption(&mut budget(r#"{"observedGeneration":2,"desiredHealthy":3}"#), "p", "now");
+        let details = over_budget.unwrap_err().details.unwrap();
         assert_eq!(
             details.causes.first().unwrap().message,
             "The disruption budget b needs 3 healthy pods and has 0 currently"

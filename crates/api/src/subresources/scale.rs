@@ -18,18 +18,18 @@ pub enum Scale {
     /// The fields of built-in kinds.
     Standard,
     /// The paths in a definition.
-    At(ReplicaPaths),
+    Custom(ReplicaPaths),
 }
 
 /// The replica paths of a custom resource.
 #[derive(Clone, Debug)]
 pub struct ReplicaPaths {
-    wanted: String,
-    found: String,
+    spec_replicas: String,
+    status_replicas: String,
     selector: Option<String>,
 }
 
-fn steps(path: &str) -> Vec<&str> {
+fn segments(path: &str) -> Vec<&str> {
     path.strip_prefix('.').unwrap_or(path).split('.').collect()
 }
 
@@ -38,7 +38,7 @@ impl Scale {
     pub fn show(&self, object: &Value) -> status::Result<Value> {
         match self {
             Scale::Standard => show(object).map_err(Status::bad_request),
-            Scale::At(paths) => paths.show(object),
+            Scale::Custom(paths) => paths.show(object),
         }
     }
 
@@ -53,9 +53,11 @@ impl Scale {
     pub fn write(&self, object: &mut Value, scale: &Value) {
         match self {
             Scale::Standard => write(object, scale),
-            Scale::At(paths) => {
-                let place = steps(&paths.wanted).into_iter().fold(object, |value, step| value.entry(step));
-                *place = Value::Int(wanted(scale));
+            Scale::Custom(paths) => {
+                let target = segments(&paths.spec_replicas)
+                    .into_iter()
+                    .fold(object, |value, segment| value.entry(segment));
+                *target = Value::Int(replicas(scale));
             }
         }
     }
@@ -64,41 +66,45 @@ impl Scale {
     pub fn field(&self) -> Vec<&str> {
         match self {
             Scale::Standard => vec!["spec", "replicas"],
-            Scale::At(paths) => steps(&paths.wanted),
+            Scale::Custom(paths) => segments(&paths.spec_replicas),
         }
     }
 }
 
 impl ReplicaPaths {
     /// Parses the paths of a definition.
-    pub fn read(said: &Value) -> ReplicaPaths {
-        let text = |field: &str| said.str(field).to_owned();
-        let selector = said.get("labelSelectorPath").and_then(Value::as_str);
+    pub fn read(scale: &Value) -> ReplicaPaths {
+        let text = |field: &str| scale.str(field).to_owned();
+        let selector = scale.get("labelSelectorPath").and_then(Value::as_str);
         ReplicaPaths {
-            wanted: text("specReplicasPath"),
-            found: text("statusReplicasPath"),
+            spec_replicas: text("specReplicasPath"),
+            status_replicas: text("statusReplicasPath"),
             selector: selector.filter(|path| !path.is_empty()).map(str::to_owned),
         }
     }
 
     /// Refuses an object without replicas in its spec.
-    pub fn need(&self, object: &Value) -> status::Result<()> {
-        if object.at(&steps(&self.wanted)).is_some() {
+    pub fn require_spec_replicas(&self, object: &Value) -> status::Result<()> {
+        if object.at(&segments(&self.spec_replicas)).is_some() {
             return Ok(());
         }
-        Err(Status::internal(format!("the spec replicas field {} does not exist", quoted(&self.wanted))))
+        Err(Status::internal(format!(
+            "the spec replicas field {} does not exist",
+            quoted(&self.spec_replicas)
+        )))
     }
 
     fn show(&self, object: &Value) -> status::Result<Value> {
-        let mut scale = begin(object);
-        for (part, path) in [("spec", &self.wanted), ("status", &self.found)] {
+        let mut scale = new_scale(object);
+        for (part, path) in [("spec", &self.spec_replicas), ("status", &self.status_replicas)] {
             let count = number(object, path).map_err(Status::bad_request)?.unwrap_or(0);
-            fill(&mut scale, part, count);
+            set_replicas(&mut scale, part, count);
         }
         if let Some(path) = &self.selector
-            && let Some(selector) = object.at(&steps(path))
+            && let Some(selector) = object.at(&segments(path))
         {
-            let text = selector.as_str().ok_or_else(|| Status::bad_request(not(path, selector, "string")))?;
+            let text =
+                selector.as_str().ok_or_else(|| Status::bad_request(type_error(path, selector, "string")))?;
             scale.entry("status").set("selector", text);
         }
         Ok(scale)
@@ -106,32 +112,32 @@ impl ReplicaPaths {
 
     /// Validates the replica fields of an object.
     pub fn check(&self, object: &Value, with_spec: bool, errors: &mut ErrorList) {
-        let wanted = Some(&self.wanted).filter(|_| with_spec);
-        for path in wanted.into_iter().chain([&self.found]) {
-            let place = FieldPath::new(path);
+        let spec_replicas = Some(&self.spec_replicas).filter(|_| with_spec);
+        for path in spec_replicas.into_iter().chain([&self.status_replicas]) {
+            let field = FieldPath::new(path);
             match number(object, path) {
-                Err(why) => errors.push(FieldError::invalid(&place, "0", &why)),
+                Err(detail) => errors.push(FieldError::invalid(&field, "0", &detail)),
                 Ok(Some(count)) if count < 0 => {
                     errors.push(FieldError::invalid(
-                        &place,
+                        &field,
                         &count.to_string(),
                         "should be a non-negative integer",
                     ));
                 }
                 Ok(Some(count)) if count > i64::from(i32::MAX) => {
-                    let why = format!("should be less than or equal to {}", i32::MAX);
-                    errors.push(FieldError::invalid(&place, &count.to_string(), &why));
+                    let detail = format!("should be less than or equal to {}", i32::MAX);
+                    errors.push(FieldError::invalid(&field, &count.to_string(), &detail));
                 }
                 Ok(_) => {}
             }
         }
         if let Some(path) = &self.selector
-            && let Some(selector) = object.at(&steps(path)).filter(|value| value.as_str().is_none())
+            && let Some(selector) = object.at(&segments(path)).filter(|value| value.as_str().is_none())
         {
             errors.push(FieldError::invalid(
                 &FieldPath::new(path),
                 &quoted(""),
-                &not(path, selector, "string"),
+                &type_error(path, selector, "string"),
             ));
         }
     }
@@ -139,30 +145,30 @@ impl ReplicaPaths {
 
 /// The number at a path; an error if it is something else.
 fn number(object: &Value, path: &str) -> Result<Option<i64>, String> {
-    match object.at(&steps(path)) {
+    match object.at(&segments(path)) {
         None => Ok(None),
         Some(Value::Int(number)) => Ok(Some(*number)),
-        Some(other) => Err(not(path, other, "int64")),
+        Some(other) => Err(type_error(path, other, "int64")),
     }
 }
 
-fn not(path: &str, found: &Value, wanted: &str) -> String {
-    let kind = found.go_type();
-    format!("{path} accessor error: {} is of the type {kind}, expected {wanted}", printed(found))
+fn type_error(path: &str, actual: &Value, expected: &str) -> String {
+    let kind = actual.go_type();
+    format!("{path} accessor error: {} is of the type {kind}, expected {expected}", printed(actual))
 }
 
 /// A scale with the object's identity.
-fn begin(object: &Value) -> Value {
+fn new_scale(object: &Value) -> Value {
     let mut scale = Value::object();
     scale.set("kind", "Scale");
     scale.set("apiVersion", "autoscaling/v1");
     for field in IDENTITY {
-        meta::copy(scale.entry("metadata"), meta::of(object), field);
+        meta::copy(scale.entry("metadata"), meta::metadata(object), field);
     }
     scale
 }
 
-fn fill(scale: &mut Value, part: &str, count: i64) {
+fn set_replicas(scale: &mut Value, part: &str, count: i64) {
     *scale.entry(part) = Value::object();
     if count != 0 {
         scale.entry(part).set("replicas", count);
@@ -171,9 +177,9 @@ fn fill(scale: &mut Value, part: &str, count: i64) {
 
 /// The scale of a built-in object.
 fn show(object: &Value) -> Result<Value, String> {
-    let mut scale = begin(object);
+    let mut scale = new_scale(object);
     for part in ["spec", "status"] {
-        fill(&mut scale, part, object.at(&[part, "replicas"]).and_then(Value::as_int).unwrap_or(0));
+        set_replicas(&mut scale, part, object.at(&[part, "replicas"]).and_then(Value::as_int).unwrap_or(0));
     }
     let selector = selector(object).ok_or("the selector of the object cannot be compared with labels")?;
     if !selector.is_empty() {
@@ -202,7 +208,7 @@ fn validate(scale: &Value, errors: &mut ErrorList) {
         known_finalizers: true,
     };
     meta::validate(scale, rules, errors);
-    let replicas = wanted(scale);
+    let replicas = replicas(scale);
     if replicas < 0 {
         let path = FieldPath::new("spec").child("replicas");
         errors.push(FieldError::invalid(&path, &replicas.to_string(), "must be greater than or equal to 0"));
@@ -210,10 +216,10 @@ fn validate(scale: &Value, errors: &mut ErrorList) {
 }
 
 fn write(object: &mut Value, scale: &Value) {
-    object.entry("spec").set("replicas", wanted(scale));
+    object.entry("spec").set("replicas", replicas(scale));
 }
 
-fn wanted(scale: &Value) -> i64 {
+fn replicas(scale: &Value) -> i64 {
     scale.at(&["spec", "replicas"]).and_then(Value::as_int).unwrap_or(0)
 }
 
@@ -224,23 +230,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scale_says_who_it_belongs_to_and_what_it_counts() {
+    fn scale_has_identity_replicas_and_selector_of_its_object() {
         let deployment = object(
             r#"{"kind":"Deployment","metadata":{"name":"d","namespace":"n","uid":"u","resourceVersion":"7",
                 "creationTimestamp":"2001-01-01T00:00:00Z","generation":4,"labels":{"l":"v"}},
                 "spec":{"replicas":3,"selector":{"matchExpressions":[
                     {"key":"app","operator":"In","values":["b","a"]}]}},"status":{"replicas":2}}"#,
         );
-        let wanted = object(
+        let expected = object(
             r#"{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"d","namespace":"n","uid":"u",
                 "resourceVersion":"7","creationTimestamp":"2001-01-01T00:00:00Z"},"spec":{"replicas":3},
                 "status":{"replicas":2,"selector":"app in (a,b)"}}"#,
         );
-        assert_eq!(show(&deployment), Ok(wanted));
+        assert_eq!(show(&deployment), Ok(expected));
     }
 
     #[test]
-    fn selectors_of_all_kinds_become_text() {
+    fn scale_selector_is_text() {
         let table = [
             (r#"{"kind":"ReplicaSet","spec":{"selector":{"matchLabels":{"a":"b"}}}}"#, Some("a=b")),
             (r#"{"kind":"ReplicationController","spec":{"selector":{"a":"b","c":"d"}}}"#, Some("a=b,c=d")),
@@ -251,13 +257,13 @@ mod tests {
                 None,
             ),
         ];
-        for (json, wanted) in table {
-            assert_eq!(selector(&object(json)).as_deref(), wanted, "{json}");
+        for (json, expected) in table {
+            assert_eq!(selector(&object(json)).as_deref(), expected, "{json}");
         }
     }
 
     #[test]
-    fn no_replicas_are_said_aloud_in_the_object_alone() {
+    fn zero_replicas_are_written_to_the_object_and_omitted_in_the_scale() {
         let mut set = object(r#"{"kind":"ReplicaSet","spec":{"replicas":2}}"#);
         write(&mut set, &object(r#"{"spec":{}}"#));
         assert_eq!(set.at(&["spec", "replicas"]), Some(&Value::Int(0)));

@@ -6,12 +6,12 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{GroupResource, Status};
 use pilothouse_apimachinery::value::Value;
 
-/// The shortest life that can be asked for.
-const SHORTEST_SECONDS: i64 = 600;
-/// The longest life that can be asked for.
-const LONGEST_SECONDS: i64 = 1 << 32;
+/// The shortest lifetime that can be requested.
+const MIN_SECONDS: i64 = 600;
+/// The longest lifetime that can be requested.
+const MAX_SECONDS: i64 = 1 << 32;
 
-/// What a token can be bound to.
+/// The object that a token is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// A pod of the account.
@@ -35,30 +35,30 @@ pub fn validate_name(request: &Value, account: &str, errors: &mut ErrorList) {
     }
 }
 
-/// Checks a request.
+/// Validates a TokenRequest.
 pub fn validate(request: &Value, errors: &mut ErrorList) {
-    let (seconds, path) = (seconds(request), FieldPath::new("spec").child("expirationSeconds"));
-    let mut wrong = |detail| errors.push(FieldError::invalid(&path, &seconds.to_string(), detail));
-    if seconds < SHORTEST_SECONDS {
-        wrong("may not specify a duration less than 10 minutes");
+    let (seconds, path) = (expiration_seconds(request), FieldPath::new("spec").child("expirationSeconds"));
+    let mut invalid = |detail| errors.push(FieldError::invalid(&path, &seconds.to_string(), detail));
+    if seconds < MIN_SECONDS {
+        invalid("may not specify a duration less than 10 minutes");
     }
-    if seconds > LONGEST_SECONDS {
-        wrong("may not specify a duration larger than 2^32 seconds");
+    if seconds > MAX_SECONDS {
+        invalid("may not specify a duration larger than 2^32 seconds");
     }
 }
 
-/// How long the token shall hold.
-pub fn seconds(request: &Value) -> i64 {
+/// The requested lifetime in seconds.
+pub fn expiration_seconds(request: &Value) -> i64 {
     request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int).unwrap_or_default()
 }
 
-/// Whom the token shall be meant for.
+/// The requested audiences.
 pub fn audiences(request: &Value) -> Vec<String> {
-    let named = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
-    named.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    let audiences = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
+    audiences.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// What kind of object the token shall be bound to. The error says that it cannot be.
+/// The kind of the bound object, or an error if tokens cannot be bound to it.
 pub fn binding(reference: &Value) -> Result<Binding, Box<Status>> {
     let kind = reference.str("kind");
     let (group, version) = split(reference.str("apiVersion"));
@@ -67,13 +67,13 @@ pub fn binding(reference: &Value) -> Result<Binding, Box<Status>> {
         ("", "Node") => Ok(Binding::Node),
         ("", "Secret") => Ok(Binding::Secret),
         _ => {
-            let what = format!("{group}/{version}, Kind={kind}");
-            Err(Status::bad_request(format!("cannot bind token to object of type {what}")))
+            let gvk = format!("{group}/{version}, Kind={kind}");
+            Err(Status::bad_request(format!("cannot bind token to object of type {gvk}")))
         }
     }
 }
 
-/// The group and version of a text; neither, if it is none.
+/// The group and version of an apiVersion; both empty if it is invalid.
 fn split(api_version: &str) -> (&str, &str) {
     match api_version.split_once('/') {
         None => ("", api_version),
@@ -82,23 +82,23 @@ fn split(api_version: &str) -> (&str, &str) {
     }
 }
 
-/// 409: the object is not the one that the request means.
-pub fn other_object(kind: &str, name: &str, wanted: &str) -> Box<Status> {
-    let why = format!(
-        "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been deleted and then recreated"
+/// 409: the bound object has another UID than the request states.
+pub fn uid_conflict(kind: &str, name: &str, uid: &str) -> Box<Status> {
+    let message = format!(
+        "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
     );
-    Status::conflict(GroupResource { group: "", resource: kind }, name, &why)
+    Status::conflict(GroupResource { group: "", resource: kind }, name, &message)
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_apimachinery::testing::{error_messages, object};
 
     use super::*;
 
     #[test]
-    fn a_life_has_bounds() {
-        for (seconds, wrong) in [
+    fn token_lifetime_has_limits() {
+        for (seconds, expected) in [
             (
                 599,
                 Some(
@@ -118,12 +118,12 @@ mod tests {
             request.entry("spec").set("expirationSeconds", seconds);
             let mut errors = ErrorList::new();
             validate(&request, &mut errors);
-            assert_eq!(said(&errors).first().map(String::as_str), wrong, "{seconds}");
+            assert_eq!(error_messages(&errors).first().map(String::as_str), expected, "{seconds}");
         }
     }
 
     #[test]
-    fn a_request_may_name_its_account_and_no_other() {
+    fn token_request_name_must_match_the_account() {
         for (name, count) in [("", 0), ("sa", 0), ("other", 1)] {
             let request = object(&format!(r#"{{"metadata":{{"name":"{name}"}}}}"#));
             let mut errors = ErrorList::new();
@@ -134,16 +134,16 @@ mod tests {
 
     #[test]
     fn tokens_are_bound_to_pods_nodes_and_secrets() {
-        let asked = |api: &str, kind: &str| {
+        let parse = |api: &str, kind: &str| {
             binding(&object(&format!(r#"{{"apiVersion":"{api}","kind":"{kind}"}}"#)))
                 .map_err(|status| status.message)
         };
-        assert_eq!(asked("v1", "Pod"), Ok(Binding::Pod));
-        assert_eq!(asked("", "Node"), Ok(Binding::Node));
-        assert_eq!(asked("v7", "Secret"), Ok(Binding::Secret));
-        assert_eq!(asked("a/b/c", "Pod"), Ok(Binding::Pod));
-        let refused = |what: &str| Err(format!("cannot bind token to object of type {what}"));
-        assert_eq!(asked("v1", "ConfigMap"), refused("/v1, Kind=ConfigMap"));
-        assert_eq!(asked("apps/v1", "Pod"), refused("apps/v1, Kind=Pod"));
+        assert_eq!(parse("v1", "Pod"), Ok(Binding::Pod));
+        assert_eq!(parse("", "Node"), Ok(Binding::Node));
+        assert_eq!(parse("v7", "Secret"), Ok(Binding::Secret));
+        assert_eq!(parse("a/b/c", "Pod"), Ok(Binding::Pod));
+        let refused = |gvk: &str| Err(format!("cannot bind token to object of type {gvk}"));
+        assert_eq!(parse("v1", "ConfigMap"), refused("/v1, Kind=ConfigMap"));
+        assert_eq!(parse("apps/v1", "Pod"), refused("apps/v1, Kind=Pod"));
     }
 }

@@ -11,13 +11,13 @@ mod write;
 
 use std::fmt::Write as _;
 
-use super::{Body, DecodeError, Decoded, named, or_any_version};
+use super::{Body, DecodeError, Decoded, complete_kind, or_any_version};
 use crate::json;
 use crate::schema::encode::EmptyLists;
 use crate::schema::{GroupVersionKind, Registry, TypeId};
 use crate::value::Value;
 
-use read::Walk;
+use read::ItemDecoder;
 use write::Writer;
 
 /// The self-described tag: before every response, and before every object in a watch event.
@@ -29,20 +29,20 @@ pub fn decode_object(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let faults = Body { text: body, shown: body, expected, registry };
-    let ty = registry.lookup(expected).ok_or_else(|| faults.unregistered(expected))?;
+    let errors = Body { text: body, original: body, expected, registry };
+    let ty = registry.lookup(expected).ok_or_else(|| errors.unregistered(expected))?;
     if let Ok(mut decoded) = decode_as(body, ty, registry) {
-        if faults.is_free() {
-            return faults.freed(decoded);
+        if errors.is_custom() {
+            return errors.check_custom(decoded);
         }
-        if named(&mut decoded.value, expected) {
+        if complete_kind(&mut decoded.value, expected) {
             return Ok(decoded);
         }
     }
     let actual = peek(body, registry).map_err(|message| {
-        faults.unrecognized(&format!("unable to determine group/version/kind: {message}"))
+        errors.unrecognized(&format!("unable to determine group/version/kind: {message}"))
     })?;
-    faults.judged(faults.completed(actual), |ty| decode_as(body, ty, registry))
+    errors.decode_as(errors.complete_with_expected(actual), |ty| decode_as(body, ty, registry))
 }
 
 /// Decodes a body of a kind that every group version has, such as DeleteOptions: its apiVersion may name any of them.
@@ -51,11 +51,11 @@ pub fn decode_any_version(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let own = decode_object(body, expected, registry);
-    or_any_version(own, expected, registry, |ty| decode_as(body, ty, registry).ok())
+    let decoded = decode_object(body, expected, registry);
+    or_any_version(decoded, expected, registry, |ty| decode_as(body, ty, registry).ok())
 }
 
-/// Decodes a body as a type, whatever kind it states. The error is the message.
+/// Decodes a body as a type, ignoring the kind that it states. The error is the message.
 pub fn decode_as(body: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
     wellformed::check(body)?;
     typed::decode(registry, ty, body).map_err(|fault| fault.to_string())
@@ -64,20 +64,20 @@ pub fn decode_as(body: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded
 /// Decodes any item without a schema. Tagged bytes become base64. The error is the message.
 pub fn read(body: &[u8]) -> Result<Value, String> {
     wellformed::check(body)?;
-    Walk::new(body).any().map_err(|fault| fault.to_string())
+    ItemDecoder::new(body).any().map_err(|fault| fault.to_string())
 }
 
 /// The kind that a body states; empty if it states none. The error is the message.
 pub fn peek(body: &[u8], registry: &Registry) -> Result<GroupVersionKind, String> {
-    let found = decode_as(body, registry.type_meta(), registry)?;
-    let api_version = found.value.str("apiVersion");
+    let type_meta = decode_as(body, registry.type_meta(), registry)?;
+    let api_version = type_meta.value.str("apiVersion");
     let (group, version) = match api_version.matches('/').count() {
         0 => ("", api_version),
         1 => api_version.split_once('/').unwrap_or_default(),
         // Unlike in JSON, an invalid apiVersion counts as absent here.
         _ => ("", ""),
     };
-    Ok(GroupVersionKind::new(group, version, found.value.str("kind")))
+    Ok(GroupVersionKind::new(group, version, type_meta.value.str("kind")))
 }
 
 /// Encodes any value as a response without a schema: for values without binary data, such as a Status.
@@ -106,9 +106,9 @@ pub fn encode_item(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     let mut writer = Writer::new();
     match registry.structure(ty) {
         Some(structure) if structure.object => {
-            writer.fields(registry, structure, value.fields(), EmptyLists::Kept, 2);
+            writer.fields(registry, structure, value.fields(), EmptyLists::AsStored, 2);
         }
-        _ => writer.typed(registry, ty, value, EmptyLists::Kept),
+        _ => writer.typed(registry, ty, value, EmptyLists::AsStored),
     }
     writer.into_bytes()
 }

@@ -1,30 +1,30 @@
 //! How much memory a body takes while it is processed, estimated before it is decoded.
 //!
 //! A body is decoded into a tree of values, and the tree has many times its size if it consists of small parts: an integer of one
-//! digit takes two bytes of JSON and 24 bytes of memory, and 24 more while its list is put together. On top of the tree come the
-//! owners of its fields (a set, and the form that is stored), its defaults, and the text that is stored. Copies of the tree share
+//! digit takes two bytes of JSON and 24 bytes of memory, and 24 more while its list is built. On top of the tree come the managed
+//! fields (as a set, and in their stored form), the defaults, and the JSON that is stored. Copies of the tree share
 //! it, so their number does not count.
 //!
 //! The estimate charges each byte that can begin or separate parts with the most that such a part takes. It does not look for
 //! strings, in which these bytes mean nothing: text is overestimated, and the scan is one lookup per byte. Nor does it know which
-//! lists are sets, whose items have owners: [`SET_ITEM_BYTES`] comes on top once they are decoded.
+//! lists are sets, whose items are managed fields: [`SET_ITEM_BYTES`] comes on top once they are decoded.
 
 use crate::limits::{OBJECT_PARTS, YAML_ALIAS_BYTES, YAML_NODES};
 use crate::media::Encoding;
 
-/// Bodies below this size are not scanned: [`SMALL`] times their size is little.
-const SCANNED: usize = 4 << 10;
+/// Bodies below this size are not scanned: [`SMALL_BODY_FACTOR`] times their size is little.
+const MIN_SCANNED: usize = 4 << 10;
 
 /// Bytes of memory for each byte of a small body, as if it were made of the most expensive parts.
-const SMALL: usize = 128;
+const SMALL_BODY_FACTOR: usize = 128;
 
 /// Bytes of memory for each object that is given defaults. There are at most [`OBJECT_PARTS`] of them.
 const DEFAULTS: usize = 800;
 
-/// Bytes of memory for each byte of text: in the tree, and in what is stored, which takes up to three times its size while it is
-/// written.
+/// Bytes of memory for each byte of text: in the tree, and in the stored JSON, which takes up to three times its size while it is
+/// encoded.
 const TEXT: u16 = 5;
-/// For a character that JSON for web pages writes as six.
+/// For a character that is escaped as six bytes.
 const ESCAPED: u16 = 6 * TEXT;
 /// For a separator: one more item of a list.
 const ITEM: u16 = 60;
@@ -32,10 +32,10 @@ const ITEM: u16 = 60;
 const LIST: u16 = 136;
 /// For an object without its fields.
 const OBJECT: u16 = 72;
-/// For a field: its place in the object, and its owner.
+/// For a field: its place in the object, and in the managed fields.
 const FIELD: u16 = 320;
-/// Bytes that the owners of an item of a set take while a body is processed: an element in each of several sets of fields, and an
-/// entry of what is stored. Measured: `tests/decoders.rs`.
+/// Bytes that the managed field of an item of a set takes while a body is processed: an element in each of several field sets,
+/// and an entry in the stored form. Measured: `tests/decoders.rs`.
 pub const SET_ITEM_BYTES: usize = 512;
 /// For one of the two quotes of a string.
 const QUOTE: u16 = 16;
@@ -89,22 +89,22 @@ const PROTOBUF: [u16; 256] = {
 /// An upper estimate of the memory that the processing of a body takes: all trees, sets and texts that live at once. The body
 /// itself is not included, nor is the stored object that it changes; that one is JSON, and is estimated in the same way.
 pub fn decoded_bytes_bound(encoding: Encoding, body: &[u8]) -> usize {
-    if body.len() < SCANNED {
-        return body.len() * SMALL;
+    if body.len() < MIN_SCANNED {
+        return body.len() * SMALL_BODY_FACTOR;
     }
     match encoding {
-        Encoding::Json => weigh(&JSON, body) + defaults(memchr::memchr_iter(b'{', body).count()),
+        Encoding::Json => sum_weights(&JSON, body) + defaults(memchr::memchr_iter(b'{', body).count()),
         Encoding::Yaml => yaml(body),
         Encoding::Protobuf => {
             let messages = body.iter().filter(|byte| **byte < 0x20).count() / 2;
-            weigh(&PROTOBUF, body) + defaults(messages)
+            sum_weights(&PROTOBUF, body) + defaults(messages)
         }
         Encoding::Cbor => cbor(body),
     }
 }
 
 /// The sum of the weights of all bytes.
-fn weigh(weights: &[u16; 256], body: &[u8]) -> usize {
+fn sum_weights(weights: &[u16; 256], body: &[u8]) -> usize {
     body.iter().map(|byte| usize::from(weights[usize::from(*byte)])).sum()
 }
 
@@ -113,32 +113,32 @@ fn defaults(objects: usize) -> usize {
     objects.min(OBJECT_PARTS) * DEFAULTS
 }
 
-/// Objects of a YAML text begin with a bracket or with a key, so each key may be one. An alias adds at most all that stands before
+/// Objects of a YAML text begin with a bracket or with a key, so each key may be one. An alias adds at most the whole text before
 /// it, up to a bound.
 fn yaml(body: &[u8]) -> usize {
     let keys = memchr::memchr_iter(b':', body).count();
-    let written = weigh(&YAML, body) + defaults(keys);
-    if !names(body, b'&').any(|_| true) {
-        return written;
+    let unexpanded = sum_weights(&YAML, body) + defaults(keys);
+    if !anchor_names(body, b'&').any(|_| true) {
+        return unexpanded;
     }
-    let aliases = names(body, b'*').take(usize::BITS as usize).count() as u32;
-    let expanded = written.saturating_mul(1_usize.checked_shl(aliases).unwrap_or(usize::MAX));
-    let most = YAML_NODES * usize::from(FIELD) + YAML_ALIAS_BYTES * usize::from(TEXT);
-    expanded.min(written + most)
+    let aliases = anchor_names(body, b'*').take(usize::BITS as usize).count() as u32;
+    let expanded = unexpanded.saturating_mul(1_usize.checked_shl(aliases).unwrap_or(usize::MAX));
+    let limit = YAML_NODES * usize::from(FIELD) + YAML_ALIAS_BYTES * usize::from(TEXT);
+    expanded.min(unexpanded + limit)
 }
 
-/// The places where the name of an anchor or alias may begin after its sign.
-fn names(body: &[u8], sign: u8) -> impl Iterator<Item = usize> {
-    memchr::memchr_iter(sign, body).filter(|at| {
-        let before = at.checked_sub(1).and_then(|before| body.get(before));
-        let after = body.get(at + 1);
+/// The positions of `sign` where the name of an anchor or alias may follow.
+fn anchor_names(body: &[u8], sign: u8) -> impl Iterator<Item = usize> {
+    memchr::memchr_iter(sign, body).filter(|index| {
+        let before = index.checked_sub(1).and_then(|before| body.get(before));
+        let after = body.get(index + 1);
         before.is_none_or(|byte| {
             matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'[' | b'{' | b',' | b':' | b'-')
         }) && after.is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
     })
 }
 
-/// CBOR states the length of each part before it, so that text is told from other parts. Each text may be a key.
+/// CBOR states the length of each part before it, so that text and other parts are distinguished. Each text may be a key.
 fn cbor(body: &[u8]) -> usize {
     let (mut rest, mut weight, mut objects) = (body, 0, 0);
     while let Some((first, after)) = rest.split_first() {
@@ -157,7 +157,7 @@ fn cbor(body: &[u8]) -> usize {
                     _ => number.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte)),
                 };
                 let (text, after) = rest.split_at_checked(length).unwrap_or((rest, &[]));
-                weight += usize::from(FIELD + 2 * QUOTE) + weigh(&PLAIN, text);
+                weight += usize::from(FIELD + 2 * QUOTE) + sum_weights(&PLAIN, text);
                 rest = after;
             }
             4 => weight += usize::from(LIST),

@@ -1,9 +1,9 @@
-//! Indents JSON as it comes: piece after piece, without a look at the whole.
+//! Indents a stream of JSON, piece by piece.
 
 /// Spaces per level.
 const INDENT: usize = 2;
 
-/// Indents one JSON text that is given in pieces. It remembers where in the text it is, and nothing of the text itself.
+/// Indents one JSON text that is given in pieces. Its state is constant in size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Indenter {
     level: usize,
@@ -15,25 +15,25 @@ pub struct Indenter {
 }
 
 impl Indenter {
-    /// Appends the indented text of `json` to `out`, until `out` has about `most` bytes. Answers how many bytes of `json` that
-    /// took; the caller gives the others again.
-    pub fn indent(&mut self, json: &[u8], out: &mut Vec<u8>, most: usize) -> usize {
-        let mut taken = 0;
-        while out.len() < most
-            && let Some(byte) = json.get(taken).copied()
+    /// Appends the indented text of `json` to `out`, until `out` has about `limit` bytes. Returns how many bytes of `json` were
+    /// consumed; the caller passes the others again.
+    pub fn indent(&mut self, json: &[u8], out: &mut Vec<u8>, limit: usize) -> usize {
+        let mut consumed = 0;
+        while out.len() < limit
+            && let Some(byte) = json.get(consumed).copied()
         {
             if self.in_string {
-                let rest = json.get(taken..).unwrap_or_default();
-                taken += self.string(rest.get(..most - out.len()).unwrap_or(rest), out);
+                let rest = json.get(consumed..).unwrap_or_default();
+                consumed += self.string(rest.get(..limit - out.len()).unwrap_or(rest), out);
             } else {
                 self.byte(byte, out);
-                taken += 1;
+                consumed += 1;
             }
         }
-        taken
+        consumed
     }
 
-    /// Copies text inside of a string, at most to its end, and answers the number of bytes.
+    /// Copies text inside of a string, at most to its end, and returns the number of bytes.
     fn string(&mut self, text: &[u8], out: &mut Vec<u8>) -> usize {
         if self.escaped {
             self.escaped = false;
@@ -42,10 +42,10 @@ impl Indenter {
         }
         let end = memchr::memchr2(b'"', b'\\', text);
         let length = end.map_or(text.len(), |end| end + 1);
-        let taken = text.get(..length).unwrap_or_default();
-        out.extend_from_slice(taken);
+        let part = text.get(..length).unwrap_or_default();
+        out.extend_from_slice(part);
         if end.is_some() {
-            self.escaped = taken.ends_with(b"\\");
+            self.escaped = part.ends_with(b"\\");
             self.in_string = self.escaped;
         }
         length
@@ -59,7 +59,7 @@ impl Indenter {
                 return;
             }
             self.level += 1;
-            self.line(out);
+            self.new_line(out);
         }
         match byte {
             b' ' | b'\t' | b'\r' | b'\n' => {}
@@ -69,12 +69,12 @@ impl Indenter {
             }
             b'}' | b']' => {
                 self.level = self.level.saturating_sub(1);
-                self.line(out);
+                self.new_line(out);
                 out.push(byte);
             }
             b',' => {
                 out.push(byte);
-                self.line(out);
+                self.new_line(out);
             }
             b':' => out.extend_from_slice(b": "),
             _ => {
@@ -84,7 +84,7 @@ impl Indenter {
         }
     }
 
-    fn line(self, out: &mut Vec<u8>) {
+    fn new_line(self, out: &mut Vec<u8>) {
         out.push(b'\n');
         out.resize(out.len() + self.level * INDENT, b' ');
     }
@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(String::from_utf8(pretty).unwrap(), expected);
     }
 
-    /// The indented text of a value, written from the value: what all pieces together must be.
-    fn written(value: &Value, level: usize, out: &mut Vec<u8>) {
+    /// A reference implementation that indents a whole value.
+    fn indent_value(value: &Value, level: usize, out: &mut Vec<u8>) {
         let line = |level: usize| format!("\n{}", "  ".repeat(level)).into_bytes();
         let ends = match value {
             Value::Array(items) if !items.is_empty() => *b"[]",
@@ -131,7 +131,7 @@ mod tests {
                 json::write_string(out, key);
                 out.extend(b": ");
             }
-            written(value, level + 1, out);
+            indent_value(value, level + 1, out);
         }
         out.extend(line(level));
         out.push(ends[1]);
@@ -142,10 +142,10 @@ mod tests {
         fn pieces_of_any_length_are_indented_like_the_whole(
             value in any_value(),
             cuts in proptest::collection::vec(1..40usize, 1..8),
-            most in 1..60usize,
+            limit in 1..60usize,
         ) {
             let mut expected = Vec::new();
-            written(&value, 0, &mut expected);
+            indent_value(&value, 0, &mut expected);
             let whole = [json::to_json(&value), b"\n".to_vec()].concat();
             prop_assert_eq!(String::from_utf8(pretty(&whole)).unwrap(), String::from_utf8(expected.clone()).unwrap());
             let (mut indenter, mut out, mut rest) = (Indenter::default(), Vec::new(), whole.as_slice());
@@ -157,10 +157,10 @@ mod tests {
                 rest = &rest[piece.len()..];
                 while !piece.is_empty() {
                     let mut text = Vec::new();
-                    let taken = indenter.indent(piece, &mut text, most);
+                    let consumed = indenter.indent(piece, &mut text, limit);
                     // One byte more than allowed is a line break with its spaces, or a colon.
-                    prop_assert!(taken > 0 && text.len() <= most + 1 + 2 * INDENT * 8, "{}", text.len());
-                    piece = &piece[taken..];
+                    prop_assert!(consumed > 0 && text.len() <= limit + 1 + 2 * INDENT * 8, "{}", text.len());
+                    piece = &piece[consumed..];
                     out.extend(text);
                 }
             }

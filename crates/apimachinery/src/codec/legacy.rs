@@ -2,8 +2,8 @@
 
 use crate::schema::GroupVersionKind;
 
-/// Group, version and their kinds.
-const REMEMBERED: [(&str, &str, &[&str]); 25] = [
+/// Group, version and the kinds that earlier releases had in them.
+const REMOVED_KINDS: [(&str, &str, &[&str]); 25] = [
     ("admission.k8s.io", "v1beta1", &["AdmissionReview"]),
     ("apiextensions.k8s.io", "v1beta1", &["ConversionReview", "CustomResourceDefinition"]),
     ("apiregistration.k8s.io", "v1beta1", &["APIService"]),
@@ -49,7 +49,7 @@ const REMEMBERED: [(&str, &str, &[&str]); 25] = [
 ];
 
 /// Groups between which kinds moved: an object of one is another version of the other.
-const MOVED: [(&str, &str); 4] = [
+const MOVED_GROUPS: [(&str, &str); 4] = [
     ("extensions", "apps"),
     ("extensions", "networking.k8s.io"),
     ("extensions", "policy"),
@@ -58,19 +58,19 @@ const MOVED: [(&str, &str); 4] = [
 
 /// Whether an earlier release had this kind.
 pub fn is_known(kind: &GroupVersionKind) -> bool {
-    REMEMBERED.iter().any(|(group, version, kinds)| {
+    REMOVED_KINDS.iter().any(|(group, version, kinds)| {
         *group == kind.group && *version == kind.version && kinds.contains(&kind.kind.as_str())
     })
 }
 
-/// Whether a kind without a version has this name: it is known in every group and version.
+/// Whether this is a kind that every group and version has.
 pub fn is_everywhere(kind: &str) -> bool {
     matches!(kind, "Status" | "APIVersions" | "APIGroupList" | "APIGroup" | "APIResourceList")
 }
 
 /// Whether kinds of the same name in the two groups are the same kind.
-pub fn is_same_family(one: &str, other: &str) -> bool {
-    one == other || MOVED.contains(&(one, other)) || MOVED.contains(&(other, one))
+pub fn is_same_family(left: &str, right: &str) -> bool {
+    left == right || MOVED_GROUPS.contains(&(left, right)) || MOVED_GROUPS.contains(&(right, left))
 }
 
 /// The name of a group's scheme in messages.

@@ -19,7 +19,7 @@ mod yaml_write;
 
 use super::field::quoted;
 use super::media::Encoding;
-use super::schema::decode::{self, Refused};
+use super::schema::decode::{self, DecodeFailure};
 use super::schema::{GroupVersionKind, Registry, TypeId};
 use super::value::Value;
 use super::well_known;
@@ -35,11 +35,11 @@ pub use indent::pretty;
 pub const NO_PROTOBUF: &str = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \
                                cannot be encoded to a protobuf message";
 
-/// The error for any wrong body of the scale of a custom resource: it has another scheme than its object.
+/// The error for any invalid body of the scale subresource of a custom resource: Scale is not in the scheme of custom resources.
 pub const NO_CUSTOM_SCALE: &str = "no kind is registered for the type v1.Scale in scheme \
                                    \"k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_handler.go:725\"";
 
-/// The number of body bytes that a message shows.
+/// The number of body bytes that a message quotes.
 const SUMMARY_BYTES: usize = 30;
 
 /// A decoding error with a complete message.
@@ -48,17 +48,17 @@ const SUMMARY_BYTES: usize = 30;
 pub struct DecodeError {
     /// The message for the client.
     pub message: String,
-    /// The message without its surroundings, for other messages.
-    pub why: String,
+    /// The cause alone, for callers that embed it in a message of their own.
+    pub detail: String,
 }
 
 impl DecodeError {
     fn new(message: String) -> DecodeError {
-        DecodeError { why: message.clone(), message }
+        DecodeError { detail: message.clone(), message }
     }
 
-    fn because(message: String, why: &str) -> DecodeError {
-        DecodeError { message, why: why.to_owned() }
+    fn because(message: String, detail: &str) -> DecodeError {
+        DecodeError { message, detail: detail.to_owned() }
     }
 }
 
@@ -68,19 +68,19 @@ pub fn decode_object(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let body = Body { text: body, shown: body, expected, registry };
+    let body = Body { text: body, original: body, expected, registry };
     let ty = registry.lookup(expected).ok_or_else(|| body.unregistered(expected))?;
     if !syntax::may_be_deep(body.text)
         && let Ok(mut decoded) = decode::decode(registry, ty, body.text)
     {
-        if body.is_free() {
-            return body.freed(decoded);
+        if body.is_custom() {
+            return body.check_custom(decoded);
         }
-        if !misspells_kind(&decoded.strict) && named(&mut decoded.value, expected) {
+        if !has_kind_in_other_case(&decoded.strict) && complete_kind(&mut decoded.value, expected) {
             return Ok(decoded);
         }
     }
-    body.examined()
+    body.decode_stepwise()
 }
 
 /// Decodes a body of a kind that every group version has, such as DeleteOptions: its apiVersion may name any of them.
@@ -89,32 +89,32 @@ pub fn decode_any_version(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let own = decode_object(body, expected, registry);
-    or_any_version(own, expected, registry, |ty| decode::decode(registry, ty, body).ok())
+    let decoded = decode_object(body, expected, registry);
+    or_any_version(decoded, expected, registry, |ty| decode::decode(registry, ty, body).ok())
 }
 
 /// The decoded object, or a second attempt that ignores the apiVersion: the kind must match.
 fn or_any_version(
-    own: Result<Decoded, DecodeError>,
+    decoded: Result<Decoded, DecodeError>,
     expected: &GroupVersionKind,
     registry: &Registry,
-    again: impl FnOnce(TypeId) -> Option<Decoded>,
+    decode_again: impl FnOnce(TypeId) -> Option<Decoded>,
 ) -> Result<Decoded, DecodeError> {
-    own.or_else(|refused| {
-        let decoded = registry.lookup(expected).and_then(again);
-        decoded.filter(|decoded| decoded.value.str("kind") == expected.kind).ok_or(refused)
+    decoded.or_else(|error| {
+        let decoded = registry.lookup(expected).and_then(decode_again);
+        decoded.filter(|decoded| decoded.value.str("kind") == expected.kind).ok_or(error)
     })
 }
 
-/// Decodes a body that was converted to JSON. Messages show the original body.
+/// Decodes a body that was converted to JSON. Messages quote the original body.
 pub fn decode_converted(
     json: &[u8],
-    shown: &[u8],
+    original: &[u8],
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
     decode_object(json, expected, registry)
-        .or_else(|_| Body { text: json, shown, expected, registry }.examined())
+        .or_else(|_| Body { text: json, original, expected, registry }.decode_stepwise())
 }
 
 /// The error for unknown and duplicate fields in strict mode.
@@ -127,34 +127,34 @@ pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeE
 }
 
 /// The error for a body that cannot be decoded as a kind.
-pub fn not_handled(expected: &GroupVersionKind, why: &str) -> String {
+pub fn not_handled(expected: &GroupVersionKind, detail: &str) -> String {
     let GroupVersionKind { kind, version, .. } = expected;
-    format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}")
+    format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {detail}")
 }
 
 /// Encodes a JSON document in another encoding. Protobuf only supports kinds of the API.
 pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> Result<Vec<u8>, DecodeError> {
-    let broken = |error: String| DecodeError::new(error);
+    let invalid = |error: String| DecodeError::new(error);
     match encoding {
         Encoding::Json => Ok(json.to_vec()),
         Encoding::Yaml => {
-            let value = json::read(json).map_err(|error| broken(error.to_string()))?;
+            let value = json::read(json).map_err(|error| invalid(error.to_string()))?;
             Ok(yaml::to_yaml(value))
         }
         Encoding::Protobuf => {
-            let found = decode::decode(registry, registry.type_meta(), json);
-            let found = found.map_err(|_| broken("the document has no kind".to_owned()))?.value;
-            let (group, version) =
-                found.str("apiVersion").split_once('/').unwrap_or(("", found.str("apiVersion")));
-            let kind = GroupVersionKind::new(group, version, found.str("kind"));
+            let type_meta = decode::decode(registry, registry.type_meta(), json);
+            let type_meta = type_meta.map_err(|_| invalid("the document has no kind".to_owned()))?.value;
+            let api_version = type_meta.str("apiVersion");
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+            let kind = GroupVersionKind::new(group, version, type_meta.str("kind"));
             // Discovery documents have kinds without a version.
             let ty = registry.lookup(&kind).or_else(|| registry.meta(&kind.kind));
-            let ty = ty.ok_or_else(|| broken(format!("no kind {kind}")))?;
-            let read = decode::decode(registry, ty, json);
-            let value = read.map_err(|_| broken(format!("no {kind} in the document")))?.value;
+            let ty = ty.ok_or_else(|| invalid(format!("no kind {kind}")))?;
+            let decoded = decode::decode(registry, ty, json);
+            let value = decoded.map_err(|_| invalid(format!("no {kind} in the document")))?.value;
             Ok(protobuf::encode_object(registry, ty, &value))
         }
-        Encoding::Cbor => cbor::from_json(json).map_err(|error| broken(error.to_string())),
+        Encoding::Cbor => cbor::from_json(json).map_err(|error| invalid(error.to_string())),
     }
 }
 
@@ -164,34 +164,34 @@ pub fn decode_stored(bytes: &[u8], ty: TypeId, registry: &Registry) -> Option<Va
 }
 
 /// Sets kind and apiVersion; false if the body states another kind.
-fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
+fn complete_kind(value: &mut Value, expected: &GroupVersionKind) -> bool {
     let api_version = expected.api_version();
-    let agrees = |said: &str, wanted: &str| said.is_empty() || said == wanted;
+    let agrees = |stated: &str, expected: &str| stated.is_empty() || stated == expected;
     let same_version = agrees(value.str("apiVersion"), &api_version) || is_unversioned(expected);
     if !same_version || !agrees(value.str("kind"), &expected.kind) {
         return false;
     }
-    name(value, expected);
+    set_kind(value, expected);
     true
 }
 
 /// Whether a body has a field that equals kind or apiVersion except for case. As a field it is unknown, but the reference's
 /// detection of the kind accepts it.
-fn misspells_kind(strict: &[String]) -> bool {
+fn has_kind_in_other_case(strict: &[String]) -> bool {
     strict.iter().any(|finding| {
         let name = finding.strip_prefix("unknown field \"").and_then(|name| name.strip_suffix('"'));
-        name.is_some_and(|name| ["kind", "apiVersion"].iter().any(|own| own.eq_ignore_ascii_case(name)))
+        name.is_some_and(|name| ["kind", "apiVersion"].iter().any(|field| field.eq_ignore_ascii_case(name)))
     })
 }
 
-/// The text of a field, ignoring case.
-fn folded<'v>(object: &'v Value, name: &str) -> &'v str {
+/// The text of the last field whose name matches, ignoring case.
+fn text_ignoring_case<'v>(object: &'v Value, name: &str) -> &'v str {
     let mut fields = object.fields().into_iter().flatten();
-    let found = fields.rfind(|(key, value)| key.eq_ignore_ascii_case(name) && value.as_str().is_some());
-    found.and_then(|(_, value)| value.as_str()).unwrap_or_default()
+    let field = fields.rfind(|(key, value)| key.eq_ignore_ascii_case(name) && value.as_str().is_some());
+    field.and_then(|(_, value)| value.as_str()).unwrap_or_default()
 }
 
-fn name(value: &mut Value, kind: &GroupVersionKind) {
+fn set_kind(value: &mut Value, kind: &GroupVersionKind) {
     value.set("kind", kind.kind.as_str());
     value.set("apiVersion", kind.api_version());
 }
@@ -201,72 +201,73 @@ fn is_unversioned(expected: &GroupVersionKind) -> bool {
     expected.group == well_known::META_GROUP
 }
 
-/// A body that could not be decoded at once: examined step by step, in the reference's order of errors.
+/// A body that the fast path could not decode: decoded step by step, to report errors in the order of the reference.
 struct Body<'a> {
     text: &'a [u8],
-    shown: &'a [u8],
+    /// The body before its conversion to JSON: messages quote it.
+    original: &'a [u8],
     expected: &'a GroupVersionKind,
     registry: &'a Registry,
 }
 
 impl Body<'_> {
-    fn examined(&self) -> Result<Decoded, DecodeError> {
+    fn decode_stepwise(&self) -> Result<Decoded, DecodeError> {
         if let Err(message) = syntax::check(self.text) {
             return Err(self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}")));
         }
         // The text is valid JSON, so parts that the tokenizer rejects are repaired.
         let repaired = syntax::repair(self.text);
-        let actual = self.interpreted(&repaired)?;
-        if self.is_free() {
+        let actual = self.stated_kind(&repaired)?;
+        if self.is_custom() {
             if self.is_kindless(&repaired) {
                 return Err(self.kindless());
             }
-            let read = decode::decode(self.registry, self.registry.free_object(), &repaired);
-            return self.freed(read.map_err(|refused| self.misread(&actual, refused))?);
+            let decoded = decode::decode(self.registry, self.registry.free_object(), &repaired);
+            return self.check_custom(decoded.map_err(|failure| self.custom_error(&actual, failure))?);
         }
-        self.judged(actual, |ty| {
-            decode::decode(self.registry, ty, &repaired).map_err(|refused| match refused {
-                Refused::Type(message) => message,
-                Refused::Tokens => "exceeded max depth".to_owned(),
+        self.decode_as(actual, |ty| {
+            decode::decode(self.registry, ty, &repaired).map_err(|failure| match failure {
+                DecodeFailure::Type(message) => message,
+                DecodeFailure::Tokens => "exceeded max depth".to_owned(),
             })
         })
     }
 
-    /// Whether the kind is a custom resource and decoded without a type.
-    fn is_free(&self) -> bool {
+    /// Whether the kind is a custom resource, which is decoded without a type.
+    fn is_custom(&self) -> bool {
         self.registry.lookup(self.expected) == Some(self.registry.free_object())
     }
 
-    fn misread(&self, actual: &GroupVersionKind, refused: Refused) -> DecodeError {
-        match refused {
+    fn custom_error(&self, actual: &GroupVersionKind, failure: DecodeFailure) -> DecodeError {
+        match failure {
             // The metadata of custom objects is decoded separately.
-            Refused::Type(message) => {
+            DecodeFailure::Type(message) => {
                 let message = message.replace("ObjectMeta.metadata.", "ObjectMeta.");
                 self.not_handled(actual, &message.replace("struct field .metadata of", "value of"))
             }
-            Refused::Tokens => self.not_handled(actual, "exceeded max depth"),
+            DecodeFailure::Tokens => self.not_handled(actual, "exceeded max depth"),
         }
     }
 
-    /// Whether a body states no kind, whatever else is wrong with it.
+    /// Whether a body states no kind, valid otherwise or not.
     fn is_kindless(&self, text: &[u8]) -> bool {
-        let read = decode::decode(self.registry, self.registry.type_meta(), text);
-        read.is_ok_and(|read| read.value.str("kind").is_empty())
+        let decoded = decode::decode(self.registry, self.registry.type_meta(), text);
+        decoded.is_ok_and(|decoded| decoded.value.str("kind").is_empty())
     }
 
     fn kindless(&self) -> DecodeError {
-        let body = String::from_utf8_lossy(self.shown);
+        let body = String::from_utf8_lossy(self.original);
         self.unrecognized(&format!("Object 'Kind' is missing in '{body}'"))
     }
 
-    /// Checks a custom object. It must state kind and apiVersion; validation checks whether they are right.
-    fn freed(&self, mut decoded: Decoded) -> Result<Decoded, DecodeError> {
+    /// Checks that a custom object states its kind and the expected apiVersion; validation checks the kind.
+    fn check_custom(&self, mut decoded: Decoded) -> Result<Decoded, DecodeError> {
         if decoded.value.str("kind").is_empty() {
             return Err(self.kindless());
         }
-        let said = decoded.value.str("apiVersion");
-        if said != self.expected.api_version() {
-            let (group, version) = said.split_once('/').unwrap_or(("", said));
+        let api_version = decoded.value.str("apiVersion");
+        if api_version != self.expected.api_version() {
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             return Err(self.version_differs(&GroupVersionKind::new(group, version, "")));
         }
         decoded.strict.sort_by_key(|finding| !finding.starts_with("duplicate"));
@@ -274,17 +275,17 @@ impl Body<'_> {
     }
 
     /// Decodes a body as kind `actual` and compares that with the expected one.
-    fn judged(
+    fn decode_as(
         &self,
         mut actual: GroupVersionKind,
-        read: impl FnOnce(TypeId) -> Result<Decoded, String>,
+        decode: impl FnOnce(TypeId) -> Result<Decoded, String>,
     ) -> Result<Decoded, DecodeError> {
         if is_unversioned(self.expected) && actual.kind == self.expected.kind {
             actual.clone_from(self.expected);
         }
         let Some(ty) = self.registry.lookup(&actual) else {
             if actual.version.is_empty() {
-                let body = String::from_utf8_lossy(self.shown);
+                let body = String::from_utf8_lossy(self.original);
                 return Err(self.not_handled(&actual, &format!("Object 'apiVersion' is missing in '{body}'")));
             }
             let is_known = legacy::is_known(&actual) || legacy::is_everywhere(&actual.kind);
@@ -294,10 +295,10 @@ impl Body<'_> {
                 (false, _) => self.unregistered(&actual),
             });
         };
-        let mut decoded = read(ty).map_err(|message| self.not_handled(&actual, &message))?;
+        let mut decoded = decode(ty).map_err(|message| self.not_handled(&actual, &message))?;
         if actual == *self.expected {
-            // It may be written differently (`/v1`).
-            name(&mut decoded.value, self.expected);
+            // The apiVersion may be spelled differently (`/v1`).
+            set_kind(&mut decoded.value, self.expected);
             return Ok(decoded);
         }
         if actual.kind == self.expected.kind && legacy::is_same_family(&actual.group, &self.expected.group) {
@@ -314,20 +315,22 @@ impl Body<'_> {
     }
 
     /// The kind that the body states, completed by the expected one.
-    fn interpreted(&self, text: &[u8]) -> Result<GroupVersionKind, DecodeError> {
-        let found = decode::decode(self.registry, self.registry.type_meta(), text).map_err(|refused| {
-            let message = match refused {
-                Refused::Type(message) => message,
-                Refused::Tokens => "exceeded max depth".to_owned(),
-            };
-            self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}"))
-        })?;
-        let spelled = misspells_kind(&found.strict).then(|| json::read(text).unwrap_or_default());
-        let said = |name| match found.value.str(name) {
-            "" => spelled.as_ref().map_or("", |object| folded(object, name)),
+    fn stated_kind(&self, text: &[u8]) -> Result<GroupVersionKind, DecodeError> {
+        let type_meta =
+            decode::decode(self.registry, self.registry.type_meta(), text).map_err(|failure| {
+                let message = match failure {
+                    DecodeFailure::Type(message) => message,
+                    DecodeFailure::Tokens => "exceeded max depth".to_owned(),
+                };
+                self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}"))
+            })?;
+        let in_other_case =
+            has_kind_in_other_case(&type_meta.strict).then(|| json::read(text).unwrap_or_default());
+        let stated = |name| match type_meta.value.str(name) {
+            "" => in_other_case.as_ref().map_or("", |object| text_ignoring_case(object, name)),
             exact => exact,
         };
-        let api_version = said("apiVersion");
+        let api_version = stated("apiVersion");
         let (group, version) = match api_version.matches('/').count() {
             0 => ("", api_version),
             1 => api_version.split_once('/').unwrap_or_default(),
@@ -336,11 +339,11 @@ impl Body<'_> {
                 return Err(self.unrecognized(&message));
             }
         };
-        Ok(self.completed(GroupVersionKind::new(group, version, said("kind"))))
+        Ok(self.complete_with_expected(GroupVersionKind::new(group, version, stated("kind"))))
     }
 
-    /// The stated kind, completed by the expected one.
-    fn completed(&self, mut actual: GroupVersionKind) -> GroupVersionKind {
+    /// A kind, completed by the expected one.
+    fn complete_with_expected(&self, mut actual: GroupVersionKind) -> GroupVersionKind {
         if actual.kind.is_empty() {
             actual.kind.clone_from(&self.expected.kind);
         }
@@ -367,19 +370,20 @@ impl Body<'_> {
         ))
     }
 
-    fn not_handled(&self, actual: &GroupVersionKind, why: &str) -> DecodeError {
+    fn not_handled(&self, actual: &GroupVersionKind, detail: &str) -> DecodeError {
         let GroupVersionKind { kind, version, .. } = actual;
-        let wanted = &self.expected.kind;
-        let message = format!("{kind} in version {} cannot be handled as a {wanted}: {why}", quoted(version));
-        DecodeError::because(message, why)
+        let expected = &self.expected.kind;
+        let message =
+            format!("{kind} in version {} cannot be handled as a {expected}: {detail}", quoted(version));
+        DecodeError::because(message, detail)
     }
 
-    fn unrecognized(&self, why: &str) -> DecodeError {
-        let wanted = &self.expected.kind;
-        let summary = summary(self.shown);
+    fn unrecognized(&self, detail: &str) -> DecodeError {
+        let expected = &self.expected.kind;
+        let summary = summary(self.original);
         let message =
-            format!("the object provided is unrecognized (must be of type {wanted}): {why} ({summary})");
-        DecodeError::because(message, why)
+            format!("the object provided is unrecognized (must be of type {expected}): {detail} ({summary})");
+        DecodeError::because(message, detail)
     }
 }
 

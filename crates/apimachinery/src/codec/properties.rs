@@ -17,17 +17,17 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwra
 const ENCODINGS: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
 
 fn config(cases: u32) -> ProptestConfig {
-    let asked = std::env::var("PILOTHOUSE_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(cases)) }
+    let configured = std::env::var("PILOTHOUSE_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(configured.unwrap_or(cases)) }
 }
 
-fn written(encoding: Encoding, ty: TypeId, value: &Value) -> Vec<u8> {
+fn encode_in(encoding: Encoding, ty: TypeId, value: &Value) -> Vec<u8> {
     let json = encode_as(&REGISTRY, ty, value, EmptyLists::Exact);
     transcode(&REGISTRY, Encoding::Json, encoding, &json).unwrap()
 }
 
-/// Passes a body to every decoder, whatever it was meant for.
-fn swallow(body: &[u8]) {
+/// Passes a body to every decoder, also to those of other encodings.
+fn decode_with_all(body: &[u8]) {
     for name in ["Pod", "Secret", "Status", "DeleteOptions"] {
         let expected = GroupVersionKind::new("", "v1", name);
         for decode in [decode_object, yaml::decode_object, protobuf::decode_object, cbor::decode_object] {
@@ -75,37 +75,37 @@ enum Damage {
 
 fn damage() -> impl Strategy<Value = Damage> {
     prop_oneof![
-        4 => (any::<Index>(), any::<u8>()).prop_map(|(at, bits)| Damage::Flip(at, bits)),
+        4 => (any::<Index>(), any::<u8>()).prop_map(|(position, bits)| Damage::Flip(position, bits)),
         1 => any::<Index>().prop_map(Damage::Cut),
         1 => (any::<Index>(), proptest::collection::vec(any::<u8>(), 1..9))
-            .prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+            .prop_map(|(position, bytes)| Damage::Insert(position, bytes)),
         1 => (any::<Index>(), any::<Index>(), any::<Index>())
-            .prop_map(|(from, to, at)| Damage::Repeat(from, to, at)),
+            .prop_map(|(from, to, position)| Damage::Repeat(from, to, position)),
         1 => (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Damage::Drop(from, to)),
     ]
 }
 
-fn damaged(body: &mut Vec<u8>, damage: &Damage) {
+fn apply_damage(body: &mut Vec<u8>, damage: &Damage) {
     let length = body.len() + 1;
     let range = |from: &Index, to: &Index| {
         let (from, to) = (from.index(length), to.index(length));
         from.min(to)..from.max(to)
     };
     match damage {
-        Damage::Flip(at, bits) if !body.is_empty() => {
-            let at = at.index(body.len());
-            body[at] ^= bits;
+        Damage::Flip(position, bits) if !body.is_empty() => {
+            let position = position.index(body.len());
+            body[position] ^= bits;
         }
         Damage::Flip(..) => {}
-        Damage::Cut(at) => body.truncate(at.index(length)),
-        Damage::Insert(at, bytes) => {
-            let at = at.index(length);
-            body.splice(at..at, bytes.iter().copied());
+        Damage::Cut(position) => body.truncate(position.index(length)),
+        Damage::Insert(position, bytes) => {
+            let position = position.index(length);
+            body.splice(position..position, bytes.iter().copied());
         }
-        Damage::Repeat(from, to, at) => {
+        Damage::Repeat(from, to, position) => {
             let part = body[range(from, to)].to_vec();
-            let at = at.index(length);
-            body.splice(at..at, part);
+            let position = position.index(length);
+            body.splice(position..position, part);
         }
         Damage::Drop(from, to) => {
             body.drain(range(from, to));
@@ -117,44 +117,44 @@ proptest! {
     #![proptest_config(config(200))]
 
     #[test]
-    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
-        swallow(&bytes);
+    fn decoders_never_panic_on_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
+        decode_with_all(&bytes);
     }
 
     #[test]
-    fn damaged_bodies_are_answered(
+    fn decoders_never_panic_on_damaged_bodies(
         (_, ty, value) in arbitrary::object(&REGISTRY),
         encoding in proptest::sample::select(&ENCODINGS[..]),
         damages in proptest::collection::vec(damage(), 1..6),
     ) {
-        let mut body = written(encoding, ty, &value);
+        let mut body = encode_in(encoding, ty, &value);
         // Small bodies are mutated at interesting places more often, and cover the grammar.
         prop_assume!(body.len() < 20_000);
         for damage in &damages {
-            damaged(&mut body, damage);
+            apply_damage(&mut body, damage);
         }
-        swallow(&body);
+        decode_with_all(&body);
     }
 
     #[test]
-    fn every_encoding_says_the_same((kind, ty, value) in arbitrary::object(&REGISTRY)) {
+    fn all_encodings_decode_to_the_same_value((kind, ty, value) in arbitrary::object(&REGISTRY)) {
         let value = without_separators(value);
-        let json = written(Encoding::Json, ty, &value);
+        let json = encode_in(Encoding::Json, ty, &value);
         for from in ENCODINGS {
-            let body = written(from, ty, &value);
-            let read = match from {
+            let body = encode_in(from, ty, &value);
+            let decoded = match from {
                 Encoding::Yaml => yaml::decode_object(&body, &kind, &REGISTRY),
                 Encoding::Protobuf => protobuf::decode_object(&body, &kind, &REGISTRY),
                 Encoding::Cbor => cbor::decode_object(&body, &kind, &REGISTRY),
                 Encoding::Json => decode_object(&body, &kind, &REGISTRY),
             };
-            let read = read.map_err(|error| TestCaseError::fail(format!("{from:?}: {}", error.message)))?;
-            prop_assert_eq!(&read.value, &value, "{:?}", from);
-            prop_assert_eq!(read.strict, Vec::<String>::new(), "{:?}", from);
+            let decoded = decoded.map_err(|error| TestCaseError::fail(format!("{from:?}: {}", error.message)))?;
+            prop_assert_eq!(&decoded.value, &value, "{:?}", from);
+            prop_assert_eq!(decoded.strict, Vec::<String>::new(), "{:?}", from);
             for to in ENCODINGS {
-                let there = transcode(&REGISTRY, from, to, &body).map_err(TestCaseError::fail)?;
-                prop_assert_eq!(&there, &written(to, ty, &value), "{:?} to {:?}", from, to);
-                let back = transcode(&REGISTRY, to, Encoding::Json, &there).map_err(TestCaseError::fail)?;
+                let converted = transcode(&REGISTRY, from, to, &body).map_err(TestCaseError::fail)?;
+                prop_assert_eq!(&converted, &encode_in(to, ty, &value), "{:?} to {:?}", from, to);
+                let back = transcode(&REGISTRY, to, Encoding::Json, &converted).map_err(TestCaseError::fail)?;
                 prop_assert_eq!(&back, &json, "{:?} to {:?} and back", from, to);
             }
         }

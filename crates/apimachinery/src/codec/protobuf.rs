@@ -28,9 +28,9 @@ pub fn decode_object(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let refusal = Body { text: body, shown: body, expected, registry };
-    let opened = envelope::open(body).map_err(|fault| refusal.unrecognized(&fault.to_string()))?;
-    let mut actual = named(&opened.api_version, &opened.kind);
+    let errors = Body { text: body, original: body, expected, registry };
+    let envelope = envelope::open(body).map_err(|fault| errors.unrecognized(&fault.to_string()))?;
+    let mut actual = kind_from_parts(&envelope.api_version, &envelope.kind);
     if actual.kind.is_empty() {
         actual.kind.clone_from(&expected.kind);
     }
@@ -38,7 +38,7 @@ pub fn decode_object(
         actual.group.clone_from(&expected.group);
         actual.version.clone_from(&expected.version);
     }
-    refusal.judged(actual, |ty| message_value(opened.raw, ty, registry))
+    errors.decode_as(actual, |ty| decode_message(envelope.raw, ty, registry))
 }
 
 /// Decodes a body of a kind that every group version has, such as DeleteOptions: its apiVersion may name any of them.
@@ -47,19 +47,19 @@ pub fn decode_any_version(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let own = decode_object(body, expected, registry);
-    or_any_version(own, expected, registry, |ty| {
-        let opened = envelope::open(body).ok()?;
-        let mut decoded = message_value(opened.raw, ty, registry).ok()?;
-        decoded.value.set("kind", opened.kind);
-        decoded.value.set("apiVersion", opened.api_version);
+    let decoded = decode_object(body, expected, registry);
+    or_any_version(decoded, expected, registry, |ty| {
+        let envelope = envelope::open(body).ok()?;
+        let mut decoded = decode_message(envelope.raw, ty, registry).ok()?;
+        decoded.value.set("kind", envelope.kind);
+        decoded.value.set("apiVersion", envelope.api_version);
         Some(decoded)
     })
 }
 
 /// The kind that an envelope names; empty if it names none. `None` if there is no envelope.
 pub fn peek(body: &[u8]) -> Option<GroupVersionKind> {
-    envelope::open(body).ok().map(|opened| named(&opened.api_version, &opened.kind))
+    envelope::open(body).ok().map(|envelope| kind_from_parts(&envelope.api_version, &envelope.kind))
 }
 
 /// Encodes an object in its envelope, which names the value's kind and apiVersion.
@@ -91,13 +91,13 @@ pub fn transcode(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>
     Some(out.finish())
 }
 
-fn message_value(raw: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
+fn decode_message(raw: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
     let value = decode::read(registry, ty, raw).map_err(|fault| fault.to_string())?;
     Ok(Decoded { value, strict: Vec::new() })
 }
 
 /// The kind of an envelope. An invalid apiVersion counts as absent.
-fn named(api_version: &str, kind: &str) -> GroupVersionKind {
+fn kind_from_parts(api_version: &str, kind: &str) -> GroupVersionKind {
     match api_version.split_once('/') {
         None => GroupVersionKind::new("", api_version, kind),
         Some((_, version)) if version.contains('/') => GroupVersionKind::new("", "", kind),

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 /// The unparsed fields of one object.
 pub type RawFields<'t> = Vec<(String, &'t RawValue)>;
 
-/// The fields of an object; `None` if the text is none.
+/// The fields of a JSON object; `None` if the text is not one.
 pub fn raw_fields(text: &[u8]) -> Option<RawFields<'_>> {
     struct Ordered;
     impl<'de> Visitor<'de> for Ordered {
@@ -38,12 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_keep_their_order_and_their_text() {
+    fn raw_fields_keep_order_duplicates_and_text() {
         let fields = raw_fields(br#" {"b": 1.0, "a\u0031": {"x" : [ ]}, "b": null} "#).unwrap();
-        let shown: Vec<(&str, &str)> = fields.iter().map(|(name, raw)| (name.as_str(), raw.get())).collect();
-        assert_eq!(shown, [("b", "1.0"), ("a1", r#"{"x" : [ ]}"#), ("b", "null")]);
-        for none in ["", "7", "[]", "{", "{} x", r#"{"a":}"#] {
-            assert!(raw_fields(none.as_bytes()).is_none(), "{none}");
+        let pairs: Vec<(&str, &str)> = fields.iter().map(|(name, raw)| (name.as_str(), raw.get())).collect();
+        assert_eq!(pairs, [("b", "1.0"), ("a1", r#"{"x" : [ ]}"#), ("b", "null")]);
+        for invalid in ["", "7", "[]", "{", "{} x", r#"{"a":}"#] {
+            assert!(raw_fields(invalid.as_bytes()).is_none(), "{invalid}");
         }
     }
 }

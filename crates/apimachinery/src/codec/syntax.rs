@@ -1,4 +1,4 @@
-//! JSON syntax errors in Go's words.
+//! JSON syntax errors with the messages of Go's encoding/json.
 //!
 //! The tokenizer has other messages, so this scanner runs after a failure, or if the depth is in doubt.
 
@@ -18,7 +18,7 @@ enum Next {
 
 /// Checks a whole text. The error is the message.
 pub fn check(text: &[u8]) -> Result<(), String> {
-    Scanner { text, at: 0 }.run()
+    Scanner { text, position: 0 }.run()
 }
 
 /// Whether a text has more brackets than may be nested, so that its depth must be checked.
@@ -29,7 +29,7 @@ pub fn may_be_deep(text: &[u8]) -> bool {
 
 struct Scanner<'a> {
     text: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl Scanner<'_> {
@@ -38,18 +38,18 @@ impl Scanner<'_> {
         let mut open: Vec<bool> = Vec::new();
         let mut next = Next::Value;
         loop {
-            while matches!(self.text.get(self.at), Some(b' ' | b'\t' | b'\r' | b'\n')) {
-                self.at += 1;
+            while matches!(self.text.get(self.position), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+                self.position += 1;
             }
-            let Some(&byte) = self.text.get(self.at) else {
-                let done = next == Next::After && open.is_empty();
-                return if done { Ok(()) } else { Err(end()) };
+            let Some(&byte) = self.text.get(self.position) else {
+                let is_complete = next == Next::After && open.is_empty();
+                return if is_complete { Ok(()) } else { Err(unexpected_end()) };
             };
-            self.at += 1;
+            self.position += 1;
             next = match (next, byte) {
                 (Next::Value | Next::ValueOrEnd, b'{' | b'[') => {
                     if open.len() >= limits::JSON_DEPTH {
-                        return Err(wrong(byte, "exceeded max depth"));
+                        return Err(invalid_character(byte, "exceeded max depth"));
                     }
                     open.push(byte == b'{');
                     if byte == b'{' { Next::KeyOrEnd } else { Next::ValueOrEnd }
@@ -64,11 +64,11 @@ impl Scanner<'_> {
                     Next::Colon
                 }
                 (Next::Key | Next::KeyOrEnd, _) => {
-                    return Err(wrong(byte, "looking for beginning of object key string"));
+                    return Err(invalid_character(byte, "looking for beginning of object key string"));
                 }
                 (Next::Colon, b':') => Next::Value,
-                (Next::Colon, _) => return Err(wrong(byte, "after object key")),
-                (Next::After, _) => after(&mut open, byte)?,
+                (Next::Colon, _) => return Err(invalid_character(byte, "after object key")),
+                (Next::After, _) => after_value(&mut open, byte)?,
             };
         }
     }
@@ -80,14 +80,14 @@ impl Scanner<'_> {
             b't' => self.word("true")?,
             b'f' => self.word("false")?,
             b'n' => self.word("null")?,
-            _ => return Err(wrong(first, "looking for beginning of value")),
+            _ => return Err(invalid_character(first, "looking for beginning of value")),
         }
         Ok(Next::After)
     }
 
     /// The byte at the position; a space past the end, which is what Go's messages show there.
     fn peek(&self) -> u8 {
-        self.text.get(self.at).copied().unwrap_or(b' ')
+        self.text.get(self.position).copied().unwrap_or(b' ')
     }
 
     fn word(&mut self, word: &str) -> Result<(), String> {
@@ -95,28 +95,28 @@ impl Scanner<'_> {
             let byte = self.peek();
             if byte != expected {
                 let expected = char::from(expected);
-                return Err(wrong(byte, &format!("in literal {word} (expecting '{expected}')")));
+                return Err(invalid_character(byte, &format!("in literal {word} (expecting '{expected}')")));
             }
-            self.at += 1;
+            self.position += 1;
         }
         Ok(())
     }
 
     fn digits(&mut self) -> usize {
-        let from = self.at;
+        let start = self.position;
         while self.peek().is_ascii_digit() {
-            self.at += 1;
+            self.position += 1;
         }
-        self.at - from
+        self.position - start
     }
 
     fn number(&mut self, first: u8) -> Result<(), String> {
         let leading = if first == b'-' {
             let byte = self.peek();
             if !byte.is_ascii_digit() {
-                return Err(wrong(byte, "in numeric literal"));
+                return Err(invalid_character(byte, "in numeric literal"));
             }
-            self.at += 1;
+            self.position += 1;
             byte
         } else {
             first
@@ -125,18 +125,18 @@ impl Scanner<'_> {
             self.digits();
         }
         if self.peek() == b'.' {
-            self.at += 1;
+            self.position += 1;
             if self.digits() == 0 {
-                return Err(wrong(self.peek(), "after decimal point in numeric literal"));
+                return Err(invalid_character(self.peek(), "after decimal point in numeric literal"));
             }
         }
         if matches!(self.peek(), b'e' | b'E') {
-            self.at += 1;
+            self.position += 1;
             if matches!(self.peek(), b'+' | b'-') {
-                self.at += 1;
+                self.position += 1;
             }
             if self.digits() == 0 {
-                return Err(wrong(self.peek(), "in exponent of numeric literal"));
+                return Err(invalid_character(self.peek(), "in exponent of numeric literal"));
             }
         }
         Ok(())
@@ -144,12 +144,12 @@ impl Scanner<'_> {
 
     fn string(&mut self) -> Result<(), String> {
         loop {
-            let byte = *self.text.get(self.at).ok_or_else(end)?;
-            self.at += 1;
+            let byte = *self.text.get(self.position).ok_or_else(unexpected_end)?;
+            self.position += 1;
             match byte {
                 b'"' => return Ok(()),
                 b'\\' => self.escape()?,
-                0..0x20 => return Err(wrong(byte, "in string literal")),
+                0..0x20 => return Err(invalid_character(byte, "in string literal")),
                 _ => {}
             }
         }
@@ -157,44 +157,44 @@ impl Scanner<'_> {
 
     fn escape(&mut self) -> Result<(), String> {
         let byte = self.peek();
-        self.at += 1;
+        self.position += 1;
         match byte {
             b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"' => Ok(()),
             b'u' => {
                 for _ in 0..4 {
                     let byte = self.peek();
                     if !byte.is_ascii_hexdigit() {
-                        return Err(wrong(byte, "in \\u hexadecimal character escape"));
+                        return Err(invalid_character(byte, "in \\u hexadecimal character escape"));
                     }
-                    self.at += 1;
+                    self.position += 1;
                 }
                 Ok(())
             }
-            _ => Err(wrong(byte, "in string escape code")),
+            _ => Err(invalid_character(byte, "in string escape code")),
         }
     }
 }
 
-fn after(open: &mut Vec<bool>, byte: u8) -> Result<Next, String> {
+fn after_value(open: &mut Vec<bool>, byte: u8) -> Result<Next, String> {
     match (open.last(), byte) {
-        (None, _) => Err(wrong(byte, "after top-level value")),
+        (None, _) => Err(invalid_character(byte, "after top-level value")),
         (Some(true), b',') => Ok(Next::Key),
         (Some(false), b',') => Ok(Next::Value),
         (Some(true), b'}') | (Some(false), b']') => {
             open.pop();
             Ok(Next::After)
         }
-        (Some(true), _) => Err(wrong(byte, "after object key:value pair")),
-        (Some(false), _) => Err(wrong(byte, "after array element")),
+        (Some(true), _) => Err(invalid_character(byte, "after object key:value pair")),
+        (Some(false), _) => Err(invalid_character(byte, "after array element")),
     }
 }
 
-fn end() -> String {
+fn unexpected_end() -> String {
     "unexpected end of JSON input".to_owned()
 }
 
-fn wrong(byte: u8, context: &str) -> String {
-    let shown = match byte {
+fn invalid_character(byte: u8, context: &str) -> String {
+    let rendered = match byte {
         b'\'' => "\\'".to_owned(),
         b'"' => "\"".to_owned(),
         0x80..=0xa0 | 0xad => format!("\\u{byte:04x}"),
@@ -203,22 +203,22 @@ fn wrong(byte: u8, context: &str) -> String {
             text.get(1..text.len().saturating_sub(1)).unwrap_or_default().to_owned()
         }
     };
-    format!("invalid character '{shown}' {context}")
+    format!("invalid character '{rendered}' {context}")
 }
 
 /// Replaces invalid UTF-8 and lone surrogates by U+FFFD: the API accepts such texts, the tokenizer does not.
 pub fn repair(text: &[u8]) -> Vec<u8> {
-    let mut whole = String::with_capacity(text.len());
+    let mut valid = String::with_capacity(text.len());
     for chunk in text.utf8_chunks() {
-        whole.push_str(chunk.valid());
-        whole.extend(std::iter::repeat_n('\u{fffd}', chunk.invalid().len()));
+        valid.push_str(chunk.valid());
+        valid.extend(std::iter::repeat_n('\u{fffd}', chunk.invalid().len()));
     }
-    let mut out = Vec::with_capacity(whole.len());
-    let mut rest = whole.as_bytes();
-    while let Some(at) = memchr::memchr(b'\\', rest) {
-        let (before, escape) = rest.split_at(at);
+    let mut out = Vec::with_capacity(valid.len());
+    let mut rest = valid.as_bytes();
+    while let Some(index) = memchr::memchr(b'\\', rest) {
+        let (before, escape) = rest.split_at(index);
         out.extend_from_slice(before);
-        let length = match (unit(escape), escape.get(6..).and_then(unit)) {
+        let length = match (code_unit(escape), escape.get(6..).and_then(code_unit)) {
             (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 12,
             (Some(0xd800..0xe000), _) => {
                 out.extend_from_slice(b"\\ufffd");
@@ -228,16 +228,16 @@ pub fn repair(text: &[u8]) -> Vec<u8> {
             (Some(_), _) => 6,
             (None, _) => 2,
         };
-        let (escape, after) = escape.split_at(length.min(escape.len()));
+        let (escape, tail) = escape.split_at(length.min(escape.len()));
         out.extend_from_slice(escape);
-        rest = after;
+        rest = tail;
     }
     out.extend_from_slice(rest);
     out
 }
 
 /// The code unit of a `\u` escape.
-fn unit(text: &[u8]) -> Option<u32> {
+fn code_unit(text: &[u8]) -> Option<u32> {
     let digits = text.strip_prefix(b"\\u")?.get(..4)?;
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_have_the_words_of_the_api() {
+    fn syntax_errors_have_the_messages_of_go() {
         for (text, message) in [
             ("", "unexpected end of JSON input"),
             ("{", "unexpected end of JSON input"),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_characters_are_replaced() {
+    fn invalid_utf8_and_lone_surrogates_are_replaced() {
         assert_eq!(repair(b"\"a\xff\xfeb\""), "\"a\u{fffd}\u{fffd}b\"".as_bytes());
         assert_eq!(
             repair(br#""\ud800x\ud83d\ude00\\ud800\udc00""#),
@@ -289,14 +289,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_scanner_and_the_tokenizer_agree(text in "[\\[\\]{}\",:0-9a-e.tru\\-+ \\\\]{0,24}") {
+        fn scanner_and_tokenizer_accept_the_same_texts(text in "[\\[\\]{}\",:0-9a-e.tru\\-+ \\\\]{0,24}") {
             let ours = check(text.as_bytes()).is_ok();
             let theirs = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
             prop_assert_eq!(ours, theirs);
         }
 
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn check_and_repair_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = check(&bytes);
             let _ = repair(&bytes);
         }

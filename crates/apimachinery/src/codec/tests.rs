@@ -1,4 +1,4 @@
-//! Bodies as clients send them, good and bad, through the one entry.
+//! Valid and invalid JSON bodies, through [`decode_object`].
 
 use std::sync::LazyLock;
 
@@ -21,24 +21,24 @@ fn read(name: &str, body: &str) -> Result<Decoded, String> {
     decode_object(body.as_bytes(), &kind(name), &REGISTRY).map_err(|error| error.message)
 }
 
-fn written(name: &str, body: &str) -> String {
+fn encoded(name: &str, body: &str) -> String {
     let ty = REGISTRY.lookup(&kind(name)).unwrap();
     String::from_utf8(encode(&REGISTRY, ty, &read(name, body).unwrap().value)).unwrap()
 }
 
-fn why(name: &str, body: &str) -> String {
+fn error_detail(name: &str, body: &str) -> String {
     let message = read(name, body).unwrap_err();
     let prefix = format!("{name} in version \"v1\" cannot be handled as a {name}: ");
     message.strip_prefix(&prefix).unwrap_or(&message).to_owned()
 }
 
 #[test]
-fn the_kind_of_a_body_is_found_in_any_case() {
+fn kind_and_api_version_are_detected_in_any_case() {
     let decoded =
         read("ConfigMap", r#"{"ApiVersion":"v1","KIND":"ConfigMap","metadata":{"name":"a"}}"#).unwrap();
     assert_eq!(decoded.strict, [r#"unknown field "ApiVersion""#, r#"unknown field "KIND""#]);
     assert_eq!(decoded.value.str("kind"), "ConfigMap");
-    for (body, told) in [
+    for (body, expected) in [
         (r#"{"Kind":"Secret"}"#, "converting (v1.Secret) to (core.ConfigMap): unknown conversion"),
         (r#"{"APIVERSION":"v9"}"#, "no kind \"ConfigMap\" is registered for version \"v9\""),
         (
@@ -47,35 +47,35 @@ fn the_kind_of_a_body_is_found_in_any_case() {
         ),
     ] {
         let message = read("ConfigMap", body).unwrap_err();
-        assert!(message.contains(told), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
 }
 
 #[test]
-fn type_errors_have_the_words_of_the_api() {
-    let field = |found: &str, field: &str, ty: &str| {
-        format!("json: cannot unmarshal {found} into Go struct field {field} of type {ty}")
+fn type_errors_have_the_reference_message() {
+    let field = |actual: &str, field: &str, ty: &str| {
+        format!("json: cannot unmarshal {actual} into Go struct field {field} of type {ty}")
     };
-    let config = |body: &str| why("ConfigMap", body);
+    let config = |body: &str| error_detail("ConfigMap", body);
     assert_eq!(config(r#"{"data":{"x":1}}"#), field("number", "ConfigMap.data", "string"));
     assert_eq!(config(r#"{"data":[]}"#), field("array", "ConfigMap.data", "map[string]string"));
     assert_eq!(config(r#"{"metadata":[]}"#), field("array", "ConfigMap.metadata", "v1.ObjectMeta"));
     assert_eq!(config(r#"{"metadata":{"name":5}}"#), field("number", "ObjectMeta.metadata.name", "string"));
     assert_eq!(config(r#"{"immutable":"yes"}"#), field("string", "ConfigMap.immutable", "bool"));
     assert_eq!(config(r#"{"binaryData":{"x":"not base64!"}}"#), "illegal base64 data at input byte 3");
-    let replicas = |value: &str| why("Deployment", &format!(r#"{{"spec":{{"replicas":{value}}}}}"#));
-    let int = |found: &str| field(found, "DeploymentSpec.spec.replicas", "int32");
+    let replicas = |value: &str| error_detail("Deployment", &format!(r#"{{"spec":{{"replicas":{value}}}}}"#));
+    let int = |actual: &str| field(actual, "DeploymentSpec.spec.replicas", "int32");
     assert_eq!(replicas("\"3\""), int("string"));
     assert_eq!(replicas("1.5"), int("number 1.5"));
     assert_eq!(replicas("1e3"), int("number 1e3"));
     assert_eq!(replicas("3000000000"), int("number 3000000000"));
     assert_eq!(replicas("{}"), int("object"));
     assert_eq!(
-        why("Service", r#"{"spec":{"ports":[{"port":80,"targetPort":{"a":1}}]}}"#),
+        error_detail("Service", r#"{"spec":{"ports":[{"port":80,"targetPort":{"a":1}}]}}"#),
         field("object", "ServicePort.spec.ports.targetPort", "int32")
     );
     assert_eq!(
-        why("Pod", r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"abc"}}}]}}"#),
+        error_detail("Pod", r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"abc"}}}]}}"#),
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     );
     assert_eq!(
@@ -89,20 +89,26 @@ fn type_errors_have_the_words_of_the_api() {
 }
 
 #[test]
-fn the_first_error_counts_but_one_that_ends_the_reading_counts_more() {
+fn first_type_error_is_reported_unless_decoding_stops() {
     let name = "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string";
-    assert_eq!(why("Pod", r#"{"metadata":{"name":1},"spec":{"hostname":2}}"#), name);
+    assert_eq!(error_detail("Pod", r#"{"metadata":{"name":1},"spec":{"hostname":2}}"#), name);
     assert_eq!(
-        why("Pod", r#"{"metadata":{"name":1,"creationTimestamp":"2024-13-01T00:00:00Z"}}"#),
+        error_detail("Pod", r#"{"metadata":{"name":1,"creationTimestamp":"2024-13-01T00:00:00Z"}}"#),
         r#"parsing time "2024-13-01T00:00:00Z": month out of range"#
     );
-    assert!(why("Pod", r#"{"metadata":{"name":1},"spec":}"#).contains("invalid character '}' looking for"));
-    assert!(why("Pod", r#"{"metadata":{"creationTimestamp":"x"}"#).contains("unexpected end of JSON input"));
+    assert!(
+        error_detail("Pod", r#"{"metadata":{"name":1},"spec":}"#)
+            .contains("invalid character '}' looking for")
+    );
+    assert!(
+        error_detail("Pod", r#"{"metadata":{"creationTimestamp":"x"}"#)
+            .contains("unexpected end of JSON input")
+    );
 }
 
 #[test]
-fn what_is_no_object_of_the_kind_is_told_so() {
-    let not = "the object provided is unrecognized (must be of type ConfigMap): ";
+fn unrecognized_bodies_have_the_reference_message() {
+    let prefix = "the object provided is unrecognized (must be of type ConfigMap): ";
     for (body, message) in [
         (
             r#"{"apiVersion":1,"kind":"ConfigMap"}"#,
@@ -123,12 +129,12 @@ fn what_is_no_object_of_the_kind_is_told_so() {
             r#"unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","kind":" ...)"#,
         ),
     ] {
-        assert_eq!(read("ConfigMap", body).unwrap_err(), format!("{not}{message}"));
+        assert_eq!(read("ConfigMap", body).unwrap_err(), format!("{prefix}{message}"));
     }
 }
 
 #[test]
-fn options_may_name_any_group_version() {
+fn delete_options_may_have_any_api_version() {
     for api_version in ["", "v1", "meta.k8s.io/v1", "apps/v1", "widgets.example.com/v1beta1"] {
         let body =
             format!(r#"{{"apiVersion":"{api_version}","kind":"DeleteOptions","gracePeriodSeconds":0}}"#);
@@ -141,7 +147,7 @@ fn options_may_name_any_group_version() {
 }
 
 #[test]
-fn another_kind_is_refused() {
+fn body_of_another_kind_is_refused() {
     for (body, message) in [
         (
             r#"{"apiVersion":"v1","kind":"Secret"}"#,
@@ -181,7 +187,7 @@ fn another_kind_is_refused() {
 }
 
 #[test]
-fn what_is_missing_of_the_kind_is_filled_in() {
+fn missing_kind_and_api_version_are_set() {
     let expected = read("ConfigMap", r#"{"kind":"ConfigMap","apiVersion":"v1"}"#).unwrap();
     assert_eq!(expected.value.str("kind"), "ConfigMap");
     for body in
@@ -218,16 +224,16 @@ fn unknown_and_duplicate_fields_are_reported_in_order() {
 }
 
 #[test]
-fn a_second_struct_is_read_on_top_of_the_first() {
+fn duplicate_struct_field_is_merged_into_the_first() {
     let body = r#"{"metadata":{"name":"a","labels":{"x":"1"}},"metadata":{"labels":{"y":"2"}}}"#;
     assert_eq!(
-        written("ConfigMap", body),
+        encoded("ConfigMap", body),
         r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","creationTimestamp":null,"labels":{"x":"1","y":"2"}}}"#
     );
 }
 
 #[test]
-fn a_version_without_a_group_may_have_a_slash() {
+fn api_version_of_core_group_may_begin_with_a_slash() {
     for api_version in ["v1", "/v1", "/", ""] {
         let body = format!(r#"{{"apiVersion":"{api_version}","kind":"ConfigMap"}}"#);
         assert_eq!(read("ConfigMap", &body).unwrap().value.str("apiVersion"), "v1");
@@ -239,15 +245,15 @@ fn a_version_without_a_group_may_have_a_slash() {
 }
 
 #[test]
-fn bytes_may_be_told_one_by_one() {
+fn byte_fields_accept_a_list_of_numbers() {
     let data = |value: &str| {
-        let read = read("Secret", &format!(r#"{{"data":{{"a":{value}}}}}"#))?;
-        Ok::<_, String>(read.value.at(&["data", "a"]).cloned())
+        let decoded = read("Secret", &format!(r#"{{"data":{{"a":{value}}}}}"#))?;
+        Ok::<_, String>(decoded.value.at(&["data", "a"]).cloned())
     };
     assert_eq!(data("[104,105]"), Ok(Some("aGk=".into())));
     assert_eq!(data("[]"), Ok(Some("".into())));
     assert_eq!(data("[null,5]"), Ok(Some("AAU=".into())));
-    for (value, found) in [
+    for (value, actual) in [
         ("[300]", "number 300"),
         ("[-1]", "number -1"),
         ("[1.0]", "number 1.0"),
@@ -255,19 +261,20 @@ fn bytes_may_be_told_one_by_one() {
         ("[[1]]", "array"),
         ("[true]", "bool"),
     ] {
-        let why = format!("json: cannot unmarshal {found} into Go struct field Secret.data of type uint8");
-        assert!(data(value).unwrap_err().ends_with(&why), "{value}");
+        let detail =
+            format!("json: cannot unmarshal {actual} into Go struct field Secret.data of type uint8");
+        assert!(data(value).unwrap_err().ends_with(&detail), "{value}");
     }
 }
 
 #[test]
-fn a_time_that_is_none_is_shown_where_its_field_shows_it() {
+fn zero_time_is_encoded_as_null() {
     let lease = |renewed: &str| {
         let body = format!(r#"{{"spec":{{"renewTime":{renewed}}}}}"#);
         let registry = Registry::builtin().unwrap();
         let ty = registry.kind("coordination.k8s.io", "v1", "Lease").unwrap();
-        let read = crate::schema::decode::decode(&registry, ty, body.as_bytes()).unwrap().value;
-        String::from_utf8(encode(&registry, ty, &read)).unwrap()
+        let value = crate::schema::decode::decode(&registry, ty, body.as_bytes()).unwrap().value;
+        String::from_utf8(encode(&registry, ty, &value)).unwrap()
     };
     assert!(lease(r#""0001-01-01T00:00:00.000000Z""#).ends_with(r#""spec":{"renewTime":null}}"#));
     assert!(lease(r#""0001-01-01T01:00:00.000000+01:00""#).ends_with(r#""spec":{"renewTime":null}}"#));
@@ -275,68 +282,68 @@ fn a_time_that_is_none_is_shown_where_its_field_shows_it() {
 }
 
 #[test]
-fn fields_are_written_in_order_and_as_their_type_says() {
+fn objects_are_encoded_in_the_field_order_of_their_type() {
     assert_eq!(
-        written(
+        encoded(
             "Pod",
             r#"{"spec":{"containers":[{"image":"i","stdin":false,"env":[]}],"hostNetwork":false}}"#
         ),
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"creationTimestamp":null},"spec":{"containers":[{"name":"","image":"i","resources":{}}]},"status":{}}"#
     );
     assert_eq!(
-        written("Pod", r#"{"spec":{}}"#),
+        encoded("Pod", r#"{"spec":{}}"#),
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"creationTimestamp":null},"spec":{"containers":null},"status":{}}"#
     );
     assert_eq!(
-        written("Secret", r#"{"data":{"a":"aGk=\n","b":null},"metadata":{"finalizers":[null]}}"#),
+        encoded("Secret", r#"{"data":{"a":"aGk=\n","b":null},"metadata":{"finalizers":[null]}}"#),
         r#"{"kind":"Secret","apiVersion":"v1","metadata":{"creationTimestamp":null,"finalizers":[""]},"data":{"a":"aGk=","b":""}}"#
     );
     assert_eq!(
-        written("Service", r#"{"spec":{"ports":[{"port":80,"targetPort":"http"},{"port":81}]}}"#),
+        encoded("Service", r#"{"spec":{"ports":[{"port":80,"targetPort":"http"},{"port":81}]}}"#),
         r#"{"kind":"Service","apiVersion":"v1","metadata":{"creationTimestamp":null},"spec":{"ports":[{"port":80,"targetPort":"http"},{"port":81,"targetPort":0}]},"status":{"loadBalancer":{}}}"#
     );
 }
 
 #[test]
-fn schemas_may_be_something_simpler() {
+fn json_schema_unions_are_decoded() {
     let body = |schema: &str| {
         format!(
             r#"{{"spec":{{"versions":[{{"name":"v1","served":true,"storage":true,"schema":{{"openAPIV3Schema":{schema}}}}}]}}}}"#
         )
     };
     let schema = r#"{"properties":{"a":{"items":{"type":"string","foo":1},"additionalProperties":true},"b":{"items":[{"maximum":1.50}]}}}"#;
-    let text = written("CustomResourceDefinition", &body(schema));
+    let text = encoded("CustomResourceDefinition", &body(schema));
     assert!(text.contains(
         r#""a":{"items":{"type":"string"},"additionalProperties":true},"b":{"items":[{"maximum":1.5}]}"#
     ));
     assert_eq!(
-        why("CustomResourceDefinition", &body(r#"{"additionalProperties":1}"#)),
+        error_detail("CustomResourceDefinition", &body(r#"{"additionalProperties":1}"#)),
         "boolean or JSON schema expected"
     );
     assert_eq!(
-        why("CustomResourceDefinition", &body(r#"{"items":{"type":1}}"#)),
+        error_detail("CustomResourceDefinition", &body(r#"{"items":{"type":1}}"#)),
         "json: cannot unmarshal number into Go struct field JSONSchemaProps.spec.versions.schema.openAPIV3Schema.items of type string"
     );
 }
 
 #[test]
-fn the_gap_for_the_revision_is_in_the_objects_own_metadata() {
+fn revision_gap_of_draft_is_in_the_object_metadata() {
     let body = r#"{"metadata":{"name":"a","uid":"u","resourceVersion":"7"},
         "spec":{"selector":{},"template":{"metadata":{"resourceVersion":"8"}}}}"#;
     let value = read("Deployment", body).unwrap().value;
-    let encoded = encode_draft(&REGISTRY, REGISTRY.lookup(&kind("Deployment")).unwrap(), &value);
-    let text = String::from_utf8(encoded.bytes).unwrap();
-    assert!(text[encoded.item_at..].starts_with(r#""metadata":{"name":"a""#));
-    assert!(text[..encoded.revision_at].ends_with(r#""uid":"u","resourceVersion":""#));
-    assert!(text[encoded.revision_at..].starts_with(r#"","creationTimestamp""#));
+    let draft = encode_draft(&REGISTRY, REGISTRY.lookup(&kind("Deployment")).unwrap(), &value);
+    let text = String::from_utf8(draft.bytes).unwrap();
+    assert!(text[draft.item_offset..].starts_with(r#""metadata":{"name":"a""#));
+    assert!(text[..draft.revision_offset].ends_with(r#""uid":"u","resourceVersion":""#));
+    assert!(text[draft.revision_offset..].starts_with(r#"","creationTimestamp""#));
     assert!(text.contains(r#""resourceVersion":"8""#));
 }
 
 #[test]
-fn bombs_and_broken_text_do_no_harm() {
+fn deeply_nested_bodies_are_refused_and_invalid_utf8_is_replaced() {
     let deep = |depth: usize| format!("{{\"foo\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
     assert!(read("ConfigMap", &deep(9_000)).is_ok(), "an unknown field is dropped however deep it is");
-    assert!(why("ConfigMap", &deep(10_000)).contains("exceeded max depth"));
+    assert!(error_detail("ConfigMap", &deep(10_000)).contains("exceeded max depth"));
     let raw = format!("{{\"data\":{}{}}}", "[".repeat(5_000), "]".repeat(5_000));
     let revision = GroupVersionKind::new("apps", "v1", "ControllerRevision");
     assert!(decode_object(raw.as_bytes(), &revision, &REGISTRY).unwrap_err().message.contains("max depth"));
@@ -345,12 +352,12 @@ fn bombs_and_broken_text_do_no_harm() {
     assert!(read("CustomResourceDefinition", &schema).is_err());
     let lossy = decode_object(b"{\"data\":{\"a\":\"x\xff\\ud800\"}}", &kind("ConfigMap"), &REGISTRY).unwrap();
     assert_eq!(lossy.value.at(&["data", "a"]).and_then(Value::as_str), Some("x\u{fffd}\u{fffd}"));
-    assert!(why("Deployment", r#"{"spec":{"replicas":1e999}}"#).contains("number 1e999"));
+    assert!(error_detail("Deployment", r#"{"spec":{"replicas":1e999}}"#).contains("number 1e999"));
     assert!(read("ConfigMap", r#"{"data":{"a":1e999}}"#).is_err());
 }
 
 #[test]
-fn stored_bytes_read_back_the_same() {
+fn stored_objects_round_trip() {
     let body = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"0.5"}}}]}}"#;
     let value = read("Pod", body).unwrap().value;
     let ty = REGISTRY.lookup(&kind("Pod")).unwrap();
@@ -408,17 +415,17 @@ fn known_field() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+    fn decode_object_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
         let _ = decode_object(&bytes, &kind("Pod"), &REGISTRY);
     }
 
     #[test]
-    fn what_was_written_once_is_written_again_the_same(body in almost_pod()) {
+    fn encoding_is_stable_after_decoding(body in almost_pod()) {
         let ty = REGISTRY.lookup(&kind("Pod")).unwrap();
         if let Ok(decoded) = decode_object(body.as_bytes(), &kind("Pod"), &REGISTRY) {
             let bytes = encode(&REGISTRY, ty, &decoded.value);
             let again = decode_object(&bytes, &kind("Pod"), &REGISTRY).unwrap();
-            // Not the values: an empty list is written as none.
+            // Not the values: an empty list is encoded as absent.
             prop_assert!(again.strict.is_empty());
             prop_assert_eq!(encode(&REGISTRY, ty, &again.value), bytes);
         }

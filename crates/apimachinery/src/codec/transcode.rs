@@ -1,7 +1,7 @@
 //! Converts one object between encodings, by its type alone: without defaults and validation.
 //!
 //! The result equals decoding into the types of the API and encoding again. So unknown fields are dropped, an empty list differs
-//! from an absent one only where the field shows both, and the text is canonical.
+//! from an absent one only where the field can express both, and the text is canonical.
 
 use super::{Decoded, cbor, decode_object, protobuf, syntax, yaml};
 use crate::json;
@@ -33,9 +33,9 @@ pub fn transcode(registry: &Registry, from: Encoding, to: Encoding, input: &[u8]
                 "no kind \"{kind}\" is registered for version \"{version}\", and Protobuf has only registered kinds"
             ));
         }
-        return read(from, input).map(|value| written(to, value));
+        return decode_untyped(from, input).map(|value| encode_untyped(to, value));
     };
-    let mut value = decoded(registry, from, input, &kind)?.value;
+    let mut value = decode_typed(registry, from, input, &kind)?.value;
     if !registry.structure(ty).is_some_and(|structure| structure.object) {
         value.remove("kind");
         value.remove("apiVersion");
@@ -60,7 +60,7 @@ fn kind_of(from: Encoding, input: &[u8]) -> Result<GroupVersionKind, String> {
         let kind = protobuf::peek(input).ok_or("the input is no object in a Protobuf envelope")?;
         if kind == GroupVersionKind::default() { watch_event() } else { kind }
     } else {
-        let value @ Value::Object(_) = read(from, input)? else {
+        let value @ Value::Object(_) = decode_untyped(from, input)? else {
             return Err("the input is no object".to_owned());
         };
         if value.fields().is_some_and(|fields| fields.keys().eq(["object", "type"])) {
@@ -90,13 +90,13 @@ fn watch_event() -> GroupVersionKind {
 }
 
 /// Decodes without a schema.
-fn read(from: Encoding, input: &[u8]) -> Result<Value, String> {
+fn decode_untyped(from: Encoding, input: &[u8]) -> Result<Value, String> {
     match from {
         Encoding::Json => {
             syntax::check(input)?;
             json::read(&syntax::repair(input)).map_err(|error| error.to_string())
         }
-        Encoding::Yaml => yaml::read(input).map_err(|why| yaml::attributed(&why)),
+        Encoding::Yaml => yaml::read(input).map_err(|message| yaml::with_prefix(&message)),
         Encoding::Cbor => cbor::read(input),
         // Never called: Protobuf needs a type.
         Encoding::Protobuf => Err("Protobuf cannot be read without a type".to_owned()),
@@ -104,7 +104,7 @@ fn read(from: Encoding, input: &[u8]) -> Result<Value, String> {
 }
 
 /// Encodes without a schema.
-fn written(to: Encoding, value: Value) -> Vec<u8> {
+fn encode_untyped(to: Encoding, value: Value) -> Vec<u8> {
     match to {
         Encoding::Yaml => yaml::to_yaml(value),
         Encoding::Cbor => cbor::encode(&value),
@@ -116,7 +116,7 @@ fn written(to: Encoding, value: Value) -> Vec<u8> {
     }
 }
 
-fn decoded(
+fn decode_typed(
     registry: &Registry,
     from: Encoding,
     input: &[u8],
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_type_shows_is_kept_and_the_rest_is_dropped() {
+    fn transcode_drops_unknown_fields_and_keeps_empty_lists_where_they_show() {
         assert_eq!(
             json(r#" {"apiVersion":"v1","kind":"Endpoints","subsets":[],"extra":1} "#),
             "{\"kind\":\"Endpoints\",\"apiVersion\":\"v1\",\"metadata\":{\"creationTimestamp\":null}}\n"
@@ -152,7 +152,7 @@ mod tests {
         let role = |rules: &str| {
             json(&format!(r#"{{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","rules":{rules}}}"#))
         };
-        assert!(role("[]").ends_with("\"rules\":[]}\n"), "an empty list is told from none");
+        assert!(role("[]").ends_with("\"rules\":[]}\n"), "an empty list differs from an absent one");
         assert!(role("null").ends_with("\"rules\":null}\n"));
         assert!(json(r#"{"apiVersion":"v1","kind":"PodList"}"#).ends_with("\"items\":null}\n"));
         assert_eq!(
@@ -162,12 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_nobody_knows_is_converted_as_it_is() {
+    fn unknown_kind_is_transcoded_without_a_type() {
         let body = br#"{"kind":"Boat","apiVersion":"sea.example/v1","spec":{"b":[1,2.5,null],"a":"<"}}"#;
         let sorted = "{\"apiVersion\":\"sea.example/v1\",\"kind\":\"Boat\",\"spec\":{\"a\":\"\\u003c\",\"b\":[1,2.5,null]}}\n";
         for through in [Encoding::Json, Encoding::Yaml, Encoding::Cbor] {
-            let there = convert(Encoding::Json, through, body).unwrap();
-            let back = convert(through, Encoding::Json, &there).unwrap();
+            let converted = convert(Encoding::Json, through, body).unwrap();
+            let back = convert(through, Encoding::Json, &converted).unwrap();
             assert_eq!(String::from_utf8(back).unwrap(), sorted, "{through:?}");
         }
         let error = convert(Encoding::Json, Encoding::Protobuf, body).unwrap_err();
@@ -178,19 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_a_watch_is_known_by_its_fields() {
+    fn watch_event_is_recognized_by_its_fields() {
         let event = br#"{"object":{"b":1,"a":2},"type":"ADDED"}"#;
         for through in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor] {
-            let there = convert(Encoding::Json, through, event).unwrap();
-            let back = convert(through, Encoding::Json, &there).unwrap();
+            let converted = convert(Encoding::Json, through, event).unwrap();
+            let back = convert(through, Encoding::Json, &converted).unwrap();
             let line = "{\"type\":\"ADDED\",\"object\":{\"a\":2,\"b\":1}}\n";
             assert_eq!(String::from_utf8(back).unwrap(), line, "{through:?}");
         }
     }
 
     #[test]
-    fn what_says_no_kind_is_refused() {
-        for (from, body, why) in [
+    fn input_without_kind_is_refused() {
+        for (from, body, expected) in [
             (Encoding::Json, &b"{}"[..], "Object 'Kind' is missing"),
             (Encoding::Json, br#"{"kind":"Pod"}"#, "Object 'apiVersion' is missing"),
             (Encoding::Json, b"[]", "the input is no object"),
@@ -199,7 +199,7 @@ mod tests {
             (Encoding::Cbor, b"\xff", "cbor: unexpected \"break\" code"),
             (Encoding::Protobuf, b"{}", "the input is no object in a Protobuf envelope"),
         ] {
-            assert_eq!(convert(from, Encoding::Yaml, body).unwrap_err(), why);
+            assert_eq!(convert(from, Encoding::Yaml, body).unwrap_err(), expected);
         }
     }
 }

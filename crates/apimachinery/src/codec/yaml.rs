@@ -1,9 +1,9 @@
-//! YAML bodies, read with the YAML 1.1 habits of the ecosystem, and converted to JSON for decoding.
+//! YAML bodies: parsed by the YAML 1.1 rules of the reference, and converted to JSON for decoding.
 
 use serde::de::DeserializeSeed;
 
 use super::yaml_fault;
-use super::yaml_read::{Meaning, UNSUPPORTED_KEY, UNSUPPORTED_VALUE, meaning};
+use super::yaml_read::{ParsedDocument, UNSUPPORTED_KEY, UNSUPPORTED_VALUE, parse_document};
 pub use super::yaml_write::to_yaml;
 use super::{DecodeError, Decoded, decode_converted, summary};
 use crate::json;
@@ -17,57 +17,59 @@ pub fn decode_object(
     expected: &GroupVersionKind,
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
-    let Meaning { value, twice } = parse(body).map_err(|why| {
-        let (wanted, summary, why) = (&expected.kind, summary(body), attributed(&why));
+    let ParsedDocument { value, duplicate_keys } = parse(body).map_err(|message| {
+        let (expected, summary, message) = (&expected.kind, summary(body), with_prefix(&message));
         DecodeError::new(format!(
-            "the object provided is unrecognized (must be of type {wanted}): {why} ({summary})"
+            "the object provided is unrecognized (must be of type {expected}): {message} ({summary})"
         ))
     })?;
     let text = json::to_json(&value);
     // Dropped before the text is decoded: two trees of one body would take twice the memory.
     drop(value);
     let mut decoded = decode_converted(&text, body, expected, registry)?;
-    if let Some(fault) = repeated(&twice) {
-        decoded.strict.insert(0, fault);
+    if let Some(message) = duplicate_keys_message(&duplicate_keys) {
+        decoded.strict.insert(0, message);
     }
     Ok(decoded)
 }
 
 /// The message about duplicate keys.
-fn repeated(twice: &[(usize, String)]) -> Option<String> {
-    let lines = twice.iter().map(|(line, key)| format!("\n  line {line}: key {key} already set in map"));
-    (!twice.is_empty()).then(|| format!("yaml: unmarshal errors:{}", lines.collect::<String>()))
+fn duplicate_keys_message(duplicate_keys: &[(usize, String)]) -> Option<String> {
+    let lines =
+        duplicate_keys.iter().map(|(line, key)| format!("\n  line {line}: key {key} already set in map"));
+    (!duplicate_keys.is_empty()).then(|| format!("yaml: unmarshal errors:{}", lines.collect::<String>()))
 }
 
 /// Parses a YAML document, with a message if it has duplicate keys.
 pub fn read_strict(body: &[u8]) -> Result<(Value, Option<String>), String> {
-    parse(body).map(|Meaning { value, twice }| (value, repeated(&twice)))
+    parse(body)
+        .map(|ParsedDocument { value, duplicate_keys }| (value, duplicate_keys_message(&duplicate_keys)))
 }
 
 /// Parses a YAML document.
 pub fn read(body: &[u8]) -> Result<Value, String> {
-    parse(body).map(|meaning| meaning.value)
+    parse(body).map(|document| document.value)
 }
 
 /// The message with its prefix: errors about values that JSON cannot express come from another library.
-pub fn attributed(why: &str) -> String {
-    let of_json = [UNSUPPORTED_KEY, UNSUPPORTED_VALUE].iter().any(|words| why.starts_with(words));
-    if of_json { why.to_owned() } else { format!("yaml: {why}") }
+pub fn with_prefix(message: &str) -> String {
+    let is_json_error = [UNSUPPORTED_KEY, UNSUPPORTED_VALUE].iter().any(|prefix| message.starts_with(prefix));
+    if is_json_error { message.to_owned() } else { format!("yaml: {message}") }
 }
 
-fn parse(body: &[u8]) -> Result<Meaning, String> {
+fn parse(body: &[u8]) -> Result<ParsedDocument, String> {
     let text = std::str::from_utf8(body).map_err(|_| "control characters are not allowed".to_owned())?;
     if text.len() > limits::BODY_BYTES {
         return Err(format!("document is larger than {} bytes", limits::BODY_BYTES));
     }
-    let nothing = Meaning { value: Value::Null, twice: Vec::new() };
+    let empty = ParsedDocument { value: Value::Null, duplicate_keys: Vec::new() };
     if let Some(value) = read_json(text) {
-        return Ok(Meaning { value, ..nothing });
+        return Ok(ParsedDocument { value, ..empty });
     }
     if let Some(fault) = yaml_fault::find(text) {
         return Err(fault);
     }
-    if text.lines().all(is_blank) { Ok(nothing) } else { meaning(text) }
+    if text.lines().all(is_blank) { Ok(empty) } else { parse_document(text) }
 }
 
 /// Parses a document that is JSON, as most programs send it, ten times faster than YAML. `None` if it is no valid JSON: then YAML
@@ -77,13 +79,13 @@ fn read_json(text: &str) -> Option<Value> {
         return None;
     }
     // Some escapes are valid in only one of the two.
-    let is_strange = |next: Option<&u8>| matches!(next, Some(b'/' | b'u'));
-    if memchr::memchr_iter(b'\\', text.as_bytes()).any(|at| is_strange(text.as_bytes().get(at + 1))) {
+    let is_ambiguous = |next: Option<&u8>| matches!(next, Some(b'/' | b'u'));
+    if memchr::memchr_iter(b'\\', text.as_bytes()).any(|index| is_ambiguous(text.as_bytes().get(index + 1))) {
         return None;
     }
-    let mut repeats = Repeats(false);
+    let mut detector = DuplicateKeyDetector(false);
     let mut tokens = serde_json::Deserializer::from_str(text);
-    let value = json::Any(&mut repeats).deserialize(&mut tokens).ok()?;
+    let value = json::Any(&mut detector).deserialize(&mut tokens).ok()?;
     if tokens.end().is_err() {
         // Text after the document is ignored, unless the document turns out to be a key.
         let mut documents =
@@ -91,17 +93,17 @@ fn read_json(text: &str) -> Option<Value> {
         documents.next()?.ok()?;
         text.get(documents.byte_offset()..).filter(|rest| !rest.trim_start().starts_with(':'))?;
     }
-    (!repeats.0).then_some(value)
+    (!detector.0).then_some(value)
 }
 
-/// Notes whether there is a duplicate key.
-struct Repeats(bool);
+/// Records whether there is a duplicate key.
+struct DuplicateKeyDetector(bool);
 
-impl json::ParseObserver for Repeats {
+impl json::ParseObserver for DuplicateKeyDetector {
     type Mark = ();
 
-    fn enter_field(&mut self, _: &str, again: impl FnOnce() -> bool) {
-        self.0 = self.0 || again();
+    fn enter_field(&mut self, _: &str, is_duplicate: impl FnOnce() -> bool) {
+        self.0 = self.0 || is_duplicate();
     }
 
     fn leave_field(&mut self, (): (), _: &str) {}
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_1_1_is_what_people_write() {
+    fn scalars_and_merges_follow_yaml_1_1() {
         assert_eq!(
             as_json("a: yes\nb: 010\nc: 0x1F\nd: 1_000\ne: ~\nf: 'yes'"),
             r#"{"a":true,"b":8,"c":31,"d":1000,"e":null,"f":"yes"}"#
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_decoded_like_json() {
+    fn yaml_bodies_are_decoded_like_json() {
         let registry = Registry::builtin().unwrap();
         let kind = GroupVersionKind::new("", "v1", "ConfigMap");
         let decoded =
@@ -172,20 +174,20 @@ mod tests {
         let error = decode_object(b"\tbad", &kind, &registry).unwrap_err();
         assert!(error.message.ends_with("yaml: found character that cannot start any token (09626164)"));
         assert_eq!(read(b"a: 1\n- b").unwrap_err(), "line 1: did not find expected key");
-        let twice = decode_object(
+        let duplicate_keys = decode_object(
             b"kind: ConfigMap\nmetadata:\n  name: a\n  name: b\ndata:\n  x: y\n  x: z\n  x: z\n",
             &kind,
             &registry,
         );
         let lines = "yaml: unmarshal errors:\n  line 4: key \"name\" already set in map\n  line 7: key \"x\" already set in map\n  \
                      line 8: key \"x\" already set in map";
-        assert_eq!(twice.unwrap().strict, [lines]);
+        assert_eq!(duplicate_keys.unwrap().strict, [lines]);
         let first = decode_object(b"data: {a: b}\n---\ndata: 2\n", &kind, &registry).unwrap();
         assert_eq!(first.value.at(&["data", "a"]).and_then(Value::as_str), Some("b"));
     }
 
     #[test]
-    fn bombs_are_refused() {
+    fn yaml_bombs_are_refused() {
         let mut laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..9 {
             let before = level - 1;
@@ -201,12 +203,12 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
         #[test]
-        fn no_text_panics(text in "[a-z0-9:\\-\\[\\]{}&*!|>'\"#%@,? \n]{0,60}") {
+        fn parsing_arbitrary_yaml_never_panics(text in "[a-z0-9:\\-\\[\\]{}&*!|>'\"#%@,? \n]{0,60}") {
             let _ = read(text.as_bytes());
         }
 
         #[test]
-        fn nor_does_one_of_strange_signs(
+        fn parsing_yaml_indicators_never_panics(
             text in r#"([-:,?&*!|>'"%@`\[\]{}#\\ \t\r\n.]|\\[xuUnN0 ]|[\x00-\x1f\x7f\u{85}\u{2028}\u{feff}a]|---|\.\.\.){0,60}"#,
         ) {
             let _ = read(text.as_bytes());
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn one_document_is_read() {
+    fn only_the_first_document_is_parsed() {
         for text in ["a: 1\n---\nb: 2\n", "---\na: 1\n--- x\n", "# c\n---\na: 1\n...\n- [", "a: 1\n"] {
             assert_eq!(as_json(text), r#"{"a":1}"#, "{text:?}");
         }

@@ -1,7 +1,7 @@
 //! Finds the first error of a YAML document, with the message of the reference's parser.
 //!
 //! Two parsers that agree on valid input may disagree on errors. This one builds nothing: it walks through tokens and grammar in
-//! the reference's order, so that it fails at the same place.
+//! the reference's order, so that it fails at the same position.
 
 mod cursor;
 mod scalars;
@@ -14,24 +14,24 @@ use self::scan::{Kind, Scanner, Token};
 /// An error and its line.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
-    what: String,
+    message: String,
     /// The reported line; 0 if it is not reported.
     line: usize,
 }
 
 impl Fault {
     /// An error of the scanner, on a line counted from 0. The first line is not reported.
-    fn of_scanner(what: &str, line: usize) -> Fault {
-        Fault { what: what.to_owned(), line: if line == 0 { 0 } else { line + 1 } }
+    fn from_scanner(message: &str, line: usize) -> Fault {
+        Fault { message: message.to_owned(), line: if line == 0 { 0 } else { line + 1 } }
     }
 
     /// An error of the parser. It is reported with the line before its token's.
-    fn of_grammar(what: &str, token: &Token<'_>) -> Fault {
-        Fault { what: what.to_owned(), line: token.line }
+    fn from_parser(message: &str, token: &Token<'_>) -> Fault {
+        Fault { message: message.to_owned(), line: token.line }
     }
 
-    fn nowhere(what: String) -> Fault {
-        Fault { what, line: 0 }
+    fn without_line(message: String) -> Fault {
+        Fault { message, line: 0 }
     }
 }
 
@@ -43,11 +43,11 @@ pub(super) fn find(text: &str) -> Option<String> {
         handles: HashSet::new(),
         steps: Vec::new(),
     };
-    let Fault { what, line } = grammar.document().err()?;
-    Some(if line > 0 { format!("line {line}: {what}") } else { what })
+    let Fault { message, line } = grammar.document().err()?;
+    Some(if line > 0 { format!("line {line}: {message}") } else { message })
 }
 
-/// The next thing to parse.
+/// A production of the grammar that is to be parsed.
 #[derive(Clone, Copy)]
 enum Step {
     /// A node: whether block style is allowed, and whether a list needs no indentation.
@@ -77,14 +77,14 @@ struct Grammar<'t> {
     anchors: HashSet<&'t str>,
     /// The tag handles that the document declares.
     handles: HashSet<&'t str>,
-    /// The things to parse, the next one last.
+    /// The productions to parse, the next one last.
     steps: Vec<Step>,
 }
 
-type Found<T> = Result<T, Fault>;
+type ParseResult<T> = Result<T, Fault>;
 
 impl<'t> Grammar<'t> {
-    fn document(&mut self) -> Found<()> {
+    fn document(&mut self) -> ParseResult<()> {
         let first = self.tokens.peek()?;
         match first.kind {
             Kind::StreamEnd => return Ok(()),
@@ -92,14 +92,14 @@ impl<'t> Grammar<'t> {
                 self.directives()?;
                 let token = self.tokens.peek()?;
                 if token.kind != Kind::DocumentStart {
-                    return Err(Fault::of_grammar("did not find expected <document start>", &token));
+                    return Err(Fault::from_parser("did not find expected <document start>", &token));
                 }
-                self.tokens.take();
-                let ends = |kind: &Kind<'_>| {
+                self.tokens.consume();
+                let is_end = |kind: &Kind<'_>| {
                     matches!(kind, Kind::Version { .. } | Kind::TagDirective { .. } | Kind::StreamEnd)
                         || matches!(kind, Kind::DocumentStart | Kind::DocumentEnd)
                 };
-                if ends(&self.tokens.peek()?.kind) {
+                if is_end(&self.tokens.peek()?.kind) {
                     return Ok(());
                 }
             }
@@ -113,30 +113,30 @@ impl<'t> Grammar<'t> {
         self.tokens.peek().map(drop)
     }
 
-    fn directives(&mut self) -> Found<()> {
+    fn directives(&mut self) -> ParseResult<()> {
         let mut versions = 0;
         loop {
             let token = self.tokens.peek()?;
             match token.kind {
                 Kind::Version { .. } if versions > 0 => {
-                    return Err(Fault::of_grammar("found duplicate %YAML directive", &token));
+                    return Err(Fault::from_parser("found duplicate %YAML directive", &token));
                 }
                 Kind::Version { known: false } => {
-                    return Err(Fault::of_grammar("found incompatible YAML document", &token));
+                    return Err(Fault::from_parser("found incompatible YAML document", &token));
                 }
                 Kind::Version { .. } => versions += 1,
                 Kind::TagDirective { handle } => {
                     if !self.handles.insert(handle) {
-                        return Err(Fault::of_grammar("found duplicate %TAG directive", &token));
+                        return Err(Fault::from_parser("found duplicate %TAG directive", &token));
                     }
                 }
                 _ => return Ok(()),
             }
-            self.tokens.take();
+            self.tokens.consume();
         }
     }
 
-    fn walk(&mut self, step: Step) -> Found<()> {
+    fn walk(&mut self, step: Step) -> ParseResult<()> {
         match step {
             Step::Node { block, indentless } => self.node(block, indentless),
             Step::Entry => self.entry(),
@@ -144,18 +144,18 @@ impl<'t> Grammar<'t> {
             Step::Key => self.key(),
             Step::Value => {
                 if self.tokens.peek()?.kind == Kind::Value {
-                    self.tokens.take();
-                    self.unless(|kind| matches!(kind, Kind::Key | Kind::Value | Kind::BlockEnd), true)?;
+                    self.tokens.consume();
+                    self.node_unless(|kind| matches!(kind, Kind::Key | Kind::Value | Kind::BlockEnd), true)?;
                 }
                 Ok(())
             }
             Step::Item { first } => self.item(first),
             Step::PairKey => {
                 self.steps.push(Step::PairValue);
-                let ends = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::ListEnd);
-                if ends(&self.tokens.peek()?.kind) {
-                    // As in the reference: the token is lost.
-                    self.tokens.take();
+                let is_end = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::ListEnd);
+                if is_end(&self.tokens.peek()?.kind) {
+                    // As in the reference, the token is consumed.
+                    self.tokens.consume();
                     return Ok(());
                 }
                 self.flow_node();
@@ -167,9 +167,9 @@ impl<'t> Grammar<'t> {
         }
     }
 
-    /// Parses a node next, unless the token says that there is none.
-    fn unless(&mut self, none: impl Fn(&Kind<'t>) -> bool, indentless: bool) -> Found<()> {
-        if !none(&self.tokens.peek()?.kind) {
+    /// Parses a node next, unless the next token is one before which the node is empty.
+    fn node_unless(&mut self, is_absent: impl Fn(&Kind<'t>) -> bool, indentless: bool) -> ParseResult<()> {
+        if !is_absent(&self.tokens.peek()?.kind) {
             self.steps.push(Step::Node { block: true, indentless });
         }
         Ok(())
@@ -179,55 +179,55 @@ impl<'t> Grammar<'t> {
         self.steps.push(Step::Node { block: false, indentless: false });
     }
 
-    fn entry(&mut self) -> Found<()> {
+    fn entry(&mut self) -> ParseResult<()> {
         let token = self.tokens.peek()?;
         match token.kind {
             Kind::BlockEntry => {
-                self.tokens.take();
+                self.tokens.consume();
                 self.steps.push(Step::Entry);
-                self.unless(|kind| matches!(kind, Kind::BlockEntry | Kind::BlockEnd), false)
+                self.node_unless(|kind| matches!(kind, Kind::BlockEntry | Kind::BlockEnd), false)
             }
             Kind::BlockEnd => {
-                self.tokens.take();
+                self.tokens.consume();
                 Ok(())
             }
-            _ => Err(Fault::of_grammar("did not find expected '-' indicator", &token)),
+            _ => Err(Fault::from_parser("did not find expected '-' indicator", &token)),
         }
     }
 
-    fn indentless_entry(&mut self) -> Found<()> {
+    fn indentless_entry(&mut self) -> ParseResult<()> {
         if self.tokens.peek()?.kind == Kind::BlockEntry {
-            self.tokens.take();
+            self.tokens.consume();
             self.steps.push(Step::IndentlessEntry);
-            let none =
+            let is_absent =
                 |kind: &Kind<'_>| matches!(kind, Kind::BlockEntry | Kind::Key | Kind::Value | Kind::BlockEnd);
-            return self.unless(none, false);
+            return self.node_unless(is_absent, false);
         }
         Ok(())
     }
 
-    fn key(&mut self) -> Found<()> {
+    fn key(&mut self) -> ParseResult<()> {
         let token = self.tokens.peek()?;
         match token.kind {
             Kind::Key => {
-                self.tokens.take();
+                self.tokens.consume();
                 self.steps.extend([Step::Key, Step::Value]);
-                self.unless(|kind| matches!(kind, Kind::Key | Kind::Value | Kind::BlockEnd), true)
+                self.node_unless(|kind| matches!(kind, Kind::Key | Kind::Value | Kind::BlockEnd), true)
             }
             Kind::BlockEnd => {
-                self.tokens.take();
+                self.tokens.consume();
                 Ok(())
             }
-            _ => Err(Fault::of_grammar("did not find expected key", &token)),
+            _ => Err(Fault::from_parser("did not find expected key", &token)),
         }
     }
 
-    fn item(&mut self, first: bool) -> Found<()> {
+    fn item(&mut self, first: bool) -> ParseResult<()> {
         let token = self.next_in_flow(first, &Kind::ListEnd, "did not find expected ',' or ']'")?;
         match token.kind {
-            Kind::ListEnd => self.tokens.take(),
+            Kind::ListEnd => self.tokens.consume(),
             Kind::Key => {
-                self.tokens.take();
+                self.tokens.consume();
                 self.steps.extend([Step::Item { first: false }, Step::PairKey]);
             }
             _ => {
@@ -238,15 +238,15 @@ impl<'t> Grammar<'t> {
         Ok(())
     }
 
-    fn flow_key(&mut self, first: bool) -> Found<()> {
+    fn flow_key(&mut self, first: bool) -> ParseResult<()> {
         let token = self.next_in_flow(first, &Kind::MapEnd, "did not find expected ',' or '}'")?;
         match token.kind {
-            Kind::MapEnd => self.tokens.take(),
+            Kind::MapEnd => self.tokens.consume(),
             Kind::Key => {
-                self.tokens.take();
+                self.tokens.consume();
                 self.steps.extend([Step::FlowKey { first: false }, Step::FlowValue]);
-                let ends = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::MapEnd);
-                if !ends(&self.tokens.peek()?.kind) {
+                let is_end = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::MapEnd);
+                if !is_end(&self.tokens.peek()?.kind) {
                     self.flow_node();
                 }
             }
@@ -260,21 +260,21 @@ impl<'t> Grammar<'t> {
     }
 
     /// The token that begins the next part of a flow collection, after the comma.
-    fn next_in_flow(&mut self, first: bool, end: &Kind<'_>, otherwise: &str) -> Found<Token<'t>> {
+    fn next_in_flow(&mut self, first: bool, end: &Kind<'_>, error: &str) -> ParseResult<Token<'t>> {
         let token = self.tokens.peek()?;
         if first || token.kind == *end {
             return Ok(token);
         }
         if token.kind != Kind::FlowEntry {
-            return Err(Fault::of_grammar(otherwise, &token));
+            return Err(Fault::from_parser(error, &token));
         }
-        self.tokens.take();
+        self.tokens.consume();
         self.tokens.peek()
     }
 
-    fn flow_value(&mut self, end: &Kind<'_>) -> Found<()> {
+    fn flow_value(&mut self, end: &Kind<'_>) -> ParseResult<()> {
         if self.tokens.peek()?.kind == Kind::Value {
-            self.tokens.take();
+            self.tokens.consume();
             let next = self.tokens.peek()?.kind;
             if next != Kind::FlowEntry && next != *end {
                 self.flow_node();
@@ -283,15 +283,15 @@ impl<'t> Grammar<'t> {
         Ok(())
     }
 
-    fn node(&mut self, block: bool, indentless: bool) -> Found<()> {
+    fn node(&mut self, block: bool, indentless: bool) -> ParseResult<()> {
         let mut token = self.tokens.peek()?;
         if let Kind::Alias(name) = token.kind {
-            self.tokens.take();
-            let known = self.anchors.contains(name);
-            return if known {
+            self.tokens.consume();
+            let is_known = self.anchors.contains(name);
+            return if is_known {
                 Ok(())
             } else {
-                Err(Fault::nowhere(format!("unknown anchor '{name}' referenced")))
+                Err(Fault::without_line(format!("unknown anchor '{name}' referenced")))
             };
         }
         let (mut anchor, mut tag) = (None, None);
@@ -301,14 +301,14 @@ impl<'t> Grammar<'t> {
                 Kind::Tag { handle } if tag.is_none() => tag = Some((handle, token.clone())),
                 _ => break,
             }
-            self.tokens.take();
+            self.tokens.consume();
             token = self.tokens.peek()?;
         }
         if let Some((handle, token)) = &tag
             && !matches!(*handle, "" | "!" | "!!")
             && !self.handles.contains(handle)
         {
-            return Err(Fault::of_grammar("found undefined tag handle", token));
+            return Err(Fault::from_parser("found undefined tag handle", token));
         }
         self.anchors.extend(anchor);
         let next = match token.kind {
@@ -322,9 +322,9 @@ impl<'t> Grammar<'t> {
             Kind::BlockListStart if block => Some(Step::Entry),
             Kind::BlockMapStart if block => Some(Step::Key),
             _ if anchor.is_some() || tag.is_some() => return Ok(()),
-            _ => return Err(Fault::of_grammar("did not find expected node content", &token)),
+            _ => return Err(Fault::from_parser("did not find expected node content", &token)),
         };
-        self.tokens.take();
+        self.tokens.consume();
         self.steps.extend(next);
         Ok(())
     }

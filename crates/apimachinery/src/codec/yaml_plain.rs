@@ -6,10 +6,10 @@ use crate::time;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Plain {
     Text,
-    /// A date or a timestamp: decoded as text, but other readers treat it specially.
+    /// A date or a timestamp: decoded as text, but other parsers give it a type of its own.
     Instant,
     Null,
-    Truth(bool),
+    Bool(bool),
     Int(i64),
     /// An integer beyond the signed range.
     Large(u64),
@@ -23,7 +23,7 @@ impl Plain {
             Plain::Text => "!!str",
             Plain::Instant => "!!timestamp",
             Plain::Null => "!!null",
-            Plain::Truth(_) => "!!bool",
+            Plain::Bool(_) => "!!bool",
             Plain::Int(_) | Plain::Large(_) => "!!int",
             Plain::Float(_) => "!!float",
         }
@@ -34,10 +34,10 @@ impl Plain {
 pub(super) fn resolve(text: &str) -> Plain {
     match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-            Plain::Truth(true)
+            Plain::Bool(true)
         }
         "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
-            Plain::Truth(false)
+            Plain::Bool(false)
         }
         "" | "~" | "null" | "Null" | "NULL" => Plain::Null,
         ".nan" | ".NaN" | ".NAN" => Plain::Float(f64::NAN),
@@ -51,7 +51,7 @@ pub(super) fn resolve(text: &str) -> Plain {
     }
 }
 
-/// Whether a plain scalar is read back as text, also by older readers, which know base-60 numbers.
+/// Whether a plain scalar is read back as text, also by YAML 1.1 parsers with base-60 numbers.
 pub(super) fn reads_as_text(text: &str) -> bool {
     resolve(text) == Plain::Text && !is_base_sixty(text)
 }
@@ -98,28 +98,28 @@ fn integer(text: &str) -> Option<Plain> {
 
 fn float(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let known = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+');
-    finite(text).filter(|_| unsigned.bytes().all(known))
+    let is_allowed = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+');
+    finite(text).filter(|_| unsigned.bytes().all(is_allowed))
 }
 
-/// Whether text looks like `1:30`, which older readers take for a number.
+/// Whether text looks like `1:30`, which YAML 1.1 parsers read as a base-60 number.
 fn is_base_sixty(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let mut parts = unsigned.split(':');
     let first = parts.next().unwrap_or_default();
-    let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
-    if !first.starts_with(|c: char| c.is_ascii_digit()) || !number(first) {
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    if !first.starts_with(|c: char| c.is_ascii_digit()) || !is_number(first) {
         return false;
     }
     let rest: Vec<&str> = parts.collect();
     let Some((last, between)) = rest.split_last() else { return false };
     let (last, fraction) = last.split_once('.').unwrap_or((last, ""));
-    let sixty = |part: &str| match part.as_bytes() {
+    let is_sexagesimal = |part: &str| match part.as_bytes() {
         [one] => one.is_ascii_digit(),
         [tens, ones] => (b'0'..=b'5').contains(tens) && ones.is_ascii_digit(),
         _ => false,
     };
-    between.iter().all(|part| sixty(part)) && sixty(last) && number(fraction)
+    between.iter().all(|part| is_sexagesimal(part)) && is_sexagesimal(last) && is_number(fraction)
 }
 
 /// Whether text is a date or a timestamp.
@@ -131,15 +131,15 @@ fn is_instant(text: &str) -> bool {
         return false;
     };
     let pad = |part: &str| {
-        let good = matches!(part.len(), 1 | 2) && part.bytes().all(|byte| byte.is_ascii_digit());
-        good.then(|| format!("{part:0>2}"))
+        let is_valid = matches!(part.len(), 1 | 2) && part.bytes().all(|byte| byte.is_ascii_digit());
+        is_valid.then(|| format!("{part:0>2}"))
     };
     let (Some(month), Some(day)) = (pad(month), pad(day)) else { return false };
     let clock = match time.split_at_checked(1) {
         None => "00:00:00Z".to_owned(),
         Some((separator, clock)) => {
-            let zone_at = clock.find(['Z', '+', '-']).unwrap_or(clock.len());
-            let (clock, zone) = clock.split_at(zone_at);
+            let zone_start = clock.find(['Z', '+', '-']).unwrap_or(clock.len());
+            let (clock, zone) = clock.split_at(zone_start);
             let (whole, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
             let padded: Option<Vec<String>> = whole.split(':').map(pad).collect();
             let Some(padded) = padded else { return false };
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_looks_like_something_else_is_found() {
+    fn ambiguous_plain_scalars_are_not_text() {
         for text in [
             "",
             "y",
@@ -203,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn text_means_what_the_ecosystem_takes_it_for() {
-        for (text, meaning) in [
-            ("On", Plain::Truth(true)),
-            ("off", Plain::Truth(false)),
+    fn plain_scalars_resolve_by_yaml_1_1_rules() {
+        for (text, expected) in [
+            ("On", Plain::Bool(true)),
+            ("off", Plain::Bool(false)),
             ("~", Plain::Null),
             ("+12", Plain::Int(12)),
             ("-0x1_F", Plain::Int(-31)),
@@ -225,7 +225,7 @@ mod tests {
             ("1:30", Plain::Text),
             ("--1", Plain::Text),
         ] {
-            assert_eq!(resolve(text), meaning, "{text}");
+            assert_eq!(resolve(text), expected, "{text}");
         }
     }
 }

@@ -11,27 +11,33 @@ use crate::limits;
 use crate::value::{Array, Fields, Value};
 
 /// The value of a document, and its duplicate keys.
-pub(super) struct Meaning {
+pub(super) struct ParsedDocument {
     pub value: Value,
     /// The duplicate keys as written, each with the line of its second value.
-    pub twice: Vec<(usize, String)>,
+    pub duplicate_keys: Vec<(usize, String)>,
 }
 
 /// Parses the first document of a text.
-pub(super) fn meaning(text: &str) -> Result<Meaning, String> {
+pub(super) fn parse_document(text: &str) -> Result<ParsedDocument, String> {
     let tree = Tree::read(text)?;
-    let mut reader =
-        Reader { tree: &tree, twice: Vec::new(), open: Vec::new(), steps: 0, alias_steps: 0, alias_bytes: 0 };
+    let mut reader = Reader {
+        tree: &tree,
+        duplicate_keys: Vec::new(),
+        open: Vec::new(),
+        steps: 0,
+        alias_steps: 0,
+        alias_bytes: 0,
+    };
     let value = match tree.node(0) {
         Some(root) => reader.value(root, 0)?,
         None => Value::Null,
     };
-    Ok(Meaning { value, twice: reader.twice })
+    Ok(ParsedDocument { value, duplicate_keys: reader.duplicate_keys })
 }
 
 struct Reader<'d, 't> {
     tree: &'d Tree<'t>,
-    twice: Vec<(usize, String)>,
+    duplicate_keys: Vec<(usize, String)>,
     /// The nodes whose aliases are being expanded, to detect cycles.
     open: Vec<usize>,
     /// The number of nodes, and how many of them come from aliases.
@@ -41,14 +47,14 @@ struct Reader<'d, 't> {
     alias_bytes: usize,
 }
 
-const EXCESSIVE: &str = "document contains excessive aliasing";
+const EXCESSIVE_ALIASING: &str = "document contains excessive aliasing";
 
 impl<'d, 't> Reader<'d, 't> {
     fn value(&mut self, node: &'d Node<'t>, depth: usize) -> Result<Value, String> {
-        self.step(depth)?;
+        self.count_node(depth)?;
         match &node.content {
             Content::Scalar(scalar) => {
-                self.copy(scalar)?;
+                self.count_text(scalar)?;
                 read_scalar(scalar)
             }
             Content::List(items) => {
@@ -68,7 +74,7 @@ impl<'d, 't> Reader<'d, 't> {
 
     /// Adds the fields of a map.
     fn fields(&mut self, map: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
-        let Content::Map(entries) = &map.content else { return Err(NO_MAP.to_owned()) };
+        let Content::Map(entries) = &map.content else { return Err(MERGE_REQUIRES_MAP.to_owned()) };
         let nodes = |pair: &[usize]| Some((self.tree.node(*pair.first()?)?, self.tree.node(*pair.get(1)?)?));
         for (key, value) in entries.chunks_exact(2).filter_map(nodes).collect::<Vec<_>>() {
             if matches!(&key.content, Content::Scalar(scalar) if scalar.is_merge()) {
@@ -77,12 +83,12 @@ impl<'d, 't> Reader<'d, 't> {
             }
             let key = self.key(key, depth + 1)?;
             let read = self.value(value, depth + 1)?;
-            let Some((key, told)) = key else {
-                let value = if read.is_null() { "<nil>".to_owned() } else { dumped(&read) };
+            let Some((key, rendered)) = key else {
+                let value = if read.is_null() { "<nil>".to_owned() } else { render_go_value(&read) };
                 return Err(format!("{UNSUPPORTED_KEY}%!s(<nil>), key: <nil>, value: {value}"));
             };
-            if into.insert(key, read).is_some() && self.twice.len() < limits::FIELD_ERRORS {
-                self.twice.push((value.line, told));
+            if into.insert(key, read).is_some() && self.duplicate_keys.len() < limits::FIELD_ERRORS {
+                self.duplicate_keys.push((value.line, rendered));
             }
         }
         Ok(())
@@ -98,12 +104,12 @@ impl<'d, 't> Reader<'d, 't> {
         }
         let text = match self.value(node, depth)? {
             Value::String(text) => return Ok(Some((text.clone(), quoted(&text)))),
-            Value::Bool(truth) => truth.to_string(),
+            Value::Bool(boolean) => boolean.to_string(),
             Value::Int(number) => number.to_string(),
             Value::Float(number) => key_float(number),
             Value::Null => return Ok(None),
-            found @ (Value::Array(_) | Value::Object(_)) => {
-                return Err(format!("invalid map key: {}", dumped(&found)));
+            key @ (Value::Array(_) | Value::Object(_)) => {
+                return Err(format!("invalid map key: {}", render_go_value(&key)));
             }
         };
         Ok(Some((text.clone(), text)))
@@ -121,7 +127,7 @@ impl<'d, 't> Reader<'d, 't> {
     }
 
     fn merge_one(&mut self, from: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
-        self.step(depth)?;
+        self.count_node(depth)?;
         if matches!(from.content, Content::Alias { .. }) {
             return self.through_alias(from, |reader, map| reader.fields(map, into, depth));
         }
@@ -134,35 +140,38 @@ impl<'d, 't> Reader<'d, 't> {
         alias: &'d Node<'t>,
         read: impl FnOnce(&mut Self, &'d Node<'t>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let Content::Alias { of, name } = &alias.content else { return Err(NO_MAP.to_owned()) };
-        let target = self.tree.node(*of).filter(|_| !self.open.contains(of));
-        let Some(target) = target else { return Err(format!("anchor '{name}' value contains itself")) };
-        self.open.push(*of);
-        let result = read(self, target);
+        let Content::Alias { target, name } = &alias.content else {
+            return Err(MERGE_REQUIRES_MAP.to_owned());
+        };
+        let node = self.tree.node(*target).filter(|_| !self.open.contains(target));
+        let Some(node) = node else { return Err(format!("anchor '{name}' value contains itself")) };
+        self.open.push(*target);
+        let result = read(self, node);
         self.open.pop();
         result
     }
 
     /// Counts one more node. A small document may consist of aliases, but must not expand without bound.
-    fn step(&mut self, depth: usize) -> Result<(), String> {
+    fn count_node(&mut self, depth: usize) -> Result<(), String> {
         self.steps += 1;
         self.alias_steps += usize::from(!self.open.is_empty());
         if depth > limits::YAML_DEPTH {
             return Err(format!("exceeded max depth of {}", limits::YAML_DEPTH));
         }
-        let many = self.alias_steps > 100 && self.steps > 1000 && self.alias_steps * 100 > self.steps * 99;
-        if many || self.steps > limits::YAML_NODES {
-            return Err(EXCESSIVE.to_owned());
+        let is_excessive =
+            self.alias_steps > 100 && self.steps > 1000 && self.alias_steps * 100 > self.steps * 99;
+        if is_excessive || self.steps > limits::YAML_NODES {
+            return Err(EXCESSIVE_ALIASING.to_owned());
         }
         Ok(())
     }
 
-    /// Counts text that an alias repeats: a long text and many aliases make a small document large with few nodes.
-    fn copy(&mut self, scalar: &Scalar<'_>) -> Result<(), String> {
+    /// Counts text that an alias repeats: with a long text, few aliases make a small document large.
+    fn count_text(&mut self, scalar: &Scalar<'_>) -> Result<(), String> {
         if !self.open.is_empty() {
             self.alias_bytes += scalar.text.len();
         }
-        if self.alias_bytes > limits::YAML_ALIAS_BYTES { Err(EXCESSIVE.to_owned()) } else { Ok(()) }
+        if self.alias_bytes > limits::YAML_ALIAS_BYTES { Err(EXCESSIVE_ALIASING.to_owned()) } else { Ok(()) }
     }
 }
 
@@ -172,52 +181,55 @@ pub(super) const UNSUPPORTED_KEY: &str = "unsupported map key of type: ";
 pub(super) const UNSUPPORTED_VALUE: &str = "json: unsupported value: ";
 
 /// A value in messages about unsupported keys.
-fn dumped(value: &Value) -> String {
+fn render_go_value(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(", ");
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
+        Value::Bool(boolean) => boolean.to_string(),
         Value::Int(number) => number.to_string(),
         Value::Float(number) => key_float(*number),
         Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[]interface {{}}{{{}}}", joined(items.iter().map(dumped).collect())),
+        Value::Array(items) => {
+            format!("[]interface {{}}{{{}}}", joined(items.iter().map(render_go_value).collect()))
+        }
         Value::Object(fields) => {
-            let pairs = fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), dumped(value)));
+            let pairs =
+                fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), render_go_value(value)));
             format!("map[interface {{}}]interface {{}}{{{}}}", joined(pairs.collect()))
         }
     }
 }
 
-const NO_MAP: &str = "map merge requires map or sequence of maps as the value";
+const MERGE_REQUIRES_MAP: &str = "map merge requires map or sequence of maps as the value";
 
 fn read_scalar(scalar: &Scalar<'_>) -> Result<Value, String> {
     let text = || Value::String(scalar.text.clone().into_owned());
     let Some(tag) = scalar.tag.as_deref() else {
-        return if scalar.plain { valued(resolve(&scalar.text), text) } else { Ok(text()) };
+        return if scalar.plain { to_value(resolve(&scalar.text), text) } else { Ok(text()) };
     };
-    let found = match resolve(&scalar.text) {
+    let plain = match resolve(&scalar.text) {
         Plain::Instant if tag != "!!timestamp" => Plain::Text,
-        found => found,
+        plain => plain,
     };
-    match (tag, found) {
+    match (tag, plain) {
         ("!!binary", _) => STANDARD
             .decode(scalar.text.replace(['\r', '\n'], ""))
             .map(|bytes| Value::String(String::from_utf8_lossy(&bytes).into_owned()))
             .map_err(|_| "!!binary value contains invalid base64 data".to_owned()),
-        ("!!float", Plain::Int(number)) => valued(Plain::Float(number as f64), text),
-        ("!!bool" | "!!int" | "!!float" | "!!null" | "!!timestamp", found) if found.tag() != tag => {
-            Err(format!("cannot decode {} `{}` as a {tag}", found.tag(), scalar.text))
+        ("!!float", Plain::Int(number)) => to_value(Plain::Float(number as f64), text),
+        ("!!bool" | "!!int" | "!!float" | "!!null" | "!!timestamp", plain) if plain.tag() != tag => {
+            Err(format!("cannot decode {} `{}` as a {tag}", plain.tag(), scalar.text))
         }
-        ("!!bool" | "!!int" | "!!float" | "!!null", found) => valued(found, text),
+        ("!!bool" | "!!int" | "!!float" | "!!null", plain) => to_value(plain, text),
         _ => Ok(text()),
     }
 }
 
-fn valued(plain: Plain, text: impl FnOnce() -> Value) -> Result<Value, String> {
+fn to_value(plain: Plain, text: impl FnOnce() -> Value) -> Result<Value, String> {
     Ok(match plain {
         Plain::Text | Plain::Instant => text(),
         Plain::Null => Value::Null,
-        Plain::Truth(truth) => Value::Bool(truth),
+        Plain::Bool(boolean) => Value::Bool(boolean),
         Plain::Int(number) => Value::Int(number),
         Plain::Large(number) => Value::Float(number as f64),
         Plain::Float(number) if !number.is_finite() => {
@@ -242,11 +254,11 @@ mod tests {
     use crate::json::to_json;
 
     fn as_json(text: &str) -> String {
-        String::from_utf8(to_json(&meaning(text).unwrap().value)).unwrap()
+        String::from_utf8(to_json(&parse_document(text).unwrap().value)).unwrap()
     }
 
     #[test]
-    fn words_count_in_their_spellings_alone() {
+    fn boolean_and_null_words_have_fixed_spellings() {
         assert_eq!(
             as_json("a: On\nb: oN\nc: nULL\nd: tRue\n"),
             r#"{"a":true,"b":"oN","c":"nULL","d":"tRue"}"#
@@ -254,71 +266,74 @@ mod tests {
     }
 
     #[test]
-    fn keys_become_text() {
+    fn keys_are_converted_to_text() {
         assert_eq!(
             as_json("1: a\n.5: b\n.inf: c\nyes: d\n1e9: e\n"),
             r#"{".inf":"c","0.5":"b","1":"a","1e+09":"e","true":"d"}"#
         );
-        let wrong = |text| meaning(text).err().unwrap();
+        let error = |text| parse_document(text).err().unwrap();
         let no_key = "unsupported map key of type: %!s(<nil>), key: <nil>, value: ";
-        assert_eq!(wrong("~: a\n"), format!("{no_key}\"a\""));
-        assert_eq!(wrong("~: ~\n"), format!("{no_key}<nil>"));
+        assert_eq!(error("~: a\n"), format!("{no_key}\"a\""));
+        assert_eq!(error("~: ~\n"), format!("{no_key}<nil>"));
         assert_eq!(
-            wrong("~: [1, {b: c}, x, true, 1.5, ~]\n"),
+            error("~: [1, {b: c}, x, true, 1.5, ~]\n"),
             format!(
                 "{no_key}[]interface {{}}{{1, map[interface {{}}]interface {{}}{{\"b\":\"c\"}}, \"x\", true, 1.5, interface {{}}(nil)}}"
             )
         );
-        assert_eq!(wrong("? [a]\n: b\n"), "invalid map key: []interface {}{\"a\"}");
+        assert_eq!(error("? [a]\n: b\n"), "invalid map key: []interface {}{\"a\"}");
     }
 
     #[test]
-    fn tags_decide() {
+    fn tags_override_the_resolved_type() {
         assert_eq!(
             as_json(
                 "a: !!str 1\nb: !!float 2\nc: !own 3\nd: !!binary |\n  aG\n  k=\ne: !!timestamp 2001-01-01\n"
             ),
             r#"{"a":"1","b":2,"c":"3","d":"hi","e":"2001-01-01"}"#
         );
-        assert_eq!(meaning("a: !!int x\n").err().unwrap(), "cannot decode !!str `x` as a !!int");
+        assert_eq!(parse_document("a: !!int x\n").err().unwrap(), "cannot decode !!str `x` as a !!int");
     }
 
     #[test]
-    fn fields_are_merged_in_the_order_they_stand_in() {
+    fn merge_keys_apply_in_document_order() {
         let shared = "x: &x {k: 1, l: 1}\ny: &y {k: 2, m: 2}\n";
         assert!(
             as_json(&format!("{shared}a:\n  <<: [*x, *y]\n  l: 3\n"))
                 .starts_with(r#"{"a":{"k":1,"l":3,"m":2}"#)
         );
         assert!(as_json(&format!("{shared}a:\n  k: 3\n  <<: *x\n")).starts_with(r#"{"a":{"k":1,"l":1}"#));
-        assert_eq!(meaning("<<: 1\n").err().unwrap(), NO_MAP);
+        assert_eq!(parse_document("<<: 1\n").err().unwrap(), MERGE_REQUIRES_MAP);
     }
 
     #[test]
-    fn what_stands_twice_is_found_with_its_line() {
-        let twice = |text| meaning(text).unwrap().twice;
-        assert_eq!(twice("a: 1\na: |\n\n  x\n1: x\n1: y\n"), [(2, "\"a\"".to_owned()), (6, "1".to_owned())]);
+    fn duplicate_keys_are_reported_with_their_line() {
+        let duplicate_keys = |text| parse_document(text).unwrap().duplicate_keys;
+        assert_eq!(
+            duplicate_keys("a: 1\na: |\n\n  x\n1: x\n1: y\n"),
+            [(2, "\"a\"".to_owned()), (6, "1".to_owned())]
+        );
     }
 
     #[test]
-    fn nothing_unfolds_without_end() {
-        assert_eq!(meaning("a: &a [*a]\n").err().unwrap(), "anchor 'a' value contains itself");
+    fn alias_expansion_is_bounded() {
+        assert_eq!(parse_document("a: &a [*a]\n").err().unwrap(), "anchor 'a' value contains itself");
         let mut laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..9 {
             let many = vec![format!("*a{}", level - 1); 10].join(",");
             laughs.push_str(&format!("a{level}: &a{level} [{many}]\n"));
         }
-        assert_eq!(meaning(&laughs).err().unwrap(), "document contains excessive aliasing");
+        assert_eq!(parse_document(&laughs).err().unwrap(), "document contains excessive aliasing");
         let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 5].join(","));
-        assert_eq!(meaning(&long).err().unwrap(), "document contains excessive aliasing");
+        assert_eq!(parse_document(&long).err().unwrap(), "document contains excessive aliasing");
         let keys = format!("a: &a {{? {} : 1}}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 5].join(","));
-        assert_eq!(meaning(&keys).err().unwrap(), "document contains excessive aliasing");
+        assert_eq!(parse_document(&keys).err().unwrap(), "document contains excessive aliasing");
         let few = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 10), ["*a"; 900].join(","));
-        assert!(meaning(&few).is_ok());
+        assert!(parse_document(&few).is_ok());
         let mut deep = "a0: &a0 [x]\n".to_owned();
         for level in 1..200 {
             deep.push_str(&format!("a{level}: &a{level} [*a{}]\n", level - 1));
         }
-        assert!(meaning(&deep).err().unwrap().starts_with("exceeded max depth"));
+        assert!(parse_document(&deep).err().unwrap().starts_with("exceeded max depth"));
     }
 }

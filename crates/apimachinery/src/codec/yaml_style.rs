@@ -24,9 +24,9 @@ const MERGE: &str = "<<";
 
 /// The style that text needs: plain if it is read back as text, quoted if not.
 pub(super) fn style(text: &str, key: bool) -> Style {
-    let features = Features::of(text);
+    let features = Features::from_text(text);
     let literal = text.contains('\n') && !key && !features.trailing_space && !features.unusual;
-    let wanted = if literal {
+    let style = if literal {
         Style::Literal
     } else if text.contains('\n') || !reads_as_text(text) || (key && text == MERGE) {
         Style::Double
@@ -35,7 +35,7 @@ pub(super) fn style(text: &str, key: bool) -> Style {
     } else {
         Style::Single
     };
-    if wanted == Style::Single && features.unusual { Style::Double } else { wanted }
+    if style == Style::Single && features.unusual { Style::Double } else { style }
 }
 
 /// The properties of a text that decide its style.
@@ -47,26 +47,26 @@ struct Features {
 }
 
 impl Features {
-    fn of(text: &str) -> Features {
-        let blank = |c: char| matches!(c, ' ' | '\t') || is_break(c);
+    fn from_text(text: &str) -> Features {
+        let is_blank = |c: char| matches!(c, ' ' | '\t') || is_break(c);
         let mut indicators = text.starts_with("---") || text.starts_with("...");
         let (mut unusual, mut breaks) = (false, false);
-        let mut before = None;
+        let mut previous = None;
         let mut chars = text.chars().peekable();
         while let Some(c) = chars.next() {
-            let followed = chars.peek().is_none_or(|next| matches!(next, ' ' | '\t'));
-            indicators |= match (before, c) {
+            let is_last_of_word = chars.peek().is_none_or(|next| matches!(next, ' ' | '\t'));
+            indicators |= match (previous, c) {
                 (None, '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>') => true,
                 (None, '\'' | '"' | '%' | '@' | '`') => true,
-                (None, '?' | '-') | (_, ':') => followed,
-                (Some(before), '#') => blank(before),
+                (None, '?' | '-') | (_, ':') => is_last_of_word,
+                (Some(previous), '#') => is_blank(previous),
                 _ => false,
             };
             unusual |= !is_printable(c);
             breaks |= is_break(c);
             // A space before a break survives only in double quotes.
-            unusual |= before == Some(' ') && is_break(c);
-            before = Some(c);
+            unusual |= previous == Some(' ') && is_break(c);
+            previous = Some(c);
         }
         let trailing_space = text.ends_with(' ');
         let plain = !indicators && !unusual && !breaks && !text.starts_with(' ') && !trailing_space;

@@ -13,7 +13,7 @@ pub(super) struct Tree<'t> {
 }
 
 pub(super) struct Node<'t> {
-    /// The line it begins on, counted from 1.
+    /// The line on which the node begins, counted from 1.
     pub line: usize,
     pub content: Content<'t>,
 }
@@ -24,16 +24,17 @@ pub(super) enum Content<'t> {
     /// Keys and values, alternating.
     Map(Vec<usize>),
     Alias {
-        of: usize,
+        /// The index of the anchored node.
+        target: usize,
         name: &'t str,
     },
 }
 
 pub(super) struct Scalar<'t> {
     pub text: Cow<'t, str>,
-    /// Whether it is written without quotes.
+    /// Whether the scalar is written without quotes.
     pub plain: bool,
-    /// Its tag, with `!!` for the well-known ones.
+    /// The tag, with `!!` for the well-known ones.
     pub tag: Option<String>,
 }
 
@@ -45,7 +46,7 @@ impl Scalar<'_> {
 }
 
 impl<'t> Tree<'t> {
-    /// Parses the first document of a text; the rest is ignored. Errors are in the reference's words.
+    /// Parses the first document of a text; the rest is ignored. Errors have the text of the reference.
     pub(super) fn read(text: &'t str) -> Result<Self, String> {
         let options = granit_parser::options! {
             flow_nesting_limit: limits::YAML_DEPTH,
@@ -59,7 +60,7 @@ impl<'t> Tree<'t> {
         let mut anchors = HashMap::new();
         let mut aliases = 0;
         while let Some(next) = parser.next_event() {
-            let (event, span) = next.map_err(|error| fault(&error))?;
+            let (event, span) = next.map_err(|error| error_message(&error))?;
             let line = first_line(text, &event, &span);
             let (content, anchor) = match event {
                 Event::DocumentEnd | Event::StreamEnd => break,
@@ -68,7 +69,7 @@ impl<'t> Tree<'t> {
                     continue;
                 }
                 Event::Scalar(text, style, anchor, tag) => {
-                    let tag = tag.map(|tag| short(&tag));
+                    let tag = tag.map(|tag| short_tag(&tag));
                     (Content::Scalar(Scalar { text, plain: style == ScalarStyle::Plain, tag }), anchor)
                 }
                 Event::SequenceStart(_, anchor, _) => (Content::List(Vec::new()), anchor),
@@ -77,8 +78,8 @@ impl<'t> Tree<'t> {
                     aliases += 1;
                     let name = span.slice(text).unwrap_or_default().trim_start_matches('*');
                     // The parser reports no alias before its anchor.
-                    let of = anchors.get(&anchor).copied().unwrap_or_default();
-                    (Content::Alias { of, name }, 0)
+                    let target = anchors.get(&anchor).copied().unwrap_or_default();
+                    (Content::Alias { target, name }, 0)
                 }
                 Event::UnresolvedAlias(name) => {
                     check_name(&name, span.start.line())?;
@@ -90,8 +91,8 @@ impl<'t> Tree<'t> {
                 }
                 _ => continue,
             };
-            let at = tree.nodes.len();
-            if at >= limits::YAML_NODES
+            let index = tree.nodes.len();
+            if index >= limits::YAML_NODES
                 || aliases > limits::YAML_ALIASES
                 || anchors.len() > limits::YAML_ANCHORS
             {
@@ -100,13 +101,13 @@ impl<'t> Tree<'t> {
             if let Some(Content::List(inner) | Content::Map(inner)) =
                 open.last().and_then(|outer| tree.nodes.get_mut(*outer)).map(|node| &mut node.content)
             {
-                inner.push(at);
+                inner.push(index);
             }
             if anchor != 0 {
-                anchors.insert(anchor, at);
+                anchors.insert(anchor, index);
             }
             if matches!(content, Content::List(_) | Content::Map(_)) {
-                open.push(at);
+                open.push(index);
             }
             tree.nodes.push(Node { line, content });
         }
@@ -114,13 +115,13 @@ impl<'t> Tree<'t> {
     }
 
     /// A node by index, `None` if the document is empty.
-    pub(super) fn node(&self, at: usize) -> Option<&Node<'t>> {
-        self.nodes.get(at)
+    pub(super) fn node(&self, index: usize) -> Option<&Node<'t>> {
+        self.nodes.get(index)
     }
 }
 
 /// A tag with the well-known prefix shortened.
-fn short(tag: &Tag) -> String {
+fn short_tag(tag: &Tag) -> String {
     let (handle, suffix) = tag.parts();
     let tag = format!("{handle}{suffix}");
     tag.strip_prefix("tag:yaml.org,2002:").map_or(tag.clone(), |known| format!("!!{known}"))
@@ -132,11 +133,11 @@ fn first_line(text: &str, event: &Event<'_>, span: &Span) -> usize {
     let is_block = matches!(event, Event::Scalar(_, ScalarStyle::Literal | ScalarStyle::Folded, ..));
     let before = span.start.byte_offset().filter(|_| is_block).and_then(|start| text.get(..start));
     let Some(before) = before else { return line };
-    let blank = |row: &&str| row.trim().is_empty();
-    line.saturating_sub(before.rsplit('\n').skip(1).take_while(blank).count() + 1)
+    let is_blank = |row: &&str| row.trim().is_empty();
+    line.saturating_sub(before.rsplit('\n').skip(1).take_while(is_blank).count() + 1)
 }
 
-/// The parser accepts more names than the reference.
+/// Refuses anchor names that the parser accepts but the reference does not.
 fn check_name(name: &str, line: usize) -> Result<(), String> {
     if !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
@@ -146,13 +147,13 @@ fn check_name(name: &str, line: usize) -> Result<(), String> {
     Err(at_line(line, "did not find expected alphabetic or numeric character"))
 }
 
-/// Errors of this parser for documents that the reference accepts, in its own words.
-fn fault(error: &ScanError) -> String {
+/// The message of an error of this parser, for documents whose error `yaml_fault` does not find.
+fn error_message(error: &ScanError) -> String {
     let report = error.info();
     at_line(error.marker().line(), report.lines().next().unwrap_or_default())
 }
 
-/// A message with its line: the first one is not named.
-fn at_line(line: usize, what: &str) -> String {
-    if line > 1 { format!("line {line}: {what}") } else { what.to_owned() }
+/// A message with its line; as in the reference, the first line is not named.
+fn at_line(line: usize, message: &str) -> String {
+    if line > 1 { format!("line {line}: {message}") } else { message.to_owned() }
 }

@@ -32,8 +32,8 @@ enum Context {
     LongValue,
 }
 
-/// A YAML document that is written step by step: the text so far can be taken at any time, and values are let go as soon as they are
-/// written.
+/// A YAML document that is written step by step: the text so far can be taken at any time, and values are dropped as soon as they
+/// are written.
 pub(super) struct Document {
     out: String,
     column: usize,
@@ -41,11 +41,11 @@ pub(super) struct Document {
     whitespace: bool,
     /// Whether the line contains only indentation and list markers so far.
     indention: bool,
-    /// What is left of the collections in progress, the innermost last.
+    /// The unwritten rest of the collections in progress, the innermost last.
     frames: Vec<Frame>,
 }
 
-/// What is left of something, and its indentation.
+/// The unwritten rest of a collection or text, and its indentation.
 enum Frame {
     Items(std::vec::IntoIter<Value>, usize),
     Fields(std::vec::IntoIter<(String, Value)>, usize),
@@ -54,18 +54,18 @@ enum Frame {
     LongValue(Value, usize),
 }
 
-/// A text that is being written. At deep indentation its lines can be a hundred times as long as what they say.
+/// A text that is being written in parts: at deep indentation the lines can be a hundred times as long as their content.
 struct Text {
     text: String,
     style: Style,
     indent: usize,
     is_key: bool,
-    /// The bytes that are written.
-    at: usize,
-    /// Whether the character before was a space.
+    /// The number of bytes that are written.
+    position: usize,
+    /// Whether the previous character was a space.
     after_space: bool,
-    /// Whether a line of its own has to begin: only in the literal style.
-    fresh: bool,
+    /// Whether a new line has to begin: only in the literal style.
+    at_line_start: bool,
 }
 
 impl Document {
@@ -115,9 +115,9 @@ impl Document {
         std::mem::take(&mut self.out).into_bytes()
     }
 
-    /// Writes the next part of what was begun: a key, a scalar, the beginning of a collection, or as much of a text as makes `most`
-    /// bytes together with what was not taken yet. False if nothing is left of it.
-    pub(super) fn step(&mut self, most: usize) -> bool {
+    /// Writes the next part of what was begun: a key, a scalar, the beginning of a collection, or as much of a text as fits into
+    /// `limit` bytes of output that was not taken yet. False if nothing is left.
+    pub(super) fn step(&mut self, limit: usize) -> bool {
         match self.frames.pop() {
             None => return false,
             Some(Frame::Items(mut items, indent)) => {
@@ -133,7 +133,7 @@ impl Document {
                 }
             }
             Some(Frame::Text(mut text)) => {
-                if !self.go_on(&mut text, most) {
+                if !self.continue_text(&mut text, limit) {
                     self.frames.push(Frame::Text(text));
                 }
             }
@@ -155,11 +155,11 @@ impl Document {
             Value::Object(fields) => self.frames.push(Frame::Fields(sorted(fields).into_iter(), inner)),
             Value::Array(items) => {
                 // Items of a list below a key are not indented further than the key.
-                let at = if context == Context::Value { indent.unwrap_or(0) } else { inner };
-                self.frames.push(Frame::Items(items.into_iter(), at));
+                let indent = if context == Context::Value { indent.unwrap_or(0) } else { inner };
+                self.frames.push(Frame::Items(items.into_iter(), indent));
             }
             Value::Null => self.word("null"),
-            Value::Bool(truth) => self.word(if truth { "true" } else { "false" }),
+            Value::Bool(boolean) => self.word(if boolean { "true" } else { "false" }),
             Value::Int(number) => self.word(itoa::Buffer::new().format(number)),
             Value::Float(number) => self.word(&json::short_float(number)),
             Value::String(text) => {
@@ -191,7 +191,7 @@ impl Document {
     /// Writes a key that fits on one line with its value.
     fn key(&mut self, key: String, indent: usize) {
         let mut key = self.text(key, indent + INDENT, true);
-        self.go_on(&mut key, usize::MAX);
+        self.continue_text(&mut key, usize::MAX);
         self.push(':');
         self.whitespace = false;
         self.indention = false;
@@ -251,16 +251,16 @@ impl Document {
             Style::Single => self.push('\''),
             Style::Double => self.push('"'),
         }
-        Text { text, style, indent, is_key, at: 0, after_space: false, fresh: true }
+        Text { text, style, indent, is_key, position: 0, after_space: false, at_line_start: true }
     }
 
-    /// Goes on with a text, until it ends or `most` bytes were not taken yet. True if it ends.
-    fn go_on(&mut self, text: &mut Text, most: usize) -> bool {
+    /// Continues a text until it ends or the output has `limit` bytes. True if it ended.
+    fn continue_text(&mut self, text: &mut Text, limit: usize) -> bool {
         match text.style {
-            Style::Literal => self.literal(text, most),
-            Style::Plain | Style::Single | Style::Double => self.folded(text, most),
+            Style::Literal => self.literal(text, limit),
+            Style::Plain | Style::Single | Style::Double => self.folded(text, limit),
         }
-        if text.at < text.text.len() {
+        if text.position < text.text.len() {
             return false;
         }
         match text.style {
@@ -274,14 +274,14 @@ impl Document {
         true
     }
 
-    fn folded(&mut self, text: &mut Text, most: usize) {
+    fn folded(&mut self, text: &mut Text, limit: usize) {
         let style = text.style;
-        let mut chars = text.text.get(text.at..).unwrap_or_default().chars().peekable();
-        while self.out.len() < most
+        let mut chars = text.text.get(text.position..).unwrap_or_default().chars().peekable();
+        while self.out.len() < limit
             && let Some(c) = chars.next()
         {
-            let at = text.at;
-            text.at += c.len_utf8();
+            let start = text.position;
+            text.position += c.len_utf8();
             if c != ' ' {
                 text.after_space = false;
                 match style {
@@ -296,7 +296,7 @@ impl Document {
                 continue;
             }
             let next_is_space = chars.peek() == Some(&' ');
-            let inside = style == Style::Plain || (at > 0 && text.at < text.text.len());
+            let inside = style == Style::Plain || (start > 0 && text.position < text.text.len());
             let may_break = !text.is_key && !text.after_space && inside && self.column > WIDTH;
             if may_break && (style == Style::Double || !next_is_space) {
                 self.indention = false;
@@ -351,7 +351,7 @@ impl Document {
         match (from_end.next().is_some_and(is_break), from_end.next()) {
             (false, _) => self.push('-'),
             (true, None) => self.push('+'),
-            (true, Some(before)) if is_break(before) => self.push('+'),
+            (true, Some(previous)) if is_break(previous) => self.push('+'),
             (true, Some(_)) => {}
         }
         self.newline();
@@ -359,19 +359,19 @@ impl Document {
         self.indention = true;
     }
 
-    fn literal(&mut self, text: &mut Text, most: usize) {
-        let mut chars = text.text.get(text.at..).unwrap_or_default().chars();
-        while self.out.len() < most
+    fn literal(&mut self, text: &mut Text, limit: usize) {
+        let mut chars = text.text.get(text.position..).unwrap_or_default().chars();
+        while self.out.len() < limit
             && let Some(c) = chars.next()
         {
-            text.at += c.len_utf8();
+            text.position += c.len_utf8();
             if c == '\n' {
                 self.newline();
                 self.indention = true;
-                text.fresh = true;
+                text.at_line_start = true;
                 continue;
             }
-            if std::mem::take(&mut text.fresh) {
+            if std::mem::take(&mut text.at_line_start) {
                 self.line(text.indent);
             }
             self.push(c);
@@ -396,8 +396,8 @@ pub(super) fn sorted(fields: Object) -> Vec<(String, Value)> {
     merge_sort(fields.into_iter().collect())
 }
 
-/// Sorts keys by [`natural`], which has cycles (`1a1` < `011` < `0a_1` < `1a1`): the sort of the standard library panics when it meets
-/// one, and a client chooses the keys.
+/// Sorts keys by [`natural_cmp`], which has cycles (`1a1` < `011` < `0a_1` < `1a1`): the sort of the standard library panics when
+/// it meets one, and a client chooses the keys.
 fn merge_sort(mut left: Vec<(String, Value)>) -> Vec<(String, Value)> {
     if left.len() < 2 {
         return left;
@@ -406,8 +406,8 @@ fn merge_sort(mut left: Vec<(String, Value)>) -> Vec<(String, Value)> {
     let (left, right) = (merge_sort(left), merge_sort(right));
     let mut merged = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
-    while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
-        let is_ordered = natural(&one.0, &other.0).is_le();
+    while let (Some(first), Some(second)) = (left.peek(), right.peek()) {
+        let is_ordered = natural_cmp(&first.0, &second.0).is_le();
         merged.extend(if is_ordered { left.next() } else { right.next() });
     }
     merged.extend(left);
@@ -416,10 +416,10 @@ fn merge_sort(mut left: Vec<(String, Value)>) -> Vec<(String, Value)> {
 }
 
 /// The natural order of keys: letters after everything else, digits by their numbers.
-fn natural(one: &str, other: &str) -> Ordering {
-    let (a, b): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let Some(at) = a.iter().zip(&b).position(|(x, y)| x != y) else { return a.len().cmp(&b.len()) };
-    let (x, y) = (a.get(at).copied().unwrap_or_default(), b.get(at).copied().unwrap_or_default());
+fn natural_cmp(left: &str, right: &str) -> Ordering {
+    let (a, b): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let Some(index) = a.iter().zip(&b).position(|(x, y)| x != y) else { return a.len().cmp(&b.len()) };
+    let (x, y) = (a.get(index).copied().unwrap_or_default(), b.get(index).copied().unwrap_or_default());
     match (x.is_alphabetic(), y.is_alphabetic()) {
         (true, true) => return x.cmp(&y),
         (true, false) => return Ordering::Greater,
@@ -427,11 +427,11 @@ fn natural(one: &str, other: &str) -> Ordering {
         (false, false) => {}
     }
     // A zero inside a longer number is one of its digits, not a leading zero.
-    let before = a.get(..at).unwrap_or_default();
+    let before = a.get(..index).unwrap_or_default();
     let inside = before.iter().rev().take_while(|c| c.is_ascii_digit()).any(|c| *c != '0');
     let start = u64::from((x == '0' || y == '0') && inside);
     let run = |chars: &[char]| {
-        let digits = chars.iter().skip(at).map_while(|c| c.to_digit(10));
+        let digits = chars.iter().skip(index).map_while(|c| c.to_digit(10));
         let (mut number, mut count) = (start, 0);
         for digit in digits {
             number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_indented_as_people_know_them() {
+    fn collections_are_written_in_block_style() {
         let text = yaml(r#"{"b":[{"x":1,"y":[]},"s",["p","q"]],"a":{"k":{"l":null}},"c":{}}"#);
         let expected = "a:\n  k:\n    l: null\nb:\n- x: 1\n  \"y\": []\n- s\n- - p\n  - q\nc: {}\n";
         assert_eq!(text, expected);
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn text_is_quoted_where_it_would_be_misread() {
-        for (given, printed) in [
+        for (text, expected) in [
             ("true", "\"true\""),
             ("yes", "\"yes\""),
             ("1", "\"1\""),
@@ -494,12 +494,12 @@ mod tests {
             ("é", "é"),
             ("{}", "'{}'"),
         ] {
-            assert_eq!(to_yaml(Value::from(given)), format!("{printed}\n").into_bytes(), "{given}");
+            assert_eq!(to_yaml(Value::from(text)), format!("{expected}\n").into_bytes(), "{text}");
         }
     }
 
     #[test]
-    fn text_of_several_lines_stands_as_it_is() {
+    fn multiline_text_is_written_as_literal_block() {
         assert_eq!(
             yaml(r#"{"a":"x\n  y\n","b":"x\ny","c":"x\n\n","d":1}"#),
             "a: |\n  x\n    y\nb: |-\n  x\n  y\nc: |+\n  x\n\nd: 1\n"
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_broken_at_a_space() {
+    fn long_text_is_folded_at_a_space() {
         let words = vec!["word"; 30].join(" ");
         let text = yaml(&format!("{{\"key\":\"{words}\"}}"));
         let lines: Vec<&str> = text.lines().collect();
@@ -517,24 +517,24 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_looks_like_an_order_to_merge_is_quoted() {
+    fn merge_key_is_quoted() {
         let text = yaml(r#"{"<<":"<<"}"#);
         assert_eq!(text, "\"<<\": <<\n");
         assert_eq!(to_yaml(yaml::read(text.as_bytes()).unwrap()), text.as_bytes());
     }
 
     #[test]
-    fn keys_sort_naturally() {
+    fn keys_are_sorted_in_natural_order() {
         let text = yaml(r#"{"a10":1,"a9":1,"a":1,"A":1,"_":1,"1":1}"#);
         let keys: Vec<&str> = text.lines().map(|line| line.split(':').next().unwrap()).collect();
         assert_eq!(keys, ["_", "\"1\"", "A", "a", "a9", "a10"]);
     }
 
     #[test]
-    fn keys_whose_order_has_a_cycle_are_written_all_the_same() {
-        assert_eq!(natural("1a1", "011"), Ordering::Less);
-        assert_eq!(natural("011", "0a_1"), Ordering::Less);
-        assert_eq!(natural("0a_1", "1a1"), Ordering::Less);
+    fn keys_whose_order_has_a_cycle_are_written() {
+        assert_eq!(natural_cmp("1a1", "011"), Ordering::Less);
+        assert_eq!(natural_cmp("011", "0a_1"), Ordering::Less);
+        assert_eq!(natural_cmp("0a_1", "1a1"), Ordering::Less);
         let signs = ["0", "1", "2", "_", "a", "-", "."];
         let pairs = || signs.iter().flat_map(|one| signs.map(|other| format!("{one}{other}")));
         let keys = pairs().flat_map(|start| pairs().map(move |end| start.clone() + &end));
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn floats_have_the_shortest_form() {
         assert_eq!(
             yaml("[1.5,1e20,1234567.5,0.00001,-3]"),
             "- 1.5\n- 1e+20\n- 1.2345675e+06\n- 1e-05\n- -3\n"
@@ -552,7 +552,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn yaml_output_round_trips(
             fields in proptest::collection::btree_map("[ -~]{1,12}", "[ -~\n]{0,100}", 0..5)
         ) {
             let value = Value::Object(fields.into_iter().map(|(key, text)| (key, Value::String(text))).collect());

@@ -48,51 +48,51 @@ const ORDER: [&str; 39] = [
 /// Writes a value as text.
 pub(super) fn write(value: &Value) -> String {
     let mut out = String::new();
-    put(value, false, &mut out);
+    write_value_to(value, false, &mut out);
     out
 }
 
-fn put(value: &Value, by_letters: bool, out: &mut String) {
+fn write_value_to(value: &Value, alphabetical: bool, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),
-        Value::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
+        Value::Bool(boolean) => out.push_str(if *boolean { "true" } else { "false" }),
         Value::Int(number) => out.push_str(&number.to_string()),
         Value::Float(number) => out.push_str(&number.to_string()),
-        Value::String(text) => put_text(text, out),
+        Value::String(text) => write_text(text, out),
         Value::Array(items) => {
             out.push('[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
                     out.push(',');
                 }
-                put(item, false, out);
+                write_value_to(item, false, out);
             }
             out.push(']');
         }
-        Value::Object(fields) => put_fields(fields, by_letters, out),
+        Value::Object(fields) => write_fields(fields, alphabetical, out),
     }
 }
 
-fn put_fields(fields: &Object, by_letters: bool, out: &mut String) {
-    let place = |key: &str| ORDER.iter().position(|known| *known == key).unwrap_or(ORDER.len());
+fn write_fields(fields: &Object, alphabetical: bool, out: &mut String) {
+    let rank = |key: &str| ORDER.iter().position(|name| *name == key).unwrap_or(ORDER.len());
     let mut all: Vec<(&String, &Value)> = fields.iter().collect();
-    if !by_letters {
-        all.sort_by_key(|(key, _)| place(key));
+    if !alphabetical {
+        all.sort_by_key(|(key, _)| rank(key));
     }
     out.push('{');
-    for (at, (key, value)) in all.into_iter().enumerate() {
-        if at > 0 {
+    for (index, (key, value)) in all.into_iter().enumerate() {
+        if index > 0 {
             out.push(',');
         }
-        put_text(key, out);
+        write_text(key, out);
         out.push(':');
         // The keys of labels are data: a label may be called `type`.
-        put(value, key == "matchLabels", out);
+        write_value_to(value, key == "matchLabels", out);
     }
     out.push('}');
 }
 
-fn put_text(text: &str, out: &mut String) {
+fn write_text(text: &str, out: &mut String) {
     let quoted = serde_json::Value::from(text).to_string();
     // As Go's JSON encoder does: these characters could end a script in an HTML page.
     out.push_str(&quoted.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"));
@@ -100,21 +100,21 @@ fn put_text(text: &str, out: &mut String) {
 
 /// Parses such a text; `None` if it is not JSON.
 pub(super) fn read(text: &str) -> Option<Value> {
-    serde_json::from_str::<serde_json::Value>(text).ok().map(of_json)
+    serde_json::from_str::<serde_json::Value>(text).ok().map(from_json)
 }
 
-fn of_json(value: serde_json::Value) -> Value {
+fn from_json(value: serde_json::Value) -> Value {
     use serde_json::Value as Json;
     match value {
         Json::Null => Value::Null,
-        Json::Bool(truth) => Value::Bool(truth),
+        Json::Bool(boolean) => Value::Bool(boolean),
         Json::Number(number) => {
             number.as_i64().map_or_else(|| Value::Float(number.as_f64().unwrap_or_default()), Value::Int)
         }
         Json::String(text) => Value::String(text),
-        Json::Array(items) => Value::Array(items.into_iter().map(of_json).collect()),
+        Json::Array(items) => Value::Array(items.into_iter().map(from_json).collect()),
         Json::Object(fields) => {
-            Value::Object(fields.into_iter().map(|(key, value)| (key, of_json(value))).collect())
+            Value::Object(fields.into_iter().map(|(key, value)| (key, from_json(value))).collect())
         }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_keeps_its_order_through_a_value() {
+    fn annotation_text_round_trips_in_order() {
         let text = r#"[{"type":"Pods","pods":{"metricName":"m\u003c1","targetAverageValue":"2","selector":{"matchLabels":{"a":"b","type":"x"}}}},{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":5,"zeta":1.5,"zulu":null}}]"#;
         assert_eq!(write(&read(text).unwrap()), text);
         assert_eq!(read("{"), None);

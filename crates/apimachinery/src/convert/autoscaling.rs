@@ -37,7 +37,7 @@ struct Source {
 /// The v1 name of a number, its v2 name, and whether v1 always has it.
 type Number = (&'static str, &'static str, bool);
 
-const OF_RESOURCE: Source = Source {
+const RESOURCE_SOURCE: Source = Source {
     key: "resource",
     selector: None,
     object: false,
@@ -66,8 +66,8 @@ const SOURCES: [Source; 5] = [
         target: &[("targetAverageValue", "averageValue", true)],
         current: &[("currentAverageValue", "averageValue", true)],
     },
-    OF_RESOURCE,
-    Source { key: "containerResource", ..OF_RESOURCE },
+    RESOURCE_SOURCE,
+    Source { key: "containerResource", ..RESOURCE_SOURCE },
     Source {
         key: "external",
         selector: Some("metricSelector"),
@@ -112,9 +112,9 @@ pub(super) fn v1_to_v2(scaler: &mut Value) {
     let percentage = spec.remove("targetCPUUtilizationPercentage").and_then(|value| value.as_int());
     let mut metrics: Vec<Value> = read_list(METRICS).unwrap_or_default();
     metrics.iter_mut().for_each(|metric| metric_to_v2(metric, Half::Target));
-    metrics.extend(percentage.map(|percent| processor(percent, Half::Target)));
+    metrics.extend(percentage.map(|percent| cpu_metric(percent, Half::Target)));
     if metrics.is_empty() {
-        metrics.push(processor(DEFAULT_UTILIZATION, Half::Target));
+        metrics.push(cpu_metric(DEFAULT_UTILIZATION, Half::Target));
     }
     spec.set("metrics", metrics);
     if let Some(behavior) =
@@ -125,7 +125,7 @@ pub(super) fn v1_to_v2(scaler: &mut Value) {
     let percentage =
         scaler.get_mut("status").and_then(|status| status.remove("currentCPUUtilizationPercentage"));
     let mut current =
-        percentage.and_then(|value| value.as_int()).map(|percent| vec![processor(percent, Half::Current)]);
+        percentage.and_then(|value| value.as_int()).map(|percent| vec![cpu_metric(percent, Half::Current)]);
     if let Some(mut metrics) = read_list(CURRENT_METRICS) {
         metrics.iter_mut().for_each(|metric| metric_to_v2(metric, Half::Current));
         current = Some(metrics);
@@ -142,7 +142,7 @@ pub(super) fn v1_to_v2(scaler: &mut Value) {
 pub(super) fn v2_to_v1(scaler: &mut Value) {
     take_carriers(scaler);
     let mut carried = Object::new();
-    let mut carry = |name: &str, value: &Value| {
+    let mut annotate = |name: &str, value: &Value| {
         carried.insert(name.to_owned(), annotation_json::write(value).into());
     };
     if let Some(spec) = scaler.get_mut("spec") {
@@ -154,10 +154,10 @@ pub(super) fn v2_to_v1(scaler: &mut Value) {
             metrics.into_iter().filter(|metric| utilization(metric, Half::Target).is_none()).collect();
         others.iter_mut().for_each(|metric| metric_to_v1(metric, Half::Target));
         if !others.is_empty() {
-            carry(METRICS, &others.into());
+            annotate(METRICS, &others.into());
         }
         if let Some(behavior) = spec.remove("behavior").filter(|behavior| !behavior.is_null()) {
-            carry(BEHAVIOR, &behavior_to_v1(&behavior));
+            annotate(BEHAVIOR, &behavior_to_v1(&behavior));
         }
     }
     if let Some(status) = scaler.get_mut("status") {
@@ -168,14 +168,14 @@ pub(super) fn v2_to_v1(scaler: &mut Value) {
         // The percentage alone would lose the absolute value, so the annotation has every metric.
         metrics.iter_mut().for_each(|metric| metric_to_v1(metric, Half::Current));
         if !metrics.is_empty() {
-            carry(CURRENT_METRICS, &metrics.into());
+            annotate(CURRENT_METRICS, &metrics.into());
         }
         let mut conditions = list(status.remove("conditions"));
         conditions.iter_mut().for_each(|condition| {
             condition.entry("lastTransitionTime");
         });
         if !conditions.is_empty() {
-            carry(CONDITIONS, &conditions.into());
+            annotate(CONDITIONS, &conditions.into());
         }
     }
     if !carried.is_empty() {
@@ -195,7 +195,7 @@ fn take_carriers(scaler: &mut Value) -> Value {
                 carried.set(name, text);
             }
         }
-        if annotations.fields().is_some_and(|left| left.is_empty()) {
+        if annotations.fields().is_some_and(|rest| rest.is_empty()) {
             metadata.remove("annotations");
         }
     }
@@ -216,7 +216,7 @@ fn utilization(metric: &Value, half: Half) -> Option<i64> {
 }
 
 /// A CPU utilization metric.
-fn processor(percent: i64, half: Half) -> Value {
+fn cpu_metric(percent: i64, half: Half) -> Value {
     let mut metric = Value::object();
     metric.set("type", "Resource");
     let resource = metric.entry("resource");
@@ -231,24 +231,24 @@ fn processor(percent: i64, half: Half) -> Value {
 
 fn metric_to_v1(metric: &mut Value, half: Half) {
     for source in &SOURCES {
-        let Some(found) = metric.get_mut(source.key).filter(|found| !found.is_null()) else {
+        let Some(fields) = metric.get_mut(source.key).filter(|fields| !fields.is_null()) else {
             continue;
         };
-        let mut numbers = found.remove(half.key()).unwrap_or_default();
+        let mut numbers = fields.remove(half.key()).unwrap_or_default();
         if source.object {
-            rename(found, "describedObject", "target");
+            rename(fields, "describedObject", "target");
         }
         if let Some(selector) = source.selector {
-            let mut named = found.remove("metric").unwrap_or_default();
-            found.set("metricName", named.remove("name").unwrap_or_else(|| "".into()));
-            if let Some(value) = named.remove("selector") {
-                found.set(selector, value);
+            let mut metric_id = fields.remove("metric").unwrap_or_default();
+            fields.set("metricName", metric_id.remove("name").unwrap_or_else(|| "".into()));
+            if let Some(value) = metric_id.remove("selector") {
+                fields.set(selector, value);
             }
         }
         for (old, new, always) in half.numbers(source) {
             let number = numbers.remove(new).filter(|number| !number.is_null());
             if let Some(number) = number.or_else(|| always.then(|| "0".into())) {
-                found.set(old, number);
+                fields.set(old, number);
             }
         }
     }
@@ -256,12 +256,12 @@ fn metric_to_v1(metric: &mut Value, half: Half) {
 
 fn metric_to_v2(metric: &mut Value, half: Half) {
     for source in &SOURCES {
-        let Some(found) = metric.get_mut(source.key).filter(|found| !found.is_null()) else {
+        let Some(fields) = metric.get_mut(source.key).filter(|fields| !fields.is_null()) else {
             continue;
         };
         let mut numbers = Value::object();
         for (old, new, always) in half.numbers(source) {
-            let number = found.remove(old).filter(|number| !number.is_null());
+            let number = fields.remove(old).filter(|number| !number.is_null());
             if let Some(number) = number.or_else(|| always.then(|| "0".into())) {
                 numbers.set(new, number);
             }
@@ -270,17 +270,17 @@ fn metric_to_v2(metric: &mut Value, half: Half) {
             numbers.set("type", target_type(source, &numbers));
         }
         if source.object {
-            rename(found, "target", "describedObject");
+            rename(fields, "target", "describedObject");
         }
         if let Some(selector) = source.selector {
-            let mut named = Value::object();
-            named.set("name", found.remove("metricName").unwrap_or_else(|| "".into()));
-            if let Some(value) = found.remove(selector) {
-                named.set("selector", value);
+            let mut metric_id = Value::object();
+            metric_id.set("name", fields.remove("metricName").unwrap_or_else(|| "".into()));
+            if let Some(value) = fields.remove(selector) {
+                metric_id.set("selector", value);
             }
-            found.set("metric", named);
+            fields.set("metric", metric_id);
         }
-        found.set(half.key(), numbers);
+        fields.set(half.key(), numbers);
     }
 }
 
@@ -330,12 +330,14 @@ fn behavior_to_v1(behavior: &Value) -> Value {
 fn behavior_to_v2(text: Value) -> Value {
     match text {
         Value::Object(fields) => {
-            let small = |key: String| {
+            let lowercase_first = |key: String| {
                 let mut letters = key.chars();
                 letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
             };
-            let said = fields.into_iter().filter(|(_, value)| !value.is_null());
-            Value::Object(said.map(|(key, value)| (small(key), behavior_to_v2(value))).collect())
+            let set_fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(
+                set_fields.map(|(key, value)| (lowercase_first(key), behavior_to_v2(value))).collect(),
+            )
         }
         Value::Array(items) => Value::Array(items.into_iter().map(behavior_to_v2).collect()),
         other => other,
@@ -359,18 +361,18 @@ mod tests {
         "conditions":[{"type":"AbleToScale","status":"True","lastTransitionTime":"2024-01-01T00:00:00Z","reason":"R","message":"m"}]}}"#;
 
     #[test]
-    fn v1_carries_in_annotations_what_it_cannot_say() {
+    fn v1_autoscaler_carries_v2_fields_in_annotations() {
         let mut scaler = read(V2).unwrap();
         v2_to_v1(&mut scaler);
         assert_eq!(scaler.at(&["spec", "targetCPUUtilizationPercentage"]), Some(&Value::Int(50)));
         assert_eq!(scaler.at(&["status", "currentCPUUtilizationPercentage"]), Some(&Value::Int(40)));
-        for gone in [
+        for removed in [
             ["spec", "metrics"],
             ["spec", "behavior"],
             ["status", "currentMetrics"],
             ["status", "conditions"],
         ] {
-            assert_eq!(scaler.at(&gone), None, "{gone:?}");
+            assert_eq!(scaler.at(&removed), None, "{removed:?}");
         }
         let annotations = scaler.at(&["metadata", "annotations"]).unwrap();
         let table = [
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn an_autoscaler_goes_there_and_back() {
+    fn autoscaler_round_trips_through_v1() {
         let mut scaler = read(V2).unwrap();
         v2_to_v1(&mut scaler);
         v1_to_v2(&mut scaler);
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_of_an_object_keeps_its_numbers() {
+    fn object_metric_round_trips_through_v1() {
         let text = r#"{"type":"Object","object":{"metric":{"name":"m"},"describedObject":{"kind":"K","name":"n","apiVersion":"v1"},"target":{"type":"Value","value":"3"}}}"#;
         let mut metric = read(text).unwrap();
         metric_to_v1(&mut metric, Half::Target);
@@ -419,15 +421,15 @@ mod tests {
     }
 
     #[test]
-    fn an_autoscaler_that_says_nothing_gets_the_usual_percentage() {
+    fn autoscaler_without_metrics_gets_default_utilization() {
         let mut scaler = read(r#"{"spec":{"maxReplicas":3}}"#).unwrap();
         v1_to_v2(&mut scaler);
-        let wanted = r#"{"spec":{"maxReplicas":3,"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":80}}}]}}"#;
-        assert_eq!(scaler, read(wanted).unwrap());
+        let expected = r#"{"spec":{"maxReplicas":3,"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":80}}}]}}"#;
+        assert_eq!(scaler, read(expected).unwrap());
     }
 
     #[test]
-    fn broken_carriers_are_dropped() {
+    fn malformed_annotations_are_dropped() {
         let mut scaler = read(r#"{"spec":{"targetCPUUtilizationPercentage":50}}"#).unwrap();
         for name in CARRIERS {
             scaler.entry("metadata").entry("annotations").set(name, "{");

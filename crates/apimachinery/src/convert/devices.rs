@@ -5,11 +5,11 @@ use super::items_mut;
 use crate::value::Value;
 
 /// The fields of a device that v1beta1 has below `basic`.
-const DEVICE: [&str; 7] =
+const BASIC_FIELDS: [&str; 7] =
     ["attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints"];
 
 /// The fields of a request that v1beta2 has below `exactly`.
-const REQUEST: [&str; 6] =
+const EXACT_FIELDS: [&str; 6] =
     ["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations"];
 
 fn devices(slice: &mut Value) -> &mut [Value] {
@@ -47,7 +47,7 @@ pub(super) fn slice_to_v1beta2(slice: &mut Value) {
             device.fields_mut().extend(basic);
         }
     }
-    // Plain values became optional ones: nothing said is nothing set.
+    // Plain values became optional ones: a zero value becomes absent.
     if let Some(spec) = slice.get_mut("spec") {
         if spec.str("nodeName").is_empty() {
             spec.remove("nodeName");
@@ -61,7 +61,7 @@ pub(super) fn slice_to_v1beta2(slice: &mut Value) {
 /// Moves them back below `basic`.
 pub(super) fn slice_from_v1beta2(slice: &mut Value) {
     for device in devices(slice) {
-        let basic = pick(device, &DEVICE);
+        let basic = pick(device, &BASIC_FIELDS);
         device.set("basic", basic);
     }
 }
@@ -84,9 +84,9 @@ fn requests(spec: Option<&mut Value>) -> &mut [Value] {
 
 /// Moves the fields of an exact request below `exactly`, if there are any.
 fn request_to_v1beta2(request: &mut Value) {
-    let exactly = pick(request, &REQUEST);
-    let says = |field: &Value| !matches!(field, Value::Null | Value::Int(0)) && *field != Value::from("");
-    if exactly.fields().is_some_and(|fields| fields.values().any(says)) {
+    let exactly = pick(request, &EXACT_FIELDS);
+    let is_set = |field: &Value| !matches!(field, Value::Null | Value::Int(0)) && *field != Value::from("");
+    if exactly.fields().is_some_and(|fields| fields.values().any(is_set)) {
         request.set("exactly", exactly);
     }
 }
@@ -132,13 +132,13 @@ mod tests {
     use crate::convert::convert;
     use crate::version::GroupVersion;
 
-    fn there(text: &str, from: &str, to: &str, kind: &str) -> Value {
+    fn converted(text: &str, from: &str, to: &str, kind: &str) -> Value {
         let gv = |version| GroupVersion::new("resource.k8s.io", version);
         convert(read(text).unwrap(), &gv(from), &gv(to), kind).unwrap()
     }
 
     #[test]
-    fn a_slice_in_all_three_versions() {
+    fn resource_slice_converts_between_all_versions() {
         let alpha = r#"{"apiVersion":"resource.k8s.io/v1alpha3","spec":{"driver":"d","nodeName":"n","devices":[
             {"name":"a","basic":{"attributes":{"x":{"int":1}},"capacity":{"m":"1Gi"}}}]}}"#;
         let beta1 = r#"{"apiVersion":"resource.k8s.io/v1beta1","spec":{"driver":"d","nodeName":"n","devices":[
@@ -147,22 +147,26 @@ mod tests {
             {"name":"a","attributes":{"x":{"int":1}},"capacity":{"m":{"value":"1Gi"}}}]}}"#;
         let all = [("v1alpha3", alpha), ("v1beta1", beta1), ("v1beta2", beta2)];
         for (from, text) in all {
-            for (to, wanted) in all {
-                assert_eq!(there(text, from, to, "ResourceSlice"), read(wanted).unwrap(), "{from} to {to}");
+            for (to, expected) in all {
+                assert_eq!(
+                    converted(text, from, to, "ResourceSlice"),
+                    read(expected).unwrap(),
+                    "{from} to {to}"
+                );
             }
         }
     }
 
     #[test]
-    fn a_claim_has_exact_requests_or_alternatives() {
+    fn resource_claim_converts_exact_requests_and_alternatives() {
         let flat = r#"{"apiVersion":"resource.k8s.io/v1beta1","spec":{"devices":{"requests":[
             {"name":"a","deviceClassName":"c","allocationMode":"ExactCount","count":2},
             {"name":"b","deviceClassName":"","firstAvailable":[{"name":"s","deviceClassName":"c"}]}]}}}"#;
         let deep = r#"{"apiVersion":"resource.k8s.io/v1beta2","spec":{"devices":{"requests":[
             {"name":"a","exactly":{"deviceClassName":"c","allocationMode":"ExactCount","count":2}},
             {"name":"b","firstAvailable":[{"name":"s","deviceClassName":"c"}]}]}}}"#;
-        assert_eq!(there(flat, "v1beta1", "v1beta2", "ResourceClaim"), read(deep).unwrap());
-        assert_eq!(there(deep, "v1beta2", "v1beta1", "ResourceClaim"), read(flat).unwrap());
+        assert_eq!(converted(flat, "v1beta1", "v1beta2", "ResourceClaim"), read(deep).unwrap());
+        assert_eq!(converted(deep, "v1beta2", "v1beta1", "ResourceClaim"), read(flat).unwrap());
         let wrap = |claim: &str| {
             let mut template = Value::object();
             let mut claim = read(claim).unwrap();
@@ -171,9 +175,11 @@ mod tests {
             template
         };
         let gv = |version| GroupVersion::new("resource.k8s.io", version);
-        let made = convert(wrap(flat), &gv("v1beta1"), &gv("v1beta2"), "ResourceClaimTemplate").unwrap();
-        assert_eq!(made, wrap(deep));
-        let back = convert(made, &gv("v1beta2"), &gv("v1beta1"), "ResourceClaimTemplate").unwrap();
+        let converted_template =
+            convert(wrap(flat), &gv("v1beta1"), &gv("v1beta2"), "ResourceClaimTemplate").unwrap();
+        assert_eq!(converted_template, wrap(deep));
+        let back =
+            convert(converted_template, &gv("v1beta2"), &gv("v1beta1"), "ResourceClaimTemplate").unwrap();
         assert_eq!(back, wrap(flat));
     }
 }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_goes_there_and_back() {
+    fn event_round_trips_through_core() {
         let mut event = Value::object();
         event.entry("regarding").set("name", "p");
         event.set("note", "n");

@@ -1,9 +1,9 @@
-//! Type-checks an applied configuration: it is not read by the decoder, which would set defaults and drop fields.
+//! Type-checks an applied configuration: it does not pass through the decoder, which would set defaults and drop fields.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::field_set::{PathElement, shown};
+use super::field_set::{PathElement, render};
 use super::shape;
 use crate::limits::{FIELD_ERRORS, OWNED_DEPTH};
 use crate::schema::{ListFact, Registry, Scalar, Type, TypeId};
@@ -11,34 +11,34 @@ use crate::value::Value;
 
 /// Checks a configuration. The error contains all problems in one text.
 pub fn check(registry: &Registry, ty: TypeId, value: &Value) -> Result<(), String> {
-    checked(Walk { registry, repeats: false, wrong: Vec::new() }, ty, value)
+    run(Checker { registry, allows_duplicates: false, errors: Vec::new() }, ty, value)
 }
 
 /// Checks a state of an object, in which list keys may repeat.
 pub fn check_state(registry: &Registry, ty: TypeId, value: &Value) -> Result<(), String> {
-    checked(Walk { registry, repeats: true, wrong: Vec::new() }, ty, value)
+    run(Checker { registry, allows_duplicates: true, errors: Vec::new() }, ty, value)
 }
 
-fn checked(mut walk: Walk<'_>, ty: TypeId, value: &Value) -> Result<(), String> {
-    walk.value(ty, value, "", OWNED_DEPTH);
-    match walk.wrong.as_slice() {
+fn run(mut checker: Checker<'_>, ty: TypeId, value: &Value) -> Result<(), String> {
+    checker.value(ty, value, "", OWNED_DEPTH);
+    match checker.errors.as_slice() {
         [] => Ok(()),
-        [one] => Err(one.clone()),
-        many => Err(format!("errors:\n  {}", many.join("\n  "))),
+        [error] => Err(error.clone()),
+        errors => Err(format!("errors:\n  {}", errors.join("\n  "))),
     }
 }
 
-struct Walk<'r> {
+struct Checker<'r> {
     registry: &'r Registry,
     /// Whether list keys may repeat.
-    repeats: bool,
-    wrong: Vec<String>,
+    allows_duplicates: bool,
+    errors: Vec<String>,
 }
 
-impl Walk<'_> {
-    fn report(&mut self, path: &str, what: &str) {
-        if self.wrong.len() < FIELD_ERRORS {
-            self.wrong.push(if path.is_empty() { what.to_owned() } else { format!("{path}: {what}") });
+impl Checker<'_> {
+    fn report(&mut self, path: &str, message: &str) {
+        if self.errors.len() < FIELD_ERRORS {
+            self.errors.push(if path.is_empty() { message.to_owned() } else { format!("{path}: {message}") });
         }
     }
 
@@ -78,23 +78,33 @@ impl Walk<'_> {
                 );
             }
             (Type::Struct(_) | Type::Map(_), _) => {
-                self.report(path, &format!("expected map, got &{{{}}}", plain(value)));
+                self.report(path, &format!("expected map, got &{{{}}}", render_plain(value)));
             }
-            (Type::List(_), _) => self.report(path, &format!("expected list, got &{{{}}}", plain(value))),
+            (Type::List(_), _) => {
+                self.report(path, &format!("expected list, got &{{{}}}", render_plain(value)));
+            }
             (Type::Either(_), _) => {}
             (Type::Scalar(scalar), _) => {
-                if let Err(what) = check_scalar(*scalar, value) {
-                    self.report(path, &what);
+                if let Err(message) = check_scalar(*scalar, value) {
+                    self.report(path, &message);
                 }
             }
         }
     }
 
-    fn items(&mut self, ty: TypeId, item: TypeId, owned: bool, items: &[Value], path: &str, depth: usize) {
-        let shape = shape::of_type(self.registry, ty, None);
+    fn items(
+        &mut self,
+        ty: TypeId,
+        item: TypeId,
+        is_associative: bool,
+        items: &[Value],
+        path: &str,
+        depth: usize,
+    ) {
+        let shape = shape::for_type(self.registry, ty, None);
         let mut seen = BTreeSet::new();
         for (index, value) in items.iter().enumerate() {
-            let element = if owned {
+            let element = if is_associative {
                 match shape::element(self.registry, shape, value) {
                     Ok(element) => element,
                     Err(error) => return self.report(path, &format!("element {index}: {error}")),
@@ -103,7 +113,7 @@ impl Walk<'_> {
                 PathElement::Index(i64::try_from(index).unwrap_or(i64::MAX))
             };
             let inner = format!("{path}{element}");
-            if owned && !self.repeats && seen.contains(&element) {
+            if is_associative && !self.allows_duplicates && seen.contains(&element) {
                 self.report(path, &format!("duplicate entries for key {element}"));
             }
             seen.insert(element);
@@ -117,7 +127,7 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), String> {
     match scalar {
         Scalar::String | Scalar::Bytes => match value {
             Value::String(_) => Ok(()),
-            _ => Err(format!("expected string, got &value.valueUnstructured{{Value:{}}}", typed(value))),
+            _ => Err(format!("expected string, got &value.valueUnstructured{{Value:{}}}", render_go(value))),
         },
         Scalar::Int32 | Scalar::Int64 | Scalar::Double => match value {
             Value::Int(_) | Value::Float(_) => Ok(()),
@@ -125,49 +135,49 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), String> {
         },
         Scalar::Bool => match value {
             Value::Bool(_) => Ok(()),
-            _ => Err(format!("expected boolean, got &{{{}}}", plain(value))),
+            _ => Err(format!("expected boolean, got &{{{}}}", render_plain(value))),
         },
         Scalar::Time | Scalar::MicroTime | Scalar::Quantity | Scalar::IntOrString if !is_scalar => {
-            Err(format!("expected any scalar, got &{{{}}}", plain(value)))
+            Err(format!("expected any scalar, got &{{{}}}", render_plain(value)))
         }
         Scalar::Raw if !matches!(value, Value::Object(_)) => {
-            Err(format!("expected map, got &{{{}}}", plain(value)))
+            Err(format!("expected map, got &{{{}}}", render_plain(value)))
         }
         _ => Ok(()),
     }
 }
 
 /// A value like Go's `%v`: `map[a:1]`, `[1 2]`, text without quotes.
-fn plain(value: &Value) -> String {
+fn render_plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(" ")),
+        Value::Array(items) => format!("[{}]", items.iter().map(render_plain).collect::<Vec<_>>().join(" ")),
         Value::Object(fields) => {
             let pairs: Vec<String> =
-                fields.iter().map(|(key, value)| format!("{key}:{}", plain(value))).collect();
+                fields.iter().map(|(key, value)| format!("{key}:{}", render_plain(value))).collect();
             format!("map[{}]", pairs.join(" "))
         }
-        other => shown(other),
+        other => render(other),
     }
 }
 
 /// A value like Go's `%#v`: `map[string]interface {}{"a":1}`.
-fn typed(value: &Value) -> String {
+fn render_go(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
         Value::Array(items) => {
-            format!("[]interface {{}}{{{}}}", items.iter().map(typed).collect::<Vec<_>>().join(", "))
+            format!("[]interface {{}}{{{}}}", items.iter().map(render_go).collect::<Vec<_>>().join(", "))
         }
         Value::Object(fields) => {
             let mut text = "map[string]interface {}{".to_owned();
-            for (at, (key, value)) in fields.iter().enumerate() {
-                let comma = if at > 0 { ", " } else { "" };
-                let _ = write!(text, "{comma}{}:{}", shown(&key.as_str().into()), typed(value));
+            for (index, (key, value)) in fields.iter().enumerate() {
+                let comma = if index > 0 { ", " } else { "" };
+                let _ = write!(text, "{comma}{}:{}", render(&key.as_str().into()), render_go(value));
             }
             text.push('}');
             text
         }
-        other => shown(other),
+        other => render(other),
     }
 }

@@ -75,10 +75,10 @@ pub fn compare(
     new: &Value,
 ) -> Result<Comparison, String> {
     let old = old.map_or(Side::Zero, Side::Value);
-    Walk::new(registry).all(ty, old, Side::Value(new))
+    Comparer::new(registry).all(ty, old, Side::Value(new))
 }
 
-/// Compares two states literally: a field is present if and only if it is written, whatever its value. Used for the printed
+/// Compares two states literally: a field is present if and only if it is stated, also with a zero value. Used for the printed
 /// object and the undecoded result of merging a configuration into it.
 ///
 /// Fails like [`compare`].
@@ -88,11 +88,11 @@ pub fn compare_exact(
     old: &Value,
     new: &Value,
 ) -> Result<Comparison, String> {
-    let walk = Walk { registry, to_the_letter: true };
-    walk.all(ty, Side::Value(old), Side::Value(new))
+    let comparer = Comparer { registry, is_exact: true };
+    comparer.all(ty, Side::Value(old), Side::Value(new))
 }
 
-/// One state of a place.
+/// One of the two states at a position.
 #[derive(Clone, Copy)]
 pub(super) enum Side<'v> {
     Absent,
@@ -103,7 +103,7 @@ pub(super) enum Side<'v> {
 }
 
 impl<'v> Side<'v> {
-    pub(super) fn of(value: Option<&'v Value>) -> Side<'v> {
+    pub(super) fn from_value(value: Option<&'v Value>) -> Side<'v> {
         match value {
             None => Side::Absent,
             Some(Value::Null) => Side::Null,
@@ -136,8 +136,8 @@ impl<'v> Side<'v> {
         }
     }
 
-    /// What an object with these fields shows of one.
-    pub(super) fn among(registry: &Registry, field: &Field, fields: Option<&'v Object>) -> Side<'v> {
+    /// The state of a field of an object with these fields, as it is printed.
+    pub(super) fn from_field(registry: &Registry, field: &Field, fields: Option<&'v Object>) -> Side<'v> {
         match printed(registry, field, fields, EmptyLists::Exact) {
             Print::Omit => Side::Absent,
             Print::Null => Side::Null,
@@ -147,34 +147,34 @@ impl<'v> Side<'v> {
     }
 }
 
-pub(super) struct Walk<'r> {
+pub(super) struct Comparer<'r> {
     registry: &'r Registry,
-    to_the_letter: bool,
+    is_exact: bool,
 }
 
-impl<'r> Walk<'r> {
-    pub(super) fn new(registry: &'r Registry) -> Walk<'r> {
-        Walk { registry, to_the_letter: false }
+impl<'r> Comparer<'r> {
+    pub(super) fn new(registry: &'r Registry) -> Comparer<'r> {
+        Comparer { registry, is_exact: false }
     }
 
     fn all(&self, ty: TypeId, old: Side<'_>, new: Side<'_>) -> Result<Comparison, String> {
-        let mut found = Comparison::default();
-        let shape = shape::of_type(self.registry, ty, None);
-        self.value(shape, Position::Root, old, new, OWNED_DEPTH, &mut found)?;
-        Ok(found)
+        let mut comparison = Comparison::default();
+        let shape = shape::for_type(self.registry, ty, None);
+        self.value(shape, Position::Root, old, new, OWNED_DEPTH, &mut comparison)?;
+        Ok(comparison)
     }
 
-    /// What a state shows of a field.
+    /// The state of a field of this state.
     fn field<'v>(&self, side: Side<'v>, field: &Field) -> Side<'v> {
         let fields = match side {
             Side::Absent | Side::Null => return Side::Absent,
             Side::Zero => None,
             Side::Value(value) => value.fields(),
         };
-        if self.to_the_letter {
-            return Side::of(fields.and_then(|fields| fields.get(&field.name)));
+        if self.is_exact {
+            return Side::from_value(fields.and_then(|fields| fields.get(&field.name)));
         }
-        Side::among(self.registry, field, fields)
+        Side::from_field(self.registry, field, fields)
     }
 
     /// Whether two states with equal parts are equal themselves.
@@ -189,44 +189,44 @@ impl<'r> Walk<'r> {
     fn value(
         &self,
         shape: Shape<'r>,
-        place: Position,
+        position: Position,
         old: Side<'_>,
         new: Side<'_>,
         depth: usize,
-        found: &mut Comparison,
+        comparison: &mut Comparison,
     ) -> Result<(), String> {
         let depth = depth.saturating_sub(1);
-        let shape = shape.settled([old.value(), new.value()]);
-        let parts = depth > 0
+        let shape = shape.resolve([old.value(), new.value()]);
+        let has_parts = depth > 0
             && match shape {
-                Shape::Struct(structure) => self.fields(structure, place, old, new, depth, found)?,
+                Shape::Struct(structure) => self.fields(structure, position, old, new, depth, comparison)?,
                 Shape::Map(ty) => {
-                    self.entries(shape::of_type(self.registry, ty, None), old, new, depth, found)?
+                    self.entries(shape::for_type(self.registry, ty, None), old, new, depth, comparison)?
                 }
                 Shape::Set(item) | Shape::Keyed(item, _) => {
-                    self.items(shape, item, old, new, depth, found)?
+                    self.items(shape, item, old, new, depth, comparison)?
                 }
-                Shape::Whole(_) | Shape::Free(_) => false,
+                Shape::Atomic(_) | Shape::Untyped(_) => false,
             };
         match (old, new) {
             (Side::Absent, Side::Absent) => {}
-            (Side::Absent, _) => found.added.member = true,
-            (_, Side::Absent) => found.removed.member = true,
+            (Side::Absent, _) => comparison.added.member = true,
+            (_, Side::Absent) => comparison.removed.member = true,
             // A value with parts differs in its parts. A value without differs as a whole.
-            _ => found.modified.member = !parts && !self.equal(shape, old, new, depth > 0),
+            _ => comparison.modified.member = !has_parts && !self.equal(shape, old, new, depth > 0),
         }
         Ok(())
     }
 
-    /// Compares the fields. Answers whether there are any.
+    /// Compares the fields. Returns whether there are any.
     fn fields(
         &self,
         structure: &'r Struct,
-        place: Position,
+        position: Position,
         old: Side<'_>,
         new: Side<'_>,
         depth: usize,
-        found: &mut Comparison,
+        comparison: &mut Comparison,
     ) -> Result<bool, String> {
         let mut any = false;
         for field in &structure.fields {
@@ -235,12 +235,12 @@ impl<'r> Walk<'r> {
                 continue;
             }
             any = true;
-            if place.skips(&field.name) {
+            if position.is_unowned(&field.name) {
                 continue;
             }
             let mut below = Comparison::default();
-            let shape = shape::of_field(self.registry, field);
-            let inner = place.under(&field.name);
+            let shape = shape::for_field(self.registry, field);
+            let inner = position.child(&field.name);
             self.value(shape, inner, old, new, depth, &mut below)
                 .map_err(|error| format!(".{}{error}", field.name))?;
             if inner == Position::Metadata {
@@ -248,57 +248,66 @@ impl<'r> Walk<'r> {
                 below.added.member = false;
                 below.removed.member = false;
             }
-            found.push(|| PathElement::Field(field.name.clone()), below);
+            comparison.push(|| PathElement::Field(field.name.clone()), below);
         }
         if let Some(ty) = structure.open {
-            let unnamed = |name: &str| structure.field(name).is_none();
-            any |= self.named(shape::of_type(self.registry, ty, None), unnamed, old, new, depth, found)?;
+            let is_undeclared = |name: &str| structure.field(name).is_none();
+            any |= self.entries_where(
+                shape::for_type(self.registry, ty, None),
+                is_undeclared,
+                old,
+                new,
+                depth,
+                comparison,
+            )?;
         }
-        found.sort();
+        comparison.sort();
         Ok(any)
     }
 
-    /// Compares the entries of a map. Answers whether there are any.
+    /// Compares the entries of a map. Returns whether there are any.
     fn entries(
         &self,
         shape: Shape<'r>,
         old: Side<'_>,
         new: Side<'_>,
         depth: usize,
-        found: &mut Comparison,
+        comparison: &mut Comparison,
     ) -> Result<bool, String> {
-        let any = self.named(shape, |_| true, old, new, depth, found)?;
-        found.sort();
+        let any = self.entries_where(shape, |_| true, old, new, depth, comparison)?;
+        comparison.sort();
         Ok(any)
     }
 
-    /// Compares the entries of an object with the names in `wanted`. Answers whether there are any.
-    fn named(
+    /// Compares the entries of an object whose names satisfy `is_included`. Returns whether there are any.
+    fn entries_where(
         &self,
         shape: Shape<'r>,
-        wanted: impl Fn(&str) -> bool,
+        is_included: impl Fn(&str) -> bool,
         old: Side<'_>,
         new: Side<'_>,
         depth: usize,
-        found: &mut Comparison,
+        comparison: &mut Comparison,
     ) -> Result<bool, String> {
         let none = Object::new();
         let (old, new) = (old.entries().unwrap_or(&none), new.entries().unwrap_or(&none));
         let only_new = new.iter().filter(|(key, _)| !old.contains_key(key));
-        let all = old.iter().map(|(key, value)| (key, Side::of(Some(value)), Side::of(new.get(key))));
-        let all = all.chain(only_new.map(|(key, value)| (key, Side::Absent, Side::of(Some(value)))));
+        let all = old
+            .iter()
+            .map(|(key, value)| (key, Side::from_value(Some(value)), Side::from_value(new.get(key))));
+        let all = all.chain(only_new.map(|(key, value)| (key, Side::Absent, Side::from_value(Some(value)))));
         let mut any = false;
-        for (key, old, new) in all.filter(|(key, ..)| wanted(key)) {
+        for (key, old, new) in all.filter(|(key, ..)| is_included(key)) {
             any = true;
             let mut below = Comparison::default();
             self.value(shape, Position::Inside, old, new, depth, &mut below)
                 .map_err(|error| format!(".{key}{error}"))?;
-            found.push(|| PathElement::field(key), below);
+            comparison.push(|| PathElement::field(key), below);
         }
         Ok(any)
     }
 
-    /// Compares the items of an associative list. Answers whether there are any.
+    /// Compares the items of an associative list. Returns whether there are any.
     fn items<'v>(
         &self,
         shape: Shape<'r>,
@@ -306,10 +315,10 @@ impl<'r> Walk<'r> {
         old: Side<'v>,
         new: Side<'v>,
         depth: usize,
-        found: &mut Comparison,
+        comparison: &mut Comparison,
     ) -> Result<bool, String> {
         let (old, new) = (self.elements(shape, old.items())?, self.elements(shape, new.items())?);
-        let inner = shape::of_item(self.registry, shape, item);
+        let inner = shape::for_item(self.registry, shape, item);
         let (mut left, mut right) = (old.as_slice(), new.as_slice());
         loop {
             let order = match (left.first(), right.first()) {
@@ -319,8 +328,8 @@ impl<'r> Walk<'r> {
                 (Some((a, _)), Some((b, _))) => a.cmp(b),
             };
             let (a, b);
-            (a, left) = if order.is_le() { same(left) } else { (&[][..], left) };
-            (b, right) = if order.is_ge() { same(right) } else { (&[][..], right) };
+            (a, left) = if order.is_le() { split_equal(left) } else { (&[][..], left) };
+            (b, right) = if order.is_ge() { split_equal(right) } else { (&[][..], right) };
             let Some((element, _)) = a.first().or(b.first()) else { break };
             let mut below = Comparison::default();
             // Duplicate items are owned together, as one.
@@ -329,21 +338,22 @@ impl<'r> Walk<'r> {
                     below.modified.member =
                         !a.iter().map(|(_, value)| value).eq(b.iter().map(|(_, value)| value));
                 }
-                (twice_before, twice_after) => {
-                    let before = if twice_before { None } else { a.first() };
-                    let after = if twice_after { None } else { b.first() };
+                (is_duplicate_before, is_duplicate_after) => {
+                    let before = if is_duplicate_before { None } else { a.first() };
+                    let after = if is_duplicate_after { None } else { b.first() };
                     if before.is_some() || after.is_some() {
-                        let side =
-                            |item: Option<&(PathElement, &'v Value)>| Side::of(item.map(|(_, value)| *value));
+                        let side = |item: Option<&(PathElement, &'v Value)>| {
+                            Side::from_value(item.map(|(_, value)| *value))
+                        };
                         let (before, after) = (side(before), side(after));
                         self.value(inner, Position::Inside, before, after, depth, &mut below)
                             .map_err(|error| format!("{element}{error}"))?;
                     }
-                    below.removed.member |= twice_before;
-                    below.added.member |= twice_after;
+                    below.removed.member |= is_duplicate_before;
+                    below.added.member |= is_duplicate_after;
                 }
             }
-            found.push(|| element.clone(), below);
+            comparison.push(|| element.clone(), below);
         }
         Ok(!old.is_empty() || !new.is_empty())
     }
@@ -363,17 +373,17 @@ impl<'r> Walk<'r> {
         Ok(elements)
     }
 
-    /// Whether two states without parts are equal. `looked`: whether they were searched for parts.
-    fn equal(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>, looked: bool) -> bool {
+    /// Whether two states without parts are equal. `is_searched`: whether their parts were compared.
+    fn equal(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>, is_searched: bool) -> bool {
         match (old, new) {
             (Side::Null, Side::Null) | (Side::Zero, Side::Zero) => true,
             (Side::Value(old), Side::Value(new)) if old == new => true,
             (Side::Null, _) | (_, Side::Null) => false,
             _ => match shape {
-                Shape::Whole(_) | Shape::Free(_) if self.to_the_letter => false,
+                Shape::Atomic(_) | Shape::Untyped(_) if self.is_exact => false,
                 // Two values of one type may be equal in different forms; their JSON is unique.
-                Shape::Whole(ty) | Shape::Free(ty) => self.json(ty, old) == self.json(ty, new),
-                Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => looked,
+                Shape::Atomic(ty) | Shape::Untyped(ty) => self.json(ty, old) == self.json(ty, new),
+                Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => is_searched,
             },
         }
     }
@@ -391,7 +401,7 @@ impl<'r> Walk<'r> {
 type Items<'e, 'v> = &'e [(PathElement, &'v Value)];
 
 /// The leading items with the same path element, and the rest.
-fn same<'e, 'v>(items: Items<'e, 'v>) -> (Items<'e, 'v>, Items<'e, 'v>) {
+fn split_equal<'e, 'v>(items: Items<'e, 'v>) -> (Items<'e, 'v>, Items<'e, 'v>) {
     let count = match items.first() {
         Some((first, _)) => items.iter().take_while(|(element, _)| element == first).count(),
         None => 0,

@@ -1,6 +1,6 @@
 //! Sets of fields, as trees.
 //!
-//! A list item is identified by its keys, its value or its index, never by a path as text: no text is built until a set is shown.
+//! A list item is identified by its keys, its value or its index, never by a path as text: no text is built until a set is printed.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -42,8 +42,8 @@ impl Ord for PathElement {
     fn cmp(&self, other: &PathElement) -> Ordering {
         match (self, other) {
             (PathElement::Field(a), PathElement::Field(b)) => a.cmp(b),
-            (PathElement::Key(a), PathElement::Key(b)) => order_keys(a, b),
-            (PathElement::Value(a), PathElement::Value(b)) => order(a, b),
+            (PathElement::Key(a), PathElement::Key(b)) => compare_keys(a, b),
+            (PathElement::Value(a), PathElement::Value(b)) => compare_values(a, b),
             (PathElement::Index(a), PathElement::Index(b)) => a.cmp(b),
             _ => self.rank().cmp(&other.rank()),
         }
@@ -64,16 +64,18 @@ impl PartialEq for PathElement {
 
 impl Eq for PathElement {}
 
-fn order_keys(a: &[(Arc<str>, Value)], b: &[(Arc<str>, Value)]) -> Ordering {
+fn compare_keys(a: &[(Arc<str>, Value)], b: &[(Arc<str>, Value)]) -> Ordering {
     let pairs = a.iter().zip(b);
     let unequal = pairs
-        .map(|((name, value), (other, that))| name.cmp(other).then_with(|| order(value, that)))
+        .map(|((name, value), (other_name, other_value))| {
+            name.cmp(other_name).then_with(|| compare_values(value, other_value))
+        })
         .find(|order| order.is_ne());
     unequal.unwrap_or_else(|| a.len().cmp(&b.len()))
 }
 
 /// A total order of values: numbers, strings, booleans, lists, objects, null.
-fn order(a: &Value, b: &Value) -> Ordering {
+fn compare_values(a: &Value, b: &Value) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Int(_) | Value::Float(_) => 0,
         Value::String(_) => 1,
@@ -90,11 +92,14 @@ fn order(a: &Value, b: &Value) -> Ordering {
         (Value::String(a), Value::String(b)) => a.cmp(b),
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
         (Value::Array(a), Value::Array(b)) => {
-            let unequal = a.iter().zip(b).map(|(a, b)| order(a, b)).find(|order| order.is_ne());
+            let unequal = a.iter().zip(b).map(|(a, b)| compare_values(a, b)).find(|order| order.is_ne());
             unequal.unwrap_or_else(|| a.len().cmp(&b.len()))
         }
         (Value::Object(a), Value::Object(b)) => {
-            let pairs = a.iter().zip(b).map(|((key, a), (that, b))| key.cmp(that).then_with(|| order(a, b)));
+            let pairs = a
+                .iter()
+                .zip(b)
+                .map(|((key, a), (other, b))| key.cmp(other).then_with(|| compare_values(a, b)));
             let mut unequal = pairs.filter(|order| order.is_ne());
             unequal.next().unwrap_or_else(|| a.len().cmp(&b.len()))
         }
@@ -109,44 +114,44 @@ impl fmt::Display for PathElement {
             PathElement::Field(name) => write!(f, ".{name}"),
             PathElement::Key(keys) => {
                 f.write_str("[")?;
-                for (at, (name, value)) in keys.iter().enumerate() {
-                    if at > 0 {
+                for (index, (name, value)) in keys.iter().enumerate() {
+                    if index > 0 {
                         f.write_str(",")?;
                     }
-                    write!(f, "{name}={}", shown(value))?;
+                    write!(f, "{name}={}", render(value))?;
                 }
                 f.write_str("]")
             }
-            PathElement::Value(value) => write!(f, "[={}]", shown(value)),
+            PathElement::Value(value) => write!(f, "[={}]", render(value)),
             PathElement::Index(index) => write!(f, "[{index}]"),
         }
     }
 }
 
 /// A value as messages about list items print it.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn render(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
+        Value::Bool(boolean) => boolean.to_string(),
         Value::Int(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
         Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")),
+        Value::Array(items) => format!("[{}]", items.iter().map(render).collect::<Vec<_>>().join(",")),
         Value::Object(fields) => {
-            fields.iter().map(|(key, value)| format!("{key}={}", shown(value))).collect()
+            fields.iter().map(|(key, value)| format!("{key}={}", render(value))).collect()
         }
     }
 }
 
-/// A set of fields at and below one place.
+/// A set of fields at and below one position.
 ///
-/// No part of it is empty: a place that is not a member and has nothing below is not in the tree.
+/// No part of it is empty: a position that is not a member and has nothing below is not in the tree.
 #[derive(Clone, Debug, Default)]
 pub struct FieldSet {
-    /// Whether the place itself is in the set. The root never is: nobody owns a whole object.
+    /// Whether the position itself is in the set. The root never is: a whole object has no owner.
     pub member: bool,
-    /// The sets below, sorted; `None` if there are none. Copies share them: most of what is joined is on one side only, and a body
-    /// of many short fields has a set several times its size.
+    /// The sets below, sorted; `None` if there are none. Copies share them: most elements of a union come from one side
+    /// only, and a body of many short fields has a set several times its size.
     below: Option<Arc<Vec<(PathElement, FieldSet)>>>,
 }
 
@@ -159,24 +164,24 @@ impl PartialEq for FieldSet {
 impl Eq for FieldSet {}
 
 impl FieldSet {
-    /// The set of one place and nothing below.
+    /// The set of the position itself and nothing below.
     pub fn leaf() -> FieldSet {
         FieldSet { member: true, below: None }
     }
 
     /// The set of these fields, each a path of names.
-    pub fn of_fields(paths: &[&[&str]]) -> FieldSet {
-        let one = |path: &&[&str]| {
+    pub fn from_paths(paths: &[&[&str]]) -> FieldSet {
+        let to_set = |path: &&[&str]| {
             path.iter().rev().fold(FieldSet::leaf(), |below, name| {
                 let mut set = FieldSet::default();
                 set.push(PathElement::field(name), below);
                 set
             })
         };
-        paths.iter().map(one).fold(FieldSet::default(), |all, path| all.union(&path))
+        paths.iter().map(to_set).fold(FieldSet::default(), |all, path| all.union(&path))
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set has no members.
     pub fn is_empty(&self) -> bool {
         !self.member && self.below().is_empty()
     }
@@ -186,28 +191,28 @@ impl FieldSet {
         self.below.as_ref().map_or(&[], |below| below.as_slice())
     }
 
-    /// The sets below, to change them.
+    /// The sets below, mutable.
     fn below_mut(&mut self) -> &mut Vec<(PathElement, FieldSet)> {
         Arc::make_mut(self.below.get_or_insert_default())
     }
 
     /// The set at and below a path element.
     pub fn get(&self, element: &PathElement) -> Option<&FieldSet> {
-        self.below().get(self.place(element)?).map(|(_, set)| set)
+        self.below().get(self.position(element)?).map(|(_, set)| set)
     }
 
     /// The index of a path element.
-    fn place(&self, element: &PathElement) -> Option<usize> {
-        self.below().binary_search_by(|(known, _)| known.cmp(element)).ok()
+    fn position(&self, element: &PathElement) -> Option<usize> {
+        self.below().binary_search_by(|(other, _)| other.cmp(element)).ok()
     }
 
     /// The set at and below a field.
     pub fn get_field(&self, name: &str) -> Option<&FieldSet> {
-        let at = self.below().binary_search_by(|(known, _)| match known {
-            PathElement::Field(known) => (**known).cmp(name),
+        let index = self.below().binary_search_by(|(element, _)| match element {
+            PathElement::Field(field) => (**field).cmp(name),
             _ => Ordering::Greater,
         });
-        self.below().get(at.ok()?).map(|(_, set)| set)
+        self.below().get(index.ok()?).map(|(_, set)| set)
     }
 
     /// Appends a nonempty set. Call [`FieldSet::sort`] afterwards.
@@ -231,8 +236,8 @@ impl FieldSet {
         }
     }
 
-    /// Joins equal elements: items that cannot be told apart are owned together.
-    pub(super) fn join_twins(&mut self) {
+    /// Merges equal elements: duplicate items are owned together.
+    pub(super) fn merge_duplicates(&mut self) {
         if self.below().len() < 2 {
             return;
         }
@@ -249,15 +254,15 @@ impl FieldSet {
     #[must_use]
     pub fn union(&self, other: &FieldSet) -> FieldSet {
         if self.below().is_empty() || other.below().is_empty() {
-            let one = if self.below().is_empty() { other } else { self };
-            return one.clone().with(self.member || other.member);
+            let larger = if self.below().is_empty() { other } else { self };
+            return larger.clone().with_member(self.member || other.member);
         }
         self.combine(other, &|a, b| match (a, b) {
             (Some(a), Some(b)) => a.union(b),
-            (Some(one), None) | (None, Some(one)) => one.clone(),
+            (Some(set), None) | (None, Some(set)) => set.clone(),
             (None, None) => FieldSet::default(),
         })
-        .with(self.member || other.member)
+        .with_member(self.member || other.member)
     }
 
     /// The members of any set. Joined in pairs, so that many small sets take linear and not quadratic time.
@@ -266,10 +271,10 @@ impl FieldSet {
         while sets.len() > 1 {
             let mut rest = sets.into_iter();
             let mut joined = Vec::with_capacity(rest.len().div_ceil(2));
-            while let Some(one) = rest.next() {
+            while let Some(first) = rest.next() {
                 joined.push(match rest.next() {
-                    Some(other) => one.union(&other),
-                    None => one,
+                    Some(second) => first.union(&second),
+                    None => first,
                 });
             }
             sets = joined;
@@ -284,28 +289,28 @@ impl FieldSet {
             (Some(a), Some(b)) => a.intersection(b),
             _ => FieldSet::default(),
         })
-        .with(self.member && other.member)
+        .with_member(self.member && other.member)
     }
 
     /// The members of this set that are not in `other`. A field in `other` does not remove the fields below it.
     #[must_use]
     pub fn difference(&self, other: &FieldSet) -> FieldSet {
         if other.below().is_empty() {
-            return self.clone().with(self.member && !other.member);
+            return self.clone().with_member(self.member && !other.member);
         }
         self.combine(other, &|a, b| match (a, b) {
             (Some(a), Some(b)) => a.difference(b),
             (Some(a), None) => a.clone(),
             _ => FieldSet::default(),
         })
-        .with(self.member && !other.member)
+        .with_member(self.member && !other.member)
     }
 
     /// The members of this set that are neither in `other` nor below a member of it.
     #[must_use]
     pub fn recursive_difference(&self, other: &FieldSet) -> FieldSet {
         if other.below().is_empty() {
-            return self.clone().with(self.member && !other.member);
+            return self.clone().with_member(self.member && !other.member);
         }
         self.combine(other, &|a, b| match (a, b) {
             (Some(_), Some(b)) if b.member => FieldSet::default(),
@@ -313,7 +318,7 @@ impl FieldSet {
             (Some(a), None) => a.clone(),
             _ => FieldSet::default(),
         })
-        .with(self.member && !other.member)
+        .with_member(self.member && !other.member)
     }
 
     /// The members without anything below.
@@ -326,7 +331,7 @@ impl FieldSet {
         leaves
     }
 
-    fn with(mut self, member: bool) -> FieldSet {
+    fn with_member(mut self, member: bool) -> FieldSet {
         self.member = member;
         self
     }
@@ -338,16 +343,16 @@ impl FieldSet {
         join: &dyn Fn(Option<&FieldSet>, Option<&FieldSet>) -> FieldSet,
     ) -> FieldSet {
         let mut joined = Vec::with_capacity(self.below().len());
-        let (mut ours, mut theirs) = (self.below().iter().peekable(), other.below().iter().peekable());
+        let (mut left, mut right) = (self.below().iter().peekable(), other.below().iter().peekable());
         loop {
-            let order = match (ours.peek(), theirs.peek()) {
+            let order = match (left.peek(), right.peek()) {
                 (None, None) => break,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some((a, _)), Some((b, _))) => a.cmp(b),
             };
-            let a = if order.is_le() { ours.next() } else { None };
-            let b = if order.is_ge() { theirs.next() } else { None };
+            let a = if order.is_le() { left.next() } else { None };
+            let b = if order.is_ge() { right.next() } else { None };
             if let Some((element, _)) = a.or(b) {
                 let set = join(a.map(|(_, set)| set), b.map(|(_, set)| set));
                 if !set.is_empty() {
@@ -358,7 +363,7 @@ impl FieldSet {
         FieldSet { member: false, below: (!joined.is_empty()).then(|| Arc::new(joined)) }
     }
 
-    /// The paths of all members: those right below a place before those further down.
+    /// The paths of all members: direct children before deeper ones.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);

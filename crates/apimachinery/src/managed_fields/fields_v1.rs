@@ -1,7 +1,7 @@
-//! FieldsV1: sets of fields as nested JSON objects.
+//! FieldsV1: field sets as nested JSON objects.
 //!
 //! `f:name` is a field, `k:{"name":"a"}` the list item with these keys, `v:"a"` the one with this value, `i:0` the one at this
-//! index, and `.` means that the place itself is in the set, too.
+//! index, and `.` means that the position itself is in the set, too.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ pub(super) fn key(element: &PathElement) -> String {
         }
         PathElement::Key(keys) => {
             text.extend_from_slice(b"k:{");
-            for (at, (name, value)) in keys.iter().enumerate() {
-                if at > 0 {
+            for (index, (name, value)) in keys.iter().enumerate() {
+                if index > 0 {
                     text.push(b',');
                 }
                 json::write_string(&mut text, name);
@@ -48,11 +48,11 @@ pub(super) fn key(element: &PathElement) -> String {
         }
         PathElement::Index(index) => return format!("i:{index}"),
     }
-    // It consists of valid texts.
+    // All parts are valid UTF-8.
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Why a value is no set of fields.
+/// The reason why a value is no field set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
     /// A key is no path element.
@@ -61,19 +61,19 @@ pub enum FieldsError {
     /// A value is no object.
     #[error("a set of fields is made of objects")]
     NoObject,
-    /// It is deeper than any object.
+    /// The nesting is too deep.
     #[error("a set of fields has more than {OWNED_DEPTH} levels")]
     TooDeep,
 }
 
 /// Parses a set. Unknown kinds of path elements are dropped with everything below them.
 pub fn read(value: &Value) -> Result<FieldSet, FieldsError> {
-    let mut set = read_below(value, OWNED_DEPTH)?;
+    let mut set = read_nested(value, OWNED_DEPTH)?;
     set.member = false;
     Ok(set)
 }
 
-fn read_below(value: &Value, depth: usize) -> Result<FieldSet, FieldsError> {
+fn read_nested(value: &Value, depth: usize) -> Result<FieldSet, FieldsError> {
     let depth = depth.checked_sub(1).ok_or(FieldsError::TooDeep)?;
     let mut set = FieldSet::default();
     let fields = match value {
@@ -86,33 +86,33 @@ fn read_below(value: &Value, depth: usize) -> Result<FieldSet, FieldsError> {
         if key == "." {
             set.member = true;
         } else if let Some(element) = element(key)? {
-            set.push(element, read_below(inner, depth)?);
+            set.push(element, read_nested(inner, depth)?);
         }
     }
     set.sort();
-    // An empty object means the place itself.
+    // An empty object means the position itself.
     set.member |= set.below().is_empty();
     Ok(set)
 }
 
 /// Whether a text is a known path element in the form that [`key`] writes.
-pub(super) fn is_step(text: &str) -> bool {
+pub(super) fn is_canonical_key(text: &str) -> bool {
     element(text).is_ok_and(|element| element.is_some_and(|element| key(&element) == text))
 }
 
 fn element(key: &str) -> Result<Option<PathElement>, FieldsError> {
-    let wrong = || FieldsError::Key(key.to_owned());
-    let (kind, rest) = key.split_once(':').filter(|(kind, _)| kind.len() == 1).ok_or_else(wrong)?;
+    let invalid = || FieldsError::Key(key.to_owned());
+    let (kind, rest) = key.split_once(':').filter(|(kind, _)| kind.len() == 1).ok_or_else(invalid)?;
     Ok(Some(match kind {
         "f" => PathElement::field(rest),
-        "v" => PathElement::Value(json::read(rest.as_bytes()).map_err(|_| wrong())?),
+        "v" => PathElement::Value(json::read(rest.as_bytes()).map_err(|_| invalid())?),
         "k" => match json::read(rest.as_bytes()) {
             Ok(Value::Object(keys)) => {
                 PathElement::Key(keys.into_iter().map(|(name, value)| (Arc::from(name), value)).collect())
             }
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         },
-        "i" => PathElement::Index(rest.parse().map_err(|_| wrong())?),
+        "i" => PathElement::Index(rest.parse().map_err(|_| invalid())?),
         _ => return Ok(None),
     }))
 }

@@ -12,14 +12,14 @@ use crate::value::Value;
 
 /// The annotation.
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The owner for whom it is read and written.
+/// The field manager whose applies read and write it.
 const OWNER: &str = "kubectl";
 
 fn annotation(object: &Value) -> &str {
     object.at(&["metadata", "annotations"]).map(|all| all.str(ANNOTATION)).unwrap_or_default()
 }
 
-/// The fields that the annotation states as they are: whoever applied them then may do so again.
+/// The fields that the annotation states with their current values: kubectl may apply them again without conflicts.
 pub(super) fn allowed(
     versions: &Versions<'_>,
     write: &Write<'_>,
@@ -34,18 +34,20 @@ pub(super) fn allowed(
         return None;
     }
     let fields = owned_fields(versions.registry, ty, &stated).ok()?;
-    let differs = compare(versions.registry, ty, Some(&stated), live).ok()?;
-    Some(fields.difference(&differs.modified).difference(&differs.added).difference(&differs.removed))
+    let comparison = compare(versions.registry, ty, Some(&stated), live).ok()?;
+    Some(
+        fields.difference(&comparison.modified).difference(&comparison.added).difference(&comparison.removed),
+    )
 }
 
-/// Whether the annotation is to be written whatever is applied.
-pub(super) fn is_kept_up(manager: &str, object: &Value) -> bool {
+/// Whether an apply of this manager updates the annotation.
+pub(super) fn is_maintained(manager: &str, object: &Value) -> bool {
     manager == OWNER && !annotation(object).is_empty()
 }
 
-/// Makes the annotation say what is applied now, where there is one. Answers whether there is.
-pub(super) fn keep_up(manager: &str, config: &Value, object: &mut Value) -> bool {
-    if !is_kept_up(manager, object) {
+/// Updates the annotation, if the object has it, to the applied configuration. Returns whether it has.
+pub(super) fn update(manager: &str, config: &Value, object: &mut Value) -> bool {
+    if !is_maintained(manager, object) {
         return false;
     }
     let mut config = config.clone();
@@ -56,11 +58,11 @@ pub(super) fn keep_up(manager: &str, config: &Value, object: &mut Value) -> bool
     let mut text = String::from_utf8(json::to_json(&config)).unwrap_or_default();
     text.push('\n');
     let annotations = object.entry("metadata").entry("annotations");
-    let weight = |all: &Value| -> usize {
+    let size = |all: &Value| -> usize {
         let entries = all.fields().into_iter().flatten().filter(|(key, _)| *key != ANNOTATION);
         entries.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
     };
-    if weight(annotations) + ANNOTATION.len() + text.len() > ANNOTATION_BYTES {
+    if size(annotations) + ANNOTATION.len() + text.len() > ANNOTATION_BYTES {
         annotations.remove(ANNOTATION);
     } else {
         annotations.set(ANNOTATION, text);

@@ -8,11 +8,11 @@ use super::fields_v1;
 use crate::value::{Object, Value};
 
 /// The maximum number of Update entries of an object; beyond that the oldest are merged.
-const UPDATERS: usize = 10;
+const MAX_UPDATE_ENTRIES: usize = 10;
 /// The name of merged entries.
-const ANCIENT: &str = "ancient-changes";
+const ANCIENT_CHANGES: &str = "ancient-changes";
 
-/// How a manager came to own its fields.
+/// The operation by which a manager owns its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// By server-side apply.
@@ -30,7 +30,7 @@ impl Operation {
         }
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Operation::Apply => "Apply",
             Operation::Update => "Update",
@@ -43,7 +43,7 @@ impl Operation {
 pub struct Manager {
     /// The name of the manager.
     pub name: String,
-    /// How it came to own its fields.
+    /// The operation by which it owns its fields.
     pub operation: Operation,
     /// The version of the field names.
     pub api_version: String,
@@ -66,7 +66,7 @@ impl Manager {
 
     fn read(entry: &Value) -> Option<Manager> {
         let operation = Operation::read(entry)?;
-        if !is_known_form(entry) {
+        if !is_supported(entry) {
             return None;
         }
         let fields = match entry.get("fieldsV1") {
@@ -89,7 +89,7 @@ impl Manager {
         if !self.name.is_empty() {
             put("manager", self.name.as_str().into());
         }
-        put("operation", self.operation.word().into());
+        put("operation", self.operation.as_str().into());
         put("apiVersion", self.api_version.as_str().into());
         if let Some(time) = &self.time {
             put("time", time.as_str().into());
@@ -116,7 +116,7 @@ impl Manager {
     /// The properties that [`Manager::is`] compares.
     fn identity(entry: &Value) -> [&str; 4] {
         let operation = entry.str("operation");
-        let version = if operation == Operation::Apply.word() { "" } else { entry.str("apiVersion") };
+        let version = if operation == Operation::Apply.as_str() { "" } else { entry.str("apiVersion") };
         [operation, entry.str("manager"), entry.str("subresource"), version]
     }
 }
@@ -129,13 +129,13 @@ impl Managers {
     /// Parses the entries. `None` if any of them is invalid: then all are ignored.
     pub fn read(entries: &[Value]) -> Option<Managers> {
         let mut managers: Vec<Manager> = Vec::with_capacity(entries.len());
-        let mut places: HashMap<[&str; 4], usize> = HashMap::with_capacity(entries.len());
+        let mut positions: HashMap<[&str; 4], usize> = HashMap::with_capacity(entries.len());
         for entry in entries {
             let manager = Manager::read(entry)?;
             // The last of several equal entries counts.
-            let at = *places.entry(Manager::identity(entry)).or_insert(managers.len());
-            match managers.get_mut(at) {
-                Some(known) => *known = manager,
+            let position = *positions.entry(Manager::identity(entry)).or_insert(managers.len());
+            match managers.get_mut(position) {
+                Some(previous) => *previous = manager,
                 None => managers.push(manager),
             }
         }
@@ -158,30 +158,32 @@ impl Managers {
         self.0.is_empty()
     }
 
-    /// Removes the same manager.
+    /// Removes and returns the entry of the same manager.
     pub fn take(&mut self, manager: &Manager) -> Option<Manager> {
-        let at = self.0.iter().position(|known| known.is(manager))?;
-        Some(self.0.swap_remove(at))
+        let position = self.0.iter().position(|other| other.is(manager))?;
+        Some(self.0.swap_remove(position))
     }
 
     /// Merges the oldest Update entries until few enough are left.
     pub fn cap(&mut self) {
         let count = self.0.iter().filter(|manager| manager.operation == Operation::Update).count();
-        let Some(mut surplus) = count.checked_sub(UPDATERS).filter(|surplus| *surplus > 0) else { return };
-        let (mut updaters, mut kept): (Vec<_>, Vec<_>) =
+        let Some(mut surplus) = count.checked_sub(MAX_UPDATE_ENTRIES).filter(|surplus| *surplus > 0) else {
+            return;
+        };
+        let (mut updaters, mut appliers): (Vec<_>, Vec<_>) =
             self.0.drain(..).partition(|manager| manager.operation == Operation::Update);
         updaters.sort_by(|a, b| a.time.cmp(&b.time).then_with(|| a.order_by_name(b)));
         // Fields of different versions cannot be merged.
         let mut buckets: HashMap<String, usize> = HashMap::new();
-        let mut merged: Vec<(Manager, Vec<FieldSet>)> = Vec::with_capacity(UPDATERS);
+        let mut merged: Vec<(Manager, Vec<FieldSet>)> = Vec::with_capacity(MAX_UPDATE_ENTRIES);
         for manager in updaters {
-            let bucket = buckets.get(&manager.api_version).and_then(|at| merged.get_mut(*at));
+            let bucket = buckets.get(&manager.api_version).and_then(|index| merged.get_mut(*index));
             match bucket.filter(|_| surplus > 0) {
                 Some((bucket, fields)) => {
                     surplus -= 1;
                     fields.push(manager.fields);
                     bucket.time = manager.time;
-                    ANCIENT.clone_into(&mut bucket.name);
+                    ANCIENT_CHANGES.clone_into(&mut bucket.name);
                     bucket.subresource.clear();
                 }
                 None => {
@@ -190,24 +192,24 @@ impl Managers {
                 }
             }
         }
-        kept.extend(merged.into_iter().map(|(mut manager, mut fields)| {
+        appliers.extend(merged.into_iter().map(|(mut manager, mut fields)| {
             if !fields.is_empty() {
                 fields.push(std::mem::take(&mut manager.fields));
                 manager.fields = FieldSet::union_all(fields);
             }
             manager
         }));
-        self.0 = kept;
+        self.0 = appliers;
     }
 }
 
-/// Whether an entry has a known form, except for its fields.
-pub(super) fn is_known_form(entry: &Value) -> bool {
-    let (version, form) = (entry.str("apiVersion"), entry.str("fieldsType"));
-    Operation::read(entry).is_some() && !version.is_empty() && form == "FieldsV1"
+/// Whether the operation, version and fields type of an entry are supported.
+pub(super) fn is_supported(entry: &Value) -> bool {
+    let (version, fields_type) = (entry.str("apiVersion"), entry.str("fieldsType"));
+    Operation::read(entry).is_some() && !version.is_empty() && fields_type == "FieldsV1"
 }
 
-/// Whether a client asks to reset all managers: a list with one empty entry. An empty list has no effect.
+/// Whether a client resets all managers: a list with one empty entry. An empty list has no effect.
 pub fn is_reset(entries: Option<&Value>) -> bool {
     match entries {
         Some(Value::Array(entries)) => match entries.as_slice() {

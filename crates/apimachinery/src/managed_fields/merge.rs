@@ -10,20 +10,20 @@ use crate::value::{Object, Value};
 /// The object with the values of `partial`. Atomic values are replaced; items of associative lists are merged, in the order of
 /// `partial` as far as it has one.
 pub fn merge(registry: &Registry, ty: TypeId, whole: &Value, partial: &Value) -> Result<Value, String> {
-    let merged = join(registry, shape::of_type(registry, ty, None), Some(whole), Some(partial))?;
+    let merged = merge_values(registry, shape::for_type(registry, ty, None), Some(whole), Some(partial))?;
     Ok(merged.unwrap_or_else(Value::object))
 }
 
-fn join(
+fn merge_values(
     registry: &Registry,
     shape: Shape<'_>,
     whole: Option<&Value>,
     partial: Option<&Value>,
 ) -> Result<Option<Value>, String> {
     let Some(partial) = partial else { return Ok(whole.cloned()) };
-    let shape = shape.settled([whole, Some(partial)]);
-    let nothing = |value: Option<&Value>| value.is_none_or(is_nothing);
-    if matches!(shape, Shape::Whole(_)) || (nothing(whole) && is_nothing(partial)) {
+    let shape = shape.resolve([whole, Some(partial)]);
+    let is_absent = |value: Option<&Value>| value.is_none_or(is_empty);
+    if matches!(shape, Shape::Atomic(_)) || (is_absent(whole) && is_empty(partial)) {
         return Ok(Some(partial.clone()));
     }
     let none = Object::new();
@@ -33,14 +33,14 @@ fn join(
             let mut merged = fields(whole).unwrap_or_default();
             for (name, value) in partial.fields().unwrap_or(&none) {
                 let inner = match shape {
-                    Shape::Struct(structure) => match shape::of_name(registry, structure, name) {
+                    Shape::Struct(structure) => match shape::for_name(registry, structure, name) {
                         Some(shape) => shape,
                         None => continue,
                     },
-                    Shape::Map(ty) => shape::of_type(registry, ty, None),
+                    Shape::Map(ty) => shape::for_type(registry, ty, None),
                     _ => continue,
                 };
-                if let Some(value) = join(registry, inner, merged.get(name), Some(value))
+                if let Some(value) = merge_values(registry, inner, merged.get(name), Some(value))
                     .map_err(|error| format!(".{name}{error}"))?
                 {
                     merged.insert(name.clone(), value);
@@ -50,14 +50,14 @@ fn join(
         }
         Shape::Set(item) | Shape::Keyed(item, _) => {
             let whole = whole.map(Value::items).unwrap_or_default();
-            join_items(registry, shape, item, whole, partial.items())
+            merge_items(registry, shape, item, whole, partial.items())
                 .map(|items| Some(Value::Array(items.into())))
         }
-        Shape::Whole(_) | Shape::Free(_) => Ok(Some(partial.clone())),
+        Shape::Atomic(_) | Shape::Untyped(_) => Ok(Some(partial.clone())),
     }
 }
 
-fn is_nothing(value: &Value) -> bool {
+fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Object(fields) => fields.is_empty(),
@@ -68,39 +68,40 @@ fn is_nothing(value: &Value) -> bool {
 
 /// Merges two lists. Items that only the whole list has stay in place; shared ones come in the order of the partial list; new
 /// ones come right before the shared item that follows them, or at the end.
-fn join_items(
+fn merge_items(
     registry: &Registry,
     shape: Shape<'_>,
     item: TypeId,
     whole: &[Value],
     partial: &[Value],
 ) -> Result<Vec<Value>, String> {
-    let known = elements(registry, shape, whole)?;
+    let current = elements(registry, shape, whole)?;
     let stated = elements(registry, shape, partial)?;
-    let inner = shape::of_item(registry, shape, item);
+    let inner = shape::for_item(registry, shape, item);
     // A duplicate item has no single state to merge with.
-    let mut before: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();
-    for (element, value) in &known {
-        before.entry(element).and_modify(|state| *state = None).or_insert(Some(value));
+    let mut current_values: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();
+    for (element, value) in &current {
+        current_values.entry(element).and_modify(|state| *state = None).or_insert(Some(value));
     }
     let in_partial: BTreeSet<&PathElement> = stated.iter().map(|(element, _)| element).collect();
-    let mut shared = stated.iter().map(|(element, _)| element).filter(|element| before.contains_key(element));
+    let mut shared =
+        stated.iter().map(|(element, _)| element).filter(|element| current_values.contains_key(element));
     let mut next_shared = shared.next();
     let mut rest = stated.iter();
     let mut merged = Vec::with_capacity(whole.len().max(partial.len()));
-    let take = |element: &PathElement, value: &Value, merged: &mut Vec<Value>| -> Result<(), String> {
-        let before = before.get(element).copied().flatten();
-        let value =
-            join(registry, inner, before, Some(value)).map_err(|error| format!("{element}{error}"))?;
+    let merge_item = |element: &PathElement, value: &Value, merged: &mut Vec<Value>| -> Result<(), String> {
+        let current = current_values.get(element).copied().flatten();
+        let value = merge_values(registry, inner, current, Some(value))
+            .map_err(|error| format!("{element}{error}"))?;
         merged.extend(value);
         Ok(())
     };
-    for (element, value) in &known {
+    for (element, value) in &current {
         if !in_partial.contains(element) {
             merged.push((*value).clone());
         } else if next_shared == Some(element) {
             for (next, value) in rest.by_ref() {
-                take(next, value, &mut merged)?;
+                merge_item(next, value, &mut merged)?;
                 if next == element {
                     break;
                 }
@@ -109,7 +110,7 @@ fn join_items(
         }
     }
     for (element, value) in rest {
-        take(element, value, &mut merged)?;
+        merge_item(element, value, &mut merged)?;
     }
     Ok(merged)
 }
@@ -119,52 +120,52 @@ fn elements<'v>(
     shape: Shape<'_>,
     items: &'v [Value],
 ) -> Result<Vec<(PathElement, &'v Value)>, String> {
-    let named = items.iter().enumerate().map(|(index, item)| {
+    let elements = items.iter().enumerate().map(|(index, item)| {
         let element = shape::element(registry, shape, item);
         element.map(|element| (element, item)).map_err(|error| format!(": element {index}: {error}"))
     });
-    named.collect()
+    elements.collect()
 }
 
 /// The object without these fields.
 pub fn remove(registry: &Registry, ty: TypeId, value: &Value, fields: &FieldSet) -> Value {
-    without(registry, shape::of_type(registry, ty, None), value, fields)
+    remove_fields(registry, shape::for_type(registry, ty, None), value, fields)
 }
 
-fn without(registry: &Registry, shape: Shape<'_>, value: &Value, fields: &FieldSet) -> Value {
-    match (shape.settled([Some(value)]), value) {
+fn remove_fields(registry: &Registry, shape: Shape<'_>, value: &Value, fields: &FieldSet) -> Value {
+    match (shape.resolve([Some(value)]), value) {
         (Shape::Struct(_) | Shape::Map(_), Value::Object(entries)) => {
-            let mut kept = Object::new();
+            let mut remaining = Object::new();
             for (name, value) in entries {
                 let inner = match shape {
-                    Shape::Struct(structure) => shape::of_name(registry, structure, name),
-                    Shape::Map(ty) | Shape::Free(ty) => Some(shape::of_type(registry, ty, None)),
+                    Shape::Struct(structure) => shape::for_name(registry, structure, name),
+                    Shape::Map(ty) | Shape::Untyped(ty) => Some(shape::for_type(registry, ty, None)),
                     _ => None,
                 };
                 match (fields.get_field(name), inner) {
                     (Some(below), _) if below.member => {}
                     (Some(below), Some(inner)) => {
-                        kept.insert(name.clone(), without(registry, inner, value, below));
+                        remaining.insert(name.clone(), remove_fields(registry, inner, value, below));
                     }
                     _ => {
-                        kept.insert(name.clone(), value.clone());
+                        remaining.insert(name.clone(), value.clone());
                     }
                 }
             }
-            if kept.is_empty() { Value::Null } else { Value::Object(kept) }
+            if remaining.is_empty() { Value::Null } else { Value::Object(remaining) }
         }
         (Shape::Set(item) | Shape::Keyed(item, _), Value::Array(items)) => {
-            let inner = shape::of_item(registry, shape, item);
-            let kept = items.iter().filter_map(|item| {
+            let inner = shape::for_item(registry, shape, item);
+            let remaining = items.iter().filter_map(|item| {
                 let below = shape::element(registry, shape, item).ok();
                 match below.and_then(|element| fields.get(&element)) {
                     Some(below) if below.member => None,
-                    Some(below) => Some(without(registry, inner, item, below)),
+                    Some(below) => Some(remove_fields(registry, inner, item, below)),
                     None => Some(item.clone()),
                 }
             });
-            let kept: Vec<Value> = kept.collect();
-            if kept.is_empty() { Value::Null } else { Value::Array(kept.into()) }
+            let remaining: Vec<Value> = remaining.collect();
+            if remaining.is_empty() { Value::Null } else { Value::Array(remaining.into()) }
         }
         _ => value.clone(),
     }

@@ -20,7 +20,7 @@ use crate::version::GroupVersion;
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
 /// The values of a manifest by path.
-type Said = BTreeMap<String, String>;
+type PathValues = BTreeMap<String, String>;
 
 #[derive(Clone, Debug)]
 struct Manifest {
@@ -50,10 +50,10 @@ fn manifest() -> impl Strategy<Value = Manifest> {
 }
 
 impl Manifest {
-    /// Its values, as the model sees them.
-    fn said(&self) -> Said {
-        let mut said = Said::new();
-        let mut put = |path: String, value: &str| said.insert(path, value.to_owned());
+    /// The values of the manifest by path.
+    fn path_values(&self) -> PathValues {
+        let mut values = PathValues::new();
+        let mut put = |path: String, value: &str| values.insert(path, value.to_owned());
         self.labels.iter().for_each(|(key, value)| drop(put(format!("labels/{key}"), value)));
         self.finalizers.iter().for_each(|item| drop(put(format!("finalizers/{item}"), "")));
         for (port, name) in &self.ports {
@@ -66,7 +66,7 @@ impl Manifest {
         selector.iter().for_each(|all| drop(put("selector".to_owned(), &text(all))));
         external.iter().for_each(|all| drop(put("externalIPs".to_owned(), &text(all))));
         self.affinity.iter().for_each(|affinity| drop(put("sessionAffinity".to_owned(), affinity)));
-        said
+        values
     }
 
     fn selector(&self) -> Option<Value> {
@@ -111,42 +111,42 @@ impl Manifest {
     }
 }
 
-/// The values of an object, as the model sees them.
-fn flattened(object: &Value) -> Said {
-    let mut said = Said::new();
-    let at = |path: &[&str]| object.at(path).cloned().unwrap_or_default();
-    for (key, value) in at(&["metadata", "labels"]).fields().into_iter().flatten() {
-        said.insert(format!("labels/{key}"), value.as_str().unwrap().to_owned());
+/// The values of an object by path.
+fn path_values(object: &Value) -> PathValues {
+    let mut values = PathValues::new();
+    let get = |path: &[&str]| object.at(path).cloned().unwrap_or_default();
+    for (key, value) in get(&["metadata", "labels"]).fields().into_iter().flatten() {
+        values.insert(format!("labels/{key}"), value.as_str().unwrap().to_owned());
     }
-    for item in at(&["metadata", "finalizers"]).items() {
-        said.insert(format!("finalizers/{}", item.as_str().unwrap()), String::new());
+    for item in get(&["metadata", "finalizers"]).items() {
+        values.insert(format!("finalizers/{}", item.as_str().unwrap()), String::new());
     }
-    for item in at(&["spec", "ports"]).items() {
+    for item in get(&["spec", "ports"]).items() {
         let port = item.get("port").and_then(Value::as_int).unwrap();
-        said.insert(format!("ports/{port}"), String::new());
-        said.insert(format!("ports/{port}/port"), port.to_string());
+        values.insert(format!("ports/{port}"), String::new());
+        values.insert(format!("ports/{port}/port"), port.to_string());
         if let Some(name) = item.get("name").and_then(Value::as_str) {
-            said.insert(format!("ports/{port}/name"), name.to_owned());
+            values.insert(format!("ports/{port}/name"), name.to_owned());
         }
     }
-    for whole in ["selector", "externalIPs"] {
-        let value = at(&["spec", whole]);
+    for field in ["selector", "externalIPs"] {
+        let value = get(&["spec", field]);
         if !value.is_null()
             && (!value.items().is_empty() || value.fields().is_some_and(|all| !all.is_empty()))
         {
-            said.insert(whole.to_owned(), String::from_utf8(json::to_json(&value)).unwrap());
+            values.insert(field.to_owned(), String::from_utf8(json::to_json(&value)).unwrap());
         }
     }
     if let Some(affinity) = object.at(&["spec", "sessionAffinity"]).and_then(Value::as_str) {
-        said.insert("sessionAffinity".to_owned(), affinity.to_owned());
+        values.insert("sessionAffinity".to_owned(), affinity.to_owned());
     }
-    said
+    values
 }
 
 /// The fields of each manager, as the model sees them.
 fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
-    let of = |entry: &Value| {
+    let owned_by = |entry: &Value| {
         let fields = entry.get("fieldsV1").unwrap();
         let under = |path: &[&str]| fields.at(path).and_then(Value::fields).cloned().unwrap_or_default();
         let mut owned = BTreeSet::new();
@@ -168,89 +168,90 @@ fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
                 }
             }
         }
-        for whole in ["selector", "externalIPs", "sessionAffinity"] {
-            if fields.at(&["f:spec", &format!("f:{whole}")]).is_some() {
-                owned.insert(whole.to_owned());
+        for field in ["selector", "externalIPs", "sessionAffinity"] {
+            if fields.at(&["f:spec", &format!("f:{field}")]).is_some() {
+                owned.insert(field.to_owned());
             }
         }
         (format!("{} {}", entry.str("manager"), entry.str("operation")), owned)
     };
-    entries.iter().map(of).filter(|(_, owned)| !owned.is_empty()).collect()
+    entries.iter().map(owned_by).filter(|(_, owned)| !owned.is_empty()).collect()
 }
 
 /// The lists that can be empty. Their existence has owners, too: managers that updated an object without such a list.
 const LISTS: [&str; 2] = ["finalizers", "ports"];
 
-fn lists(said: &Said) -> BTreeSet<&'static str> {
-    LISTS.into_iter().filter(|list| said.keys().any(|path| path.starts_with(&format!("{list}/")))).collect()
+fn lists(values: &PathValues) -> BTreeSet<&'static str> {
+    LISTS.into_iter().filter(|list| values.keys().any(|path| path.starts_with(&format!("{list}/")))).collect()
 }
 
 /// The expected state, computed path by path.
 #[derive(Default)]
 struct Model {
-    said: Said,
+    values: PathValues,
     owners: BTreeMap<String, BTreeSet<String>>,
     /// The owners of lists' existence. An apply that removes the last item leaves them an empty list, which is not stored.
     lists: BTreeMap<String, BTreeSet<&'static str>>,
 }
 
 impl Model {
-    fn is_others(&self, who: &str, path: &str) -> bool {
-        self.owners.iter().any(|(other, owned)| other != who && owned.contains(path))
+    fn is_owned_by_other(&self, manager: &str, path: &str) -> bool {
+        self.owners.iter().any(|(other, owned)| other != manager && owned.contains(path))
     }
 
     /// The number of conflicts.
-    fn conflicts(&self, who: &str, config: &Said) -> usize {
-        let changed = config.iter().filter(|(path, value)| self.said.get(*path) != Some(value));
+    fn conflicts(&self, manager: &str, config: &PathValues) -> usize {
+        let changed = config.iter().filter(|(path, value)| self.values.get(*path) != Some(value));
         let others = |path: &str| {
-            self.owners.iter().filter(|(other, owned)| *other != who && owned.contains(path)).count()
+            self.owners.iter().filter(|(other, owned)| *other != manager && owned.contains(path)).count()
         };
-        let come = &lists(config) - &lists(&self.said);
-        let of_lists = |list: &str| self.lists.values().filter(|owned| owned.contains(list)).count();
-        changed.map(|(path, _)| others(path)).chain(come.into_iter().map(of_lists)).sum()
+        let added = &lists(config) - &lists(&self.values);
+        let list_owners = |list: &str| self.lists.values().filter(|owned| owned.contains(list)).count();
+        changed.map(|(path, _)| others(path)).chain(added.into_iter().map(list_owners)).sum()
     }
 
-    fn apply(&mut self, who: &str, config: &Said) {
-        let come = &lists(config) - &lists(&self.said);
-        self.lists.values_mut().for_each(|owned| owned.retain(|list| !come.contains(list)));
-        let before = self.owners.remove(who).unwrap_or_default();
+    fn apply(&mut self, manager: &str, config: &PathValues) {
+        let added = &lists(config) - &lists(&self.values);
+        self.lists.values_mut().for_each(|owned| owned.retain(|list| !added.contains(list)));
+        let before = self.owners.remove(manager).unwrap_or_default();
         for path in before.into_iter().filter(|path| !config.contains_key(path)) {
-            if !self.is_others(who, &path) {
-                // An item is removed with all its fields, whoever set them.
-                let gone = |known: &String| *known == path || known.starts_with(&format!("{path}/"));
-                self.said.retain(|known, _| !gone(known));
-                self.owners.values_mut().for_each(|owned| owned.retain(|known| !gone(known)));
+            if !self.is_owned_by_other(manager, &path) {
+                // An item is removed with all its fields, also those of other managers.
+                let is_removed = |other: &String| *other == path || other.starts_with(&format!("{path}/"));
+                self.values.retain(|other, _| !is_removed(other));
+                self.owners.values_mut().for_each(|owned| owned.retain(|other| !is_removed(other)));
             }
         }
         for (path, value) in config {
-            if self.said.insert(path.clone(), value.clone()).as_ref() != Some(value) {
-                self.take(path);
+            if self.values.insert(path.clone(), value.clone()).as_ref() != Some(value) {
+                self.disown(path);
             }
         }
-        self.owners.insert(who.to_owned(), config.keys().cloned().collect());
+        self.owners.insert(manager.to_owned(), config.keys().cloned().collect());
         self.owners.retain(|_, owned| !owned.is_empty());
     }
 
-    fn update(&mut self, who: &str, state: &Said) {
-        let (old, new) = (lists(&self.said), lists(state));
+    fn update(&mut self, manager: &str, state: &PathValues) {
+        let (old, new) = (lists(&self.values), lists(state));
         let differ = &old ^ &new;
         self.lists.values_mut().for_each(|owned| owned.retain(|list| !differ.contains(list)));
-        self.lists.entry(who.to_owned()).or_default().extend(&new - &old);
-        let gone: Vec<String> = self.said.keys().filter(|path| !state.contains_key(*path)).cloned().collect();
-        gone.iter().for_each(|path| self.take(path));
+        self.lists.entry(manager.to_owned()).or_default().extend(&new - &old);
+        let removed: Vec<String> =
+            self.values.keys().filter(|path| !state.contains_key(*path)).cloned().collect();
+        removed.iter().for_each(|path| self.disown(path));
         let changed: Vec<String> = state
             .iter()
-            .filter(|(path, value)| self.said.get(*path) != Some(value))
+            .filter(|(path, value)| self.values.get(*path) != Some(value))
             .map(|(path, _)| path.clone())
             .collect();
-        changed.iter().for_each(|path| self.take(path));
-        self.owners.entry(who.to_owned()).or_default().extend(changed);
-        self.said = state.clone();
+        changed.iter().for_each(|path| self.disown(path));
+        self.owners.entry(manager.to_owned()).or_default().extend(changed);
+        self.values = state.clone();
         self.owners.retain(|_, owned| !owned.is_empty());
     }
 
-    fn take(&mut self, path: &str) {
-        self.owners.values_mut().for_each(|owned| owned.retain(|known| known != path));
+    fn disown(&mut self, path: &str) {
+        self.owners.values_mut().for_each(|owned| owned.retain(|other| other != path));
     }
 }
 
@@ -261,53 +262,53 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn writes_in_any_order_agree_with_the_model(
+    fn apply_and_update_agree_with_the_model(
         steps in proptest::collection::vec((0usize..3, proptest::bool::weighted(0.8), any::<bool>(), manifest()), 1..8),
     ) {
         let version = GroupVersion::parse("v1").unwrap();
         let versions = Versions { registry: &REGISTRY, kind: "Service", stored: &version, elsewhere: None, is_custom: false };
         let (mut live, mut model): (Option<Value>, Model) = (None, Model::default());
         let steps: Vec<Step> = steps;
-        for (at, (who, applies, force, manifest)) in steps.into_iter().enumerate() {
-            let (name, now) = (format!("m{who}"), at.to_string());
+        for (index, (manager, applies, force, manifest)) in steps.into_iter().enumerate() {
+            let (name, now) = (format!("m{manager}"), index.to_string());
             let write = Write { manager: &name, version: &version, subresource: "", now: &now, reset: &[] };
-            let said = manifest.said();
+            let values = manifest.path_values();
             if !applies {
                 let mut new = manifest.object();
                 record(&versions, &write, live.as_ref(), &mut new);
-                model.update(&format!("{name} Update"), &said);
+                model.update(&format!("{name} Update"), &values);
                 live = Some(new);
             } else {
                 let me = format!("{name} Apply");
-                let contested = model.conflicts(&me, &said);
+                let conflicts = model.conflicts(&me, &values);
                 let applied = apply(&versions, &write, live.as_ref(), &manifest.object(), force);
-                if contested > 0 && !force {
-                    let told = applied.map(drop).unwrap_err().message;
-                    let number = format!("Apply failed with {contested} conflict");
-                    prop_assert!(told.starts_with(&number), "{number}: {told}");
+                if conflicts > 0 && !force {
+                    let message = applied.map(drop).unwrap_err().message;
+                    let number = format!("Apply failed with {conflicts} conflict");
+                    prop_assert!(message.starts_with(&number), "{number}: {message}");
                     continue;
                 }
                 let applied = applied.map_err(|status| TestCaseError::fail(status.message))?;
-                let is_there = applied.object.is_none();
+                let is_unchanged = applied.object.is_none();
                 let object = applied.onto(live.as_ref());
-                // Not the other way round: an apply of a list in another order changes it.
-                let same = live.as_ref().is_some_and(|live| flattened(live) == flattened(&object));
-                prop_assert!(same || !is_there);
+                // The converse does not hold: an apply of a list in another order changes it.
+                let same = live.as_ref().is_some_and(|live| path_values(live) == path_values(&object));
+                prop_assert!(same || !is_unchanged);
                 if let Some(live) = &live {
                     let body = manifest.object();
-                    let at_length = apply_fully(&versions, &write, live, &body, force).unwrap().onto(Some(live));
-                    prop_assert_eq!(&object, &at_length);
+                    let full = apply_fully(&versions, &write, live, &body, force).unwrap().onto(Some(live));
+                    prop_assert_eq!(&object, &full);
                 }
-                model.apply(&me, &said);
+                model.apply(&me, &values);
                 // A repetition changes nothing, not even times.
                 let again = apply(&versions, &write, Some(&object), &manifest.object(), false).unwrap();
                 prop_assert!(again.object.is_none() && again.managers.is_none());
-                let at_length = apply_fully(&versions, &write, &object, &manifest.object(), false).unwrap();
-                prop_assert_eq!(&at_length.onto(Some(&object)), &object);
+                let full = apply_fully(&versions, &write, &object, &manifest.object(), false).unwrap();
+                prop_assert_eq!(&full.onto(Some(&object)), &object);
                 live = Some(object);
             }
             let object = live.as_ref().unwrap();
-            prop_assert_eq!(&flattened(object), &model.said);
+            prop_assert_eq!(&path_values(object), &model.values);
             prop_assert_eq!(&owners(object), &model.owners);
         }
     }

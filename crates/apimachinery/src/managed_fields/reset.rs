@@ -35,7 +35,7 @@ pub fn reset_fields(
     subresource: &str,
     has_status: bool,
 ) -> &'static [&'static [&'static str]] {
-    let exception = EXCEPTIONS.iter().find(|(what, _)| *what == (group, kind, subresource));
+    let exception = EXCEPTIONS.iter().find(|(key, _)| *key == (group, kind, subresource));
     match (exception, subresource) {
         (Some((_, fields)), _) => fields,
         (None, "") if has_status => &[STATUS],
@@ -44,7 +44,7 @@ pub fn reset_fields(
     }
 }
 
-/// The same fields for custom resources.
+/// [`reset_fields`] for custom resources.
 pub fn custom_reset_fields(subresource: &str, has_status: bool) -> &'static [&'static [&'static str]] {
     match subresource {
         "" if has_status => &[STATUS],
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_half_of_an_object_leaves_the_other_alone() {
+    fn spec_and_status_writes_reset_the_other() {
         assert!(reset_fields("", "ConfigMap", "", false).is_empty());
         assert_eq!(reset_fields("apps", "StatefulSet", "", true), [STATUS]);
         assert_eq!(reset_fields("apps", "StatefulSet", "status", true), [SPEC]);

@@ -1,6 +1,6 @@
 //! Ownership of a field that can also be written through another kind: the replicas of an object and of its scale.
 //!
-//! The view only knows its own version, so the managers of the field are shown as if they had written the view. When the view is
+//! The view only knows its own version, so the managers of the field appear as if they had written the view. When the view is
 //! written, the changes of these managers are copied back into the object.
 
 use super::Versions;
@@ -10,7 +10,7 @@ use crate::value::Value;
 use crate::version::GroupVersion;
 
 /// The field of a view that it shares with its object.
-const SHOWN_FIELD: &[&str] = &["spec", "replicas"];
+const VIEW_FIELD: &[&str] = &["spec", "replicas"];
 
 /// How a view and its object share a field.
 #[derive(Clone)]
@@ -27,33 +27,35 @@ pub struct ScaleView<'a> {
 
 impl ScaleView<'_> {
     /// Writes the managers of the shared field into the view.
-    pub fn lend(&self, whole: &Value, view: &mut Value) {
-        let field = FieldSet::of_fields(&[SHOWN_FIELD]);
-        let owners = present(whole).0.into_iter().filter(|owner| self.owns(owner));
-        let lent = owners.map(|owner| Manager { fields: field.clone(), ..self.in_view(&owner) });
-        Managers(lent.collect()).store(view);
+    pub fn share_managers(&self, whole: &Value, view: &mut Value) {
+        let field = FieldSet::from_paths(&[VIEW_FIELD]);
+        let owners = managers(whole).0.into_iter().filter(|owner| self.owns(owner));
+        let managers = owners.map(|owner| Manager { fields: field.clone(), ..self.in_view(&owner) });
+        Managers(managers.collect()).store(view);
     }
 
     /// The managers of the object after its view was written.
     pub fn owners(&self, whole: &Value, view: &Value) -> Managers {
         let field = self.field_set();
-        let mut shown = present(view);
+        let mut view_managers = managers(view);
         let mut owners = Managers::default();
-        for mut owner in present(whole).0 {
+        for mut owner in managers(whole).0 {
             // Entries of a version that no longer exists are dropped.
             if !self.is_known(&owner) {
                 continue;
             }
             // Only appliers are recognized in another version. Other managers own the field separately from now on.
-            if self.owns(&owner) && shown.take(&owner).is_none() {
+            if self.owns(&owner) && view_managers.take(&owner).is_none() {
                 owner.fields = owner.fields.difference(&field);
             }
             if !owner.fields.is_empty() {
                 owners.0.push(owner);
             }
         }
-        let in_view = FieldSet::of_fields(&[SHOWN_FIELD]);
-        for owner in shown.0.into_iter().filter(|owner| !owner.fields.intersection(&in_view).is_empty()) {
+        let in_view = FieldSet::from_paths(&[VIEW_FIELD]);
+        for owner in
+            view_managers.0.into_iter().filter(|owner| !owner.fields.intersection(&in_view).is_empty())
+        {
             let api_version = self.version.to_string();
             // The reference keeps no time for these.
             owners.0.push(Manager { api_version, time: None, fields: field.clone(), ..owner });
@@ -62,7 +64,7 @@ impl ScaleView<'_> {
     }
 
     fn field_set(&self) -> FieldSet {
-        FieldSet::of_fields(&[&self.field])
+        FieldSet::from_paths(&[&self.field])
     }
 
     fn in_view(&self, owner: &Manager) -> Manager {
@@ -83,7 +85,7 @@ impl ScaleView<'_> {
     }
 }
 
-fn present(object: &Value) -> Managers {
+fn managers(object: &Value) -> Managers {
     let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
     Managers::read(entries).unwrap_or_default()
 }

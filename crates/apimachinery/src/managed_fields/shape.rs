@@ -1,4 +1,4 @@
-//! How field ownership sees types: atomic, or part by part.
+//! The structure of types for field ownership: atomic, or part by part.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::schema::encode::{EmptyLists, Print, printed};
 use crate::schema::{Field, ListFact, Registry, Scalar, Struct, Type, TypeId};
 use crate::value::{Object, Value};
 
-/// A type as field ownership sees it.
+/// The structure of a type for field ownership.
 #[derive(Clone, Copy)]
 pub(super) enum Shape<'r> {
     /// Each field has its own owners.
@@ -20,26 +20,26 @@ pub(super) enum Shape<'r> {
     /// Each item has its own owners, identified by these fields.
     Keyed(TypeId, &'r [String]),
     /// Atomic: owned as a whole.
-    Whole(TypeId),
-    /// Without a schema: an object has owners for each entry, anything else is atomic. See [`Shape::settled`].
-    Free(TypeId),
+    Atomic(TypeId),
+    /// Without a schema: an object has owners for each entry, anything else is atomic. See [`Shape::resolve`].
+    Untyped(TypeId),
 }
 
 impl Shape<'_> {
     /// The final shape, once its values are known.
-    pub(super) fn settled<'v>(self, values: impl IntoIterator<Item = Option<&'v Value>>) -> Self {
-        let Shape::Free(ty) = self else { return self };
+    pub(super) fn resolve<'v>(self, values: impl IntoIterator<Item = Option<&'v Value>>) -> Self {
+        let Shape::Untyped(ty) = self else { return self };
         let mut values = values.into_iter().flatten().filter(|value| !value.is_null()).peekable();
         let any = values.peek().is_some();
         if any && values.all(|value| matches!(value, Value::Object(_))) {
             Shape::Map(ty)
         } else {
-            Shape::Whole(ty)
+            Shape::Atomic(ty)
         }
     }
 }
 
-/// The place of a walk: fields without owners are at the root and in the metadata.
+/// The position in an object: only at the root and in the metadata there are fields without owners.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Position {
     Root,
@@ -61,7 +61,7 @@ const UNOWNED_METADATA: [&str; 8] = [
 
 impl Position {
     /// Whether a field here has no owner.
-    pub(super) fn skips(self, name: &str) -> bool {
+    pub(super) fn is_unowned(self, name: &str) -> bool {
         match self {
             Position::Root => matches!(name, "kind" | "apiVersion"),
             Position::Metadata => UNOWNED_METADATA.contains(&name),
@@ -69,52 +69,52 @@ impl Position {
         }
     }
 
-    /// The place of a field below.
-    pub(super) fn under(self, name: &str) -> Position {
+    /// The position of a field.
+    pub(super) fn child(self, name: &str) -> Position {
         if self == Position::Root && name == "metadata" { Position::Metadata } else { Position::Inside }
     }
 }
 
 /// The shape of a type.
-pub(super) fn of_type(registry: &Registry, ty: TypeId, whole: Option<bool>) -> Shape<'_> {
+pub(super) fn for_type(registry: &Registry, ty: TypeId, is_atomic: Option<bool>) -> Shape<'_> {
     match registry.get(ty) {
-        Type::Struct(structure) if !whole.unwrap_or(structure.atomic) => Shape::Struct(structure),
-        Type::Map(map) if whole != Some(true) => Shape::Map(map.value),
+        Type::Struct(structure) if !is_atomic.unwrap_or(structure.atomic) => Shape::Struct(structure),
+        Type::Map(map) if is_atomic != Some(true) => Shape::Map(map.value),
         Type::List(list) => match &list.merge {
             ListFact::Set => Shape::Set(list.item),
             ListFact::Map(keys) => Shape::Keyed(list.item, keys),
-            ListFact::Unsaid | ListFact::Atomic => Shape::Whole(ty),
+            ListFact::Unsaid | ListFact::Atomic => Shape::Atomic(ty),
         },
-        Type::Scalar(Scalar::Free) => Shape::Free(ty),
-        _ => Shape::Whole(ty),
+        Type::Scalar(Scalar::Free) => Shape::Untyped(ty),
+        _ => Shape::Atomic(ty),
     }
 }
 
 /// The shape of a struct's field; `None` if there is none.
-pub(super) fn of_name<'r>(registry: &'r Registry, structure: &Struct, name: &str) -> Option<Shape<'r>> {
+pub(super) fn for_name<'r>(registry: &'r Registry, structure: &Struct, name: &str) -> Option<Shape<'r>> {
     match structure.field(name) {
-        Some(field) => Some(of_field(registry, field)),
-        None => structure.open.map(|ty| of_type(registry, ty, None)),
+        Some(field) => Some(for_field(registry, field)),
+        None => structure.open.map(|ty| for_type(registry, ty, None)),
     }
 }
 
 /// The shape of a field.
-pub(super) fn of_field<'r>(registry: &'r Registry, field: &Field) -> Shape<'r> {
-    of_type(registry, field.ty, field.map_atomic)
+pub(super) fn for_field<'r>(registry: &'r Registry, field: &Field) -> Shape<'r> {
+    for_type(registry, field.ty, field.map_atomic)
 }
 
 /// The shape of the items of an associative list.
-pub(super) fn of_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId) -> Shape<'r> {
+pub(super) fn for_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId) -> Shape<'r> {
     match list {
-        Shape::Keyed(..) => of_type(registry, item, None),
-        _ => Shape::Whole(item),
+        Shape::Keyed(..) => for_type(registry, item, None),
+        _ => Shape::Atomic(item),
     }
 }
 
 /// The path element of a list item.
 pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<PathElement, String> {
     match (shape, item) {
-        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields),
+        (Shape::Keyed(ty, keys), Value::Object(fields)) => key_element(registry, ty, keys, fields),
         (Shape::Keyed(..), Value::Null) => {
             Err("associative list with keys may not have a null element".to_owned())
         }
@@ -130,7 +130,12 @@ pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Re
     }
 }
 
-fn keyed(registry: &Registry, item: TypeId, keys: &[String], fields: &Object) -> Result<PathElement, String> {
+fn key_element(
+    registry: &Registry,
+    item: TypeId,
+    keys: &[String],
+    fields: &Object,
+) -> Result<PathElement, String> {
     let structure = registry.structure(item);
     let mut values: Vec<(Arc<str>, Value)> = Vec::with_capacity(keys.len());
     for name in keys {
@@ -159,13 +164,13 @@ pub(super) fn key<'v>(
     let field = registry.structure(item)?.field(name)?;
     match &field.default {
         Some(default) => Some(Cow::Borrowed(default)),
-        None => unsaid(registry, field).map(Cow::Owned),
+        None => printed_zero(registry, field).map(Cow::Owned),
     }
 }
 
 /// The printed value of an unset field: its zero value, if the type prints it.
-fn unsaid(registry: &Registry, field: &Field) -> Option<Value> {
-    match (printed(registry, field, None, EmptyLists::Kept), registry.get(field.ty)) {
+fn printed_zero(registry: &Registry, field: &Field) -> Option<Value> {
+    match (printed(registry, field, None, EmptyLists::AsStored), registry.get(field.ty)) {
         (Print::Zero, Type::Scalar(scalar)) => match scalar {
             Scalar::String => Some("".into()),
             Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString => Some(0.into()),

@@ -23,14 +23,14 @@ fn text(value: &Value) -> String {
 }
 
 /// A kind in its one version.
-struct Stage {
+struct Fixture {
     kind: &'static str,
     version: GroupVersion,
 }
 
-impl Stage {
-    fn new(api_version: &str, kind: &'static str) -> Stage {
-        Stage { kind, version: GroupVersion::parse(api_version).unwrap() }
+impl Fixture {
+    fn new(api_version: &str, kind: &'static str) -> Fixture {
+        Fixture { kind, version: GroupVersion::parse(api_version).unwrap() }
     }
 
     fn versions(&self) -> Versions<'_> {
@@ -77,20 +77,20 @@ fn map(data: &str) -> String {
 /// The owners of an object, each with its fields.
 fn owners(object: &Value) -> Vec<(String, String)> {
     let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
-    let of = |entry: &Value| {
-        let who = format!("{} {} {}", entry.str("manager"), entry.str("operation"), entry.str("time"));
-        (who.trim_end().to_owned(), text(entry.get("fieldsV1").unwrap()))
+    let owner = |entry: &Value| {
+        let name = format!("{} {} {}", entry.str("manager"), entry.str("operation"), entry.str("time"));
+        (name.trim_end().to_owned(), text(entry.get("fieldsV1").unwrap()))
     };
-    entries.iter().map(of).collect()
+    entries.iter().map(owner).collect()
 }
 
 fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-    pairs.iter().map(|(who, what)| ((*who).to_owned(), (*what).to_owned())).collect()
+    pairs.iter().map(|(owner, fields)| ((*owner).to_owned(), (*fields).to_owned())).collect()
 }
 
 #[test]
-fn whoever_creates_owns_what_is_printed_and_an_empty_object_would_not_print() {
-    let deployment = Stage::new("apps/v1", "Deployment").update(
+fn create_owns_all_printed_fields() {
+    let deployment = Fixture::new("apps/v1", "Deployment").update(
         "golden",
         "1",
         None,
@@ -111,58 +111,59 @@ fn whoever_creates_owns_what_is_printed_and_an_empty_object_would_not_print() {
 }
 
 #[test]
-fn an_update_takes_what_it_changes_and_leaves_the_rest_and_its_time() {
-    let stage = Stage::new("v1", "ConfigMap");
-    let first = stage.update("a", "1", None, &map(r#"{"x":"1","y":"1"}"#));
+fn update_takes_over_only_changed_fields() {
+    let fixture = Fixture::new("v1", "ConfigMap");
+    let first = fixture.update("a", "1", None, &map(r#"{"x":"1","y":"1"}"#));
     assert_eq!(owners(&first), owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{},"f:y":{}}}"#)]));
-    let second = stage.update("b", "2", Some(&first), &map(r#"{"x":"2","y":"1"}"#));
+    let second = fixture.update("b", "2", Some(&first), &map(r#"{"x":"2","y":"1"}"#));
     let expected =
         [("a Update 1", r#"{"f:data":{".":{},"f:y":{}}}"#), ("b Update 2", r#"{"f:data":{"f:x":{}}}"#)];
     assert_eq!(owners(&second), owned(&expected));
-    // Nothing changes: nothing is taken and no time moves.
-    let again = stage.update("c", "3", Some(&second), &map(r#"{"x":"2","y":"1"}"#));
+    // A no-op changes neither owners nor times.
+    let again = fixture.update("c", "3", Some(&second), &map(r#"{"x":"2","y":"1"}"#));
     assert_eq!(owners(&again), owned(&expected));
-    let removed = stage.update("c", "3", Some(&second), &map(r#"{"y":"1"}"#));
+    let removed = fixture.update("c", "3", Some(&second), &map(r#"{"y":"1"}"#));
     assert_eq!(owners(&removed), owned(&[("a Update 1", r#"{"f:data":{".":{},"f:y":{}}}"#)]));
 }
 
 #[test]
-fn what_a_client_says_of_owners_counts_if_it_makes_sense() {
-    let stage = Stage::new("v1", "ConfigMap");
-    let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
-    let with = |entries: &str| {
+fn managed_fields_of_client_are_used_if_valid() {
+    let fixture = Fixture::new("v1", "ConfigMap");
+    let old = fixture.update("a", "1", None, &map(r#"{"x":"1"}"#));
+    let owners_with = |entries: &str| {
         let mut new = value(&map(r#"{"x":"1"}"#));
         new.entry("metadata").set("managedFields", value(entries));
-        record(&stage.versions(), &stage.write("b", "2"), Some(&old), &mut new);
+        record(&fixture.versions(), &fixture.write("b", "2"), Some(&old), &mut new);
         owners(&new)
     };
-    let kept = owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{}}}"#)]);
-    assert_eq!(with("[{}]"), []);
-    for senseless in [
+    let stored = owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{}}}"#)]);
+    assert_eq!(owners_with("[{}]"), []);
+    for invalid in [
         "[]",
         r#"[{"manager":"z","operation":"Bogus"}]"#,
         r#"[{"manager":"z","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV2"}]"#,
         r#"[{"manager":"z","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"x":{}}}]"#,
     ] {
-        assert_eq!(with(senseless), kept, "{senseless}");
+        assert_eq!(owners_with(invalid), stored, "{invalid}");
     }
     let stated = r#"[{"manager":"z","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:x":{}}}}]"#;
-    assert_eq!(with(stated), owned(&[("z Apply", r#"{"f:data":{"f:x":{}}}"#)]));
+    assert_eq!(owners_with(stated), owned(&[("z Apply", r#"{"f:data":{"f:x":{}}}"#)]));
     assert!(is_reset(Some(&value("[{}]"))) && !is_reset(Some(&value("[]"))) && !is_reset(None));
 }
 
 #[test]
-fn an_object_that_nobody_owns_stays_so_until_somebody_applies() {
-    let stage = Stage::new("v1", "ConfigMap");
+fn object_without_managers_gets_them_at_first_apply() {
+    let fixture = Fixture::new("v1", "ConfigMap");
     let old = value(&map(r#"{"x":"1"}"#));
-    assert_eq!(owners(&stage.update("b", "2", Some(&old), &map(r#"{"x":"2"}"#))), []);
-    let applied = stage.apply("m", "3", Some(&old), &map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    assert_eq!(owners(&fixture.update("b", "2", Some(&old), &map(r#"{"x":"2"}"#))), []);
+    let applied =
+        fixture.apply("m", "3", Some(&old), &map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, ""), false);
     let expected = [
         ("m Apply", r#"{"f:data":{"f:x":{}}}"#),
         ("before-first-apply Update 3", r#"{"f:data":{".":{},"f:x":{}}}"#),
     ];
     assert_eq!(owners(&applied.unwrap()), owned(&expected));
-    let refused = stage.apply("m", "3", Some(&old), &map(r#"{"x":"5"}"#), false).unwrap_err();
+    let refused = fixture.apply("m", "3", Some(&old), &map(r#"{"x":"5"}"#), false).unwrap_err();
     assert_eq!(
         refused,
         r#"Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .data.x"#
@@ -170,13 +171,13 @@ fn an_object_that_nobody_owns_stays_so_until_somebody_applies() {
 }
 
 #[test]
-fn the_oldest_of_too_many_updates_become_one() {
-    let stage = Stage::new("v1", "ConfigMap");
-    let mut object = stage.update("m00", "00", None, &map(r#"{"k00":""}"#));
+fn oldest_update_entries_are_merged_over_the_limit() {
+    let fixture = Fixture::new("v1", "ConfigMap");
+    let mut object = fixture.update("m00", "00", None, &map(r#"{"k00":""}"#));
     for number in 1..14 {
         let keys: Vec<String> = (0..=number).map(|key| format!(r#""k{key:02}":"""#)).collect();
         let (manager, now) = (format!("m{number:02}"), format!("{number:02}"));
-        object = stage.update(&manager, &now, Some(&object), &map(&format!("{{{}}}", keys.join(","))));
+        object = fixture.update(&manager, &now, Some(&object), &map(&format!("{{{}}}", keys.join(","))));
     }
     let owners = owners(&object);
     assert_eq!(owners.len(), 10);
@@ -185,12 +186,12 @@ fn the_oldest_of_too_many_updates_become_one() {
 }
 
 #[test]
-fn what_nobody_owns_is_not_taken_for_what_is_there() {
-    let stage = Stage::new("v1", "ConfigMap");
+fn apply_that_states_unowned_fields_is_no_repetition() {
+    let fixture = Fixture::new("v1", "ConfigMap");
     let config = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
-    let live = stage.apply("m", "1", None, &config, false).unwrap();
+    let live = fixture.apply("m", "1", None, &config, false).unwrap();
     let again = |config: &str| {
-        apply(&stage.versions(), &stage.write("m", "2"), Some(&live), &value(config), false).unwrap()
+        apply(&fixture.versions(), &fixture.write("m", "2"), Some(&live), &value(config), false).unwrap()
     };
     assert!(again(&config).object.is_none());
     for stated in ["resourceVersion", "uid", "namespace"] {
@@ -201,10 +202,10 @@ fn what_nobody_owns_is_not_taken_for_what_is_there() {
 }
 
 #[test]
-fn ten_thousand_owners_by_hand_are_kept_or_put_together() {
-    let stage = Stage::new("v1", "ConfigMap");
-    let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
-    let with = |operation: &str, versions: usize| {
+fn ten_thousand_managers_of_client_are_kept_or_merged() {
+    let fixture = Fixture::new("v1", "ConfigMap");
+    let old = fixture.update("a", "1", None, &map(r#"{"x":"1"}"#));
+    let object_with = |operation: &str, versions: usize| {
         let entries = (0..10_000).map(|number| {
             let version = if number % versions == 0 { "v1".to_owned() } else { format!("v1x{}", number % versions) };
             format!(
@@ -215,39 +216,40 @@ fn ten_thousand_owners_by_hand_are_kept_or_put_together() {
         let mut new = value(&map(r#"{"x":"1"}"#));
         let entries = format!("[{}]", entries.collect::<Vec<_>>().join(","));
         new.entry("metadata").set("managedFields", value(&entries));
-        record(&stage.versions(), &stage.write("b", "2"), Some(&old), &mut new);
+        record(&fixture.versions(), &fixture.write("b", "2"), Some(&old), &mut new);
         new
     };
-    let updated = owners(&with("Update", 1));
+    let updated = owners(&object_with("Update", 1));
     assert_eq!((updated.len(), updated[0].0.as_str()), (10, "ancient-changes Update"));
     assert_eq!(value(&updated[0].1).get("f:data").unwrap().fields().unwrap().len(), 10_000 - 9);
-    let applied = with("Apply", 1);
+    let applied = object_with("Apply", 1);
     assert_eq!(owners(&applied).len(), 10_000);
     let config = map(r#"{"x":"2"}"#).replace(r#","uid":"u""#, "");
-    let more = stage.apply("q", "3", Some(&applied), &config, false).unwrap();
+    let more = fixture.apply("q", "3", Some(&applied), &config, false).unwrap();
     assert_eq!(owners(&more).len(), 10_001);
-    assert_eq!(owners(&stage.apply("q", "4", Some(&more), &config, false).unwrap()), owners(&more));
-    assert_eq!(owners(&with("Apply", 10_000)).len(), 1, "versions that do not exist mean nothing");
+    assert_eq!(owners(&fixture.apply("q", "4", Some(&more), &config, false).unwrap()), owners(&more));
+    assert_eq!(owners(&object_with("Apply", 10_000)).len(), 1, "entries of unknown versions are dropped");
 }
 
 #[test]
-fn what_was_applied_and_is_not_any_more_goes_unless_somebody_else_owns_it() {
-    let stage = Stage::new("v1", "ConfigMap");
+fn apply_removes_fields_no_longer_stated_unless_shared() {
+    let fixture = Fixture::new("v1", "ConfigMap");
     let config = |labels: &str, data: &str| {
         format!(
             r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","labels":{labels}}},"data":{data}}}"#
         )
     };
-    let first = stage.apply("m", "1", None, &config(r#"{"l":"1"}"#, r#"{"x":"1","y":"1"}"#), false).unwrap();
-    let shared = stage.apply("n", "2", Some(&first), &config("{}", r#"{"y":"1"}"#), false).unwrap();
+    let first =
+        fixture.apply("m", "1", None, &config(r#"{"l":"1"}"#, r#"{"x":"1","y":"1"}"#), false).unwrap();
+    let shared = fixture.apply("n", "2", Some(&first), &config("{}", r#"{"y":"1"}"#), false).unwrap();
     let bare = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#;
-    let left = stage.apply("m", "3", Some(&shared), bare, false).unwrap();
-    assert_eq!(text(left.get("data").unwrap()), r#"{"y":"1"}"#);
-    assert_eq!(left.at(&["metadata", "labels"]), None);
-    assert_eq!((meta_name(&left), left.at(&["metadata", "uid"]).is_some()), ("a", true));
-    let gone = stage.apply("n", "4", Some(&left), bare, false).unwrap();
-    assert_eq!(gone.get("data").filter(|data| data.fields().is_some_and(|data| !data.is_empty())), None);
-    assert_eq!(owners(&gone), []);
+    let remaining = fixture.apply("m", "3", Some(&shared), bare, false).unwrap();
+    assert_eq!(text(remaining.get("data").unwrap()), r#"{"y":"1"}"#);
+    assert_eq!(remaining.at(&["metadata", "labels"]), None);
+    assert_eq!((meta_name(&remaining), remaining.at(&["metadata", "uid"]).is_some()), ("a", true));
+    let removed = fixture.apply("n", "4", Some(&remaining), bare, false).unwrap();
+    assert_eq!(removed.get("data").filter(|data| data.fields().is_some_and(|data| !data.is_empty())), None);
+    assert_eq!(owners(&removed), []);
 }
 
 fn meta_name(object: &Value) -> &str {
@@ -255,8 +257,8 @@ fn meta_name(object: &Value) -> &str {
 }
 
 #[test]
-fn lists_merge_item_by_item_where_their_type_says_so() {
-    let stage = Stage::new("v1", "Service");
+fn associative_lists_are_merged_by_item() {
+    let fixture = Fixture::new("v1", "Service");
     let config = |ports: &str| {
         format!(
             r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"s"}},"spec":{{"ports":{ports}}}}}"#
@@ -266,7 +268,7 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
         r#"[{"port":1,"protocol":"TCP","name":"a"},{"port":9,"protocol":"UDP"},{"port":2,"protocol":"TCP","name":"b"}]"#,
     ));
     let order = |ports: &str| {
-        let applied = stage.apply("m", "1", Some(&live), &config(ports), true).unwrap();
+        let applied = fixture.apply("m", "1", Some(&live), &config(ports), true).unwrap();
         let ports = applied.at(&["spec", "ports"]).unwrap().items().iter();
         ports.map(|port| port.get("port").and_then(Value::as_int).unwrap()).collect::<Vec<_>>()
     };
@@ -276,7 +278,7 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
         (r#"[{"port":2},{"port":1}]"#, vec![9, 2, 1]),
         (r#"[{"port":5},{"port":1},{"port":6},{"port":2}]"#, vec![5, 1, 9, 6, 2]),
         (r#"[{"port":1,"protocol":"UDP"}]"#, vec![1, 9, 2, 1]),
-        // A number that is always shown is known even where it is not stated.
+        // A key that is always printed has its zero value if it is not stated.
         (r#"[{"name":"a","port":0}]"#, vec![1, 9, 2, 0]),
     ] {
         assert_eq!(order(ports), expected, "{ports}");
@@ -293,7 +295,7 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
         ),
         ("7", ".spec.ports: expected list, got &{7}"),
     ] {
-        let refused = stage.apply("m", "1", Some(&live), &config(ports), true).unwrap_err();
+        let refused = fixture.apply("m", "1", Some(&live), &config(ports), true).unwrap_err();
         assert_eq!(
             refused,
             format!("failed to create typed patch object (/s; /v1, Kind=Service): {message}")
@@ -302,8 +304,8 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
 }
 
 #[test]
-fn what_a_write_cannot_set_it_takes_from_nobody_in_any_version() {
-    let stage = Stage::new("autoscaling/v2", "HorizontalPodAutoscaler");
+fn reset_fields_keep_their_owners_in_all_versions() {
+    let fixture = Fixture::new("autoscaling/v2", "HorizontalPodAutoscaler");
     let scaler = |rest: &str| {
         format!(
             r#"{{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{{"name":"a","uid":"u"}},
@@ -316,14 +318,14 @@ fn what_a_write_cannot_set_it_takes_from_nobody_in_any_version() {
     old.entry("metadata").set("managedFields", value(entry));
     let mut new = value(&scaler(""));
     let reset: &[&[&str]] = &[&["status"]];
-    let write = Write { reset, ..stage.write("n", "2") };
-    record(&stage.versions(), &write, Some(&old), &mut new);
+    let write = Write { reset, ..fixture.write("n", "2") };
+    record(&fixture.versions(), &write, Some(&old), &mut new);
     assert_eq!(owners(&new), owned(&[("m Update 1", r#"{"f:status":{"f:currentReplicas":{}}}"#)]));
 }
 
 #[test]
-fn owners_in_another_group_mean_nothing() {
-    let (core, events) = (Stage::new("v1", "Event"), GroupVersion::new("events.k8s.io", "v1"));
+fn managers_of_another_group_are_dropped() {
+    let (core, events) = (Fixture::new("v1", "Event"), GroupVersion::new("events.k8s.io", "v1"));
     let event = |reason: &str| {
         format!(r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e"}},"reason":"{reason}"}}"#)
     };
@@ -336,20 +338,20 @@ fn owners_in_another_group_mean_nothing() {
 }
 
 #[test]
-fn what_is_stated_is_compared_to_the_letter_with_what_is_shown() {
-    let stage = Stage::new("apps/v1", "Deployment");
+fn apply_compares_literally_with_the_printed_object() {
+    let fixture = Fixture::new("apps/v1", "Deployment");
     let paused = |paused: bool| {
         format!(
             r#"{{"kind":"Deployment","apiVersion":"apps/v1","metadata":{{"name":"d"}},"spec":{{"paused":{paused}}}}}"#
         )
     };
-    // To state nothing but the zero value is to state something.
-    let live = stage.apply("a", "1", None, &paused(true), false).unwrap();
-    let refused = stage.apply("b", "2", Some(&live), &paused(false), false).unwrap_err();
+    // A stated zero value has an owner.
+    let live = fixture.apply("a", "1", None, &paused(true), false).unwrap();
+    let refused = fixture.apply("b", "2", Some(&live), &paused(false), false).unwrap_err();
     assert_eq!(refused, r#"Apply failed with 1 conflict: conflict with "a": .spec.paused"#);
 
-    // A list that is replaced as a whole shows more than was stated.
-    let slices = Stage::new("discovery.k8s.io/v1", "EndpointSlice");
+    // An atomic list is printed with more fields than were stated.
+    let slices = Fixture::new("discovery.k8s.io/v1", "EndpointSlice");
     let slice = |endpoint: &str| {
         format!(
             r#"{{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{{"name":"s"}},
@@ -361,13 +363,16 @@ fn what_is_stated_is_compared_to_the_letter_with_what_is_shown() {
     assert!(slices.apply("b", "2", Some(&live), &short, false).unwrap_err().contains(": .endpoints"));
     let whole = slice(r#"{"addresses":["1.2.3.4"],"conditions":{}}"#);
     let same = slices.apply("b", "2", Some(&live), &whole, false).unwrap();
-    assert!(owners(&same).iter().any(|(who, _)| who == "b Apply"), "nothing changed, so there is no time");
+    assert!(
+        owners(&same).iter().any(|(owner, _)| owner == "b Apply"),
+        "nothing changed, so there is no time"
+    );
 }
 
 #[test]
-fn a_body_that_is_something_else_is_refused() {
-    let stage = Stage::new("v1", "ConfigMap");
-    let apply = |config: &str| stage.apply("m", "1", None, config, false).unwrap_err();
+fn apply_of_wrong_kind_or_with_managed_fields_is_refused() {
+    let fixture = Fixture::new("v1", "ConfigMap");
+    let apply = |config: &str| fixture.apply("m", "1", None, config, false).unwrap_err();
     assert_eq!(apply(r#"{"kind":"Secret","apiVersion":"v1"}"#), "invalid object type: /v1, Kind=Secret");
     assert_eq!(apply("{}"), "invalid object type: /, Kind=");
     for entries in ["[]", "[{}]"] {
@@ -378,12 +383,13 @@ fn a_body_that_is_something_else_is_refused() {
 }
 
 #[test]
-fn several_conflicts_are_told_by_owner() {
-    let stage = Stage::new("v1", "ConfigMap");
-    let first = stage.apply("m", "1", None, &map(r#"{"x":"1","y":"1"}"#).replace(r#","uid":"u""#, ""), false);
-    let second = stage.update("b", "2", Some(&first.unwrap()), &map(r#"{"x":"1","y":"1","z":"1"}"#));
+fn conflicts_are_grouped_by_manager() {
+    let fixture = Fixture::new("v1", "ConfigMap");
+    let first =
+        fixture.apply("m", "1", None, &map(r#"{"x":"1","y":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let second = fixture.update("b", "2", Some(&first.unwrap()), &map(r#"{"x":"1","y":"1","z":"1"}"#));
     let refused =
-        stage.apply("n", "3", Some(&second), &map(r#"{"x":"2","y":"2","z":"2"}"#), false).unwrap_err();
+        fixture.apply("n", "3", Some(&second), &map(r#"{"x":"2","y":"2","z":"2"}"#), false).unwrap_err();
     assert_eq!(
         refused,
         "Apply failed with 3 conflicts: conflicts with \"b\" using v1:\n- .data.z\nconflicts with \"m\":\n- .data.x\n- .data.y"
@@ -391,24 +397,24 @@ fn several_conflicts_are_told_by_owner() {
 }
 
 #[test]
-fn kubectl_may_apply_what_it_applied_itself_before() {
-    let stage = Stage::new("v1", "ConfigMap");
+fn kubectl_apply_uses_last_applied_annotation() {
+    let fixture = Fixture::new("v1", "ConfigMap");
     let stated = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
     let mut first = value(&map(r#"{"x":"1","y":"1"}"#));
     let annotations = first.entry("metadata").entry("annotations");
     annotations.set("kubectl.kubernetes.io/last-applied-configuration", stated.as_str());
-    record(&stage.versions(), &stage.write("kubectl-client-side-apply", "1"), None, &mut first);
+    record(&fixture.versions(), &fixture.write("kubectl-client-side-apply", "1"), None, &mut first);
     let config = |data: &str| map(data).replace(r#","uid":"u""#, "");
-    assert!(stage.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#), false).is_err());
-    assert!(stage.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#), false).is_err());
-    let applied = stage.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#), false).unwrap();
-    let kept = applied.at(&["metadata", "annotations"]).unwrap();
+    assert!(fixture.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#), false).is_err());
+    assert!(fixture.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#), false).is_err());
+    let applied = fixture.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#), false).unwrap();
+    let annotations = applied.at(&["metadata", "annotations"]).unwrap();
     let expected = r#"{"apiVersion":"v1","data":{"x":"2"},"kind":"ConfigMap","metadata":{"name":"a"}}"#;
-    assert_eq!(kept.str("kubectl.kubernetes.io/last-applied-configuration"), format!("{expected}\n"));
+    assert_eq!(annotations.str("kubectl.kubernetes.io/last-applied-configuration"), format!("{expected}\n"));
 }
 
 #[test]
-fn names_come_from_the_option_or_the_program() {
+fn manager_name_comes_from_option_or_user_agent() {
     for (stated, agent, name) in [
         ("m", "kubectl/v1.33", "m"),
         ("", "kubectl/v1.33 (linux)", "kubectl"),
@@ -434,24 +440,24 @@ fn element() -> impl Strategy<Value = PathElement> {
 fn set() -> impl Strategy<Value = FieldSet> {
     let path = proptest::collection::vec(element(), 1..4);
     proptest::collection::vec(path, 0..6).prop_map(|paths| {
-        let one = |path: Vec<PathElement>| {
+        let to_set = |path: Vec<PathElement>| {
             path.into_iter().rev().fold(FieldSet::leaf(), |below, element| {
                 let mut set = FieldSet::default();
                 set.push(element, below);
                 set
             })
         };
-        paths.into_iter().map(one).fold(FieldSet::default(), |all, path| all.union(&path))
+        paths.into_iter().map(to_set).fold(FieldSet::default(), |all, path| all.union(&path))
     })
 }
 
 #[test]
-fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
-    let (stage, scale) = (Stage::new("apps/v1", "ReplicaSet"), Stage::new("autoscaling/v1", "Scale"));
+fn scale_view_shares_managers_of_replicas() {
+    let (fixture, scale) = (Fixture::new("apps/v1", "ReplicaSet"), Fixture::new("autoscaling/v1", "Scale"));
     let field: &[&str] = &["spec", "replicas"];
     let view = scale_view::ScaleView {
-        whole: stage.versions(),
-        version: &stage.version,
+        whole: fixture.versions(),
+        version: &fixture.version,
         shown: &scale.version,
         field: field.to_vec(),
     };
@@ -461,49 +467,49 @@ fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
                 "spec":{{"replicas":{replicas},"minReadySeconds":7}}}}"#
         )
     };
-    let shown = |replicas: i64| {
+    let scale_json = |replicas: i64| {
         format!(
             r#"{{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{{"name":"a","uid":"u"}},
                 "spec":{{"replicas":{replicas}}}}}"#
         )
     };
-    let whole = stage.update("maker", "t1", None, &object(1));
-    let mut part = value(&shown(1));
-    view.lend(&whole, &mut part);
-    let lent = &part.at(&["metadata", "managedFields"]).unwrap().items()[0];
-    assert_eq!((lent.str("manager"), lent.str("apiVersion")), ("maker", "autoscaling/v1"));
-    assert_eq!(text(lent.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
+    let whole = fixture.update("maker", "t1", None, &object(1));
+    let mut part = value(&scale_json(1));
+    view.share_managers(&whole, &mut part);
+    let entry = &part.at(&["metadata", "managedFields"]).unwrap().items()[0];
+    assert_eq!((entry.str("manager"), entry.str("apiVersion")), ("maker", "autoscaling/v1"));
+    assert_eq!(text(entry.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
 
-    // Nothing changed: whoever wrote the field owns it still, but apart from the rest. Whoever applied it has it as before.
-    let same = scale.update("scaler", "t2", Some(&part), &shown(1));
-    let mut kept = value(&object(1));
-    view.owners(&whole, &same).store(&mut kept);
-    let found = owners(&kept);
-    let apart = ("maker Update".to_owned(), r#"{"f:spec":{"f:replicas":{}}}"#.to_owned());
-    assert_eq!(found.first(), Some(&apart));
-    assert!(found[1].0 == "maker Update t1" && !found[1].1.contains("f:replicas"), "{found:?}");
-    assert_eq!(found.len(), 2);
-    let applied = stage.apply("applier", "t1", None, &object(1), false).unwrap();
-    let mut part_of_applied = value(&shown(1));
-    view.lend(&applied, &mut part_of_applied);
-    let same = scale.update("scaler", "t2", Some(&part_of_applied), &shown(1));
-    let mut kept = value(&object(1));
-    view.owners(&applied, &same).store(&mut kept);
-    assert_eq!(kept.at(&["metadata", "managedFields"]), applied.at(&["metadata", "managedFields"]));
+    // Nothing changed: an updater still owns the field, but in a separate entry; an applier keeps its entry.
+    let same = scale.update("scaler", "t2", Some(&part), &scale_json(1));
+    let mut updated = value(&object(1));
+    view.owners(&whole, &same).store(&mut updated);
+    let entries = owners(&updated);
+    let separate = ("maker Update".to_owned(), r#"{"f:spec":{"f:replicas":{}}}"#.to_owned());
+    assert_eq!(entries.first(), Some(&separate));
+    assert!(entries[1].0 == "maker Update t1" && !entries[1].1.contains("f:replicas"), "{entries:?}");
+    assert_eq!(entries.len(), 2);
+    let applied = fixture.apply("applier", "t1", None, &object(1), false).unwrap();
+    let mut part_of_applied = value(&scale_json(1));
+    view.share_managers(&applied, &mut part_of_applied);
+    let same = scale.update("scaler", "t2", Some(&part_of_applied), &scale_json(1));
+    let mut updated = value(&object(1));
+    view.owners(&applied, &same).store(&mut updated);
+    assert_eq!(updated.at(&["metadata", "managedFields"]), applied.at(&["metadata", "managedFields"]));
 
-    let more = scale.update("scaler", "t2", Some(&part), &shown(2));
+    let more = scale.update("scaler", "t2", Some(&part), &scale_json(2));
     let owners = view.owners(&whole, &more);
-    let found: Vec<_> =
+    let names: Vec<_> =
         owners.0.iter().map(|owner| (owner.name.as_str(), owner.api_version.as_str())).collect();
-    assert_eq!(found, [("maker", "apps/v1"), ("scaler", "apps/v1")]);
-    assert!(owners.0[0].fields.intersection(&FieldSet::of_fields(&[field])).is_empty());
-    assert_eq!(owners.0[1].fields, FieldSet::of_fields(&[field]));
+    assert_eq!(names, [("maker", "apps/v1"), ("scaler", "apps/v1")]);
+    assert!(owners.0[0].fields.intersection(&FieldSet::from_paths(&[field])).is_empty());
+    assert_eq!(owners.0[1].fields, FieldSet::from_paths(&[field]));
     assert_eq!(owners.0[1].time, None);
 }
 
 proptest! {
     #[test]
-    fn sets_obey_the_laws(a in set(), b in set(), c in set()) {
+    fn field_sets_obey_the_laws_of_sets(a in set(), b in set(), c in set()) {
         prop_assert_eq!(a.union(&b), b.union(&a));
         prop_assert_eq!(a.intersection(&b), b.intersection(&a));
         prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));
@@ -517,50 +523,50 @@ proptest! {
     }
 
     #[test]
-    fn a_set_is_read_as_it_was_written(a in set()) {
+    fn fields_v1_round_trips(a in set()) {
         prop_assert_eq!(fields_v1::read(&fields_v1::write(&a)).unwrap(), a);
     }
 
-    /// Several apply to one map of texts in any order: held against a model that knows who owns which key.
+    /// Applies of several managers to one map of strings, compared with a model of the owners of each key.
     #[test]
-    fn applying_agrees_with_a_model(
+    fn apply_agrees_with_a_model_of_key_owners(
         steps in proptest::collection::vec(
             (0usize..3, proptest::collection::btree_map("[abc]", "[12]", 0..4), any::<bool>()), 1..10),
     ) {
-        let stage = Stage::new("v1", "ConfigMap");
+        let fixture = Fixture::new("v1", "ConfigMap");
         let mut live: Option<Value> = None;
         let mut data: BTreeMap<String, String> = BTreeMap::new();
         let mut owns: Vec<Vec<String>> = vec![Vec::new(); 3];
-        for (who, config, force) in steps {
+        for (manager, config, force) in steps {
             // An empty map that is stated has an owner of its own.
             let stated = serde_json::to_string(&Some(&config).filter(|config| !config.is_empty())).unwrap();
             let text = map(&stated).replace(r#","uid":"u""#, "").replace(r#","data":null"#, "");
-            let applied = stage.apply(&format!("m{who}"), "1", live.as_ref(), &text, force);
-            let others = |key: &String| (0..3).any(|other| other != who && owns[other].contains(key));
+            let applied = fixture.apply(&format!("m{manager}"), "1", live.as_ref(), &text, force);
+            let others = |key: &String| (0..3).any(|other| other != manager && owns[other].contains(key));
             let contested = config.iter().any(|(key, value)| others(key) && data.get(key) != Some(value));
             prop_assert_eq!(applied.is_err(), contested && !force);
             let Ok(applied) = applied else { continue };
-            for key in owns[who].clone() {
+            for key in owns[manager].clone() {
                 if !config.contains_key(&key) && !others(&key) {
                     data.remove(&key);
                 }
             }
             for (key, value) in &config {
                 if data.get(key) != Some(value) {
-                    owns.iter_mut().for_each(|keys| keys.retain(|known| known != key));
+                    owns.iter_mut().for_each(|keys| keys.retain(|other| other != key));
                 }
                 data.insert(key.clone(), value.clone());
             }
-            owns[who] = config.keys().cloned().collect();
-            let found: BTreeMap<String, String> = applied.get("data").and_then(Value::fields).into_iter().flatten()
+            owns[manager] = config.keys().cloned().collect();
+            let actual: BTreeMap<String, String> = applied.get("data").and_then(Value::fields).into_iter().flatten()
                 .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect();
-            prop_assert_eq!(&found, &data);
+            prop_assert_eq!(&actual, &data);
             for (other, keys) in owns.iter().enumerate() {
                 let entry = owners(&applied).into_iter().find(|(name, _)| name.starts_with(&format!("m{other} ")));
                 let fields = entry.map_or(Value::object(), |(_, fields)| value(&fields));
-                let mine: Vec<String> = fields.get("f:data").and_then(Value::fields).into_iter().flatten()
+                let owned_keys: Vec<String> = fields.get("f:data").and_then(Value::fields).into_iter().flatten()
                     .filter_map(|(key, _)| key.strip_prefix("f:").map(str::to_owned)).collect();
-                prop_assert_eq!(&mine, keys);
+                prop_assert_eq!(&owned_keys, keys);
             }
             live = Some(applied);
         }
@@ -568,10 +574,13 @@ proptest! {
 }
 
 #[test]
-fn owners_that_came_in_between_do_not_make_a_write_of_nothing() {
+fn keep_times_ignores_the_order_of_managers() {
     let owners = |times: [&str; 2], order: [usize; 2]| {
-        let owner = |at: usize| {
-            format!(r#"{{"manager":"m{at}","operation":"Apply","apiVersion":"v1","time":"{}"}}"#, times[at])
+        let owner = |index: usize| {
+            format!(
+                r#"{{"manager":"m{index}","operation":"Apply","apiVersion":"v1","time":"{}"}}"#,
+                times[index]
+            )
         };
         value(&format!(r#"{{"metadata":{{"managedFields":[{},{}]}}}}"#, owner(order[0]), owner(order[1])))
     };

@@ -52,8 +52,8 @@ pub struct DeleteOptions {
 pub const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 impl DeleteOptions {
-    /// Reads and checks the options. A body, decoded and of the right types, says everything: then the parameters say
-    /// nothing. Unless `force` is allowed nobody hears of [`IGNORE_READ_ERROR`].
+    /// Reads and checks the options. If there is a body, decoded and of the right types, the parameters are ignored.
+    /// Unless `force` is allowed, [`IGNORE_READ_ERROR`] is ignored.
     pub fn parse(query: &Query<'_>, body: Option<&Value>, force: bool) -> status::Result<DeleteOptions> {
         match body {
             Some(body) => DeleteOptions::from_body(body, force),
@@ -101,7 +101,7 @@ impl DeleteOptions {
             unreadable: force && query.flag(IGNORE_READ_ERROR).unwrap_or_default(),
             ..DeleteOptions::default()
         };
-        // The parameters know no preconditions as a whole.
+        // Only a body can have empty preconditions.
         let dry_run = query.all("dryRun").collect::<Vec<_>>();
         options.checked(&dry_run, query.get("propagationPolicy"), false)
     }
@@ -154,9 +154,9 @@ impl DeleteOptions {
                 ("gracePeriodSeconds", self.grace_period_seconds.is_some()),
                 ("preconditions", preconditions || self.uid.is_some() || self.resource_version.is_some()),
             ];
-            let said = others.iter().filter(|(_, is_said)| *is_said);
+            let conflicting = others.iter().filter(|(_, is_set)| *is_set);
             errors.extend(
-                said.map(|(other, _)| refuse_force(&format!("cannot be set together with .{other}"))),
+                conflicting.map(|(other, _)| refuse_force(&format!("cannot be set together with .{other}"))),
             );
         }
         refuse("DeleteOptions", &errors)?;
@@ -166,12 +166,12 @@ impl DeleteOptions {
 }
 
 /// The error for a corrupt object that must not be deleted with [`IGNORE_READ_ERROR`].
-pub fn refuse_force(why: &str) -> FieldError {
-    FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), "true", why)
+pub fn refuse_force(detail: &str) -> FieldError {
+    FieldError::invalid(&FieldPath::new(IGNORE_READ_ERROR), "true", detail)
 }
 
 /// 422: deletecollection does not accept [`IGNORE_READ_ERROR`].
-pub fn no_force_of_many() -> Box<Status> {
-    let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
-    Status::invalid(META_GROUP, "DeleteOptions", "", &[refuse_force(why)])
+pub fn refuse_force_of_collection() -> Box<Status> {
+    let detail = "is not allowed with DELETECOLLECTION, try again after removing the option";
+    Status::invalid(META_GROUP, "DeleteOptions", "", &[refuse_force(detail)])
 }

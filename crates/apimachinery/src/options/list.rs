@@ -85,10 +85,10 @@ impl ListOptions {
     /// Sets defaults. With `initial_events` (the server supports watch lists), a watch from resourceVersion "" or "0" begins with
     /// the existing objects.
     pub fn set_defaults(&mut self, initial_events: bool) {
-        let anywhere = matches!(self.resource_version.as_str(), "" | "0");
+        let is_unversioned = matches!(self.resource_version.as_str(), "" | "0");
         if initial_events
             && self.watch
-            && anywhere
+            && is_unversioned
             && self.send_initial_events.is_none()
             && self.match_text.is_empty()
         {

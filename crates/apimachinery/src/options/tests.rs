@@ -12,8 +12,8 @@ fn list(raw: &str) -> status::Result<()> {
 }
 
 #[test]
-fn list_options_that_make_no_sense_together() {
-    let of = |detail: &str| (422, format!("ListOptions.meta.k8s.io \"\" is invalid: {detail}"));
+fn list_options_refuse_invalid_combinations() {
+    let invalid = |detail: &str| (422, format!("ListOptions.meta.k8s.io \"\" is invalid: {detail}"));
     let table = [
         (
             "resourceVersionMatch=Exact",
@@ -42,38 +42,38 @@ fn list_options_that_make_no_sense_together() {
         ),
     ];
     for (raw, detail) in table {
-        assert_eq!(message(list(raw)), of(detail), "{raw}");
+        assert_eq!(message(list(raw)), invalid(detail), "{raw}");
     }
     let ok = Query::parse("watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
     assert!(ListOptions::parse(&ok).unwrap().validate(true).is_ok());
 }
 
 #[test]
-fn the_first_mistake_in_a_list_is_the_one_named() {
-    let both = "labelSelector=%3D&limit=x&timeoutSeconds=y";
-    assert_eq!(message(list(both)), (400, r#"strconv.ParseInt: parsing "y": invalid syntax"#.into()));
+fn list_options_report_the_first_error() {
+    let query = "labelSelector=%3D&limit=x&timeoutSeconds=y";
+    assert_eq!(message(list(query)), (400, r#"strconv.ParseInt: parsing "y": invalid syntax"#.into()));
     let selectors = "fieldSelector=bad&labelSelector=%3D";
     assert!(message(list(selectors)).1.starts_with("found '='"));
     assert!(list("limit=5&continue=x&resourceVersion=7&allowWatchBookmarks=1").is_ok());
 }
 
 #[test]
-fn versions_are_numbers() {
+fn revision_accepts_only_decimal_numbers() {
     assert_eq!(revision("").unwrap(), None);
     assert_eq!(revision("42").unwrap(), Some(42));
-    for (text, why) in
+    for (text, reason) in
         [("abc", "invalid syntax"), ("-5", "invalid syntax"), ("99999999999999999999", "value out of range")]
     {
-        let wanted = format!(
-            "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": {why}"
+        let expected = format!(
+            "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": {reason}"
         );
-        assert_eq!(message(revision(text)), (400, wanted));
+        assert_eq!(message(revision(text)), (400, expected));
     }
     assert!(revision("+5").is_err());
 }
 
 #[test]
-fn writes_name_what_they_do_not_know() {
+fn write_options_refuse_unknown_values() {
     let create = |raw| WriteOptions::create(&Query::parse(raw));
     for (query, mode) in
         [("dryRun=All", WriteMode::DryRun), ("dryRun=", WriteMode::Store), ("dryRun", WriteMode::Store)]
@@ -99,7 +99,7 @@ fn writes_name_what_they_do_not_know() {
 }
 
 #[test]
-fn an_apply_needs_a_manager_and_only_an_apply_can_force() {
+fn apply_requires_field_manager_and_only_apply_allows_force() {
     let patch = |raw, apply| PatchOptions::parse(&Query::parse(raw), apply);
     assert_eq!(
         message(patch("", true)).1,
@@ -118,33 +118,33 @@ fn an_apply_needs_a_manager_and_only_an_apply_can_force() {
 }
 
 #[test]
-fn a_manager_must_be_printable() {
+fn field_manager_must_be_printable() {
     let path = FieldPath::new("fieldManager");
-    for fine in ["kubectl", "a b", "Ünï'\"\\"] {
-        assert_eq!(field_manager_errors(fine, &path), [], "{fine}");
+    for valid in ["kubectl", "a b", "Ünï'\"\\"] {
+        assert_eq!(field_manager_errors(valid, &path), [], "{valid}");
     }
     let errors = field_manager_errors("a\u{7}", &path);
     assert_eq!(errors[0].message, r#"Invalid value: "a\a": invalid character U+0007 (at position 1)"#);
     assert_eq!(field_manager_errors("\u{200b}\u{a0}", &path).len(), 2);
-    // What is told of a long one does not grow with the square of its length.
+    // The errors of a long name do not grow with the square of its length.
     let errors = field_manager_errors(&"\u{1}".repeat(30_000), &path);
-    let told: usize = errors.iter().map(|error| error.message.len()).sum();
-    assert!(told < 2 * FIELD_ERROR_BYTES, "{told}");
+    let bytes: usize = errors.iter().map(|error| error.message.len()).sum();
+    assert!(bytes < 2 * FIELD_ERROR_BYTES, "{bytes}");
     assert_eq!(errors.len(), 30_001);
 }
 
 #[test]
-fn a_body_says_everything_about_a_deletion() {
+fn delete_options_of_body_override_the_query() {
     let query = Query::parse("gracePeriodSeconds=5&propagationPolicy=Orphan&uid=u&dryRun=All");
     let from_query = DeleteOptions::parse(&query, None, false).unwrap();
-    let wanted = DeleteOptions {
+    let expected = DeleteOptions {
         dry_run: true,
         grace_period_seconds: Some(5),
         propagation: Some(Propagation::Orphan),
         uid: Some("u".into()),
         ..DeleteOptions::default()
     };
-    assert_eq!(from_query, wanted);
+    assert_eq!(from_query, expected);
     assert_eq!(
         DeleteOptions::parse(&query, Some(&Value::object()), false).unwrap(),
         DeleteOptions::default()
@@ -159,7 +159,7 @@ fn a_body_says_everything_about_a_deletion() {
 }
 
 #[test]
-fn deletions_refuse_policies_they_do_not_know() {
+fn delete_options_refuse_invalid_propagation_policies() {
     let delete = |raw| DeleteOptions::parse(&Query::parse(raw), None, false);
     assert_eq!(
         message(delete("propagationPolicy=Now")).1,
@@ -173,24 +173,24 @@ fn deletions_refuse_policies_they_do_not_know() {
 }
 
 #[test]
-fn what_cannot_be_read_is_removed_without_conditions() {
+fn ignore_read_error_excludes_other_delete_options() {
     let force = |raw: &str, allowed| {
         DeleteOptions::parse(&Query::parse(&format!("{IGNORE_READ_ERROR}=true{raw}")), None, allowed)
     };
     assert!(force("", true).unwrap().unreadable);
-    assert!(!force("&gracePeriodSeconds=5", false).unwrap().unreadable, "nobody hears of it");
-    let together = |what: &str| {
-        let field = format!("{IGNORE_READ_ERROR}: Invalid value: true: cannot be set together with .{what}");
-        (422, format!("DeleteOptions.meta.k8s.io \"\" is invalid: {field}"))
+    assert!(!force("&gracePeriodSeconds=5", false).unwrap().unreadable, "the option is ignored");
+    let together = |field: &str| {
+        let error = format!("{IGNORE_READ_ERROR}: Invalid value: true: cannot be set together with .{field}");
+        (422, format!("DeleteOptions.meta.k8s.io \"\" is invalid: {error}"))
     };
-    for (raw, what) in [
+    for (raw, field) in [
         ("&dryRun=All", "dryRun"),
         ("&propagationPolicy=Orphan", "propagationPolicy"),
         ("&orphanDependents=true", "orphanDependents"),
         ("&gracePeriodSeconds=0", "gracePeriodSeconds"),
         ("&uid=u", "preconditions"),
     ] {
-        assert_eq!(message(force(raw, true)), together(what), "{raw}");
+        assert_eq!(message(force(raw, true)), together(field), "{raw}");
     }
     let mut body = Value::object();
     body.set(IGNORE_READ_ERROR, true);
@@ -200,7 +200,7 @@ fn what_cannot_be_read_is_removed_without_conditions() {
 }
 
 #[test]
-fn options_of_a_deletion_can_be_sent() {
+fn delete_options_round_trip_through_a_body() {
     let all = [
         DeleteOptions::default(),
         DeleteOptions {

@@ -43,7 +43,7 @@ impl WriteMode {
 pub struct WriteOptions {
     /// Whether to store the result.
     pub mode: WriteMode,
-    /// The name that owns the fields this request sets; empty when the client does not say.
+    /// The name that owns the fields this request sets; empty if the parameter is absent.
     pub field_manager: String,
     /// How unknown and duplicate fields are treated.
     pub field_validation: FieldValidation,
@@ -73,13 +73,13 @@ impl WriteOptions {
         errors.append(&mut field_manager_errors(&field_manager, &FieldPath::new("fieldManager")));
         let dry_run: Vec<&str> = query.all("dryRun").collect();
         errors.extend(dry_run_errors(&dry_run));
-        let (field_validation, known) = match query.get("fieldValidation").unwrap_or_default() {
+        let (field_validation, is_known) = match query.get("fieldValidation").unwrap_or_default() {
             "" | "Warn" => (FieldValidation::Warn, true),
             "Ignore" => (FieldValidation::Ignore, true),
             "Strict" => (FieldValidation::Strict, true),
             _ => (FieldValidation::Warn, false),
         };
-        if !known {
+        if !is_known {
             let value = quoted(&query.text("fieldValidation"));
             let path = FieldPath::new("fieldValidation");
             errors.push(FieldError::not_supported(&path, &value, &["", "Ignore", "Strict", "Warn"]));
@@ -123,10 +123,10 @@ pub fn field_manager_errors(manager: &str, path: &FieldPath) -> ErrorList {
     if manager.len() > FIELD_MANAGER_BYTES {
         errors.push(FieldError::too_long(path, FIELD_MANAGER_BYTES));
     }
-    for (at, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+    for (position, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
         // Every error repeats the whole name, so errors beyond the bound are not even formatted.
         errors.add(|| {
-            let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+            let detail = format!("invalid character U+{:04X} (at position {position})", u32::from(c));
             FieldError::invalid(path, &quoted(manager), &detail)
         });
     }

@@ -22,40 +22,40 @@ pub struct Body<'a> {
 }
 
 /// The fields of a JSON Patch operation. In other bodies every field is known.
-const OPERATION: [&str; 4] = ["op", "path", "from", "value"];
+const OPERATION_FIELDS: [&str; 4] = ["op", "path", "from", "value"];
 
 /// Parses a body. The error is about JSON syntax.
 pub fn read(body: &[u8], operations: bool) -> Result<Body<'_>, String> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => Cow::Borrowed(text),
-        Err(_) => repaired(body)?,
+        Err(_) => repair_text(body)?,
     };
     if let Ok((value, strict)) = read_text(&text, operations) {
         return Ok(Body { text, value, strict });
     }
-    let text = repaired(body)?;
+    let text = repair_text(body)?;
     let (value, strict) = read_text(&text, operations).map_err(|_| "exceeded max depth".to_owned())?;
     Ok(Body { text, value, strict })
 }
 
-fn repaired(body: &[u8]) -> Result<Cow<'_, str>, String> {
+fn repair_text(body: &[u8]) -> Result<Cow<'_, str>, String> {
     syntax::check(body)?;
     String::from_utf8(syntax::repair(body)).map(Cow::Owned).map_err(|error| error.to_string())
 }
 
 fn read_text(text: &str, operations: bool) -> Result<(Value, Vec<String>), serde_json::Error> {
-    let mut notes = Notes { operations, path: Vec::new(), found: Vec::new() };
+    let mut findings = StrictFindings { operations, path: Vec::new(), findings: Vec::new() };
     let mut tokens = serde_json::Deserializer::from_str(text);
-    let value = Any(&mut notes).deserialize(&mut tokens)?;
+    let value = Any(&mut findings).deserialize(&mut tokens)?;
     tokens.end()?;
-    Ok((value, notes.found))
+    Ok((value, findings.findings))
 }
 
 /// The findings, and the position of the parser.
-struct Notes {
+struct StrictFindings {
     operations: bool,
     path: Vec<Step>,
-    found: Vec<String>,
+    findings: Vec<String>,
 }
 
 enum Step {
@@ -63,9 +63,9 @@ enum Step {
     Index(usize),
 }
 
-impl Notes {
-    fn note(&mut self, what: &str, key: &str) {
-        if self.found.len() >= limits::STRICT_FINDINGS {
+impl StrictFindings {
+    fn add_finding(&mut self, problem: &str, key: &str) {
+        if self.findings.len() >= limits::STRICT_FINDINGS {
             return;
         }
         let mut path = String::new();
@@ -80,25 +80,27 @@ impl Notes {
             path.push('.');
         }
         path.push_str(key);
-        let sentence = format!("{what} field {}", quoted(&path));
-        if !self.found.contains(&sentence) {
-            self.found.push(sentence);
+        let message = format!("{problem} field {}", quoted(&path));
+        if !self.findings.contains(&message) {
+            self.findings.push(message);
         }
     }
 
     fn is_unknown(&self, key: &str) -> bool {
-        self.operations && matches!(self.path.as_slice(), [Step::Index(_)]) && !OPERATION.contains(&key)
+        self.operations
+            && matches!(self.path.as_slice(), [Step::Index(_)])
+            && !OPERATION_FIELDS.contains(&key)
     }
 }
 
-impl ParseObserver for Notes {
+impl ParseObserver for StrictFindings {
     type Mark = ();
 
-    fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) {
+    fn enter_field(&mut self, name: &str, is_duplicate: impl FnOnce() -> bool) {
         if self.is_unknown(name) {
-            self.note("unknown", name);
-        } else if again() {
-            self.note("duplicate", name);
+            self.add_finding("unknown", name);
+        } else if is_duplicate() {
+            self.add_finding("duplicate", name);
         }
         self.path.push(Step::Key(name.to_owned()));
     }
@@ -139,7 +141,7 @@ pub fn printed(value: &Value) -> String {
 fn print(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("<nil>"),
-        Value::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
+        Value::Bool(boolean) => out.push_str(if *boolean { "true" } else { "false" }),
         Value::Int(number) => out.push_str(&number.to_string()),
         Value::Float(number) => out.push_str(&short_float(*number)),
         Value::String(text) => out.push_str(text),
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_twice_is_named_with_its_place() {
+    fn duplicate_and_unknown_fields_are_reported_with_their_path() {
         let body = read(br#"{"a":{"b":1,"b":2},"l":[{"c":1,"c":1}],"a":{}}"#, false).unwrap();
         assert_eq!(
             body.strict,
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused_in_the_words_of_the_api() {
+    fn invalid_json_has_the_reference_message() {
         let refused = |body: &[u8]| read(body, false).unwrap_err();
         assert_eq!(refused(b"data:\n"), "invalid character 'd' looking for beginning of value");
         assert_eq!(refused(b"["), "unexpected end of JSON input");
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_printed_as_maps() {
+    fn values_are_printed_like_go_maps() {
         let value = crate::json::read(br#"{"b":[1,"x",null,true,1e30],"a":{"c":1.5}}"#).unwrap();
         assert_eq!(printed(&value), "map[a:map[c:1.5] b:[1 x <nil> true 1e+30]]");
     }

@@ -1,8 +1,7 @@
-//! A list with cheap insertions and removals anywhere: ten thousand at the head of a long list move some thousand items each
-//! time in a plain one.
+//! A list with cheap insertions and removals at any index. In a plain vector, each insertion at the head of a long list moves all
+//! its items.
 
-/// Items of a full chunk. An insertion or removal moves at most twice as many items, and looks at one chunk for as many items as
-/// the list has.
+/// Items of a full chunk. An insertion or removal moves at most twice as many items, and searches the list of chunks.
 const CHUNK: usize = 512;
 
 /// A list in chunks, none of which is empty.
@@ -23,15 +22,15 @@ impl<T> ChunkedList<T> {
         self.chunks.iter().flatten()
     }
 
-    /// The items in order, to change them.
+    /// The items in order, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.chunks.iter_mut().flatten()
     }
 
-    /// The item at an index, to change it.
+    /// The item at an index, mutable.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        let (chunk, at) = self.place(index)?;
-        self.chunks.get_mut(chunk)?.get_mut(at)
+        let (chunk, offset) = self.locate(index)?;
+        self.chunks.get_mut(chunk)?.get_mut(offset)
     }
 
     /// Appends an item.
@@ -45,35 +44,35 @@ impl<T> ChunkedList<T> {
 
     /// Inserts an item before the one at `index`, or at the end if there is none.
     pub fn insert(&mut self, index: usize, item: T) {
-        let Some((place, at)) = self.place(index) else { return self.push(item) };
-        let Some(chunk) = self.chunks.get_mut(place) else { return };
+        let Some((chunk_index, offset)) = self.locate(index) else { return self.push(item) };
+        let Some(chunk) = self.chunks.get_mut(chunk_index) else { return };
         self.length += 1;
-        chunk.insert(at, item);
+        chunk.insert(offset, item);
         if chunk.len() == 2 * CHUNK {
             let second = chunk.split_off(CHUNK);
-            self.chunks.insert(place + 1, second);
+            self.chunks.insert(chunk_index + 1, second);
         }
     }
 
     /// Removes the item at an index.
     pub fn remove(&mut self, index: usize) -> Option<T> {
-        let (place, at) = self.place(index)?;
-        let chunk = self.chunks.get_mut(place)?;
-        let removed = chunk.remove(at);
+        let (chunk_index, offset) = self.locate(index)?;
+        let chunk = self.chunks.get_mut(chunk_index)?;
+        let removed = chunk.remove(offset);
         self.length -= 1;
         if chunk.is_empty() {
-            self.chunks.remove(place);
+            self.chunks.remove(chunk_index);
         }
         Some(removed)
     }
 
     /// The chunk of an index, and the index in it.
-    fn place(&self, index: usize) -> Option<(usize, usize)> {
-        let mut at = index;
-        for (place, chunk) in self.chunks.iter().enumerate() {
-            match at.checked_sub(chunk.len()) {
-                Some(after) => at = after,
-                None => return Some((place, at)),
+    fn locate(&self, index: usize) -> Option<(usize, usize)> {
+        let mut offset = index;
+        for (chunk_index, chunk) in self.chunks.iter().enumerate() {
+            match offset.checked_sub(chunk.len()) {
+                Some(rest) => offset = rest,
+                None => return Some((chunk_index, offset)),
             }
         }
         None
@@ -104,7 +103,8 @@ mod tests {
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
             any::<u32>().prop_map(Change::Push),
-            (any::<prop::sample::Index>(), any::<u32>()).prop_map(|(at, item)| Change::Insert(at, item)),
+            (any::<prop::sample::Index>(), any::<u32>())
+                .prop_map(|(index, item)| Change::Insert(index, item)),
             any::<prop::sample::Index>().prop_map(Change::Remove),
         ]
     }
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_list(
+        fn chunked_list_behaves_like_a_vector(
             start in 0usize..4 * CHUNK,
             changes in proptest::collection::vec(change(), 0..100),
         ) {
@@ -128,14 +128,14 @@ mod tests {
             for change in changes {
                 match change {
                     Change::Push(item) => { list.push(item); plain.push(item); }
-                    Change::Insert(at, item) => {
-                        let at = at.index(plain.len() + 1);
-                        list.insert(at, item);
-                        plain.insert(at, item);
+                    Change::Insert(index, item) => {
+                        let index = index.index(plain.len() + 1);
+                        list.insert(index, item);
+                        plain.insert(index, item);
                     }
-                    Change::Remove(at) if !plain.is_empty() => {
-                        let at = at.index(plain.len());
-                        prop_assert_eq!(list.remove(at), Some(plain.remove(at)));
+                    Change::Remove(index) if !plain.is_empty() => {
+                        let index = index.index(plain.len());
+                        prop_assert_eq!(list.remove(index), Some(plain.remove(index)));
                     }
                     Change::Remove(_) => prop_assert_eq!(list.remove(0), None),
                 }
@@ -144,9 +144,9 @@ mod tests {
         }
     }
 
-    /// What one operation moves and looks at does not grow with the operations before it.
+    /// The cost of an operation does not grow with the operations before it.
     #[test]
-    fn many_insertions_at_one_place_keep_the_chunks_small() {
+    fn insertions_at_one_index_keep_chunks_small() {
         let mut list: ChunkedList<u32> = (0..100_000).collect();
         (0..10_000).for_each(|item| list.insert(0, item));
         let longest = list.chunks.iter().map(Vec::len).max().unwrap();

@@ -24,39 +24,39 @@ pub struct Operation<'a> {
 /// The patch does not fit the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoesNotApply {
-    /// Whether that is because of where something comes from, and not of where it goes.
+    /// Whether the `from` pointer is the cause, and not the `path`.
     of_source: bool,
-    why: Why,
+    reason: Reason,
 }
 
-/// Why an operation does not apply.
+/// The reason why an operation does not apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    /// It does not say where.
-    Unsaid,
-    /// Nothing holds such a place.
-    Nowhere,
-    /// An object has nothing there.
+enum Reason {
+    /// The operation lacks the pointer or value.
+    Missing,
+    /// The parent of the pointer does not exist.
+    NoParent,
+    /// The object lacks the key.
     Absent,
-    /// A list is not that long.
-    Index,
-    /// A list has numbers for its places.
-    NoIndex,
-    /// Something else stands there.
+    /// The index is out of range.
+    OutOfRange,
+    /// The key of a list item is no number.
+    NotAnIndex,
+    /// A test failed.
     Test,
-    /// It is none.
+    /// The operation is unknown.
     Unknown,
-    /// It asks for more than a patch may.
-    TooMuch,
+    /// The operation exceeds a limit.
+    LimitExceeded,
 }
 
-impl From<Why> for DoesNotApply {
-    fn from(why: Why) -> DoesNotApply {
-        DoesNotApply { of_source: false, why }
+impl From<Reason> for DoesNotApply {
+    fn from(reason: Reason) -> DoesNotApply {
+        DoesNotApply { of_source: false, reason }
     }
 }
 
-/// The same about where something comes from.
+/// The same failure, caused by the `from` pointer.
 fn of_source(fault: DoesNotApply) -> DoesNotApply {
     DoesNotApply { of_source: true, ..fault }
 }
@@ -71,61 +71,66 @@ pub fn read(text: &str) -> Option<Vec<Operation<'_>>> {
 
 fn operation(fields: Option<BTreeMap<String, &RawValue>>) -> Operation<'_> {
     let fields = fields.unwrap_or_default();
-    let word = |name| fields.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok());
-    let value = fields.get("value").copied().map(|raw| Node::of(Cow::Borrowed(raw.get())));
-    Operation { kind: word("op"), path: word("path"), from: word("from"), value }
+    let text = |name| fields.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok());
+    let value = fields.get("value").copied().map(|raw| Node::from_text(Cow::Borrowed(raw.get())));
+    Operation { kind: text("op"), path: text("path"), from: text("from"), value }
 }
 
 /// Applies the operations in order. If one fails, the target is left half changed: it is a copy.
 pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied<()> {
-    let mut work = Work { target, copied: 0, deepened: 0 };
-    operations.iter().try_for_each(|operation| work.apply(operation))
+    let mut document = PatchTarget { target, copied: 0, deepened: 0 };
+    operations.iter().try_for_each(|operation| document.apply(operation))
 }
 
-/// The same; the error is told in the words that authors of webhooks and policies know, and says whether it is a test that fails.
-pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), (bool, String)> {
-    let mut work = Work { target, copied: 0, deepened: 0 };
-    let one = |operation: &Operation<'a>| {
-        work.apply(operation).map_err(|fault| (fault.why == Why::Test, operation.told(fault)))
+/// [`apply`] whose error is the message of the reference for webhooks and policies, and whether a test failed.
+pub fn apply_with_message<'a>(
+    target: &mut Node<'a>,
+    operations: &[Operation<'a>],
+) -> Result<(), (bool, String)> {
+    let mut document = PatchTarget { target, copied: 0, deepened: 0 };
+    let apply_one = |operation: &Operation<'a>| {
+        document
+            .apply(operation)
+            .map_err(|fault| (fault.reason == Reason::Test, operation.failure_message(fault)))
     };
-    operations.iter().try_for_each(one)
+    operations.iter().try_for_each(apply_one)
 }
 
 impl Operation<'_> {
-    /// Why it does not apply.
-    fn told(&self, DoesNotApply { of_source, why }: DoesNotApply) -> String {
+    /// The message of the reference for an operation that does not apply.
+    fn failure_message(&self, DoesNotApply { of_source, reason }: DoesNotApply) -> String {
         let (path, from) =
             (self.path.as_deref().unwrap_or_default(), self.from.as_deref().unwrap_or_default());
         let kind = self.kind.as_deref().unwrap_or("unknown");
-        let place = if of_source { from } else { path };
-        let key = unescaped(place.rsplit('/').next().unwrap_or_default());
+        let pointer = if of_source { from } else { path };
+        let key = unescape(pointer.rsplit('/').next().unwrap_or_default());
         let is_added = matches!(kind, "add" | "copy" | "move") && !of_source;
         let missing = |rest: &str| format!("{kind} operation does not apply: {rest}: missing value");
-        let inner = match why {
-            Why::Absent => format!("Unable to remove nonexistent key: {key}: missing value"),
-            Why::Index => format!("Unable to access invalid index: {key}: invalid index referenced"),
+        let inner = match reason {
+            Reason::Absent => format!("Unable to remove nonexistent key: {key}: missing value"),
+            Reason::OutOfRange => format!("Unable to access invalid index: {key}: invalid index referenced"),
             _ if is_added => format!(
                 "value was not a proper array index: '{key}': strconv.Atoi: parsing {}: invalid syntax",
                 quoted(&key)
             ),
             _ => format!("strconv.Atoi: parsing {}: invalid syntax", quoted(&key)),
         };
-        match (kind, why) {
-            (_, Why::Unknown) => format!("Unexpected kind: {kind}"),
-            (_, Why::TooMuch) => format!("{kind} operation does not apply: it asks for too much"),
-            (_, Why::Test) => format!("testing value {path} failed: test failed"),
-            (_, Why::Unsaid) if of_source => {
+        match (kind, reason) {
+            (_, Reason::Unknown) => format!("Unexpected kind: {kind}"),
+            (_, Reason::LimitExceeded) => format!("{kind} operation does not apply: it asks for too much"),
+            (_, Reason::Test) => format!("testing value {path} failed: test failed"),
+            (_, Reason::Missing) if of_source => {
                 format!(
                     "{kind} operation failed to decode from: operation, missing from field: missing value"
                 )
             }
-            (_, Why::Unsaid) => format!("{kind} operation failed to decode path: missing value"),
-            ("add" | "remove", Why::Nowhere) => missing(&format!("doc is missing path: \"{path}\"")),
-            ("test", Why::Nowhere) => missing(&format!("is missing path: {path}")),
-            ("replace", Why::Nowhere) => missing(&format!("doc is missing path: {path}")),
+            (_, Reason::Missing) => format!("{kind} operation failed to decode path: missing value"),
+            ("add" | "remove", Reason::NoParent) => missing(&format!("doc is missing path: \"{path}\"")),
+            ("test", Reason::NoParent) => missing(&format!("is missing path: {path}")),
+            ("replace", Reason::NoParent) => missing(&format!("doc is missing path: {path}")),
             ("replace", _) => missing(&format!("doc is missing key: {path}")),
-            (_, Why::Nowhere) if of_source => missing(&format!("doc is missing from path: {from}")),
-            (_, Why::Nowhere) => missing(&format!("doc is missing destination path: {path}")),
+            (_, Reason::NoParent) if of_source => missing(&format!("doc is missing from path: {from}")),
+            (_, Reason::NoParent) => missing(&format!("doc is missing destination path: {path}")),
             ("move", _) if of_source => format!("error in move for path: '{key}': {inner}"),
             ("copy", _) if of_source => format!("error in copy for from: '{from}': {inner}"),
             ("copy", _) => format!("error while adding value during copy: {inner}"),
@@ -134,42 +139,42 @@ impl Operation<'_> {
     }
 }
 
-struct Work<'t, 'a> {
+struct PatchTarget<'t, 'a> {
     target: &'t mut Node<'a>,
     copied: usize,
     deepened: usize,
 }
 
-impl<'a> Work<'_, 'a> {
+impl<'a> PatchTarget<'_, 'a> {
     fn apply(&mut self, operation: &Operation<'a>) -> Applied<()> {
-        let path = || operation.path.as_deref().ok_or(Why::Unsaid);
-        let from = || operation.from.as_deref().ok_or(of_source(Why::Unsaid.into()));
+        let path = || operation.path.as_deref().ok_or(Reason::Missing);
+        let from = || operation.from.as_deref().ok_or(of_source(Reason::Missing.into()));
         let value = || operation.value.clone().unwrap_or(Node::Null);
         match operation.kind.as_deref() {
             Some("add") => self.add(path()?, value()),
             Some("remove") => self.remove(path()?).map(drop),
             Some("replace") => self.replace(path()?, operation.value.clone()),
-            Some("move") => self.shove(from()?, path()?),
+            Some("move") => self.move_value(from()?, path()?),
             Some("copy") => self.copy(from()?, path()?),
             Some("test") => self.test(path()?, value()),
-            _ => Err(Why::Unknown.into()),
+            _ => Err(Reason::Unknown.into()),
         }
     }
 
-    /// The object or list that contains the place of a pointer, and its key there.
-    fn holder(&mut self, pointer: &str) -> Applied<(&mut Node<'a>, String)> {
-        let mut keys = pointer.split('/').skip(1).map(unescaped);
-        let mut key = keys.next().ok_or(Why::Nowhere)?;
-        let mut holder = &mut *self.target;
+    /// The object or list that contains the target of a pointer, and its key there.
+    fn parent(&mut self, pointer: &str) -> Applied<(&mut Node<'a>, String)> {
+        let mut keys = pointer.split('/').skip(1).map(unescape);
+        let mut key = keys.next().ok_or(Reason::NoParent)?;
+        let mut parent = &mut *self.target;
         for next in keys {
-            let next_holder = get(holder, &key).ok().flatten();
-            holder = next_holder.filter(|node| !matches!(node, Node::Null)).ok_or(Why::Nowhere)?;
+            let next_parent = get(parent, &key).ok().flatten();
+            parent = next_parent.filter(|node| !matches!(node, Node::Null)).ok_or(Reason::NoParent)?;
             key = next;
         }
-        holder.open();
-        match holder {
-            Node::Object(_) | Node::Array(_) => Ok((holder, key)),
-            Node::Null | Node::Text(_) => Err(Why::Nowhere.into()),
+        parent.open();
+        match parent {
+            Node::Object(_) | Node::Array(_) => Ok((parent, key)),
+            Node::Null | Node::Text(_) => Err(Reason::NoParent.into()),
         }
     }
 
@@ -178,14 +183,14 @@ impl<'a> Work<'_, 'a> {
         self.insert(pointer, value)
     }
 
-    /// Moves a value. Its depth was checked at its old place, so it is only checked again at a deeper one, which takes time
-    /// proportional to its size.
-    fn shove(&mut self, from: &str, to: &str) -> Applied<()> {
+    /// Moves a value. Its depth was checked at its old position, so it is only checked again at a deeper one, which takes
+    /// time proportional to its size.
+    fn move_value(&mut self, from: &str, to: &str) -> Applied<()> {
         let moved = self.remove(from).map_err(of_source)?;
         if level(to) > level(from) {
             self.deepened += moved.parts();
             if self.deepened > limits::PATCH_DEEPENED_PARTS {
-                return Err(Why::TooMuch.into());
+                return Err(Reason::LimitExceeded.into());
             }
             check_depth(to, moved.depth())?;
         }
@@ -194,34 +199,34 @@ impl<'a> Work<'_, 'a> {
 
     /// Inserts a value that is known not to be too deep there.
     fn insert(&mut self, pointer: &str, value: Node<'a>) -> Applied<()> {
-        match self.holder(pointer)? {
+        match self.parent(pointer)? {
             (Node::Object(fields), key) => drop(fields.insert(key, value)),
             (Node::Array(items), key) if key == "-" => items.push(value),
             (Node::Array(items), key) => {
-                let at = index(&key, items.len() + 1)?;
-                items.insert(at, value);
+                let index = parse_index(&key, items.len() + 1)?;
+                items.insert(index, value);
             }
-            _ => return Err(Why::Nowhere.into()),
+            _ => return Err(Reason::NoParent.into()),
         }
         Ok(())
     }
 
     fn remove(&mut self, pointer: &str) -> Applied<Node<'a>> {
-        match self.holder(pointer)? {
-            (Node::Object(fields), key) => fields.remove(&key).ok_or(Why::Absent.into()),
+        match self.parent(pointer)? {
+            (Node::Object(fields), key) => fields.remove(&key).ok_or(Reason::Absent.into()),
             (Node::Array(items), key) => {
-                let at = index(&key, items.len())?;
-                items.remove(at).ok_or(Why::Index.into())
+                let index = parse_index(&key, items.len())?;
+                items.remove(index).ok_or(Reason::OutOfRange.into())
             }
-            _ => Err(Why::Nowhere.into()),
+            _ => Err(Reason::NoParent.into()),
         }
     }
 
     fn replace(&mut self, pointer: &str, value: Option<Node<'a>>) -> Applied<()> {
         if pointer.is_empty() {
-            let mut value = value.ok_or(Why::Unsaid)?;
+            let mut value = value.ok_or(Reason::Missing)?;
             value.open();
-            // A scalar in the place of the whole document is ignored silently.
+            // A scalar as the whole document is ignored silently, as in the reference.
             if matches!(value, Node::Object(_) | Node::Array(_)) {
                 *self.target = value;
             }
@@ -229,23 +234,23 @@ impl<'a> Work<'_, 'a> {
         }
         let value = value.unwrap_or(Node::Null);
         check_depth(pointer, value.depth())?;
-        match self.holder(pointer)? {
+        match self.parent(pointer)? {
             (Node::Object(fields), key) => {
                 fields.insert(key, value);
                 Ok(())
             }
             (Node::Array(items), key) => {
-                let at = index(&key, items.len())?;
-                *items.get_mut(at).ok_or(Why::Index)? = value;
+                let index = parse_index(&key, items.len())?;
+                *items.get_mut(index).ok_or(Reason::OutOfRange)? = value;
                 Ok(())
             }
-            _ => Err(Why::Nowhere.into()),
+            _ => Err(Reason::NoParent.into()),
         }
     }
 
     fn copy(&mut self, from: &str, to: &str) -> Applied<()> {
-        let (holder, key) = self.holder(from).map_err(of_source)?;
-        let copied = match get(holder, &key).map_err(of_source)? {
+        let (parent, key) = self.parent(from).map_err(of_source)?;
+        let copied = match get(parent, &key).map_err(of_source)? {
             None | Some(Node::Null) => Node::Null,
             Some(node) => {
                 let text = node.to_text();
@@ -254,23 +259,23 @@ impl<'a> Work<'_, 'a> {
             }
         };
         if self.copied > limits::PATCH_COPIED_BYTES {
-            return Err(Why::TooMuch.into());
+            return Err(Reason::LimitExceeded.into());
         }
         self.add(to, copied)
     }
 
-    fn test(&mut self, pointer: &str, mut wanted: Node<'a>) -> Applied<()> {
-        let found = if pointer.is_empty() {
+    fn test(&mut self, pointer: &str, mut expected: Node<'a>) -> Applied<()> {
+        let actual = if pointer.is_empty() {
             Some(&mut *self.target)
         } else {
-            let (holder, key) = self.holder(pointer)?;
-            get(holder, &key)?
+            let (parent, key) = self.parent(pointer)?;
+            get(parent, &key)?
         };
-        let passed = match found {
-            Some(found) => found.same(&mut wanted),
-            None => matches!(wanted, Node::Null),
+        let is_equal = match actual {
+            Some(actual) => actual.same(&mut expected),
+            None => matches!(expected, Node::Null),
         };
-        if passed { Ok(()) } else { Err(Why::Test.into()) }
+        if is_equal { Ok(()) } else { Err(Reason::Test.into()) }
     }
 }
 
@@ -280,32 +285,32 @@ fn level(pointer: &str) -> usize {
 
 /// Checked at every insertion, because encoding and dropping a value recurse.
 fn check_depth(pointer: &str, depth: usize) -> Applied<()> {
-    if level(pointer) + depth > limits::PATCH_DEPTH { Err(Why::TooMuch.into()) } else { Ok(()) }
+    if level(pointer) + depth > limits::PATCH_DEPTH { Err(Reason::LimitExceeded.into()) } else { Ok(()) }
 }
 
 /// The value under a key. An object may lack it; a list must have the index.
-fn get<'n, 'a>(holder: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut Node<'a>>> {
-    holder.open();
-    match holder {
+fn get<'n, 'a>(parent: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut Node<'a>>> {
+    parent.open();
+    match parent {
         Node::Object(fields) => Ok(fields.get_mut(key)),
         Node::Array(items) => {
-            let at = index(key, items.len())?;
-            Ok(items.get_mut(at))
+            let index = parse_index(key, items.len())?;
+            Ok(items.get_mut(index))
         }
-        Node::Null | Node::Text(_) => Err(Why::Nowhere.into()),
+        Node::Null | Node::Text(_) => Err(Reason::NoParent.into()),
     }
 }
 
-/// The index that a key means in a list with so many places.
-fn index(key: &str, places: usize) -> Applied<usize> {
-    let number: i64 = key.parse().map_err(|_| Why::NoIndex)?;
-    let places = i64::try_from(places).map_err(|_| Why::Index)?;
-    let at = if number < 0 { number + places } else { number };
-    let at = Some(at).filter(|at| (0..places).contains(at)).and_then(|at| usize::try_from(at).ok());
-    at.ok_or(Why::Index.into())
+/// The index that a key means in a list of this length; negative ones count from the end.
+fn parse_index(key: &str, length: usize) -> Applied<usize> {
+    let number: i64 = key.parse().map_err(|_| Reason::NotAnIndex)?;
+    let length = i64::try_from(length).map_err(|_| Reason::OutOfRange)?;
+    let index = if number < 0 { number + length } else { number };
+    let index = Some(index).filter(|index| (0..length).contains(index));
+    index.and_then(|index| usize::try_from(index).ok()).ok_or(Reason::OutOfRange.into())
 }
 
-fn unescaped(key: &str) -> String {
+fn unescape(key: &str) -> String {
     key.replace("~1", "/").replace("~0", "~")
 }
 
@@ -316,28 +321,28 @@ mod tests {
     use super::*;
 
     fn patched(target: &str, patch: &str) -> Option<String> {
-        let mut node = Node::of(Cow::Borrowed(target));
+        let mut node = Node::from_text(Cow::Borrowed(target));
         apply(&mut node, &read(patch).unwrap()).ok()?;
         Some(node.to_text())
     }
 
     #[test]
-    fn what_moves_sideways_costs_nothing_and_what_moves_deeper_is_counted() {
+    fn moves_to_deeper_levels_are_bounded() {
         let fields: Vec<String> = (0..20_000).map(|number| format!(r#""k{number}":"v""#)).collect();
         let target = format!(r#"{{"a":{{{}}},"c":{{}}}}"#, fields.join(","));
-        let there_and_back = |there: &str, times: usize| {
+        let moves = |target: &str, times: usize| {
             let pair = format!(
-                r#"{{"op":"move","from":"/a","path":"{there}"}},{{"op":"move","from":"{there}","path":"/a"}}"#
+                r#"{{"op":"move","from":"/a","path":"{target}"}},{{"op":"move","from":"{target}","path":"/a"}}"#
             );
             format!(r#"[{{"op":"test","path":"/a/k1","value":"v"}},{}]"#, vec![pair; times].join(","))
         };
-        assert!(patched(&target, &there_and_back("/b", 4_000)).is_some());
-        assert!(patched(&target, &there_and_back("/c/b", 50)).is_some());
-        assert!(patched(&target, &there_and_back("/c/b", 4_000)).is_none());
+        assert!(patched(&target, &moves("/b", 4_000)).is_some());
+        assert!(patched(&target, &moves("/c/b", 50)).is_some());
+        assert!(patched(&target, &moves("/c/b", 4_000)).is_none());
     }
 
     #[test]
-    fn many_insertions_into_a_long_list_cost_what_they_insert() {
+    fn insertions_into_long_lists_are_fast() {
         let target = format!("[{}]", vec!["1"; 100_000].join(","));
         let insertions = vec![r#"{"op":"add","path":"/0","value":2}"#; 10_000].join(",");
         let removals = vec![r#"{"op":"remove","path":"/50000"}"#; 10_000].join(",");
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_of_the_api_know_besides() {
+    fn deviations_of_the_reference_from_the_rfc() {
         for (patch, result) in [
             (r#"[{"op":"replace","path":"/none","value":1}]"#, r#"{"a":[1,2],"none":1}"#),
             (r#"[{"op":"remove","path":"/a/-1"}]"#, r#"{"a":[1]}"#),
@@ -421,13 +426,13 @@ mod tests {
             ("[]", r#"{"a":[1,2]}"#),
             ("null", r#"{"a":[1,2]}"#),
         ] {
-            let opened = patched(r#"{"a":[1,2]}"#, patch);
-            assert_eq!(opened.as_deref(), Some(result), "{patch}");
+            let result_text = patched(r#"{"a":[1,2]}"#, patch);
+            assert_eq!(result_text.as_deref(), Some(result), "{patch}");
         }
     }
 
     #[test]
-    fn what_does_not_apply() {
+    fn inapplicable_operations_are_refused() {
         for patch in [
             r#"[{"op":"nope","path":"/a"}]"#,
             r#"[{"path":"/a"}]"#,
@@ -455,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_and_depth_are_bounded() {
+    fn copied_bytes_and_depth_are_bounded() {
         let big = format!(r#"{{"a":"{}"}}"#, "x".repeat(1 << 20));
         let copies = |count| {
             let copy = r#"{"op":"copy","from":"/a","path":"/b"}"#;
@@ -496,7 +501,7 @@ mod tests {
     proptest! {
         /// Compared with another implementation, wherever that applies a patch: it is stricter about missing values.
         #[test]
-        fn others_agree(
+        fn agrees_with_another_implementation(
             document in any_document(),
             operations in proptest::collection::vec(
                 (0..6usize, any_pointer(), any_pointer(), any_document()), 1..4

@@ -1,6 +1,6 @@
 //! A JSON text that is parsed only where it is accessed.
 //!
-//! A patch changes a few fields of a large object: the rest stays text. That is fast, and error messages show it: parsed parts
+//! A patch changes a few fields of a large object: the rest stays text. That is fast, but visible in error messages: parsed parts
 //! have sorted keys, others keep their order.
 
 use std::borrow::Cow;
@@ -29,19 +29,19 @@ pub enum Node<'a> {
 
 impl<'a> Node<'a> {
     /// A whole text, which must be valid JSON.
-    pub fn of(text: Cow<'a, str>) -> Node<'a> {
+    pub fn from_text(text: Cow<'a, str>) -> Node<'a> {
         if text.trim_ascii() == "null" { Node::Null } else { Node::Text(text) }
     }
 
     /// Parses an object or a list; scalars stay as they are.
     pub fn open(&mut self) {
         if let Node::Text(text) = self {
-            let opened = match text {
-                Cow::Borrowed(text) => opened(text, Cow::Borrowed),
-                Cow::Owned(text) => opened(text, |part| Cow::Owned(part.to_owned())),
+            let parsed = match text {
+                Cow::Borrowed(text) => parse_container(text, Cow::Borrowed),
+                Cow::Owned(text) => parse_container(text, |part| Cow::Owned(part.to_owned())),
             };
-            if let Some(opened) = opened {
-                *self = opened;
+            if let Some(parsed) = parsed {
+                *self = parsed;
             }
         }
     }
@@ -56,13 +56,13 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The work to traverse it: parsed parts are counted, unparsed text is weighed by its length.
+    /// The cost to traverse it: the number of parsed parts, and a share of the length of unparsed text.
     pub fn parts(&self) -> usize {
         /// Characters of text that take as long to scan as one parsed part.
-        const SIGNS_PER_PART: usize = 32;
+        const CHARS_PER_PART: usize = 32;
         match self {
             Node::Null => 1,
-            Node::Text(text) => 1 + text.len() / SIGNS_PER_PART,
+            Node::Text(text) => 1 + text.len() / CHARS_PER_PART,
             Node::Object(fields) => 1 + fields.values().map(Node::parts).sum::<usize>(),
             Node::Array(items) => 1 + items.iter().map(Node::parts).sum::<usize>(),
         }
@@ -72,7 +72,7 @@ impl<'a> Node<'a> {
     pub fn to_text(&self) -> String {
         let mut out = Vec::with_capacity(256);
         self.write(&mut out);
-        // It consists of text that was cut at ASCII characters only.
+        // The text was split at ASCII characters only.
         String::from_utf8(out).unwrap_or_default()
     }
 
@@ -153,12 +153,12 @@ impl<'t> Deserialize<'t> for Pairs<'t> {
     }
 }
 
-fn opened<'t, 'a>(text: &'t str, part: impl Fn(&'t str) -> Cow<'a, str>) -> Option<Node<'a>> {
-    let node = |raw: &'t RawValue| Node::of(part(raw.get()));
+fn parse_container<'t, 'a>(text: &'t str, part: impl Fn(&'t str) -> Cow<'a, str>) -> Option<Node<'a>> {
+    let node = |raw: &'t RawValue| Node::from_text(part(raw.get()));
     match text.trim_ascii_start().as_bytes().first() {
         Some(b'{') => {
             let Pairs(fields) = serde_json::from_str(text).ok()?;
-            // Collected at once: keys that are in order need not be looked for.
+            // Collected at once, which is fast for keys that are in order.
             Some(Node::Object(fields.into_iter().map(|(key, raw)| (key, node(raw))).collect()))
         }
         Some(b'[') => {
@@ -195,13 +195,13 @@ fn write_compact(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 fn text_depth(text: &str) -> usize {
-    let (mut depth, mut deepest) = (0usize, 0usize);
+    let (mut depth, mut max_depth) = (0usize, 0usize);
     let (mut quoted, mut escaped) = (false, false);
     for byte in text.bytes() {
         match byte {
             b'{' | b'[' if !quoted => {
                 depth += 1;
-                deepest = deepest.max(depth);
+                max_depth = max_depth.max(depth);
             }
             b'}' | b']' if !quoted => depth = depth.saturating_sub(1),
             _ => {}
@@ -209,7 +209,7 @@ fn text_depth(text: &str) -> usize {
         quoted ^= byte == b'"' && !escaped;
         escaped = quoted && byte == b'\\' && !escaped;
     }
-    deepest
+    max_depth
 }
 
 #[cfg(test)]
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_opened_is_sorted() {
-        let mut node = Node::of(Cow::Borrowed(r#" {"b": {"z":1, "a":"<\"{"}, "a": [ ] } "#));
+    fn only_parsed_parts_are_sorted() {
+        let mut node = Node::from_text(Cow::Borrowed(r#" {"b": {"z":1, "a":"<\"{"}, "a": [ ] } "#));
         node.open();
         assert_eq!(node.to_text(), r#"{"a":[],"b":{"z":1,"a":"\u003c\"{"}}"#);
         assert_eq!(node.depth(), 2);
@@ -228,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn what_means_the_same() {
+    fn same_ignores_order_of_keys_and_whitespace() {
         let same = |a: &'static str, b: &'static str| {
-            Node::of(Cow::Borrowed(a)).same(&mut Node::of(Cow::Owned(b.to_owned())))
+            Node::from_text(Cow::Borrowed(a)).same(&mut Node::from_text(Cow::Owned(b.to_owned())))
         };
         assert!(same(r#"{"a":1,"b":[null]}"#, r#" { "b" : [ null ], "a" : 1 } "#));
         assert!(!same("1", "1.0") && !same("[1]", "[1,2]") && !same("{}", "[]") && !same("null", "{}"));

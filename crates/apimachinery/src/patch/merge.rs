@@ -51,14 +51,14 @@ mod tests {
     use crate::json;
 
     fn merged(target: &str, patch: &str) -> String {
-        let mut node = Node::of(Cow::Borrowed(target));
-        apply(&mut node, Node::of(Cow::Borrowed(patch)));
+        let mut node = Node::from_text(Cow::Borrowed(target));
+        apply(&mut node, Node::from_text(Cow::Borrowed(patch)));
         node.to_text()
     }
 
     /// The examples of the RFC that begin and end with an object, and their consequences.
     #[test]
-    fn examples() {
+    fn examples_of_the_rfc() {
         for (target, patch, result) in [
             (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
             (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_twice_is_merging_once(target in any_object(), patch in any_object()) {
+        fn json_merge_patch_is_idempotent(target in any_object(), patch in any_object()) {
             let text = |value| String::from_utf8(json::to_json(value)).unwrap();
             let once = merged(&text(&target), &text(&patch));
             prop_assert_eq!(&merged(&once, &text(&patch)), &once);

@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge in which the schema tells which lists are merged, and by which key.
+//! Strategic merge patch: a merge in which the schema determines which lists are merged, and by which key.
 //!
 //! Directives begin with a dollar sign: `$patch` (replace, delete) in an object or item, `$retainKeys` beside the fields of an
 //! object, `$setElementOrder/LIST` and `$deleteFromPrimitiveList/LIST` beside a list. Clients know the error messages, even those
@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::body::printed;
-use super::lists::{Identity, element_kind, is_deletion, ordered, parted};
+use super::lists::{Identity, element_kind, interleave, is_deletion, split_by_identity};
 use crate::codec::to_json;
 use crate::field::quoted;
 use crate::schema::{Field, Registry, Scalar, Type, TypeId};
@@ -20,14 +20,14 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ORDER: &str = "$setElementOrder";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 
-/// Why a patch cannot be merged.
+/// The reason why a patch cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A directive is malformed.
     Malformed(&'static str),
     /// A list contains lists.
     DoesNotApply,
-    /// The patch does not fit the object or its type. The reference answers 500 for these; they are errors of the client.
+    /// The patch does not fit the object or its type. The reference returns 500 for these; they are errors of the client.
     Unfit(String),
 }
 
@@ -42,22 +42,22 @@ type Merged<T> = std::result::Result<T, Fault>;
 
 /// An item lacks the merge key.
 pub fn no_merge_key(item: &Object, key: &str) -> Fault {
-    let shown = printed(&Value::Object(item.clone()));
-    Fault::Unfit(format!("map: {shown} does not contain declared merge key: {key}"))
+    let item = printed(&Value::Object(item.clone()));
+    Fault::Unfit(format!("map: {item} does not contain declared merge key: {key}"))
 }
 
 /// A value has the wrong type.
-pub fn wrong_type(wanted: &str, found: &Value) -> Fault {
-    let found = match found {
+pub fn wrong_type(expected: &str, actual: &Value) -> Fault {
+    let actual = match actual {
         Value::Null => "%!s(<nil>)",
         Value::Array(_) => "[]interface {}",
         Value::Object(_) => "map[string]interface {}",
         other => super::body::kind(other),
     };
-    Fault::Unfit(format!("expected a {wanted}, but received a {found}"))
+    Fault::Unfit(format!("expected a {expected}, but received a {actual}"))
 }
 
-/// Merges a patch into an object of type `ty`. Executed directives are removed from the patch: messages show the rest.
+/// Merges a patch into an object of type `ty`. Executed directives are removed from the patch: messages print the rest.
 pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: &mut Value) -> Result<Value> {
     let Value::Object(patch) = patch else { return Ok(original) };
     let Value::Object(original) = original else { return Ok(original) };
@@ -76,7 +76,7 @@ struct FieldSchema<'r> {
 }
 
 impl FieldSchema<'_> {
-    /// Whether the field is merged or replaced; empty if the schema does not say.
+    /// Whether the field is merged or replaced; empty if the schema does not specify it.
     fn strategy(&self) -> &str {
         let strategies = self.field.patch.iter().flat_map(|fact| &fact.strategies);
         strategies.map(String::as_str).find(|strategy| *strategy != "retainKeys").unwrap_or_default()
@@ -111,7 +111,7 @@ impl<'r> Merge<'r> {
         self.ordered_lists(&mut original, patch, ty)?;
         for (key, change) in patch.iter_mut() {
             let deletes = key.starts_with(DELETE_FROM);
-            let key = if deletes { list_of(key, DELETE_FROM)? } else { key };
+            let key = if deletes { directive_list(key, DELETE_FROM)? } else { key };
             if change.is_null() {
                 original.remove(key);
                 continue;
@@ -119,21 +119,21 @@ impl<'r> Merge<'r> {
             let before = original.remove(key);
             let after = match (before, change) {
                 (Some(Value::Object(before)), Value::Object(change)) => {
-                    let place = self.place(ty, key)?;
-                    Some(Value::Object(if place.strategy() == "replace" {
+                    let schema = self.schema_of(ty, key)?;
+                    Some(Value::Object(if schema.strategy() == "replace" {
                         change.clone()
                     } else {
-                        self.objects(before, change, place.ty)?
+                        self.objects(before, change, schema.ty)?
                     }))
                 }
                 (Some(Value::Array(before)), Value::Array(change)) => {
-                    let place = self.list_place(ty, key)?;
-                    Some(Value::from(self.lists(before.into_items(), change, &place, deletes)?))
+                    let schema = self.list_schema_of(ty, key)?;
+                    Some(Value::from(self.lists(before.into_items(), change, &schema, deletes)?))
                 }
                 (before, _) if deletes => before,
                 (_, change) => {
                     discard_nulls(change);
-                    undirected(change)
+                    without_directives(change)
                 }
             };
             if let Some(after) = after {
@@ -144,7 +144,7 @@ impl<'r> Merge<'r> {
     }
 
     /// The schema of a field.
-    fn place(&self, ty: TypeId, key: &str) -> Merged<FieldSchema<'r>> {
+    fn schema_of(&self, ty: TypeId, key: &str) -> Merged<FieldSchema<'r>> {
         let unknown = |name: &str| {
             let key = quoted(key);
             Fault::Unfit(format!("unable to find api field in struct {name} for the json field {key}"))
@@ -163,13 +163,13 @@ impl<'r> Merge<'r> {
     }
 
     /// The schema of a list's items.
-    fn list_place(&self, ty: TypeId, key: &str) -> Merged<FieldSchema<'r>> {
-        let place = self.place(ty, key)?;
-        match self.registry.get(place.ty) {
+    fn list_schema_of(&self, ty: TypeId, key: &str) -> Merged<FieldSchema<'r>> {
+        let schema = self.schema_of(ty, key)?;
+        match self.registry.get(schema.ty) {
             Type::List(list) if matches!(self.registry.get(list.item), Type::List(_)) => {
                 Err(Fault::unfit("unexpected slice of slice"))
             }
-            Type::List(list) => Ok(FieldSchema { ty: list.item, ..place }),
+            Type::List(list) => Ok(FieldSchema { ty: list.item, ..schema }),
             _ => Err(Fault::unfit("expected slice or array type, but got: struct")),
         }
     }
@@ -180,24 +180,24 @@ impl<'r> Merge<'r> {
         for order_key in orders {
             let Some(order) = patch.remove(&order_key) else { continue };
             let Value::Array(order) = order else { return Err(wrong_type("[]interface {}", &order)) };
-            let key = list_of(&order_key, SET_ORDER)?;
+            let key = directive_list(&order_key, SET_ORDER)?;
             let before = list(original.get(key))?;
             let change = list(patch.get(key))?;
-            let place = self.list_place(ty, key)?;
-            let identity = place.identity();
+            let schema = self.list_schema_of(ty, key)?;
+            let identity = schema.identity();
             check_order(change.unwrap_or_default(), &order, identity)?;
-            let kind_of = [before.unwrap_or_default(), change.unwrap_or_default()];
+            let lists = [before.unwrap_or_default(), change.unwrap_or_default()];
             let merged = match (before, change) {
                 (None, None) => continue,
                 (Some(before), None) => before.to_vec(),
-                (None, Some(change)) => undirected_items(&mut change.to_vec()),
+                (None, Some(change)) => items_without_directives(&mut change.to_vec()),
                 (Some(before), Some(change)) => {
-                    self.lists(before.to_vec(), &mut change.to_vec(), &place, false)?
+                    self.lists(before.to_vec(), &mut change.to_vec(), &schema, false)?
                 }
             };
-            let (inside, outside) = parted(merged, &order, identity)?;
-            element_kind(&kind_of)?;
-            let all = ordered(inside, outside, &order, before.unwrap_or_default(), identity)?;
+            let (listed, unlisted) = split_by_identity(merged, &order, identity)?;
+            element_kind(&lists)?;
+            let all = interleave(listed, unlisted, &order, before.unwrap_or_default(), identity)?;
             let key = key.to_owned();
             patch.remove(&key);
             original.insert(key, Value::Array(all.into()));
@@ -210,35 +210,35 @@ impl<'r> Merge<'r> {
         &self,
         original: Vec<Value>,
         patch: &mut [Value],
-        place: &FieldSchema<'r>,
+        schema: &FieldSchema<'r>,
         deletes: bool,
     ) -> Merged<Vec<Value>> {
-        if place.strategy() != "merge" && !deletes {
+        if schema.strategy() != "merge" && !deletes {
             return Ok(patch.to_vec());
         }
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
-        let identity = place.identity();
+        let identity = schema.identity();
         let kind = element_kind(&[&original, patch])?;
         let (original, patch, merged) = if kind == "map" {
             let Some(key) = identity.0 else {
                 return Err(Fault::unfit("cannot merge lists without merge key for struct"));
             };
-            let (original, mut plain) = without_special_items(original, patch, key, identity)?;
-            let (original, merged) = self.items(original, &mut plain, identity, place.ty)?;
+            let (original, mut plain) = execute_item_directives(original, patch, key, identity)?;
+            let (original, merged) = self.items(original, &mut plain, identity, schema.ty)?;
             (original, plain.into_iter().map(|item| item.clone()).collect(), merged)
         } else if deletes {
-            let gone: HashSet<Vec<u8>> = patch.iter().map(to_json).collect();
-            return Ok(original.into_iter().filter(|item| !gone.contains(&to_json(item))).collect());
+            let deleted: HashSet<Vec<u8>> = patch.iter().map(to_json).collect();
+            return Ok(original.into_iter().filter(|item| !deleted.contains(&to_json(item))).collect());
         } else {
             let mut seen = HashSet::new();
             let both = original.iter().chain(patch.iter());
             let merged = both.filter(|item| seen.insert(to_json(item))).cloned().collect();
             (original, patch.to_vec(), merged)
         };
-        let (inside, outside) = parted(merged, &patch, identity)?;
-        ordered(inside, outside, &patch, &original, identity)
+        let (listed, unlisted) = split_by_identity(merged, &patch, identity)?;
+        interleave(listed, unlisted, &patch, &original, identity)
     }
 
     /// Merges items that are objects: existing ones in place, new ones behind them.
@@ -249,35 +249,35 @@ impl<'r> Merge<'r> {
         identity: Identity<'_>,
         ty: TypeId,
     ) -> Merged<(Vec<Value>, Vec<Value>)> {
-        let mut places = identity.places(&original);
-        let known = original.len();
+        let mut positions = identity.positions(&original);
+        let original_len = original.len();
         for item in patch.iter_mut() {
             let name = identity.required(item)?;
-            if let Some(found) = places.get(&name).and_then(|at| original.get_mut(*at)) {
-                let (Value::Object(before), Value::Object(change)) = (std::mem::take(found), &mut **item)
+            if let Some(existing) = positions.get(&name).and_then(|index| original.get_mut(*index)) {
+                let (Value::Object(before), Value::Object(change)) = (std::mem::take(existing), &mut **item)
                 else {
                     continue;
                 };
-                *found = Value::Object(self.objects(before, change, ty)?);
+                *existing = Value::Object(self.objects(before, change, ty)?);
             } else {
-                places.insert(name, original.len());
+                positions.insert(name, original.len());
                 original.push((*item).clone());
             }
         }
-        let before = original.get(..known).unwrap_or_default().to_vec();
+        let before = original.get(..original_len).unwrap_or_default().to_vec();
         Ok((before, original))
     }
 }
 
-/// Executes the directives among the items of a patch. Answers the rest of the original, and the patch without them.
-fn without_special_items<'p>(
+/// Executes the directives among the items of a patch. Returns the rest of the original, and the patch without them.
+fn execute_item_directives<'p>(
     mut original: Vec<Value>,
     patch: &'p mut [Value],
     key: &str,
     identity: Identity<'_>,
 ) -> Merged<(Vec<Value>, Vec<&'p mut Value>)> {
     let mut plain = Vec::with_capacity(patch.len());
-    let mut gone = HashSet::new();
+    let mut deleted = HashSet::new();
     let mut replaces = false;
     for item in patch {
         let Some(fields) = item.fields() else { continue };
@@ -288,7 +288,7 @@ fn without_special_items<'p>(
                 return Err(Fault::unfit("merging lists cannot yet be specified in the patch"));
             }
             Some(_) if is_deletion(fields) => {
-                gone.insert(identity.of(item).ok_or_else(|| no_merge_key(fields, key))?);
+                deleted.insert(identity.of_item(item).ok_or_else(|| no_merge_key(fields, key))?);
             }
             Some(directive) => {
                 let (directive, item) = (printed(directive), printed(item));
@@ -299,26 +299,29 @@ fn without_special_items<'p>(
     if replaces {
         return Ok((plain.into_iter().map(|item| item.clone()).collect(), Vec::new()));
     }
-    original.retain(|item| identity.of(item).is_none_or(|identity| !gone.contains(&identity)));
+    original.retain(|item| identity.of_item(item).is_none_or(|identity| !deleted.contains(&identity)));
     Ok((original, plain))
 }
 
 /// Drops the fields that `$retainKeys` does not list.
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Merged<()> {
     const MALFORMED: Fault = Fault::Malformed("invalid patch format of retainKeys");
-    let Some(kept) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
-    let Value::Array(kept) = kept else { return Err(MALFORMED) };
-    let kept: HashSet<&str> = kept.iter().filter_map(Value::as_str).collect();
-    let directs = |key: &str| key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
-    if patch.iter().any(|(key, value)| !value.is_null() && !directs(key) && !kept.contains(key.as_str())) {
+    let Some(retained) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
+    let Value::Array(retained) = retained else { return Err(MALFORMED) };
+    let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let is_directive = |key: &str| key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
+    if patch
+        .iter()
+        .any(|(key, value)| !value.is_null() && !is_directive(key) && !retained.contains(key.as_str()))
+    {
         return Err(MALFORMED);
     }
-    original.retain(|key, _| kept.contains(key.as_str()));
+    original.retain(|key, _| retained.contains(key.as_str()));
     Ok(())
 }
 
-/// The list that a directive is about.
-fn list_of<'k>(key: &'k str, directive: &'static str) -> Merged<&'k str> {
+/// The name of the list that a directive is about.
+fn directive_list<'k>(key: &'k str, directive: &'static str) -> Merged<&'k str> {
     let list = key.strip_prefix(directive).and_then(|rest| rest.strip_prefix('/'));
     list.ok_or(Fault::Malformed(if directive == SET_ORDER {
         "invalid patch format of setElementOrder list"
@@ -341,30 +344,30 @@ fn check_order(patch: &[Value], order: &[Value], identity: Identity<'_>) -> Merg
         return Ok(());
     }
     if identity.0.is_some()
-        && let Some(wrong) = patch.iter().find(|item| item.fields().is_none())
+        && let Some(item) = patch.iter().find(|item| item.fields().is_none())
     {
-        return Err(wrong_type("map[string]interface {}", wrong));
+        return Err(wrong_type("map[string]interface {}", item));
     }
     let deletes = |item: &&Value| identity.0.is_some() && item.fields().is_some_and(is_deletion);
-    let mut named = order.iter();
+    let mut rest = order.iter();
     for item in patch.iter().filter(|item| !deletes(item)) {
         if item.fields().is_some_and(|fields| fields.contains_key(DIRECTIVE)) {
             continue;
         }
         let name = identity.required(item)?;
-        let mut found = false;
-        for candidate in named.by_ref() {
+        let mut is_present = false;
+        for candidate in rest.by_ref() {
             if identity.required(candidate)? == name {
-                found = true;
+                is_present = true;
                 break;
             }
         }
-        if !found {
-            let shown = |items: &[Value]| printed(&Value::Array(items.to_vec().into()));
+        if !is_present {
+            let render = |items: &[Value]| printed(&Value::Array(items.to_vec().into()));
             return Err(Fault::Unfit(format!(
                 "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-                shown(patch),
-                shown(order)
+                render(patch),
+                render(order)
             )));
         }
     }
@@ -384,24 +387,24 @@ fn discard_nulls(value: &mut Value) {
 }
 
 /// A value without objects that are only directives; `None` if it is one itself.
-fn undirected(value: &mut Value) -> Option<Value> {
+fn without_directives(value: &mut Value) -> Option<Value> {
     match value {
-        Value::Array(items) => Some(Value::from(undirected_items(items))),
-        other => undirect(other).then(|| other.clone()),
+        Value::Array(items) => Some(Value::from(items_without_directives(items))),
+        other => remove_directives(other).then(|| other.clone()),
     }
 }
 
 /// The items of a list without directives; the list itself keeps its length.
-fn undirected_items(items: &mut [Value]) -> Vec<Value> {
-    items.iter_mut().filter_map(|item| undirect(item).then(|| item.clone())).collect()
+fn items_without_directives(items: &mut [Value]) -> Vec<Value> {
+    items.iter_mut().filter_map(|item| remove_directives(item).then(|| item.clone())).collect()
 }
 
-/// Removes directive objects from a value. Answers whether it is none itself.
-fn undirect(value: &mut Value) -> bool {
+/// Removes directive objects from a value. Returns false if the value itself is one.
+fn remove_directives(value: &mut Value) -> bool {
     match value {
         Value::Object(fields) if fields.contains_key(DIRECTIVE) => return false,
-        Value::Object(fields) => fields.retain(|_, value| undirect(value)),
-        Value::Array(items) => items.retain_mut(undirect),
+        Value::Object(fields) => fields.retain(|_, value| remove_directives(value)),
+        Value::Array(items) => items.retain_mut(remove_directives),
         _ => {}
     }
     true
@@ -430,8 +433,8 @@ mod tests {
 
     fn pod(original: &str, patch: &str) -> std::result::Result<String, (u16, String)> {
         let inside = |spec: &str| format!(r#"{{"spec":{spec}}}"#);
-        let whole = merged(("", "Pod"), &inside(original), &inside(patch))?;
-        Ok(whole.strip_prefix(r#"{"spec":"#).unwrap().strip_suffix('}').unwrap().to_owned())
+        let object = merged(("", "Pod"), &inside(original), &inside(patch))?;
+        Ok(object.strip_prefix(r#"{"spec":"#).unwrap().strip_suffix('}').unwrap().to_owned())
     }
 
     #[test]
@@ -452,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_a_list_can_be_set() {
+    fn set_element_order_orders_a_list() {
         let three = r#"{"containers":[{"name":"a"},{"name":"b"},{"name":"c"}]}"#;
         for (patch, result) in [
             (r#"{"$setElementOrder/containers":[{"name":"c"},{"name":"a"}]}"#, "b,c,a"),
@@ -474,16 +477,16 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_texts_are_merged_or_replaced_as_the_schema_says() {
-        let of = |patch: &str| {
+    fn primitive_lists_are_merged_or_replaced_by_schema() {
+        let patched = |patch: &str| {
             let original = r#"{"metadata":{"finalizers":["a","b","c"]}}"#;
             let patch = format!(r#"{{"metadata":{patch}}}"#);
             merged(("", "Pod"), original, &patch).unwrap()
         };
-        let is = |items: &str| format!(r#"{{"metadata":{{"finalizers":[{items}]}}}}"#);
-        assert_eq!(of(r#"{"finalizers":["d","b"]}"#), is(r#""d","a","b","c""#));
-        assert_eq!(of(r#"{"$deleteFromPrimitiveList/finalizers":["b","x"]}"#), is(r#""a","c""#));
-        assert_eq!(of(r#"{"$setElementOrder/finalizers":["c","a"]}"#), is(r#""b","c","a""#));
+        let finalizers = |items: &str| format!(r#"{{"metadata":{{"finalizers":[{items}]}}}}"#);
+        assert_eq!(patched(r#"{"finalizers":["d","b"]}"#), finalizers(r#""d","a","b","c""#));
+        assert_eq!(patched(r#"{"$deleteFromPrimitiveList/finalizers":["b","x"]}"#), finalizers(r#""a","c""#));
+        assert_eq!(patched(r#"{"$setElementOrder/finalizers":["c","a"]}"#), finalizers(r#""b","c","a""#));
         let args = pod(
             r#"{"containers":[{"args":["a"],"name":"a"}]}"#,
             r#"{"containers":[{"args":["b"],"name":"a"}]}"#,
@@ -492,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_for_objects() {
+    fn directives_of_objects_are_executed() {
         for (patch, result) in [
             (r#"{"labels":{"b":"2","a":null,"z":null}}"#, r#"{"labels":{"b":"2"}}"#),
             (r#"{"labels":{"$patch":"replace","c":"3"}}"#, r#"{"labels":{"c":"3"}}"#),
@@ -504,15 +507,15 @@ mod tests {
         ] {
             let (original, patch) =
                 (r#"{"metadata":{"labels":{"a":"1"}}}"#, format!(r#"{{"metadata":{patch}}}"#));
-            let wanted = format!(r#"{{"metadata":{result}}}"#);
-            assert_eq!(merged(("", "Pod"), original, &patch).unwrap(), wanted, "{patch}");
+            let expected = format!(r#"{{"metadata":{result}}}"#);
+            assert_eq!(merged(("", "Pod"), original, &patch).unwrap(), expected, "{patch}");
         }
         assert_eq!(merged(("", "Pod"), r#"{"a":1}"#, "null").unwrap(), r#"{"a":1}"#);
     }
 
     #[test]
-    fn faults_have_the_words_that_clients_know() {
-        let one = r#"{"containers":[{"name":"a"}],"hostAliases":[{"ip":"1","hostnames":["h"]}]}"#;
+    fn malformed_strategic_patches_have_the_reference_message() {
+        let original = r#"{"containers":[{"name":"a"}],"hostAliases":[{"ip":"1","hostnames":["h"]}]}"#;
         for (patch, code, message) in [
             (r#"{"$retainKeys":"x"}"#, 400, "invalid patch format of retainKeys"),
             (r#"{"$retainKeys":[],"nodeName":"x"}"#, 400, "invalid patch format of retainKeys"),
@@ -551,7 +554,7 @@ mod tests {
                 "The order in patch list:\n[map[name:a]]\n doesn't match $setElementOrder list:\n[map[name:b]]\n",
             ),
         ] {
-            assert_eq!(pod(one, patch).unwrap_err(), (code, message.to_owned()), "{patch}");
+            assert_eq!(pod(original, patch).unwrap_err(), (code, message.to_owned()), "{patch}");
         }
     }
 
@@ -566,7 +569,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_twice_is_merging_once_and_the_patch_decides(
+        fn strategic_merge_is_idempotent_and_keeps_the_order_of_the_patch(
             original in any_containers(),
             patch in any_containers(),
         ) {
@@ -574,15 +577,15 @@ mod tests {
             let once = pod(&spec(&original), &spec(&patch)).unwrap();
             prop_assert_eq!(&pod(&once, &spec(&patch)).unwrap(), &once);
             let items = |text: &str| json::read(text.as_bytes()).unwrap().get("containers").unwrap().items().to_vec();
-            let (wanted, found) = (items(&spec(&patch)), items(&once));
+            let (expected, merged) = (items(&spec(&patch)), items(&once));
             // All items of the patch are there, in its order.
-            let named: Vec<Value> = found.into_iter().filter(|item| wanted.contains(item)).collect();
-            prop_assert_eq!(named, wanted);
+            let patched: Vec<Value> = merged.into_iter().filter(|item| expected.contains(item)).collect();
+            prop_assert_eq!(patched, expected);
         }
     }
 
     #[test]
-    fn long_lists_take_no_longer_than_they_are() {
+    fn merging_long_lists_takes_linear_time() {
         let items = |from: usize, to: usize| {
             let item = |n| format!(r#"{{"name":"n{n}","value":"v"}}"#);
             (from..to).map(item).collect::<Vec<_>>().join(",")

@@ -1,4 +1,4 @@
-//! The three languages on whole objects, and what is said of unknown and duplicate fields.
+//! The three patch types on whole objects, and their reports of unknown and duplicate fields.
 
 use super::*;
 use crate::value::Value;
@@ -28,9 +28,9 @@ use FieldValidation::{Ignore, Strict, Warn};
 use PatchType::{Json, Merge, Strategic};
 
 #[test]
-fn bodies_that_are_no_patch() {
-    let into = |found: &str, ty: &str| format!("json: cannot unmarshal {found} into Go value of type {ty}");
-    let decoding = |why: String| format!("error decoding patch: {why}");
+fn malformed_patch_bodies_have_the_reference_message() {
+    let into = |actual: &str, ty: &str| format!("json: cannot unmarshal {actual} into Go value of type {ty}");
+    let decoding = |error: String| format!("error decoding patch: {error}");
     let map = "map[string]interface {}";
     for (language, validation, patch, message) in [
         (Json, Warn, "{}", decoding(into("object", "[]handlers.jsonPatchOp"))),
@@ -60,8 +60,8 @@ fn bodies_that_are_no_patch() {
 }
 
 #[test]
-fn the_outcome_must_be_an_object_of_the_kind() {
-    let shown = r#" "" is invalid: patch: Invalid value: "#;
+fn patch_result_must_be_an_object_of_the_kind() {
+    let prefix = r#" "" is invalid: patch: Invalid value: "#;
     for (language, patch, message) in [
         (
             Merge,
@@ -77,15 +77,15 @@ fn the_outcome_must_be_an_object_of_the_kind() {
     ] {
         assert_eq!(
             patched(language, patch, Warn).unwrap_err(),
-            (422, format!("{shown}{message}")),
+            (422, format!("{prefix}{message}")),
             "{patch}"
         );
     }
 }
 
 #[test]
-fn a_strategic_patch_is_shown_without_what_it_has_directed() {
-    for (patch, shown) in [
+fn errors_print_strategic_patch_without_executed_directives() {
+    for (patch, expected) in [
         (r#"{"metadata":{"$retainKeys":["name"],"name":"a"},"nope":1}"#, "map[metadata:map[name:a] nope:1]"),
         (r#"{"data":{"$patch":"replace","y":"2"},"nope":1}"#, "map[data:map[y:2] nope:1]"),
         (
@@ -98,12 +98,12 @@ fn a_strategic_patch_is_shown_without_what_it_has_directed() {
         ),
     ] {
         let (_, message) = patched(Strategic, patch, Strict).unwrap_err();
-        assert!(message.contains(&format!("Invalid value: \"{shown}\": ")), "{message}");
+        assert!(message.contains(&format!("Invalid value: \"{expected}\": ")), "{message}");
     }
 }
 
 #[test]
-fn unknown_and_duplicate_fields() {
+fn unknown_and_duplicate_fields_follow_field_validation() {
     for (language, patch, findings) in [
         (
             Json,
@@ -127,14 +127,14 @@ fn unknown_and_duplicate_fields() {
 }
 
 #[test]
-fn a_patch_of_each_language() {
-    let after = OBJECT.replace(r#""x":"1""#, r#""y":"2""#);
+fn each_patch_type_changes_the_object() {
+    let expected = OBJECT.replace(r#""x":"1""#, r#""y":"2""#);
     for (language, patch) in [
         (Json, r#"[{"op":"remove","path":"/data/x"},{"op":"add","path":"/data/y","value":"2"}]"#),
         (Merge, r#"{"data":{"x":null,"y":"2"}}"#),
         (Strategic, r#"{"data":{"$patch":"replace","y":"2"},"kind":"Other"}"#),
     ] {
-        assert_eq!(patched(language, patch, Strict).unwrap(), (after.clone(), Vec::new()), "{patch}");
+        assert_eq!(patched(language, patch, Strict).unwrap(), (expected.clone(), Vec::new()), "{patch}");
     }
     let (code, message) = patched(Json, r#"[{"op":"test","path":"/data/x","value":"2"}]"#, Warn).unwrap_err();
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_patch_of_each_language() {
 }
 
 #[test]
-fn operations_are_counted() {
+fn number_of_json_patch_operations_is_bounded() {
     let operation = r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#;
     let patch = |count| format!("[{}]", vec![operation; count].join(","));
     assert!(patched(Json, &patch(10_000), Warn).is_ok());

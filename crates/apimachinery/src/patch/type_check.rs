@@ -6,19 +6,19 @@
 use super::body::kind;
 use crate::json;
 use crate::limits;
-use crate::schema::decode::{self, Refused};
+use crate::schema::decode::{self, DecodeFailure};
 use crate::schema::{Field, Registry, Scalar, Struct, Type, TypeId, base64, text_types};
 use crate::value::{Object, Value};
 
-/// The message for a number in the place of a string.
-const NO_TEXT: &str = "cannot convert int64 to string";
+/// The message for a number instead of a string.
+const CANNOT_CONVERT_TO_STRING: &str = "cannot convert int64 to string";
 
-/// Checks a value against a type, and converts its numbers. Answers one message per unknown field; the error is the first
+/// Checks a value against a type, and converts its numbers. Returns one message per unknown field; the error is the first
 /// mismatch.
 pub fn fit(registry: &Registry, ty: TypeId, value: &mut Value) -> Result<Vec<String>, String> {
-    let mut fitting = TypeChecker { registry, path: String::new(), unknown: Vec::new() };
-    fitting.value(ty, value)?;
-    let mut unknown = fitting.unknown;
+    let mut checker = TypeChecker { registry, path: String::new(), unknown: Vec::new() };
+    checker.value(ty, value)?;
+    let mut unknown = checker.unknown;
     unknown.sort();
     Ok(unknown)
 }
@@ -52,7 +52,7 @@ impl<'r> TypeChecker<'r> {
             }
             (Type::List(_), other) => Err(format!("cannot restore slice from {}", kind(other))),
             (Type::Scalar(scalar), value) => self.scalar(ty, *scalar, value),
-            (Type::Either(_), value) => self.decoded(ty, value),
+            (Type::Either(_), value) => self.check_by_decoder(ty, value),
         }
     }
 
@@ -61,7 +61,7 @@ impl<'r> TypeChecker<'r> {
         for field in &structure.fields {
             if let Some(value) = fields.get_mut(&field.name) {
                 self.enter(&field.name);
-                self.value(field.ty, value).map_err(|wrong| named(structure, field, wrong))?;
+                self.value(field.ty, value).map_err(|message| name_type(structure, field, message))?;
                 self.path.truncate(length);
             }
         }
@@ -103,13 +103,15 @@ impl<'r> TypeChecker<'r> {
                 *value = Value::Int(if scalar == Scalar::Int32 { i64::from(whole as i32) } else { whole });
                 Ok(())
             }
-            (Scalar::String, Value::Int(_)) => Err(NO_TEXT.to_owned()),
+            (Scalar::String, Value::Int(_)) => Err(CANNOT_CONVERT_TO_STRING.to_owned()),
             (Scalar::Int32 | Scalar::Int64, Value::Float(_)) => {
                 Err(format!("cannot convert float64 to {name}"))
             }
             (Scalar::Bytes, Value::String(text)) => match base64::canonical(text) {
                 Ok(_) => Ok(()),
-                Err(at) => Err(format!("error decoding from json: illegal base64 data at input byte {at}")),
+                Err(position) => {
+                    Err(format!("error decoding from json: illegal base64 data at input byte {position}"))
+                }
             },
             (Scalar::Bytes, Value::Array(items)) => {
                 *value =
@@ -121,29 +123,29 @@ impl<'r> TypeChecker<'r> {
                 Err(format!("unrecognized type: {name}"))
             }
             (Scalar::Time | Scalar::MicroTime | Scalar::Quantity | Scalar::IntOrString, value) => {
-                self.decoded(ty, value)
+                self.check_by_decoder(ty, value)
             }
         }
     }
 
-    /// Some types have their own decoder, also here.
-    fn decoded(&self, ty: TypeId, value: &Value) -> Result<(), String> {
+    /// Types that have a decoder of their own in the reference are decoded.
+    fn check_by_decoder(&self, ty: TypeId, value: &Value) -> Result<(), String> {
         match decode::decode(self.registry, ty, &json::to_json(value)) {
             Ok(_) => Ok(()),
-            Err(Refused::Type(message)) => Err(message),
-            Err(Refused::Tokens) => Err("exceeded max depth".to_owned()),
+            Err(DecodeFailure::Type(message)) => Err(message),
+            Err(DecodeFailure::Tokens) => Err("exceeded max depth".to_owned()),
         }
     }
 }
 
 /// Names the Go type of a string field in the message. Fields without a named type, and errors further down, are not in that
 /// table and stay unchanged.
-fn named(owner: &Struct, field: &Field, wrong: String) -> String {
-    if wrong != NO_TEXT {
-        return wrong;
+fn name_type(owner: &Struct, field: &Field, message: String) -> String {
+    if message != CANNOT_CONVERT_TO_STRING {
+        return message;
     }
-    let kind = text_types::type_name(&owner.package, &owner.name, &field.name).map(text_types::held_by);
-    kind.map_or(wrong, |kind| format!("cannot convert int64 to {kind}"))
+    let kind = text_types::type_name(&owner.package, &owner.name, &field.name).map(text_types::element_type);
+    kind.map_or(message, |kind| format!("cannot convert int64 to {kind}"))
 }
 
 /// A byte as a number in a list; too large ones are truncated like other numbers.
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said_in_words_of_its_own() {
+    fn type_errors_have_the_messages_of_the_converter() {
         for (text, message) in [
             (r#"{"spec":{"replicas":"3"}}"#, "unrecognized type: int32"),
             (r#"{"spec":{"replicas":1.5}}"#, "cannot convert float64 to int32"),
@@ -194,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_sorted_and_maps_have_no_place() {
+    fn unknown_fields_are_sorted_and_maps_have_no_index() {
         let text = r#"{"z":1,"spec":{"template":{"spec":{"containers":[{},{"x":1}]}},"b":{}},"metadata":{"labels":{"q":"1"}}}"#;
-        let wanted = ["spec.b", "spec.template.spec.containers[1].x", "z"];
-        assert_eq!(fitted(text).unwrap(), wanted.map(|path| format!("unknown field \"{path}\"")));
+        let expected = ["spec.b", "spec.template.spec.containers[1].x", "z"];
+        assert_eq!(fitted(text).unwrap(), expected.map(|path| format!("unknown field \"{path}\"")));
     }
 
     #[test]
-    fn bytes_may_be_numbers() {
+    fn bytes_may_be_a_list_of_numbers() {
         let registry = Registry::builtin().unwrap();
         let ty = registry.kind("", "v1", "Secret").unwrap();
         let fitted = |text: &str| {
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_become_what_the_type_keeps() {
+    fn numbers_are_converted_to_the_type() {
         let registry = Registry::builtin().unwrap();
         let mut value = json::read(br#"{"spec":{"replicas":4294967298,"minReadySeconds":2.0}}"#).unwrap();
         fit(&registry, registry.kind("apps", "v1", "Deployment").unwrap(), &mut value).unwrap();

@@ -1,28 +1,28 @@
-//! The metadata for PartialObjectMetadata and table rows. The reference makes them from its internal form, which lacks one
-//! annotation of the published form.
+//! The metadata for PartialObjectMetadata and table rows. The reference converts them from its internal version, which lacks one
+//! annotation of the published versions.
 
 use std::borrow::Cow;
 
-/// The annotation in which the published form of a DaemonSet counts its templates.
-const TEMPLATE_COUNT: &str = "\"deprecated.daemonset.template.generation\":\"";
-/// How the bytes of a DaemonSet begin.
+/// The annotation that holds the templateGeneration of a published DaemonSet.
+const TEMPLATE_GENERATION: &str = "\"deprecated.daemonset.template.generation\":\"";
+/// The beginning of the JSON of a DaemonSet.
 const DAEMON_SET: &[u8] = br#"{"kind":"DaemonSet","apiVersion":"apps/v1","#;
 
-/// The metadata that a partial object shows, of an object with these bytes.
+/// The metadata for the partial representation of an object with these bytes.
 pub fn metadata<'a>(object: &[u8], metadata: &'a [u8]) -> Cow<'a, [u8]> {
     let cut = || {
         let text = std::str::from_utf8(metadata).ok()?;
-        without(text, text.find(TEMPLATE_COUNT)?)
+        remove_annotation(text, text.find(TEMPLATE_GENERATION)?)
     };
     let cut = if object.starts_with(DAEMON_SET) { cut() } else { None };
     cut.map_or(Cow::Borrowed(metadata), |text| Cow::Owned(text.into_bytes()))
 }
 
-/// The text without the entry that begins at `at`, and without the annotations if it was the only one.
-fn without(text: &str, at: usize) -> Option<String> {
-    let value = at + TEMPLATE_COUNT.len();
+/// The text without the annotation that begins at `start`, and without the map if it was the only one.
+fn remove_annotation(text: &str, start: usize) -> Option<String> {
+    let value = start + TEMPLATE_GENERATION.len();
     let end = value + text.get(value..)?.find('"')? + 1;
-    let (before, after) = (text.get(..at)?, text.get(end..)?);
+    let (before, after) = (text.get(..start)?, text.get(end..)?);
     let joined = match (before.strip_suffix(','), after.strip_prefix(',')) {
         (Some(before), _) => format!("{before}{after}"),
         (None, Some(after)) => format!("{before}{after}"),
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_of_templates_is_left_out() {
+    fn template_generation_annotation_is_removed_from_daemon_sets_only() {
         let count = r#""deprecated.daemonset.template.generation":"12""#;
         let table = [
             (format!(r#"{{"name":"a","annotations":{{{count}}},"x":1}}"#), r#"{"name":"a","x":1}"#),
@@ -56,11 +56,11 @@ mod tests {
             (r#"{"name":"a"}"#.to_owned(), r#"{"name":"a"}"#),
         ];
         for (text, expected) in table {
-            let shown =
+            let partial =
                 metadata(br#"{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{}}"#, text.as_bytes());
-            assert_eq!(&*shown, expected.as_bytes());
+            assert_eq!(&*partial, expected.as_bytes());
             let other = metadata(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{}}"#, text.as_bytes());
-            assert_eq!(&*other, text.as_bytes(), "anybody may use the name elsewhere");
+            assert_eq!(&*other, text.as_bytes(), "other kinds keep the annotation");
         }
     }
 }

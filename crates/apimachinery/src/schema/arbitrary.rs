@@ -5,15 +5,15 @@
 
 use proptest::prelude::*;
 
-use super::decode::is_nothing;
+use super::decode::is_absent;
 use super::{Either, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::time;
 use crate::value::{Object, Value};
 
-/// How deep recursive types are followed.
-const DEPTH: usize = 16;
+/// The depth to which recursive types are followed.
+const MAX_DEPTH: usize = 16;
 /// The maximum number of fields of one value.
-const FIELDS: usize = 250;
+const MAX_FIELDS: usize = 250;
 
 /// A kind of the registry with a value, including kind and apiVersion.
 pub fn object(registry: &'static Registry) -> impl Strategy<Value = (GroupVersionKind, TypeId, Value)> {
@@ -35,10 +35,10 @@ pub fn of_kind(registry: &Registry, kind: &GroupVersionKind, ty: TypeId, seed: u
 
 /// A value of this type in canonical form, without kind and apiVersion at any level.
 pub fn of_type(registry: &Registry, ty: TypeId, seed: u64) -> Value {
-    let mut source = Source { registry, state: seed, one_in: 1, left: FIELDS };
+    let mut source = Source { registry, state: seed, one_in: 1, remaining: MAX_FIELDS };
     // Some values are full and some are sparse: properties break at both ends.
     source.one_in = source.pick(&[1, 1, 2, 2, 3, 5]);
-    source.value(ty, DEPTH)
+    source.value(ty, MAX_DEPTH)
 }
 
 struct Source<'r> {
@@ -47,7 +47,7 @@ struct Source<'r> {
     /// One field in so many is set.
     one_in: u64,
     /// The number of fields that may still be set.
-    left: usize,
+    remaining: usize,
 }
 
 impl Source<'_> {
@@ -74,12 +74,12 @@ impl Source<'_> {
         match registry.get(ty) {
             Type::Struct(structure) => Value::Object(self.fields(structure, depth)),
             Type::List(list) => {
-                let many = 1 + self.below(3);
-                Value::Array((0..many).map(|_| self.value(list.item, depth)).collect())
+                let count = 1 + self.below(3);
+                Value::Array((0..count).map(|_| self.value(list.item, depth)).collect())
             }
             Type::Map(map) => {
-                let many = 1 + self.below(3);
-                Value::Object((0..many).map(|_| (self.text(), self.value(map.value, depth))).collect())
+                let count = 1 + self.below(3);
+                Value::Object((0..count).map(|_| (self.text(), self.value(map.value, depth))).collect())
             }
             Type::Either(either) => self.either(*either, depth),
             Type::Scalar(scalar) => self.scalar(*scalar, depth),
@@ -91,14 +91,14 @@ impl Source<'_> {
         // The first two fields of an object are kind and apiVersion.
         let own = structure.fields.get(if structure.object { 2 } else { 0 }..).unwrap_or_default();
         // Starts anywhere, because the last fields may exceed the limit.
-        let from = self.below(own.len().max(1) as u64) as usize;
-        for field in own.iter().cycle().skip(from).take(own.len()) {
-            if depth == 0 || self.left == 0 || self.below(self.one_in) > 0 {
+        let start = self.below(own.len().max(1) as u64) as usize;
+        for field in own.iter().cycle().skip(start).take(own.len()) {
+            if depth == 0 || self.remaining == 0 || self.below(self.one_in) > 0 {
                 continue;
             }
-            self.left -= 1;
+            self.remaining -= 1;
             let value = self.value(field.ty, depth);
-            if !value.is_null() && !is_nothing(self.registry, field, &value) {
+            if !value.is_null() && !is_absent(self.registry, field, &value) {
                 fields.insert(field.name.to_string(), value);
             }
         }
@@ -177,7 +177,7 @@ mod tests {
     static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
     #[test]
-    fn values_are_neither_empty_nor_huge() {
+    fn random_objects_have_a_moderate_size() {
         let size =
             |((kind, ty), seed)| encode::encode(&REGISTRY, ty, &of_kind(&REGISTRY, &kind, ty, seed)).len();
         let sizes: Vec<usize> = REGISTRY.kinds().zip(0..).map(size).collect();
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_as_a_decoder_makes_them((_, ty, value) in object(&REGISTRY)) {
+        fn random_values_equal_decoded_values((_, ty, value) in object(&REGISTRY)) {
             let text = encode::encode(&REGISTRY, ty, &value);
             let decoded = decode::decode(&REGISTRY, ty, &text).unwrap();
             prop_assert_eq!(decoded.value, value);

@@ -1,4 +1,4 @@
-//! Base64 as Go reads it: line breaks are skipped, and an error names the byte.
+//! Base64 as Go decodes it: line breaks are skipped, and an error names the byte.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, usize> {
     if STANDARD.decode(text).is_ok() {
         return Ok(Cow::Borrowed(text));
     }
-    let bytes = lenient(text.as_bytes())?;
+    let bytes = decode_lenient(text.as_bytes())?;
     Ok(Cow::Owned(STANDARD.encode(bytes)))
 }
 
@@ -19,11 +19,11 @@ pub fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-fn lenient(text: &[u8]) -> Result<Vec<u8>, usize> {
+fn decode_lenient(text: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let mut quantum = 0u32;
     let mut filled = 0usize;
-    for (at, &byte) in text.iter().enumerate() {
+    for (index, &byte) in text.iter().enumerate() {
         match digit(byte) {
             _ if matches!(byte, b'\n' | b'\r') => {}
             Some(digit) => {
@@ -35,23 +35,25 @@ fn lenient(text: &[u8]) -> Result<Vec<u8>, usize> {
                 }
             }
             None if byte == b'=' => {
-                padding(text, at, filled)?;
+                check_padding(text, index, filled)?;
                 let tail = (quantum << (6 * (4 - filled))).to_be_bytes();
                 out.extend_from_slice(&tail[1..filled]);
                 return Ok(out);
             }
-            None => return Err(at),
+            None => return Err(index),
         }
     }
     if filled == 0 { Ok(out) } else { Err(text.len() - filled) }
 }
 
-/// Checks the padding from the first `=` at `at` on, after `filled` digits of its group.
-fn padding(text: &[u8], at: usize, filled: usize) -> Result<(), usize> {
+/// Checks the padding, whose first `=` is at `start`, after `filled` digits of its group.
+fn check_padding(text: &[u8], start: usize, filled: usize) -> Result<(), usize> {
     let next = |from: usize| {
-        (from..text.len()).find(|&at| !matches!(text.get(at), Some(b'\n' | b'\r'))).unwrap_or(text.len())
+        (from..text.len())
+            .find(|&index| !matches!(text.get(index), Some(b'\n' | b'\r')))
+            .unwrap_or(text.len())
     };
-    let mut after = at + 1;
+    let mut after = start + 1;
     match filled {
         3 => {}
         2 => {
@@ -62,7 +64,7 @@ fn padding(text: &[u8], at: usize, filled: usize) -> Result<(), usize> {
                 None => return Err(text.len()),
             }
         }
-        _ => return Err(at),
+        _ => return Err(start),
     }
     let rest = next(after);
     if rest < text.len() { Err(rest) } else { Ok(()) }
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn breaks_are_skipped_and_loose_ends_tidied() {
+    fn line_breaks_are_skipped_and_trailing_bits_cleared() {
         assert_eq!(canonical("aGVs\nbG8=\n").unwrap(), "aGVsbG8=");
         assert_eq!(canonical("aGVsbG9=").unwrap(), "aGVsbG8=");
         assert_eq!(canonical("aA=\n=").unwrap(), "aA==");
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_byte() {
+    fn errors_have_the_position_of_the_byte() {
         assert_eq!(canonical("not base64!"), Err(3));
         assert_eq!(canonical("aGVsbG8"), Err(4));
         assert_eq!(canonical("a==="), Err(1));
@@ -105,10 +107,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn canonical_text_stays(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn canonical_base64_is_unchanged(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let text = STANDARD.encode(&bytes);
             prop_assert_eq!(canonical(&text).unwrap(), text.as_str());
-            prop_assert_eq!(lenient(text.as_bytes()), Ok(bytes));
+            prop_assert_eq!(decode_lenient(text.as_bytes()), Ok(bytes));
         }
     }
 }

@@ -47,7 +47,7 @@ pub const FILES: [(&str, &str); 39] = [
 ];
 
 /// Name and text of the files of removed group versions.
-pub const REMEMBERED: [(&str, &str); 27] = [
+pub const REMOVED_FILES: [(&str, &str); 27] = [
     ("admission_v1beta1", include_str!("../../schema/admission_v1beta1.api")),
     ("apidiscovery_v2beta1", include_str!("../../schema/apidiscovery_v2beta1.api")),
     ("apiextensions_v1beta1", include_str!("../../schema/apiextensions_v1beta1.api")),

@@ -1,7 +1,7 @@
 //! Decodes JSON against a type, in one pass over the tokens that also collects the findings of strict decoding.
 //!
-//! The result is canonical: absent and zero are the same where the type says so, quantities, times and bytes are normalized,
-//! unknown fields are dropped. Equivalent bodies give equal values.
+//! The result is canonical: absent and zero are the same where the type does not distinguish them, quantities, times and bytes
+//! are normalized, unknown fields are dropped. Equivalent bodies give equal values.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::notes::{Notes, What};
+use super::notes::{Notes, ProblemKind};
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64};
 use crate::json::{self, ParseObserver as _};
 use crate::quantity::Quantity;
@@ -25,41 +25,41 @@ pub struct Decoded {
     pub strict: Vec<String>,
 }
 
-/// Why a body cannot be decoded.
+/// The reason why a body cannot be decoded.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refused {
+pub enum DecodeFailure {
     /// The tokenizer failed: the text is no JSON, or one of the few that it does not accept.
     Tokens,
-    /// The text is JSON, but has a value of the wrong type. The message says which.
+    /// The text is JSON, but has a value of the wrong type, which the message names.
     Type(String),
 }
 
 /// Decodes a body of type `ty`.
-pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Refused> {
+pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, DecodeFailure> {
     // UTF-8 is checked once for the whole text, and not for each part.
-    let text = std::str::from_utf8(body).map_err(|_| Refused::Tokens)?;
+    let text = std::str::from_utf8(body).map_err(|_| DecodeFailure::Tokens)?;
     let mut notes = Notes::new(registry);
     let mut tokens = serde_json::Deserializer::from_str(text);
     let value = Seed { notes: &mut notes, ty, given: false }.deserialize(&mut tokens);
     if let Some(fatal) = notes.fatal {
-        return Err(Refused::Type(fatal.to_string()));
+        return Err(DecodeFailure::Type(fatal.to_string()));
     }
-    let value = value.and_then(|value| tokens.end().map(|()| value)).map_err(|_| Refused::Tokens)?;
+    let value = value.and_then(|value| tokens.end().map(|()| value)).map_err(|_| DecodeFailure::Tokens)?;
     if let Some(saved) = notes.saved {
-        return Err(Refused::Type(saved.to_string()));
+        return Err(DecodeFailure::Type(saved.to_string()));
     }
     let value = value.unwrap_or_else(Value::object);
     let mut strict: Vec<String> = Vec::with_capacity(notes.findings.len());
     for finding in notes.findings {
-        let sentence = finding.to_string();
-        if !strict.contains(&sentence) {
-            strict.push(sentence);
+        let message = finding.to_string();
+        if !strict.contains(&message) {
+            strict.push(message);
         }
     }
     Ok(Decoded { value, strict })
 }
 
-/// Decodes one value of one type. `None` is null, which means absent, or a mismatch that was noted.
+/// Decodes one value of one type. `None` is null, which means absent, or a mismatch that was recorded.
 struct Seed<'n, 'r> {
     notes: &'n mut Notes<'r>,
     ty: TypeId,
@@ -89,8 +89,8 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
 }
 
 impl<'r> Seed<'_, 'r> {
-    fn mismatch<T>(self, found: impl Into<String>) -> Option<T> {
-        self.notes.mismatch(found, self.ty);
+    fn mismatch<T>(self, actual: impl Into<String>) -> Option<T> {
+        self.notes.mismatch(actual, self.ty);
         None
     }
 
@@ -101,24 +101,26 @@ impl<'r> Seed<'_, 'r> {
         match scalar {
             Scalar::Int32 | Scalar::Int64 => Ok(match integer(scalar, raw) {
                 Ok(number) => Some(Value::Int(number)),
-                Err(found) => self.mismatch(found),
+                Err(actual) => self.mismatch(actual),
             }),
             Scalar::Double => Ok(match raw.parse::<f64>() {
                 Ok(number) if number.is_finite() && is_number(raw) => Some(Value::Float(number)),
-                _ => self.mismatch(found(raw, true)),
+                _ => self.mismatch(token_type(raw, true)),
             }),
             Scalar::Quantity => {
                 let text = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw);
                 match Quantity::canonical(text.trim()) {
                     Ok(text) => Ok(Some(Value::String(text))),
-                    Err(message) => Err(self.notes.stop(What::Other(message.to_owned()))),
+                    Err(message) => Err(self.notes.stop(ProblemKind::Other(message.to_owned()))),
                 }
             }
             Scalar::IntOrString => match unquote(raw) {
                 Some(text) => Ok(Some(Value::String(text?))),
                 None => match integer(Scalar::Int32, raw) {
                     Ok(number) => Ok(Some(Value::Int(number))),
-                    Err(found) => Err(self.notes.stop(What::Mismatch { found, wanted: "int32".to_owned() })),
+                    Err(actual) => {
+                        Err(self.notes.stop(ProblemKind::Mismatch { actual, expected: "int32".to_owned() }))
+                    }
                 },
             },
             Scalar::Time | Scalar::MicroTime => self.instant(scalar, raw),
@@ -129,11 +131,11 @@ impl<'r> Seed<'_, 'r> {
 
     fn instant<E: serde::de::Error>(self, scalar: Scalar, raw: &str) -> Result<Option<Value>, E> {
         let Some(text) = unquote(raw) else {
-            let (found, wanted) = (found(raw, false), "string".to_owned());
-            return Err(self.notes.stop(What::Mismatch { found, wanted }));
+            let (actual, expected) = (token_type(raw, false), "string".to_owned());
+            return Err(self.notes.stop(ProblemKind::Mismatch { actual, expected }));
         };
         let text = text?;
-        let printed = if scalar == Scalar::Time {
+        let text = if scalar == Scalar::Time {
             time::parse_seconds(&text)
                 .map(|seconds| (seconds != time::ZERO_SECONDS).then(|| time::format_seconds(seconds)))
         } else {
@@ -141,29 +143,29 @@ impl<'r> Seed<'_, 'r> {
                 ((seconds, micros) != (time::ZERO_SECONDS, 0)).then(|| time::format_micros(seconds, micros))
             })
         };
-        match printed {
+        match text {
             // A null time is not quite absent if the field prints it.
-            Ok(printed) => Ok(Some(printed.map_or(Value::Null, Value::String))),
-            Err(message) => Err(self.notes.stop(What::Other(message))),
+            Ok(text) => Ok(Some(text.map_or(Value::Null, Value::String))),
+            Err(message) => Err(self.notes.stop(ProblemKind::Other(message))),
         }
     }
 
     /// The reference decodes alternatives separately: unknown fields inside are not reported, and an error inside concerns the
     /// whole.
-    fn enclosed<E: serde::de::Error>(
+    fn decode_separately<E: serde::de::Error>(
         self,
         ty: TypeId,
         read: impl FnOnce(Seed<'_, 'r>) -> Result<Option<Value>, E>,
     ) -> Result<Option<Value>, E> {
         let Seed { notes, given, .. } = self;
         let findings = notes.findings.len();
-        let before = notes.saved.take();
+        let saved = notes.saved.take();
         let value = read(Seed { notes: &mut *notes, ty, given });
         notes.findings.truncate(findings);
         let problem = notes.fatal.take().or_else(|| notes.saved.take());
-        notes.saved = before;
+        notes.saved = saved;
         match problem {
-            Some(problem) => Err(notes.stop(problem.what)),
+            Some(problem) => Err(notes.stop(problem.kind)),
             None => value,
         }
     }
@@ -171,7 +173,9 @@ impl<'r> Seed<'_, 'r> {
     /// A token that matches neither alternative.
     fn neither<E: serde::de::Error>(self, either: Either) -> Result<Option<Value>, E> {
         match either.other {
-            Other::Bool => Err(self.notes.stop(What::Other("boolean or JSON schema expected".to_owned()))),
+            Other::Bool => {
+                Err(self.notes.stop(ProblemKind::Other("boolean or JSON schema expected".to_owned())))
+            }
             Other::List(_) => Ok(None),
         }
     }
@@ -192,8 +196,8 @@ impl<'r> Seed<'_, 'r> {
                 raw => match raw.parse().ok().filter(|_| is_number(raw)) {
                     Some(byte) => bytes.push(byte),
                     None => {
-                        let (found, wanted) = (found(raw, true), "uint8".to_owned());
-                        self.notes.save(What::Mismatch { found, wanted });
+                        let (actual, expected) = (token_type(raw, true), "uint8".to_owned());
+                        self.notes.save(ProblemKind::Mismatch { actual, expected });
                     }
                 },
             }
@@ -210,8 +214,8 @@ impl<'r> Seed<'_, 'r> {
         let mut fields = Fields::new();
         let mut seen = Seen::default();
         while let Some(key) = entries.next_key_seed(Key(structure))? {
-            let (at, field) = match key {
-                Ok(found) => found,
+            let (index, field) = match key {
+                Ok(known) => known,
                 Err(unknown) if structure.open.is_some() => {
                     let mark = notes.enter_field(&unknown, || fields.contains_key(&unknown));
                     let value = entries.next_value_seed(json::Any(&mut *notes));
@@ -220,20 +224,21 @@ impl<'r> Seed<'_, 'r> {
                     continue;
                 }
                 Err(unknown) => {
-                    notes.find("unknown field", &unknown);
+                    notes.add_finding("unknown field", &unknown);
                     entries.next_value::<IgnoredAny>()?;
                     continue;
                 }
             };
-            let again = seen.insert(at);
-            if again {
-                notes.find("duplicate field", &field.name);
+            let is_duplicate = seen.insert(index);
+            if is_duplicate {
+                notes.add_finding("duplicate field", &field.name);
             }
             let mark = notes.mark();
-            let below = given || (field.given && notes.registry.structure(field.ty).is_some());
-            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty: field.ty, given: below });
-            notes.left_field(mark, structure, field);
-            store(notes.registry, &mut fields, field, value?, again, given);
+            let given_below = given || (field.given && notes.registry.structure(field.ty).is_some());
+            let value =
+                entries.next_value_seed(Seed { notes: &mut *notes, ty: field.ty, given: given_below });
+            notes.leave_struct_field(mark, structure, field);
+            store(notes.registry, &mut fields, field, value?, is_duplicate, given);
         }
         Ok(Some(Value::Object(fields.into())))
     }
@@ -243,11 +248,11 @@ impl<'r> Seed<'_, 'r> {
         let mut all = FieldsBuilder::default();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
-                notes.find("duplicate field", &key);
+                notes.add_finding("duplicate field", &key);
             }
             let mark = notes.mark();
             let value = entries.next_value_seed(Seed { notes: &mut *notes, ty, given });
-            if !notes.unchanged(mark) {
+            if !notes.is_unchanged(mark) {
                 notes.prefix(mark, &key);
             }
             all.insert(key, value?.unwrap_or_else(|| zero(notes.registry, ty)));
@@ -267,10 +272,10 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         Ok(None)
     }
 
-    fn visit_bool<E: serde::de::Error>(self, truth: bool) -> Result<Option<Value>, E> {
+    fn visit_bool<E: serde::de::Error>(self, boolean: bool) -> Result<Option<Value>, E> {
         match self.notes.registry.get(self.ty) {
             Type::Scalar(Scalar::Bool) | Type::Either(Either { other: Other::Bool, .. }) => {
-                Ok(Some(Value::Bool(truth)))
+                Ok(Some(Value::Bool(boolean)))
             }
             Type::Either(either) => self.neither(*either),
             _ => Ok(self.mismatch("bool")),
@@ -294,8 +299,9 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             Type::Scalar(Scalar::String) => Ok(Some(Value::String(text.to_owned()))),
             Type::Scalar(Scalar::Bytes) => match base64::canonical(text) {
                 Ok(text) => Ok(Some(Value::String(text.into_owned()))),
-                Err(at) => {
-                    self.notes.save(What::Other(format!("illegal base64 data at input byte {at}")));
+                Err(position) => {
+                    self.notes
+                        .save(ProblemKind::Other(format!("illegal base64 data at input byte {position}")));
                     Ok(None)
                 }
             },
@@ -308,7 +314,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         let list = match self.notes.registry.get(self.ty) {
             Type::List(list) => list,
             Type::Either(Either { other: Other::List(list), .. }) => {
-                return self.enclosed(*list, |seed| seed.visit_seq(items));
+                return self.decode_separately(*list, |seed| seed.visit_seq(items));
             }
             Type::Scalar(Scalar::Bytes) => return self.bytes(items),
             other => {
@@ -324,7 +330,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         loop {
             let mark = notes.mark();
             let item = items.next_element_seed(Seed { notes: &mut *notes, ty: list.item, given });
-            notes.left_item(mark, all.len());
+            notes.leave_list_item(mark, all.len());
             match item? {
                 Some(item) => all.push(item.unwrap_or_else(|| zero(notes.registry, list.item))),
                 None => return Ok(Some(Value::Array(all.finish()))),
@@ -336,7 +342,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         match self.notes.registry.get(self.ty) {
             Type::Struct(structure) => self.fields(structure, entries),
             Type::Map(map) => self.entries(map.value, entries),
-            Type::Either(either) => self.enclosed(either.object, |seed| seed.visit_map(entries)),
+            Type::Either(either) => self.decode_separately(either.object, |seed| seed.visit_map(entries)),
             _ => {
                 while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 Ok(self.mismatch("object"))
@@ -364,8 +370,8 @@ impl<'r> Visitor<'_> for Key<'r> {
     }
 
     fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        let at = self.0.position(key);
-        Ok(at.and_then(|at| Some((at, self.0.fields.get(at)?))).ok_or_else(|| key.to_owned()))
+        let index = self.0.position(key);
+        Ok(index.and_then(|index| Some((index, self.0.fields.get(index)?))).ok_or_else(|| key.to_owned()))
     }
 }
 
@@ -378,17 +384,17 @@ struct Seen {
 
 impl Seen {
     /// Whether the field occurred before.
-    fn insert(&mut self, at: usize) -> bool {
-        if let Some(bit) = 1u64.checked_shl(u32::try_from(at).unwrap_or(u32::MAX)) {
-            let before = self.first & bit != 0;
+    fn insert(&mut self, index: usize) -> bool {
+        if let Some(bit) = 1u64.checked_shl(u32::try_from(index).unwrap_or(u32::MAX)) {
+            let is_duplicate = self.first & bit != 0;
             self.first |= bit;
-            return before;
+            return is_duplicate;
         }
-        let before = self.rest.contains(&at);
-        if !before {
-            self.rest.push(at);
+        let is_duplicate = self.rest.contains(&index);
+        if !is_duplicate {
+            self.rest.push(index);
         }
-        before
+        is_duplicate
     }
 }
 
@@ -398,21 +404,21 @@ pub(crate) fn store(
     fields: &mut Fields,
     field: &Field,
     value: Option<Value>,
-    again: bool,
+    is_duplicate: bool,
     given: bool,
 ) {
-    if again && let Some(old) = fields.remove(&field.name) {
+    if is_duplicate && let Some(old) = fields.remove(&field.name) {
         // A second struct, map or list is merged into the first; null and scalars replace it.
-        if let Some(value) = value.map(|value| merged(registry, field.ty, old, value)) {
+        if let Some(value) = value.map(|value| merge_duplicate(registry, field.ty, old, value)) {
             store(registry, fields, field, Some(value), false, given);
         }
         return;
     }
-    let is_told = |value: &Value| {
+    let is_explicitly_empty = |value: &Value| {
         given && matches!(registry.get(field.ty), Type::Map(_) | Type::List(_)) && !value.is_null()
     };
     if let Some(value) = value
-        && (is_told(&value) || !is_nothing(registry, field, &value))
+        && (is_explicitly_empty(&value) || !is_absent(registry, field, &value))
     {
         // Not `to_string`, which would use the formatter.
         fields.insert((*field.name).to_owned(), value);
@@ -420,7 +426,7 @@ pub(crate) fn store(
 }
 
 /// Whether a value equals absence.
-pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
+pub(crate) fn is_absent(registry: &Registry, field: &Field, value: &Value) -> bool {
     if value.is_null() {
         return !field.nullable;
     }
@@ -434,7 +440,7 @@ pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> b
         (Type::Scalar(Scalar::Bytes), Value::String(text)) => text.is_empty() && !field.emit,
         (Type::Scalar(Scalar::Quantity), Value::String(text)) => text == "0",
         (Type::Scalar(Scalar::String), Value::String(text)) => text.is_empty(),
-        (Type::Scalar(Scalar::Bool), Value::Bool(truth)) => !truth,
+        (Type::Scalar(Scalar::Bool), Value::Bool(boolean)) => !boolean,
         (Type::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString), Value::Int(number)) => {
             *number == 0
         }
@@ -443,12 +449,12 @@ pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> b
     }
 }
 
-fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
+fn merge_duplicate(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
     match (registry.get(ty), old, new) {
         (Type::Struct(structure), Value::Object(mut old), Value::Object(new)) => {
             for (key, value) in new {
                 let value = match (structure.field(&key), old.remove(&key)) {
-                    (Some(field), Some(before)) => merged(registry, field.ty, before, value),
+                    (Some(field), Some(old)) => merge_duplicate(registry, field.ty, old, value),
                     _ => value,
                 };
                 old.insert(key, value);
@@ -462,7 +468,7 @@ fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
         (Type::List(list), Value::Array(old), Value::Array(new)) => {
             let mut old = old.into_iter();
             let merge = |item| match old.next() {
-                Some(before) => merged(registry, list.item, before, item),
+                Some(old) => merge_duplicate(registry, list.item, old, item),
                 None => item,
             };
             Value::Array(new.into_iter().map(merge).collect())
@@ -488,8 +494,8 @@ fn is_number(raw: &str) -> bool {
     raw.starts_with(|c: char| c == '-' || c.is_ascii_digit())
 }
 
-/// The type of a token for a message. Numbers are shown where a number was expected.
-fn found(raw: &str, show_number: bool) -> String {
+/// The type of a token for a message. Numbers are printed where a number was expected.
+fn token_type(raw: &str, show_number: bool) -> String {
     match raw.as_bytes().first() {
         Some(b'"') => "string".to_owned(),
         Some(b't' | b'f') => "bool".to_owned(),
@@ -501,9 +507,9 @@ fn found(raw: &str, show_number: bool) -> String {
 }
 
 fn integer(scalar: Scalar, raw: &str) -> Result<i64, String> {
-    let fits = |number: &i64| scalar != Scalar::Int32 || i32::try_from(*number).is_ok();
+    let is_in_range = |number: &i64| scalar != Scalar::Int32 || i32::try_from(*number).is_ok();
     let number = if is_number(raw) { raw.parse().ok() } else { None };
-    number.filter(fits).ok_or_else(|| found(raw, true))
+    number.filter(is_in_range).ok_or_else(|| token_type(raw, true))
 }
 
 /// The text of a string token; `None` for other tokens.

@@ -23,8 +23,8 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
         // Resource quantities are rounded to thousandths.
         (Type::Scalar(Scalar::Quantity), Value::String(text)) => {
             // Only these can be smaller than a thousandth.
-            let small = text.bytes().any(|byte| matches!(byte, b'.' | b'n' | b'u' | b'e' | b'E'));
-            if small && let Ok(quantity) = Quantity::parse(text) {
+            let may_be_small = text.bytes().any(|byte| matches!(byte, b'.' | b'n' | b'u' | b'e' | b'E'));
+            if may_be_small && let Ok(quantity) = Quantity::parse(text) {
                 *text = quantity.in_thousandths().to_string();
             }
         }
@@ -33,12 +33,12 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
 }
 
 fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
-    for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
-        let set = fields.get(&field.name).is_some_and(|value| !is_unset(value, field.pointer));
+    for field in structure.defaulted.iter().filter_map(|index| structure.fields.get(usize::from(*index))) {
+        let is_set = fields.get(&field.name).is_some_and(|value| !is_unset(value, field.pointer));
         let default = field.default.as_ref().or(field.fill.as_ref());
         // A zero that is no pointer equals absence, and values are canonical: otherwise a defaulted object would differ from
         // itself after it was stored.
-        if !set && let Some(default) = default.filter(|default| !is_unset(default, field.pointer)) {
+        if !is_set && let Some(default) = default.filter(|default| !is_unset(default, field.pointer)) {
             fields.insert((*field.name).to_owned(), (**default).clone());
         }
         if matches!(registry.get(field.ty), Type::Scalar(_)) {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_filled_also_where_nothing_was_said() {
+    fn absent_fields_are_defaulted_at_all_levels() {
         let value = defaulted("apps", "Deployment", r#"{"spec":{"replicas":0}}"#);
         assert_eq!(value.at(&["spec", "replicas"]), Some(&Value::Int(0)));
         assert_eq!(value.at(&["spec", "revisionHistoryLimit"]), Some(&Value::Int(10)));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_stays() {
+    fn set_fields_are_not_defaulted() {
         let value = defaulted("", "Pod", r#"{"spec":{"dnsPolicy":"None","containers":[{"ports":[{}]}]}}"#);
         assert_eq!(value.at(&["spec", "dnsPolicy"]), Some(&Value::from("None")));
         let container = &value.at(&["spec", "containers"]).unwrap().items()[0];
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_pointer_stays_absent() {
+    fn absent_pointer_stays_absent() {
         let value = defaulted("", "Pod", r#"{"spec":{"containers":[{"livenessProbe":{}},{}]}}"#);
         let containers = value.at(&["spec", "containers"]).unwrap().items();
         assert_eq!(containers[0].at(&["livenessProbe", "periodSeconds"]), Some(&Value::Int(10)));

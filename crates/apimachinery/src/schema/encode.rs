@@ -1,4 +1,4 @@
-//! Writes canonical JSON: fields in the order of the type, sorted map keys, and each field present or absent as the type says.
+//! Writes canonical JSON: fields in the order of the type, sorted map keys, and each field present or absent as the type requires.
 
 use bytes::Bytes;
 use pilothouse_types::object::{Draft, Key, Pairs};
@@ -13,34 +13,34 @@ pub struct Encoded {
     /// The JSON, with an empty resourceVersion.
     pub bytes: Vec<u8>,
     /// The offset for the digits of the revision.
-    pub revision_at: usize,
+    pub revision_offset: usize,
     /// The offset of the fields after kind and apiVersion.
-    pub item_at: usize,
+    pub item_offset: usize,
 }
 
 impl Encoded {
-    /// The object on its way into a store, with what selectors shall see of it.
+    /// The draft for a store, with the labels and fields for selectors.
     pub fn into_draft(self, key: Key, labels: Pairs, fields: Pairs) -> Draft {
-        let Encoded { bytes, revision_at, item_at } = self;
-        Draft { key, bytes: Bytes::from(bytes), revision_at, item_at, labels, fields }
+        let Encoded { bytes, revision_offset, item_offset } = self;
+        Draft { key, bytes: Bytes::from(bytes), revision_offset, item_offset, labels, fields }
     }
 }
 
-/// Whether an empty list differs from an absent one where a field shows both.
+/// Whether an empty list differs from an absent one where a field can express both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyLists {
-    /// No: the reference stores objects in Protobuf, which does not tell them apart.
-    Kept,
+    /// No: the reference stores objects in Protobuf, which does not distinguish them.
+    AsStored,
     /// Yes: decoded values are encoded as they are.
     Exact,
 }
 
 /// The canonical JSON of a value.
 pub fn encode(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
-    encode_as(registry, ty, value, EmptyLists::Kept)
+    encode_as(registry, ty, value, EmptyLists::AsStored)
 }
 
-/// The JSON of a value in either form.
+/// The JSON of a value, with this treatment of empty lists.
 pub fn encode_as(registry: &Registry, ty: TypeId, value: &Value, form: EmptyLists) -> Vec<u8> {
     let mut writer = Writer::new(registry, false);
     writer.form = form;
@@ -55,14 +55,14 @@ pub fn encode_zero(registry: &Registry, ty: TypeId) -> Vec<u8> {
     writer.out
 }
 
-/// The canonical JSON of an object to store. Its resourceVersion is left empty, whatever the value.
+/// The canonical JSON of an object to store. Its resourceVersion is left empty.
 pub fn encode_draft(registry: &Registry, ty: TypeId, value: &Value) -> Encoded {
     let mut writer = Writer::new(registry, true);
     writer.value(ty, value, Position::Root);
-    Encoded { bytes: writer.out, revision_at: writer.revision_at, item_at: writer.item_at }
+    Encoded { bytes: writer.out, revision_offset: writer.revision_offset, item_offset: writer.item_offset }
 }
 
-/// The position of the walk: the gap belongs to the object's own metadata, not to that of a template.
+/// The position in the object: the gap belongs to the object's own metadata, not to that of a template.
 #[derive(Clone, Copy, PartialEq)]
 enum Position {
     Root,
@@ -75,8 +75,8 @@ struct Writer<'r> {
     out: Vec<u8>,
     form: EmptyLists,
     draft: bool,
-    revision_at: usize,
-    item_at: usize,
+    revision_offset: usize,
+    item_offset: usize,
 }
 
 /// How to print a field.
@@ -96,38 +96,42 @@ impl<'r> Writer<'r> {
         Writer {
             registry,
             out: Vec::with_capacity(1024),
-            form: EmptyLists::Kept,
+            form: EmptyLists::AsStored,
             draft,
-            revision_at: 0,
-            item_at: 0,
+            revision_offset: 0,
+            item_offset: 0,
         }
     }
 
-    fn value(&mut self, ty: TypeId, value: &Value, place: Position) {
+    fn value(&mut self, ty: TypeId, value: &Value, position: Position) {
         match (self.registry.get(ty), value) {
-            (Type::Struct(structure), Value::Object(fields)) => self.fields(structure, Some(fields), place),
-            (Type::Struct(structure), Value::Null) => self.fields(structure, None, place),
+            (Type::Struct(structure), Value::Object(fields)) => {
+                self.fields(structure, Some(fields), position);
+            }
+            (Type::Struct(structure), Value::Null) => self.fields(structure, None, position),
             (Type::List(list), Value::Array(items)) => self.items(list.item, items),
             (Type::Map(map), Value::Object(entries)) => self.entries(map.value, entries),
-            (Type::Either(either), Value::Object(_)) => self.value(either.object, value, place),
+            (Type::Either(either), Value::Object(_)) => self.value(either.object, value, position),
             (Type::Either(either), Value::Array(_)) => match either.other {
-                Other::List(list) => self.value(list, value, place),
+                Other::List(list) => self.value(list, value, position),
                 Other::Bool => json::write_value(&mut self.out, value),
             },
-            // As an item: stored objects do not tell empty bytes from absent ones.
-            (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == EmptyLists::Kept => {
+            // As an item: stored objects do not distinguish empty and absent bytes.
+            (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == EmptyLists::AsStored => {
                 self.out.extend_from_slice(b"\"\"");
             }
             _ => json::write_value(&mut self.out, value),
         }
     }
 
-    fn fields(&mut self, structure: &'r Struct, fields: Option<&Object>, place: Position) {
+    fn fields(&mut self, structure: &'r Struct, fields: Option<&Object>, position: Position) {
         self.out.push(b'{');
         let mut first = true;
-        for (at, field) in structure.fields.iter().enumerate() {
-            let gap = self.draft && place == Position::Metadata && &*field.name == "resourceVersion";
-            let print = if gap { Print::Zero } else { printed(self.registry, field, fields, self.form) };
+        for (index, field) in structure.fields.iter().enumerate() {
+            let is_revision_gap =
+                self.draft && position == Position::Metadata && &*field.name == "resourceVersion";
+            let print =
+                if is_revision_gap { Print::Zero } else { printed(self.registry, field, fields, self.form) };
             if matches!(print, Print::Omit) {
                 continue;
             }
@@ -136,13 +140,13 @@ impl<'r> Writer<'r> {
             }
             first = false;
             // Kind and apiVersion are the first two fields of an object.
-            if place == Position::Root && structure.object && at >= 2 && self.item_at == 0 {
-                self.item_at = self.out.len();
+            if position == Position::Root && structure.object && index >= 2 && self.item_offset == 0 {
+                self.item_offset = self.out.len();
             }
             self.out.push(b'"');
             self.out.extend_from_slice(field.name.as_bytes());
             self.out.extend_from_slice(b"\":");
-            let inner = if place == Position::Root && &*field.name == "metadata" {
+            let inner = if position == Position::Root && &*field.name == "metadata" {
                 Position::Metadata
             } else {
                 Position::Inside
@@ -152,8 +156,8 @@ impl<'r> Writer<'r> {
                 Print::Zero => self.zero(field.ty, inner),
                 Print::Null | Print::Omit => self.out.extend_from_slice(b"null"),
             }
-            if gap {
-                self.revision_at = self.out.len() - 1;
+            if is_revision_gap {
+                self.revision_offset = self.out.len() - 1;
             }
         }
         if let (Some(ty), Some(fields)) = (structure.open, fields) {
@@ -171,9 +175,9 @@ impl<'r> Writer<'r> {
         self.out.push(b'}');
     }
 
-    fn zero(&mut self, ty: TypeId, place: Position) {
+    fn zero(&mut self, ty: TypeId, position: Position) {
         let text: &[u8] = match self.registry.get(ty) {
-            Type::Struct(structure) => return self.fields(structure, None, place),
+            Type::Struct(structure) => return self.fields(structure, None, position),
             Type::Scalar(Scalar::String) => b"\"\"",
             Type::Scalar(Scalar::Quantity) => b"\"0\"",
             Type::Scalar(Scalar::Bool) => b"false",
@@ -235,21 +239,22 @@ pub fn printed<'v>(
             _ => Print::Omit,
         };
     };
-    let always = || matches!(registry.get(field.ty), Type::Scalar(scalar) if scalar.always_printed());
-    let zero = match value {
+    let is_always_printed =
+        || matches!(registry.get(field.ty), Type::Scalar(scalar) if scalar.always_printed());
+    let is_zero = match value {
         Value::Array(items)
-            if form == EmptyLists::Kept && field.emit && !field.pointer && items.is_empty() =>
+            if form == EmptyLists::AsStored && field.emit && !field.pointer && items.is_empty() =>
         {
             return Print::Null;
         }
         _ if field.pointer || field.emit => false,
         Value::Array(items) => items.is_empty(),
         Value::Object(entries) => entries.is_empty() && matches!(registry.get(field.ty), Type::Map(_)),
-        Value::String(text) => text.is_empty() && !always(),
-        Value::Int(number) => *number == 0 && !always(),
+        Value::String(text) => text.is_empty() && !is_always_printed(),
+        Value::Int(number) => *number == 0 && !is_always_printed(),
         Value::Float(number) => *number == 0.0,
-        Value::Bool(truth) => !truth && !always(),
+        Value::Bool(boolean) => !boolean && !is_always_printed(),
         Value::Null => true,
     };
-    if zero { Print::Omit } else { Print::Value(value) }
+    if is_zero { Print::Omit } else { Print::Value(value) }
 }

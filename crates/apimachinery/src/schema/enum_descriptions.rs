@@ -1,19 +1,21 @@
-//! What each of the values means that the table of facts allows in a field: documents tell it beside the values.
+//! Descriptions of the enum values in the schema table, for the published OpenAPI documents.
 
-/// Lines of `type <name>`, each followed by lines of `<value> <meaning>`. Types that have the same name in several packages
-/// mean the same.
+/// Lines of `type <name>`, each followed by lines of `<value> <meaning>`. Types with the same name in several packages
+/// share their descriptions.
 const TABLE: &str = include_str!("../../schema/meanings.txt");
 
-/// What a value of a type means, if the value does not say so itself. The type is named as [`super::text_types`] does.
-/// Looked for from the start: only documents ask.
+/// The description of a value of an enum type, if it has one. The type is named as in [`super::text_types`]. A linear search: only
+/// documents need it.
 pub fn description(kind: &str, value: &str) -> Option<&'static str> {
     let name = kind.rsplit_once('.').map_or(kind, |(_, name)| name);
     let lines = TABLE.lines().skip_while(|line| line.strip_prefix("type ") != Some(name)).skip(1);
     // An empty value is written in quotes, which no other has.
-    let told = |line: &'static str| {
-        line.split_once(' ').filter(|(known, _)| known.trim_matches('"') == value).map(|(_, meaning)| meaning)
+    let description_in = |line: &'static str| {
+        line.split_once(' ')
+            .filter(|(name, _)| name.trim_matches('"') == value)
+            .map(|(_, description)| description)
     };
-    lines.take_while(|line| !line.starts_with("type ")).find_map(told)
+    lines.take_while(|line| !line.starts_with("type ")).find_map(description_in)
 }
 
 #[cfg(test)]
@@ -23,7 +25,7 @@ mod tests {
     use super::*;
     use crate::schema::{Registry, Type, TypeId, text_types};
 
-    /// Types whose values say what they mean.
+    /// Types whose values need no description.
     const PLAIN: [&str; 9] = [
         "AzureDataDiskCachingMode",
         "AzureDataDiskKind",
@@ -37,17 +39,17 @@ mod tests {
     ];
 
     #[test]
-    fn meanings_are_found_by_type_and_value() {
+    fn descriptions_are_looked_up_by_type_and_value() {
         assert_eq!(description("v1.URIScheme", "HTTPS"), Some("the URL begins with https://"));
         assert_eq!(description("v1.HostPathType", ""), Some("nothing is checked before the path is mounted"));
         assert_eq!(description("v1.URIScheme", "GOPHER"), None);
-        assert_eq!(description("v1.URIScheme", "Retain"), None, "that is one of another type");
+        assert_eq!(description("v1.URIScheme", "Retain"), None, "a value of another type");
         assert_eq!(description("v1.Signal", "SIGINT"), None);
         assert_eq!(description("", ""), None);
     }
 
     #[test]
-    fn every_value_that_is_published_has_a_meaning_and_no_other_has() {
+    fn exactly_the_published_values_have_descriptions() {
         let registry = Registry::builtin().unwrap();
         let mut published: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for id in (0..u32::try_from(registry.len()).unwrap()).map(TypeId) {
@@ -63,7 +65,7 @@ mod tests {
         for plain in PLAIN {
             assert!(published.remove(plain).is_some(), "{plain}");
         }
-        let mut told: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        let mut described: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         let mut name = "";
         for line in TABLE.lines() {
             let (first, rest) = line.split_once(' ').unwrap();
@@ -72,10 +74,10 @@ mod tests {
                 continue;
             }
             assert!(
-                told.entry(name).or_default().insert(first.trim_matches('"').to_owned()),
+                described.entry(name).or_default().insert(first.trim_matches('"').to_owned()),
                 "{name}: {line}"
             );
         }
-        assert_eq!(told, published);
+        assert_eq!(described, published);
     }
 }

@@ -1,6 +1,6 @@
 //! The type model of all kinds, built-in and custom.
 //!
-//! A [`Registry`] holds all types of all group versions in one arena. Each walk over a type and a value has a file of its own:
+//! A [`Registry`] holds all types of all group versions in one arena. Each traversal of a type and a value has a file of its own:
 //! [`decode`], [`encode`], [`default`], [`validate`]. Nothing here knows a kind by name: differences between kinds are data, or
 //! functions registered with the kind.
 
@@ -40,17 +40,17 @@ pub struct GroupVersionKind {
 }
 
 impl GroupVersionKind {
-    /// Names a kind.
+    /// The kind of this group, version and name.
     pub fn new(group: &str, version: &str, kind: &str) -> GroupVersionKind {
         GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
 
-    /// Its group, version and kind.
+    /// The group, version and kind.
     pub fn words(&self) -> (&str, &str, &str) {
         (&self.group, &self.version, &self.kind)
     }
 
-    /// What stands in the apiVersion field: `v1` or `apps/v1`.
+    /// The value of the apiVersion field: `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
@@ -75,7 +75,7 @@ pub enum Type {
     List(List),
     /// An object whose keys are data.
     Map(Map),
-    /// An object, or something simpler instead.
+    /// An object, or a simpler value instead.
     Either(Either),
     /// A scalar.
     Scalar(Scalar),
@@ -115,26 +115,26 @@ impl Struct {
     pub fn position(&self, name: &str) -> Option<usize> {
         // The size is a power of two, and less than half full: the search is short.
         let mask = self.by_name.len().wrapping_sub(1);
-        let mut at = digest(name);
+        let mut slot = digest(name);
         loop {
-            at &= mask;
-            let position = usize::from(self.by_name.get(at)?.checked_sub(1)?);
+            slot &= mask;
+            let position = usize::from(self.by_name.get(slot)?.checked_sub(1)?);
             if self.fields.get(position).is_some_and(|field| *field.name == *name) {
                 return Some(position);
             }
-            at += 1;
+            slot += 1;
         }
     }
 
     /// The meaning of this Protobuf number.
     pub fn slot(&self, number: u32) -> Option<WireContent> {
-        let at = self.wire.binary_search_by_key(&number, |slot| slot.number).ok()?;
-        self.wire.get(at).map(|slot| slot.what)
+        let index = self.wire.binary_search_by_key(&number, |field| field.number).ok()?;
+        self.wire.get(index).map(|field| field.content)
     }
 
     /// The field with this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        self.position(name).and_then(|at| self.fields.get(at))
+        self.position(name).and_then(|index| self.fields.get(index))
     }
 
     /// The Go type name in errors: the last part of the package, and the name.
@@ -153,13 +153,13 @@ pub struct WireField {
     /// The field number.
     pub number: u32,
     /// Its meaning.
-    pub what: WireContent,
+    pub content: WireContent,
 }
 
 impl WireField {
     /// The number and type of an inlined type.
     fn inlined(&self) -> Option<(u32, TypeId)> {
-        match self.what {
+        match self.content {
             WireContent::Inlined(ty, _) => Some((self.number, ty)),
             WireContent::Field(_) => None,
         }
@@ -190,18 +190,18 @@ fn digest(name: &str) -> usize {
 
 /// The hash table of field names; see [`Struct::position`].
 fn by_name(fields: &[Field]) -> Box<[u16]> {
-    let mut places = vec![0u16; (2 * fields.len() + 1).next_power_of_two()];
-    let mask = places.len() - 1;
+    let mut slots = vec![0u16; (2 * fields.len() + 1).next_power_of_two()];
+    let mask = slots.len() - 1;
     for (field, position) in fields.iter().zip(1u16..) {
-        let mut at = digest(&field.name) & mask;
-        while places.get(at).is_some_and(|place| *place > 0) {
-            at = (at + 1) & mask;
+        let mut index = digest(&field.name) & mask;
+        while slots.get(index).is_some_and(|slot| *slot > 0) {
+            index = (index + 1) & mask;
         }
-        if let Some(place) = places.get_mut(at) {
-            *place = position;
+        if let Some(slot) = slots.get_mut(index) {
+            *slot = position;
         }
     }
-    places.into()
+    slots.into()
 }
 
 /// A field of a struct.
@@ -209,7 +209,7 @@ fn by_name(fields: &[Field]) -> Box<[u16]> {
 pub struct Field {
     /// The JSON name.
     pub name: Arc<str>,
-    /// The Protobuf number within the message that declares it; 0 if Protobuf has it elsewhere.
+    /// The Protobuf number within the message that declares it; 0 if the field is not in that message.
     pub number: u32,
     /// The type of its value.
     pub ty: TypeId,
@@ -227,7 +227,7 @@ pub struct Field {
     pub deprecated: bool,
     /// Whether it comes from an inlined type.
     pub inlined: bool,
-    /// Whether it is atomic for server-side apply, if the field itself says so.
+    /// Whether it is atomic for server-side apply, if the field itself specifies that.
     pub map_atomic: Option<bool>,
     /// Whether the published schema calls it an atomic list though it is no list.
     pub list_atomic: bool,
@@ -263,7 +263,7 @@ pub struct Map {
     pub value: TypeId,
 }
 
-/// An object, or something simpler instead.
+/// An object, or a simpler value instead, as in the unions of JSON schemas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Either {
     /// The type of the object.
@@ -313,8 +313,8 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The scalar type of this name in the table.
-    pub fn named(word: &str) -> Option<Scalar> {
+    /// The scalar type with this name in the table.
+    pub fn from_name(word: &str) -> Option<Scalar> {
         Some(match word {
             "string" => Scalar::String,
             "int32" => Scalar::Int32,

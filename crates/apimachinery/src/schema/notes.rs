@@ -1,6 +1,6 @@
-//! Problems that decoding finds, and their paths.
+//! The problems of a body that decoding finds, and their paths.
 //!
-//! Problems are noted without their path; each level adds its own part on the way out, and only if there is a problem. So paths
+//! Problems are recorded without their path; each level adds its own part on the way out, and only if there is a problem. So paths
 //! cost nothing in a valid body.
 
 use std::fmt;
@@ -22,7 +22,7 @@ pub(super) struct Notes<'r> {
 
 /// An unknown or duplicate field.
 pub(super) struct Finding {
-    what: &'static str,
+    message: &'static str,
     path: String,
     /// Whether the path begins with an index, which follows a name without a dot.
     indexed: bool,
@@ -30,55 +30,55 @@ pub(super) struct Finding {
 
 /// A value of the wrong type.
 pub(super) struct Problem {
-    pub(super) what: What,
+    pub(super) kind: ProblemKind,
     /// The struct whose field it is.
     owner: Option<Arc<str>>,
     /// The fields on the path, innermost first.
     path: Vec<Arc<str>>,
 }
 
-/// The type of problem.
-pub(super) enum What {
+/// The kind of a problem.
+pub(super) enum ProblemKind {
     /// A token of the wrong type.
-    Mismatch { found: String, wanted: String },
+    Mismatch { actual: String, expected: String },
     /// Invalid text, with the whole message.
     Other(String),
 }
 
 impl Problem {
-    fn new(what: What) -> Problem {
-        Problem { what, owner: None, path: Vec::new() }
+    fn new(kind: ProblemKind) -> Problem {
+        Problem { kind, owner: None, path: Vec::new() }
     }
 
     /// Replaces the expected type by the Go type of the field, or of its items.
     fn name_type(&mut self, owner: &Struct, field: &Field, registry: &Registry) {
-        let What::Mismatch { wanted, .. } = &mut self.what else { return };
-        if let Some(kind) = text_types::type_name(&owner.package, &owner.name, &field.name) {
-            let is_whole = *wanted == registry.type_name(field.ty);
-            *wanted = if is_whole { kind } else { text_types::held_by(kind) }.to_owned();
+        let ProblemKind::Mismatch { expected, .. } = &mut self.kind else { return };
+        if let Some(name) = text_types::type_name(&owner.package, &owner.name, &field.name) {
+            let is_whole = *expected == registry.type_name(field.ty);
+            *expected = if is_whole { name } else { text_types::element_type(name) }.to_owned();
         }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.what, quoted(&self.path))
+        write!(f, "{} {}", self.message, quoted(&self.path))
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.what, &self.owner) {
-            (What::Other(message), _) => f.write_str(message),
-            (What::Mismatch { found, wanted }, None) => {
-                write!(f, "json: cannot unmarshal {found} into Go value of type {wanted}")
+        match (&self.kind, &self.owner) {
+            (ProblemKind::Other(message), _) => f.write_str(message),
+            (ProblemKind::Mismatch { actual, expected }, None) => {
+                write!(f, "json: cannot unmarshal {actual} into Go value of type {expected}")
             }
-            (What::Mismatch { found, wanted }, Some(owner)) => {
-                write!(f, "json: cannot unmarshal {found} into Go struct field {owner}")?;
+            (ProblemKind::Mismatch { actual, expected }, Some(owner)) => {
+                write!(f, "json: cannot unmarshal {actual} into Go struct field {owner}")?;
                 for name in self.path.iter().rev() {
                     write!(f, ".{name}")?;
                 }
-                write!(f, " of type {wanted}")
+                write!(f, " of type {expected}")
             }
         }
     }
@@ -96,38 +96,38 @@ impl<'r> Notes<'r> {
         Notes { registry, findings: Vec::new(), saved: None, fatal: None }
     }
 
-    /// Notes a problem that does not end decoding, unless there is one already.
-    pub(super) fn save(&mut self, what: What) {
-        self.saved.get_or_insert_with(|| Problem::new(what));
+    /// Records a problem that does not end decoding, unless there is one already.
+    pub(super) fn save(&mut self, kind: ProblemKind) {
+        self.saved.get_or_insert_with(|| Problem::new(kind));
     }
 
     pub(super) fn mark(&self) -> Mark {
         Mark { findings: self.findings.len(), saved: self.saved.is_some() }
     }
 
-    pub(super) fn unchanged(&self, mark: Mark) -> bool {
+    pub(super) fn is_unchanged(&self, mark: Mark) -> bool {
         self.findings.len() == mark.findings && self.saved.is_some() == mark.saved && self.fatal.is_none()
     }
 
-    pub(super) fn find(&mut self, what: &'static str, name: &str) {
+    pub(super) fn add_finding(&mut self, message: &'static str, name: &str) {
         if self.findings.len() < limits::STRICT_FINDINGS {
-            self.findings.push(Finding { what, path: name.to_owned(), indexed: false });
+            self.findings.push(Finding { message, path: name.to_owned(), indexed: false });
         }
     }
 
-    pub(super) fn mismatch(&mut self, found: impl Into<String>, ty: TypeId) {
+    pub(super) fn mismatch(&mut self, actual: impl Into<String>, ty: TypeId) {
         if self.saved.is_none() {
-            self.save(What::Mismatch { found: found.into(), wanted: self.registry.type_name(ty) });
+            self.save(ProblemKind::Mismatch { actual: actual.into(), expected: self.registry.type_name(ty) });
         }
     }
 
-    pub(super) fn stop<E: serde::de::Error>(&mut self, what: What) -> E {
-        self.fatal = Some(Problem::new(what));
+    pub(super) fn stop<E: serde::de::Error>(&mut self, kind: ProblemKind) -> E {
+        self.fatal = Some(Problem::new(kind));
         E::custom("stopped")
     }
 
-    pub(super) fn left_field(&mut self, mark: Mark, owner: &Struct, field: &Field) {
-        if self.unchanged(mark) {
+    pub(super) fn leave_struct_field(&mut self, mark: Mark, owner: &Struct, field: &Field) {
+        if self.is_unchanged(mark) {
             return;
         }
         let saved = if mark.saved { None } else { self.saved.as_mut() };
@@ -149,8 +149,8 @@ impl<'r> Notes<'r> {
         }
     }
 
-    pub(super) fn left_item(&mut self, mark: Mark, index: usize) {
-        if self.unchanged(mark) {
+    pub(super) fn leave_list_item(&mut self, mark: Mark, index: usize) {
+        if self.is_unchanged(mark) {
             return;
         }
         self.prefix(mark, &format!("[{index}]"));

@@ -89,7 +89,7 @@ pub struct ColumnFact {
     pub priority: u32,
     /// The field whose description the column has: its type as `package/version.Name`, and its JSON name.
     pub field: Option<(String, String)>,
-    /// The description of a column that shows no single field.
+    /// The description of a column that is not a single field.
     pub text: String,
 }
 
@@ -133,7 +133,7 @@ pub struct FieldFact {
     pub deprecated: bool,
     /// How server-side apply merges a list.
     pub list: ListFact,
-    /// Whether a map or struct is atomic for server-side apply, if the field itself says so.
+    /// Whether a map or struct is atomic for server-side apply, if the field itself specifies that.
     pub map_atomic: Option<bool>,
     /// The strategic merge patch settings: strategies and merge key.
     pub patch: Option<PatchFact>,
@@ -228,13 +228,13 @@ pub fn group_version(text: &str) -> Option<(&str, &str)> {
 pub fn parse(text: &str) -> Result<Facts, TableError> {
     let mut facts = Facts::default();
     for (index, line) in text.lines().enumerate() {
-        let at = |message: String| TableError { line: index + 1, message };
+        let error = |message: String| TableError { line: index + 1, message };
         if line.is_empty() {
             continue;
         }
         match line.strip_prefix("  ") {
-            Some(detail) => facts.detail(detail).map_err(at)?,
-            None => facts.headline(line).map_err(at)?,
+            Some(detail) => facts.detail(detail).map_err(error)?,
+            None => facts.headline(line).map_err(error)?,
         }
     }
     if facts.version.is_empty() || facts.package.is_empty() {
@@ -294,8 +294,8 @@ impl Facts {
             let (name, value) = word.split_once('=').ok_or_else(|| format!("unknown word {word:?}"))?;
             match name {
                 "singular" => resource.singular = value.to_owned(),
-                "short" => resource.short = comma(value),
-                "categories" => resource.categories = comma(value),
+                "short" => resource.short = split_list(value),
+                "categories" => resource.categories = split_list(value),
                 "verbs" => resource.verbs = verbs(value),
                 "storage" => {
                     let (group, version) = value.split_once('/').unwrap_or((&self.group, value));
@@ -346,8 +346,8 @@ impl Facts {
         };
         let (group, version, kind) = match kind.rsplit_once('.') {
             None => (self.group.as_str(), self.version.as_str(), kind),
-            Some((place, kind)) => {
-                let (group, version) = place.split_once('/').ok_or("a kind without a version")?;
+            Some((path, kind)) => {
+                let (group, version) = path.split_once('/').ok_or("a kind without a version")?;
                 (group, version, kind)
             }
         };
@@ -383,9 +383,9 @@ fn column_line(line: &str) -> Result<ColumnFact, String> {
             Some(("priority", number)) => {
                 column.priority = number.parse().map_err(|_| format!("bad priority {number:?}"))?;
             }
-            Some(("doc", place)) => {
-                let (of, field) = place.rsplit_once('.').ok_or("documentation of no field")?;
-                column.field = Some((of.to_owned(), field.to_owned()));
+            Some(("doc", path)) => {
+                let (owner, field) = path.rsplit_once('.').ok_or("documentation of no field")?;
+                column.field = Some((owner.to_owned(), field.to_owned()));
             }
             _ => return Err("unknown word after a column".to_owned()),
         }
@@ -467,7 +467,7 @@ fn list_fact(value: &str) -> Result<ListFact, String> {
         _ => value
             .strip_prefix("map(")
             .and_then(|keys| keys.strip_suffix(')'))
-            .map(|keys| ListFact::Map(comma(keys)))
+            .map(|keys| ListFact::Map(split_list(keys)))
             .ok_or_else(|| format!("unknown list type {value:?}")),
     }
 }
@@ -477,7 +477,7 @@ fn patch_fact(value: &str) -> PatchFact {
         Some((strategies, key)) => (strategies, Some(key.to_owned())),
         None => (value, None),
     };
-    PatchFact { strategies: comma(strategies), key }
+    PatchFact { strategies: split_list(strategies), key }
 }
 
 fn enum_values(value: &str) -> Vec<String> {
@@ -499,7 +499,7 @@ fn shape(word: &str) -> Result<FieldType, String> {
     }
 }
 
-fn comma(value: &str) -> Vec<String> {
+fn split_list(value: &str) -> Vec<String> {
     value.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
@@ -507,15 +507,15 @@ fn verbs(value: &str) -> Vec<String> {
     if value == "all" {
         return ALL_VERBS.iter().map(ToString::to_string).collect();
     }
-    let mut verbs = comma(value);
+    let mut verbs = split_list(value);
     verbs.sort_unstable();
     verbs
 }
 
 fn release(value: &str) -> Result<(u32, u32), String> {
-    let bad = || format!("bad release {value:?}");
-    let (major, minor) = value.split_once('.').ok_or_else(bad)?;
-    Ok((major.parse().map_err(|_| bad())?, minor.parse().map_err(|_| bad())?))
+    let invalid = || format!("bad release {value:?}");
+    let (major, minor) = value.split_once('.').ok_or_else(invalid)?;
+    Ok((major.parse().map_err(|_| invalid())?, minor.parse().map_err(|_| invalid())?))
 }
 
 impl fmt::Display for FieldType {
@@ -529,78 +529,4 @@ impl fmt::Display for FieldType {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::schema::builtin;
-
-    const SMALL: &str = r#"package k8s.io.api.apps.v1
-group apps version v1
-
-resource things Thing namespaced singular=thing short=th,tg categories=all verbs=get,create storage=/v1 introduced=1.9 deprecated=1.33 replacement=x/v1.Y
-  sub scale autoscaling/v1.Scale get,patch
-  sub status Thing all
-  col Name string/name
-  col "Last Seen" string priority=1 doc=core/v1.Event.lastTimestamp
-  col Ready string -- Whether it is ready, and since when.
-
-type Thing object
-  1 metadata meta/v1.ObjectMeta
-  2 spec ThingSpec* req list=map(a,b) patch=merge,retainKeys(name)
-  3 inline core/v1.Other
-  4 mode string emit fill="a\u0020b" enum="",A
-  5 tags {[string]} fill?={} default=1 map=atomic
-
-wrapper Words [string]
-"#;
-
-    #[test]
-    fn every_word_is_understood() {
-        let facts = parse(SMALL).unwrap();
-        let thing = &facts.resources[0];
-        assert_eq!(thing.storage, Some((String::new(), "v1".to_owned())));
-        assert_eq!((thing.introduced, thing.deprecated), (Some((1, 9)), Some((1, 33))));
-        assert_eq!(thing.verbs, ["create", "get"]);
-        assert_eq!((thing.subs[0].group.as_str(), thing.subs[0].kind.as_str()), ("autoscaling", "Scale"));
-        assert_eq!((thing.subs[1].group.as_str(), thing.subs[1].verbs.len()), ("apps", 8));
-        assert_eq!((thing.columns[1].name.as_str(), thing.columns[1].priority), ("Last Seen", 1));
-        assert_eq!(thing.columns[1].field, Some(("core/v1.Event".to_owned(), "lastTimestamp".to_owned())));
-        assert_eq!(thing.columns[2].text, "Whether it is ready, and since when.");
-        let fields = &facts.types[0].fields;
-        assert_eq!(fields[1].list, ListFact::Map(vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!(fields[1].patch.as_ref().and_then(|patch| patch.key.as_deref()), Some("name"));
-        assert!(fields[1].pointer && fields[1].required);
-        assert_eq!(fields[2].name, "");
-        assert_eq!(fields[3].values, ["", "A"]);
-        assert_eq!(fields[4].shape.to_string(), "{[string]}");
-        assert_eq!(fields[4].fill, FillFact::Sometimes("{}".to_owned()));
-        assert!(facts.types[1].wraps.is_some());
-    }
-
-    #[test]
-    fn a_word_nobody_knows_is_an_error_with_its_line() {
-        let error = parse(&SMALL.replace("emit", "emti")).unwrap_err();
-        assert_eq!((error.line, error.message.as_str()), (15, "unknown word \"emti\""));
-        for (word, wrong) in
-            [("priority=1", "priority=high"), ("priority=1", "prio=1"), ("doc=core/v1.Event.", "doc=")]
-        {
-            assert_eq!(parse(&SMALL.replace(word, wrong)).unwrap_err().line, 8, "{wrong}");
-        }
-        for wrong in ["min=x", "maxlen=-1", "format=nope", "min"] {
-            assert!(parse(&SMALL.replace("emit", wrong)).is_err(), "{wrong}");
-        }
-        assert!(parse("group apps version v1").is_err());
-    }
-
-    #[test]
-    fn the_builtin_files_are_whole() {
-        let all: Vec<Facts> = builtin::FILES
-            .iter()
-            .map(|(name, text)| parse(text).unwrap_or_else(|error| panic!("{name}: {error}")))
-            .collect();
-        let served = all.iter().filter(|facts| facts.served);
-        assert_eq!(served.clone().count(), 35);
-        assert_eq!(served.clone().map(|facts| facts.resources.len()).sum::<usize>(), 88);
-        let subs = served.flat_map(|facts| &facts.resources).map(|resource| resource.subs.len());
-        assert_eq!(subs.sum::<usize>(), 51);
-    }
-}
+mod tests;

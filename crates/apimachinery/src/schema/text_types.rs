@@ -8,15 +8,15 @@ const TABLE: &str = include_str!("../../schema/text-types.txt");
 pub fn type_name(package: &str, owner: &str, field: &str) -> Option<&'static str> {
     let lines = TABLE.lines().skip_while(|line| line.strip_prefix("package ") != Some(package)).skip(1);
     lines.take_while(|line| !line.starts_with("package ")).find_map(|line| {
-        let (place, kind) = line.split_once(' ')?;
-        let (of, name) = place.split_once('.')?;
-        (of == owner && name == field).then_some(kind)
+        let (path, kind) = line.split_once(' ')?;
+        let (struct_name, name) = path.split_once('.')?;
+        (struct_name == owner && name == field).then_some(kind)
     })
 }
 
 /// The element type of a list or map type; other types are returned unchanged.
-pub fn held_by(kind: &str) -> &str {
-    let map = kind.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, held)| held);
+pub fn element_type(kind: &str) -> &str {
+    let map = kind.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, value)| value);
     map.or_else(|| kind.strip_prefix("[]")).unwrap_or(kind)
 }
 
@@ -26,7 +26,7 @@ mod tests {
     use crate::schema::{Registry, Type, TypeId};
 
     #[test]
-    fn types_are_found_in_their_package() {
+    fn text_types_are_looked_up_by_package() {
         let core = "k8s.io.api.core.v1";
         assert_eq!(type_name(core, "ServiceSpec", "type"), Some("v1.ServiceType"));
         assert_eq!(type_name(core, "ServiceSpec", "ipFamilies"), Some("[]v1.IPFamily"));
@@ -37,14 +37,15 @@ mod tests {
             type_name(definitions, "CustomResourceConversion", "strategy"),
             Some("v1.ConversionStrategyType")
         );
-        for (kind, wanted) in [("[]v1.IPFamily", "v1.IPFamily"), ("map[v1.A]v1.B", "v1.B"), ("v1.A", "v1.A")]
+        for (kind, expected) in
+            [("[]v1.IPFamily", "v1.IPFamily"), ("map[v1.A]v1.B", "v1.B"), ("v1.A", "v1.A")]
         {
-            assert_eq!(held_by(kind), wanted);
+            assert_eq!(element_type(kind), expected);
         }
     }
 
     #[test]
-    fn each_line_is_about_a_field_that_there_is() {
+    fn each_text_type_belongs_to_an_existing_field() {
         let registry = Registry::builtin().unwrap();
         let mut package = "";
         for line in TABLE.lines() {
@@ -52,15 +53,17 @@ mod tests {
                 package = name;
                 continue;
             }
-            let (owner, field) = line.split_once(' ').and_then(|(place, _)| place.split_once('.')).unwrap();
+            let (owner, field) = line.split_once(' ').and_then(|(path, _)| path.split_once('.')).unwrap();
             let mut ids = (0..u32::try_from(registry.len()).unwrap()).map(TypeId);
-            let known = ids.any(|id| match registry.get(id) {
-                Type::Struct(one) => {
-                    *one.package == *package && *one.name == *owner && one.field(field).is_some()
+            let is_known = ids.any(|id| match registry.get(id) {
+                Type::Struct(structure) => {
+                    *structure.package == *package
+                        && *structure.name == *owner
+                        && structure.field(field).is_some()
                 }
                 _ => false,
             });
-            assert!(known, "{package}: {line}");
+            assert!(is_known, "{package}: {line}");
         }
     }
 }

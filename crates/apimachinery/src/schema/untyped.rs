@@ -1,4 +1,4 @@
-//! Decodes a value without a type: everything is kept, including `null`, and duplicate keys are noted.
+//! Decodes a value without a type: everything is kept, including `null`, and duplicate keys are recorded.
 
 use super::notes::{Mark, Notes};
 use crate::json::ParseObserver;
@@ -6,9 +6,9 @@ use crate::json::ParseObserver;
 impl ParseObserver for Notes<'_> {
     type Mark = Mark;
 
-    fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> Mark {
-        if again() {
-            self.find("duplicate field", name);
+    fn enter_field(&mut self, name: &str, is_duplicate: impl FnOnce() -> bool) -> Mark {
+        if is_duplicate() {
+            self.add_finding("duplicate field", name);
         }
         self.mark()
     }
@@ -22,7 +22,7 @@ impl ParseObserver for Notes<'_> {
     }
 
     fn leave_item(&mut self, mark: Mark, index: usize) {
-        self.left_item(mark, index);
+        self.leave_list_item(mark, index);
     }
 }
 
@@ -36,20 +36,20 @@ mod tests {
     use crate::schema::{GroupVersionKind, Registry, decode, encode};
 
     #[test]
-    fn all_is_kept_and_what_stands_twice_is_told() {
+    fn untyped_values_are_kept_and_duplicates_reported() {
         let registry = Registry::builtin().unwrap();
         let ty = registry.free_object();
         let body =
             br#"{"spec":{"a":null,"b":[{"c":1,"c":2.5}],"e":{}},"kind":"K","apiVersion":"g/v1","data":null,
             "metadata":{"name":"n","odd":1,"labels":{}},"spec":{"z":[],"z":""}}"#;
         let decoded = decode::decode(&registry, ty, body).unwrap();
-        let told = [
+        let expected = [
             "duplicate field \"spec.b[0].c\"",
             "unknown field \"metadata.odd\"",
             "duplicate field \"spec\"",
             "duplicate field \"spec.z\"",
         ];
-        assert_eq!(decoded.strict, told);
+        assert_eq!(decoded.strict, expected);
         let text = encode::encode(&registry, ty, &decoded.value);
         assert!(text.starts_with(br#"{"kind":"K","apiVersion":"g/v1","metadata":{"name":"n""#));
         let again = decode::decode(&registry, ty, &text).unwrap();
@@ -57,10 +57,10 @@ mod tests {
         let rest = json::read(br#"{"z":""}"#).unwrap();
         assert_eq!(again.value.fields().unwrap().get("spec"), Some(&rest));
         assert!(again.value.fields().unwrap().contains_key("data"), "a null is kept");
-        let bytes = cbor::encode_object(&registry, ty, &decoded.value, encode::EmptyLists::Kept);
+        let bytes = cbor::encode_object(&registry, ty, &decoded.value, encode::EmptyLists::AsStored);
         let kind = GroupVersionKind::new("g", "v1", "K");
         let base = Arc::new(registry);
-        let mut added = Addition::to(&base);
+        let mut added = Addition::new(&base);
         added.kind(&kind, base.free());
         let again = cbor::decode_object(&bytes, &kind, &added.done()).unwrap();
         assert_eq!(again.value, decoded.value, "CBOR keeps it too");

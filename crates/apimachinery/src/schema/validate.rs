@@ -88,12 +88,12 @@ pub fn validate(
     old: Option<&Value>,
     unchanged: Unchanged,
 ) -> ErrorList {
-    let mut walk = Walk { registry, unchanged, errors: ErrorList::new() };
-    walk.value(ty, new, old, &FieldPath::root());
-    walk.errors
+    let mut validator = Validator { registry, unchanged, errors: ErrorList::new() };
+    validator.value(ty, new, old, &FieldPath::root());
+    validator.errors
 }
 
-/// Whether a type has rules anywhere: most have none, and need no walk.
+/// Whether a type has rules at any level: most have none, and need no traversal.
 pub fn has_rules(registry: &Registry, ty: TypeId) -> bool {
     match registry.get(ty) {
         Type::Struct(structure) => !structure.ruled.is_empty(),
@@ -103,27 +103,27 @@ pub fn has_rules(registry: &Registry, ty: TypeId) -> bool {
     }
 }
 
-struct Walk<'a> {
+struct Validator<'a> {
     registry: &'a Registry,
     unchanged: Unchanged,
     errors: ErrorList,
 }
 
-impl Walk<'_> {
+impl Validator<'_> {
     fn value(&mut self, ty: TypeId, new: &Value, old: Option<&Value>, path: &FieldPath) {
         let registry = self.registry;
         match registry.get(ty) {
             Type::Struct(structure) => self.structure(structure, new, old, path),
             Type::List(list) if has_rules(registry, list.item) => {
                 for (index, item) in new.items().iter().enumerate() {
-                    let before = old.and_then(|old| counterpart(&list.merge, item, old.items()));
-                    self.value(list.item, item, before, &path.index(index));
+                    let old = old.and_then(|old| counterpart(&list.merge, item, old.items()));
+                    self.value(list.item, item, old, &path.index(index));
                 }
             }
             Type::Map(map) if has_rules(registry, map.value) => {
                 for (key, value) in new.fields().into_iter().flatten() {
-                    let before = old.and_then(|old| old.get(key));
-                    self.value(map.value, value, before, &path.key(key));
+                    let old = old.and_then(|old| old.get(key));
+                    self.value(map.value, value, old, &path.key(key));
                 }
             }
             _ => {}
@@ -131,9 +131,9 @@ impl Walk<'_> {
     }
 
     fn structure(&mut self, structure: &Struct, new: &Value, old: Option<&Value>, path: &FieldPath) {
-        for field in structure.ruled.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
-            let (value, before) = (new.get(&field.name), old.and_then(|old| old.get(&field.name)));
-            if self.unchanged == Unchanged::Passes && old.is_some() && value == before {
+        for field in structure.ruled.iter().filter_map(|index| structure.fields.get(usize::from(*index))) {
+            let (value, old_value) = (new.get(&field.name), old.and_then(|old| old.get(&field.name)));
+            if self.unchanged == Unchanged::Passes && old.is_some() && value == old_value {
                 continue;
             }
             let path = path.child(&field.name);
@@ -141,19 +141,19 @@ impl Walk<'_> {
                 self.field(field, rules, value, &path);
             }
             if let Some(value) = value {
-                self.value(field.ty, value, before, &path);
+                self.value(field.ty, value, old_value, &path);
             }
         }
     }
 
     fn field(&mut self, field: &Field, rules: &Rules, value: Option<&Value>, path: &FieldPath) {
-        let is_void = |value: &Value| match value {
+        let is_empty = |value: &Value| match value {
             Value::String(text) => text.is_empty(),
             Value::Array(items) => items.is_empty(),
             Value::Object(entries) => entries.is_empty(),
             _ => false,
         };
-        if rules.must && value.is_none_or(|value| !field.pointer && is_void(value)) {
+        if rules.must && value.is_none_or(|value| !field.pointer && is_empty(value)) {
             self.errors.push(FieldError::required(path, ""));
             return;
         }
@@ -172,38 +172,39 @@ impl Walk<'_> {
 
     fn number(&mut self, rules: &Rules, number: i64, path: &FieldPath) {
         if let Some(min) = rules.min.filter(|min| number < *min) {
-            let wrong = format!("must be greater than or equal to {min}");
-            self.errors.push(FieldError::invalid(path, &number.to_string(), &wrong).by_rule("minimum"));
+            let detail = format!("must be greater than or equal to {min}");
+            self.errors.push(FieldError::invalid(path, &number.to_string(), &detail).by_rule("minimum"));
         }
         if let Some(max) = rules.max.filter(|max| number > *max) {
-            let wrong = format!("must be less than or equal to {max}");
-            self.errors.push(FieldError::invalid(path, &number.to_string(), &wrong).by_rule("maximum"));
+            let detail = format!("must be less than or equal to {max}");
+            self.errors.push(FieldError::invalid(path, &number.to_string(), &detail).by_rule("maximum"));
         }
     }
 
     fn text(&mut self, rules: &Rules, text: &str, path: &FieldPath) {
-        if let Some(least) = rules.min_length.filter(|least| text.len() < *least) {
-            let wrong = format!("must be at least {least} bytes");
-            self.errors.push(FieldError::invalid(path, &quoted(text), &wrong).by_rule("minLength"));
+        if let Some(minimum) = rules.min_length.filter(|minimum| text.len() < *minimum) {
+            let detail = format!("must be at least {minimum} bytes");
+            self.errors.push(FieldError::invalid(path, &quoted(text), &detail).by_rule("minLength"));
         }
-        if let Some(most) = rules.max_length.filter(|most| text.len() > *most) {
-            self.errors.push(FieldError::too_long(path, most).by_rule("maxLength"));
+        if let Some(maximum) = rules.max_length.filter(|maximum| text.len() > *maximum) {
+            self.errors.push(FieldError::too_long(path, maximum).by_rule("maxLength"));
         }
         if let Some(format) = rules.format.filter(|_| !text.is_empty()) {
-            let (rule, wrong) = format.check(text);
-            let wrong =
-                wrong.iter().map(|wrong| FieldError::invalid(path, &quoted(text), wrong).by_rule(rule));
-            self.errors.extend(wrong);
+            let (rule, messages) = format.check(text);
+            let errors = messages
+                .iter()
+                .map(|message| FieldError::invalid(path, &quoted(text), message).by_rule(rule));
+            self.errors.extend(errors);
         }
     }
 
     fn items(&mut self, rules: &Rules, count: usize, path: &FieldPath) {
-        if let Some(least) = rules.min_items.filter(|least| count < *least) {
-            let wrong = format!("must have at least {least} items");
-            self.errors.push(FieldError::invalid(path, &count.to_string(), &wrong).by_rule("minItems"));
+        if let Some(minimum) = rules.min_items.filter(|minimum| count < *minimum) {
+            let detail = format!("must have at least {minimum} items");
+            self.errors.push(FieldError::invalid(path, &count.to_string(), &detail).by_rule("minItems"));
         }
-        if let Some(most) = rules.max_items.filter(|most| count > *most) {
-            self.errors.push(FieldError::too_many(path, count, most).by_rule("maxItems"));
+        if let Some(maximum) = rules.max_items.filter(|maximum| count > *maximum) {
+            self.errors.push(FieldError::too_many(path, count, maximum).by_rule("maxItems"));
         }
     }
 }
@@ -211,10 +212,8 @@ impl Walk<'_> {
 /// The old item that corresponds to a new one, if the list has keys.
 fn counterpart<'a>(merge: &ListFact, item: &Value, old: &'a [Value]) -> Option<&'a Value> {
     match merge {
-        ListFact::Map(keys) => {
-            old.iter().find(|before| keys.iter().all(|key| before.get(key) == item.get(key)))
-        }
-        ListFact::Set => old.iter().find(|before| *before == item),
+        ListFact::Map(keys) => old.iter().find(|old| keys.iter().all(|key| old.get(key) == item.get(key))),
+        ListFact::Set => old.iter().find(|old| *old == item),
         ListFact::Unsaid | ListFact::Atomic => None,
     }
 }
@@ -225,7 +224,7 @@ mod tests {
 
     use super::*;
     use crate::schema::table::parse;
-    use crate::testing::{object, said};
+    use crate::testing::{error_messages, object};
 
     const TABLE: &str = r#"package k8s.io.api.test.v1
 group test version v1
@@ -254,11 +253,11 @@ type Part
         let ty = registry.kind("test", "v1", "Thing").unwrap();
         assert!(has_rules(&registry, ty));
         let old = old.map(object);
-        said(&validate(&registry, ty, &object(new), old.as_ref(), unchanged))
+        error_messages(&validate(&registry, ty, &object(new), old.as_ref(), unchanged))
     }
 
     #[test]
-    fn each_rule_refuses() {
+    fn each_declarative_rule_is_enforced() {
         let table = [
             (r#"{"spec":{"count":3}}"#, vec![]),
             (r#"{"spec":{}}"#, vec!["spec.count: Required value"]),
@@ -291,27 +290,27 @@ type Part
                 vec!["parts[1].size: Invalid value: 0: must be greater than or equal to 1"],
             ),
         ];
-        for (json, wanted) in table {
-            assert_eq!(thing(json, None, Unchanged::Checked), wanted, "{json}");
+        for (json, expected) in table {
+            assert_eq!(thing(json, None, Unchanged::Checked), expected, "{json}");
         }
         let host = thing(r#"{"spec":{"count":0,"host":"A"}}"#, None, Unchanged::Checked);
         assert!(host.len() == 1 && host[0].starts_with("spec.host: Invalid value: \"A\""), "{host:?}");
     }
 
     #[test]
-    fn what_stays_may_pass() {
+    fn unchanged_values_pass_if_allowed() {
         let old = r#"{"spec":{"count":-1},"parts":[{"name":"a"},{"name":"b"}]}"#;
         let new = r#"{"spec":{"count":-1,"wait":1},"parts":[{"name":"b"},{"name":"c"}]}"#;
-        let wanted = ["parts[1].size: Invalid value: 0: must be greater than or equal to 1"];
-        assert_eq!(thing(new, Some(old), Unchanged::Passes), wanted);
+        let expected = ["parts[1].size: Invalid value: 0: must be greater than or equal to 1"];
+        assert_eq!(thing(new, Some(old), Unchanged::Passes), expected);
         assert_eq!(thing(new, Some(old), Unchanged::Checked).len(), 3);
     }
 
     proptest! {
         #[test]
-        fn bounds_are_kept(count: i32) {
-            let found = thing(&format!(r#"{{"spec":{{"count":{count}}}}}"#), None, Unchanged::Checked);
-            prop_assert_eq!(found.is_empty(), (0..=9).contains(&count));
+        fn minimum_and_maximum_are_enforced(count: i32) {
+            let errors = thing(&format!(r#"{{"spec":{{"count":{count}}}}}"#), None, Unchanged::Checked);
+            prop_assert_eq!(errors.is_empty(), (0..=9).contains(&count));
         }
     }
 }

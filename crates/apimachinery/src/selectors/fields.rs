@@ -23,9 +23,9 @@ impl FieldSelector {
         let mut parts = split(text);
         parts.sort_unstable();
         let terms = parts.into_iter().filter(|part| !part.is_empty()).map(|part| {
-            let not_understood =
+            let invalid =
                 || Status::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"));
-            term(part).ok_or_else(not_understood)?
+            term(part).ok_or_else(invalid)?
         });
         let mut terms = terms.collect::<status::Result<Vec<Term>>>()?;
         // An empty field with an empty value matches everything, with either operator.
@@ -38,7 +38,7 @@ impl FieldSelector {
         &self.0
     }
 
-    /// Whether it matches everything.
+    /// Whether the selector has no requirements, and so matches everything.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -48,7 +48,7 @@ impl FieldSelector {
         self.0.iter().find(|term| term.equals && term.field == field).map(|term| term.value.clone())
     }
 
-    /// The same selector of other fields: `name` gives the new name of each, or refuses it.
+    /// The same selector with other field names: `name` returns the new name of each field, or an error.
     pub fn rename<E>(&self, mut name: impl FnMut(&str) -> Result<String, E>) -> Result<FieldSelector, E> {
         let terms = self.0.iter().map(|term| Ok(Term { field: name(&term.field)?, ..term.clone() }));
         terms.collect::<Result<Vec<Term>, E>>().map(FieldSelector)
@@ -60,13 +60,13 @@ fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;
     let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate() {
+    for (index, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,
             b'\\' => escaped = true,
             b',' => {
-                parts.push(&text[start..at]);
-                start = at + 1;
+                parts.push(&text[start..index]);
+                start = index + 1;
             }
             _ => {}
         }
@@ -77,12 +77,13 @@ fn split(text: &str) -> Vec<&str> {
 
 /// Parses one term; `None` if it has no operator.
 fn term(part: &str) -> Option<status::Result<Term>> {
-    let at = part.find(['!', '=']).and_then(|first| {
+    let operator = part.find(['!', '=']).and_then(|first| {
         // A lone exclamation mark is part of the field.
-        (first..part.len())
-            .find(|at| part.as_bytes().get(*at) == Some(&b'=') || part.as_bytes()[*at..].starts_with(b"!="))
+        (first..part.len()).find(|index| {
+            part.as_bytes().get(*index) == Some(&b'=') || part.as_bytes()[*index..].starts_with(b"!=")
+        })
     })?;
-    let (field, rest) = part.split_at(at);
+    let (field, rest) = part.split_at(operator);
     let (equals, value) = match rest.strip_prefix("!=") {
         Some(value) => (false, value),
         None => (true, rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')).unwrap_or(rest)),
@@ -131,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn terms_and_their_operators() {
-        for (text, wanted) in [
+    fn field_selectors_are_parsed() {
+        for (text, expected) in [
             ("", terms(&[])),
             (",", terms(&[])),
             ("=", terms(&[])),
@@ -146,13 +147,13 @@ mod tests {
             ("a!b=1", terms(&[("a!b", true, "1")])),
             (r"a=x\,y\=z\\", terms(&[("a", true, r"x,y=z\")])),
         ] {
-            assert_eq!(parse(text), Ok(wanted), "{text}");
+            assert_eq!(parse(text), Ok(expected), "{text}");
         }
     }
 
     #[test]
-    fn mistakes_are_told_as_clients_know_them() {
-        for (text, wanted) in [
+    fn malformed_field_selectors_have_the_reference_message() {
+        for (text, expected) in [
             ("bad", "invalid selector: 'bad'; can't understand 'bad'"),
             (
                 "a=1,metadata.name in (a)",
@@ -162,12 +163,12 @@ mod tests {
             (r"a=x\", r"invalid field selector: invalid escape sequence: \"),
             ("a=b=c", "invalid field selector: unescaped character in value: 61"),
         ] {
-            assert_eq!(parse(text), Err(wanted.to_owned()), "{text}");
+            assert_eq!(parse(text), Err(expected.to_owned()), "{text}");
         }
     }
 
     #[test]
-    fn an_exact_match_is_found() {
+    fn exact_returns_the_value_of_an_equals_term() {
         let selector = FieldSelector::parse("metadata.name=a,x!=b").unwrap();
         assert_eq!(selector.exact("metadata.name").as_deref(), Some("a"));
         assert_eq!(selector.exact("x"), None);
@@ -175,14 +176,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_value_survives_escaping(value in "\\PC{0,16}") {
+        fn escaped_values_round_trip(value in "\\PC{0,16}") {
             let escaped = value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
             let selector = FieldSelector::parse(&format!("a={escaped}")).unwrap();
             prop_assert_eq!(selector.exact("a"), Some(value));
         }
 
         #[test]
-        fn no_selector_makes_it_panic(text in "([a!=,\\\\]|\\PC){0,16}") {
+        fn parsing_arbitrary_field_selectors_never_panics(text in "([a!=,\\\\]|\\PC){0,16}") {
             let _ = FieldSelector::parse(&text);
         }
     }

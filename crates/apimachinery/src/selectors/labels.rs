@@ -76,7 +76,7 @@ impl<'a> Parser<'a> {
         self.scan().0
     }
 
-    fn take(&mut self) -> Token<'a> {
+    fn next(&mut self) -> Token<'a> {
         let (token, rest) = self.scan();
         self.rest = rest;
         token
@@ -95,14 +95,14 @@ impl<'a> Parser<'a> {
                     ));
                 }
             }
-            rules.push(self.requirement().map_err(|why| format!("unable to parse requirement: {why}"))?);
-            match self.take() {
+            rules.push(self.requirement().map_err(|error| format!("unable to parse requirement: {error}"))?);
+            match self.next() {
                 Token::End => return Ok(rules),
                 Token::Sign(",") => {
-                    if let found @ (Token::End | Token::Sign(_)) = self.peek()
-                        && found != Token::Sign("!")
+                    if let token @ (Token::End | Token::Sign(_)) = self.peek()
+                        && token != Token::Sign("!")
                     {
-                        return Err(format!("found '{}', expected: identifier after ','", found.text()));
+                        return Err(format!("found '{}', expected: identifier after ','", token.text()));
                     }
                 }
                 other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.text())),
@@ -111,15 +111,15 @@ impl<'a> Parser<'a> {
     }
 
     fn requirement(&mut self) -> Result<LabelRule, String> {
-        let mut token = self.take();
+        let mut token = self.next();
         let absent = token == Token::Sign("!");
         if absent {
-            token = self.take();
+            token = self.next();
         }
         let key = token.word().ok_or_else(|| format!("found '{}', expected: identifier", token.text()))?;
-        let wrong = names::qualified_name(key);
-        if !wrong.is_empty() {
-            return Err(format!("<nil>: Invalid value: {}: {}", quoted(key), wrong.join("; ")));
+        let messages = names::qualified_name(key);
+        if !messages.is_empty() {
+            return Err(format!("<nil>: Invalid value: {}: {}", quoted(key), messages.join("; ")));
         }
         if absent {
             return Ok(LabelRule::Absent(key.into()));
@@ -127,13 +127,13 @@ impl<'a> Parser<'a> {
         if matches!(self.peek(), Token::End | Token::Sign(",")) {
             return Ok(LabelRule::Exists(key.into()));
         }
-        let operator = self.take();
+        let operator = self.next();
         let values = match operator.text() {
             "in" | "notin" => self.set()?,
             "=" | "==" | "!=" | ">" | "<" => self.single()?,
             other => return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
         };
-        rule(key, operator.text(), values)
+        new_rule(key, operator.text(), values)
     }
 
     /// One value, which may be empty.
@@ -141,7 +141,7 @@ impl<'a> Parser<'a> {
         if matches!(self.peek(), Token::End | Token::Sign(",")) {
             return Ok(BTreeSet::from(["".into()]));
         }
-        let token = self.take();
+        let token = self.next();
         match token.word() {
             Some(value) => Ok(BTreeSet::from([value.into()])),
             None => Err(format!("found '{}', expected: identifier", token.text())),
@@ -150,21 +150,21 @@ impl<'a> Parser<'a> {
 
     /// Values in parentheses, which may be empty.
     fn set(&mut self) -> Result<BTreeSet<Box<str>>, String> {
-        let open = self.take();
+        let open = self.next();
         if open != Token::Sign("(") {
             return Err(format!("found '{}' expected: '('", open.text()));
         }
         match self.peek() {
             Token::Word(_) | Token::Sign(",") => {}
             Token::Sign(")") => {
-                self.take();
+                self.next();
                 return Ok(BTreeSet::from(["".into()]));
             }
             other => return Err(format!("found '{}', expected: ',', ')' or identifier", other.text())),
         }
         let mut values = BTreeSet::new();
         loop {
-            match self.take() {
+            match self.next() {
                 Token::Word(value) => {
                     values.insert(value.into());
                     match self.peek() {
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
                             break;
                         }
                         Token::Sign(",") => {
-                            self.take();
+                            self.next();
                             values.insert("".into());
                         }
                         _ => {}
@@ -192,36 +192,40 @@ impl<'a> Parser<'a> {
                 other => return Err(format!("found '{}', expected: ',', or identifier", other.text())),
             }
         }
-        self.take();
+        self.next();
         Ok(values)
     }
 }
 
 /// Makes a rule, if its values are valid.
-fn rule(key: &str, operator: &str, values: BTreeSet<Box<str>>) -> Result<LabelRule, String> {
-    let mut wrong = Vec::new();
+fn new_rule(key: &str, operator: &str, values: BTreeSet<Box<str>>) -> Result<LabelRule, String> {
+    let mut errors = Vec::new();
     let bound = values.first().and_then(|value| value.parse::<i64>().ok());
     if matches!(operator, ">" | "<") && bound.is_none() {
-        for (at, value) in values.iter().enumerate() {
+        for (index, value) in values.iter().enumerate() {
             let value = quoted(value);
-            wrong.push(format!(
-                "values[{at}]: Invalid value: {value}: for 'Gt', 'Lt' operators, the value must be an integer"
+            errors.push(format!(
+                "values[{index}]: Invalid value: {value}: for 'Gt', 'Lt' operators, the value must be an integer"
             ));
         }
     }
-    for (at, value) in values.iter().enumerate() {
-        let why = names::label_value(value);
-        if !why.is_empty() {
-            wrong.push(format!("values[{at}][{key}]: Invalid value: {}: {}", quoted(value), why.join("; ")));
+    for (index, value) in values.iter().enumerate() {
+        let messages = names::label_value(value);
+        if !messages.is_empty() {
+            errors.push(format!(
+                "values[{index}][{key}]: Invalid value: {}: {}",
+                quoted(value),
+                messages.join("; ")
+            ));
         }
     }
-    match (wrong.as_slice(), operator) {
+    match (errors.as_slice(), operator) {
         ([], "in" | "=" | "==") => Ok(LabelRule::In(key.into(), values)),
         ([], "notin" | "!=") => Ok(LabelRule::NotIn(key.into(), values)),
         ([], ">") => Ok(LabelRule::Above(key.into(), bound.unwrap_or_default())),
         ([], _) => Ok(LabelRule::Below(key.into(), bound.unwrap_or_default())),
-        ([one], _) => Err(one.clone()),
-        (many, _) => Err(format!("[{}]", many.join(", "))),
+        ([error], _) => Err(error.clone()),
+        (errors, _) => Err(format!("[{}]", errors.join(", "))),
     }
 }
 
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operator() {
+    fn label_selectors_with_each_operator_are_parsed() {
         let table: [(&str, Vec<LabelRule>); 19] = [
             ("", vec![]),
             ("  ", vec![]),
@@ -266,13 +270,13 @@ mod tests {
             ("a<3,a=b", vec![LabelRule::Below("a".into(), 3), is("a", &["b"])]),
             ("a=b\0c", vec![is("a", &["b"])]),
         ];
-        for (text, wanted) in table {
-            assert_eq!(parse(text).unwrap(), wanted, "{text}");
+        for (text, expected) in table {
+            assert_eq!(parse(text).unwrap(), expected, "{text}");
         }
     }
 
     #[test]
-    fn mistakes_are_told_as_clients_know_them() {
+    fn malformed_label_selectors_have_the_reference_message() {
         let table = [
             ("env=prod=x", "found '=', expected: ',' or 'end of string'"),
             ("env in prod", "unable to parse requirement: found 'prod' expected: '('"),
@@ -298,9 +302,9 @@ mod tests {
                 "unable to parse requirement: <nil>: Invalid value: \"-bad\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
             ),
         ];
-        for (text, wanted) in table {
+        for (text, expected) in table {
             let error = parse(text).unwrap_err();
-            assert_eq!((error.code, error.message.as_str()), (400, wanted), "{text}");
+            assert_eq!((error.code, error.message.as_str()), (400, expected), "{text}");
         }
         let long = format!("env={}", "x".repeat(64));
         assert_eq!(
@@ -317,12 +321,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_selector_makes_it_panic(text in "([ab!=<>(),/.~\\-]| in | notin |\\PC){0,24}") {
+        fn parsing_arbitrary_label_selectors_never_panics(text in "([ab!=<>(),/.~\\-]| in | notin |\\PC){0,24}") {
             let _ = parse(&text);
         }
 
         #[test]
-        fn spaces_between_tokens_mean_nothing(key in "[a-z]{1,5}", values in prop::collection::vec("[a-z0-9]{1,4}", 1..4)) {
+        fn spaces_between_tokens_are_ignored(key in "[a-z]{1,5}", values in prop::collection::vec("[a-z0-9]{1,4}", 1..4)) {
             let tight = parse(&format!("{key} in ({})", values.join(","))).unwrap();
             let loose = parse(&format!("  {key}  in\t( {} ) ", values.join(" , "))).unwrap();
             prop_assert_eq!(tight, loose);

@@ -7,19 +7,19 @@ use super::{Details, Status, is_zero};
 impl Status {
     /// The Status as JSON, fields in the API's order.
     pub fn to_json(&self) -> Vec<u8> {
-        let go_on = self.details.as_ref().map_or("", |details| &details.go_on);
+        let continue_token = self.details.as_ref().map_or("", |details| &details.continue_token);
         let json = StatusJson {
             kind: "Status",
             api_version: "v1",
-            metadata: ListMeta { go_on },
+            metadata: ListMeta { continue_token },
             status: if self.code < 400 { "Success" } else { "Failure" },
             message: &self.message,
-            reason: self.said.as_deref().unwrap_or(self.reason),
-            details: self.details.as_ref().filter(|details| details.go_on.is_empty()),
-            // A plain success needs no number.
+            reason: self.foreign_reason.as_deref().unwrap_or(self.reason),
+            details: self.details.as_ref().filter(|details| details.continue_token.is_empty()),
+            // The reference omits the code of a plain success.
             code: if self.code == 200 { 0 } else { self.code },
         };
-        // Strings and numbers only: there is nothing in it that could fail to be written.
+        // Strings and numbers only, so serialization cannot fail.
         serde_json::to_vec(&json).unwrap_or_default()
     }
 }
@@ -44,5 +44,5 @@ struct StatusJson<'a> {
 #[derive(Serialize)]
 struct ListMeta<'a> {
     #[serde(rename = "continue", skip_serializing_if = "str::is_empty")]
-    go_on: &'a str,
+    continue_token: &'a str,
 }

@@ -1,89 +1,90 @@
-//! Statuses for corrupt objects, in the words of the reference's storage, which names them by their keys.
+//! Statuses for corrupt objects, with the texts of the reference's storage, which names objects by their keys.
 
 use crate::field::quoted;
 
 use super::{Cause, Details, GroupResource, Status};
 
 /// The most corrupt objects that one Status names.
-const UNREADABLE_NAMED: usize = 100;
+const MAX_UNREADABLE_CAUSES: usize = 100;
 
 impl Status {
     /// 500: the object exists, but its stored data cannot be decoded.
-    pub fn unreadable(of: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
-        Status::internal(unreadable_text(of, key, revision))
+    pub fn unreadable(resource: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
+        Status::internal(unreadable_message(resource, key, revision))
     }
 
     /// 500: a list includes corrupt objects. Names each of them, up to a bound.
     pub fn unreadable_list<'a>(
-        of: GroupResource<'_>,
+        resource: GroupResource<'_>,
         objects: impl Iterator<Item = (&'a str, u64)>,
     ) -> Box<Status> {
         let mut causes: Vec<Cause> = objects
-            .take(UNREADABLE_NAMED + 1)
+            .take(MAX_UNREADABLE_CAUSES + 1)
             .map(|(key, revision)| Cause {
                 reason: "UnexpectedServerResponse".to_owned(),
-                message: unreadable_text(of, key, revision),
-                field: storage_key(of, key),
+                message: unreadable_message(resource, key, revision),
+                field: storage_key(resource, key),
             })
             .collect();
-        if let Some(last) = causes.get_mut(UNREADABLE_NAMED) {
+        if let Some(last) = causes.get_mut(MAX_UNREADABLE_CAUSES) {
             let message = "too many errors, the list is truncated".to_owned();
             *last = Cause { reason: "FieldValueTooMany".to_owned(), message, field: String::new() };
         }
         let details = Details {
             name: "list".to_owned(),
-            group: of.group.to_owned(),
-            kind: of.resource.to_owned(),
+            group: resource.group.to_owned(),
+            kind: resource.resource.to_owned(),
             causes,
             ..Details::default()
         };
-        let message = format!("failed to read one or more {of} from the storage");
+        let message = format!("failed to read one or more {resource} from the storage");
         Box::new(Status {
             code: 500,
             reason: "StorageReadError",
             message,
             details: Some(details),
-            said: None,
+            foreign_reason: None,
         })
     }
 
-    /// 500: a request that objects might refuse or change which cannot be read. Names each of them, up to a bound.
+    /// 500: policies or webhook configurations that cannot be read might refuse or change the request. Names each of them, up to a
+    /// bound.
     pub fn unreadable_guard<'a>(
-        of: GroupResource<'_>,
+        resource: GroupResource<'_>,
         names: impl Iterator<Item = &'a str> + Clone,
     ) -> Box<Status> {
         let first = names.clone().next().unwrap_or_default();
-        let more = match names.clone().count() {
+        let suffix = match names.clone().count() {
             0 | 1 => String::new(),
             count => format!(" and {} more", count - 1),
         };
         let mut status = Status::internal(format!(
-            "{of} {}{more} cannot be read and might refuse this request",
+            "{resource} {}{suffix} cannot be read and might refuse this request",
             quoted(first)
         ));
-        let causes = names.take(UNREADABLE_NAMED).map(|name| Cause {
+        let causes = names.take(MAX_UNREADABLE_CAUSES).map(|name| Cause {
             reason: "UnexpectedServerResponse".to_owned(),
-            message: format!("{of} {} cannot be read", quoted(name)),
-            field: storage_key(of, name),
+            message: format!("{resource} {} cannot be read", quoted(name)),
+            field: storage_key(resource, name),
         });
         status.details = Some(Details { causes: causes.collect(), ..Details::default() });
         status
     }
 
     /// 500: ends a watch when a corrupt object was deleted.
-    pub fn unreadable_gone(revision: u64) -> Box<Status> {
-        let why = undecodable(revision);
+    pub fn unreadable_deleted(revision: u64) -> Box<Status> {
+        let detail = undecodable_message(revision);
         Status::bare(
             500,
             "StorageReadError",
-            format!("saw a DELETED event, but object data is corrupt - {why}"),
+            format!("saw a DELETED event, but object data is corrupt - {detail}"),
         )
     }
 }
 
 /// The storage prefix of a built-in resource, as messages spell it.
-pub fn storage_folder(of: GroupResource<'_>) -> &str {
-    match (of.group, of.resource) {
+pub fn storage_folder(resource: GroupResource<'_>) -> &str {
+    match (resource.group, resource.resource) {
         ("", "services") => "services/specs",
         ("", "endpoints") => "services/endpoints",
         ("", "nodes") => "minions",
@@ -97,18 +98,18 @@ pub fn storage_folder(of: GroupResource<'_>) -> &str {
     }
 }
 
-fn storage_key(of: GroupResource<'_>, key: &str) -> String {
-    format!("/registry/{}/{key}", storage_folder(of))
+fn storage_key(resource: GroupResource<'_>, key: &str) -> String {
+    format!("/registry/{}/{key}", storage_folder(resource))
 }
 
-fn undecodable(revision: u64) -> String {
+fn undecodable_message(revision: u64) -> String {
     format!("object not decodable revision={revision}: the record has a wrong checksum")
 }
 
-fn unreadable_text(of: GroupResource<'_>, key: &str, revision: u64) -> String {
-    let (key, why) = (storage_key(of, key), undecodable(revision));
+fn unreadable_message(resource: GroupResource<'_>, key: &str, revision: u64) -> String {
+    let (key, detail) = (storage_key(resource, key), undecodable_message(revision));
     format!(
-        "StorageError: corrupt object, Code: 7, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+        "StorageError: corrupt object, Code: 7, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
     )
 }
 
@@ -117,8 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_kinds_lie_elsewhere_for_historical_reasons() {
-        for (group, resource, wanted) in [
+    fn storage_keys_have_the_historical_prefixes() {
+        for (group, resource, expected) in [
             ("", "services", "/registry/services/specs/n/a"),
             ("", "endpoints", "/registry/services/endpoints/n/a"),
             ("", "nodes", "/registry/minions/n/a"),
@@ -126,7 +127,7 @@ mod tests {
             ("networking.k8s.io", "ingresses", "/registry/ingress/n/a"),
             ("apps", "deployments", "/registry/deployments/n/a"),
         ] {
-            assert_eq!(storage_key(GroupResource { group, resource }, "n/a"), wanted);
+            assert_eq!(storage_key(GroupResource { group, resource }, "n/a"), expected);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{slice, vec};
 
 use super::Value;
 
-static NOTHING: Vec<Value> = Vec::new();
+static EMPTY: Vec<Value> = Vec::new();
 
 /// The items of a list.
 #[derive(Clone, Default)]
@@ -26,8 +26,8 @@ impl Array {
 
     fn is_shared_with(&self, other: &Array) -> bool {
         match (&self.0, &other.0) {
-            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
-            (ours, theirs) => ours.is_none() && theirs.is_none(),
+            (Some(left), Some(right)) => Arc::ptr_eq(left, right),
+            (left, right) => left.is_none() && right.is_none(),
         }
     }
 }
@@ -36,7 +36,7 @@ impl Deref for Array {
     type Target = Vec<Value>;
 
     fn deref(&self) -> &Vec<Value> {
-        self.0.as_deref().unwrap_or(&NOTHING)
+        self.0.as_deref().unwrap_or(&EMPTY)
     }
 }
 
@@ -59,11 +59,11 @@ impl fmt::Debug for Array {
     }
 }
 
-/// The items that a builder keeps together: 96 KiB.
+/// The items of one chunk of a builder: 96 KiB.
 const CHUNK: usize = 4_096;
 
-/// Collects the items of a list of unknown length. A vector that grows keeps two copies while it moves, and a third of it is empty
-/// afterwards; a long list is kept in chunks instead, and put together once its length is known.
+/// Collects the items of a list of unknown length. A growing vector holds two copies while it is reallocated, and a third of
+/// it is unused afterwards; a long list is collected in chunks instead, which are joined once the length is known.
 #[derive(Default)]
 pub struct ArrayBuilder {
     full: Vec<Vec<Value>>,
@@ -76,7 +76,7 @@ impl ArrayBuilder {
         self.full.len() * CHUNK + self.last.len()
     }
 
-    /// Whether there are none so far.
+    /// Whether there are no items so far.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -102,8 +102,7 @@ impl ArrayBuilder {
     }
 }
 
-/// Gives back what was reserved and is not used, if that is at least half: less is not worth a copy, and the allocator would not
-/// take it back.
+/// Releases unused capacity if it is at least half: less is not worth a copy, and the allocator would not reuse it.
 impl From<Vec<Value>> for Array {
     fn from(mut items: Vec<Value>) -> Array {
         if items.len() * 2 <= items.capacity() {
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_shares_the_items_until_it_is_changed() {
+    fn copy_shares_items_until_it_is_changed() {
         let list = Array::from(vec![Value::Int(1), Value::Int(2)]);
         let mut copy = list.clone();
         assert!(copy.is_shared_with(&list));
@@ -159,13 +158,13 @@ mod tests {
         assert!(!copy.is_shared_with(&list));
         assert_eq!((list.len(), copy.len()), (2, 3));
         copy.pop();
-        assert_eq!(copy, list, "equal by what they hold");
+        assert_eq!(copy, list, "equal by content");
         let items: Vec<Value> = list.clone().into_iter().collect();
         assert_eq!((items.len(), list.len()), (2, 2));
     }
 
     #[test]
-    fn an_empty_list_equals_any_other() {
+    fn emptied_list_equals_new_list() {
         let mut emptied = Array::from(vec![Value::Null]);
         emptied.clear();
         assert_eq!(emptied, Array::new());
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_put_together_in_order() {
+    fn array_builder_joins_chunks_in_order() {
         for length in [0, 1, 5, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK] {
             let mut builder = ArrayBuilder::default();
             for number in 0..length {
@@ -181,14 +180,14 @@ mod tests {
                 builder.push(Value::Int(number as i64));
             }
             let list = builder.finish();
-            assert!(list.iter().enumerate().all(|(at, item)| *item == Value::Int(at as i64)));
+            assert!(list.iter().enumerate().all(|(index, item)| *item == Value::Int(index as i64)));
             assert_eq!(list.len(), length);
             assert!(list.capacity() < 2 * length.max(1) + 1, "{length}: {}", list.capacity());
         }
     }
 
     #[test]
-    fn what_was_reserved_is_given_back() {
+    fn unused_capacity_is_released() {
         let mut items = Vec::with_capacity(1 << 10);
         items.push(Value::Null);
         assert_eq!(Array::from(items).capacity(), 1);

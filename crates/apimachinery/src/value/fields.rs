@@ -1,6 +1,6 @@
 //! A map of fields, sorted by key, that is small if it has few fields.
 //!
-//! Most objects have a handful of fields. A node of a tree has room for eleven: a body of many objects with one field each would
+//! Most objects have a handful of fields. A node of a tree has space for eleven: a body of many objects with one field each would
 //! take eighty times its size. So few fields are a sorted list, and only many are a tree, where every change is logarithmic.
 
 use std::collections::{BTreeMap, btree_map};
@@ -9,8 +9,8 @@ use std::{slice, vec};
 
 use super::Value;
 
-/// The most fields of a sorted list. To insert one moves the others, which costs less than the search of a tree up to here.
-const LISTED: usize = 32;
+/// The most fields of a sorted list. An insertion moves the others, which up to this number costs less than the search of a tree.
+const MAX_LISTED: usize = 32;
 
 /// The fields of an object, by key. Code that sets many fields is faster on this type than on an [`super::Object`], which checks
 /// for sharing each time.
@@ -19,7 +19,7 @@ pub struct Fields(Form);
 
 #[derive(Clone)]
 enum Form {
-    /// Sorted, at most [`LISTED`].
+    /// Sorted, at most [`MAX_LISTED`].
     List(Vec<(String, Value)>),
     /// More than that, or fewer after some were removed. Boxed, so that the list takes no more for it.
     #[expect(clippy::box_collection, reason = "it decides the size of every value")]
@@ -27,7 +27,7 @@ enum Form {
 }
 
 fn position(list: &[(String, Value)], key: &str) -> Result<usize, usize> {
-    list.binary_search_by(|(known, _)| known.as_str().cmp(key))
+    list.binary_search_by(|(name, _)| name.as_str().cmp(key))
 }
 
 impl Fields {
@@ -44,7 +44,7 @@ impl Fields {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -52,7 +52,9 @@ impl Fields {
     /// The value of a field.
     pub fn get(&self, key: &str) -> Option<&Value> {
         match &self.0 {
-            Form::List(list) => position(list, key).ok().and_then(|at| list.get(at)).map(|(_, value)| value),
+            Form::List(list) => {
+                position(list, key).ok().and_then(|index| list.get(index)).map(|(_, value)| value)
+            }
             Form::Tree(tree) => tree.get(key),
         }
     }
@@ -61,14 +63,14 @@ impl Fields {
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         match &mut self.0 {
             Form::List(list) => match position(list, key) {
-                Ok(at) => list.get_mut(at).map(|(_, value)| value),
+                Ok(index) => list.get_mut(index).map(|(_, value)| value),
                 Err(_) => None,
             },
             Form::Tree(tree) => tree.get_mut(key),
         }
     }
 
-    /// Whether there is such a field.
+    /// Whether the field exists.
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -78,26 +80,26 @@ impl Fields {
         self.iter().next()
     }
 
-    /// Sets a field. Answers its previous value.
+    /// Sets a field. Returns its previous value.
     pub fn insert(&mut self, key: String, value: Value) -> Option<Value> {
-        let (free, value) = match &mut self.0 {
+        let (key, value) = match &mut self.0 {
             Form::List(list) => match position(list, &key) {
-                Ok(at) => return list.get_mut(at).map(|(_, old)| std::mem::replace(old, value)),
-                Err(at) if list.len() < LISTED => {
-                    list.insert(at, (key, value));
+                Ok(index) => return list.get_mut(index).map(|(_, old)| std::mem::replace(old, value)),
+                Err(index) if list.len() < MAX_LISTED => {
+                    list.insert(index, (key, value));
                     return None;
                 }
                 Err(_) => (key, value),
             },
             Form::Tree(tree) => return tree.insert(key, value),
         };
-        self.tree().insert(free, value)
+        self.tree().insert(key, value)
     }
 
     /// Removes a field.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match &mut self.0 {
-            Form::List(list) => position(list, key).ok().map(|at| list.remove(at).1),
+            Form::List(list) => position(list, key).ok().map(|index| list.remove(index).1),
             Form::Tree(tree) => tree.remove(key),
         }
     }
@@ -156,8 +158,7 @@ impl Fields {
         self.into_iter().map(|(_, value)| value)
     }
 
-    /// Gives back memory that was reserved and is not used, if that is at least half: less is not worth a copy, and the allocator
-    /// would not take it back.
+    /// Releases unused capacity if it is at least half: less is not worth a copy, and the allocator would not reuse it.
     pub(super) fn shrink(&mut self) {
         if let Form::List(list) = &mut self.0
             && list.len() * 2 <= list.capacity()
@@ -166,7 +167,7 @@ impl Fields {
         }
     }
 
-    /// The fields as a tree, whatever they were.
+    /// The fields as a tree, converted from a list if necessary.
     fn tree(&mut self) -> &mut BTreeMap<String, Value> {
         if let Form::List(list) = &mut self.0 {
             self.0 = Form::Tree(Box::new(std::mem::take(list).into_iter().collect()));
@@ -198,17 +199,19 @@ impl<'f> FieldEntry<'f> {
     /// The value, made by `value` if the field was absent.
     pub fn or_insert_with(self, value: impl FnOnce() -> Value) -> &'f mut Value {
         let FieldEntry { fields, key } = self;
-        let place = match &fields.0 {
-            Form::List(list) => Some(position(list, &key)).filter(|at| at.is_ok() || list.len() < LISTED),
+        let position = match &fields.0 {
+            Form::List(list) => {
+                Some(position(list, &key)).filter(|position| position.is_ok() || list.len() < MAX_LISTED)
+            }
             Form::Tree(_) => None,
         };
-        let Some(place) = place else { return fields.tree().entry(key).or_insert_with(value) };
-        let Form::List(list) = &mut fields.0 else { unreachable!("only a list has places") };
-        let at = place.unwrap_or_else(|free| {
-            list.insert(free, (key, value()));
-            free
+        let Some(position) = position else { return fields.tree().entry(key).or_insert_with(value) };
+        let Form::List(list) = &mut fields.0 else { unreachable!("only a list has positions") };
+        let index = position.unwrap_or_else(|index| {
+            list.insert(index, (key, value()));
+            index
         });
-        &mut list[at].1
+        &mut list[index].1
     }
 }
 
@@ -232,7 +235,7 @@ impl fmt::Debug for Fields {
 
 impl From<BTreeMap<String, Value>> for Fields {
     fn from(tree: BTreeMap<String, Value>) -> Fields {
-        if tree.len() > LISTED {
+        if tree.len() > MAX_LISTED {
             return Fields(Form::Tree(Box::new(tree)));
         }
         Fields(Form::List(tree.into_iter().collect()))
@@ -258,9 +261,9 @@ impl FromIterator<(String, Value)> for Fields {
 /// The fields by reference.
 #[derive(Clone, Debug)]
 pub enum Iter<'f> {
-    /// Of few fields.
+    /// The fields of a list.
     List(slice::Iter<'f, (String, Value)>),
-    /// Of many.
+    /// The fields of a tree.
     Tree(btree_map::Iter<'f, String, Value>),
 }
 
@@ -295,9 +298,9 @@ impl ExactSizeIterator for Iter<'_> {}
 
 /// The fields by reference, to change their values.
 pub enum IterMut<'f> {
-    /// Of few fields.
+    /// The fields of a list.
     List(slice::IterMut<'f, (String, Value)>),
-    /// Of many.
+    /// The fields of a tree.
     Tree(btree_map::IterMut<'f, String, Value>),
 }
 
@@ -321,9 +324,9 @@ impl<'f> Iterator for IterMut<'f> {
 
 /// The fields themselves.
 pub enum IntoIter {
-    /// Of few fields.
+    /// The fields of a list.
     List(vec::IntoIter<(String, Value)>),
-    /// Of many.
+    /// The fields of a tree.
     Tree(btree_map::IntoIter<String, Value>),
 }
 
@@ -402,7 +405,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few or many, the fields are those that a tree of the standard library would have.
+        /// As a list and as a tree, the fields equal those of a map of the standard library.
         #[test]
         fn fields_behave_as_a_sorted_map(changes in proptest::collection::vec(change(), 0..200)) {
             let (mut fields, mut model) = (Fields::new(), BTreeMap::new());
@@ -440,7 +443,7 @@ mod tests {
                 prop_assert_eq!(fields.get_mut(&key), model.get_mut(&key));
                 prop_assert_eq!(fields.contains_key(&key), model.contains_key(&key));
             }
-            prop_assert_eq!(&fields, &Fields::from(model.clone()), "equal in whatever form");
+            prop_assert_eq!(&fields, &Fields::from(model.clone()), "list and tree are equal");
             prop_assert_eq!(fields.first_key_value(), model.first_key_value());
             prop_assert!(fields.into_iter().eq(model));
         }

@@ -1,7 +1,7 @@
 //! The fields of an object, shared between copies until one of them is changed.
 //!
 //! Most writes work on a copy of the stored object and change little of it. So a copy is free until it is written to, and then
-//! costs only the path to the change; parts that two copies share compare equal without a look at them.
+//! costs only the path to the change; parts that two copies share compare equal by pointer.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Value;
 use super::fields::{Fields, IntoIter, Iter, IterMut};
 
-static NOTHING: Fields = Fields::new();
+static EMPTY: Fields = Fields::new();
 
 /// The fields of an object or the entries of a map, by key.
 #[derive(Clone, Default)]
@@ -25,8 +25,8 @@ impl Object {
     /// Whether both are unchanged copies of one object: then they are equal.
     pub fn is_shared_with(&self, other: &Object) -> bool {
         match (&self.0, &other.0) {
-            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
-            (ours, theirs) => ours.is_none() && theirs.is_none(),
+            (Some(left), Some(right)) => Arc::ptr_eq(left, right),
+            (left, right) => left.is_none() && right.is_none(),
         }
     }
 
@@ -40,7 +40,7 @@ impl Deref for Object {
     type Target = Fields;
 
     fn deref(&self) -> &Fields {
-        self.0.as_deref().unwrap_or(&NOTHING)
+        self.0.as_deref().unwrap_or(&EMPTY)
     }
 }
 
@@ -113,15 +113,15 @@ impl<'a> IntoIterator for &'a mut Object {
 mod tests {
     use super::*;
 
-    fn of(fields: &[(&str, i64)]) -> Object {
+    fn object(fields: &[(&str, i64)]) -> Object {
         fields.iter().map(|(key, number)| ((*key).to_owned(), Value::Int(*number))).collect()
     }
 
     #[test]
-    fn a_copy_that_is_changed_leaves_the_other_as_it_was() {
+    fn changed_copy_leaves_the_original_unchanged() {
         let mut outer = Value::object();
-        outer.set("inner", of(&[("a", 1)]));
-        outer.set("other", of(&[("b", 2)]));
+        outer.set("inner", object(&[("a", 1)]));
+        outer.set("other", object(&[("b", 2)]));
         let before = outer.clone();
         assert!(before.fields().unwrap().is_shared_with(outer.fields().unwrap()));
         outer.entry("inner").set("a", 7);
@@ -131,30 +131,30 @@ mod tests {
         outer.entry("inner").set("a", 1);
         assert_eq!(outer, before);
         let shared = |field: &str| {
-            let [one, other] =
+            let [left, right] =
                 [&outer, &before].map(|value| value.get(field).and_then(Value::fields).unwrap());
-            one.is_shared_with(other)
+            left.is_shared_with(right)
         };
         assert!(shared("other") && !shared("inner"));
     }
 
     #[test]
-    fn objects_are_equal_by_what_they_hold() {
-        let mut emptied = of(&[("a", 1)]);
+    fn objects_are_equal_by_content() {
+        let mut emptied = object(&[("a", 1)]);
         emptied.remove("a");
         assert_eq!(emptied, Object::new());
-        assert_eq!(of(&[]), Object::new());
-        assert_ne!(of(&[("a", 1)]), Object::new());
-        assert_eq!(of(&[("a", 1), ("b", 2)]), of(&[("b", 2), ("a", 1)]));
-        assert_ne!(of(&[("a", 1)]), of(&[("a", 2)]));
+        assert_eq!(object(&[]), Object::new());
+        assert_ne!(object(&[("a", 1)]), Object::new());
+        assert_eq!(object(&[("a", 1), ("b", 2)]), object(&[("b", 2), ("a", 1)]));
+        assert_ne!(object(&[("a", 1)]), object(&[("a", 2)]));
     }
 
     #[test]
-    fn what_is_shared_is_copied_when_it_is_taken_apart() {
-        let one = of(&[("a", 1), ("b", 2)]);
-        let other = one.clone();
-        let keys: Vec<String> = one.into_iter().map(|(key, _)| key).collect();
+    fn shared_fields_are_copied_when_consumed() {
+        let original = object(&[("a", 1), ("b", 2)]);
+        let copy = original.clone();
+        let keys: Vec<String> = original.into_iter().map(|(key, _)| key).collect();
         assert_eq!(keys, ["a", "b"]);
-        assert_eq!(other, of(&[("a", 1), ("b", 2)]));
+        assert_eq!(copy, object(&[("a", 1), ("b", 2)]));
     }
 }

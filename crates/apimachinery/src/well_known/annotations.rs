@@ -1,14 +1,14 @@
 //! Annotations with a meaning for the server.
 
-/// On a definition: where it was agreed that its group may end like the system's own.
+/// On a CustomResourceDefinition in a protected group (`*.k8s.io`): the URL of its API review.
 pub const APPROVED: &str = "api-approved.kubernetes.io";
-/// On a pod, with the name of a container: the profile that confines it.
+/// On a pod, followed by the name of a container: its AppArmor profile.
 pub const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// On a pod: which system calls are filtered.
+/// On a pod: its seccomp profile.
 pub const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-/// The same with the name of a container.
+/// On a pod, followed by the name of a container: its seccomp profile.
 pub const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-/// On a pod that a node runs by itself and only shows to the server.
+/// On the mirror pod of a static pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// On a service account: its pods may use the Secrets that it lists and no others.
 pub const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
@@ -20,6 +20,6 @@ pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 pub const INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
 /// On a volume or a claim: its class, before there was a field for it.
 pub const STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// On a storage class: it is the default. The second is how that was said before.
+/// On a storage class: it is the default. The second is the former name of the annotation.
 pub const DEFAULT_STORAGE_CLASS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];

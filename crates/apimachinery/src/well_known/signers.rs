@@ -2,9 +2,9 @@
 
 /// Signs the serving certificates of nodes.
 pub const SERVING: &str = "kubernetes.io/kubelet-serving";
-/// Signs the certificates by which nodes are known.
+/// Signs the client certificates of nodes.
 pub const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Signs the certificates by which everybody else is known.
+/// Signs the client certificates of all others.
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signs whatever it is asked for: the signer of requests that named none, long ago.
+/// Signs any request: the signer of requests from before there were signer names.
 pub const LEGACY: &str = "kubernetes.io/legacy-unknown";

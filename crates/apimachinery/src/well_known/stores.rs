@@ -6,9 +6,9 @@ pub const CONFIG_MAPS: &str = "configmaps";
 pub const LEASES: &str = "leases.coordination.k8s.io";
 /// Pods.
 pub const PODS: &str = "pods";
-/// Quotas.
+/// ResourceQuotas.
 pub const RESOURCE_QUOTAS: &str = "resourcequotas";
 /// Secrets.
 pub const SECRETS: &str = "secrets";
-/// Requests for certificates.
+/// CertificateSigningRequests.
 pub const SIGNING_REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";

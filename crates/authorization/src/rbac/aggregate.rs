@@ -20,18 +20,18 @@ struct ClusterRoleInfo {
 }
 
 impl ClusterRoleInfo {
-    fn of(role: &Value) -> ClusterRoleInfo {
+    fn from_role(role: &Value) -> ClusterRoleInfo {
         let selectors = role.at(&["aggregationRule", "clusterRoleSelectors"]);
         ClusterRoleInfo {
-            labels: meta::of(role).get("labels").cloned(),
+            labels: meta::metadata(role).get("labels").cloned(),
             selectors: role
                 .get("aggregationRule")
                 .map(|_| selectors.map(Value::items).unwrap_or_default().to_vec()),
         }
     }
 
-    fn gathers(&self, labels: Option<&Value>) -> bool {
-        self.selectors.iter().flatten().any(|one| label_selector::matches(Some(one), labels))
+    fn aggregates(&self, labels: Option<&Value>) -> bool {
+        self.selectors.iter().flatten().any(|selector| label_selector::matches(Some(selector), labels))
     }
 }
 
@@ -40,77 +40,77 @@ impl ClusterRoleInfo {
 pub struct RoleAggregator(BTreeMap<String, ClusterRoleInfo>);
 
 impl RoleAggregator {
-    /// Adds a role, or replaces its older state. Answers the roles whose rules may change.
+    /// Adds a role, or replaces its older state. Returns the roles whose rules may change.
     pub fn put(&mut self, name: &str, role: &Value) -> BTreeSet<String> {
-        let known = ClusterRoleInfo::of(role);
-        let gathers = known.selectors.is_some();
-        let old = self.0.insert(name.to_owned(), known);
-        let known = self.0.get(name);
+        let info = ClusterRoleInfo::from_role(role);
+        let is_aggregated = info.selectors.is_some();
+        let old = self.0.insert(name.to_owned(), info);
+        let info = self.0.get(name);
         // The rules of an aggregated role do not count for others, only its sources do.
-        let mut concerned = if gathers && old.as_ref() == known {
+        let mut affected = if is_aggregated && old.as_ref() == info {
             BTreeSet::new()
         } else {
-            let labels = [old.as_ref(), known].into_iter().flatten().map(|known| known.labels.clone());
-            self.above(labels.collect())
+            let labels = [old.as_ref(), info].into_iter().flatten().map(|info| info.labels.clone());
+            self.aggregating_roles(labels.collect())
         };
-        if gathers {
-            concerned.insert(name.to_owned());
+        if is_aggregated {
+            affected.insert(name.to_owned());
         }
-        concerned
+        affected
     }
 
-    /// Removes a role. Answers the roles whose rules may change.
+    /// Removes a role. Returns the roles whose rules may change.
     pub fn remove(&mut self, name: &str) -> BTreeSet<String> {
         let Some(old) = self.0.remove(name) else { return BTreeSet::new() };
-        self.above(vec![old.labels])
+        self.aggregating_roles(vec![old.labels])
     }
 
     /// All aggregated roles.
     pub fn aggregated(&self) -> Vec<String> {
-        let gathers = |(_, known): &(&String, &ClusterRoleInfo)| known.selectors.is_some();
-        self.0.iter().filter(gathers).map(|(name, _)| name.clone()).collect()
+        let is_aggregated = |(_, info): &(&String, &ClusterRoleInfo)| info.selectors.is_some();
+        self.0.iter().filter(is_aggregated).map(|(name, _)| name.clone()).collect()
     }
 
     /// All roles that aggregate such labels, directly or indirectly.
-    fn above(&self, mut labels: Vec<Option<Value>>) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        while let Some(next) = labels.pop() {
-            for (name, known) in self.0.iter().filter(|(_, known)| known.gathers(next.as_ref())) {
-                if found.insert(name.clone()) {
-                    labels.push(known.labels.clone());
+    fn aggregating_roles(&self, mut labels: Vec<Option<Value>>) -> BTreeSet<String> {
+        let mut roles = BTreeSet::new();
+        while let Some(role_labels) = labels.pop() {
+            for (name, info) in self.0.iter().filter(|(_, info)| info.aggregates(role_labels.as_ref())) {
+                if roles.insert(name.clone()) {
+                    labels.push(info.labels.clone());
                 }
             }
         }
-        found
+        roles
     }
 
     /// The roles that a role aggregates, in order of precedence: by selector, then by name. `None` if it is not aggregated.
     pub fn sources(&self, name: &str) -> Option<Vec<&str>> {
         let mut seen = HashSet::from([name]);
         let mut sources = Vec::new();
-        // Without recursion: clients decide how long a chain of roles is.
-        let mut ways = vec![self.next_to(self.0.get(name)?.selectors.as_ref()?).into_iter()];
-        while let Some(way) = ways.last_mut() {
-            let Some((name, known)) = way.next() else {
-                ways.pop();
+        // An explicit stack, because clients decide how long a chain of roles is.
+        let mut stack = vec![self.selected_roles(self.0.get(name)?.selectors.as_ref()?).into_iter()];
+        while let Some(roles) = stack.last_mut() {
+            let Some((name, info)) = roles.next() else {
+                stack.pop();
                 continue;
             };
             if !seen.insert(name) {
                 continue;
             }
-            match &known.selectors {
+            match &info.selectors {
                 None => sources.push(name),
-                Some(selectors) => ways.push(self.next_to(selectors).into_iter()),
+                Some(selectors) => stack.push(self.selected_roles(selectors).into_iter()),
             }
         }
         Some(sources)
     }
 
-    fn next_to(&self, selectors: &[Value]) -> Vec<(&str, &ClusterRoleInfo)> {
-        let found = selectors.iter().flat_map(|one| {
-            self.0.iter().filter(|(_, known)| label_selector::matches(Some(one), known.labels.as_ref()))
+    fn selected_roles(&self, selectors: &[Value]) -> Vec<(&str, &ClusterRoleInfo)> {
+        let roles = selectors.iter().flat_map(|selector| {
+            self.0.iter().filter(|(_, info)| label_selector::matches(Some(selector), info.labels.as_ref()))
         });
-        found.map(|(name, known)| (name.as_str(), known)).collect()
+        roles.map(|(name, info)| (name.as_str(), info)).collect()
     }
 }
 
@@ -149,12 +149,12 @@ mod tests {
         all
     }
 
-    fn names(found: &BTreeSet<String>) -> Vec<&str> {
-        found.iter().map(String::as_str).collect()
+    fn names(roles: &BTreeSet<String>) -> Vec<&str> {
+        roles.iter().map(String::as_str).collect()
     }
 
     #[test]
-    fn roles_are_found_by_selector_and_name_and_through_others() {
+    fn sources_are_ordered_and_include_nested_aggregation() {
         let all = all(&[
             ("a", &["x"], &[]),
             ("b", &["y"], &[]),
@@ -165,12 +165,12 @@ mod tests {
         assert_eq!(all.sources("a"), None);
         assert_eq!(all.sources("gone"), None);
         assert_eq!(all.sources("none"), Some(vec![]));
-        assert_eq!(all.sources("top"), Some(vec!["b", "a"]), "its own label means nothing to itself");
-        assert_eq!(all.sources("c"), Some(vec!["a", "b"]), "and through top");
+        assert_eq!(all.sources("top"), Some(vec!["b", "a"]), "a role does not aggregate itself");
+        assert_eq!(all.sources("c"), Some(vec!["a", "b"]), "also through top");
     }
 
     #[test]
-    fn a_change_concerns_all_who_gather_it_and_nobody_else() {
+    fn role_change_affects_aggregating_roles_only() {
         let mut all = all(&[
             ("leaf", &["view"], &[]),
             ("view", &["edit"], &["view"]),
@@ -180,13 +180,17 @@ mod tests {
         ]);
         assert_eq!(names(&all.put("leaf", &role(&["view"], &[]))), ["admin", "edit", "view"]);
         assert_eq!(names(&all.put("leaf", &role(&["else"], &[]))), ["admin", "edit", "other", "view"]);
-        assert_eq!(names(&all.put("edit", &role(&["admin"], &["edit"]))), ["edit"], "only its rules");
+        assert_eq!(
+            names(&all.put("edit", &role(&["admin"], &["edit"]))),
+            ["edit"],
+            "only the rules of the role itself"
+        );
         assert_eq!(names(&all.remove("view")), ["admin", "edit"]);
         assert_eq!(names(&all.remove("view")), [""; 0]);
     }
 
     #[test]
-    fn roles_that_gather_each_other_settle() {
+    fn cyclic_aggregation_terminates() {
         let ring = all(&[
             ("a", &["a"], &["b"]),
             ("b", &["b"], &["c"]),
@@ -197,8 +201,8 @@ mod tests {
             assert_eq!(ring.sources(name), Some(vec!["leaf"]), "{name}");
         }
         let mut chain = RoleAggregator::default();
-        for at in 0..20_000 {
-            chain.0.insert(format!("{at:05}"), ClusterRoleInfo::default());
+        for index in 0..20_000 {
+            chain.0.insert(format!("{index:05}"), ClusterRoleInfo::default());
         }
         chain.put("x", &role(&["x"], &["x"]));
         chain.put("deep", &role(&[], &["x"]));
@@ -206,9 +210,9 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_comes_once_in_its_order() {
+    fn joined_rules_are_deduplicated_in_order() {
         let (pods, secrets) = (rule("get", "core", "pods", ""), rule("get", "core", "secrets", ""));
-        let together = joined([secrets.clone(), pods.clone(), secrets.clone()]);
-        assert_eq!(together, [secrets, pods]);
+        let rules = joined([secrets.clone(), pods.clone(), secrets.clone()]);
+        assert_eq!(rules, [secrets, pods]);
     }
 }

@@ -1,4 +1,4 @@
-//! The rights of a role that its author lacks: nobody may grant more than they have.
+//! Privilege escalation: the permissions of a role that its author lacks. Nobody may grant more than they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,41 +8,44 @@ use super::role::Role;
 use super::rule::{Objects, PreparedAction, Rule, StringList};
 use crate::limits::{RIGHTS_COMPARED, ROLE_PERMISSIONS};
 
-/// The rights that are missing.
+/// The permissions that are missing.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingPermissions {
     /// These, each with one verb, one resource, one name.
     Rules(Vec<Rule>),
-    /// Too many to compare. A user who cannot be shown to have all rights counts as lacking them.
+    /// Too many to compare. The user then counts as lacking some.
     TooMany,
 }
 
-/// The rights of `wanted` that `held` lacks; `None` if there are none.
-pub fn missing<'a>(held: &[&Role], wanted: impl IntoIterator<Item = &'a Rule>) -> Option<Missing> {
+/// The permissions of the rules `granted` that the roles `held` lack; `None` if there are none.
+pub fn missing<'a>(
+    held: &[&Role],
+    granted: impl IntoIterator<Item = &'a Rule>,
+) -> Option<MissingPermissions> {
     let (mut permissions_left, mut words_left) = (ROLE_PERMISSIONS, RIGHTS_COMPARED);
-    let mut lacking = Vec::new();
-    for rule in wanted {
-        match permissions(rule).and_then(|count| permissions_left.checked_sub(count)) {
-            Some(after) => permissions_left = after,
+    let mut missing_rules = Vec::new();
+    for rule in granted {
+        match count_permissions(rule).and_then(|count| permissions_left.checked_sub(count)) {
+            Some(remaining) => permissions_left = remaining,
             // A single rule may cover what would take too long to enumerate.
-            None if covered_at_once(held, rule, &mut words_left) => continue,
-            None => return Some(Missing::TooMany),
+            None if is_covered_by_one_rule(held, rule, &mut words_left) => continue,
+            None => return Some(MissingPermissions::TooMany),
         }
-        let looked = for_each_permission(rule, |permission, one| {
-            if !is_held(held, permission, &mut words_left)? {
-                lacking.push(one());
+        let compared = for_each_permission(rule, |permission, single_rule| {
+            if !is_covered(held, permission, &mut words_left)? {
+                missing_rules.push(single_rule());
             }
             Some(())
         });
-        if looked.is_none() {
-            return Some(Missing::TooMany);
+        if compared.is_none() {
+            return Some(MissingPermissions::TooMany);
         }
     }
-    (!lacking.is_empty()).then_some(Missing::Rules(lacking))
+    (!missing_rules.is_empty()).then_some(MissingPermissions::Rules(missing_rules))
 }
 
 /// Whether one of the roles covers this permission. `None` if the budget is exceeded.
-fn is_held(held: &[&Role], permission: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
+fn is_covered(held: &[&Role], permission: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
     for role in held {
         if role.covers_within(permission, words_left)? {
             return Some(true);
@@ -52,13 +55,13 @@ fn is_held(held: &[&Role], permission: &PreparedAction<'_>, words_left: &mut usi
 }
 
 /// Whether a single rule of the roles covers the whole rule.
-fn covered_at_once(held: &[&Role], rule: &Rule, words_left: &mut usize) -> bool {
-    for mine in held.iter().flat_map(|role| role.rules()) {
-        let Some(after) = words_left.checked_sub(mine.words().saturating_mul(rule.words())) else {
+fn is_covered_by_one_rule(held: &[&Role], rule: &Rule, words_left: &mut usize) -> bool {
+    for held_rule in held.iter().flat_map(|role| role.rules()) {
+        let Some(remaining) = words_left.checked_sub(held_rule.words().saturating_mul(rule.words())) else {
             return false;
         };
-        *words_left = after;
-        if mine.covers(rule) {
+        *words_left = remaining;
+        if held_rule.covers(rule) {
             return true;
         }
     }
@@ -66,56 +69,56 @@ fn covered_at_once(held: &[&Role], rule: &Rule, words_left: &mut usize) -> bool 
 }
 
 /// The number of single permissions of a rule; `None` on overflow.
-fn permissions(rule: &Rule) -> Option<usize> {
+fn count_permissions(rule: &Rule) -> Option<usize> {
     let names = rule.resource_names.len().max(1);
     let resources = rule.api_groups.len().checked_mul(rule.resources.len())?.checked_mul(names)?;
     resources.checked_add(rule.paths.len())?.checked_mul(rule.verbs.len())
 }
 
-/// Visits each single permission of a rule, as a question and as a rule, until the visitor stops.
+/// Visits each single permission of a rule, as an action and as a rule, until the visitor returns `None`.
 fn for_each_permission(
     rule: &Rule,
-    mut take: impl FnMut(&PreparedAction<'_>, &dyn Fn() -> Rule) -> Option<()>,
+    mut visit: impl FnMut(&PreparedAction<'_>, &dyn Fn() -> Rule) -> Option<()>,
 ) -> Option<()> {
-    let one = |word: &str| -> StringList { Box::from([Box::from(word)]) };
+    let list_of = |word: &str| -> StringList { Box::from([Box::from(word)]) };
     for group in &rule.api_groups {
         for resource in &rule.resources {
             for verb in &rule.verbs {
                 let single = || Rule {
-                    verbs: one(verb),
-                    api_groups: one(group),
-                    resources: one(resource),
+                    verbs: list_of(verb),
+                    api_groups: list_of(group),
+                    resources: list_of(resource),
                     ..Rule::default()
                 };
                 for name in &rule.resource_names {
-                    let named = || Rule { resource_names: one(name), ..single() };
-                    take(&PreparedAction::resource(verb, group, resource, Objects::Named(name)), &named)?;
+                    let named = || Rule { resource_names: list_of(name), ..single() };
+                    visit(&PreparedAction::resource(verb, group, resource, Objects::Named(name)), &named)?;
                 }
                 if rule.resource_names.is_empty() {
-                    take(&PreparedAction::resource(verb, group, resource, Objects::All), &single)?;
+                    visit(&PreparedAction::resource(verb, group, resource, Objects::All), &single)?;
                 }
             }
         }
     }
     for path in &rule.paths {
         for verb in &rule.verbs {
-            let single = || Rule { verbs: one(verb), paths: one(path), ..Rule::default() };
-            take(&PreparedAction::path(verb, path), &single)?;
+            let single = || Rule { verbs: list_of(verb), paths: list_of(path), ..Rule::default() };
+            visit(&PreparedAction::path(verb, path), &single)?;
         }
     }
     Some(())
 }
 
 /// The first of some permissions, and the verbs of all.
-type Joined<'a> = (&'a Rule, Vec<Box<str>>);
+type JoinedPermissions<'a> = (&'a Rule, Vec<Box<str>>);
 
 /// Joins single permissions that differ only in their verb.
 fn compact(rules: &[Rule]) -> Vec<Rule> {
-    let mut others = Vec::new();
-    let mut by_object: BTreeMap<(&str, &str, Option<&str>), Joined<'_>> = BTreeMap::new();
+    let mut path_rules = Vec::new();
+    let mut by_object: BTreeMap<(&str, &str, Option<&str>), JoinedPermissions<'_>> = BTreeMap::new();
     for rule in rules {
         let ([group], [resource]) = (&*rule.api_groups, &*rule.resources) else {
-            others.push(rule.clone());
+            path_rules.push(rule.clone());
             continue;
         };
         // No name is another permission than the empty name.
@@ -124,27 +127,27 @@ fn compact(rules: &[Rule]) -> Vec<Rule> {
         verbs.extend(rule.verbs.iter().cloned());
     }
     let joined = by_object.into_values().map(|(rule, verbs)| Rule { verbs: verbs.into(), ..rule.clone() });
-    others.extend(joined);
-    others
+    path_rules.extend(joined);
+    path_rules
 }
 
-/// The error for an escalation, in the reference's words. `trouble`: errors while the user's rights were collected.
-pub fn refusal(user: &str, groups: &[String], missing: &Missing, trouble: &[String]) -> String {
+/// The error for an escalation, in the reference's words. `errors`: those that occurred while the user's rights were collected.
+pub fn refusal(user: &str, groups: &[String], missing: &MissingPermissions, errors: &[String]) -> String {
     let groups: Vec<String> = groups.iter().map(|group| quoted(group)).collect();
-    let lacking: BTreeSet<String> = match missing {
-        Missing::Rules(rules) => compact(rules).iter().map(Rule::to_string).collect(),
-        Missing::TooMany => ["more permissions than can be compared".to_owned()].into(),
+    let rules: BTreeSet<String> = match missing {
+        MissingPermissions::Rules(rules) => compact(rules).iter().map(Rule::to_string).collect(),
+        MissingPermissions::TooMany => ["more permissions than can be compared".to_owned()].into(),
     };
-    let lacking: Vec<String> = lacking.into_iter().collect();
+    let rules: Vec<String> = rules.into_iter().collect();
     let mut text = format!(
         "user {} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
         quoted(user),
         groups.join(" "),
-        lacking.join("\n")
+        rules.join("\n")
     );
-    match trouble {
+    match errors {
         [] => {}
-        [one] => text.push_str(&format!("; resolution errors: [{one}]")),
+        [error] => text.push_str(&format!("; resolution errors: [{error}]")),
         several => text.push_str(&format!("; resolution errors: [[{}]]", several.join(", "))),
     }
     text
@@ -152,10 +155,10 @@ pub fn refusal(user: &str, groups: &[String], missing: &Missing, trouble: &[Stri
 
 /// The rules that allow everything.
 pub fn everything() -> [Rule; 2] {
-    let all = || Box::from([Box::from("*")]);
+    let wildcard = || Box::from([Box::from("*")]);
     [
-        Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() },
-        Rule { verbs: all(), paths: all(), ..Rule::default() },
+        Rule { verbs: wildcard(), api_groups: wildcard(), resources: wildcard(), ..Rule::default() },
+        Rule { verbs: wildcard(), paths: wildcard(), ..Rule::default() },
     ]
 }
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use super::role::Role;
 use super::rule::{PreparedAction, Rule, null_is_default};
-use crate::limits::MISSING_ROLES_TOLD;
+use crate::limits::MISSING_ROLES_REPORTED;
 
 /// The number of role changes after which unused roles are swept.
 const SWEEP_EVERY: usize = 10_000;
@@ -67,7 +67,7 @@ enum SubjectKey {
 
 impl Subject {
     /// The user or group of a subject in a binding of this namespace; `None` for nobody.
-    fn whom(&self, namespace: &str) -> Option<SubjectKey> {
+    fn key(&self, namespace: &str) -> Option<SubjectKey> {
         match &*self.kind {
             "User" => Some(SubjectKey::User(self.name.to_string())),
             "Group" => Some(SubjectKey::Group(self.name.clone())),
@@ -81,10 +81,10 @@ impl Subject {
         }
     }
 
-    fn is(&self, who: &Identity, namespace: &str) -> bool {
-        match self.whom(namespace) {
-            Some(SubjectKey::User(name)) => who.name == name,
-            Some(SubjectKey::Group(name)) => who.is_in(&name),
+    fn matches(&self, user: &Identity, namespace: &str) -> bool {
+        match self.key(namespace) {
+            Some(SubjectKey::User(name)) => user.name == name,
+            Some(SubjectKey::Group(name)) => user.is_in(&name),
             None => false,
         }
     }
@@ -121,45 +121,45 @@ pub fn read_binding(namespace: &str, name: &str, text: &[u8]) -> Option<Binding>
 /// The bindings of one user or group, sorted by name.
 #[derive(Debug, Default)]
 struct SubjectBindings {
-    everywhere: Vec<Arc<Binding>>,
-    within: HashMap<Box<str>, Vec<Arc<Binding>>>,
+    cluster_wide: Vec<Arc<Binding>>,
+    namespaced: HashMap<Box<str>, Vec<Arc<Binding>>>,
 }
 
 impl SubjectBindings {
     fn add(&mut self, binding: &Arc<Binding>) {
         let list = match &*binding.namespace {
-            "" => &mut self.everywhere,
-            namespace => match self.within.get_mut(namespace) {
+            "" => &mut self.cluster_wide,
+            namespace => match self.namespaced.get_mut(namespace) {
                 Some(list) => list,
-                None => self.within.entry(namespace.into()).or_default(),
+                None => self.namespaced.entry(namespace.into()).or_default(),
             },
         };
         // A binding with a duplicate subject is added once.
-        if let Err(at) = list.binary_search_by(|known| known.name.cmp(&binding.name)) {
-            list.insert(at, Arc::clone(binding));
+        if let Err(index) = list.binary_search_by(|known| known.name.cmp(&binding.name)) {
+            list.insert(index, Arc::clone(binding));
         }
     }
 
     fn remove(&mut self, binding: &Binding) {
         let drop_from = |list: &mut Vec<Arc<Binding>>| list.retain(|known| known.name != binding.name);
         if binding.namespace.is_empty() {
-            drop_from(&mut self.everywhere);
-        } else if let Some(list) = self.within.get_mut(&binding.namespace) {
+            drop_from(&mut self.cluster_wide);
+        } else if let Some(list) = self.namespaced.get_mut(&binding.namespace) {
             drop_from(list);
             if list.is_empty() {
-                self.within.remove(&binding.namespace);
+                self.namespaced.remove(&binding.namespace);
             }
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.everywhere.is_empty() && self.within.is_empty()
+        self.cluster_wide.is_empty() && self.namespaced.is_empty()
     }
 
-    fn at(&self, namespace: &str) -> &[Arc<Binding>] {
+    fn in_namespace(&self, namespace: &str) -> &[Arc<Binding>] {
         match namespace {
-            "" => &self.everywhere,
-            namespace => self.within.get(namespace).map(Vec::as_slice).unwrap_or_default(),
+            "" => &self.cluster_wide,
+            namespace => self.namespaced.get(namespace).map(Vec::as_slice).unwrap_or_default(),
         }
     }
 }
@@ -167,62 +167,67 @@ impl SubjectBindings {
 /// By namespace, then name; cluster-scoped ones have the empty namespace.
 type ByNamespacedName<T> = HashMap<Box<str>, HashMap<Box<str>, Arc<T>>>;
 
-fn put<T>(places: &mut ByNamespacedName<T>, namespace: &str, name: &str, item: Arc<T>) -> Option<Arc<T>> {
-    match places.get_mut(namespace) {
+fn put<T>(
+    by_namespace: &mut ByNamespacedName<T>,
+    namespace: &str,
+    name: &str,
+    item: Arc<T>,
+) -> Option<Arc<T>> {
+    match by_namespace.get_mut(namespace) {
         Some(names) => names.insert(name.into(), item),
-        None => places.entry(namespace.into()).or_default().insert(name.into(), item),
+        None => by_namespace.entry(namespace.into()).or_default().insert(name.into(), item),
     }
 }
 
-fn take<T>(places: &mut ByNamespacedName<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
-    let names = places.get_mut(namespace)?;
-    let taken = names.remove(name);
+fn take<T>(by_namespace: &mut ByNamespacedName<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
+    let names = by_namespace.get_mut(namespace)?;
+    let item = names.remove(name);
     if names.is_empty() {
-        places.remove(namespace);
+        by_namespace.remove(namespace);
     }
-    taken
+    item
 }
 
 /// Deduplicates roles by their rules. Most namespaces of a large cluster have the same few roles.
 #[derive(Debug, Default)]
-struct Pool(HashSet<ByRules>);
+struct RolePool(HashSet<RoleByRules>);
 
 /// A role, hashed by its rules.
 #[derive(Debug)]
-struct ByRules(Arc<Role>);
+struct RoleByRules(Arc<Role>);
 
-impl Borrow<[Rule]> for ByRules {
+impl Borrow<[Rule]> for RoleByRules {
     fn borrow(&self) -> &[Rule] {
         self.0.rules()
     }
 }
 
-impl PartialEq for ByRules {
-    fn eq(&self, other: &ByRules) -> bool {
+impl PartialEq for RoleByRules {
+    fn eq(&self, other: &RoleByRules) -> bool {
         self.0.rules() == other.0.rules()
     }
 }
 
-impl Eq for ByRules {}
+impl Eq for RoleByRules {}
 
-impl Hash for ByRules {
+impl Hash for RoleByRules {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.rules().hash(state);
     }
 }
 
-impl Pool {
+impl RolePool {
     /// The existing role with the same rules, or this one.
     fn share(&mut self, role: Role) -> Arc<Role> {
-        if let Some(ByRules(known)) = self.0.get(role.rules()) {
+        if let Some(RoleByRules(known)) = self.0.get(role.rules()) {
             return Arc::clone(known);
         }
         let role = Arc::new(role);
-        self.0.insert(ByRules(Arc::clone(&role)));
+        self.0.insert(RoleByRules(Arc::clone(&role)));
         role
     }
 
-    /// Drops a role that one place less uses.
+    /// Drops a role after its last use in the index.
     fn release(&mut self, role: Option<Arc<Role>>) {
         // The pool's reference and this one. If another reference exists for a moment, the next sweep drops the role.
         if let Some(role) = role.filter(|role| Arc::strong_count(role) <= 2) {
@@ -232,7 +237,7 @@ impl Pool {
 
     /// Drops all unused roles.
     fn sweep(&mut self) {
-        self.0.retain(|ByRules(role)| Arc::strong_count(role) > 1);
+        self.0.retain(|RoleByRules(role)| Arc::strong_count(role) > 1);
     }
 }
 
@@ -241,7 +246,7 @@ impl Pool {
 pub struct Index {
     roles: ByNamespacedName<Role>,
     /// The shared roles.
-    pool: Pool,
+    pool: RolePool,
     /// Role changes since the last sweep.
     changes: usize,
     bindings: ByNamespacedName<Binding>,
@@ -253,7 +258,7 @@ pub struct Index {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRole(pub RoleRef);
 
-/// In the words of the reference's caches.
+/// The errors of the reference's informer caches.
 impl fmt::Display for MissingRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RoleRef { kind, name } = &self.0;
@@ -266,14 +271,14 @@ impl fmt::Display for MissingRole {
     }
 }
 
-/// Notes a missing role: once each, and only a limited number.
-fn tell(missing: &mut Vec<MissingRole>, lost: MissingRole) {
-    if missing.len() < MISSING_ROLES_TOLD && !missing.contains(&lost) {
-        missing.push(lost);
+/// Records a missing role: each once, and only a limited number.
+fn add_missing(missing: &mut Vec<MissingRole>, missing_role: MissingRole) {
+    if missing.len() < MISSING_ROLES_REPORTED && !missing.contains(&missing_role) {
+        missing.push(missing_role);
     }
 }
 
-/// The roles that were examined for one question. Most users have few, which need no hash table.
+/// The roles that were examined for one decision. Most users have few, which need no hash table.
 #[derive(Default)]
 struct ExaminedRoles {
     few: [usize; 8],
@@ -283,26 +288,26 @@ struct ExaminedRoles {
 
 impl ExaminedRoles {
     fn is_new(&mut self, role: &Arc<Role>) -> bool {
-        let at = Arc::as_ptr(role).addr();
-        if self.few.contains(&at) {
+        let address = Arc::as_ptr(role).addr();
+        if self.few.contains(&address) {
             return false;
         }
         match self.few.get_mut(self.count) {
-            Some(place) => *place = at,
-            None => return self.many.insert(at),
+            Some(slot) => *slot = address,
+            None => return self.many.insert(address),
         }
         self.count += 1;
         true
     }
 }
 
-/// The result of a question.
+/// The result of a decision.
 #[derive(Debug)]
 pub enum RuleLookup {
     /// A binding allows it.
     Allowed(GrantedBy),
     /// No binding allows it; these roles are missing.
-    Nothing(Vec<MissingRole>),
+    NoMatch(Vec<MissingRole>),
 }
 
 /// Why an action is allowed.
@@ -315,7 +320,7 @@ pub struct GrantedBy {
 
 impl fmt::Display for GrantedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RBAC: allowed by {} to {}", Described(&self.binding), self.subject.kind)?;
+        write!(f, "RBAC: allowed by {} to {}", RenderedBinding(&self.binding), self.subject.kind)?;
         let Subject { kind, name, namespace } = &self.subject;
         if &**kind != "ServiceAccount" {
             return write!(f, " {}", quoted(name));
@@ -326,9 +331,9 @@ impl fmt::Display for GrantedBy {
 }
 
 /// A binding and its role, as messages print them.
-struct Described<'a>(&'a Binding);
+struct RenderedBinding<'a>(&'a Binding);
 
-impl fmt::Display for Described<'_> {
+impl fmt::Display for RenderedBinding<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Binding { namespace, name, role, .. } = self.0;
         match &**namespace {
@@ -344,10 +349,10 @@ impl Index {
     pub fn put_role(&mut self, namespace: &str, name: &str, role: Role) {
         let role = self.pool.share(role);
         let old = put(&mut self.roles, namespace, name, role);
-        self.role_went(old);
+        self.release_role(old);
     }
 
-    fn role_went(&mut self, old: Option<Arc<Role>>) {
+    fn release_role(&mut self, old: Option<Arc<Role>>) {
         self.pool.release(old);
         self.changes += 1;
         if self.changes >= SWEEP_EVERY {
@@ -359,7 +364,7 @@ impl Index {
     /// Removes a role.
     pub fn remove_role(&mut self, namespace: &str, name: &str) {
         let old = take(&mut self.roles, namespace, name);
-        self.role_went(old);
+        self.release_role(old);
     }
 
     /// Adds a binding, or replaces the one of its name.
@@ -367,7 +372,7 @@ impl Index {
         self.remove_binding(&binding.namespace, &binding.name);
         let binding = Arc::new(binding);
         for subject in &binding.subjects {
-            match subject.whom(&binding.namespace) {
+            match subject.key(&binding.namespace) {
                 Some(SubjectKey::User(name)) => self.users.entry(name.into()).or_default().add(&binding),
                 Some(SubjectKey::Group(name)) => self.groups.entry(name).or_default().add(&binding),
                 None => {}
@@ -380,18 +385,18 @@ impl Index {
     /// Removes a binding.
     pub fn remove_binding(&mut self, namespace: &str, name: &str) {
         let Some(binding) = take(&mut self.bindings, namespace, name) else { return };
-        let forget = |held: &mut HashMap<Box<str>, SubjectBindings>, name: &str| {
-            if let Some(mine) = held.get_mut(name) {
-                mine.remove(&binding);
-                if mine.is_empty() {
-                    held.remove(name);
+        let remove_from = |bindings: &mut HashMap<Box<str>, SubjectBindings>, name: &str| {
+            if let Some(subject_bindings) = bindings.get_mut(name) {
+                subject_bindings.remove(&binding);
+                if subject_bindings.is_empty() {
+                    bindings.remove(name);
                 }
             }
         };
         for subject in &binding.subjects {
-            match subject.whom(namespace) {
-                Some(SubjectKey::User(name)) => forget(&mut self.users, &name),
-                Some(SubjectKey::Group(name)) => forget(&mut self.groups, &name),
+            match subject.key(namespace) {
+                Some(SubjectKey::User(name)) => remove_from(&mut self.users, &name),
+                Some(SubjectKey::Group(name)) => remove_from(&mut self.groups, &name),
                 None => {}
             }
         }
@@ -405,73 +410,73 @@ impl Index {
 
     /// Like [`Index::clear_roles`], for bindings.
     pub fn clear_bindings(&mut self, namespaced: bool) {
-        let gone = self.bindings.iter().filter(|(namespace, _)| namespace.is_empty() != namespaced);
-        let gone: Vec<Arc<Binding>> = gone.flat_map(|(_, names)| names.values().cloned()).collect();
-        gone.iter().for_each(|binding| self.remove_binding(&binding.namespace, &binding.name));
+        let removed = self.bindings.iter().filter(|(namespace, _)| namespace.is_empty() != namespaced);
+        let removed: Vec<Arc<Binding>> = removed.flat_map(|(_, names)| names.values().cloned()).collect();
+        removed.iter().for_each(|binding| self.remove_binding(&binding.namespace, &binding.name));
     }
 
     /// The role that a binding of this namespace names.
     pub fn role(&self, namespace: &str, role: &RoleRef) -> Result<&Arc<Role>, MissingRole> {
-        let place = match &*role.kind {
+        let role_namespace = match &*role.kind {
             "ClusterRole" => "",
             "Role" if !namespace.is_empty() => namespace,
             _ => return Err(MissingRole(role.clone())),
         };
-        let found = self.roles.get(place).and_then(|names| names.get(&role.name));
-        found.ok_or_else(|| MissingRole(role.clone()))
+        let existing = self.roles.get(role_namespace).and_then(|names| names.get(&role.name));
+        existing.ok_or_else(|| MissingRole(role.clone()))
     }
 
     /// Visits every binding of a user in a namespace, cluster-wide ones first. One that the user has through two groups is
     /// visited twice.
     fn bindings_of<'a, B>(
         &'a self,
-        who: &Identity,
+        user: &Identity,
         namespace: &str,
-        mut show: impl FnMut(&'a Arc<Binding>) -> ControlFlow<B>,
+        mut visit: impl FnMut(&'a Arc<Binding>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let places: &[&str] = if namespace.is_empty() { &[""] } else { &["", namespace] };
-        for place in places {
-            let groups = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
-            for held in self.users.get(who.name.as_str()).into_iter().chain(groups) {
-                held.at(place).iter().try_for_each(&mut show)?;
+        let namespaces: &[&str] = if namespace.is_empty() { &[""] } else { &["", namespace] };
+        for namespace in namespaces {
+            let groups = user.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
+            for bindings in self.users.get(user.name.as_str()).into_iter().chain(groups) {
+                bindings.in_namespace(namespace).iter().try_for_each(&mut visit)?;
             }
         }
         ControlFlow::Continue(())
     }
 
     /// Decides whether a user may do this.
-    pub fn decide(&self, who: &Identity, action: &Action) -> RuleLookup {
-        let ask = PreparedAction::from(action);
+    pub fn decide(&self, user: &Identity, action: &Action) -> RuleLookup {
+        let prepared = PreparedAction::from(action);
         let mut missing = Vec::new();
         // A role that is bound a thousand times is evaluated once.
-        let mut refused = ExaminedRoles::default();
-        let allowed = self.bindings_of(who, namespace_of(action), |binding| {
+        let mut examined = ExaminedRoles::default();
+        let allowed = self.bindings_of(user, namespace_of(action), |binding| {
             match self.role(&binding.namespace, &binding.role) {
-                Ok(role) if !refused.is_new(role) => {}
-                Ok(role) if role.allows(&ask) => return ControlFlow::Break(binding),
+                Ok(role) if !examined.is_new(role) => {}
+                Ok(role) if role.allows(&prepared) => return ControlFlow::Break(binding),
                 Ok(_) => {}
-                Err(lost) => tell(&mut missing, lost),
+                Err(missing_role) => add_missing(&mut missing, missing_role),
             }
             ControlFlow::Continue(())
         });
-        let ControlFlow::Break(binding) = allowed else { return RuleLookup::Nothing(missing) };
+        let ControlFlow::Break(binding) = allowed else { return RuleLookup::NoMatch(missing) };
         let mut subjects = binding.subjects.iter();
-        let subject = subjects.find(|subject| subject.is(who, &binding.namespace));
+        let subject = subjects.find(|subject| subject.matches(user, &binding.namespace));
         let subject = subject.cloned().unwrap_or_default();
         RuleLookup::Allowed(GrantedBy { binding: Arc::clone(binding), subject })
     }
 
     /// The roles of a user in a namespace, and the missing ones.
-    pub fn roles_of(&self, who: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<MissingRole>) {
+    pub fn roles_of(&self, user: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<MissingRole>) {
         let (mut roles, mut missing) = (Vec::new(), Vec::new());
-        let (mut seen, mut given) = (HashSet::new(), HashSet::new());
-        let _all: ControlFlow<()> = self.bindings_of(who, namespace, |binding| {
+        let (mut seen, mut added) = (HashSet::new(), HashSet::new());
+        let _all: ControlFlow<()> = self.bindings_of(user, namespace, |binding| {
             if seen.insert(Arc::as_ptr(binding)) {
                 match self.role(&binding.namespace, &binding.role) {
                     // A role may be bound a thousand times.
-                    Ok(role) if !given.insert(Arc::as_ptr(role)) => {}
+                    Ok(role) if !added.insert(Arc::as_ptr(role)) => {}
                     Ok(role) => roles.push(Arc::clone(role)),
-                    Err(lost) => tell(&mut missing, lost),
+                    Err(missing_role) => add_missing(&mut missing, missing_role),
                 }
             }
             ControlFlow::Continue(())
@@ -480,8 +485,8 @@ impl Index {
     }
 
     /// All rights of a user in a namespace.
-    pub fn grants(&self, who: &Identity, namespace: &str) -> Grants {
-        let (roles, missing) = self.roles_of(who, namespace);
+    pub fn grants(&self, user: &Identity, namespace: &str) -> Grants {
+        let (roles, missing) = self.roles_of(user, namespace);
         Grants {
             grants: roles.iter().flat_map(|role| role.rules()).map(Rule::to_grant).collect(),
             incomplete: false,
@@ -491,24 +496,30 @@ impl Index {
 
     /// The binding that lacks only this user or, if there is none, the smallest role that would allow this.
     pub fn nearest(&self, action: &Action) -> Option<String> {
-        let (ask, namespace) = (PreparedAction::from(action), namespace_of(action));
-        let places = if namespace.is_empty() { vec![""] } else { vec![namespace, ""] };
-        let bindings = places.iter().filter_map(|place| self.bindings.get(*place)).flat_map(HashMap::values);
-        let near = bindings.filter_map(|binding| {
-            let role = self.role(&binding.namespace, &binding.role).ok().filter(|role| role.allows(&ask))?;
+        let (prepared, namespace) = (PreparedAction::from(action), namespace_of(action));
+        let namespaces = if namespace.is_empty() { vec![""] } else { vec![namespace, ""] };
+        let bindings =
+            namespaces.iter().filter_map(|namespace| self.bindings.get(*namespace)).flat_map(HashMap::values);
+        let candidates = bindings.filter_map(|binding| {
+            let role =
+                self.role(&binding.namespace, &binding.role).ok().filter(|role| role.allows(&prepared))?;
             Some((role.rules().len(), binding))
         });
-        let nearest = near.min_by(|(a, one), (b, other)| (a, &one.name).cmp(&(b, &other.name)));
+        let nearest = candidates.min_by(|(a, left), (b, right)| (a, &left.name).cmp(&(b, &right.name)));
         if let Some((_, binding)) = nearest {
-            return Some(format!("{} would allow it, but does not name this subject", Described(binding)));
+            return Some(format!(
+                "{} would allow it, but does not name this subject",
+                RenderedBinding(binding)
+            ));
         }
-        let named = |place: &&str| {
-            let kind = if place.is_empty() { "ClusterRole" } else { "Role" };
-            let names = self.roles.get(*place).into_iter().flatten();
+        let roles_in = |namespace: &&str| {
+            let kind = if namespace.is_empty() { "ClusterRole" } else { "Role" };
+            let names = self.roles.get(*namespace).into_iter().flatten();
             names.map(move |(name, role)| (role.rules().len(), kind, name, role)).collect::<Vec<_>>()
         };
-        let allowing = places.iter().flat_map(named).filter(|(.., role)| role.allows(&ask));
-        let (_, kind, name, _) = allowing.min_by_key(|(rules, kind, name, _)| (*rules, *kind, *name))?;
+        let allowing_roles = namespaces.iter().flat_map(roles_in).filter(|(.., role)| role.allows(&prepared));
+        let (_, kind, name, _) =
+            allowing_roles.min_by_key(|(rules, kind, name, _)| (*rules, *kind, *name))?;
         Some(format!("{kind} {} would allow it, but no binding gives it here", quoted(name)))
     }
 }

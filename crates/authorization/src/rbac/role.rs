@@ -1,6 +1,6 @@
 //! The rules of one role, indexed by resource: a role with a hundred rules is as fast as one with two.
 
-use super::rule::{On, PreparedAction, Rule};
+use super::rule::{PreparedAction, PreparedTarget, Rule};
 
 /// The rules of one role. See the module documentation.
 #[derive(Debug, Default)]
@@ -14,8 +14,8 @@ impl Role {
     /// A role with these rules.
     pub fn new(rules: Vec<Rule>) -> Role {
         let mut named = Vec::new();
-        for (at, rule) in (0_u32..).zip(&rules) {
-            named.extend((0_u32..).zip(&rule.resources).map(|(resource, _)| (at, resource)));
+        for (index, rule) in (0_u32..).zip(&rules) {
+            named.extend((0_u32..).zip(&rule.resources).map(|(resource, _)| (index, resource)));
         }
         let mut role = Role { rules: rules.into(), named: Box::default() };
         named.sort_by(|a, b| role.resource(*a).cmp(role.resource(*b)));
@@ -29,40 +29,40 @@ impl Role {
     }
 
     /// Whether one of its rules allows this.
-    pub fn allows(&self, ask: &PreparedAction<'_>) -> bool {
-        self.matching(ask).any(|rule| rule.allows_asked(ask))
+    pub fn allows(&self, action: &PreparedAction<'_>) -> bool {
+        self.matching(action).any(|rule| rule.allows_named(action))
     }
 
-    /// Whether one of its rules covers a single permission, with a budget: subtracts from `left` how many words were compared at
+    /// Whether one of its rules covers a single permission, with a budget: subtracts from `budget` how many words were compared at
     /// most. `None` if the budget is exceeded.
-    pub(super) fn covers_within(&self, permission: &PreparedAction<'_>, left: &mut usize) -> Option<bool> {
+    pub(super) fn covers_within(&self, permission: &PreparedAction<'_>, budget: &mut usize) -> Option<bool> {
         for rule in self.matching(permission) {
-            *left = left.checked_sub(rule.words() + 1)?;
+            *budget = budget.checked_sub(rule.words() + 1)?;
             if rule.covers_permission(permission) {
                 return Some(true);
             }
         }
-        *left = left.checked_sub(1)?;
+        *budget = budget.checked_sub(1)?;
         Some(false)
     }
 
     /// The rules that name the requested resource, or a wildcard.
-    fn matching<'a>(&'a self, ask: &'a PreparedAction<'_>) -> impl Iterator<Item = &'a Rule> {
-        let (every, names) = match &ask.on {
-            On::Path(_) => (&*self.rules, [None; 3]),
-            On::Resource { resource, any_with_part, .. } => {
-                let part = Some(any_with_part.as_str()).filter(|part| !part.is_empty());
-                (&[][..], [Some("*"), Some(&**resource), part])
+    fn matching<'a>(&'a self, action: &'a PreparedAction<'_>) -> impl Iterator<Item = &'a Rule> {
+        let (all_rules, names) = match &action.target {
+            PreparedTarget::Path(_) => (&*self.rules, [None; 3]),
+            PreparedTarget::Resource { resource, any_with_part, .. } => {
+                let wildcard = Some(any_with_part.as_str()).filter(|wildcard| !wildcard.is_empty());
+                (&[][..], [Some("*"), Some(&**resource), wildcard])
             }
         };
-        every.iter().chain(names.into_iter().flatten().flat_map(|name| self.naming(name)))
+        all_rules.iter().chain(names.into_iter().flatten().flat_map(|name| self.rules_naming(name)))
     }
 
-    fn naming<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Rule> {
+    fn rules_naming<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Rule> {
         let first = self.named.partition_point(|named| self.resource(*named) < resource);
-        let found = self.named.get(first..).unwrap_or_default().iter();
-        let found = found.take_while(move |named| self.resource(**named) == resource);
-        found.filter_map(|(rule, _)| self.rules.get(*rule as usize))
+        let matching = self.named.get(first..).unwrap_or_default().iter();
+        let matching = matching.take_while(move |named| self.resource(**named) == resource);
+        matching.filter_map(|(rule, _)| self.rules.get(*rule as usize))
     }
 
     fn resource(&self, (rule, resource): (u32, u32)) -> &str {
@@ -78,7 +78,7 @@ mod tests {
     use crate::testing::{action, path_rule, rule};
 
     #[test]
-    fn every_rule_that_matters_is_found() {
+    fn role_finds_rules_by_resource_and_wildcard() {
         let role = Role::new(vec![
             rule("get", "core", "pods pods/log", ""),
             rule("list", "core", "pods secrets", ""),
@@ -86,8 +86,9 @@ mod tests {
             rule("update", "*", "*/scale", ""),
             path_rule("get", "/metrics"),
         ]);
-        let allows =
-            |verb, group, what| role.allows(&PreparedAction::from(&action(verb, group, what, "", "a")));
+        let allows = |verb, group, resource| {
+            role.allows(&PreparedAction::from(&action(verb, group, resource, "", "a")))
+        };
         assert!(allows("get", "", "pods") && allows("list", "", "pods") && allows("get", "", "pods/log"));
         assert!(allows("watch", "apps", "anything") && allows("update", "x", "things/scale"));
         assert!(!allows("get", "", "secrets") && !allows("list", "", "pods/log") && !allows("get", "", "po"));
@@ -96,8 +97,8 @@ mod tests {
             role.allows(&PreparedAction::path("get", "/metrics"))
                 && !role.allows(&PreparedAction::path("get", "/"))
         );
-        let ask = PreparedAction::resource("get", "", "pods", Objects::All);
-        assert_eq!(role.covers_within(&ask, &mut 100), Some(true));
-        assert_eq!(role.covers_within(&ask, &mut 1), None, "nobody knows");
+        let action = PreparedAction::resource("get", "", "pods", Objects::All);
+        assert_eq!(role.covers_within(&action, &mut 100), Some(true));
+        assert_eq!(role.covers_within(&action, &mut 1), None, "the budget is exceeded");
     }
 }

@@ -8,7 +8,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Action, Grant, Target};
 use serde::{Deserialize, Deserializer};
 
-const ALL: &str = "*";
+const WILDCARD: &str = "*";
 
 /// A compact list of words.
 pub type StringList = Box<[Box<str>]>;
@@ -36,18 +36,18 @@ pub struct Rule {
 
 /// Parses null as the default, because absent fields may be written so.
 pub fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    from: D,
+    deserializer: D,
 ) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// An action, prepared for comparisons.
 pub struct PreparedAction<'a> {
     pub(super) verb: &'a str,
-    pub(super) on: On<'a>,
+    pub(super) target: PreparedTarget<'a>,
 }
 
-pub(super) enum On<'a> {
+pub(super) enum PreparedTarget<'a> {
     Resource {
         group: &'a str,
         /// The resource with its subresource: `pods/log`.
@@ -59,9 +59,9 @@ pub(super) enum On<'a> {
     Path(&'a str),
 }
 
-/// The objects of a resource that a question is about. A rule without names grants all objects; a request without a name has
-/// the empty name, which a rule may name. They must never be taken for one another: who may do something with the empty name
-/// would be taken for somebody who may do it with all objects.
+/// The objects of a resource that an action is for. A rule without resourceNames grants all objects; a request without a name has
+/// the empty name, which a rule may contain. They must never be confused: permission for the empty name would count as permission
+/// for all objects.
 #[derive(Clone, Copy)]
 pub(super) enum Objects<'a> {
     All,
@@ -70,20 +70,20 @@ pub(super) enum Objects<'a> {
 
 impl<'a> From<&'a Action> for PreparedAction<'a> {
     fn from(action: &'a Action) -> PreparedAction<'a> {
-        let on = match &action.target {
-            Target::Path(path) => On::Path(path),
+        let target = match &action.target {
+            Target::Path(path) => PreparedTarget::Path(path),
             Target::Resource { group, resource, subresource, name, .. } if subresource.is_empty() => {
                 let (resource, objects) = (resource.into(), Objects::Named(name));
-                On::Resource { group, resource, any_with_part: String::new(), objects }
+                PreparedTarget::Resource { group, resource, any_with_part: String::new(), objects }
             }
-            Target::Resource { group, resource, subresource, name, .. } => On::Resource {
+            Target::Resource { group, resource, subresource, name, .. } => PreparedTarget::Resource {
                 group,
                 resource: format!("{resource}/{subresource}").into(),
                 any_with_part: format!("*/{subresource}"),
                 objects: Objects::Named(name),
             },
         };
-        PreparedAction { verb: &action.verb, on }
+        PreparedAction { verb: &action.verb, target }
     }
 }
 
@@ -97,21 +97,24 @@ impl<'a> PreparedAction<'a> {
     ) -> PreparedAction<'a> {
         let part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
         let any_with_part = part.unwrap_or_default();
-        PreparedAction { verb, on: On::Resource { group, resource: resource.into(), any_with_part, objects } }
+        PreparedAction {
+            verb,
+            target: PreparedTarget::Resource { group, resource: resource.into(), any_with_part, objects },
+        }
     }
 
     /// One verb on one path as rules name it.
     pub(super) fn path(verb: &'a str, path: &'a str) -> PreparedAction<'a> {
-        PreparedAction { verb, on: On::Path(path) }
+        PreparedAction { verb, target: PreparedTarget::Path(path) }
     }
 }
 
-fn has(words: &[Box<str>], word: &str) -> bool {
+fn contains(words: &[Box<str>], word: &str) -> bool {
     words.iter().any(|known| **known == *word)
 }
 
-fn has_or_all(words: &[Box<str>], word: &str) -> bool {
-    words.iter().any(|known| **known == *ALL || **known == *word)
+fn contains_or_all(words: &[Box<str>], word: &str) -> bool {
+    words.iter().any(|known| **known == *WILDCARD || **known == *word)
 }
 
 /// Whether a rule's path matches this path.
@@ -121,37 +124,40 @@ fn path_covers(rule: &str, path: &str) -> bool {
 
 impl Rule {
     /// Whether it allows the action.
-    pub fn allows(&self, ask: &PreparedAction<'_>) -> bool {
-        match &ask.on {
-            On::Resource { resource, any_with_part, .. } => {
-                self.allows_asked(ask)
+    pub fn allows(&self, action: &PreparedAction<'_>) -> bool {
+        match &action.target {
+            PreparedTarget::Resource { resource, any_with_part, .. } => {
+                self.allows_named(action)
                     && self.resources.iter().any(|known| {
-                        **known == *ALL
+                        **known == *WILDCARD
                             || **known == **resource
                             || (!any_with_part.is_empty() && **known == **any_with_part)
                     })
             }
-            On::Path(path) => {
-                has_or_all(&self.verbs, ask.verb) && self.paths.iter().any(|known| path_covers(known, path))
+            PreparedTarget::Path(path) => {
+                contains_or_all(&self.verbs, action.verb)
+                    && self.paths.iter().any(|known| path_covers(known, path))
             }
         }
     }
 
-    /// Whether it allows the action, given that it names the requested resource.
-    pub(super) fn allows_asked(&self, ask: &PreparedAction<'_>) -> bool {
-        let On::Resource { group, objects, .. } = &ask.on else { return self.allows(ask) };
+    /// Whether it allows the action, given that its `resources` contain that of the action.
+    pub(super) fn allows_named(&self, action: &PreparedAction<'_>) -> bool {
+        let PreparedTarget::Resource { group, objects, .. } = &action.target else {
+            return self.allows(action);
+        };
         let names = match objects {
             Objects::All => self.resource_names.is_empty(),
-            Objects::Named(name) => self.resource_names.is_empty() || has(&self.resource_names, name),
+            Objects::Named(name) => self.resource_names.is_empty() || contains(&self.resource_names, name),
         };
-        names && has_or_all(&self.verbs, ask.verb) && has_or_all(&self.api_groups, group)
+        names && contains_or_all(&self.verbs, action.verb) && contains_or_all(&self.api_groups, group)
     }
 
     /// Whether it covers a single permission of a rule, given that it names the resource. A permission for paths has no names,
     /// so a rule with names does not cover it, as in the reference.
     pub(super) fn covers_permission(&self, permission: &PreparedAction<'_>) -> bool {
-        let is_of_path = matches!(permission.on, On::Path(_));
-        (!is_of_path || self.resource_names.is_empty()) && self.allows_asked(permission)
+        let is_of_path = matches!(permission.target, PreparedTarget::Path(_));
+        (!is_of_path || self.resource_names.is_empty()) && self.allows_named(permission)
     }
 
     /// The number of words to compare.
@@ -162,27 +168,29 @@ impl Rule {
 
     /// Whether this rule alone allows everything that `other` allows.
     pub fn covers(&self, other: &Rule) -> bool {
-        let all = |mine: &StringList, theirs: &StringList| {
-            has(mine, ALL) || theirs.iter().all(|word| has(mine, word))
+        let contains_all = |own: &StringList, others: &StringList| {
+            contains(own, WILDCARD) || others.iter().all(|word| contains(own, word))
         };
         let names = if other.resource_names.is_empty() {
             self.resource_names.is_empty()
         } else {
             self.resource_names.is_empty()
-                || other.resource_names.iter().all(|name| has(&self.resource_names, name))
+                || other.resource_names.iter().all(|name| contains(&self.resource_names, name))
         };
         names
-            && all(&self.verbs, &other.verbs)
-            && all(&self.api_groups, &other.api_groups)
+            && contains_all(&self.verbs, &other.verbs)
+            && contains_all(&self.api_groups, &other.api_groups)
             && other.resources.iter().all(|resource| self.covers_resource(resource))
-            && other.paths.iter().all(|path| self.paths.iter().any(|mine| path_covers(mine, path)))
+            && other.paths.iter().all(|path| self.paths.iter().any(|own| path_covers(own, path)))
             // A rule with names covers no path, as for single permissions.
             && (other.paths.is_empty() || self.resource_names.is_empty())
     }
 
     fn covers_resource(&self, resource: &str) -> bool {
-        has_or_all(&self.resources, resource)
-            || resource.split_once('/').is_some_and(|(_, part)| has(&self.resources, &format!("*/{part}")))
+        contains_or_all(&self.resources, resource)
+            || resource
+                .split_once('/')
+                .is_some_and(|(_, part)| contains(&self.resources, &format!("*/{part}")))
     }
 
     /// The rule as a value.
@@ -262,7 +270,7 @@ mod tests {
     use crate::testing::{action, path_rule, rule};
 
     #[test]
-    fn wildcards_parts_and_names() {
+    fn rule_matches_wildcards_subresources_and_names() {
         let table = [
             (rule("get", "core", "pods", ""), ("get", "", "pods", "a"), true),
             (rule("get", "core", "pods", ""), ("list", "", "pods", ""), false),
@@ -277,14 +285,14 @@ mod tests {
             (rule("get list create", "core", "pods", "a b"), ("create", "", "pods", ""), false),
             (path_rule("get", "*"), ("get", "", "pods", "a"), false),
         ];
-        for (rule, (verb, group, what, name), wanted) in table {
-            let action = action(verb, group, what, "n", name);
-            assert_eq!(rule.allows(&PreparedAction::from(&action)), wanted, "{rule} {action:?}");
+        for (rule, (verb, group, resource, name), expected) in table {
+            let action = action(verb, group, resource, "n", name);
+            assert_eq!(rule.allows(&PreparedAction::from(&action)), expected, "{rule} {action:?}");
         }
     }
 
     #[test]
-    fn a_star_at_the_end_of_a_path_stands_for_the_rest() {
+    fn path_rule_matches_by_prefix_before_wildcard() {
         let allows = |paths: &str, path: &str| {
             let action = Action { verb: "get".into(), target: Target::Path(path.into()) };
             path_rule("get", paths).allows(&PreparedAction::from(&action))
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_covers_what_it_could_stand_for() {
+    fn rule_covers_narrower_rules() {
         let all = rule("*", "*", "*", "");
         assert!(all.covers(&rule("get list", "core apps", "pods */scale", "a")));
         assert!(!all.covers(&path_rule("get", "/x")), "resources are no paths");
@@ -307,11 +315,11 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_written_as_messages_have_them() {
-        let shown = rule("delete get", "core apps", "secrets", "a").to_string();
-        let wanted =
+    fn rule_renders_as_in_escalation_messages() {
+        let rendered = rule("delete get", "core apps", "secrets", "a").to_string();
+        let expected =
             r#"{APIGroups:["" "apps"], Resources:["secrets"], ResourceNames:["a"], Verbs:["delete" "get"]}"#;
-        assert_eq!(shown, wanted);
+        assert_eq!(rendered, expected);
         assert_eq!(path_rule("*", "*").to_string(), r#"{NonResourceURLs:["*"], Verbs:["*"]}"#);
     }
 }

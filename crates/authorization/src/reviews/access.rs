@@ -21,60 +21,63 @@ use pilothouse_apimachinery::selectors;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReviewedSubject {
     /// The asking user.
-    Oneself,
+    RequestUser,
     /// The user in the spec.
-    Anybody,
+    SpecUser,
     /// The user in the spec, in one namespace.
-    AnybodyIn,
+    SpecUserInNamespace,
 }
 
 /// Validates a review, in the reference's order.
-pub fn validate(review: &Value, about: ReviewedSubject) -> ErrorList {
+pub fn validate(review: &Value, subject: ReviewedSubject) -> ErrorList {
     let mut errors = ErrorList::new();
-    let spec = FieldValue::of(review, "spec");
+    let spec = FieldValue::top_level(review, "spec");
     let (resource, path) = (spec.child("resourceAttributes"), spec.child("nonResourceAttributes"));
     if resource.is_set() && path.is_set() {
-        shown(&mut errors, &path, "cannot be specified in combination with resourceAttributes");
+        push_go_value_error(&mut errors, &path, "cannot be specified in combination with resourceAttributes");
     }
     if !resource.is_set() && !path.is_set() {
-        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        errors.push(FieldError::invalid(&resource.path, "\"null\"", why));
+        let message = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        errors.push(FieldError::invalid(&resource.path, "\"null\"", message));
     }
-    if about != ReviewedSubject::Oneself && spec.child("user").is_empty() && spec.child("groups").is_empty() {
+    if subject != ReviewedSubject::RequestUser
+        && spec.child("user").is_empty()
+        && spec.child("groups").is_empty()
+    {
         spec.child("user").invalid_text(&mut errors, "at least one of user or group must be specified");
     }
     check_selector(&resource.child("fieldSelector"), &mut errors, check_field_requirement);
     check_selector(&resource.child("labelSelector"), &mut errors, check_label_requirement);
-    check_metadata(review, about, &mut errors);
-    if about == ReviewedSubject::AnybodyIn {
+    check_metadata(review, subject, &mut errors);
+    if subject == ReviewedSubject::SpecUserInNamespace {
         let namespace = resource.child("namespace");
-        if resource.is_set() && namespace.text() != meta::of(review).str("namespace") {
+        if resource.is_set() && namespace.text() != meta::metadata(review).str("namespace") {
             namespace.invalid_text(&mut errors, "must match metadata.namespace");
         }
         if path.is_set() {
-            shown(&mut errors, &path, "disallowed on this kind of request");
+            push_go_value_error(&mut errors, &path, "disallowed on this kind of request");
         }
     }
     errors
 }
 
 /// An error whose value is printed in Go syntax.
-fn shown(errors: &mut ErrorList, node: &FieldValue<'_>, why: &str) {
-    errors.push(FieldError::invalid(&node.path, "authorization.NonResourceAttributes{}", why));
+fn push_go_value_error(errors: &mut ErrorList, field: &FieldValue<'_>, message: &str) {
+    errors.push(FieldError::invalid(&field.path, "authorization.NonResourceAttributes{}", message));
 }
 
-fn check_metadata(review: &Value, about: ReviewedSubject, errors: &mut ErrorList) {
-    let local = about == ReviewedSubject::AnybodyIn;
-    let says = meta::of(review).fields().into_iter().flatten();
-    let mut extra = says.filter(|(field, value)| {
-        let void = value.is_null() || value.as_str() == Some("") || value.as_int() == Some(0);
-        let void = void || value.fields().is_some_and(|fields| fields.is_empty());
-        let void = void || matches!(value, Value::Array(items) if items.is_empty());
-        !void && *field != "managedFields" && !(local && *field == "namespace")
+fn check_metadata(review: &Value, subject: ReviewedSubject, errors: &mut ErrorList) {
+    let is_local = subject == ReviewedSubject::SpecUserInNamespace;
+    let metadata = meta::metadata(review).fields().into_iter().flatten();
+    let mut extra = metadata.filter(|(field, value)| {
+        let is_empty = value.is_null() || value.as_str() == Some("") || value.as_int() == Some(0);
+        let is_empty = is_empty || value.fields().is_some_and(|fields| fields.is_empty());
+        let is_empty = is_empty || matches!(value, Value::Array(items) if items.is_empty());
+        !is_empty && *field != "managedFields" && !(is_local && *field == "namespace")
     });
     if extra.next().is_some() {
-        let why = if local { "must be empty except for namespace" } else { "must be empty" };
-        errors.push(FieldError::invalid(&FieldPath::new("metadata"), "v1.ObjectMeta{}", why));
+        let message = if is_local { "must be empty except for namespace" } else { "must be empty" };
+        errors.push(FieldError::invalid(&FieldPath::new("metadata"), "v1.ObjectMeta{}", message));
     }
 }
 
@@ -118,8 +121,8 @@ fn check_label_requirement(requirement: &FieldValue<'_>, errors: &mut ErrorList)
     requirement.child("values").items().for_each(|value| value.syntax(errors, names::label_value));
 }
 
-/// The question of a review.
-pub struct Question {
+/// The attributes that a review asks to authorize.
+pub struct ReviewAttributes {
     /// The action to authorize.
     pub action: Action,
     /// The selectors.
@@ -135,18 +138,18 @@ pub fn subject(review: &Value) -> Identity {
     Identity {
         name: spec.str("user").to_owned(),
         uid: spec.str("uid").to_owned(),
-        groups: words(spec.get("groups")),
-        extra: extra.map(|(key, values)| (key.clone(), words(Some(values)))).collect(),
+        groups: strings(spec.get("groups")),
+        extra: extra.map(|(key, values)| (key.clone(), strings(Some(values)))).collect(),
     }
 }
 
-fn words(list: Option<&Value>) -> Vec<String> {
+fn strings(list: Option<&Value>) -> Vec<String> {
     let items = list.map(Value::items).unwrap_or_default();
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The question of a valid review. `selectors`: whether selectors count; otherwise they are removed.
-pub fn question(review: &mut Value, selectors: bool) -> Question {
+/// The attributes of a valid review. `selectors`: whether selectors are supported; otherwise they are removed.
+pub fn parse(review: &mut Value, selectors: bool) -> ReviewAttributes {
     let spec = review.entry("spec");
     if !selectors && let Some(resource) = spec.get_mut("resourceAttributes") {
         resource.remove("fieldSelector");
@@ -156,7 +159,7 @@ pub fn question(review: &mut Value, selectors: bool) -> Question {
         let path = spec.get("nonResourceAttributes").unwrap_or(&Value::Null);
         let target = Target::Path(path.str("path").to_owned());
         let action = Action { verb: path.str("verb").to_owned(), target };
-        return Question { action, selection: Selection::default(), ignored: Vec::new() };
+        return ReviewAttributes { action, selection: Selection::default(), ignored: Vec::new() };
     };
     let text = |field: &str| resource.str(field).to_owned();
     let version = if resource.str("version").is_empty() { "*".to_owned() } else { text("version") };
@@ -168,24 +171,24 @@ pub fn question(review: &mut Value, selectors: bool) -> Question {
         namespace: text("namespace"),
         name: text("name"),
     };
-    let (fields, fields_wrong) = field_rules(resource.get("fieldSelector"));
-    let (labels, labels_wrong) = label_rules(resource.get("labelSelector"));
+    let (fields, fields_invalid) = field_rules(resource.get("fieldSelector"));
+    let (labels, labels_invalid) = label_rules(resource.get("labelSelector"));
     let mut ignored = Vec::new();
-    match (fields_wrong, fields.is_empty()) {
+    match (fields_invalid, fields.is_empty()) {
         (false, _) => {}
         (true, true) => ignored.push("spec.resourceAttributes.fieldSelector ignored due to parse error"),
         (true, false) => {
             ignored.push("spec.resourceAttributes.fieldSelector partially ignored due to parse error");
         }
     }
-    match (labels_wrong, labels.is_empty()) {
+    match (labels_invalid, labels.is_empty()) {
         (false, _) => {}
         (true, true) => ignored.push("spec.resourceAttributes.labelSelector ignored due to parse error"),
         (true, false) => {
             ignored.push("spec.resourceAttributes.labelSelector partially ignored due to parse error");
         }
     }
-    Question {
+    ReviewAttributes {
         action: Action { verb: text("verb"), target },
         selection: Selection { fields, labels },
         ignored,
@@ -216,16 +219,16 @@ fn field_rules(selector: Option<&Value>) -> (Vec<FieldRule>, bool) {
             None => (Vec::new(), true),
         };
     }
-    let (mut rules, mut wrong) = (Vec::new(), false);
+    let (mut rules, mut is_invalid) = (Vec::new(), false);
     for requirement in requirements(selector) {
-        let (key, values) = (requirement.str("key"), words(requirement.get("values")));
+        let (key, values) = (requirement.str("key"), strings(requirement.get("values")));
         match (requirement.str("operator"), values.as_slice()) {
             ("In", [value]) => rules.push(FieldRule::Equals(key.into(), value.as_str().into())),
             ("NotIn", [value]) => rules.push(FieldRule::Differs(key.into(), value.as_str().into())),
-            _ => wrong = true,
+            _ => is_invalid = true,
         }
     }
-    (rules, wrong)
+    (rules, is_invalid)
 }
 
 fn label_rules(selector: Option<&Value>) -> (Vec<LabelRule>, bool) {
@@ -236,9 +239,9 @@ fn label_rules(selector: Option<&Value>) -> (Vec<LabelRule>, bool) {
             Err(_) => (Vec::new(), true),
         };
     }
-    let (mut rules, mut wrong) = (Vec::new(), false);
+    let (mut rules, mut is_invalid) = (Vec::new(), false);
     for requirement in requirements(selector) {
-        let values = words(requirement.get("values"));
+        let values = strings(requirement.get("values"));
         let key = || requirement.str("key").into();
         let set = || values.iter().map(|value| value.as_str().into()).collect::<BTreeSet<Box<str>>>();
         match (requirement.str("operator"), values.is_empty()) {
@@ -246,28 +249,33 @@ fn label_rules(selector: Option<&Value>) -> (Vec<LabelRule>, bool) {
             ("NotIn", false) => rules.push(LabelRule::NotIn(key(), set())),
             ("Exists", true) => rules.push(LabelRule::Exists(key())),
             ("DoesNotExist", true) => rules.push(LabelRule::Absent(key())),
-            _ => wrong = true,
+            _ => is_invalid = true,
         }
     }
-    (rules, wrong)
+    (rules, is_invalid)
 }
 
-/// Writes the response into the review. `hint`: what would have to exist, for users who may see it.
-pub fn answer(review: &mut Value, question: &Question, verdict: &ExplainedDecision, hint: Option<String>) {
+/// Sets the status of the review. `hint`: the binding or role that would allow the action, for users who may see it.
+pub fn set_status(
+    review: &mut Value,
+    attributes: &ReviewAttributes,
+    decision: &ExplainedDecision,
+    hint: Option<String>,
+) {
     let mut status = Value::object();
-    status.set("allowed", verdict.decision == Decision::Allowed);
-    if matches!(verdict.decision, Decision::Denied(_)) {
+    status.set("allowed", decision.decision == Decision::Allowed);
+    if matches!(decision.decision, Decision::Denied(_)) {
         status.set("denied", true);
     }
     let reasons: Vec<String> =
-        [Some(verdict.reason()), hint].into_iter().flatten().filter(|text| !text.is_empty()).collect();
+        [Some(decision.reason()), hint].into_iter().flatten().filter(|text| !text.is_empty()).collect();
     if !reasons.is_empty() {
         status.set("reason", reasons.join("\n"));
     }
-    let trouble = verdict.error.iter().map(String::as_str).chain(question.ignored.iter().copied());
-    let trouble: Vec<&str> = trouble.collect();
-    if !trouble.is_empty() {
-        status.set("evaluationError", trouble.join("; "));
+    let errors = decision.error.iter().map(String::as_str).chain(attributes.ignored.iter().copied());
+    let errors: Vec<&str> = errors.collect();
+    if !errors.is_empty() {
+        status.set("evaluationError", errors.join("; "));
     }
     review.set("status", status);
 }
@@ -285,13 +293,13 @@ mod tests {
         codec::decode_object(body.as_bytes(), &kind, &registry).unwrap().value
     }
 
-    fn wrong(kind: &str, about: ReviewedSubject, body: &str) -> Vec<String> {
-        validate(&review(kind, body), about).iter().map(ToString::to_string).collect()
+    fn errors_of(kind: &str, subject: ReviewedSubject, body: &str) -> Vec<String> {
+        validate(&review(kind, body), subject).iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn each_rule_refuses() {
-        let any = |body| wrong("SubjectAccessReview", ReviewedSubject::Anybody, body);
+    fn invalid_reviews_are_refused() {
+        let any = |body| errors_of("SubjectAccessReview", ReviewedSubject::SpecUser, body);
         assert_eq!(
             any("{}"),
             [
@@ -320,17 +328,17 @@ mod tests {
                  spec.resourceAttributes.labelSelector is specified, requirements or rawSelector is required",
             ]
         );
-        let local =
+        let local_review =
             r#"{"metadata":{"namespace":"n"},"spec":{"user":"u","resourceAttributes":{"namespace":"m"}}}"#;
         assert_eq!(
-            wrong("LocalSubjectAccessReview", ReviewedSubject::AnybodyIn, local),
+            errors_of("LocalSubjectAccessReview", ReviewedSubject::SpecUserInNamespace, local_review),
             ["spec.resourceAttributes.namespace: Invalid value: \"m\": must match metadata.namespace"]
         );
     }
 
-    /// What empty parts of a review mean: a subject of some sort is needed, and what is left out of the question is empty in it.
+    /// A user or group is required; other absent fields are empty in the action.
     #[test]
-    fn empty_parts_of_a_review() {
+    fn empty_fields_of_a_review_are_empty_in_the_action() {
         for (subject, is_refused) in [
             ("", true),
             (r#""user":"","groups":[],"#, true),
@@ -339,22 +347,22 @@ mod tests {
             (r#""groups":[""],"#, false),
         ] {
             let body = format!(r#"{{"spec":{{{subject}"resourceAttributes":{{}}}}}}"#);
-            let errors = wrong("SubjectAccessReview", ReviewedSubject::Anybody, &body);
+            let errors = errors_of("SubjectAccessReview", ReviewedSubject::SpecUser, &body);
             assert_eq!(!errors.is_empty(), is_refused, "{subject}: {errors:?}");
         }
-        let mut asked = review("SelfSubjectAccessReview", r#"{"spec":{"resourceAttributes":{}}}"#);
-        let question = question(&mut asked, true);
-        let nothing = String::new;
+        let mut review_value = review("SelfSubjectAccessReview", r#"{"spec":{"resourceAttributes":{}}}"#);
+        let attributes = parse(&mut review_value, true);
+        let empty = String::new;
         let target = Target::Resource {
-            group: nothing(),
+            group: empty(),
             version: "*".to_owned(),
-            resource: nothing(),
-            subresource: nothing(),
-            namespace: nothing(),
-            name: nothing(),
+            resource: empty(),
+            subresource: empty(),
+            namespace: empty(),
+            name: empty(),
         };
-        assert_eq!(question.action, Action { verb: nothing(), target });
-        // A selector that cannot be read counts as none: the question is about more objects, and not about fewer.
+        assert_eq!(attributes.action, Action { verb: empty(), target });
+        // An invalid selector counts as none: the action is then for more objects, and not for fewer.
         for selector in [
             r#""fieldSelector":{"requirements":[{"key":"a","operator":"In","values":["1","2"]}]}"#,
             r#""fieldSelector":{"requirements":[{"key":"a","operator":"Exists"}]}"#,
@@ -363,41 +371,41 @@ mod tests {
             r#""labelSelector":{"requirements":[{"key":"a","operator":""}]}"#,
         ] {
             let body = format!(r#"{{"spec":{{"resourceAttributes":{{{selector}}}}}}}"#);
-            let question = super::question(&mut review("SelfSubjectAccessReview", &body), true);
-            assert_eq!(question.selection, Selection::default(), "{selector}");
-            assert_eq!(question.ignored.len(), 1, "{selector}");
+            let attributes = super::parse(&mut review("SelfSubjectAccessReview", &body), true);
+            assert_eq!(attributes.selection, Selection::default(), "{selector}");
+            assert_eq!(attributes.ignored.len(), 1, "{selector}");
         }
     }
 
     #[test]
-    fn selectors_are_read_as_far_as_they_can_be() {
+    fn invalid_selector_requirements_are_ignored_and_reported() {
         let body = r#"{"spec":{"resourceAttributes":{"verb":"list","resource":"pods",
             "fieldSelector":{"requirements":[{"key":"a","operator":"In","values":["1"]},{"key":"b","operator":"Odd"}]},
             "labelSelector":{"rawSelector":"a in ("}}}}"#;
-        let mut asked = review("SelfSubjectAccessReview", body);
-        let question = question(&mut asked, true);
-        assert_eq!(question.selection.fields, [FieldRule::Equals("a".into(), "1".into())]);
+        let mut review_value = review("SelfSubjectAccessReview", body);
+        let attributes = parse(&mut review_value, true);
+        assert_eq!(attributes.selection.fields, [FieldRule::Equals("a".into(), "1".into())]);
         assert_eq!(
-            question.ignored,
+            attributes.ignored,
             [
                 "spec.resourceAttributes.fieldSelector partially ignored due to parse error",
                 "spec.resourceAttributes.labelSelector ignored due to parse error"
             ]
         );
-        let plain = super::question(&mut asked, false);
+        let plain = super::parse(&mut review_value, false);
         assert_eq!(plain.selection, Selection::default());
-        assert_eq!(asked.at(&["spec", "resourceAttributes", "fieldSelector"]), None);
+        assert_eq!(review_value.at(&["spec", "resourceAttributes", "fieldSelector"]), None);
     }
 
     #[test]
-    fn the_answer_says_why_and_what_went_wrong() {
-        let mut asked =
+    fn review_status_has_reason_hint_and_error() {
+        let mut review_value =
             review("SelfSubjectAccessReview", r#"{"spec":{"nonResourceAttributes":{"path":"/x"}}}"#);
-        let question = question(&mut asked, true);
-        let mut verdict = ExplainedDecision::from(Decision::Denied("no".into()));
-        verdict.error = Some("lost".into());
-        answer(&mut asked, &question, &verdict, Some("ask bob".into()));
-        let status = asked.get("status").unwrap();
+        let attributes = parse(&mut review_value, true);
+        let mut decision = ExplainedDecision::from(Decision::Denied("no".into()));
+        decision.error = Some("lost".into());
+        set_status(&mut review_value, &attributes, &decision, Some("ask bob".into()));
+        let status = review_value.get("status").unwrap();
         assert_eq!(
             (status.get("allowed"), status.get("denied")),
             (Some(&Value::Bool(false)), Some(&Value::Bool(true)))

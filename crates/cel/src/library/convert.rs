@@ -25,14 +25,14 @@ pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome
         "duration" => match value {
             Val::Duration(_) => Ok(value.clone()),
             Val::Int(nanos) => Ok(Val::Duration(*nanos)),
-            Val::String(text) => timestamps::duration(text).map(Val::Duration).map_err(Fault::Error),
+            Val::String(text) => timestamps::parse_duration(text).map(Val::Duration).map_err(Fault::Error),
             _ => Err(Fault::no_overload()),
         },
         "timestamp" => match value {
             Val::Timestamp(_) => Ok(value.clone()),
-            Val::Int(seconds) => {
-                Instant::at(*seconds, 0).map(Val::Timestamp).ok_or_else(|| Fault::error("timestamp overflow"))
-            }
+            Val::Int(seconds) => Instant::from_unix(*seconds, 0)
+                .map(Val::Timestamp)
+                .ok_or_else(|| Fault::error("timestamp overflow")),
             Val::String(text) => Instant::parse(text).map(Val::Timestamp).map_err(Fault::Error),
             _ => Err(Fault::no_overload()),
         },
@@ -40,7 +40,7 @@ pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome
     }
 }
 
-fn impossible(from: &str, to: &str) -> Fault {
+fn conversion_error(from: &str, to: &str) -> Fault {
     Fault::error(format!("type conversion error from '{from}' to '{to}'"))
 }
 
@@ -50,7 +50,7 @@ fn to_bool<'v>(value: &Val<'v>) -> Outcome<'v> {
         Val::String(text) => match &**text {
             "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Val::Bool(true)),
             "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Val::Bool(false)),
-            _ => Err(impossible("string", "bool")),
+            _ => Err(conversion_error("string", "bool")),
         },
         _ => Err(Fault::no_overload()),
     }
@@ -64,7 +64,7 @@ fn to_double<'v>(value: &Val<'v>) -> Outcome<'v> {
         Val::String(text) => match &**text {
             "Infinity" | "+Infinity" => f64::INFINITY,
             "-Infinity" => f64::NEG_INFINITY,
-            text => text.parse().map_err(|_| impossible("string", "double"))?,
+            text => text.parse().map_err(|_| conversion_error("string", "double"))?,
         },
         _ => return Err(Fault::no_overload()),
     }))
@@ -82,7 +82,7 @@ fn to_int<'v>(value: &Val<'v>) -> Outcome<'v> {
             *number as i64
         }
         Val::Double(_) => return Err(overflow()),
-        Val::String(text) => text.parse().map_err(|_| impossible("string", "int"))?,
+        Val::String(text) => text.parse().map_err(|_| conversion_error("string", "int"))?,
         Val::Timestamp(instant) => instant.seconds,
         Val::Duration(nanos) => *nanos,
         _ => return Err(Fault::no_overload()),
@@ -96,7 +96,7 @@ fn to_uint<'v>(value: &Val<'v>) -> Outcome<'v> {
         Val::Int(number) => u64::try_from(*number).map_err(|_| overflow())?,
         Val::Double(number) if *number >= 0.0 && *number < 18_446_744_073_709_551_615.0 => *number as u64,
         Val::Double(_) => return Err(overflow()),
-        Val::String(text) => text.parse().map_err(|_| impossible("string", "uint"))?,
+        Val::String(text) => text.parse().map_err(|_| conversion_error("string", "uint"))?,
         _ => return Err(Fault::no_overload()),
     }))
 }
@@ -105,22 +105,22 @@ fn to_string<'v>(value: &Val<'v>) -> Outcome<'v> {
     if let Val::String(_) = value {
         return Ok(value.clone());
     }
-    text(value).map(Val::from)
+    to_text(value).map(Val::from)
 }
 
 /// `string(x)`.
-pub fn text(value: &Val<'_>) -> Result<String, Fault> {
+pub fn to_text(value: &Val<'_>) -> Result<String, Fault> {
     Ok(match value {
         Val::String(text) => text.to_string(),
-        Val::Bool(truth) => truth.to_string(),
+        Val::Bool(boolean) => boolean.to_string(),
         Val::Int(number) => number.to_string(),
         Val::Uint(number) => number.to_string(),
-        Val::Double(number) => double(*number),
+        Val::Double(number) => format_double(*number),
         Val::Bytes(bytes) => std::str::from_utf8(bytes)
             .map_err(|_| Fault::error("invalid UTF-8 in bytes, cannot convert to string"))?
             .to_owned(),
-        Val::Timestamp(instant) => instant.text(),
-        Val::Duration(nanos) => timestamps::duration_text(*nanos),
+        Val::Timestamp(instant) => instant.to_rfc3339(),
+        Val::Duration(nanos) => timestamps::format_duration(*nanos),
         Val::Type(name) => name.to_string(),
         Val::Ip(address) => address.to_string(),
         Val::Cidr(address, bits) => format!("{address}/{bits}"),
@@ -129,7 +129,7 @@ pub fn text(value: &Val<'_>) -> Result<String, Fault> {
 }
 
 /// Formats a double in the shortest form that round-trips, with an exponent if it is very small or large.
-fn double(number: f64) -> String {
+fn format_double(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
     }

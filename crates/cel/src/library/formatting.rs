@@ -12,50 +12,51 @@ use crate::limits::CEL_TEXT_BYTES;
 /// The default precision.
 const PRECISION: usize = 6;
 /// The maximum precision.
-const MOST_PRECISION: usize = 1_000;
+const MAX_PRECISION: usize = 1_000;
 
 /// A segment of a format string.
-enum Piece<'f> {
+enum Segment<'f> {
     /// Literal text.
-    Plain(&'f str),
+    Literal(&'f str),
     /// A formatting clause: its verb and precision.
     Clause(char, Option<usize>),
 }
 
-/// Parses a format string up to the first error. `value` is called for each clause with its index.
-fn pieces<'f>(
+/// Parses a format string up to the first error. `visit` is called for each segment, with the index of the next argument. Returns
+/// the number of arguments that are used.
+fn parse_format<'f>(
     format: &'f str,
     count: usize,
-    mut each: impl FnMut(Piece<'f>, usize) -> Result<(), String>,
+    mut visit: impl FnMut(Segment<'f>, usize) -> Result<(), String>,
 ) -> Result<usize, String> {
-    let (mut rest, mut place) = (format, 0);
-    while let Some(at) = rest.find('%') {
-        let (plain, behind) = rest.split_at(at);
-        each(Piece::Plain(plain), place)?;
-        let behind = behind.get(1..).unwrap_or_default();
-        if let Some(after) = behind.strip_prefix('%') {
-            each(Piece::Plain("%"), place)?;
-            rest = after;
+    let (mut rest, mut index) = (format, 0);
+    while let Some(percent) = rest.find('%') {
+        let (literal, rest_text) = rest.split_at(percent);
+        visit(Segment::Literal(literal), index)?;
+        let rest_text = rest_text.get(1..).unwrap_or_default();
+        if let Some(remaining) = rest_text.strip_prefix('%') {
+            visit(Segment::Literal("%"), index)?;
+            rest = remaining;
             continue;
         }
-        if behind.is_empty() {
+        if rest_text.is_empty() {
             return Err("unexpected end of string".to_owned());
         }
-        if place >= count {
-            return Err(format!("index {place} out of range"));
+        if index >= count {
+            return Err(format!("index {index} out of range"));
         }
-        let (letter, precision, after) =
-            clause(behind).map_err(|why| format!("could not parse formatting clause: {why}"))?;
-        each(Piece::Clause(letter, precision), place)
-            .map_err(|why| format!("error during formatting: {why}"))?;
-        place += 1;
-        rest = after;
+        let (verb, precision, remaining) =
+            parse_clause(rest_text).map_err(|error| format!("could not parse formatting clause: {error}"))?;
+        visit(Segment::Clause(verb, precision), index)
+            .map_err(|error| format!("error during formatting: {error}"))?;
+        index += 1;
+        rest = remaining;
     }
-    each(Piece::Plain(rest), place)?;
-    Ok(place)
+    visit(Segment::Literal(rest), index)?;
+    Ok(index)
 }
 
-fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
+fn parse_clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
     let (precision, rest) = match text.strip_prefix('.') {
         None => (None, text),
         Some(rest) => {
@@ -66,19 +67,19 @@ fn clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
             let number = digits.parse::<usize>().map_err(|_| {
                 format!("error while parsing precision: error while converting precision to integer: strconv.Atoi: parsing {}: invalid syntax", quoted(digits))
             })?;
-            (Some(number.min(MOST_PRECISION)), rest)
+            (Some(number.min(MAX_PRECISION)), rest)
         }
     };
-    let letter = rest.chars().next().unwrap_or(' ');
-    if !matches!(letter, 's' | 'd' | 'f' | 'e' | 'b' | 'x' | 'X' | 'o') {
-        return Err(format!("unrecognized formatting clause \"{letter}\""));
+    let verb = rest.chars().next().unwrap_or(' ');
+    if !matches!(verb, 's' | 'd' | 'f' | 'e' | 'b' | 'x' | 'X' | 'o') {
+        return Err(format!("unrecognized formatting clause \"{verb}\""));
     }
-    Ok((letter, precision, rest.get(1..).unwrap_or_default()))
+    Ok((verb, precision, rest.get(1..).unwrap_or_default()))
 }
 
 /// The message for a clause that does not support a type.
-fn refused(letter: char, kind: &str) -> String {
-    let why = match letter {
+fn unsupported_type(verb: char, kind: &str) -> String {
+    let message = match verb {
         'd' => "decimal clause can only be used on integers",
         'f' => "fixed-point clause can only be used on doubles",
         'e' => "scientific clause can only be used on doubles",
@@ -89,19 +90,19 @@ fn refused(letter: char, kind: &str) -> String {
             "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
         }
     };
-    format!("{why}, was given {kind}")
+    format!("{message}, was given {kind}")
 }
 
 /// `format`.
-pub fn run<'v>(_: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn run<'v>(_: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     let [Val::String(format), Val::List(list)] = args else { return Err(Fault::no_overload()) };
     let mut out = String::new();
     let mut fault = None;
-    let told = pieces(format, list.len(), |piece, place| {
-        match piece {
-            Piece::Plain(text) => out.push_str(text),
-            Piece::Clause(letter, precision) => match list.get(place) {
-                Some(Ok(value)) => out.push_str(&written(letter, precision, &value, work)?),
+    let parsed = parse_format(format, list.len(), |segment, index| {
+        match segment {
+            Segment::Literal(text) => out.push_str(text),
+            Segment::Clause(verb, precision) => match list.get(index) {
+                Some(Ok(value)) => out.push_str(&format_clause(verb, precision, &value, context)?),
                 Some(Err(error)) => fault = Some(error),
                 None => {}
             },
@@ -111,45 +112,45 @@ pub fn run<'v>(_: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v>
         }
         if fault.is_some() { Err(String::new()) } else { Ok(()) }
     });
-    match (fault, told) {
+    match (fault, parsed) {
         (Some(fault), _) => Err(fault),
-        (None, Err(why)) => Err(Fault::Error(why)),
+        (None, Err(message)) => Err(Fault::Error(message)),
         (None, Ok(_)) => Ok(Val::from(out)),
     }
 }
 
-fn written(
-    letter: char,
+fn format_clause(
+    verb: char,
     precision: Option<usize>,
     value: &Val<'_>,
-    work: &mut CallContext,
+    context: &mut CallContext,
 ) -> Result<String, String> {
     let digits = precision.unwrap_or(PRECISION);
-    Ok(match (letter, value) {
+    Ok(match (verb, value) {
         ('d', Val::Int(number)) => number.to_string(),
         ('d', Val::Uint(number)) => number.to_string(),
-        ('f' | 'e', Val::Double(number)) => number_text(letter, *number, digits),
+        ('f' | 'e', Val::Double(number)) => format_double(verb, *number, digits),
         ('f' | 'e', Val::String(text)) => match &**text {
-            "NaN" => number_text(letter, f64::NAN, digits),
-            "Infinity" => number_text(letter, f64::INFINITY, digits),
-            "-Infinity" => number_text(letter, f64::NEG_INFINITY, digits),
-            _ => return Err(refused(letter, "string")),
+            "NaN" => format_double(verb, f64::NAN, digits),
+            "Infinity" => format_double(verb, f64::INFINITY, digits),
+            "-Infinity" => format_double(verb, f64::NEG_INFINITY, digits),
+            _ => return Err(unsupported_type(verb, "string")),
         },
-        ('b', Val::Bool(truth)) => u8::from(*truth).to_string(),
+        ('b', Val::Bool(boolean)) => u8::from(*boolean).to_string(),
         ('b' | 'o' | 'x' | 'X', Val::Int(number)) => {
             let sign = if *number < 0 { "-" } else { "" };
-            format!("{sign}{}", radix(letter, number.unsigned_abs()))
+            format!("{sign}{}", radix(verb, number.unsigned_abs()))
         }
-        ('b' | 'o' | 'x' | 'X', Val::Uint(number)) => radix(letter, *number),
-        ('x' | 'X', Val::String(text)) => hex(letter, text.as_bytes()),
-        ('x' | 'X', Val::Bytes(bytes)) => hex(letter, bytes),
-        ('s', value) => plain(value, work)?,
-        (letter, value) => return Err(refused(letter, value.type_name())),
+        ('b' | 'o' | 'x' | 'X', Val::Uint(number)) => radix(verb, *number),
+        ('x' | 'X', Val::String(text)) => hex(verb, text.as_bytes()),
+        ('x' | 'X', Val::Bytes(bytes)) => hex(verb, bytes),
+        ('s', value) => format_string(value, context)?,
+        (verb, value) => return Err(unsupported_type(verb, value.type_name())),
     })
 }
 
-fn radix(letter: char, number: u64) -> String {
-    match letter {
+fn radix(verb: char, number: u64) -> String {
+    match verb {
         'b' => format!("{number:b}"),
         'o' => format!("{number:o}"),
         'x' => format!("{number:x}"),
@@ -157,28 +158,28 @@ fn radix(letter: char, number: u64) -> String {
     }
 }
 
-fn hex(letter: char, bytes: &[u8]) -> String {
+fn hex(verb: char, bytes: &[u8]) -> String {
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    if letter == 'X' { text.to_uppercase() } else { text }
+    if verb == 'X' { text.to_uppercase() } else { text }
 }
 
 /// Formats a number with English conventions: digit groups of three, and exponents in superscript.
-fn number_text(letter: char, number: f64, digits: usize) -> String {
+fn format_double(verb: char, number: f64, digits: usize) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
     }
     if number.is_infinite() {
         return if number > 0.0 { "∞" } else { "-∞" }.to_owned();
     }
-    if letter == 'e' {
+    if verb == 'e' {
         let text = format!("{number:.digits$e}");
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (sign, exponent) = match exponent.strip_prefix('-') {
             Some(rest) => ("-", rest),
             None => ("", exponent),
         };
-        let raised: String = format!("{sign}{exponent:0>2}").chars().map(raised).collect();
-        return format!("{mantissa}×10{raised}");
+        let exponent: String = format!("{sign}{exponent:0>2}").chars().map(superscript).collect();
+        return format!("{mantissa}×10{exponent}");
     }
     let text = format!("{number:.digits$}");
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -196,7 +197,7 @@ fn number_text(letter: char, number: f64, digits: usize) -> String {
     if fraction.is_empty() { format!("{sign}{grouped}") } else { format!("{sign}{grouped}.{fraction}") }
 }
 
-fn raised(c: char) -> char {
+fn superscript(c: char) -> char {
     match c {
         '-' => '⁻',
         '1' => '¹',
@@ -209,11 +210,11 @@ fn raised(c: char) -> char {
 }
 
 /// A value as `%s` prints it.
-fn plain(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
+fn format_string(value: &Val<'_>, context: &mut CallContext) -> Result<String, String> {
     match value {
         Val::Null => Ok("null".to_owned()),
-        Val::List(list) => list_text(list, work),
-        Val::Map(map) => map_text(map, work),
+        Val::List(list) => format_list(list, context),
+        Val::Map(map) => format_map(map, context),
         Val::Optional(_)
         | Val::Foreign(_)
         | Val::Quantity(_)
@@ -221,27 +222,27 @@ fn plain(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
         | Val::Ip(_)
         | Val::Cidr(..)
         | Val::Format(_)
-        | Val::Semver(_) => Err(refused('s', value.type_name())),
-        other => convert::text(other).map_err(|fault| fault.to_string()),
+        | Val::Semver(_) => Err(unsupported_type('s', value.type_name())),
+        other => convert::to_text(other).map_err(|fault| fault.to_string()),
     }
 }
 
-fn list_text(list: &List<'_>, work: &mut CallContext) -> Result<String, String> {
+fn format_list(list: &List<'_>, context: &mut CallContext) -> Result<String, String> {
     let mut parts = Vec::new();
     for item in list.iter() {
-        parts.push(inner(&item.map_err(|fault| fault.to_string())?, work)?);
+        parts.push(format_element(&item.map_err(|fault| fault.to_string())?, context)?);
     }
     Ok(format!("[{}]", parts.join(", ")))
 }
 
-fn map_text(map: &Map<'_>, work: &mut CallContext) -> Result<String, String> {
+fn format_map(map: &Map<'_>, context: &mut CallContext) -> Result<String, String> {
     let mut parts = Vec::new();
     for key in map.keys() {
         if !matches!(key, Val::String(_) | Val::Bool(_) | Val::Int(_) | Val::Uint(_)) {
             return Err(format!("no formatting function for map key of type {}", key.type_name()));
         }
         let value = map.get(&key).map_err(|fault| fault.to_string())?.unwrap_or(Val::Null);
-        parts.push((inner(&key, work)?, inner(&value, work)?));
+        parts.push((format_element(&key, context)?, format_element(&value, context)?));
     }
     parts.sort();
     let parts: Vec<String> = parts.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
@@ -249,37 +250,40 @@ fn map_text(map: &Map<'_>, work: &mut CallContext) -> Result<String, String> {
 }
 
 /// A value inside a list or map.
-fn inner(value: &Val<'_>, work: &mut CallContext) -> Result<String, String> {
-    work.effort(1).map_err(|fault| fault.to_string())?;
+fn format_element(value: &Val<'_>, context: &mut CallContext) -> Result<String, String> {
+    context.charge_steps(1).map_err(|fault| fault.to_string())?;
     Ok(match value {
         Val::String(text) => quoted(text),
-        Val::Bytes(_) => format!("b{}", quoted(&plain(value, work)?)),
+        Val::Bytes(_) => format!("b{}", quoted(&format_string(value, context)?)),
         Val::Double(number) => format!("{number:.6}"),
-        Val::Timestamp(_) => format!("timestamp({})", quoted(&plain(value, work)?)),
-        Val::Duration(_) => format!("duration({})", quoted(&plain(value, work)?)),
-        other => {
-            plain(other, work).map_err(|_| format!("no formatting function for {}", other.type_name()))?
-        }
+        Val::Timestamp(_) => format!("timestamp({})", quoted(&format_string(value, context)?)),
+        Val::Duration(_) => format!("duration({})", quoted(&format_string(value, context)?)),
+        other => format_string(other, context)
+            .map_err(|_| format!("no formatting function for {}", other.type_name()))?,
     })
 }
 
 /// Checks a constant format string against its arguments. Errors have a position and a message.
 pub fn check(call: &Expr, format: &str, items: &[(Expr, bool)], types: &[Type]) -> Option<(usize, String)> {
-    let kind = |expr: &Expr| types.get(expr.id).cloned().unwrap_or(Type::Dyn);
-    let mut wrong_at = call.id;
-    let told = pieces(format, items.len(), |piece, place| {
-        let (Piece::Clause(letter, _), Some((item, _))) = (piece, items.get(place)) else { return Ok(()) };
-        let found = if letter == 's' { unwritable(item, &kind) } else { none_of(letter, item, &kind) };
-        match found {
+    let type_of = |expr: &Expr| types.get(expr.id).cloned().unwrap_or(Type::Dyn);
+    let mut error_id = call.id;
+    let parsed = parse_format(format, items.len(), |segment, index| {
+        let (Segment::Clause(verb, _), Some((item, _))) = (segment, items.get(index)) else { return Ok(()) };
+        let invalid = if verb == 's' {
+            invalid_string_argument(item, &type_of)
+        } else {
+            invalid_clause_argument(verb, item, &type_of)
+        };
+        match invalid {
             None => Ok(()),
             Some((id, name)) => {
-                wrong_at = id;
-                Err(refused(letter, &name))
+                error_id = id;
+                Err(unsupported_type(verb, &name))
             }
         }
     });
-    match told {
-        Err(why) => Some((wrong_at, why)),
+    match parsed {
+        Err(message) => Some((error_id, message)),
         Ok(used) if items.len() > used => {
             let count = items.len();
             Some((
@@ -291,30 +295,34 @@ pub fn check(call: &Expr, format: &str, items: &[(Expr, bool)], types: &[Type]) 
     }
 }
 
-fn none_of(letter: char, item: &Expr, kind: &impl Fn(&Expr) -> Type) -> Option<(usize, String)> {
-    let found = kind(item);
+fn invalid_clause_argument(
+    verb: char,
+    item: &Expr,
+    type_of: &impl Fn(&Expr) -> Type,
+) -> Option<(usize, String)> {
+    let actual = type_of(item);
     let fits = matches!(
-        (letter, &found),
+        (verb, &actual),
         (_, Type::Dyn)
             | ('d' | 'o' | 'b' | 'x' | 'X', Type::Int | Type::Uint)
             | ('b', Type::Bool)
             | ('x' | 'X', Type::String | Type::Bytes)
             | ('f' | 'e', Type::Double | Type::String)
     );
-    (!fits).then(|| (item.id, found.name()))
+    (!fits).then(|| (item.id, actual.name()))
 }
 
-fn unwritable(item: &Expr, kind: &impl Fn(&Expr) -> Type) -> Option<(usize, String)> {
-    let found = kind(item);
-    if matches!(found, Type::Opaque(..) | Type::Object(_)) {
-        return Some((item.id, found.name()));
+fn invalid_string_argument(item: &Expr, type_of: &impl Fn(&Expr) -> Type) -> Option<(usize, String)> {
+    let actual = type_of(item);
+    if matches!(actual, Type::Opaque(..) | Type::Object(_)) {
+        return Some((item.id, actual.name()));
     }
     match &item.kind {
-        Kind::List { items } => items.iter().find_map(|(item, _)| unwritable(item, kind)),
+        Kind::List { items } => items.iter().find_map(|(item, _)| invalid_string_argument(item, type_of)),
         Kind::Map { entries } => entries
             .iter()
             .flat_map(|entry| [&entry.key, &entry.value])
-            .find_map(|part| unwritable(part, kind)),
+            .find_map(|part| invalid_string_argument(part, type_of)),
         _ => None,
     }
 }

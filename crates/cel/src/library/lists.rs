@@ -4,39 +4,39 @@ use std::cmp::Ordering;
 
 use super::super::eval::CallContext;
 use super::super::value::{Fault, List, Outcome, Val};
-use super::operators::{arithmetic, compared, equal};
+use super::operators::{arithmetic, compare, equal};
 
 /// `list.max()` and its like.
-pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     let [Val::List(list)] = args else { return Err(Fault::no_overload()) };
-    work.effort(list.len())?;
+    context.charge_steps(list.len())?;
     match name {
         "isSorted" => {
-            let mut before: Option<Val<'v>> = None;
+            let mut previous: Option<Val<'v>> = None;
             for item in list.iter() {
                 let item = item?;
-                if let Some(before) = &before
-                    && compared(before, &item)? == Some(Ordering::Greater)
+                if let Some(previous) = &previous
+                    && compare(previous, &item)? == Some(Ordering::Greater)
                 {
                     return Ok(Val::Bool(false));
                 }
-                before = Some(item);
+                previous = Some(item);
             }
             Ok(Val::Bool(true))
         }
-        "sum" => sum(list, work),
+        "sum" => sum(list, context),
         "first" | "last" => {
             let index = if name == "first" { Some(0) } else { list.len().checked_sub(1) };
-            let found = index.and_then(|index| list.get(index)).transpose()?;
-            Ok(found.map_or(Val::Optional(None), Val::some))
+            let item = index.and_then(|index| list.get(index)).transpose()?;
+            Ok(item.map_or(Val::Optional(None), Val::some))
         }
         _ => {
-            let wanted = if name == "max" { Ordering::Less } else { Ordering::Greater };
+            let replaced_order = if name == "max" { Ordering::Less } else { Ordering::Greater };
             let mut best: Option<Val<'v>> = None;
             for item in list.iter() {
                 let item = item?;
                 best = Some(match best {
-                    Some(best) if compared(&best, &item)? != Some(wanted) => best,
+                    Some(best) if compare(&best, &item)? != Some(replaced_order) => best,
                     _ => item,
                 });
             }
@@ -45,27 +45,27 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<
     }
 }
 
-fn sum<'v>(list: &List<'v>, work: &mut CallContext) -> Outcome<'v> {
-    let mut all: Option<Val<'v>> = None;
+fn sum<'v>(list: &List<'v>, context: &mut CallContext) -> Outcome<'v> {
+    let mut total: Option<Val<'v>> = None;
     for item in list.iter() {
         let item = item?;
-        all = Some(match all {
-            Some(all) => arithmetic("_+_", &[all, item], work)?,
+        total = Some(match total {
+            Some(total) => arithmetic("_+_", &[total, item], context)?,
             None => item,
         });
     }
-    Ok(all.unwrap_or(Val::Int(0)))
+    Ok(total.unwrap_or(Val::Int(0)))
 }
 
 /// Lists as sets.
-pub fn sets<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn sets<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     let [Val::List(left), Val::List(right)] = args else { return Err(Fault::no_overload()) };
     Ok(Val::Bool(match name {
-        "sets.contains" => all_in(right, left, work)?,
-        "sets.equivalent" => all_in(right, left, work)? && all_in(left, right, work)?,
+        "sets.contains" => all_in(right, left, context)?,
+        "sets.equivalent" => all_in(right, left, context)? && all_in(left, right, context)?,
         _ => {
             for item in left.iter() {
-                if is_in(&item?, right, work)? {
+                if is_in(&item?, right, context)? {
                     return Ok(Val::Bool(true));
                 }
             }
@@ -74,18 +74,18 @@ pub fn sets<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome
     }))
 }
 
-fn is_in<'v>(value: &Val<'v>, list: &List<'v>, work: &mut CallContext) -> Result<bool, Fault> {
+fn is_in<'v>(value: &Val<'v>, list: &List<'v>, context: &mut CallContext) -> Result<bool, Fault> {
     for item in list.iter() {
-        if equal(value, &item?, work)? {
+        if equal(value, &item?, context)? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn all_in<'v>(some: &List<'v>, all: &List<'v>, work: &mut CallContext) -> Result<bool, Fault> {
-    for item in some.iter() {
-        if !is_in(&item?, all, work)? {
+fn all_in<'v>(subset: &List<'v>, all: &List<'v>, context: &mut CallContext) -> Result<bool, Fault> {
+    for item in subset.iter() {
+        if !is_in(&item?, all, context)? {
             return Ok(false);
         }
     }

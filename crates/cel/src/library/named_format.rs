@@ -19,11 +19,11 @@ pub struct NamedFormat {
     check: fn(&str) -> Vec<String>,
 }
 
-fn by_schema(name: &str, text: &str, why: &str) -> Vec<String> {
+fn check_schema_format(name: &str, text: &str, message: &str) -> Vec<String> {
     if Format::named(name).is_some_and(|format| format.holds(text)) {
         Vec::new()
     } else {
-        vec![why.to_owned()]
+        vec![message.to_owned()]
     }
 }
 
@@ -82,41 +82,41 @@ pub const ALL: &[NamedFormat] = &[
         function: "uuid",
         name: "uuid",
         pattern_size: 79,
-        check: |text| by_schema("uuid", text, "does not match the UUID format"),
+        check: |text| check_schema_format("uuid", text, "does not match the UUID format"),
     },
     NamedFormat {
         function: "byte",
         name: "byte",
         pattern_size: 84,
-        check: |text| by_schema("byte", text, "invalid base64"),
+        check: |text| check_schema_format("byte", text, "invalid base64"),
     },
     NamedFormat {
         function: "date",
         name: "date",
         pattern_size: 146,
-        check: |text| by_schema("date", text, "invalid date"),
+        check: |text| check_schema_format("date", text, "invalid date"),
     },
     NamedFormat {
         function: "datetime",
         name: "datetime",
         pattern_size: 146,
-        check: |text| by_schema("datetime", text, "invalid datetime"),
+        check: |text| check_schema_format("datetime", text, "invalid datetime"),
     },
 ];
 
 /// `format.uuid()`, `format.named('uuid')`, `format.uuid().validate(text)`.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
-    let named = |name: &str| ALL.iter().find(|format| format.function == name);
+    let find_format = |name: &str| ALL.iter().find(|format| format.function == name);
     match (name, args) {
         ("format.named", [Val::String(name)]) => {
-            Ok(named(name).map_or(Val::Optional(None), |format| Val::Format(format).some()))
+            Ok(find_format(name).map_or(Val::Optional(None), |format| Val::Format(format).some()))
         }
         ("validate", [Val::Format(format), Val::String(text)]) => {
-            let wrong: Vec<Val<'v>> = (format.check)(text).into_iter().map(Val::from).collect();
-            Ok(if wrong.is_empty() { Val::Optional(None) } else { Val::from(wrong).some() })
+            let errors: Vec<Val<'v>> = (format.check)(text).into_iter().map(Val::from).collect();
+            Ok(if errors.is_empty() { Val::Optional(None) } else { Val::from(errors).some() })
         }
         (name, []) => {
-            let format = name.strip_prefix("format.").and_then(named);
+            let format = name.strip_prefix("format.").and_then(find_format);
             format.map(Val::Format).ok_or_else(Fault::no_overload)
         }
         _ => Err(Fault::no_overload()),

@@ -18,7 +18,7 @@ use super::super::value::{Fault, Key, List, Map, Outcome, Val};
 /// `!x`, `-x`.
 pub fn unary<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     Ok(match (name, args) {
-        ("!_", [Val::Bool(truth)]) => Val::Bool(!truth),
+        ("!_", [Val::Bool(boolean)]) => Val::Bool(!boolean),
         ("-_", [Val::Int(number)]) => Val::Int(number.checked_neg().ok_or_else(overflow)?),
         ("-_", [Val::Double(number)]) => Val::Double(-number),
         ("-_", [Val::Duration(nanos)]) => {
@@ -33,16 +33,17 @@ fn overflow() -> Fault {
 }
 
 /// `x + y` and its like.
-pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     let [left, right] = args else { return Err(Fault::no_overload()) };
-    let by_zero = || Fault::error(if name == "_%_" { "modulus by zero" } else { "division by zero" });
+    let division_by_zero =
+        || Fault::error(if name == "_%_" { "modulus by zero" } else { "division by zero" });
     match (left, right) {
         (Val::Int(left), Val::Int(right)) => {
             let result = match name {
                 "_+_" => left.checked_add(*right),
                 "_-_" => left.checked_sub(*right),
                 "_*_" => left.checked_mul(*right),
-                _ if *right == 0 => return Err(by_zero()),
+                _ if *right == 0 => return Err(division_by_zero()),
                 "_/_" => left.checked_div(*right),
                 _ => left.checked_rem(*right),
             };
@@ -53,7 +54,7 @@ pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> O
                 "_+_" => left.checked_add(*right),
                 "_-_" => left.checked_sub(*right),
                 "_*_" => left.checked_mul(*right),
-                _ if *right == 0 => return Err(by_zero()),
+                _ if *right == 0 => return Err(division_by_zero()),
                 "_/_" => left.checked_div(*right),
                 _ => left.checked_rem(*right),
             };
@@ -66,83 +67,83 @@ pub fn arithmetic<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> O
             "_/_" => left / right,
             _ => return Err(Fault::no_overload()),
         })),
-        _ if name == "_+_" => added(left, right, work),
-        _ if name == "_-_" => subtracted(left, right),
+        _ if name == "_+_" => add(left, right, context),
+        _ if name == "_-_" => subtract(left, right),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn added<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut CallContext) -> Outcome<'v> {
-    let lost = || Fault::error("timestamp overflow");
+fn add<'v>(left: &Val<'v>, right: &Val<'v>, context: &mut CallContext) -> Outcome<'v> {
+    let overflow = || Fault::error("timestamp overflow");
     Ok(match (left, right) {
         (Val::String(left), Val::String(right)) => Val::from(format!("{}{}", &**left, &**right)),
         (Val::Bytes(left), Val::Bytes(right)) => Val::Bytes([&**left, &**right].concat().into()),
-        (Val::List(left), Val::List(right)) => Val::List(joined(left, right, work)?),
+        (Val::List(left), Val::List(right)) => Val::List(concatenate(left, right, context)?),
         (Val::Duration(left), Val::Duration(right)) => {
             Val::Duration(left.checked_add(*right).ok_or_else(|| Fault::error("duration overflow"))?)
         }
         (Val::Timestamp(instant), Val::Duration(nanos)) | (Val::Duration(nanos), Val::Timestamp(instant)) => {
-            Val::Timestamp(instant.plus(i128::from(*nanos)).ok_or_else(lost)?)
+            Val::Timestamp(instant.plus(i128::from(*nanos)).ok_or_else(overflow)?)
         }
         _ => return Err(Fault::no_overload()),
     })
 }
 
-fn subtracted<'v>(left: &Val<'v>, right: &Val<'v>) -> Outcome<'v> {
-    let too_long = || Fault::error("duration overflow");
+fn subtract<'v>(left: &Val<'v>, right: &Val<'v>) -> Outcome<'v> {
+    let overflow = || Fault::error("duration overflow");
     Ok(match (left, right) {
         (Val::Duration(left), Val::Duration(right)) => {
-            Val::Duration(left.checked_sub(*right).ok_or_else(too_long)?)
+            Val::Duration(left.checked_sub(*right).ok_or_else(overflow)?)
         }
         (Val::Timestamp(instant), Val::Duration(nanos)) => Val::Timestamp(
             instant.plus(-i128::from(*nanos)).ok_or_else(|| Fault::error("timestamp overflow"))?,
         ),
         (Val::Timestamp(left), Val::Timestamp(right)) => {
-            Val::Duration(left.since(*right).ok_or_else(too_long)?)
+            Val::Duration(left.since(*right).ok_or_else(overflow)?)
         }
         _ => return Err(Fault::no_overload()),
     })
 }
 
 /// Concatenates lists. Sets keep each item once, lists of type map the last item of each key.
-fn joined<'v>(left: &List<'v>, right: &List<'v>, work: &mut CallContext) -> Result<List<'v>, Fault> {
-    let List::Given(items, _, kind) = left else { return Ok(behind(left, right)) };
+fn concatenate<'v>(left: &List<'v>, right: &List<'v>, context: &mut CallContext) -> Result<List<'v>, Fault> {
+    let List::Borrowed(items, _, kind) = left else { return Ok(append_list(left, right)) };
     if **kind == ListKind::Ordered {
-        return Ok(behind(left, right));
+        return Ok(append_list(left, right));
     }
-    work.effort(items.len() + right.len())?;
+    context.charge_steps(items.len() + right.len())?;
     let mut all: Vec<Val<'v>> = left.iter().collect::<Result<_, _>>()?;
-    let mut places: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
-    for (place, item) in items.iter().enumerate() {
-        places.insert(identity(item, kind), place);
+    let mut positions: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    for (position, item) in items.iter().enumerate() {
+        positions.insert(identity(item, kind), position);
     }
     for index in 0..right.len() {
         let value = right.get(index).unwrap_or(Ok(Val::Null))?;
-        let known = match right {
-            List::Given(items, ..) => items.get(index).map(|item| identity(item, kind)),
-            _ => identity_of(&value, kind),
+        let identity = match right {
+            List::Borrowed(items, ..) => items.get(index).map(|item| identity(item, kind)),
+            _ => computed_identity(&value, kind),
         };
-        match (known.as_ref().and_then(|known| places.get(known)), kind) {
+        match (identity.as_ref().and_then(|identity| positions.get(identity)), kind) {
             (Some(_), ListKind::Set) => {}
-            (Some(place), _) => {
-                if let Some(slot) = all.get_mut(*place) {
+            (Some(position), _) => {
+                if let Some(slot) = all.get_mut(*position) {
                     *slot = value;
                 }
             }
             (None, _) => {
-                if let Some(known) = known {
-                    places.insert(known, all.len());
+                if let Some(identity) = identity {
+                    positions.insert(identity, all.len());
                 }
                 all.push(value);
             }
         }
     }
-    Ok(List::Made(Arc::new(all)))
+    Ok(List::Computed(Arc::new(all)))
 }
 
-fn behind<'v>(left: &List<'v>, right: &List<'v>) -> List<'v> {
+fn append_list<'v>(left: &List<'v>, right: &List<'v>) -> List<'v> {
     let length = left.len() + right.len();
-    List::Joined(Arc::new((left.clone(), right.clone())), length)
+    List::Concatenated(Arc::new((left.clone(), right.clone())), length)
 }
 
 /// The identity of a list item.
@@ -157,10 +158,10 @@ fn identity(item: &Value, kind: &ListKind) -> Vec<u8> {
 }
 
 /// The identity of a computed list item.
-fn identity_of(value: &Val<'_>, kind: &ListKind) -> Option<Vec<u8>> {
-    let plain = |value: &Val<'_>| {
+fn computed_identity(value: &Val<'_>, kind: &ListKind) -> Option<Vec<u8>> {
+    let to_json_value = |value: &Val<'_>| {
         Some(match value {
-            Val::Bool(truth) => Value::Bool(*truth),
+            Val::Bool(boolean) => Value::Bool(*boolean),
             Val::Int(number) => Value::Int(*number),
             Val::Double(number) => Value::Float(*number),
             Val::String(text) => Value::from(&**text),
@@ -170,17 +171,17 @@ fn identity_of(value: &Val<'_>, kind: &ListKind) -> Option<Vec<u8>> {
     match (kind, value) {
         (
             ListKind::Keyed(_),
-            Val::Map(Map::Object(fields, _) | Map::Given(fields, _) | Map::Free(fields)),
+            Val::Map(Map::Object(fields, _) | Map::Typed(fields, _) | Map::Untyped(fields)),
         ) => Some(identity(&Value::Object((*fields).clone()), kind)),
         (ListKind::Keyed(_), _) => None,
-        (_, value) => plain(value).map(|value| identity(&value, kind)),
+        (_, value) => to_json_value(value).map(|value| identity(&value, kind)),
     }
 }
 
 /// `x < y` and its like.
 pub fn comparison<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     let [left, right] = args else { return Err(Fault::no_overload()) };
-    let Some(order) = compared(left, right)? else {
+    let Some(order) = compare(left, right)? else {
         return Err(Fault::error("NaN values cannot be ordered"));
     };
     Ok(Val::Bool(match name {
@@ -192,22 +193,22 @@ pub fn comparison<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outc
 }
 
 /// Compares two values; `None` if one is NaN.
-pub fn compared(left: &Val<'_>, right: &Val<'_>) -> Result<Option<Ordering>, Fault> {
-    let whole = |value: &Val<'_>| match value {
+pub fn compare(left: &Val<'_>, right: &Val<'_>) -> Result<Option<Ordering>, Fault> {
+    let to_integer = |value: &Val<'_>| match value {
         Val::Int(number) => Some(i128::from(*number)),
         Val::Uint(number) => Some(i128::from(*number)),
         _ => None,
     };
-    if let (Some(left), Some(right)) = (whole(left), whole(right)) {
+    if let (Some(left), Some(right)) = (to_integer(left), to_integer(right)) {
         return Ok(Some(left.cmp(&right)));
     }
     Ok(match (left, right) {
         (Val::Double(left), Val::Double(right)) => left.partial_cmp(right),
-        (Val::Double(left), right) if whole(right).is_some() => {
-            whole(right).and_then(|right| to_whole(*left, right))
+        (Val::Double(left), right) if to_integer(right).is_some() => {
+            to_integer(right).and_then(|right| compare_with_integer(*left, right))
         }
-        (left, Val::Double(right)) if whole(left).is_some() => {
-            whole(left).and_then(|left| to_whole(*right, left)).map(Ordering::reverse)
+        (left, Val::Double(right)) if to_integer(left).is_some() => {
+            to_integer(left).and_then(|left| compare_with_integer(*right, left)).map(Ordering::reverse)
         }
         (Val::Bool(left), Val::Bool(right)) => Some(left.cmp(right)),
         (Val::String(left), Val::String(right)) => Some((**left).cmp(&**right)),
@@ -219,7 +220,7 @@ pub fn compared(left: &Val<'_>, right: &Val<'_>) -> Result<Option<Ordering>, Fau
 }
 
 /// Compares a double with an integer, without loss.
-fn to_whole(left: f64, right: i128) -> Option<Ordering> {
+fn compare_with_integer(left: f64, right: i128) -> Option<Ordering> {
     if left.is_nan() {
         return None;
     }
@@ -240,17 +241,17 @@ pub fn index<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'
         Val::Optional(Some(inner)) => (&**inner, true),
         other => (other, name == "_[?_]"),
     };
-    let found = at(target, key)?;
+    let item = lookup(target, key)?;
     if is_optional {
-        return Ok(found.map_or(Val::Optional(None), Val::some));
+        return Ok(item.map_or(Val::Optional(None), Val::some));
     }
-    found.ok_or_else(|| match target {
+    item.ok_or_else(|| match target {
         Val::List(_) => Fault::error(format!("index out of bounds: {key}")),
         _ => Fault::error(format!("no such key: {key}")),
     })
 }
 
-fn at<'v>(target: &Val<'v>, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
+fn lookup<'v>(target: &Val<'v>, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
     match target {
         Val::Map(map) => map.get(key),
         Val::List(list) => {
@@ -275,11 +276,11 @@ fn at<'v>(target: &Val<'v>, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
 }
 
 /// `x in y`.
-pub fn contained<'v>(_: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn is_in<'v>(_: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     match args {
         [value, Val::List(list)] => {
             for item in list.iter() {
-                if equal(value, &item?, work)? {
+                if equal(value, &item?, context)? {
                     return Ok(Val::Bool(true));
                 }
             }
@@ -305,20 +306,20 @@ pub type Entries<'v> = BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>;
 
 /// Inserts an entry, or all entries of another map.
 pub fn insert<'v>(entries: &mut Entries<'v>, args: &[Val<'v>]) -> Result<(), Fault> {
-    let mut put = |key: &Val<'v>, value: Val<'v>| {
-        let found =
+    let mut insert = |key: &Val<'v>, value: Val<'v>| {
+        let map_key =
             key.key().ok_or_else(|| Fault::error(format!("unsupported key type: {}", key.type_name())))?;
-        match entries.insert(found, (key.clone(), value)) {
+        match entries.insert(map_key, (key.clone(), value)) {
             Some(_) => Err(Fault::error(format!("insert failed: key {key} already exists"))),
             None => Ok(()),
         }
     };
     match args {
-        [key, value] => put(key, value.clone()),
-        [Val::Map(more)] => {
-            for key in more.keys() {
-                if let Some(value) = more.get(&key)? {
-                    put(&key, value)?;
+        [key, value] => insert(key, value.clone()),
+        [Val::Map(other)] => {
+            for key in other.keys() {
+                if let Some(value) = other.get(&key)? {
+                    insert(&key, value)?;
                 }
             }
             Ok(())

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 pub struct Semver {
     /// Major, minor and patch.
     pub numbers: [u64; 3],
-    before: Vec<Part>,
+    prerelease: Vec<Part>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,21 +26,22 @@ impl Semver {
             Some((rest, build)) => (rest, Some(build)),
             None => (text, None),
         };
-        let (rest, before) = match rest.split_once('-') {
-            Some((rest, before)) => (rest, Some(before)),
+        let (rest, prerelease) = match rest.split_once('-') {
+            Some((rest, prerelease)) => (rest, Some(prerelease)),
             None => (rest, None),
         };
         let parts: Vec<&str> = rest.split('.').collect();
         let &[major, minor, patch] = parts.as_slice() else {
             return Err("No Major.Minor.Patch elements found".to_owned());
         };
-        let numbers = [number(major, "major")?, number(minor, "minor")?, number(patch, "patch")?];
-        let fits = |text: &str| {
+        let numbers =
+            [parse_number(major, "major")?, parse_number(minor, "minor")?, parse_number(patch, "patch")?];
+        let is_identifier = |text: &str| {
             !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
         let mut parts = Vec::new();
-        for part in before.into_iter().flat_map(|text| text.split('.')) {
-            if !fits(part) {
+        for part in prerelease.into_iter().flat_map(|text| text.split('.')) {
+            if !is_identifier(part) {
                 return Err(format!(
                     "Invalid character(s) found in prerelease {}",
                     pilothouse_apimachinery::field::quoted(part)
@@ -58,16 +59,16 @@ impl Semver {
                 Part::Text(part.to_owned())
             });
         }
-        if build.is_some_and(|build| !build.split('.').all(fits)) {
+        if build.is_some_and(|build| !build.split('.').all(is_identifier)) {
             return Err("Invalid character(s) found in build meta data".to_owned());
         }
-        Ok(Semver { numbers, before: parts })
+        Ok(Semver { numbers, prerelease: parts })
     }
 
     /// Parses a version with normalization: `v1`, `01.2`.
-    pub fn lenient(text: &str) -> Result<Semver, String> {
+    pub fn parse_lenient(text: &str) -> Result<Semver, String> {
         let text = text.strip_prefix('v').unwrap_or(text);
-        let mut parts: Vec<String> = text.splitn(3, '.').map(trimmed).collect();
+        let mut parts: Vec<String> = text.splitn(3, '.').map(trim_leading_zeros).collect();
         if parts.len() < 3 {
             if parts.last().is_some_and(|last| last.contains(['+', '-'])) {
                 return Err("short version cannot contain PreRelease/Build meta data".to_owned());
@@ -80,20 +81,22 @@ impl Semver {
     /// Compares by precedence.
     pub fn compare(&self, other: &Semver) -> Ordering {
         self.numbers.cmp(&other.numbers).then_with(|| {
-            match (self.before.is_empty(), other.before.is_empty()) {
+            match (self.prerelease.is_empty(), other.prerelease.is_empty()) {
                 (true, true) => Ordering::Equal,
                 // A pre-release precedes the release.
                 (true, false) => Ordering::Greater,
                 (false, true) => Ordering::Less,
                 (false, false) => {
-                    let each = self.before.iter().zip(&other.before).map(|(one, other)| match (one, other) {
-                        (Part::Number(one), Part::Number(other)) => one.cmp(other),
-                        (Part::Number(_), Part::Text(_)) => Ordering::Less,
-                        (Part::Text(_), Part::Number(_)) => Ordering::Greater,
-                        (Part::Text(one), Part::Text(other)) => one.cmp(other),
+                    let orders = self.prerelease.iter().zip(&other.prerelease).map(|(left, right)| {
+                        match (left, right) {
+                            (Part::Number(left), Part::Number(right)) => left.cmp(right),
+                            (Part::Number(_), Part::Text(_)) => Ordering::Less,
+                            (Part::Text(_), Part::Number(_)) => Ordering::Greater,
+                            (Part::Text(left), Part::Text(right)) => left.cmp(right),
+                        }
                     });
-                    let different = each.into_iter().find(|order| *order != Ordering::Equal);
-                    different.unwrap_or_else(|| self.before.len().cmp(&other.before.len()))
+                    let different = orders.into_iter().find(|order| *order != Ordering::Equal);
+                    different.unwrap_or_else(|| self.prerelease.len().cmp(&other.prerelease.len()))
                 }
             }
         })
@@ -101,7 +104,7 @@ impl Semver {
 }
 
 /// Strips leading zeros.
-fn trimmed(part: &str) -> String {
+fn trim_leading_zeros(part: &str) -> String {
     if part.len() < 2 {
         return part.to_owned();
     }
@@ -109,13 +112,13 @@ fn trimmed(part: &str) -> String {
     if rest.starts_with(|c: char| c.is_ascii_digit()) { rest.to_owned() } else { format!("0{rest}") }
 }
 
-fn number(text: &str, which: &str) -> Result<u64, String> {
+fn parse_number(text: &str, component: &str) -> Result<u64, String> {
     let quoted = pilothouse_apimachinery::field::quoted(text);
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("Invalid character(s) found in {which} number {quoted}"));
+        return Err(format!("Invalid character(s) found in {component} number {quoted}"));
     }
     if text.len() > 1 && text.starts_with('0') {
-        let title = format!("{}{}", which[..1].to_uppercase(), &which[1..]);
+        let title = format!("{}{}", component[..1].to_uppercase(), &component[1..]);
         return Err(format!("{title} number must not contain leading zeroes {quoted}"));
     }
     text.parse().map_err(|_| format!("strconv.ParseUint: parsing {quoted}: value out of range"))
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_have_an_order() {
+    fn semver_orders_versions_by_precedence() {
         let all = [
             "1.0.0-alpha",
             "1.0.0-alpha.1",
@@ -138,15 +141,15 @@ mod tests {
             "1.10.0",
         ];
         for pair in all.windows(2) {
-            let [one, other] = [pair[0], pair[1]].map(|text| Semver::parse(text).unwrap());
-            assert_eq!(one.compare(&other), Ordering::Less, "{pair:?}");
+            let [left, right] = [pair[0], pair[1]].map(|text| Semver::parse(text).unwrap());
+            assert_eq!(left.compare(&right), Ordering::Less, "{pair:?}");
         }
         for bad in ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3-01", "1.2.x", "1.2.3+"] {
             assert!(Semver::parse(bad).is_err(), "{bad}");
         }
-        for (text, wanted) in [("v1", [1, 0, 0]), ("01.02", [1, 2, 0]), ("v1.0.03", [1, 0, 3])] {
-            assert_eq!(Semver::lenient(text).unwrap().numbers, wanted);
+        for (text, expected) in [("v1", [1, 0, 0]), ("01.02", [1, 2, 0]), ("v1.0.03", [1, 0, 3])] {
+            assert_eq!(Semver::parse_lenient(text).unwrap().numbers, expected);
         }
-        assert!(Semver::lenient("1.0-rc").is_err());
+        assert!(Semver::parse_lenient("1.0-rc").is_err());
     }
 }

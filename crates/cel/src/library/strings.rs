@@ -7,7 +7,7 @@ use super::super::value::{Fault, List, Outcome, Val};
 use super::operators::equal;
 
 /// `text.trim()` and its like.
-pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn run<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     match (name, args) {
         ("contains", [Val::String(text), Val::String(part)]) => Ok(Val::Bool(text.contains(&**part))),
         ("startsWith", [Val::String(text), Val::String(part)]) => Ok(Val::Bool(text.starts_with(&**part))),
@@ -16,23 +16,25 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<
         ("lowerAscii", [Val::String(text)]) => Ok(Val::from(text.to_ascii_lowercase())),
         ("upperAscii", [Val::String(text)]) => Ok(Val::from(text.to_ascii_uppercase())),
         ("trim", [Val::String(text)]) => Ok(Val::from(text.trim().to_owned())),
-        ("strings.quote", [Val::String(text)]) => Ok(Val::from(quoted(text))),
+        ("strings.quote", [Val::String(text)]) => Ok(Val::from(quote(text))),
         ("substring", [Val::String(text), Val::Int(from)]) => substring(text, *from, None),
         ("substring", [Val::String(text), Val::Int(from), Val::Int(to)]) => substring(text, *from, Some(*to)),
         ("replace", [Val::String(text), Val::String(old), Val::String(new)]) => replace(text, old, new, -1),
-        ("replace", [Val::String(text), Val::String(old), Val::String(new), Val::Int(most)]) => {
-            replace(text, old, new, *most)
+        ("replace", [Val::String(text), Val::String(old), Val::String(new), Val::Int(limit)]) => {
+            replace(text, old, new, *limit)
         }
-        ("split", [Val::String(text), Val::String(by)]) => split(text, by, -1, work),
-        ("split", [Val::String(text), Val::String(by), Val::Int(most)]) => split(text, by, *most, work),
+        ("split", [Val::String(text), Val::String(separator)]) => split(text, separator, -1, context),
+        ("split", [Val::String(text), Val::String(separator), Val::Int(limit)]) => {
+            split(text, separator, *limit, context)
+        }
         ("join", [Val::List(list)]) => join(list, ""),
-        ("join", [Val::List(list), Val::String(between)]) => join(list, between),
+        ("join", [Val::List(list), Val::String(separator)]) => join(list, separator),
         _ => Err(Fault::no_overload()),
     }
 }
 
 /// Escapes a key for a JSON Pointer.
-pub fn pointer_key<'v>(_: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
+pub fn escape_pointer_key<'v>(_: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
     match args {
         [Val::String(text)] => Ok(Val::from(text.replace('~', "~0").replace('/', "~1"))),
         _ => Err(Fault::no_overload()),
@@ -44,10 +46,10 @@ fn out_of_range(index: i64) -> Fault {
 }
 
 fn char_at<'v>(text: &str, index: i64) -> Outcome<'v> {
-    let place = usize::try_from(index).map_err(|_| out_of_range(index))?;
-    match text.chars().nth(place) {
+    let position = usize::try_from(index).map_err(|_| out_of_range(index))?;
+    match text.chars().nth(position) {
         Some(letter) => Ok(Val::from(letter.to_string())),
-        None if text.chars().count() == place => Ok(Val::from(String::new())),
+        None if text.chars().count() == position => Ok(Val::from(String::new())),
         None => Err(out_of_range(index)),
     }
 }
@@ -66,50 +68,50 @@ fn substring<'v>(text: &str, from: i64, to: Option<i64>) -> Outcome<'v> {
     Ok(Val::from(text.chars().skip(from as usize).take((end - from) as usize).collect::<String>()))
 }
 
-fn replace<'v>(text: &str, old: &str, new: &str, most: i64) -> Outcome<'v> {
-    let count = usize::try_from(most).unwrap_or(usize::MAX);
+fn replace<'v>(text: &str, old: &str, new: &str, limit: i64) -> Outcome<'v> {
+    let count = usize::try_from(limit).unwrap_or(usize::MAX);
     // The size of the result is checked first: replacing every character by a long string could exceed memory.
-    let places =
+    let matches =
         if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).take(count).count() };
-    let size = text.len().saturating_add(places.min(count).saturating_mul(new.len()));
+    let size = text.len().saturating_add(matches.min(count).saturating_mul(new.len()));
     if size > CEL_TEXT_BYTES {
         return Err(Fault::Budget);
     }
     Ok(Val::from(text.replacen(old, new, count)))
 }
 
-fn split<'v>(text: &str, by: &str, most: i64, work: &mut CallContext) -> Outcome<'v> {
-    let count = usize::try_from(most).unwrap_or(usize::MAX);
+fn split<'v>(text: &str, separator: &str, limit: i64, context: &mut CallContext) -> Outcome<'v> {
+    let count = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut parts: Vec<Val<'v>> = Vec::new();
-    let mut put = |part: &str| parts.push(Val::from(part.to_owned()));
+    let mut push_part = |part: &str| parts.push(Val::from(part.to_owned()));
     if count == 0 {
         return Ok(Val::from(parts));
     }
-    work.effort(text.len())?;
-    if by.is_empty() {
+    context.charge_steps(text.len())?;
+    if separator.is_empty() {
         // Splits into characters, with the rest in the last item.
         let mut rest = text;
-        let mut made = 1;
-        while let Some(letter) = rest.chars().next().filter(|_| made < count) {
-            let (head, behind) = rest.split_at(letter.len_utf8());
-            put(head);
-            rest = behind;
-            made += 1;
+        let mut part_count = 1;
+        while let Some(letter) = rest.chars().next().filter(|_| part_count < count) {
+            let (head, remaining) = rest.split_at(letter.len_utf8());
+            push_part(head);
+            rest = remaining;
+            part_count += 1;
         }
         if !rest.is_empty() {
-            put(rest);
+            push_part(rest);
         }
     } else {
-        text.splitn(count, by).for_each(put);
+        text.splitn(count, separator).for_each(push_part);
     }
     Ok(Val::from(parts))
 }
 
-fn join<'v>(list: &List<'v>, between: &str) -> Outcome<'v> {
+fn join<'v>(list: &List<'v>, separator: &str) -> Outcome<'v> {
     let mut all = String::new();
     for (index, item) in list.iter().enumerate() {
         if index > 0 {
-            all.push_str(between);
+            all.push_str(separator);
         }
         match item? {
             Val::String(text) => all.push_str(&text),
@@ -122,7 +124,7 @@ fn join<'v>(list: &List<'v>, between: &str) -> Outcome<'v> {
     Ok(Val::from(all))
 }
 
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for letter in text.chars() {
@@ -144,38 +146,38 @@ fn quoted(text: &str) -> String {
 }
 
 /// `indexOf` and `lastIndexOf` of strings and lists.
-pub fn position<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn index_of<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     let is_last = name == "lastIndexOf";
     match args {
         [Val::List(list), value] => {
-            let mut found = -1;
+            let mut result = -1;
             for (index, item) in list.iter().enumerate() {
-                if equal(&item?, value, work)? {
-                    found = index as i64;
+                if equal(&item?, value, context)? {
+                    result = index as i64;
                     if !is_last {
                         break;
                     }
                 }
             }
-            Ok(Val::Int(found))
+            Ok(Val::Int(result))
         }
-        [Val::String(text), Val::String(part)] => place(text, part, None, is_last, work),
-        [Val::String(text), Val::String(part), Val::Int(from)] => {
-            place(text, part, Some(*from), is_last, work)
+        [Val::String(text), Val::String(substring)] => find_index(text, substring, None, is_last, context),
+        [Val::String(text), Val::String(substring), Val::Int(from)] => {
+            find_index(text, substring, Some(*from), is_last, context)
         }
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn place<'v>(
+fn find_index<'v>(
     text: &str,
-    part: &str,
+    substring: &str,
     from: Option<i64>,
     is_last: bool,
-    work: &mut CallContext,
+    context: &mut CallContext,
 ) -> Outcome<'v> {
     let length = text.chars().count();
-    if part.is_empty() {
+    if substring.is_empty() {
         return Ok(Val::Int(from.unwrap_or(if is_last { length as i64 } else { 0 })));
     }
     let start = match from {
@@ -186,39 +188,41 @@ fn place<'v>(
     if start >= length {
         return Ok(Val::Int(-1));
     }
-    work.effort(text.len())?;
-    let byte = |index: usize| text.char_indices().nth(index).map_or(text.len(), |(at, _)| at);
-    let found = if is_last {
+    context.charge_steps(text.len())?;
+    let byte_offset = |index: usize| text.char_indices().nth(index).map_or(text.len(), |(offset, _)| offset);
+    let match_offset = if is_last {
         // The match may start at this index at the latest.
-        let end = byte(start).saturating_add(part.len()).min(text.len());
+        let end = byte_offset(start).saturating_add(substring.len()).min(text.len());
         let end = (0..=end).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        text.get(..end).and_then(|head| head.rfind(part))
+        text.get(..end).and_then(|head| head.rfind(substring))
     } else {
-        let begin = byte(start);
-        text.get(begin..).and_then(|rest| rest.find(part)).map(|at| begin + at)
+        let begin = byte_offset(start);
+        text.get(begin..).and_then(|rest| rest.find(substring)).map(|offset| begin + offset)
     };
-    Ok(Val::Int(found.map_or(-1, |at| text.get(..at).unwrap_or_default().chars().count() as i64)))
+    Ok(Val::Int(
+        match_offset.map_or(-1, |offset| text.get(..offset).unwrap_or_default().chars().count() as i64),
+    ))
 }
 
 /// `text.matches(pattern)`, `text.find(pattern)`, `text.findAll(pattern)`.
-pub fn pattern<'v>(name: &str, args: &[Val<'v>], work: &mut CallContext) -> Outcome<'v> {
+pub fn match_pattern<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
     let (Some(Val::String(text)), Some(Val::String(pattern))) = (args.first(), args.get(1)) else {
         return Err(Fault::no_overload());
     };
-    let pattern = work.pattern(pattern)?;
+    let pattern = context.pattern(pattern)?;
     Ok(match (name, args.get(2)) {
         ("matches", None) => Val::Bool(pattern.is_match(text)),
         ("find", None) => {
-            Val::from(pattern.find(text).map(|found| found.as_str().to_owned()).unwrap_or_default())
+            Val::from(pattern.find(text).map(|matched| matched.as_str().to_owned()).unwrap_or_default())
         }
-        ("findAll", most) => {
-            let most = match most {
-                Some(Val::Int(most)) => usize::try_from(*most).unwrap_or(usize::MAX),
+        ("findAll", limit) => {
+            let limit = match limit {
+                Some(Val::Int(limit)) => usize::try_from(*limit).unwrap_or(usize::MAX),
                 None => usize::MAX,
                 _ => return Err(Fault::no_overload()),
             };
-            let found = pattern.find_iter(text).take(most);
-            Val::from(found.map(|found| Val::from(found.as_str().to_owned())).collect::<Vec<_>>())
+            let matched = pattern.find_iter(text).take(limit);
+            Val::from(matched.map(|matched| Val::from(matched.as_str().to_owned())).collect::<Vec<_>>())
         }
         _ => return Err(Fault::no_overload()),
     })

@@ -6,10 +6,10 @@ use super::super::value::{Fault, Outcome, Val};
 
 /// `time.getHours()` and its like.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
-    let part = match args {
-        [Val::Timestamp(instant)] => instant.part(name, 0),
+    let component = match args {
+        [Val::Timestamp(instant)] => instant.component(name, 0),
         [Val::Timestamp(instant), Val::String(zone)] => {
-            instant.part(name, timestamps::offset(zone, *instant).map_err(Fault::Error)?)
+            instant.component(name, timestamps::offset(zone, *instant).map_err(Fault::Error)?)
         }
         [Val::Duration(nanos)] => match name {
             "getHours" => Some(nanos / 3_600_000_000_000),
@@ -20,5 +20,5 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v>
         },
         _ => None,
     };
-    part.map(Val::Int).ok_or_else(Fault::no_overload)
+    component.map(Val::Int).ok_or_else(Fault::no_overload)
 }

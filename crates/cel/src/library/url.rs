@@ -22,14 +22,14 @@ pub struct Url {
 impl Url {
     /// Parses a request URI, as Go's `url.ParseRequestURI`.
     pub fn parse(text: &str) -> Result<Url, String> {
-        let wrong = |why: &str| format!("parse {}: {why}", quoted(text));
+        let error = |reason: &str| format!("parse {}: {reason}", quoted(text));
         if text.is_empty() {
-            return Err(wrong("empty url"));
+            return Err(error("empty url"));
         }
         if text.chars().any(|c| c.is_ascii_control()) {
             return Err(format!("parse {}: net/url: invalid control character in URL", quoted(text)));
         }
-        let (scheme, rest) = scheme(text).map_err(wrong)?;
+        let (scheme, rest) = split_scheme(text).map_err(error)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if !rest.starts_with('/') {
             if !scheme.is_empty() {
@@ -42,23 +42,23 @@ impl Url {
                     query: query.to_owned(),
                 });
             }
-            return Err(wrong("invalid URI for request"));
+            return Err(error("invalid URI for request"));
         }
         let (authority, path) = match rest.strip_prefix("//") {
-            Some(behind) if !scheme.is_empty() || !rest.starts_with("///") => {
-                let end = behind.find('/').unwrap_or(behind.len());
-                behind.split_at(end)
+            Some(remaining) if !scheme.is_empty() || !rest.starts_with("///") => {
+                let end = remaining.find('/').unwrap_or(remaining.len());
+                remaining.split_at(end)
             }
             _ => ("", rest),
         };
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        check_host(host).map_err(|why| wrong(&why))?;
-        check_escapes(path).map_err(|why| wrong(&why))?;
+        check_host(host).map_err(|reason| error(&reason))?;
+        check_escapes(path).map_err(|reason| error(&reason))?;
         Ok(Url {
             text: text.to_owned(),
             scheme,
             host: host.to_owned(),
-            path: escaped_path(path),
+            path: escape_path(path),
             query: query.to_owned(),
         })
     }
@@ -72,31 +72,31 @@ impl Url {
     }
 
     fn port(&self) -> &str {
-        let behind = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, behind)| behind);
-        behind.rsplit_once(':').map_or("", |(_, port)| port)
+        let after_host = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, after_host)| after_host);
+        after_host.rsplit_once(':').map_or("", |(_, port)| port)
     }
 
     /// The decoded query parameters. Invalid ones are dropped.
-    fn pairs(&self) -> BTreeMap<String, Vec<String>> {
-        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    fn query_parameters(&self) -> BTreeMap<String, Vec<String>> {
+        let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if let (Some(key), Some(value)) = (unescaped(key), unescaped(value)) {
-                all.entry(key).or_default().push(value);
+            if let (Some(key), Some(value)) = (unescape(key), unescape(value)) {
+                parameters.entry(key).or_default().push(value);
             }
         }
-        all
+        parameters
     }
 }
 
-fn scheme(text: &str) -> Result<(String, &str), &'static str> {
-    for (at, c) in text.char_indices() {
+fn split_scheme(text: &str) -> Result<(String, &str), &'static str> {
+    for (index, c) in text.char_indices() {
         match c {
             'a'..='z' | 'A'..='Z' => {}
-            '0'..='9' | '+' | '-' | '.' if at > 0 => {}
-            ':' if at == 0 => return Err("missing protocol scheme"),
+            '0'..='9' | '+' | '-' | '.' if index > 0 => {}
+            ':' if index == 0 => return Err("missing protocol scheme"),
             ':' => {
-                let (scheme, rest) = text.split_at(at);
+                let (scheme, rest) = text.split_at(index);
                 return Ok((scheme.to_ascii_lowercase(), rest.get(1..).unwrap_or_default()));
             }
             _ => break,
@@ -111,15 +111,15 @@ fn check_host(host: &str) -> Result<(), String> {
             Some((_, port)) => port,
             None => return Err("missing ']' in host".to_owned()),
         },
-        None => host.find(':').map_or("", |at| host.get(at..).unwrap_or_default()),
+        None => host.find(':').map_or("", |index| host.get(index..).unwrap_or_default()),
     };
     let digits = port.strip_prefix(':').unwrap_or(port);
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("invalid port {} after host", quoted(port)));
     }
-    let odd =
+    let is_invalid =
         |c: &char| c.is_whitespace() || matches!(c, '"' | '<' | '>' | '^' | '`' | '{' | '}' | '|' | '\\');
-    if let Some(c) = host.chars().find(odd) {
+    if let Some(c) = host.chars().find(is_invalid) {
         return Err(format!("invalid character {} in host name", quoted(&c.to_string())));
     }
     Ok(())
@@ -127,19 +127,20 @@ fn check_host(host: &str) -> Result<(), String> {
 
 fn check_escapes(text: &str) -> Result<(), String> {
     let bytes = text.as_bytes();
-    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'%') {
-        let fits = bytes.get(at + 1..at + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
-        if !fits {
-            let shown: String =
-                text.chars().skip(text.get(..at).unwrap_or_default().chars().count()).take(3).collect();
-            return Err(format!("invalid URL escape {}", quoted(&shown)));
+    for (index, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'%') {
+        let is_valid =
+            bytes.get(index + 1..index + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        if !is_valid {
+            let escape: String =
+                text.chars().skip(text.get(..index).unwrap_or_default().chars().count()).take(3).collect();
+            return Err(format!("invalid URL escape {}", quoted(&escape)));
         }
     }
     Ok(())
 }
 
 /// Escapes a path.
-fn escaped_path(path: &str) -> String {
+fn escape_path(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
         match byte {
@@ -175,22 +176,22 @@ fn escaped_path(path: &str) -> String {
     out
 }
 
-fn unescaped(text: &str) -> Option<String> {
+fn unescape(text: &str) -> Option<String> {
     check_escapes(text).ok()?;
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
+    let mut index = 0;
+    while let Some(byte) = bytes.get(index) {
         match byte {
             b'%' => {
-                let two = std::str::from_utf8(bytes.get(at + 1..at + 3)?).ok()?;
-                out.push(u8::from_str_radix(two, 16).ok()?);
-                at += 2;
+                let digits = std::str::from_utf8(bytes.get(index + 1..index + 3)?).ok()?;
+                out.push(u8::from_str_radix(digits, 16).ok()?);
+                index += 2;
             }
             b'+' => out.push(b' '),
             byte => out.push(*byte),
         }
-        at += 1;
+        index += 1;
     }
     Some(String::from_utf8_lossy(&out).into_owned())
 }
@@ -200,7 +201,7 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v>
     match (name, args) {
         ("url", [Val::String(text)]) => Url::parse(text)
             .map(|url| Val::Url(Arc::new(url)))
-            .map_err(|why| Fault::error(format!("URL parse error during conversion from string: {why}"))),
+            .map_err(|error| Fault::error(format!("URL parse error during conversion from string: {error}"))),
         ("isURL", [Val::String(text)]) => Ok(Val::Bool(Url::parse(text).is_ok())),
         (name, [Val::Url(url)]) => Ok(Val::from(match name {
             "getScheme" => url.scheme.clone(),
@@ -215,7 +216,9 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v>
                     let key = text(key);
                     (Key::String(key.clone()), (Val::String(key), Val::from(values)))
                 };
-                return Ok(Val::Map(Map::Made(Arc::new(url.pairs().into_iter().map(entry).collect()))));
+                return Ok(Val::Map(Map::Computed(Arc::new(
+                    url.query_parameters().into_iter().map(entry).collect(),
+                ))));
             }
             _ => return Err(Fault::no_overload()),
         })),

@@ -2,120 +2,120 @@
 
 use super::super::ast::{Entry, Expr, Init, Kind};
 use super::super::lexer::TokenKind;
-use super::{Parser, Read};
+use super::{ParseResult, Parser};
 
 impl Parser<'_> {
     /// The position of the brace, if a qualified name and a brace come next.
     pub(super) fn object_ahead(&self) -> Option<usize> {
-        let mut at = self.at;
+        let mut index = self.next;
         loop {
-            let token = self.tokens.get(at)?;
+            let token = self.tokens.get(index)?;
             if token.is("{") {
-                return Some(at);
+                return Some(index);
             }
-            let name = self.tokens.get(at + 1)?;
-            if !token.is(".") || !matches!(name.word, TokenKind::Name(_)) {
+            let name = self.tokens.get(index + 1)?;
+            if !token.is(".") || !matches!(name.kind, TokenKind::Name(_)) {
                 return None;
             }
-            at += 2;
+            index += 2;
         }
     }
 
-    pub(super) fn object(&mut self, dot: &str, first: &str, brace: usize) -> Read<Expr> {
+    pub(super) fn object(&mut self, dot: &str, first: &str, brace: usize) -> ParseResult<Expr> {
         let mut name = format!("{dot}{first}");
-        while self.at < brace {
-            if let TokenKind::Name(part) = self.take().word {
+        while self.next < brace {
+            if let TokenKind::Name(part) = self.take().kind {
                 name.push('.');
                 name.push_str(&part);
             }
         }
-        let place = self.take().start;
+        let position = self.take().start;
         let mut fields = Vec::new();
         loop {
-            if self.closed("}", fields.is_empty())? {
+            if self.accept_closing("}", fields.is_empty())? {
                 break;
             }
-            let optional = self.sign("?").is_some();
-            let TokenKind::Name(field) = self.take().word else {
-                self.at -= 1;
-                let shown = self.token().shown(self.source);
-                return self.wrong(&format!(
-                    "mismatched input '{shown}' expecting {{'}}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}}"
+            let optional = self.accept("?").is_some();
+            let TokenKind::Name(field) = self.take().kind else {
+                self.next -= 1;
+                let rendered = self.token().render(self.source);
+                return self.fail(&format!(
+                    "mismatched input '{rendered}' expecting {{'}}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}}"
                 ));
             };
             let colon = self.expect(":", false)?;
             let value = self.expr("")?;
-            let id = self.made(colon, Kind::Broken)?.id;
+            let id = self.new_node(colon, Kind::Broken)?.id;
             fields.push(Init { id, name: field, value, optional });
-            if self.sign(",").is_none() {
-                self.closing("}")?;
+            if self.accept(",").is_none() {
+                self.expect_closing("}")?;
                 break;
             }
         }
-        self.made(place, Kind::Object { name, fields })
+        self.new_node(position, Kind::Object { name, fields })
     }
 
     /// Expects the closing bracket after an item without a comma.
-    fn closing(&mut self, sign: &str) -> Read<()> {
-        if self.sign(sign).is_some() {
+    fn expect_closing(&mut self, symbol: &str) -> ParseResult<()> {
+        if self.accept(symbol).is_some() {
             return Ok(());
         }
-        let shown = self.token().shown(self.source);
-        if self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign) || next.is(",")) {
-            return self.wrong(&format!("extraneous input '{shown}' expecting {{'{sign}', ','}}"));
+        let rendered = self.token().render(self.source);
+        if self.tokens.get(self.next + 1).is_some_and(|next| next.is(symbol) || next.is(",")) {
+            return self.fail(&format!("extraneous input '{rendered}' expecting {{'{symbol}', ','}}"));
         }
-        self.wrong(&format!("mismatched input '{shown}' expecting {{'{sign}', ','}}"))
+        self.fail(&format!("mismatched input '{rendered}' expecting {{'{symbol}', ','}}"))
     }
 
     /// Consumes the closing bracket if it is next. A comma may precede it, even without items.
-    fn closed(&mut self, sign: &str, is_empty: bool) -> Read<bool> {
-        if self.sign(sign).is_some() {
+    fn accept_closing(&mut self, symbol: &str, is_empty: bool) -> ParseResult<bool> {
+        if self.accept(symbol).is_some() {
             return Ok(true);
         }
         if self.token().is(",") {
             if is_empty {
                 self.take();
             }
-            return self.expect(sign, true).map(|_| true);
+            return self.expect(symbol, true).map(|_| true);
         }
         Ok(false)
     }
 
-    pub(super) fn list(&mut self) -> Read<Expr> {
-        let place = self.take().start;
+    pub(super) fn list(&mut self) -> ParseResult<Expr> {
+        let position = self.take().start;
         let mut items = Vec::new();
         loop {
-            if self.closed("]", items.is_empty())? {
+            if self.accept_closing("]", items.is_empty())? {
                 break;
             }
-            let optional = self.sign("?").is_some();
+            let optional = self.accept("?").is_some();
             let item = self.expr(if items.is_empty() { "],?" } else { "]?" })?;
             items.push((item, optional));
-            if self.sign(",").is_none() {
-                self.closing("]")?;
+            if self.accept(",").is_none() {
+                self.expect_closing("]")?;
                 break;
             }
         }
-        self.made(place, Kind::List { items })
+        self.new_node(position, Kind::List { items })
     }
 
-    pub(super) fn map(&mut self) -> Read<Expr> {
-        let place = self.take().start;
+    pub(super) fn map(&mut self) -> ParseResult<Expr> {
+        let position = self.take().start;
         let mut entries = Vec::new();
         loop {
-            if self.closed("}", entries.is_empty())? {
+            if self.accept_closing("}", entries.is_empty())? {
                 break;
             }
-            let optional = self.sign("?").is_some();
+            let optional = self.accept("?").is_some();
             let key = self.expr(if entries.is_empty() { "},?" } else { "}?" })?;
             self.expect(":", false)?;
             let value = self.expr("")?;
             entries.push(Entry { key, value, optional });
-            if self.sign(",").is_none() {
-                self.closing("}")?;
+            if self.accept(",").is_none() {
+                self.expect_closing("}")?;
                 break;
             }
         }
-        self.made(place, Kind::Map { entries })
+        self.new_node(position, Kind::Map { entries })
     }
 }

@@ -12,24 +12,24 @@ use super::{Fault, Outcome, Text, Val};
 #[derive(Clone, Debug)]
 pub enum List<'v> {
     /// Computed.
-    Made(Arc<Vec<Val<'v>>>),
+    Computed(Arc<Vec<Val<'v>>>),
     /// Borrowed from an object.
-    Given(&'v [Value], &'v DeclType, &'v ListKind),
+    Borrowed(&'v [Value], &'v DeclType, &'v ListKind),
     /// A concatenation, and its length.
-    Joined(Arc<(List<'v>, List<'v>)>, usize),
+    Concatenated(Arc<(List<'v>, List<'v>)>, usize),
 }
 
 /// A map.
 #[derive(Clone, Debug)]
 pub enum Map<'v> {
     /// Computed: each entry has the original key and the value.
-    Made(Arc<BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>>),
+    Computed(Arc<BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>>),
     /// A map of an object, with values of one declared type.
-    Given(&'v Object, &'v DeclType),
+    Typed(&'v Object, &'v DeclType),
     /// An object with declared fields.
     Object(&'v Object, &'v ObjectType),
     /// An object without a declared type.
-    Free(&'v Object),
+    Untyped(&'v Object),
 }
 
 /// A map key. Equal numbers are the same key, whatever their types.
@@ -46,7 +46,7 @@ pub enum Key<'v> {
 impl Key<'_> {
     fn order(&self) -> (u8, i128, &str) {
         match self {
-            Key::Bool(truth) => (0, i128::from(*truth), ""),
+            Key::Bool(boolean) => (0, i128::from(*boolean), ""),
             Key::Number(number) => (1, *number, ""),
             Key::String(text) => (2, 0, text),
         }
@@ -77,9 +77,9 @@ impl<'v> List<'v> {
     /// The number of items.
     pub fn len(&self) -> usize {
         match self {
-            List::Made(items) => items.len(),
-            List::Given(items, ..) => items.len(),
-            List::Joined(_, length) => *length,
+            List::Computed(items) => items.len(),
+            List::Borrowed(items, ..) => items.len(),
+            List::Concatenated(_, length) => *length,
         }
     }
 
@@ -91,10 +91,10 @@ impl<'v> List<'v> {
     /// An item.
     pub fn get(&self, index: usize) -> Option<Outcome<'v>> {
         match self {
-            List::Made(items) => items.get(index).cloned().map(Ok),
-            List::Given(items, shape, _) => items.get(index).map(|item| Val::given(item, shape)),
-            List::Joined(lists, _) => match index.checked_sub(lists.0.len()) {
-                Some(behind) => lists.1.get(behind),
+            List::Computed(items) => items.get(index).cloned().map(Ok),
+            List::Borrowed(items, decl_type, _) => items.get(index).map(|item| Val::typed(item, decl_type)),
+            List::Concatenated(lists, _) => match index.checked_sub(lists.0.len()) {
+                Some(rest) => lists.1.get(rest),
                 None => lists.0.get(index),
             },
         }
@@ -110,8 +110,8 @@ impl<'v> Map<'v> {
     /// The number of entries.
     pub fn len(&self) -> usize {
         match self {
-            Map::Made(entries) => entries.len(),
-            Map::Given(fields, _) | Map::Object(fields, _) | Map::Free(fields) => fields.len(),
+            Map::Computed(entries) => entries.len(),
+            Map::Typed(fields, _) | Map::Object(fields, _) | Map::Untyped(fields) => fields.len(),
         }
     }
 
@@ -123,9 +123,9 @@ impl<'v> Map<'v> {
     /// The value of a key.
     pub fn get(&self, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
         match (self, key) {
-            (Map::Made(entries), key) => {
-                let found = key.key().and_then(|key| entries.get(&key).cloned());
-                Ok(found.map(|(_, value)| value))
+            (Map::Computed(entries), key) => {
+                let entry = key.key().and_then(|key| entries.get(&key).cloned());
+                Ok(entry.map(|(_, value)| value))
             }
             (_, Val::String(name)) => self.field(name).transpose(),
             _ => Err(Fault::no_overload()),
@@ -135,29 +135,30 @@ impl<'v> Map<'v> {
     /// The value of a string key. For objects with declared fields it is the escaped name.
     pub fn field(&self, name: &str) -> Option<Outcome<'v>> {
         match self {
-            Map::Made(entries) => {
+            Map::Computed(entries) => {
                 let key = Key::String(Text::Owned(name.into()));
                 entries.get(&key).map(|(_, value)| Ok(value.clone()))
             }
-            Map::Given(fields, shape) => fields.get(name).map(|value| Val::given(value, shape)),
+            Map::Typed(fields, decl_type) => fields.get(name).map(|value| Val::typed(value, decl_type)),
             Map::Object(fields, object) => {
                 let property = object.field(name)?;
                 let value = fields.get(&property.name).filter(|value| !value.is_null())?;
-                Some(Val::given(value, &property.shape))
+                Some(Val::typed(value, &property.decl_type))
             }
-            Map::Free(fields) => fields.get(name).map(|value| Ok(Val::free(value))),
+            Map::Untyped(fields) => fields.get(name).map(|value| Ok(Val::untyped(value))),
         }
     }
 
     /// All keys.
     pub fn keys(&self) -> Vec<Val<'v>> {
         match self {
-            Map::Made(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
-            Map::Given(fields, _) => fields.keys().map(|name| Val::from(name.as_str())).collect(),
-            Map::Free(fields) => fields.keys().map(|name| Val::from(name.as_str())).collect(),
+            Map::Computed(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
+            Map::Typed(fields, _) => fields.keys().map(|name| Val::from(name.as_str())).collect(),
+            Map::Untyped(fields) => fields.keys().map(|name| Val::from(name.as_str())).collect(),
             Map::Object(fields, object) => {
-                let known = object.fields.iter().filter(|(_, property)| fields.contains_key(&property.name));
-                known.map(|(name, _)| Val::from(name.as_str())).collect()
+                let present =
+                    object.fields.iter().filter(|(_, property)| fields.contains_key(&property.name));
+                present.map(|(name, _)| Val::from(name.as_str())).collect()
             }
         }
     }

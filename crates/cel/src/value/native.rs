@@ -6,10 +6,10 @@ use pilothouse_apimachinery::limits::{BODY_BYTES, OBJECT_PARTS, PATCH_DEPTH};
 use pilothouse_apimachinery::value::{Object, Value};
 
 use super::{List, Map, Val};
-use crate::library::text_of;
+use crate::library::to_text;
 
 /// The integers that a double represents exactly.
-const SAFE: std::ops::RangeInclusive<i64> = -((1 << 53) - 1)..=(1 << 53) - 1;
+const EXACT_INTEGERS: std::ops::RangeInclusive<i64> = -((1 << 53) - 1)..=(1 << 53) - 1;
 
 /// The remaining size of converted values: the cost model hardly charges for repeating a large value.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub enum NativeError {
     /// It would be too large.
     TooLarge,
     /// Its type has no JSON equivalent.
-    Because(String),
+    Unsupported(String),
 }
 
 /// The target of a conversion.
@@ -41,67 +41,71 @@ enum Target {
     /// JSON.
     Json,
     /// JSON inside a constructed object.
-    Within,
+    NestedJson,
 }
 
 impl SizeBudget {
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), NativeError> {
-        let room = (self.parts.checked_sub(1), self.bytes.checked_sub(bytes));
-        let (Some(parts), Some(bytes)) = room else { return Err(NativeError::TooLarge) };
+        let remaining = (self.parts.checked_sub(1), self.bytes.checked_sub(bytes));
+        let (Some(parts), Some(bytes)) = remaining else { return Err(NativeError::TooLarge) };
         (self.parts, self.bytes) = (parts, bytes);
         Ok(())
     }
 
     /// Converts to JSON: timestamps, durations, bytes and large integers become strings.
-    pub fn json(&mut self, value: &Val<'_>) -> Result<Value, NativeError> {
+    pub fn to_json(&mut self, value: &Val<'_>) -> Result<Value, NativeError> {
         self.value(value, Target::Json, PATCH_DEPTH)
     }
 
     /// Converts to a part of an object. Types without a JSON equivalent are errors, whose message begins with the path.
-    pub fn exact(&mut self, value: &Val<'_>) -> Result<Value, NativeError> {
+    pub fn to_object(&mut self, value: &Val<'_>) -> Result<Value, NativeError> {
         self.value(value, Target::Exact, PATCH_DEPTH)
     }
 
-    fn value(&mut self, value: &Val<'_>, form: Target, depth: usize) -> Result<Value, NativeError> {
+    fn value(&mut self, value: &Val<'_>, target: Target, depth: usize) -> Result<Value, NativeError> {
         let depth = depth.checked_sub(1).ok_or(NativeError::TooLarge)?;
         self.take(0)?;
-        let json = form == Target::Json;
+        let is_json = target == Target::Json;
         Ok(match value {
-            Val::Null if json => Value::Null,
-            Val::Bool(truth) => Value::Bool(*truth),
-            Val::Int(number) if json && !SAFE.contains(number) => self.text(&number.to_string())?,
+            Val::Null if is_json => Value::Null,
+            Val::Bool(boolean) => Value::Bool(*boolean),
+            Val::Int(number) if is_json && !EXACT_INTEGERS.contains(number) => {
+                self.text(&number.to_string())?
+            }
             Val::Int(number) => Value::Int(*number),
-            Val::Uint(number) if form != Target::Exact => match i64::try_from(*number) {
-                Ok(number) if SAFE.contains(&number) => Value::Int(number),
+            Val::Uint(number) if target != Target::Exact => match i64::try_from(*number) {
+                Ok(number) if EXACT_INTEGERS.contains(&number) => Value::Int(number),
                 _ => self.text(&number.to_string())?,
             },
-            Val::Double(number) if !number.is_finite() => return Err(unplain(value, form)),
+            Val::Double(number) if !number.is_finite() => return Err(unsupported_type(value, target)),
             Val::Double(number) if number.fract() == 0.0 && number.abs() < 1e15 => Value::Int(*number as i64),
             Val::Double(number) => Value::Float(*number),
             Val::String(text) => self.text(text)?,
-            Val::Type(name) if !json => self.text(name)?,
-            Val::Bytes(bytes) if form != Target::Exact => {
+            Val::Type(name) if !is_json => self.text(name)?,
+            Val::Bytes(bytes) if target != Target::Exact => {
                 self.take(bytes.len())?;
                 self.text(&STANDARD.encode(bytes))?
             }
-            Val::Timestamp(_) | Val::Duration(_) if json => {
-                let text = text_of(value).map_err(|_| unplain(value, form))?;
+            Val::Timestamp(_) | Val::Duration(_) if is_json => {
+                let text = to_text(value).map_err(|_| unsupported_type(value, target))?;
                 self.text(&text)?
             }
-            Val::List(list) => self.list(list, form, depth)?,
-            Val::Map(map) => self.map(map, form, depth)?,
-            Val::Made(made) => {
-                let form = if json { Target::Within } else { form };
+            Val::List(list) => self.list(list, target, depth)?,
+            Val::Map(map) => self.map(map, target, depth)?,
+            Val::Constructed(object) => {
+                let target = if is_json { Target::NestedJson } else { target };
                 let mut fields = Object::new();
-                for (name, value) in made.fields() {
+                for (name, value) in object.fields() {
                     self.take(name.len())?;
-                    let value = self.value(value, form, depth).map_err(|why| within(form, name, why))?;
+                    let value = self
+                        .value(value, target, depth)
+                        .map_err(|error| prefix_field(target, name, error))?;
                     fields.insert((*name).to_owned(), value);
                 }
                 Value::Object(fields)
             }
-            Val::Optional(Some(inner)) => self.value(inner, form, depth)?,
-            _ => return Err(unplain(value, form)),
+            Val::Optional(Some(inner)) => self.value(inner, target, depth)?,
+            _ => return Err(unsupported_type(value, target)),
         })
     }
 
@@ -110,55 +114,59 @@ impl SizeBudget {
         Ok(Value::from(text))
     }
 
-    fn list(&mut self, list: &List<'_>, form: Target, depth: usize) -> Result<Value, NativeError> {
+    fn list(&mut self, list: &List<'_>, target: Target, depth: usize) -> Result<Value, NativeError> {
         let mut items = Vec::new();
         for (index, item) in list.iter().enumerate() {
-            let item = item.map_err(|fault| NativeError::Because(fault.to_string()))?;
-            let item = self.value(&item, form, depth).map_err(|why| match (form, why) {
-                (Target::Exact, NativeError::Because(why)) => NativeError::Because(format!("[{index}]{why}")),
-                (_, why) => why,
+            let item = item.map_err(|fault| NativeError::Unsupported(fault.to_string()))?;
+            let item = self.value(&item, target, depth).map_err(|error| match (target, error) {
+                (Target::Exact, NativeError::Unsupported(error)) => {
+                    NativeError::Unsupported(format!("[{index}]{error}"))
+                }
+                (_, error) => error,
             });
             items.push(item?);
         }
         Ok(Value::Array(items.into()))
     }
 
-    fn map(&mut self, map: &Map<'_>, form: Target, depth: usize) -> Result<Value, NativeError> {
+    fn map(&mut self, map: &Map<'_>, target: Target, depth: usize) -> Result<Value, NativeError> {
         let mut fields = Object::new();
         for key in map.keys() {
             let Val::String(name) = &key else {
                 let kind = key.type_name();
-                let why = match form {
+                let message = match target {
                     Target::Exact => format!(": keys of type {kind} cannot stand in an object"),
                     _ => format!("unsupported type conversion from '{kind}' to string"),
                 };
-                return Err(NativeError::Because(why));
+                return Err(NativeError::Unsupported(message));
             };
-            let value = map.get(&key).map_err(|fault| NativeError::Because(fault.to_string()))?;
+            let value = map.get(&key).map_err(|fault| NativeError::Unsupported(fault.to_string()))?;
             self.take(name.len())?;
-            let value = self.value(&value.unwrap_or(Val::Null), form, depth);
-            fields.insert(name.to_string(), value.map_err(|why| within(form, name, why))?);
+            let value = self.value(&value.unwrap_or(Val::Null), target, depth);
+            fields.insert(name.to_string(), value.map_err(|error| prefix_field(target, name, error))?);
         }
         Ok(Value::Object(fields))
     }
 }
 
 /// Prefixes an error with a field.
-fn within(form: Target, name: &str, why: NativeError) -> NativeError {
-    match (form, why) {
-        (Target::Exact, NativeError::Because(why)) => NativeError::Because(format!(".{name}{why}")),
-        (_, why) => why,
+fn prefix_field(target: Target, name: &str, error: NativeError) -> NativeError {
+    match (target, error) {
+        (Target::Exact, NativeError::Unsupported(error)) => {
+            NativeError::Unsupported(format!(".{name}{error}"))
+        }
+        (_, error) => error,
     }
 }
 
 /// The error for an unsupported type.
-fn unplain(value: &Val<'_>, form: Target) -> NativeError {
+fn unsupported_type(value: &Val<'_>, target: Target) -> NativeError {
     let kind = value.type_name();
-    NativeError::Because(match (form, value) {
+    NativeError::Unsupported(match (target, value) {
         (Target::Exact, _) => format!(": a value of type {kind} cannot stand in an object"),
         (_, Val::Optional(None)) => "optional.none() dereference".to_owned(),
         (_, Val::Type(_)) => "type conversion not supported for 'type'".to_owned(),
-        (Target::Within, Val::Null | Val::Timestamp(_) | Val::Duration(_)) => {
+        (Target::NestedJson, Val::Null | Val::Timestamp(_) | Val::Duration(_)) => {
             format!("proto: invalid type: {}", value.go_type())
         }
         _ => {
@@ -179,10 +187,10 @@ impl Val<'_> {
             Val::Double(_) => "float64",
             Val::String(_) => "string",
             Val::Bytes(_) => "[]uint8",
-            Val::List(List::Made(_)) => "[]ref.Val",
+            Val::List(List::Computed(_)) => "[]ref.Val",
             Val::List(_) => "[]interface {}",
-            Val::Map(Map::Made(_)) => "map[ref.Val]ref.Val",
-            Val::Map(_) | Val::Made(_) => "map[string]interface {}",
+            Val::Map(Map::Computed(_)) => "map[ref.Val]ref.Val",
+            Val::Map(_) | Val::Constructed(_) => "map[string]interface {}",
             Val::Timestamp(_) => "time.Time",
             Val::Duration(_) => "time.Duration",
             _ => "interface {}",

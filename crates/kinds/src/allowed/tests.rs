@@ -1,4 +1,4 @@
-//! Nobody spells out again what the table has.
+//! Validation uses the constants instead of repeating lists of the table.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,13 +10,13 @@ use pilothouse_apimachinery::testing::each_source;
 use super::*;
 
 #[test]
-fn messages_have_an_order_of_their_own() {
+fn constants_keep_the_order_of_the_table() {
     assert_eq!(core_v1::PodSpec::RESTART_POLICY, ["Always", "OnFailure", "Never"]);
     assert_eq!(core_v1::HostPathVolumeSource::TYPE[..2], ["", "BlockDevice"]);
 }
 
 #[test]
-fn no_check_repeats_a_list_of_the_table() {
+fn source_files_do_not_repeat_enum_lists() {
     let facts: Vec<_> = builtin::FILES.iter().map(|(_, text)| parse(text).unwrap()).collect();
     let fields = facts.iter().flat_map(|facts| &facts.types).flat_map(|fact| &fact.fields);
     let lists: BTreeSet<Vec<String>> = fields
@@ -34,7 +34,7 @@ fn no_check_repeats_a_list_of_the_table() {
     assert_eq!(repeated, Vec::<String>::new(), "name the constant of the table instead");
 }
 
-/// The lists of nothing but texts in a source file, sorted.
+/// The list literals of only strings in a source file, each sorted.
 fn literal_lists(source: &str) -> Vec<Vec<String>> {
     let inside = source.split('[').skip(1).filter_map(|rest| rest.split_once(']')).map(|(inside, _)| inside);
     let texts = inside.filter_map(|inside| {

@@ -8,30 +8,35 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template};
-use super::super::{COUNTED, KindRules, PLAIN, POD_TEMPLATE, Revalidation, WriteContext};
+use super::super::{
+    KindRules, POD_TEMPLATE, Revalidation, WITH_GENERATION, WITHOUT_GENERATION, WriteContext,
+};
 use super::common::{
-    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
-    shown_strategy,
+    ROLLING, int_value, render_int_or_string, render_strategy, validate_at_most_100_percent,
+    validate_collision_count, validate_count_or_percent, validate_counters, validate_selector_unchanged,
 };
 
 /// The rules of a DaemonSet.
 pub const DAEMON_SET: KindRules = KindRules {
-    pods_at: POD_TEMPLATE,
+    pod_spec_path: POD_TEMPLATE,
     default: default_daemon_set,
     prepare_create: prepare_daemon_set,
     prepare_update: prepare_daemon_set_update,
     prepare_status: prepare_daemon_set_status,
     validate: validate_daemon_set,
     revalidation: Revalidation::Twice,
-    validate_update: same_selector,
+    validate_update: validate_selector_unchanged,
     validate_status: validate_daemon_set_status,
     warn: warn_daemon_set,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// The rules of a ControllerRevision.
-pub const CONTROLLER_REVISION: KindRules =
-    KindRules { validate: validate_revision, validate_update: validate_revision_update, ..PLAIN };
+pub const CONTROLLER_REVISION: KindRules = KindRules {
+    validate: validate_revision,
+    validate_update: validate_revision_update,
+    ..WITHOUT_GENERATION
+};
 
 /// The defaults of a DaemonSet.
 fn default_daemon_set(object: &mut Value) {
@@ -39,7 +44,7 @@ fn default_daemon_set(object: &mut Value) {
     // writes it.
     fill(object.entry("metadata").entry("annotations"), TEMPLATE_GENERATION, "0");
     let spec = object.entry("spec");
-    pod_default::template(spec, "template");
+    pod_default::default_template(spec, "template");
     let strategy = spec.entry("updateStrategy");
     fill_text(strategy, "type", ROLLING);
     if strategy.str("type") == ROLLING {
@@ -50,9 +55,9 @@ fn default_daemon_set(object: &mut Value) {
     }
 }
 
-/// Checks a changed status of a DaemonSet.
+/// Validates a status update of a DaemonSet.
 pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let all = [
+    let fields = [
         "currentNumberScheduled",
         "numberMisscheduled",
         "desiredNumberScheduled",
@@ -63,36 +68,38 @@ pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut 
         "numberUnavailable",
         "collisionCount",
     ];
-    counters(&FieldValue::of(new, "status"), &all, &[], errors);
-    no_fewer_collisions(new, old, errors);
+    validate_counters(&FieldValue::top_level(new, "status"), &fields, &[], errors);
+    validate_collision_count(new, old, errors);
 }
 
 /// Warns about a DaemonSet: only if the template changed.
-pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
-    if old.is_none_or(|old| count(old) != count(object)) {
-        let at = |object| FieldValue::of(object, "spec").child("template");
-        template::warn_of_template(&at(object), old.map(at).as_ref(), warned);
+pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warnings: &mut WarningList) {
+    let generation = |object| meta::metadata(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
+    if old.is_none_or(|old| generation(old) != generation(object)) {
+        let template_of = |object| FieldValue::top_level(object, "spec").child("template");
+        template::warn_template(&template_of(object), old.map(template_of).as_ref(), warnings);
     }
 }
 
 /// A new DaemonSet has template generation 1.
 pub(super) fn prepare_daemon_set(object: &mut Value, _: &WriteContext<'_>) {
-    if templates(object) < 1 {
+    if template_generation(object) < 1 {
         object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
     }
 }
 
 /// The template generation of a DaemonSet.
-fn templates(object: &Value) -> i64 {
-    let count = meta::of(object).get("annotations").map_or("", |all| all.str(TEMPLATE_GENERATION));
-    count.parse().unwrap_or_default()
+fn template_generation(object: &Value) -> i64 {
+    let generation = meta::metadata(object)
+        .get("annotations")
+        .map_or("", |annotations| annotations.str(TEMPLATE_GENERATION));
+    generation.parse().unwrap_or_default()
 }
 
 /// A status update keeps the template generation.
 pub(super) fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
-    let count = templates(old).to_string();
-    new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, count);
+    let generation = template_generation(old).to_string();
+    new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, generation);
 }
 
 /// The annotation with the template generation of a DaemonSet.
@@ -100,27 +107,27 @@ pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation"
 
 /// A changed template increases the template generation.
 pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
-    let count = templates(old);
+    let generation = template_generation(old);
     let template = ["spec", "template"];
-    let moved = i64::from(!same(new.at(&template), old.at(&template)));
-    new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, (count + moved).to_string());
+    let increment = i64::from(!same(new.at(&template), old.at(&template)));
+    new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, (generation + increment).to_string());
 }
 
 /// Checks a DaemonSet.
 pub(super) fn validate_daemon_set(object: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(object, "spec");
-    let (chosen, pods) = (spec.child("selector"), spec.child("template"));
-    let usable = label_selector::check(&chosen, errors);
+    let spec = FieldValue::top_level(object, "spec");
+    let (selector, pods) = (spec.child("selector"), spec.child("template"));
+    let is_usable = label_selector::check(&selector, errors);
     let labels = pods.child("metadata").child("labels");
-    if usable && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
-        template::mismatch(&pods, errors);
+    if is_usable && !label_selector::matches(Some(selector.value), Some(labels.value)) {
+        template::report_label_mismatch(&pods, errors);
     }
-    if chosen.is_set() && label_selector::is_empty(chosen.value) {
-        let wrong = "empty selector is invalid for daemonset";
-        errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", wrong));
+    if selector.is_set() && label_selector::is_empty(selector.value) {
+        let detail = "empty selector is invalid for daemonset";
+        errors.push(FieldError::invalid(&selector.path, "v1.LabelSelector{}", detail));
     }
     template::validate(&pods, errors);
-    template::always_restarts(&pods, "DaemonSet", errors);
+    template::validate_always_restarts(&pods, "DaemonSet", errors);
     spec.child("minReadySeconds").not_negative(errors);
     daemon_strategy(&spec.child("updateStrategy"), errors);
     spec.child("revisionHistoryLimit").not_negative(errors);
@@ -134,32 +141,32 @@ fn daemon_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
         ROLLING => {
             let (unavailable, surge) = (rolling.child("maxUnavailable"), rolling.child("maxSurge"));
             for node in [&unavailable, &surge] {
-                count_or_percent(node, errors);
+                validate_count_or_percent(node, errors);
             }
             for node in [&unavailable, &surge] {
-                at_most_all(node, errors);
+                validate_at_most_100_percent(node, errors);
             }
-            match (count(&unavailable) != 0, count(&surge) != 0) {
+            match (int_value(&unavailable) != 0, int_value(&surge) != 0) {
                 (true, true) => {
-                    let wrong = "may not be set when maxUnavailable is non-zero";
-                    errors.push(FieldError::invalid(&surge.path, &shown_share(&surge), wrong));
+                    let detail = "may not be set when maxUnavailable is non-zero";
+                    errors.push(FieldError::invalid(&surge.path, &render_int_or_string(&surge), detail));
                 }
                 (false, false) => unavailable.required(errors, "cannot be 0 when maxSurge is 0"),
                 _ => {}
             }
         }
         _ => {
-            let shown =
-                shown_strategy(strategy, "apps.DaemonSetUpdateStrategy", "apps.RollingUpdateDaemonSet");
-            errors.push(FieldError::not_supported(&strategy.path, &shown, &[ROLLING, "OnDelete"]));
+            let rendered =
+                render_strategy(strategy, "apps.DaemonSetUpdateStrategy", "apps.RollingUpdateDaemonSet");
+            errors.push(FieldError::not_supported(&strategy.path, &rendered, &[ROLLING, "OnDelete"]));
         }
     }
 }
 
 /// Checks a ControllerRevision.
 pub(super) fn validate_revision(object: &Value, errors: &mut ErrorList) {
-    FieldValue::of(object, "revision").not_negative(errors);
-    let data = FieldValue::of(object, "data");
+    FieldValue::top_level(object, "revision").not_negative(errors);
+    let data = FieldValue::top_level(object, "data");
     match data.value {
         Value::Null => data.required(errors, "data is mandatory"),
         Value::Object(_) => {}
@@ -169,7 +176,7 @@ pub(super) fn validate_revision(object: &Value, errors: &mut ErrorList) {
 
 /// Checks an updated ControllerRevision: its data is immutable.
 pub(super) fn validate_revision_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    FieldValue::of(new, "revision").not_negative(errors);
+    FieldValue::top_level(new, "revision").not_negative(errors);
     if new.get("data") != old.get("data") {
         errors.push(FieldError::invalid(&FieldPath::new("data"), "runtime.RawExtension{}", meta::IMMUTABLE));
     }

@@ -7,47 +7,48 @@ use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template};
 use super::super::{
-    BASE, COUNTED, Generation, KindRules, MetaRevalidation, POD_TEMPLATE, Revalidation, StatusMeta, gated,
-    messages,
+    BASE, Generation, KindRules, MetaRevalidation, POD_TEMPLATE, Revalidation, StatusMeta, WITH_GENERATION,
+    gated, messages,
 };
 use super::common::{
-    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
-    same_selector, shown_share, shown_strategy, warn_named,
+    ROLLING, int_value, render_int_or_string, render_strategy, require_selector,
+    validate_at_most_100_percent, validate_collision_count, validate_count_or_percent, validate_counters,
+    validate_selector_unchanged, warn_name_and_template,
 };
 
 /// The rules of a Deployment.
 pub const DEPLOYMENT: KindRules = KindRules {
-    pods_at: POD_TEMPLATE,
+    pod_spec_path: POD_TEMPLATE,
     gated: gated::rows::REPLICAS,
-    generation: Generation { moves_with: &[&["spec"], &["metadata", "annotations"]], ..Generation::FIRST },
-    status_meta: StatusMeta::Without(&["labels"]),
+    generation: Generation { increased_by: &[&["spec"], &["metadata", "annotations"]], ..Generation::FIRST },
+    status_meta: StatusMeta::MutableExcept(&["labels"]),
     default: default_deployment,
     validate: validate_deployment,
     revalidation: Revalidation::Once,
-    validate_update: same_selector,
+    validate_update: validate_selector_unchanged,
     validate_status: validate_deployment_status,
-    warn: warn_named,
+    warn: warn_name_and_template,
     meta_revalidation: MetaRevalidation::Change,
     ..BASE
 };
 
 /// The rules of a ReplicaSet.
 pub const REPLICA_SET: KindRules = KindRules {
-    pods_at: POD_TEMPLATE,
+    pod_spec_path: POD_TEMPLATE,
     gated: gated::rows::REPLICAS,
     default: default_replica_set,
     validate: validate_replica_set,
     revalidation: Revalidation::Twice,
-    validate_update: same_selector,
+    validate_update: validate_selector_unchanged,
     validate_status: validate_replica_set_status,
-    warn: warn_named,
-    ..COUNTED
+    warn: warn_name_and_template,
+    ..WITH_GENERATION
 };
 
 /// The defaults of a Deployment.
 fn default_deployment(object: &mut Value) {
     let spec = object.entry("spec");
-    pod_default::template(spec, "template");
+    pod_default::default_template(spec, "template");
     let strategy = spec.entry("strategy");
     fill_text(strategy, "type", ROLLING);
     if strategy.str("type") == ROLLING {
@@ -57,24 +58,24 @@ fn default_deployment(object: &mut Value) {
 
 /// The defaults of a ReplicaSet.
 fn default_replica_set(object: &mut Value) {
-    pod_default::template(object.entry("spec"), "template");
+    pod_default::default_template(object.entry("spec"), "template");
 }
 
 /// Checks a Deployment.
 pub(super) fn validate_deployment(object: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(object, "spec");
+    let spec = FieldValue::top_level(object, "spec");
     spec.child("replicas").not_negative(errors);
-    if need_selector(&spec, "deployment", "invalid label selector", errors) {
+    if require_selector(&spec, "deployment", "invalid label selector", errors) {
         template::validate_for_controller(&spec, "ReplicaSet", errors);
     }
     deployment_strategy(&spec.child("strategy"), errors);
-    let ready = spec.child("minReadySeconds");
-    ready.not_negative(errors);
+    let min_ready = spec.child("minReadySeconds");
+    min_ready.not_negative(errors);
     spec.child("revisionHistoryLimit").not_negative(errors);
     let deadline = spec.child("progressDeadlineSeconds");
     if deadline.is_set() {
         deadline.not_negative(errors);
-        if deadline.number() <= ready.number() {
+        if deadline.number() <= min_ready.number() {
             deadline.invalid(errors, "must be greater than minReadySeconds");
         }
     }
@@ -89,25 +90,30 @@ fn deployment_strategy(strategy: &FieldValue<'_>, errors: &mut ErrorList) {
         "Recreate" | "" => {}
         ROLLING => {
             let (unavailable, surge) = (rolling.child("maxUnavailable"), rolling.child("maxSurge"));
-            count_or_percent(&unavailable, errors);
-            count_or_percent(&surge, errors);
-            if rolling.is_set() && count(&unavailable) == 0 && count(&surge) == 0 {
-                let wrong = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&unavailable.path, &shown_share(&unavailable), wrong));
+            validate_count_or_percent(&unavailable, errors);
+            validate_count_or_percent(&surge, errors);
+            if rolling.is_set() && int_value(&unavailable) == 0 && int_value(&surge) == 0 {
+                let detail = "may not be 0 when `maxSurge` is 0";
+                errors.push(FieldError::invalid(
+                    &unavailable.path,
+                    &render_int_or_string(&unavailable),
+                    detail,
+                ));
             }
-            at_most_all(&unavailable, errors);
+            validate_at_most_100_percent(&unavailable, errors);
         }
         _ => {
-            let shown = shown_strategy(strategy, "apps.DeploymentStrategy", "apps.RollingUpdateDeployment");
-            errors.push(FieldError::not_supported(&strategy.path, &shown, &["Recreate", ROLLING]));
+            let rendered =
+                render_strategy(strategy, "apps.DeploymentStrategy", "apps.RollingUpdateDeployment");
+            errors.push(FieldError::not_supported(&strategy.path, &rendered, &["Recreate", ROLLING]));
         }
     }
 }
 
-/// Checks a changed status of a Deployment.
+/// Validates a status update of a Deployment.
 pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
-    let all = [
+    let status = FieldValue::top_level(new, "status");
+    let fields = [
         "observedGeneration",
         "replicas",
         "updatedReplicas",
@@ -117,22 +123,22 @@ pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut 
         "terminatingReplicas",
         "collisionCount",
     ];
-    counters(&status, &all, &["updatedReplicas", "readyReplicas", "availableReplicas"], errors);
+    validate_counters(&status, &fields, &["updatedReplicas", "readyReplicas", "availableReplicas"], errors);
     let ready = status.child("readyReplicas").number();
-    messages::no_more(
+    messages::validate_at_most(
         &status.child("availableReplicas"),
         ready,
         errors,
         "cannot be greater than readyReplicas",
     );
-    no_fewer_collisions(new, old, errors);
+    validate_collision_count(new, old, errors);
 }
 
-/// Checks a changed status of a ReplicaSet.
+/// Validates a status update of a ReplicaSet.
 pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
-    let of_all = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
-    let all = [
+    let status = FieldValue::top_level(new, "status");
+    let bounded = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+    let fields = [
         "replicas",
         "fullyLabeledReplicas",
         "readyReplicas",
@@ -140,9 +146,9 @@ pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mu
         "observedGeneration",
         "terminatingReplicas",
     ];
-    counters(&status, &all, &of_all, errors);
+    validate_counters(&status, &fields, &bounded, errors);
     let ready = status.child("readyReplicas").number();
-    messages::no_more(
+    messages::validate_at_most(
         &status.child("availableReplicas"),
         ready,
         errors,
@@ -152,10 +158,10 @@ pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mu
 
 /// Checks a ReplicaSet.
 pub(super) fn validate_replica_set(object: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(object, "spec");
+    let spec = FieldValue::top_level(object, "spec");
     spec.child("replicas").not_negative(errors);
     spec.child("minReadySeconds").not_negative(errors);
-    if need_selector(&spec, "deployment", "invalid label selector", errors) {
+    if require_selector(&spec, "deployment", "invalid label selector", errors) {
         template::validate_for_controller(&spec, "ReplicaSet", errors);
     }
 }

@@ -10,30 +10,31 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template, volume_claim};
-use super::super::{COUNTED, KindRules, MetaRevalidation, POD_TEMPLATE, gated, messages};
+use super::super::{KindRules, MetaRevalidation, POD_TEMPLATE, WITH_GENERATION, gated, messages};
 use super::common::{
-    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
+    ROLLING, int_value, render_int_or_string, require_selector, validate_at_most_100_percent,
+    validate_collision_count, validate_count_or_percent, validate_counters,
 };
 
 /// The rules of a StatefulSet.
 pub const RULES: KindRules = KindRules {
-    pods_at: POD_TEMPLATE,
+    pod_spec_path: POD_TEMPLATE,
     gated: gated::rows::STATEFUL_SET,
     name: names::label_name,
     default: default_stateful_set,
-    default_by: default_unavailable,
+    default_by_feature: default_unavailable,
     validate: validate_stateful_set,
     validate_update: validate_stateful_set_update,
     validate_status: validate_stateful_set_status,
     warn: warn_stateful_set,
     meta_revalidation: MetaRevalidation::Change,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// The defaults of a StatefulSet.
 fn default_stateful_set(object: &mut Value) {
     let spec = object.entry("spec");
-    pod_default::template(spec, "template");
+    pod_default::default_template(spec, "template");
     let strategy = spec.entry("updateStrategy");
     if strategy.str("type").is_empty() {
         strategy.set("type", ROLLING);
@@ -56,11 +57,11 @@ fn default_unavailable(object: &mut Value, features: EnabledFeatures) {
     }
 }
 
-/// Checks a changed status of a StatefulSet.
+/// Validates a status update of a StatefulSet.
 pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
-    let of_all = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
-    let all = [
+    let status = FieldValue::top_level(new, "status");
+    let bounded = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+    let fields = [
         "replicas",
         "readyReplicas",
         "currentReplicas",
@@ -69,22 +70,22 @@ pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mu
         "observedGeneration",
         "collisionCount",
     ];
-    counters(&status, &all, &of_all, errors);
+    validate_counters(&status, &fields, &bounded, errors);
     let (available, ready) = (status.child("availableReplicas"), status.child("readyReplicas").number());
-    messages::no_more(&available, ready, errors, "cannot be greater than status.readyReplicas");
-    no_fewer_collisions(new, old, errors);
+    messages::validate_at_most(&available, ready, errors, "cannot be greater than status.readyReplicas");
+    validate_collision_count(new, old, errors);
 }
 
-/// Warns of what is dubious in a StatefulSet.
-pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    template::warn_unless_unchanged(object, old, warned);
-    let spec = FieldValue::of(object, "spec");
+/// Warnings about a StatefulSet.
+pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warnings: &mut WarningList) {
+    template::warn_unless_unchanged(object, old, warnings);
+    let spec = FieldValue::top_level(object, "spec");
     for claim in spec.child("volumeClaimTemplates").items() {
         let path = if old.is_some() { claim.path.child("Spec") } else { claim.path.clone() };
-        volume_claim::warn_spec(&path, claim.child("spec").value, warned);
+        volume_claim::warn_spec(&path, claim.child("spec").value, warnings);
     }
     if spec.child("revisionHistoryLimit").number() < 0 {
-        warned.push(
+        warnings.push(
             "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"
                 .to_owned(),
         );
@@ -100,8 +101,8 @@ fn stateful_set_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let rolling = strategy.child("rollingUpdate");
     match strategy.child("type").text() {
         "OnDelete" if rolling.is_set() => {
-            let why = "only allowed for updateStrategy 'RollingUpdate'";
-            messages::structure(&rolling.path, "apps.RollingUpdateStatefulSetStrategy", errors, why);
+            let detail = "only allowed for updateStrategy 'RollingUpdate'";
+            messages::invalid_struct(&rolling.path, "apps.RollingUpdateStatefulSetStrategy", errors, detail);
         }
         "OnDelete" => {}
         "" => strategy.required(errors, ""),
@@ -109,17 +110,17 @@ fn stateful_set_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
             rolling.child("partition").not_negative(errors);
             let unavailable = rolling.child("maxUnavailable");
             if unavailable.is_set() {
-                count_or_percent(&unavailable, errors);
-                if count(&unavailable) == 0 {
-                    let shown = shown_share(&unavailable);
-                    errors.push(FieldError::invalid(&unavailable.path, &shown, "cannot be 0"));
+                validate_count_or_percent(&unavailable, errors);
+                if int_value(&unavailable) == 0 {
+                    let rendered = render_int_or_string(&unavailable);
+                    errors.push(FieldError::invalid(&unavailable.path, &rendered, "cannot be 0"));
                 }
-                at_most_all(&unavailable, errors);
+                validate_at_most_100_percent(&unavailable, errors);
             }
         }
         _ => {
-            let why = "must be 'RollingUpdate' or 'OnDelete'";
-            messages::structure(&strategy.path, "apps.StatefulSetUpdateStrategy", errors, why);
+            let detail = "must be 'RollingUpdate' or 'OnDelete'";
+            messages::invalid_struct(&strategy.path, "apps.StatefulSetUpdateStrategy", errors, detail);
         }
     }
     for when in ["whenDeleted", "whenScaled"] {
@@ -135,33 +136,33 @@ fn stateful_set_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 fn stateful_set_pods(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    let usable = need_selector(spec, "statefulset", "", errors);
-    let (chosen, pods) = (spec.child("selector"), spec.child("template"));
+    let is_usable = require_selector(spec, "statefulset", "", errors);
+    let (selector, pods) = (spec.child("selector"), spec.child("template"));
     let labels = pods.child("metadata").child("labels");
-    let everything = chosen.is_set() && label_selector::is_empty(chosen.value);
-    if usable {
-        if !everything && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
-            template::mismatch(&pods, errors);
+    let selects_all = selector.is_set() && label_selector::is_empty(selector.value);
+    if is_usable {
+        if !selects_all && !label_selector::matches(Some(selector.value), Some(labels.value)) {
+            template::report_label_mismatch(&pods, errors);
         }
         template::validate_meta(&pods, errors);
     }
-    template::always_restarts(&pods, "StatefulSet", errors);
+    template::validate_always_restarts(&pods, "StatefulSet", errors);
 }
 
 /// Checks a StatefulSet. Its PodSpec is checked when pods are created.
 pub(super) fn validate_stateful_set(object: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(object, "spec");
+    let spec = FieldValue::top_level(object, "spec");
     stateful_set_spec(&spec, errors);
     spec.child("serviceName").syntax_if_set(errors, names::dns_label);
     stateful_set_pods(&spec, errors);
 }
 
-/// Checks a changed StatefulSet.
+/// Validates an updated StatefulSet.
 pub(super) fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
+    let (spec, old_spec) = (FieldValue::top_level(new, "spec"), FieldValue::top_level(old, "spec"));
     stateful_set_spec(&spec, errors);
     stateful_set_pods(&spec, errors);
-    let mut rest = spec.value.clone();
+    let mut mutable_reset = spec.value.clone();
     for field in [
         "replicas",
         "template",
@@ -171,12 +172,12 @@ pub(super) fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mu
         "revisionHistoryLimit",
         "persistentVolumeClaimRetentionPolicy",
     ] {
-        meta::copy(&mut rest, was.value, field);
+        meta::copy(&mut mutable_reset, old_spec.value, field);
     }
-    if !same(Some(&rest), Some(was.value)) {
-        let wrong = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+    if !same(Some(&mutable_reset), Some(old_spec.value)) {
+        let detail = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
                      'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                      'minReadySeconds' are forbidden";
-        spec.forbidden(errors, wrong);
+        spec.forbidden(errors, detail);
     }
 }

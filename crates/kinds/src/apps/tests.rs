@@ -1,8 +1,8 @@
-//! The rules, each shown to refuse.
+//! Tests of the rules of the apps group.
 
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::meta;
-use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, error_messages, object};
 use pilothouse_apimachinery::value::Value;
 
 use super::super::rules;
@@ -25,7 +25,7 @@ fn base(kind: &str) -> Value {
 }
 
 #[test]
-fn each_rule_of_a_deployment_refuses() {
+fn deployment_validation_refuses_each_violation() {
     let deployment = base("Deployment");
     assert_eq!(
         deployment.at(&["spec", "strategy"]),
@@ -70,7 +70,7 @@ fn each_rule_of_a_deployment_refuses() {
     );
     each_change_refused(
         &deployment,
-        same_selector,
+        validate_selector_unchanged,
         &[(
             "spec.selector.matchExpressions",
             r#"[{"key":"a","operator":"Exists"}]"#,
@@ -80,12 +80,12 @@ fn each_rule_of_a_deployment_refuses() {
 }
 
 #[test]
-fn an_empty_deployment_says_all_that_it_lacks() {
+fn empty_deployment_reports_all_required_fields() {
     let empty = filled(APPS, "Deployment", r#"{"spec":{"template":{}}}"#);
     let mut errors = ErrorList::new();
     validate_deployment(&empty, &mut errors);
     assert_eq!(
-        said(&errors),
+        error_messages(&errors),
         [
             "spec.selector: Required value",
             "spec.template.metadata.labels: Invalid value: map[string]string(nil): `selector` does not match template `labels`",
@@ -95,44 +95,44 @@ fn an_empty_deployment_says_all_that_it_lacks() {
 }
 
 #[test]
-fn a_strategy_that_is_named_gets_no_parts() {
-    let named = |strategy: &str| {
+fn explicit_update_strategy_gets_no_rolling_update_default() {
+    let rolling_update = |strategy: &str| {
         let set = filled(APPS, "StatefulSet", &format!(r#"{{"spec":{{"updateStrategy":{strategy}}}}}"#));
         set.at(&["spec", "updateStrategy", "rollingUpdate"]).cloned()
     };
-    assert_eq!(named(r#"{"type":"RollingUpdate"}"#), None);
-    let parts = object(r#"{"partition":0}"#);
-    assert_eq!(named(r#"{"type":"RollingUpdate","rollingUpdate":{}}"#), Some(parts.clone()));
-    assert_eq!(named("{}"), Some(parts));
+    assert_eq!(rolling_update(r#"{"type":"RollingUpdate"}"#), None);
+    let defaults = object(r#"{"partition":0}"#);
+    assert_eq!(rolling_update(r#"{"type":"RollingUpdate","rollingUpdate":{}}"#), Some(defaults.clone()));
+    assert_eq!(rolling_update("{}"), Some(defaults));
 }
 
 #[test]
-fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
-    let told = |surge: &str, unavailable: &str| {
+fn int_or_string_without_percent_counts_as_its_number() {
+    let details = |surge: &str, unavailable: &str| {
         let mut set = base("DaemonSet");
         let rolling = set.entry("spec").entry("updateStrategy").entry("rollingUpdate");
         rolling.set("maxSurge", object(surge));
         rolling.set("maxUnavailable", object(unavailable));
         let mut errors = ErrorList::new();
         validate_daemon_set(&set, &mut errors);
-        said(&errors)
+        error_messages(&errors)
             .into_iter()
             .map(|error| error.rsplit(": ").next().unwrap_or_default().to_owned())
             .collect::<Vec<_>>()
     };
     let form = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for \
                 validation is '[0-9]+%')";
-    assert_eq!(told(r#""-5%""#, "1"), [form], "no share, and no number either");
-    assert_eq!(told(r#""50""#, "1"), [form, "may not be set when maxUnavailable is non-zero"]);
-    assert_eq!(told("0", r#""-5%""#), [form, "cannot be 0 when maxSurge is 0"]);
-    assert_eq!(told("0", r#""50""#), [form]);
+    assert_eq!(details(r#""-5%""#, "1"), [form], "neither a percentage nor a number");
+    assert_eq!(details(r#""50""#, "1"), [form, "may not be set when maxUnavailable is non-zero"]);
+    assert_eq!(details("0", r#""-5%""#), [form, "cannot be 0 when maxSurge is 0"]);
+    assert_eq!(details("0", r#""50""#), [form]);
     let mut deployment = base("Deployment");
     let rolling = deployment.entry("spec").entry("strategy").entry("rollingUpdate");
     rolling.set("maxSurge", "x");
     rolling.set("maxUnavailable", "-1%");
     let mut errors = ErrorList::new();
     validate_deployment(&deployment, &mut errors);
-    let last = said(&errors).pop().unwrap_or_default();
+    let last = error_messages(&errors).pop().unwrap_or_default();
     assert_eq!(
         last,
         "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: intstr.IntOrString{Type:1, IntVal:0, StrVal:\"-1%\"}: \
@@ -141,7 +141,7 @@ fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
 }
 
 #[test]
-fn each_rule_of_a_stateful_set_refuses() {
+fn stateful_set_validation_refuses_each_violation() {
     let set = base("StatefulSet");
     assert_eq!(set.at(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
     let mut set = set;
@@ -187,7 +187,7 @@ fn each_rule_of_a_stateful_set_refuses() {
 }
 
 #[test]
-fn each_rule_of_a_daemon_set_refuses() {
+fn daemon_set_validation_refuses_each_violation() {
     let set = base("DaemonSet");
     each_refused(
         &set,
@@ -211,21 +211,21 @@ fn each_rule_of_a_daemon_set_refuses() {
     );
     each_change_refused(
         &set,
-        same_selector,
+        validate_selector_unchanged,
         &[("spec.selector.matchExpressions", r#"[{"key":"a","operator":"Exists"}]"#, "field is immutable")],
     );
     let context = context("");
     let (mut old, mut new) = (set.clone(), set);
     prepare_daemon_set(&mut old, &context);
     prepare_daemon_set_update(&mut new, &old, &context);
-    assert_eq!(meta::of(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("1")));
+    assert_eq!(meta::metadata(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("1")));
     new.entry("spec").entry("template").entry("metadata").entry("labels").set("x", "y");
     prepare_daemon_set_update(&mut new, &old, &context);
-    assert_eq!(meta::of(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("2")));
+    assert_eq!(meta::metadata(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("2")));
 }
 
 #[test]
-fn counters_of_a_status_fit_together() {
+fn status_counters_must_be_consistent() {
     let deployment = object(r#"{"status":{"replicas":2,"collisionCount":1}}"#);
     each_change_refused(
         &deployment,
@@ -277,16 +277,16 @@ fn counters_of_a_status_fit_together() {
         validate_daemon_set_status,
         &[("status.numberReady", "-1", "status.numberReady: Invalid value: -1")],
     );
-    let mut warned = WarningList::new();
-    let odd = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
-    warn_named(&odd, None, &mut warned);
-    warn_stateful_set(&odd, None, &mut warned);
-    warn_daemon_set(&odd, None, &mut warned);
-    assert_eq!(warned.len(), 2);
+    let mut warnings = WarningList::new();
+    let invalid = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
+    warn_name_and_template(&invalid, None, &mut warnings);
+    warn_stateful_set(&invalid, None, &mut warnings);
+    warn_daemon_set(&invalid, None, &mut warnings);
+    assert_eq!(warnings.len(), 2);
 }
 
 #[test]
-fn each_rule_of_the_others_refuses() {
+fn replica_set_and_controller_revision_validation_refuses_each_violation() {
     each_refused(
         &base("ReplicaSet"),
         validate_replica_set,
@@ -314,7 +314,7 @@ fn each_rule_of_the_others_refuses() {
 }
 
 #[test]
-fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
+fn unusable_selector_is_not_matched_with_the_template() {
     type Row = (&'static str, fn(&Value, &mut ErrorList), usize);
     let table: [Row; 4] = [
         ("Deployment", validate_deployment, 2),
@@ -322,53 +322,60 @@ fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
         ("StatefulSet", validate_stateful_set, 2),
         ("DaemonSet", validate_daemon_set, 1),
     ];
-    for (kind, check, wanted) in table {
+    for (kind, check, expected) in table {
         let mut object = base(kind);
         object.entry("spec").set("podManagementPolicy", "Parallel");
         object.entry("spec").entry("selector").entry("matchLabels").set("a", "b c");
         let mut errors = ErrorList::new();
         check(&object, &mut errors);
-        let said = said(&errors);
-        assert_eq!(said.len(), wanted, "{said:?}");
-        assert!(!said.iter().any(|one| one.contains("does not match template")), "{said:?}");
-        let whole =
-            said.iter().filter(|one| one.starts_with("spec.selector: Invalid value: v1.LabelSelector{}"));
-        assert_eq!(whole.count(), wanted - 1, "{said:?}");
+        let messages = error_messages(&errors);
+        assert_eq!(messages.len(), expected, "{messages:?}");
+        assert!(!messages.iter().any(|message| message.contains("does not match template")), "{messages:?}");
+        let about_selector = messages
+            .iter()
+            .filter(|message| message.starts_with("spec.selector: Invalid value: v1.LabelSelector{}"));
+        assert_eq!(about_selector.count(), expected - 1, "{messages:?}");
     }
 }
 
 #[test]
-fn some_kinds_count_each_mistake_of_an_update_twice() {
+fn update_validation_repeats_errors_as_often_as_the_reference() {
     let table = [("Deployment", 1), ("ReplicaSet", 2), ("DaemonSet", 2)];
-    for (kind, wanted) in table {
+    for (kind, expected) in table {
         let (old, mut new) = (base(kind), base(kind));
         new.entry("spec").set("minReadySeconds", -1);
         let mut errors = ErrorList::new();
         rules("apps", kind).check_update(&new, &old, &mut errors);
-        let of_it = said(&errors).iter().filter(|one| one.starts_with("spec.minReadySeconds")).count();
-        assert_eq!(of_it, wanted);
+        let count = error_messages(&errors)
+            .iter()
+            .filter(|message| message.starts_with("spec.minReadySeconds"))
+            .count();
+        assert_eq!(count, expected);
     }
 }
 
 #[test]
-fn a_strategy_that_is_not_used_gets_no_defaults() {
-    let given = r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":{}}}}"#;
-    let set = filled(APPS, "DaemonSet", given);
+fn on_delete_strategy_gets_zero_rolling_update() {
+    let json = r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":{}}}}"#;
+    let set = filled(APPS, "DaemonSet", json);
     let rolling = set.at(&["spec", "updateStrategy", "rollingUpdate"]);
     assert_eq!(rolling, Some(&object(r#"{"maxUnavailable":0,"maxSurge":0}"#)));
 }
 
 #[test]
-fn whoever_writes_a_daemon_set_writes_the_count_of_its_templates() {
-    let count = |object: &Value| {
-        meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).and_then(Value::as_str).map(str::to_owned)
+fn daemon_set_writes_maintain_the_template_generation() {
+    let generation = |object: &Value| {
+        meta::metadata(object)
+            .at(&["annotations", TEMPLATE_GENERATION])
+            .and_then(Value::as_str)
+            .map(str::to_owned)
     };
     let context = context("");
     let mut set = base("DaemonSet");
-    assert_eq!(count(&set).as_deref(), Some("0"));
+    assert_eq!(generation(&set).as_deref(), Some("0"));
     prepare_daemon_set(&mut set, &context);
-    assert_eq!(count(&set).as_deref(), Some("1"));
-    let mut reported = base("DaemonSet");
-    prepare_daemon_set_status(&mut reported, &set, &context);
-    assert_eq!(count(&reported).as_deref(), Some("1"));
+    assert_eq!(generation(&set).as_deref(), Some("1"));
+    let mut status_update = base("DaemonSet");
+    prepare_daemon_set_status(&mut status_update, &set, &context);
+    assert_eq!(generation(&status_update).as_deref(), Some("1"));
 }

@@ -23,7 +23,7 @@ const FIELDS: [Field; 5] = [
 pub fn parse(schedule: &str) -> Result<(), String> {
     let mut rest = schedule;
     if rest.starts_with("TZ=") || rest.starts_with("CRON_TZ=") {
-        let (zone, tail) = rest.split_once(' ').ok_or_else(|| fields_wanted(schedule))?;
+        let (zone, tail) = rest.split_once(' ').ok_or_else(|| wrong_field_count(schedule))?;
         let zone = zone.split_once('=').map_or("", |(_, zone)| zone);
         if !time_zone::is_known(zone) && zone != "Local" {
             return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
@@ -31,23 +31,23 @@ pub fn parse(schedule: &str) -> Result<(), String> {
         rest = tail.trim();
     }
     if rest.starts_with('@') {
-        return word(rest);
+        return parse_macro(rest);
     }
     let parts: Vec<&str> = rest.split_whitespace().collect();
     if parts.len() != FIELDS.len() {
-        return Err(fields_wanted(rest));
+        return Err(wrong_field_count(rest));
     }
     parts.iter().zip(&FIELDS).try_for_each(|(part, field)| {
         part.split(',').filter(|range| !range.is_empty()).try_for_each(|range| parse_range(range, field))
     })
 }
 
-fn fields_wanted(text: &str) -> String {
+fn wrong_field_count(text: &str) -> String {
     let parts: Vec<&str> = text.split_whitespace().collect();
     format!("expected exactly 5 fields, found {}: [{}]", parts.len(), parts.join(" "))
 }
 
-fn word(text: &str) -> Result<(), String> {
+fn parse_macro(text: &str) -> Result<(), String> {
     match text {
         "@yearly" | "@annually" | "@monthly" | "@weekly" | "@daily" | "@midnight" | "@hourly" => Ok(()),
         _ => match text.strip_prefix("@every ") {
@@ -66,7 +66,7 @@ fn is_duration(text: &str) -> bool {
     if rest == "0" {
         return true;
     }
-    let mut any = false;
+    let mut has_part = false;
     while !rest.is_empty() {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
         let Some((number, tail)) = rest.split_at_checked(digits) else { return false };
@@ -77,16 +77,16 @@ fn is_duration(text: &str) -> bool {
         let unit = units.iter().filter(|unit| tail.starts_with(**unit)).max_by_key(|unit| unit.len());
         let Some(unit) = unit else { return false };
         rest = tail.get(unit.len()..).unwrap_or_default();
-        any = true;
+        has_part = true;
     }
-    any
+    has_part
 }
 
 fn parse_range(text: &str, field: &Field) -> Result<(), String> {
     let parts: Vec<&str> = text.split('/').collect();
     let ends: Vec<&str> = parts.first().copied().unwrap_or_default().split('-').collect();
-    let star = matches!(ends.first(), Some(&"*" | &"?"));
-    let (start, mut end) = if star {
+    let is_wildcard = matches!(ends.first(), Some(&"*" | &"?"));
+    let (start, mut end) = if is_wildcard {
         (field.lowest, field.highest)
     } else {
         let start = number(ends.first().copied().unwrap_or_default(), field.names)?;
@@ -99,7 +99,7 @@ fn parse_range(text: &str, field: &Field) -> Result<(), String> {
     let step = match parts.as_slice() {
         [_] => 1,
         [_, step] => {
-            if ends.len() == 1 && !star {
+            if ends.len() == 1 && !is_wildcard {
                 end = field.highest;
             }
             plain_number(step)?
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_schedules_are_accepted() {
-        for good in [
+    fn parse_accepts_valid_schedules() {
+        for schedule in [
             "* * * * *",
             "*/5 0-23/2 1,15 JAN-dec mon-fri",
             "@hourly",
@@ -159,12 +159,12 @@ mod tests {
             "TZ=UTC 0 0 * * *",
             "CRON_TZ=Europe/Berlin @daily",
         ] {
-            assert_eq!(parse(good), Ok(()), "{good}");
+            assert_eq!(parse(schedule), Ok(()), "{schedule}");
         }
     }
 
     #[test]
-    fn bad_schedules_say_what_is_wrong() {
+    fn parse_reports_invalid_schedules() {
         let table = [
             ("bad", "expected exactly 5 fields, found 1: [bad]"),
             ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
@@ -179,8 +179,8 @@ mod tests {
             ("@every x", "failed to parse duration @every x: time: invalid duration \"x\""),
             ("TZ=Nope 0 0 * * *", "provided bad location Nope: unknown time zone Nope"),
         ];
-        for (bad, wanted) in table {
-            assert_eq!(parse(bad), Err(wanted.to_owned()), "{bad}");
+        for (schedule, expected) in table {
+            assert_eq!(parse(schedule), Err(expected.to_owned()), "{schedule}");
         }
     }
 }

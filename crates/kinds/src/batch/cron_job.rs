@@ -11,38 +11,40 @@ use pilothouse_apimachinery::value::Value;
 use super::{cron, job};
 use crate::allowed::batch_v1;
 use crate::core::pod_default;
-use crate::{COUNTED, KindRules, MetaRevalidation, messages};
+use crate::{KindRules, MetaRevalidation, WITH_GENERATION, messages};
 
 /// The rules of a CronJob.
 pub const RULES: KindRules = KindRules {
-    pods_at: &["spec", "jobTemplate", "spec", "template", "spec"],
+    pod_spec_path: &["spec", "jobTemplate", "spec", "template", "spec"],
     status_meta_revalidation: MetaRevalidation::No,
     default,
     validate,
     validate_update,
     warn,
     meta_revalidation: MetaRevalidation::Change,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// The names of its Jobs are eleven characters longer.
-const LONGEST_NAME: usize = 52;
+const MAX_NAME_LENGTH: usize = 52;
 
 /// The defaults of a CronJob, including those of its pod template.
 fn default(object: &mut Value) {
     if object.at(&["spec", "jobTemplate", "spec", "template"]).is_some() {
-        pod_default::template(object.entry("spec").entry("jobTemplate").entry("spec"), "template");
+        pod_default::default_template(object.entry("spec").entry("jobTemplate").entry("spec"), "template");
     }
 }
 
-fn validate_spec(spec: &FieldValue<'_>, was: Option<&FieldValue<'_>>, errors: &mut ErrorList) {
+fn validate_spec(spec: &FieldValue<'_>, old_spec: Option<&FieldValue<'_>>, errors: &mut ErrorList) {
     let (schedule, zone) = (spec.child("schedule"), spec.child("timeZone"));
     if schedule.need(errors) {
-        let had_zone = was.is_some_and(|was| was.child("schedule").text().contains("TZ"));
+        let had_zone = old_spec.is_some_and(|old_spec| old_spec.child("schedule").text().contains("TZ"));
         validate_schedule(&schedule, &zone, had_zone, errors);
     }
     spec.child("startingDeadlineSeconds").not_negative(errors);
-    if was.is_none_or(|was| !same(Some(was.child("timeZone").value), Some(zone.value))) && zone.is_set() {
+    if old_spec.is_none_or(|old_spec| !same(Some(old_spec.child("timeZone").value), Some(zone.value)))
+        && zone.is_set()
+    {
         validate_zone(&zone, errors);
     }
     spec.child("concurrencyPolicy").need_one_of(errors, batch_v1::CronJobSpec::CONCURRENCY_POLICY);
@@ -50,8 +52,8 @@ fn validate_spec(spec: &FieldValue<'_>, was: Option<&FieldValue<'_>>, errors: &m
     job::validate_spec(&template, false, errors);
     let (selector, manual) = (template.child("selector"), template.child("manualSelector"));
     if selector.is_set() {
-        let why = "`selector` will be auto-generated";
-        messages::structure(&selector.path, "v1.LabelSelector", errors, why);
+        let detail = "`selector` will be auto-generated";
+        messages::invalid_struct(&selector.path, "v1.LabelSelector", errors, detail);
     }
     if manual.is_true() {
         errors.push(FieldError::not_supported(&manual.path, "true", &["nil", "false"]));
@@ -66,8 +68,8 @@ fn validate_schedule(
     had_zone: bool,
     errors: &mut ErrorList,
 ) {
-    if let Err(wrong) = cron::parse(schedule.text()) {
-        schedule.invalid(errors, &wrong);
+    if let Err(detail) = cron::parse(schedule.text()) {
+        schedule.invalid(errors, &detail);
     }
     if schedule.text().contains("TZ") {
         if !had_zone {
@@ -80,10 +82,10 @@ fn validate_schedule(
 
 /// Checks the name of a time zone.
 fn validate_zone(zone: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LONGEST_PART: usize = 14;
+    const MAX_PART_LENGTH: usize = 14;
     let name = zone.text();
-    let fits = |part: &str| {
-        (1..=LONGEST_PART).contains(&part.len())
+    let is_valid_part = |part: &str| {
+        (1..=MAX_PART_LENGTH).contains(&part.len())
             && !matches!(part, "." | "..")
             && !part.starts_with('-')
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_+".contains(&byte))
@@ -92,7 +94,7 @@ fn validate_zone(zone: &FieldValue<'_>, errors: &mut ErrorList) {
         zone.invalid_text(errors, "timeZone must be nil or non-empty string");
         return;
     }
-    if name.split('/').all(fits) && name.eq_ignore_ascii_case("Local") {
+    if name.split('/').all(is_valid_part) && name.eq_ignore_ascii_case("Local") {
         zone.invalid(
             errors,
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
@@ -105,29 +107,33 @@ fn validate_zone(zone: &FieldValue<'_>, errors: &mut ErrorList) {
 
 /// Checks a CronJob.
 fn validate(object: &Value, errors: &mut ErrorList) {
-    validate_spec(&FieldValue::of(object, "spec"), None, errors);
-    if meta::name(object).len() > LONGEST_NAME {
+    validate_spec(&FieldValue::top_level(object, "spec"), None, errors);
+    if meta::name(object).len() > MAX_NAME_LENGTH {
         let path = FieldPath::new("metadata").child("name");
-        errors.push(FieldError::invalid(&path, &quoted(meta::name(object)), &names::too_long(LONGEST_NAME)));
+        errors.push(FieldError::invalid(
+            &path,
+            &quoted(meta::name(object)),
+            &names::too_long(MAX_NAME_LENGTH),
+        ));
     }
 }
 
-/// Checks a changed CronJob.
+/// Validates an updated CronJob.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_spec(&FieldValue::of(new, "spec"), Some(&FieldValue::of(old, "spec")), errors);
+    validate_spec(&FieldValue::top_level(new, "spec"), Some(&FieldValue::top_level(old, "spec")), errors);
 }
 
-/// Warns of what is dubious in a CronJob.
-fn warn(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    let template = |object| FieldValue::of(object, "spec").child("jobTemplate").child("spec");
+/// Warnings about a CronJob.
+fn warn(object: &Value, old: Option<&Value>, warnings: &mut WarningList) {
+    let template = |object| FieldValue::top_level(object, "spec").child("jobTemplate").child("spec");
     if old.is_none() {
-        messages::pod_names(object, warned);
+        messages::warn_pod_name(object, warnings);
     }
     if old.is_none_or(|old| meta::generation(old) != meta::generation(object)) {
-        job::warn_spec(&template(object), old.map(template), warned);
+        job::warn_spec(&template(object), old.map(template), warnings);
     }
-    if old.is_some() && FieldValue::of(object, "spec").child("schedule").text().contains("TZ") {
-        warned.push(
+    if old.is_some() && FieldValue::top_level(object, "spec").child("schedule").text().contains("TZ") {
+        warnings.push(
             "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \
              https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"
                 .to_owned(),
@@ -142,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_cron_job_refuses() {
+    fn cron_job_validation_refuses_each_violation() {
         let mut base = object(
             r#"{"metadata":{"name":"c"},"spec":{"schedule":"*/5 * * * *","concurrencyPolicy":"Allow","timeZone":"Etc/UTC","jobTemplate":{"spec":{"template":{"spec":{
                 "restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}}}"#,
@@ -199,9 +205,9 @@ mod tests {
         old.entry("spec").set("schedule", "TZ=UTC 0 0 * * *");
         let mut errors = ErrorList::new();
         validate_update(&old, &old, &mut errors);
-        assert_eq!(errors.len(), 1, "both ways to name a zone: {errors:?}");
-        let mut warned = WarningList::new();
-        warn(&old, Some(&old), &mut warned);
-        assert!(warned[0].starts_with("cannot use TZ or CRON_TZ in spec.spec.schedule"));
+        assert_eq!(errors.len(), 1, "timeZone and TZ in the schedule: {errors:?}");
+        let mut warnings = WarningList::new();
+        warn(&old, Some(&old), &mut warnings);
+        assert!(warnings[0].starts_with("cannot use TZ or CRON_TZ in spec.spec.schedule"));
     }
 }

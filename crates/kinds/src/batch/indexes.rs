@@ -49,12 +49,12 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
 }
 
 /// The first index that is in both sets. Invalid intervals are skipped: [`count`] reports them.
-pub fn overlap(one: &str, other: &str, completions: i64) -> Option<i64> {
-    let read = |text: &str| -> Vec<(i64, i64)> {
+pub fn overlap(first: &str, second: &str, completions: i64) -> Option<i64> {
+    let parse = |text: &str| -> Vec<(i64, i64)> {
         text.split(',').filter_map(|part| interval(part, completions).ok()).collect()
     };
-    let (one, other) = (read(one), read(other));
-    let (mut left, mut right) = (one.iter().peekable(), other.iter().peekable());
+    let (first, second) = (parse(first), parse(second));
+    let (mut left, mut right) = (first.iter().peekable(), second.iter().peekable());
     while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
         if a.0 <= b.1 && b.0 <= a.1 {
             return Some(a.0.max(b.0));
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_counted_or_explained() {
-        for (text, wanted) in [("", 0), ("0", 1), ("1,3-5,7", 5)] {
-            assert_eq!(count(text, 10), Ok(wanted), "{text}");
+    fn index_sets_are_counted_or_refused() {
+        for (text, expected) in [("", 0), ("0", 1), ("1,3-5,7", 5)] {
+            assert_eq!(count(text, 10), Ok(expected), "{text}");
         }
         let table = [
             ("x", "cannot convert string to integer for index: \"x\""),
@@ -85,9 +85,9 @@ mod tests {
             ("5-5", "non-increasing order, previous: 5, current: 5"),
             ("1-3,2", "non-increasing order, previous: 3, current: 2"),
         ];
-        for (text, wanted) in table {
-            let wrong = count(text, 10).unwrap_err();
-            assert!(wrong.starts_with(wanted), "{text}: {wrong}");
+        for (text, expected) in table {
+            let detail = count(text, 10).unwrap_err();
+            assert!(detail.starts_with(expected), "{text}: {detail}");
         }
         assert_eq!(overlap("1,3-5", "2,4", 10), Some(4));
         assert_eq!(overlap("1,3-5", "2,x,6", 10), None);

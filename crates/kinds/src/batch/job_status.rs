@@ -14,59 +14,61 @@ use crate::messages;
 
 const SUCCESS: &str = "SuccessCriteriaMet";
 
-/// The old or new status, with the properties that rules compare.
-struct Seen<'a> {
+/// The old or the new status.
+struct JobStatus<'a> {
     status: FieldValue<'a>,
 }
 
-impl Seen<'_> {
-    fn is(&self, kind: &str, wanted: &str) -> bool {
+impl JobStatus<'_> {
+    fn has_condition(&self, kind: &str, value: &str) -> bool {
         self.status.child("conditions").items().any(|condition| {
-            condition.child("type").text() == kind && condition.child("status").text() == wanted
+            condition.child("type").text() == kind && condition.child("status").text() == value
         })
     }
 
-    fn has(&self, kind: &str) -> bool {
-        self.is(kind, "True")
+    fn is_true(&self, kind: &str) -> bool {
+        self.has_condition(kind, "True")
     }
 
-    fn finished(&self) -> bool {
-        self.has("Complete") || self.has("Failed")
+    fn is_finished(&self) -> bool {
+        self.is_true("Complete") || self.is_true("Failed")
     }
 }
 
-/// Checks a changed status.
+/// Validates a status update.
 pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let (now, was) =
-        (Seen { status: FieldValue::of(new, "status") }, Seen { status: FieldValue::of(old, "status") });
-    let spec = FieldValue::of(new, "spec");
-    counts(&now.status, errors);
+    let (new_status, old_status) = (
+        JobStatus { status: FieldValue::top_level(new, "status") },
+        JobStatus { status: FieldValue::top_level(old, "status") },
+    );
+    let spec = FieldValue::top_level(new, "spec");
+    validate_counts(&new_status.status, errors);
     let features = errors.features();
     // The strict rules depend on the feature gate for external Job controllers.
     if !features.has(Feature::JobManagedBy) {
-        let anywhere = features.has(Feature::JobPodReplacementPolicy) || was.has(SUCCESS);
-        success_criteria(&spec, &now, anywhere, errors);
-        criteria_change(&now, &was, errors);
+        let without_policy = features.has(Feature::JobPodReplacementPolicy) || old_status.is_true(SUCCESS);
+        validate_success_criteria(&spec, &new_status, without_policy, errors);
+        validate_success_criteria_change(&new_status, &old_status, errors);
         return;
     }
-    condition_pairs(&now, &was, errors);
-    finished(&spec, &now, &was, errors);
-    index_sets(&spec, &now, &was, errors);
-    ready(&now, &was, errors);
-    success_criteria(&spec, &now, true, errors);
-    transitions(&spec, &now, &was, errors);
-    criteria_change(&now, &was, errors);
+    validate_condition_pairs(&new_status, &old_status, errors);
+    validate_finished(&spec, &new_status, &old_status, errors);
+    validate_indexes(&spec, &new_status, &old_status, errors);
+    validate_ready(&new_status, &old_status, errors);
+    validate_success_criteria(&spec, &new_status, true, errors);
+    validate_transitions(&spec, &new_status, &old_status, errors);
+    validate_success_criteria_change(&new_status, &old_status, errors);
 }
 
-fn changed(field: &str, now: &Seen<'_>, was: &Seen<'_>) -> bool {
-    !same(Some(now.status.child(field).value), Some(was.status.child(field).value))
+fn has_changed(field: &str, new: &JobStatus<'_>, old: &JobStatus<'_>) -> bool {
+    !same(Some(new.status.child(field).value), Some(old.status.child(field).value))
 }
 
-fn flipped(kind: &str, now: &Seen<'_>, was: &Seen<'_>) -> bool {
-    now.has(kind) != was.has(kind)
+fn has_flipped(kind: &str, new: &JobStatus<'_>, old: &JobStatus<'_>) -> bool {
+    new.is_true(kind) != old.is_true(kind)
 }
 
-fn counts(status: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_counts(status: &FieldValue<'_>, errors: &mut ErrorList) {
     for field in ["active", "succeeded", "failed", "ready", "terminating"] {
         status.child(field).not_negative(errors);
     }
@@ -82,187 +84,218 @@ fn counts(status: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn about_conditions(now: &Seen<'_>, errors: &mut ErrorList, why: &str) {
-    messages::omitted(&now.status.child("conditions").path, errors, why);
+fn invalid_conditions(new: &JobStatus<'_>, errors: &mut ErrorList, detail: &str) {
+    messages::invalid_without_value(&new.status.child("conditions").path, errors, detail);
 }
 
-fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
-    let complete = now.has("Complete");
-    let (complete_flips, failed_flips) = (flipped("Complete", now, was), flipped("Failed", now, was));
-    if (complete_flips || failed_flips) && complete && now.has("Failed") {
-        about_conditions(now, errors, "cannot set Complete=True and Failed=true conditions");
+fn validate_condition_pairs(new: &JobStatus<'_>, old: &JobStatus<'_>, errors: &mut ErrorList) {
+    let complete = new.is_true("Complete");
+    let (complete_flips, failed_flips) = (has_flipped("Complete", new, old), has_flipped("Failed", new, old));
+    if (complete_flips || failed_flips) && complete && new.is_true("Failed") {
+        invalid_conditions(new, errors, "cannot set Complete=True and Failed=true conditions");
     }
-    if (complete_flips || flipped("FailureTarget", now, was)) && complete && now.has("FailureTarget") {
-        about_conditions(now, errors, "cannot set Complete=True and FailureTarget=true conditions");
+    if (complete_flips || has_flipped("FailureTarget", new, old)) && complete && new.is_true("FailureTarget")
+    {
+        invalid_conditions(new, errors, "cannot set Complete=True and FailureTarget=true conditions");
     }
-    let (start, end) = (now.status.child("startTime"), now.status.child("completionTime"));
-    let end_changed = changed("completionTime", now, was);
-    let bad_end = |errors: &mut ErrorList, why| {
-        errors.push(FieldError::invalid(&end.path, &messages::shown_time(&end), why));
+    let (start, end) = (new.status.child("startTime"), new.status.child("completionTime"));
+    let end_changed = has_changed("completionTime", new, old);
+    let invalid_end = |errors: &mut ErrorList, detail| {
+        errors.push(FieldError::invalid(&end.path, &messages::render_time(&end), detail));
     };
     if complete_flips || end_changed {
         if end.is_set() && !complete {
-            bad_end(errors, "cannot set completionTime when there is no Complete=True condition");
+            invalid_end(errors, "cannot set completionTime when there is no Complete=True condition");
         }
         if !end.is_set() && complete {
             end.required(errors, "completionTime is required for Complete jobs");
         }
     }
     // Both are canonical RFC 3339, whose string order is the order of times.
-    let times_changed = end_changed || changed("startTime", now, was);
+    let times_changed = end_changed || has_changed("startTime", new, old);
     if times_changed && start.is_set() && end.is_set() && end.text() < start.text() {
-        bad_end(errors, "completionTime cannot be set before startTime");
+        invalid_end(errors, "completionTime cannot be set before startTime");
     }
-    if (failed_flips || changed("failedIndexes", now, was)) && now.has("Failed") && !now.has("FailureTarget")
+    if (failed_flips || has_changed("failedIndexes", new, old))
+        && new.is_true("Failed")
+        && !new.is_true("FailureTarget")
     {
-        about_conditions(
-            now,
+        invalid_conditions(
+            new,
             errors,
             "cannot set Failed=True condition without the FailureTarget=true condition",
         );
     }
-    let criteria_flips = flipped(SUCCESS, now, was);
-    if (complete_flips || criteria_flips) && complete && !now.has(SUCCESS) {
-        let why = "cannot set Complete=True condition without the SuccessCriteriaMet=true condition";
-        about_conditions(now, errors, why);
+    let criteria_flips = has_flipped(SUCCESS, new, old);
+    if (complete_flips || criteria_flips) && complete && !new.is_true(SUCCESS) {
+        let detail = "cannot set Complete=True condition without the SuccessCriteriaMet=true condition";
+        invalid_conditions(new, errors, detail);
     }
 }
 
-fn finished(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
-    if !now.finished() {
+fn validate_finished(
+    spec: &FieldValue<'_>,
+    new: &JobStatus<'_>,
+    old: &JobStatus<'_>,
+    errors: &mut ErrorList,
+) {
+    if !new.is_finished() {
         return;
     }
-    let flips = now.finished() != was.finished();
-    let (active, uncounted) = (now.status.child("active"), now.status.child("uncountedTerminatedPods"));
-    if (flips || changed("active", now, was)) && active.number() > 0 {
+    let flips = new.is_finished() != old.is_finished();
+    let (active, uncounted) = (new.status.child("active"), new.status.child("uncountedTerminatedPods"));
+    if (flips || has_changed("active", new, old)) && active.number() > 0 {
         active.invalid(errors, "active>0 is invalid for finished job");
     }
     let never_runs = spec.child("suspend").is_true() && spec.child("completions").int() == Some(0);
-    let start = now.status.child("startTime");
-    if (flips || changed("startTime", now, was)) && !never_runs && !start.is_set() {
+    let start = new.status.child("startTime");
+    if (flips || has_changed("startTime", new, old)) && !never_runs && !start.is_set() {
         start.required(errors, "startTime is required for finished job");
     }
-    let some = uncounted.child("failed").len() + uncounted.child("succeeded").len() > 0;
-    if (flips || changed("uncountedTerminatedPods", now, was)) && some {
-        let why = "uncountedTerminatedPods needs to be empty for finished job";
-        messages::structure(&uncounted.path, "batch.UncountedTerminatedPods", errors, why);
+    let has_uncounted = uncounted.child("failed").len() + uncounted.child("succeeded").len() > 0;
+    if (flips || has_changed("uncountedTerminatedPods", new, old)) && has_uncounted {
+        let detail = "uncountedTerminatedPods needs to be empty for finished job";
+        messages::invalid_struct(&uncounted.path, "batch.UncountedTerminatedPods", errors, detail);
     }
 }
 
-fn index_sets(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
-    let (done, failed) = (now.status.child("completedIndexes"), now.status.child("failedIndexes"));
-    let (done_changed, failed_changed) =
-        (changed("completedIndexes", now, was), changed("failedIndexes", now, was));
+fn validate_indexes(spec: &FieldValue<'_>, new: &JobStatus<'_>, old: &JobStatus<'_>, errors: &mut ErrorList) {
+    let (completed, failed) = (new.status.child("completedIndexes"), new.status.child("failedIndexes"));
+    let (completed_changed, failed_changed) =
+        (has_changed("completedIndexes", new, old), has_changed("failedIndexes", new, old));
     let (completions, per_index) = (spec.child("completions"), spec.child("backoffLimitPerIndex"));
     if let Some(completions) = completions.int() {
-        if let Some(why) = indexes::count(done.text(), completions).err().filter(|_| done_changed) {
-            done.invalid(errors, &format!("error parsing completedIndexes: {why}"));
+        if let Some(detail) =
+            indexes::count(completed.text(), completions).err().filter(|_| completed_changed)
+        {
+            completed.invalid(errors, &format!("error parsing completedIndexes: {detail}"));
         }
         let check_failed = failed_changed && per_index.is_set() && failed.is_set();
-        if let Some(why) = indexes::count(failed.text(), completions).err().filter(|_| check_failed) {
-            failed.invalid(errors, &format!("error parsing failedIndexes: {why}"));
+        if let Some(detail) = indexes::count(failed.text(), completions).err().filter(|_| check_failed) {
+            failed.invalid(errors, &format!("error parsing failedIndexes: {detail}"));
         }
     }
-    if done_changed && !done.is_empty() && spec.child("completionMode").text() != "Indexed" {
-        done.invalid(errors, "cannot set non-empty completedIndexes when non-indexed completion mode");
+    if completed_changed && !completed.is_empty() && spec.child("completionMode").text() != "Indexed" {
+        completed.invalid(errors, "cannot set non-empty completedIndexes when non-indexed completion mode");
     }
     if failed_changed && failed.is_set() && !per_index.is_set() {
         failed.invalid(errors, "cannot set non-null failedIndexes when backoffLimitPerIndex is null");
     }
-    let compared = completions.int().filter(|_| failed.is_set() && (done_changed || failed_changed));
-    let both = compared.and_then(|completions| indexes::overlap(done.text(), failed.text(), completions));
-    if let Some(index) = both {
-        let why = format!("failedIndexes and completedIndexes overlap at index: {index}");
-        failed.invalid(errors, &why);
+    let compared = completions.int().filter(|_| failed.is_set() && (completed_changed || failed_changed));
+    let overlap =
+        compared.and_then(|completions| indexes::overlap(completed.text(), failed.text(), completions));
+    if let Some(index) = overlap {
+        let detail = format!("failedIndexes and completedIndexes overlap at index: {index}");
+        failed.invalid(errors, &detail);
     }
 }
 
-fn ready(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
-    let (terminating, ready) = (now.status.child("terminating"), now.status.child("ready"));
-    let flips = now.finished() != was.finished();
-    if (flips || changed("terminating", now, was)) && terminating.number() > 0 && now.finished() {
+fn validate_ready(new: &JobStatus<'_>, old: &JobStatus<'_>, errors: &mut ErrorList) {
+    let (terminating, ready) = (new.status.child("terminating"), new.status.child("ready"));
+    let flips = new.is_finished() != old.is_finished();
+    if (flips || has_changed("terminating", new, old)) && terminating.number() > 0 && new.is_finished() {
         terminating.invalid(errors, "terminating>0 is invalid for finished job");
     }
-    let moved = changed("ready", now, was) || changed("active", now, was);
-    if moved && ready.is_set() && ready.number() > now.status.child("active").number() {
+    let has_moved = has_changed("ready", new, old) || has_changed("active", new, old);
+    if has_moved && ready.is_set() && ready.number() > new.status.child("active").number() {
         ready.invalid(errors, "cannot set more ready pods than active");
     }
 }
 
-/// Checks the condition SuccessCriteriaMet. `anywhere`: also without a success policy.
-fn success_criteria(spec: &FieldValue<'_>, now: &Seen<'_>, anywhere: bool, errors: &mut ErrorList) {
-    let met = now.has(SUCCESS);
-    if met && !anywhere && spec.str("completionMode") != "Indexed" {
-        about_conditions(now, errors, "cannot set SuccessCriteriaMet to NonIndexed Job");
+/// Checks the condition SuccessCriteriaMet. `without_policy`: it may be set on Jobs without a success policy.
+fn validate_success_criteria(
+    spec: &FieldValue<'_>,
+    new: &JobStatus<'_>,
+    without_policy: bool,
+    errors: &mut ErrorList,
+) {
+    let is_met = new.is_true(SUCCESS);
+    if is_met && !without_policy && spec.str("completionMode") != "Indexed" {
+        invalid_conditions(new, errors, "cannot set SuccessCriteriaMet to NonIndexed Job");
     }
-    if met && now.has("Failed") {
-        about_conditions(now, errors, "cannot set SuccessCriteriaMet=True and Failed=true conditions");
+    if is_met && new.is_true("Failed") {
+        invalid_conditions(new, errors, "cannot set SuccessCriteriaMet=True and Failed=true conditions");
     }
-    if met && now.has("FailureTarget") {
-        about_conditions(now, errors, "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
+    if is_met && new.is_true("FailureTarget") {
+        invalid_conditions(
+            new,
+            errors,
+            "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions",
+        );
     }
-    if met && !anywhere && !spec.has("successPolicy") {
-        about_conditions(now, errors, "cannot set SuccessCriteriaMet=True for Job without SuccessPolicy");
+    if is_met && !without_policy && !spec.has("successPolicy") {
+        invalid_conditions(new, errors, "cannot set SuccessCriteriaMet=True for Job without SuccessPolicy");
     }
-    if spec.child("successPolicy").is_set() && !met && now.has("Complete") {
-        let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
-        about_conditions(now, errors, why);
+    if spec.child("successPolicy").is_set() && !is_met && new.is_true("Complete") {
+        let detail = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
+        invalid_conditions(new, errors, detail);
     }
 }
 
-fn transitions(spec: &FieldValue<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
+fn validate_transitions(
+    spec: &FieldValue<'_>,
+    new: &JobStatus<'_>,
+    old: &JobStatus<'_>,
+    errors: &mut ErrorList,
+) {
     for kind in ["Failed", "Complete", "FailureTarget"] {
-        if was.has(kind) && !now.has(kind) {
-            about_conditions(now, errors, &format!("cannot disable the terminal {kind}=True condition"));
+        if old.is_true(kind) && !new.is_true(kind) {
+            invalid_conditions(new, errors, &format!("cannot disable the terminal {kind}=True condition"));
         }
     }
-    let count = |field: &str| (now.status.child(field), was.status.child(field));
-    let (failed, before) = count("failed");
-    messages::no_less(&failed, &before, errors, "cannot decrease the failed counter");
-    let elastic = spec.child("completionMode").text() == "Indexed"
+    let count = |field: &str| (new.status.child(field), old.status.child(field));
+    let (failed, old_count) = count("failed");
+    messages::validate_not_decreased(&failed, &old_count, errors, "cannot decrease the failed counter");
+    let is_elastic = spec.child("completionMode").text() == "Indexed"
         && same(Some(spec.child("completions").value), Some(spec.child("parallelism").value));
-    if !elastic {
-        let (succeeded, before) = count("succeeded");
-        messages::no_less(&succeeded, &before, errors, "cannot decrease the succeeded counter");
+    if !is_elastic {
+        let (succeeded, old_count) = count("succeeded");
+        messages::validate_not_decreased(
+            &succeeded,
+            &old_count,
+            errors,
+            "cannot decrease the succeeded counter",
+        );
     }
-    let (end, before) = count("completionTime");
-    if end.is_set() && before.is_set() && end.value != before.value {
+    let (end, old_end) = count("completionTime");
+    if end.is_set() && old_end.is_set() && end.value != old_end.value {
         errors.push(FieldError::invalid(
             &end.path,
-            &messages::shown_time(&end),
+            &messages::render_time(&end),
             "completionTime cannot be mutated",
         ));
     }
-    let resumes = was.has("Suspended") && now.is("Suspended", "False");
-    let (start, before) = count("startTime");
-    if before.is_set() && start.value != before.value && !resumes && !spec.child("suspend").is_true() {
+    let is_resumed = old.is_true("Suspended") && new.has_condition("Suspended", "False");
+    let (start, old_start) = count("startTime");
+    if old_start.is_set() && start.value != old_start.value && !is_resumed && !spec.child("suspend").is_true()
+    {
         start.required(errors, "startTime cannot be removed for unsuspended job");
     }
 }
 
 /// SuccessCriteriaMet must not be removed, and must precede Complete.
-fn criteria_change(now: &Seen<'_>, was: &Seen<'_>, errors: &mut ErrorList) {
-    if was.has(SUCCESS) && !now.has(SUCCESS) {
-        about_conditions(now, errors, "cannot disable the SuccessCriteriaMet=True condition");
+fn validate_success_criteria_change(new: &JobStatus<'_>, old: &JobStatus<'_>, errors: &mut ErrorList) {
+    if old.is_true(SUCCESS) && !new.is_true(SUCCESS) {
+        invalid_conditions(new, errors, "cannot disable the SuccessCriteriaMet=True condition");
     }
-    if was.has("Complete") && !was.has(SUCCESS) && now.has(SUCCESS) {
-        let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
-        about_conditions(now, errors, why);
+    if old.is_true("Complete") && !old.is_true(SUCCESS) && new.is_true(SUCCESS) {
+        let detail = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
+        invalid_conditions(new, errors, detail);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_apimachinery::testing::{error_messages, object};
 
     use super::*;
 
     /// The errors of a status update of a Job with this spec.
-    fn found(spec: &str, old: &str, new: &str) -> Vec<String> {
-        let whole = |status: &str| object(&format!("{{\"spec\":{spec},\"status\":{status}}}"));
+    fn validation_errors(spec: &str, old: &str, new: &str) -> Vec<String> {
+        let job = |status: &str| object(&format!("{{\"spec\":{spec},\"status\":{status}}}"));
         let mut errors = ErrorList::new();
-        validate(&whole(new), &whole(old), &mut errors);
-        said(&errors)
+        validate(&job(new), &job(old), &mut errors);
+        error_messages(&errors)
     }
 
     const PLAIN: &str = r#"{"completions":3,"parallelism":1}"#;
@@ -270,7 +303,7 @@ mod tests {
         r#"{"completions":5,"parallelism":1,"completionMode":"Indexed","backoffLimitPerIndex":1}"#;
     const TIMES: &str = r#""startTime":"2024-01-01T00:00:00Z","completionTime":"2024-01-01T00:01:00Z""#;
 
-    fn with(conditions: &[&str], rest: &str) -> String {
+    fn status_with(conditions: &[&str], rest: &str) -> String {
         let all: Vec<String> =
             conditions.iter().map(|kind| format!("{{\"type\":\"{kind}\",\"status\":\"True\"}}")).collect();
         let rest = if rest.is_empty() { String::new() } else { format!(",{rest}") };
@@ -278,15 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn a_good_end_is_accepted() {
-        let done = with(&["SuccessCriteriaMet", "Complete"], TIMES);
-        assert_eq!(found(PLAIN, "{}", &done), Vec::<String>::new());
-        let failed = with(&["FailureTarget", "Failed"], r#""startTime":"2024-01-01T00:00:00Z""#);
-        assert_eq!(found(PLAIN, "{}", &failed), Vec::<String>::new());
+    fn consistent_terminal_status_is_accepted() {
+        let done = status_with(&["SuccessCriteriaMet", "Complete"], TIMES);
+        assert_eq!(validation_errors(PLAIN, "{}", &done), Vec::<String>::new());
+        let failed = status_with(&["FailureTarget", "Failed"], r#""startTime":"2024-01-01T00:00:00Z""#);
+        assert_eq!(validation_errors(PLAIN, "{}", &failed), Vec::<String>::new());
     }
 
     #[test]
-    fn each_rule_of_a_status_refuses() {
+    fn job_status_validation_refuses_each_violation() {
         let start = r#""startTime":"2024-01-01T00:00:00Z""#;
         let table: Vec<(&str, &str, String, &str)> = vec![
             (
@@ -310,7 +343,7 @@ mod tests {
             (
                 PLAIN,
                 "{}",
-                with(&["SuccessCriteriaMet", "Complete"], start),
+                status_with(&["SuccessCriteriaMet", "Complete"], start),
                 "completionTime is required for Complete jobs",
             ),
             (
@@ -322,37 +355,37 @@ mod tests {
             (
                 PLAIN,
                 "{}",
-                with(&["Failed"], start),
+                status_with(&["Failed"], start),
                 "status.conditions: Invalid value: cannot set Failed=True condition without the FailureTarget=true condition",
             ),
             (
                 PLAIN,
                 "{}",
-                with(&["Complete"], TIMES),
+                status_with(&["Complete"], TIMES),
                 "cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
             ),
             (
                 PLAIN,
                 "{}",
-                with(&["FailureTarget", "Failed"], ""),
+                status_with(&["FailureTarget", "Failed"], ""),
                 "status.startTime: Required value: startTime is required for finished job",
             ),
             (
                 PLAIN,
                 "{}",
-                with(&["FailureTarget", "Failed"], &format!("{start},\"active\":1")),
+                status_with(&["FailureTarget", "Failed"], &format!("{start},\"active\":1")),
                 "active>0 is invalid for finished job",
             ),
             (
                 PLAIN,
                 "{}",
-                with(&["FailureTarget", "Failed"], &format!("{start},\"terminating\":1")),
+                status_with(&["FailureTarget", "Failed"], &format!("{start},\"terminating\":1")),
                 "terminating>0 is invalid for finished job",
             ),
             (
                 PLAIN,
                 "{}",
-                with(
+                status_with(
                     &["FailureTarget", "Failed"],
                     &format!("{start},\"uncountedTerminatedPods\":{{\"failed\":[\"a\"]}}"),
                 ),
@@ -417,18 +450,18 @@ mod tests {
             (
                 PLAIN,
                 "{}",
-                with(&["SuccessCriteriaMet", "FailureTarget"], ""),
+                status_with(&["SuccessCriteriaMet", "FailureTarget"], ""),
                 "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions",
             ),
         ];
-        for (spec, old, new, wanted) in table {
-            let errors = found(spec, old, &new);
-            assert!(errors.len() == 1 && errors[0].contains(wanted), "{new}: {errors:#?}");
+        for (spec, old, new, expected) in table {
+            let errors = validation_errors(spec, old, &new);
+            assert!(errors.len() == 1 && errors[0].contains(expected), "{new}: {errors:#?}");
         }
-        let done = with(&["SuccessCriteriaMet", "Complete"], TIMES);
+        let done = status_with(&["SuccessCriteriaMet", "Complete"], TIMES);
         let later = done.replace("00:01:00", "00:02:00");
-        assert_eq!(found(PLAIN, &done, &later).len(), 1);
-        let both = with(&["SuccessCriteriaMet", "Complete", "Failed", "FailureTarget"], TIMES);
-        assert_eq!(found(PLAIN, "{}", &both).len(), 4);
+        assert_eq!(validation_errors(PLAIN, &done, &later).len(), 1);
+        let overlap = status_with(&["SuccessCriteriaMet", "Complete", "Failed", "FailureTarget"], TIMES);
+        assert_eq!(validation_errors(PLAIN, "{}", &overlap).len(), 4);
     }
 }

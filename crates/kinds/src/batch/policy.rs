@@ -11,13 +11,13 @@ use super::indexes;
 use crate::allowed::batch_v1;
 use crate::messages;
 
-const MOST_RULES: usize = 20;
-const MOST_PATTERNS: usize = 20;
-const MOST_EXIT_CODES: usize = 255;
-const LONGEST_INDEXES: usize = 64 * 1_024;
+const MAX_RULES: usize = 20;
+const MAX_PATTERNS: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
+const MAX_INDEXES_LENGTH: usize = 64 * 1_024;
 
 /// Adds a Required error that lists the allowed values.
-fn need_word(node: &FieldValue<'_>, words: &[&str], errors: &mut ErrorList) {
+fn require_one_of(node: &FieldValue<'_>, words: &[&str], errors: &mut ErrorList) {
     if node.is_empty() {
         let all: Vec<String> = words.iter().map(|word| quoted(word)).collect();
         node.required(errors, &format!("valid values: [{}]", all.join(" ")));
@@ -26,24 +26,26 @@ fn need_word(node: &FieldValue<'_>, words: &[&str], errors: &mut ErrorList) {
     }
 }
 
-fn at_most(list: &FieldValue<'_>, most: usize, errors: &mut ErrorList) {
-    if list.len() > most {
-        errors.push(FieldError::too_many(&list.path, list.len(), most));
+fn limit_items(list: &FieldValue<'_>, max: usize, errors: &mut ErrorList) {
+    if list.len() > max {
+        errors.push(FieldError::too_many(&list.path, list.len(), max));
     }
 }
 
 /// Checks the policy for failed pods.
-pub fn failure(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_failure_policy(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let policy = spec.child("podFailurePolicy");
     if !policy.is_set() {
         return;
     }
     let rules = policy.child("rules");
-    at_most(&rules, MOST_RULES, errors);
+    limit_items(&rules, MAX_RULES, errors);
     let pods = spec.child("template").child("spec");
     let names: BTreeSet<&str> = ["containers", "initContainers"]
         .iter()
-        .flat_map(|list| pods.child(list).items().map(|one| one.child("name").text()).collect::<Vec<_>>())
+        .flat_map(|list| {
+            pods.child(list).items().map(|container| container.child("name").text()).collect::<Vec<_>>()
+        })
         .collect();
     for rule in rules.items() {
         let action = rule.child("action");
@@ -52,25 +54,25 @@ pub fn failure(spec: &FieldValue<'_>, errors: &mut ErrorList) {
                 action.invalid(errors, "requires the backoffLimitPerIndex to be set");
             }
         } else {
-            need_word(&action, batch_v1::PodFailurePolicyRule::ACTION, errors);
+            require_one_of(&action, batch_v1::PodFailurePolicyRule::ACTION, errors);
         }
         let (codes, patterns) = (rule.child("onExitCodes"), rule.child("onPodConditions"));
         if codes.is_set() {
             exit_codes(&codes, &names, errors);
         }
-        at_most(&patterns, MOST_PATTERNS, errors);
+        limit_items(&patterns, MAX_PATTERNS, errors);
         for pattern in patterns.items() {
             pattern.child("type").syntax(errors, names::qualified_name);
-            need_word(&pattern.child("status"), &["False", "True", "Unknown"], errors);
+            require_one_of(&pattern.child("status"), &["False", "True", "Unknown"], errors);
         }
         match (codes.is_set(), !patterns.is_empty()) {
             (true, true) => {
-                let why = "specifying both OnExitCodes and OnPodConditions is not supported";
-                messages::omitted(&rule.path, errors, why);
+                let detail = "specifying both OnExitCodes and OnPodConditions is not supported";
+                messages::invalid_without_value(&rule.path, errors, detail);
             }
             (false, false) => {
-                let why = "specifying one of OnExitCodes and OnPodConditions is required";
-                messages::omitted(&rule.path, errors, why);
+                let detail = "specifying one of OnExitCodes and OnPodConditions is required";
+                messages::invalid_without_value(&rule.path, errors, detail);
             }
             _ => {}
         }
@@ -80,16 +82,16 @@ pub fn failure(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 fn exit_codes(codes: &FieldValue<'_>, names: &BTreeSet<&str>, errors: &mut ErrorList) {
     let (operator, container, values) =
         (codes.child("operator"), codes.child("containerName"), codes.child("values"));
-    need_word(&operator, batch_v1::PodFailurePolicyOnExitCodesRequirement::OPERATOR, errors);
+    require_one_of(&operator, batch_v1::PodFailurePolicyOnExitCodesRequirement::OPERATOR, errors);
     if container.is_set() && !names.contains(container.text()) {
         container.invalid(errors, "must be one of the container or initContainer names in the pod template");
     }
     if values.is_empty() {
-        let shown = messages::shown_numbers(&values);
-        errors.push(FieldError::invalid(&values.path, &shown, "at least one value is required"));
+        let rendered = messages::render_numbers(&values);
+        errors.push(FieldError::invalid(&values.path, &rendered, "at least one value is required"));
     }
-    at_most(&values, MOST_EXIT_CODES, errors);
-    let (mut seen, mut previous, mut ordered) = (BTreeSet::new(), i64::MIN, true);
+    limit_items(&values, MAX_EXIT_CODES, errors);
+    let (mut seen, mut previous, mut is_ordered) = (BTreeSet::new(), i64::MIN, true);
     for value in values.items() {
         let code = value.number();
         if operator.text() == "In" && code == 0 {
@@ -98,21 +100,21 @@ fn exit_codes(codes: &FieldValue<'_>, names: &BTreeSet<&str>, errors: &mut Error
         if !seen.insert(code) {
             value.duplicate(errors);
         }
-        ordered &= previous <= code;
+        is_ordered &= previous <= code;
         previous = code;
     }
-    if !ordered {
-        errors.push(FieldError::invalid(&values.path, &messages::shown_numbers(&values), "must be ordered"));
+    if !is_ordered {
+        errors.push(FieldError::invalid(&values.path, &messages::render_numbers(&values), "must be ordered"));
     }
 }
 
 /// Checks the policy for early success of an indexed Job.
-pub fn success(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_success_policy(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let rules = spec.child("successPolicy").child("rules");
     if rules.is_empty() {
         rules.required(errors, "at least one rules must be specified when the successPolicy is specified");
     }
-    at_most(&rules, MOST_RULES, errors);
+    limit_items(&rules, MAX_RULES, errors);
     let completions = spec.child("completions").number();
     for rule in rules.items() {
         let (count, indexes) = (rule.child("succeededCount"), rule.child("succeededIndexes"));
@@ -121,25 +123,25 @@ pub fn success(spec: &FieldValue<'_>, errors: &mut ErrorList) {
         }
         let mut total = 0;
         if indexes.is_set() {
-            if indexes.text().len() > LONGEST_INDEXES {
-                errors.push(FieldError::too_long(&indexes.path, LONGEST_INDEXES));
+            if indexes.text().len() > MAX_INDEXES_LENGTH {
+                errors.push(FieldError::too_long(&indexes.path, MAX_INDEXES_LENGTH));
             }
             match indexes::count(indexes.text(), completions) {
-                Ok(found) => total = found,
-                Err(why) => indexes.invalid(errors, &format!("error parsing succeededIndexes: {why}")),
+                Ok(count) => total = count,
+                Err(detail) => indexes.invalid(errors, &format!("error parsing succeededIndexes: {detail}")),
             }
         }
         count.not_negative(errors);
         if count.number() > completions {
-            let why =
+            let detail =
                 format!("must be less than or equal to {completions} (the number of specified completions)");
-            count.invalid(errors, &why);
+            count.invalid(errors, &detail);
         }
         if indexes.is_set() && count.number() > total {
-            let why = format!(
+            let detail = format!(
                 "must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
             );
-            count.invalid(errors, &why);
+            count.invalid(errors, &detail);
         }
     }
 }
@@ -151,24 +153,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_failure_policy_refuses() {
+    fn failure_policy_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"template":{"spec":{"containers":[{"name":"c"}]}},"podFailurePolicy":{"rules":[
                 {"action":"FailJob","onExitCodes":{"operator":"In","values":[1,2],"containerName":"c"}},
                 {"action":"Ignore","onPodConditions":[{"type":"DisruptionTarget","status":"True"}]}]}}}"#,
         );
         let rule = "spec.podFailurePolicy.rules.0";
-        let at = |rest: &str| format!("{rule}.{rest}");
-        let (action, values, codes) = (at("action"), at("onExitCodes.values"), at("onExitCodes"));
-        let (operator, container, both) =
-            (at("onExitCodes.operator"), at("onExitCodes.containerName"), at("onPodConditions"));
+        let field_path = |rest: &str| format!("{rule}.{rest}");
+        let (action, values, codes) =
+            (field_path("action"), field_path("onExitCodes.values"), field_path("onExitCodes"));
+        let (operator, container, both) = (
+            field_path("onExitCodes.operator"),
+            field_path("onExitCodes.containerName"),
+            field_path("onPodConditions"),
+        );
         let many = format!(
             "[{}]",
             vec![r#"{"action":"Count","onExitCodes":{"operator":"NotIn","values":[0]}}"#; 21].join(",")
         );
         each_refused(
             &base,
-            |object, errors| failure(&FieldValue::of(object, "spec"), errors),
+            |object, errors| validate_failure_policy(&FieldValue::top_level(object, "spec"), errors),
             &[
                 ("spec.podFailurePolicy.rules", &many, "rules: Too many: 21: must have at most 20 items"),
                 (
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_success_policy_refuses() {
+    fn success_policy_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"completions":5,"successPolicy":{"rules":[{"succeededIndexes":"0-2","succeededCount":2}]}}}"#,
         );
@@ -222,7 +228,7 @@ mod tests {
         let count = format!("{rules}.0.succeededCount");
         each_refused(
             &base,
-            |object, errors| success(&FieldValue::of(object, "spec"), errors),
+            |object, errors| validate_success_policy(&FieldValue::top_level(object, "spec"), errors),
             &[
                 (rules, "[]", "rules: Required value: at least one rules must be specified"),
                 (

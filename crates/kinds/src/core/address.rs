@@ -8,68 +8,70 @@ use pilothouse_apimachinery::field::{FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-/// An address as the API prints it: an IPv4-mapped IPv6 address as IPv4.
-pub fn plain(ip: IpAddr) -> IpAddr {
+/// Converts an IPv4-mapped IPv6 address to IPv4.
+pub fn unmap(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(six) => six.to_ipv4_mapped().map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,
     }
 }
 
-fn is_mapped(ip: IpAddr) -> bool {
-    plain(ip) != ip
+fn is_ipv4_mapped(ip: IpAddr) -> bool {
+    unmap(ip) != ip
 }
 
 /// Warns about a non-canonical IP address.
-pub fn warn_ip(path: &FieldPath, text: &str, warned: &mut WarningList) {
+pub fn warn_ip(path: &FieldPath, text: &str, warnings: &mut WarningList) {
     let Some(ip) = names::parse_ip(text) else { return };
-    let strict = text.parse::<IpAddr>().ok().filter(|ip| !is_mapped(*ip));
-    let shown = quoted(text);
+    let strict = text.parse::<IpAddr>().ok().filter(|ip| !is_ipv4_mapped(*ip));
+    let rendered = quoted(text);
     if strict.is_none() {
-        let better = quoted(&plain(ip).to_string());
-        warned.push(format!(
-            "{path}: non-standard IP address {shown} will be considered invalid in a future Kubernetes release: use {better}"
+        let canonical = quoted(&unmap(ip).to_string());
+        warnings.push(format!(
+            "{path}: non-standard IP address {rendered} will be considered invalid in a future Kubernetes release: use {canonical}"
         ));
     } else if ip.is_ipv6() && ip.to_string() != text {
-        let better = quoted(&ip.to_string());
-        warned
-            .push(format!("{path}: IPv6 address {shown} should be in RFC 5952 canonical format ({better})"));
+        let canonical = quoted(&ip.to_string());
+        warnings.push(format!(
+            "{path}: IPv6 address {rendered} should be in RFC 5952 canonical format ({canonical})"
+        ));
     }
 }
 
 /// Warns about non-canonical IP addresses of a load balancer.
-pub fn warn_balanced(object: &Value, warned: &mut WarningList) {
+pub fn warn_load_balancer(object: &Value, warnings: &mut WarningList) {
     let path = FieldPath::new("status").child("loadBalancer").child("ingress");
     let ingress = object.at(&["status", "loadBalancer", "ingress"]).map(Value::items).unwrap_or_default();
-    for (index, point) in ingress.iter().enumerate() {
-        warn_ip(&path.index(index), point.str("ip"), warned);
+    for (index, endpoint) in ingress.iter().enumerate() {
+        warn_ip(&path.index(index), endpoint.str("ip"), warnings);
     }
 }
 
 /// Warns about a non-canonical CIDR.
-pub fn warn_cidr(path: &FieldPath, text: &str, warned: &mut WarningList) {
+pub fn warn_cidr(path: &FieldPath, text: &str, warnings: &mut WarningList) {
     let Some((ip, length)) = names::parse_cidr(text) else { return };
-    let before = warned.len();
-    let (own, own_length) = if is_mapped(ip) { (plain(ip), length.saturating_sub(96)) } else { (ip, length) };
-    let network = masked(own, own_length);
-    let (shown, range) = (quoted(text), quoted(&format!("{network}/{own_length}")));
-    if network != own {
-        let single = quoted(&format!("{own}/{}", if ip.is_ipv6() { 128 } else { 32 }));
-        warned.push(format!(
-            "{path}: CIDR value {shown} is ambiguous in this context (should be {range} or {single}?)"
+    let old_len = warnings.len();
+    let (unmapped, unmapped_length) =
+        if is_ipv4_mapped(ip) { (unmap(ip), length.saturating_sub(96)) } else { (ip, length) };
+    let network = masked(unmapped, unmapped_length);
+    let (rendered, range) = (quoted(text), quoted(&format!("{network}/{unmapped_length}")));
+    if network != unmapped {
+        let single = quoted(&format!("{unmapped}/{}", if ip.is_ipv6() { 128 } else { 32 }));
+        warnings.push(format!(
+            "{path}: CIDR value {rendered} is ambiguous in this context (should be {range} or {single}?)"
         ));
     }
     let (address, digits) = text.split_once('/').unwrap_or((text, ""));
-    let tidy_length = digits.parse::<u8>().is_ok_and(|length| length.to_string() == digits);
-    if is_mapped(ip) || !tidy_length || address.parse::<IpAddr>().is_err() {
-        warned.push(format!(
-            "{path}: non-standard CIDR value {shown} will be considered invalid in a future Kubernetes release: use {range}"
+    let is_canonical_length = digits.parse::<u8>().is_ok_and(|length| length.to_string() == digits);
+    if is_ipv4_mapped(ip) || !is_canonical_length || address.parse::<IpAddr>().is_err() {
+        warnings.push(format!(
+            "{path}: non-standard CIDR value {rendered} will be considered invalid in a future Kubernetes release: use {range}"
         ));
     }
-    if warned.len() == before && ip.is_ipv6() && format!("{ip}/{length}") != text {
-        let better = quoted(&format!("{ip}/{length}"));
-        warned.push(format!(
-            "{path}: IPv6 CIDR value {shown} should be in RFC 5952 canonical format ({better})"
+    if warnings.len() == old_len && ip.is_ipv6() && format!("{ip}/{length}") != text {
+        let canonical = quoted(&format!("{ip}/{length}"));
+        warnings.push(format!(
+            "{path}: IPv6 CIDR value {rendered} should be in RFC 5952 canonical format ({canonical})"
         ));
     }
 }
@@ -89,29 +91,29 @@ fn masked(ip: IpAddr, length: u8) -> IpAddr {
 }
 
 /// Whether valid addresses or CIDRs are of both IP families.
-pub fn dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
-    let (mut four, mut six) = (false, false);
+pub fn is_dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
+    let (mut has_ipv4, mut has_ipv6) = (false, false);
     for text in texts {
         let ip = names::parse_ip(text).or_else(|| names::parse_cidr(text).map(|(ip, _)| ip));
-        match ip.map(plain) {
-            Some(IpAddr::V4(_)) => four = true,
-            Some(IpAddr::V6(_)) => six = true,
+        match ip.map(unmap) {
+            Some(IpAddr::V4(_)) => has_ipv4 = true,
+            Some(IpAddr::V6(_)) => has_ipv6 = true,
             None => {}
         }
     }
-    four && six
+    has_ipv4 && has_ipv6
 }
 
-/// The addresses of a list, or of a field of its items.
-pub fn listed<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
-    let text = |one: &'a Value| if field.is_empty() { one.as_str() } else { Some(one.str(field)) };
+/// The strings of a list, or of a field of its items.
+pub fn collect_strings<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
+    let text = |item: &'a Value| if field.is_empty() { item.as_str() } else { Some(item.str(field)) };
     list.items().iter().filter_map(text).collect()
 }
 
-/// Checks an address strictly unless the old object had it.
-pub fn unless_known(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
+/// Validates an address unless the old object had it.
+pub fn validate_unless_known(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     if !known.contains(text) {
-        pilothouse_apimachinery::meta::texts(errors, path, text, names::ip_address(text));
+        pilothouse_apimachinery::meta::add_invalid(errors, path, text, names::ip_address(text));
     }
 }
 
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_spellings_are_named_with_the_better_one() {
+    fn warnings_name_the_canonical_spelling() {
         let table = [
             ("10.0.0.1", ""),
             ("2001:db8::1", ""),
@@ -135,11 +137,11 @@ mod tests {
             ),
             ("nope", ""),
         ];
-        for (text, wanted) in table {
-            let mut warned = WarningList::new();
-            warn_ip(&FieldPath::new("a"), text, &mut warned);
-            assert_eq!(warned.is_empty(), wanted.is_empty(), "{text}: {warned:?}");
-            assert!(warned.iter().all(|warning| warning.ends_with(wanted)), "{text}: {warned:?}");
+        for (text, expected) in table {
+            let mut warnings = WarningList::new();
+            warn_ip(&FieldPath::new("a"), text, &mut warnings);
+            assert_eq!(warnings.is_empty(), expected.is_empty(), "{text}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.ends_with(expected)), "{text}: {warnings:?}");
         }
         let table = [
             ("10.0.0.0/8", ""),
@@ -151,14 +153,15 @@ mod tests {
             ("10.0.0.0/08", "use \"10.0.0.0/8\""),
             ("2001:DB8::/64", "canonical format (\"2001:db8::/64\")"),
         ];
-        for (text, wanted) in table {
-            let mut warned = WarningList::new();
-            warn_cidr(&FieldPath::new("a"), text, &mut warned);
-            assert_eq!(warned.is_empty(), wanted.is_empty(), "{text}: {warned:?}");
-            assert!(warned.iter().all(|warning| warning.ends_with(wanted)), "{text}: {warned:?}");
+        for (text, expected) in table {
+            let mut warnings = WarningList::new();
+            warn_cidr(&FieldPath::new("a"), text, &mut warnings);
+            assert_eq!(warnings.is_empty(), expected.is_empty(), "{text}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.ends_with(expected)), "{text}: {warnings:?}");
         }
         assert!(
-            dual_stack(["10.0.0.1", "::1"].into_iter()) && !dual_stack(["10.0.0.1", "10.0.0.2"].into_iter())
+            is_dual_stack(["10.0.0.1", "::1"].into_iter())
+                && !is_dual_stack(["10.0.0.1", "10.0.0.2"].into_iter())
         );
     }
 }

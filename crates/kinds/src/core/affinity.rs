@@ -19,25 +19,25 @@ const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 pub fn validate(affinity: &FieldValue<'_>, errors: &mut ErrorList) {
     let nodes = affinity.child("nodeAffinity");
     if nodes.child(REQUIRED).is_set() {
-        node_selector(&nodes.child(REQUIRED), errors);
+        validate_node_selector(&nodes.child(REQUIRED), errors);
     }
     for term in nodes.child(PREFERRED).items() {
-        weight(&term, errors);
-        node_term(&term.child("preference"), false, errors);
+        validate_weight(&term, errors);
+        validate_node_term(&term.child("preference"), false, errors);
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = affinity.child(kind);
         for term in pods.child(REQUIRED).items() {
-            pod_term(&term, errors);
+            validate_pod_term(&term, errors);
         }
         for term in pods.child(PREFERRED).items() {
-            weight(&term, errors);
-            pod_term(&term.child("podAffinityTerm"), errors);
+            validate_weight(&term, errors);
+            validate_pod_term(&term.child("podAffinityTerm"), errors);
         }
     }
 }
 
-fn weight(term: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_weight(term: &FieldValue<'_>, errors: &mut ErrorList) {
     let weight = term.child("weight").number();
     if !(1..=100).contains(&weight) {
         let path = term.child("weight").path;
@@ -46,18 +46,18 @@ fn weight(term: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks a selector of nodes.
-pub fn node_selector(selector: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_node_selector(selector: &FieldValue<'_>, errors: &mut ErrorList) {
     let terms = selector.child("nodeSelectorTerms");
     if terms.is_empty() {
         terms.required(errors, "must have at least one node selector term");
     }
     for term in terms.items() {
-        node_term(&term, true, errors);
+        validate_node_term(&term, true, errors);
     }
 }
 
 /// The values of preferred terms need not be valid label values.
-fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
+fn validate_node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
     for requirement in term.child("matchExpressions").items() {
         let values = requirement.child("values");
         match requirement.child("operator").text() {
@@ -80,9 +80,9 @@ fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
         match requirement.child("operator").text() {
             "In" | "NotIn" if values.len() == 1 => {}
             "In" | "NotIn" => {
-                let wrong =
+                let detail =
                     "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
-                values.required(errors, wrong);
+                values.required(errors, detail);
             }
             _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
         }
@@ -96,14 +96,14 @@ fn node_term(term: &FieldValue<'_>, is_required: bool, errors: &mut ErrorList) {
     }
 }
 
-fn pod_term(term: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_pod_term(term: &FieldValue<'_>, errors: &mut ErrorList) {
     label_selector::validate(&term.child("labelSelector"), errors);
     label_selector::validate(&term.child("namespaceSelector"), errors);
     for namespace in term.child("namespaces").items() {
         FieldValue { value: namespace.value, path: term.child("namespace").path }
             .syntax(errors, names::dns_label);
     }
-    label_keys(term, errors);
+    validate_label_keys(term, errors);
     let key = term.child("topologyKey");
     if key.is_empty() {
         key.required(errors, "can not be empty");
@@ -112,7 +112,7 @@ fn pod_term(term: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks matchLabelKeys and mismatchLabelKeys.
-fn label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
     for keys in ["matchLabelKeys", "mismatchLabelKeys"].iter().filter_map(|field| term.opt(field)) {
         if keys.is_empty() {
             continue;
@@ -129,14 +129,14 @@ fn label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(selector) = term.opt("labelSelector") {
         let labels = selector.read("matchLabels");
         let last: BTreeMap<&str, usize> =
-            matched.iter().enumerate().filter_map(|(index, one)| Some((one.as_str()?, index))).collect();
+            matched.iter().enumerate().filter_map(|(index, key)| Some((key.as_str()?, index))).collect();
         let mut seen = BTreeSet::new();
         for expression in selector.read("matchExpressions").items() {
             let key = expression.str("key");
-            let known = labels.get(key).is_some() || !seen.insert(key);
-            if let Some(index) = last.get(key).filter(|_| known) {
-                let wrong = "exists in both matchLabelKeys and labelSelector";
-                errors.push(FieldError::invalid(&term.path.index(*index), &quoted(key), wrong));
+            let is_known = labels.get(key).is_some() || !seen.insert(key);
+            if let Some(index) = last.get(key).filter(|_| is_known) {
+                let detail = "exists in both matchLabelKeys and labelSelector";
+                errors.push(FieldError::invalid(&term.path.index(*index), &quoted(key), detail));
             }
         }
     }
@@ -145,18 +145,20 @@ fn label_keys(term: &FieldValue<'_>, errors: &mut ErrorList) {
     for (index, key) in matched.iter().enumerate() {
         let Some(key) = key.as_str().filter(|key| mismatched.contains(key)) else { continue };
         let path = term.path.child("matchLabelKeys").index(index);
-        let wrong = "exists in both matchLabelKeys and mismatchLabelKeys";
-        errors.push(FieldError::invalid(&path, &quoted(key), wrong));
+        let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
+        errors.push(FieldError::invalid(&path, &quoted(key), detail));
     }
 }
 
 /// Checks topology spread constraints.
-pub fn spread(list: &FieldValue<'_>, errors: &mut ErrorList) {
-    let pair = |one: &Value| (one.str("topologyKey").to_owned(), one.str("whenUnsatisfiable").to_owned());
+pub fn validate_spread_constraints(list: &FieldValue<'_>, errors: &mut ErrorList) {
+    let pair = |constraint: &Value| {
+        (constraint.str("topologyKey").to_owned(), constraint.str("whenUnsatisfiable").to_owned())
+    };
     let last: BTreeMap<_, usize> =
-        list.value.items().iter().enumerate().map(|(index, one)| (pair(one), index)).collect();
+        list.value.items().iter().enumerate().map(|(index, constraint)| (pair(constraint), index)).collect();
     for (index, constraint) in list.items().enumerate() {
-        above_zero(&constraint.child("maxSkew"), errors);
+        require_positive(&constraint.child("maxSkew"), errors);
         let (key, action) = (constraint.child("topologyKey"), constraint.child("whenUnsatisfiable"));
         if key.is_empty() {
             key.required(errors, "can not be empty");
@@ -169,10 +171,10 @@ pub fn spread(list: &FieldValue<'_>, errors: &mut ErrorList) {
         }
         let domains = constraint.child("minDomains");
         if domains.is_set() {
-            above_zero(&domains, errors);
+            require_positive(&domains, errors);
             if action.text() != "DoNotSchedule" {
-                let wrong = "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ";
-                domains.invalid(errors, &format!("{wrong}{}", action.text()));
+                let detail = "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ";
+                domains.invalid(errors, &format!("{detail}{}", action.text()));
             }
         }
         constraint
@@ -181,29 +183,29 @@ pub fn spread(list: &FieldValue<'_>, errors: &mut ErrorList) {
         constraint
             .child("nodeTaintsPolicy")
             .one_of_if_set(errors, TopologySpreadConstraint::NODE_TAINTS_POLICY);
-        spread_keys(&constraint, errors);
+        validate_spread_label_keys(&constraint, errors);
         label_selector::validate(&constraint.child("labelSelector"), errors);
     }
 }
 
-fn above_zero(number: &FieldValue<'_>, errors: &mut ErrorList) {
+fn require_positive(number: &FieldValue<'_>, errors: &mut ErrorList) {
     if number.number() <= 0 {
-        let shown = number.number().to_string();
-        errors.push(FieldError::invalid(&number.path, &shown, "must be greater than zero"));
+        let rendered = number.number().to_string();
+        errors.push(FieldError::invalid(&number.path, &rendered, "must be greater than zero"));
     }
 }
 
-fn spread_keys(constraint: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_spread_label_keys(constraint: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(keys) = constraint.opt("matchLabelKeys").filter(|keys| !keys.is_empty()) else { return };
     let selector = constraint.child("labelSelector");
     if !selector.is_set() {
         keys.forbidden(errors, "must not be specified when labelSelector is not set");
     }
-    let named: BTreeSet<&str> =
+    let expression_keys: BTreeSet<&str> =
         selector.read("matchExpressions").items().iter().map(|expression| expression.str("key")).collect();
     for key in keys.items() {
         key.syntax(errors, names::qualified_name);
-        if selector.read("matchLabels").get(key.text()).is_some() || named.contains(key.text()) {
+        if selector.read("matchLabels").get(key.text()).is_some() || expression_keys.contains(key.text()) {
             key.invalid(errors, "exists in both matchLabelKeys and labelSelector");
         }
     }
@@ -216,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_affinity_refuses() {
+    fn affinity_validation_refuses_each_violation() {
         let base = object(&format!(
             r#"{{"a":{{"nodeAffinity":{{"{REQUIRED}":{{"nodeSelectorTerms":[{{"matchExpressions":[
                     {{"key":"k","operator":"In","values":["v"]}}],
@@ -224,18 +226,22 @@ mod tests {
                 "{PREFERRED}":[{{"weight":1,"preference":{{}}}}]}},
               "podAffinity":{{"{REQUIRED}":[{{"topologyKey":"z"}}]}}}}}}"#
         ));
-        let at = |rest: &str| format!("a.nodeAffinity.{REQUIRED}.{rest}");
-        let expression = |field: &str| at(&format!("nodeSelectorTerms.0.matchExpressions.0.{field}"));
-        let fields = |field: &str| at(&format!("nodeSelectorTerms.0.matchFields.0.{field}"));
-        let (terms, values, operator, key) =
-            (at("nodeSelectorTerms"), expression("values"), expression("operator"), expression("key"));
+        let field_path = |rest: &str| format!("a.nodeAffinity.{REQUIRED}.{rest}");
+        let expression = |field: &str| field_path(&format!("nodeSelectorTerms.0.matchExpressions.0.{field}"));
+        let fields = |field: &str| field_path(&format!("nodeSelectorTerms.0.matchFields.0.{field}"));
+        let (terms, values, operator, key) = (
+            field_path("nodeSelectorTerms"),
+            expression("values"),
+            expression("operator"),
+            expression("key"),
+        );
         let (field_values, field_key) = (fields("values"), fields("key"));
         let weight = format!("a.nodeAffinity.{PREFERRED}.0.weight");
         let topology = format!("a.podAffinity.{REQUIRED}.0.topologyKey");
         let keys = format!("a.podAffinity.{REQUIRED}.0.matchLabelKeys");
         each_refused(
             &base,
-            |object, errors| validate(&FieldValue::of(object, "a"), errors),
+            |object, errors| validate(&FieldValue::top_level(object, "a"), errors),
             &[
                 (&terms, "[]", "Required value: must have at least one node selector term"),
                 (&values, "[]", "must be specified when `operator` is 'In' or 'NotIn'"),
@@ -257,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_spreading_refuses() {
+    fn spread_constraint_validation_refuses_each_violation() {
         let base = object(
             r#"{"s":[{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule","minDomains":1,
                 "labelSelector":{"matchLabels":{"a":"b"}}}]}"#,
         );
         each_refused(
             &base,
-            |object, errors| spread(&FieldValue::of(object, "s"), errors),
+            |object, errors| validate_spread_constraints(&FieldValue::top_level(object, "s"), errors),
             &[
                 ("s.0.maxSkew", "0", "s[0].maxSkew: Invalid value: 0: must be greater than zero"),
                 ("s.0.topologyKey", "null", "s[0].topologyKey: Required value: can not be empty"),
@@ -279,10 +285,10 @@ mod tests {
                 ("s.0.nodeTaintsPolicy", r#""X""#, "supported values: \"Honor\", \"Ignore\""),
             ],
         );
-        let one = r#"{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule"}"#;
-        let twice = object(&format!(r#"{{"s":[{one},{one}]}}"#));
+        let constraint = r#"{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule"}"#;
+        let duplicate = object(&format!(r#"{{"s":[{constraint},{constraint}]}}"#));
         let mut errors = ErrorList::new();
-        spread(&FieldValue::of(&twice, "s"), &mut errors);
+        validate_spread_constraints(&FieldValue::top_level(&duplicate, "s"), &mut errors);
         assert_eq!(
             errors[0].to_string(),
             "s[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{z, DoNotSchedule}\""

@@ -12,11 +12,14 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::ACCOUNT_NAME;
 
 use super::key_pair;
-use crate::{KindRules, PLAIN, WriteContext};
+use crate::{KindRules, WITHOUT_GENERATION, WriteContext};
 
 /// The rules of a ConfigMap.
-pub const CONFIG_MAP: KindRules =
-    KindRules { validate: validate_config_map, validate_update: validate_config_map_update, ..PLAIN };
+pub const CONFIG_MAP: KindRules = KindRules {
+    validate: validate_config_map,
+    validate_update: validate_config_map_update,
+    ..WITHOUT_GENERATION
+};
 
 /// The rules of a Secret.
 pub const SECRET: KindRules = KindRules {
@@ -25,12 +28,12 @@ pub const SECRET: KindRules = KindRules {
     validate: validate_secret,
     validate_update: validate_secret_update,
     warn: warn_secret,
-    ..PLAIN
+    ..WITHOUT_GENERATION
 };
 
 /// The maximum total size of the values of an object.
-const MOST_BYTES: usize = 1 << 20;
-const SEALED: &str = "field is immutable when `immutable` is set";
+const MAX_BYTES: usize = 1 << 20;
+const IMMUTABLE_SET: &str = "field is immutable when `immutable` is set";
 
 /// The decoded length of base64.
 fn decoded_length(text: &str) -> usize {
@@ -40,42 +43,47 @@ fn decoded_length(text: &str) -> usize {
 
 /// Checks a ConfigMap.
 fn validate_config_map(object: &Value, errors: &mut ErrorList) {
-    let (data, binary) = (FieldValue::of(object, "data"), FieldValue::of(object, "binaryData"));
+    let (data, binary) = (FieldValue::top_level(object, "data"), FieldValue::top_level(object, "binaryData"));
     let mut bytes = 0;
     for (key, entry) in data.entries() {
-        meta::texts(errors, &entry.path, key, names::config_key(key));
+        meta::add_invalid(errors, &entry.path, key, names::config_key(key));
         if binary.value.get(key).is_some() {
-            meta::texts(errors, &entry.path, key, vec!["duplicate of key present in binaryData".to_owned()]);
+            meta::add_invalid(
+                errors,
+                &entry.path,
+                key,
+                vec!["duplicate of key present in binaryData".to_owned()],
+            );
         }
         bytes += entry.text().len();
     }
     for (key, entry) in binary.entries() {
-        meta::texts(errors, &entry.path, key, names::config_key(key));
+        meta::add_invalid(errors, &entry.path, key, names::config_key(key));
         bytes += decoded_length(entry.text());
     }
-    if bytes > MOST_BYTES {
-        errors.push(FieldError::too_long(&FieldPath::nameless(), MOST_BYTES));
+    if bytes > MAX_BYTES {
+        errors.push(FieldError::too_long(&FieldPath::nameless(), MAX_BYTES));
     }
 }
 
-/// Checks a changed ConfigMap.
+/// Validates an updated ConfigMap.
 fn validate_config_map_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    sealed(new, old, &["data", "binaryData"], errors);
+    validate_immutable(new, old, &["data", "binaryData"], errors);
     validate_config_map(new, errors);
 }
 
 /// Checks that an object with `immutable: true` does not change.
-fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
-    let is_sealed = |object| FieldValue::of(object, "immutable").is_true();
-    if !is_sealed(old) {
+fn validate_immutable(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
+    let is_immutable = |object| FieldValue::top_level(object, "immutable").is_true();
+    if !is_immutable(old) {
         return;
     }
-    if !is_sealed(new) {
-        errors.push(FieldError::forbidden(&FieldPath::new("immutable"), SEALED));
+    if !is_immutable(new) {
+        errors.push(FieldError::forbidden(&FieldPath::new("immutable"), IMMUTABLE_SET));
     }
     for field in fields {
         if !same(new.get(field), old.get(field)) {
-            errors.push(FieldError::forbidden(&FieldPath::new(field), SEALED));
+            errors.push(FieldError::forbidden(&FieldPath::new(field), IMMUTABLE_SET));
         }
     }
 }
@@ -98,20 +106,22 @@ fn prepare_secret_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
 
 /// Checks a Secret.
 fn validate_secret(secret: &Value, errors: &mut ErrorList) {
-    let data = FieldValue::of(secret, "data");
+    let data = FieldValue::top_level(secret, "data");
     let mut bytes = 0;
     for (key, entry) in data.entries() {
-        meta::texts(errors, &entry.path, key, names::config_key(key));
+        meta::add_invalid(errors, &entry.path, key, names::config_key(key));
         bytes += decoded_length(entry.text());
     }
-    if bytes > MOST_BYTES {
-        errors.push(FieldError::too_long(&data.path, MOST_BYTES));
+    if bytes > MAX_BYTES {
+        errors.push(FieldError::too_long(&data.path, MAX_BYTES));
     }
     let has = |key: &str| data.value.fields().is_some_and(|fields| fields.contains_key(key));
-    let mut missing = |key: &str| errors.push(FieldError::required(&data.path.key(key), ""));
+    let mut require = |key: &str| errors.push(FieldError::required(&data.path.key(key), ""));
     match secret.str("type") {
         "kubernetes.io/service-account-token" => {
-            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_NAME));
+            let account = meta::metadata(secret)
+                .get("annotations")
+                .map_or("", |annotations| annotations.str(ACCOUNT_NAME));
             if account.is_empty() {
                 let path = FieldPath::new("metadata").child("annotations").key(ACCOUNT_NAME);
                 errors.push(FieldError::required(&path, ""));
@@ -120,13 +130,13 @@ fn validate_secret(secret: &Value, errors: &mut ErrorList) {
         "kubernetes.io/dockercfg" => docker_config(&data, ".dockercfg", errors),
         "kubernetes.io/dockerconfigjson" => docker_config(&data, ".dockerconfigjson", errors),
         "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
-            missing("username");
-            missing("password");
+            require("username");
+            require("password");
         }
-        "kubernetes.io/ssh-auth" if data.child("ssh-privatekey").is_empty() => missing("ssh-privatekey"),
+        "kubernetes.io/ssh-auth" if data.child("ssh-privatekey").is_empty() => require("ssh-privatekey"),
         "kubernetes.io/tls" => {
             for key in ["tls.crt", "tls.key"].into_iter().filter(|key| !has(key)) {
-                missing(key);
+                require(key);
             }
         }
         _ => {}
@@ -140,15 +150,15 @@ fn docker_config(data: &FieldValue<'_>, key: &str, errors: &mut ErrorList) {
         return;
     };
     let bytes = STANDARD.decode(text).unwrap_or_default();
-    if let Some(wrong) = no_object(&bytes) {
-        errors.push(FieldError::invalid(&path, "\"<secret contents redacted>\"", &wrong));
+    if let Some(detail) = not_an_object(&bytes) {
+        errors.push(FieldError::invalid(&path, "\"<secret contents redacted>\"", &detail));
     }
 }
 
 /// The reference's error for bytes that are no JSON object.
-fn no_object(bytes: &[u8]) -> Option<String> {
-    if let Err(wrong) = syntax::check(bytes) {
-        return Some(wrong);
+fn not_an_object(bytes: &[u8]) -> Option<String> {
+    if let Err(detail) = syntax::check(bytes) {
+        return Some(detail);
     }
     let kind = match bytes.trim_ascii_start().first() {
         Some(b'{' | b'n') => return None,
@@ -161,7 +171,7 @@ fn no_object(bytes: &[u8]) -> Option<String> {
 }
 
 /// Warns about an unusable TLS certificate and key.
-fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+fn warn_secret(secret: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
     if secret.str("type") != "kubernetes.io/tls" {
         return;
     }
@@ -169,27 +179,27 @@ fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut WarningList) {
         let encoded = secret.at(&["data", key]).and_then(Value::as_str).unwrap_or_default();
         String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
     };
-    warned.extend(key_pair::complaint(&text("tls.crt"), &text("tls.key")));
+    warnings.extend(key_pair::mismatch(&text("tls.crt"), &text("tls.key")));
 }
 
-/// Checks a changed Secret.
+/// Validates an updated Secret.
 fn validate_secret_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if new.str("type") != old.str("type") {
-        FieldValue::of(new, "type").invalid_text(errors, IMMUTABLE);
+        FieldValue::top_level(new, "type").invalid_text(errors, IMMUTABLE);
     }
-    sealed(new, old, &["data"], errors);
+    validate_immutable(new, old, &["data"], errors);
     validate_secret(new, errors);
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, error_messages, object};
 
     use super::super::super::testing::filled;
     use super::*;
 
     #[test]
-    fn each_rule_of_a_config_map_refuses() {
+    fn config_map_validation_refuses_each_violation() {
         let base = object(r#"{"data":{"a":"1"},"binaryData":{"b":"AA=="},"immutable":true}"#);
         each_refused(
             &base,
@@ -214,14 +224,14 @@ mod tests {
             ],
         );
         let mut large = Value::object();
-        large.entry("data").set("a", "x".repeat(MOST_BYTES + 1));
+        large.entry("data").set("a", "x".repeat(MAX_BYTES + 1));
         let mut errors = ErrorList::new();
         validate_config_map(&large, &mut errors);
-        assert_eq!(said(&errors), ["[]: Too long: may not be more than 1048576 bytes"]);
+        assert_eq!(error_messages(&errors), ["[]: Too long: may not be more than 1048576 bytes"]);
     }
 
     #[test]
-    fn each_type_of_secret_has_its_keys() {
+    fn secret_validation_requires_the_keys_of_its_type() {
         let table: [(&str, &[&str]); 7] = [
             (r#"{"type":"Opaque"}"#, &[]),
             (
@@ -240,10 +250,10 @@ mod tests {
             ),
             (r#"{"type":"kubernetes.io/dockerconfigjson","data":{".dockerconfigjson":"e30="}}"#, &[]),
         ];
-        for (secret, wanted) in table {
+        for (secret, expected) in table {
             let mut errors = ErrorList::new();
             validate_secret(&object(secret), &mut errors);
-            assert_eq!(said(&errors), wanted, "{secret}");
+            assert_eq!(error_messages(&errors), expected, "{secret}");
         }
         each_refused(
             &object(r#"{"type":"kubernetes.io/dockercfg","data":{".dockercfg":"e30="}}"#),
@@ -281,19 +291,19 @@ mod tests {
     }
 
     #[test]
-    fn only_pairs_are_looked_into() {
-        let mut warned = WarningList::new();
-        warn_secret(&object(r#"{"type":"Opaque"}"#), None, &mut warned);
-        assert_eq!(warned, WarningList::new());
+    fn tls_secret_with_bad_pem_gets_a_warning() {
+        let mut warnings = WarningList::new();
+        warn_secret(&object(r#"{"type":"Opaque"}"#), None, &mut warnings);
+        assert_eq!(warnings, WarningList::new());
         let tls = object(r#"{"type":"kubernetes.io/tls","data":{"tls.crt":"eA==","tls.key":"eA=="}}"#);
-        warn_secret(&tls, None, &mut warned);
-        assert_eq!(warned, ["tls: failed to find any PEM data in certificate input"]);
+        warn_secret(&tls, None, &mut warnings);
+        assert_eq!(warnings, ["tls: failed to find any PEM data in certificate input"]);
     }
 
     #[test]
-    fn plain_text_becomes_data() {
-        let given = r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#;
-        let secret = filled(("", "v1"), "Secret", given);
+    fn string_data_is_merged_into_data() {
+        let json = r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#;
+        let secret = filled(("", "v1"), "Secret", json);
         assert_eq!(secret, object(r#"{"type":"Opaque","data":{"a":"eA==","b":"eQ=="}}"#));
     }
 }

@@ -25,7 +25,7 @@ const NOT_FOR_EPHEMERAL: [&str; 8] = [
     "lifecycle",
 ];
 
-/// What the validation of a container needs to know of its pod.
+/// The fields of the pod that the validation of a container depends on.
 pub struct PodContext<'a> {
     /// The volumes that may be mounted.
     pub volumes: &'a Volumes<'a>,
@@ -42,7 +42,7 @@ pub struct PodContext<'a> {
 }
 
 /// Checks the main containers.
-pub fn main(list: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
+pub fn validate_main(list: &FieldValue<'_>, pod: &PodContext<'_>, errors: &mut ErrorList) {
     if list.is_empty() {
         list.required(errors, "");
         return;
@@ -52,30 +52,35 @@ pub fn main(list: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorLi
         if errors.is_full() {
             break;
         }
-        common(&container, around, errors);
+        validate_common(&container, pod, errors);
         if !names.insert(container.str("name")) {
             container.child("name").duplicate(errors);
         }
-        probes(&container, around, errors);
+        validate_probes(&container, pod, errors);
         if let Some(policy) = container.opt("restartPolicy") {
             policy.forbidden(errors, "may not be set for non-init containers");
         }
     }
     let mut used = BTreeSet::new();
     for container in list.items().filter(has_host_ports) {
-        host_ports(&container, &mut used, errors);
+        validate_host_ports(&container, &mut used, errors);
     }
 }
 
 /// Checks init containers, whose names must differ from those of the containers.
-pub fn init(list: &FieldValue<'_>, main: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
+pub fn validate_init(
+    list: &FieldValue<'_>,
+    main: &FieldValue<'_>,
+    pod: &PodContext<'_>,
+    errors: &mut ErrorList,
+) {
     let mut names: BTreeSet<&str> =
         main.value.items().iter().map(|container| container.str("name")).collect();
     for container in list.items() {
         if errors.is_full() {
             break;
         }
-        common(&container, around, errors);
+        validate_common(&container, pod, errors);
         let policy = container.child("restartPolicy");
         policy.one_of_if_set(errors, &["Always"]);
         let name = container.child("name");
@@ -83,10 +88,10 @@ pub fn init(list: &FieldValue<'_>, main: &FieldValue<'_>, around: &PodContext<'_
             name.duplicate(errors);
         }
         if has_host_ports(&container) {
-            host_ports(&container, &mut BTreeSet::new(), errors);
+            validate_host_ports(&container, &mut BTreeSet::new(), errors);
         }
         if policy.text() == "Always" {
-            probes(&container, around, errors);
+            validate_probes(&container, pod, errors);
             continue;
         }
         for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
@@ -98,28 +103,28 @@ pub fn init(list: &FieldValue<'_>, main: &FieldValue<'_>, around: &PodContext<'_
 }
 
 /// Checks ephemeral containers.
-pub fn ephemeral(
+pub fn validate_ephemeral(
     list: &FieldValue<'_>,
     main: &FieldValue<'_>,
     init: &FieldValue<'_>,
-    around: &PodContext<'_>,
+    pod: &PodContext<'_>,
     errors: &mut ErrorList,
 ) {
-    let others: BTreeSet<&str> =
-        main.value.items().iter().chain(init.value.items()).map(|one| one.str("name")).collect();
-    let mut names = others.clone();
+    let other_names: BTreeSet<&str> =
+        main.value.items().iter().chain(init.value.items()).map(|container| container.str("name")).collect();
+    let mut names = other_names.clone();
     for container in list.items() {
         if errors.is_full() {
             break;
         }
-        common(&container, around, errors);
-        trimmed_image(&container, errors);
+        validate_common(&container, pod, errors);
+        validate_image_whitespace(&container, errors);
         if !names.insert(container.child("name").text()) {
             container.child("name").duplicate(errors);
         }
         let target = container.child("targetContainerName");
-        if !target.is_empty() && !others.contains(target.text()) {
-            errors.push(FieldError::not_found(&target.path, &target.shown()));
+        if !target.is_empty() && !other_names.contains(target.text()) {
+            errors.push(FieldError::not_found(&target.path, &target.render()));
         }
         for name in NOT_FOR_EPHEMERAL {
             let Some(field) = container.opt(name) else { continue };
@@ -139,68 +144,68 @@ pub fn ephemeral(
 }
 
 /// Checks that an image has no leading or trailing space. Only pods are checked, not templates.
-pub fn trimmed_image(container: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_image_whitespace(container: &FieldValue<'_>, errors: &mut ErrorList) {
     let image = container.str("image");
     if image.trim() != image {
         container.child("image").invalid(errors, "must not have leading or trailing whitespace");
     }
 }
 
-fn probes(container: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
+fn validate_probes(container: &FieldValue<'_>, pod: &PodContext<'_>, errors: &mut ErrorList) {
     if let Some(hooks) = container.opt("lifecycle") {
-        probe::lifecycle(&hooks, around.grace, errors);
+        probe::validate_lifecycle(&hooks, pod.grace, errors);
         if let Some(signal) = hooks.opt("stopSignal") {
-            signals::validate(&signal, around.os, errors);
+            signals::validate(&signal, pod.os, errors);
         }
     }
     if let Some(probe) = container.opt("livenessProbe") {
-        probe::liveness(&probe, around.grace, errors);
+        probe::validate_liveness(&probe, pod.grace, errors);
     }
     if let Some(probe) = container.opt("readinessProbe") {
-        probe::readiness(&probe, around.grace, errors);
+        probe::validate_readiness(&probe, pod.grace, errors);
     }
     if let Some(probe) = container.opt("startupProbe") {
-        probe::liveness(&probe, around.grace, errors);
+        probe::validate_liveness(&probe, pod.grace, errors);
     }
 }
 
-fn common(container: &FieldValue<'_>, around: &PodContext<'_>, errors: &mut ErrorList) {
+fn validate_common(container: &FieldValue<'_>, pod: &PodContext<'_>, errors: &mut ErrorList) {
     container.need_text_like("name", errors, names::dns_label);
     container.need_text("image", errors);
     container.text_among("terminationMessagePolicy", errors, core_v1::Container::TERMINATION_MESSAGE_POLICY);
     if let Some(list) = container.opt("ports") {
-        ports(&list, errors);
+        validate_ports(&list, errors);
     }
     if let Some(list) = container.opt("env") {
-        env::variables(&list, errors);
+        env::validate_variables(&list, errors);
     }
     if let Some(list) = container.opt("envFrom") {
-        env::variable_sources(&list, errors);
+        env::validate_env_from(&list, errors);
     }
-    mount::mounts(container, around.volumes, errors);
-    mount::devices(container, around.volumes, errors);
+    mount::validate_mounts(container, pod.volumes, errors);
+    mount::validate_devices(container, pod.volumes, errors);
     container.text_among("imagePullPolicy", errors, core_v1::Container::IMAGE_PULL_POLICY);
-    if let Some(wanted) = container.opt("resources") {
-        resources::of_container(&wanted, around.claims, errors);
+    if let Some(requirements) = container.opt("resources") {
+        resources::validate_container(&requirements, pod.claims, errors);
     }
     if let Some(list) = container.opt("resizePolicy") {
-        resize_policy(&list, around.restart_policy, errors);
+        validate_resize_policy(&list, pod.restart_policy, errors);
     }
     if let Some(context) = container.opt("securityContext") {
-        security::container(&context, around.host_users, errors);
+        security::validate_container(&context, pod.host_users, errors);
     }
 }
 
-fn ports(list: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_ports(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut used = BTreeSet::new();
     for port in list.items() {
         if !port.str("name").is_empty() {
             let name = port.child("name");
-            let wrong = names::port_name(name.text());
-            if wrong.is_empty() && !used.insert(name.text()) {
+            let details = names::port_name(name.text());
+            if details.is_empty() && !used.insert(name.text()) {
                 name.duplicate(errors);
             }
-            pilothouse_apimachinery::meta::texts(errors, &name.path, name.text(), wrong);
+            pilothouse_apimachinery::meta::add_invalid(errors, &name.path, name.text(), details);
         }
         if port.child("containerPort").need(errors) {
             port.child("containerPort").port(errors);
@@ -216,21 +221,21 @@ fn has_host_ports(container: &FieldValue<'_>) -> bool {
     container.read("ports").items().iter().any(|port| port.get("hostPort").is_some())
 }
 
-fn host_ports(container: &FieldValue<'_>, used: &mut BTreeSet<String>, errors: &mut ErrorList) {
+fn validate_host_ports(container: &FieldValue<'_>, used: &mut BTreeSet<String>, errors: &mut ErrorList) {
     for port in container.child("ports").items() {
         let number = port.child("hostPort").number();
         if number == 0 {
             continue;
         }
-        let place = format!("{}/{}/{number}", port.str("protocol"), port.str("hostIP"));
-        if used.contains(&place) {
-            errors.push(FieldError::duplicate(&port.child("hostPort").path, &quoted(&place)));
+        let host_port = format!("{}/{}/{number}", port.str("protocol"), port.str("hostIP"));
+        if used.contains(&host_port) {
+            errors.push(FieldError::duplicate(&port.child("hostPort").path, &quoted(&host_port)));
         }
-        used.insert(place);
+        used.insert(host_port);
     }
 }
 
-fn resize_policy(list: &FieldValue<'_>, restart_policy: &str, errors: &mut ErrorList) {
+fn validate_resize_policy(list: &FieldValue<'_>, restart_policy: &str, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for policy in list.items() {
         let (name, restart) = (policy.str("resourceName"), policy.str("restartPolicy"));
@@ -246,13 +251,13 @@ fn resize_policy(list: &FieldValue<'_>, restart_policy: &str, errors: &mut Error
             "NotRequired" | "RestartContainer" => {}
             "" => list.required(errors, ""),
             _ => {
-                let known = ["NotRequired", "RestartContainer"];
-                errors.push(FieldError::not_supported(&list.path, &quoted(restart), &known));
+                let supported = ["NotRequired", "RestartContainer"];
+                errors.push(FieldError::not_supported(&list.path, &quoted(restart), &supported));
             }
         }
         if restart_policy == "Never" && restart != "NotRequired" {
-            let wrong = "must be 'NotRequired' when `restartPolicy` is 'Never'";
-            errors.push(FieldError::invalid(&list.path, &quoted(restart), wrong));
+            let detail = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+            errors.push(FieldError::invalid(&list.path, &quoted(restart), detail));
         }
     }
 }

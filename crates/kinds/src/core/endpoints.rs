@@ -10,14 +10,15 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::address;
 use crate::allowed::core_v1;
-use crate::{KindRules, PLAIN};
+use crate::{KindRules, WITHOUT_GENERATION};
 
 /// The rules of Endpoints.
-pub const RULES: KindRules = KindRules { create_on_update: true, validate, validate_update, warn, ..PLAIN };
+pub const RULES: KindRules =
+    KindRules { create_on_update: true, validate, validate_update, warn, ..WITHOUT_GENERATION };
 
 /// Checks that an address is no loopback, link-local, multicast or unspecified address.
-pub fn endpoint_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {
-    let Some(ip) = names::parse_ip(node.text()).map(address::plain) else {
+pub fn validate_endpoint_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {
+    let Some(ip) = names::parse_ip(node.text()).map(address::unmap) else {
         node.invalid_text(errors, "must be a valid IP address");
         return;
     };
@@ -43,7 +44,7 @@ pub fn endpoint_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {
 
 /// Checks endpoints.
 fn validate(endpoints: &Value, errors: &mut ErrorList) {
-    for subset in FieldValue::of(endpoints, "subsets").items() {
+    for subset in FieldValue::top_level(endpoints, "subsets").items() {
         let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
         if lists.iter().all(FieldValue::is_empty) {
             subset.required(errors, "must specify `addresses` or `notReadyAddresses`");
@@ -54,7 +55,7 @@ fn validate(endpoints: &Value, errors: &mut ErrorList) {
             if address.child("nodeName").is_set() {
                 address.child("nodeName").syntax(errors, names::dns_subdomain);
             }
-            endpoint_ip(&address.child("ip"), errors);
+            validate_endpoint_ip(&address.child("ip"), errors);
         }
         let ports = subset.child("ports");
         for port in ports.items() {
@@ -80,17 +81,17 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 }
 
 /// Warns about non-canonical addresses, except for Endpoints of the endpoints controller, which copies them from pods.
-fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut WarningList) {
-    let managed = meta::of(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
-    if managed.and_then(Value::as_str) == Some("endpoint-controller") {
+fn warn(endpoints: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
+    let manager = meta::metadata(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
+    if manager.and_then(Value::as_str) == Some("endpoint-controller") {
         return;
     }
     for (index, subset) in endpoints.get("subsets").map(Value::items).unwrap_or_default().iter().enumerate() {
         for list in ["addresses", "notReadyAddresses"] {
-            let all = subset.get(list).map(Value::items).unwrap_or_default();
-            for (position, one) in all.iter().enumerate() {
+            let addresses = subset.get(list).map(Value::items).unwrap_or_default();
+            for (position, address) in addresses.iter().enumerate() {
                 let path = FieldPath::new("subsets").index(index).child(list).index(position).child("ip");
-                address::warn_ip(&path, one.str("ip"), warned);
+                address::warn_ip(&path, address.str("ip"), warnings);
             }
         }
     }
@@ -98,12 +99,12 @@ fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut WarningList) {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, error_messages, object};
 
     use super::*;
 
     #[test]
-    fn each_rule_of_endpoints_refuses() {
+    fn endpoints_validation_refuses_each_violation() {
         let base = object(
             r#"{"subsets":[{"addresses":[{"ip":"10.0.0.1","hostname":"h"}],"ports":[{"port":80,"protocol":"TCP"}]}]}"#,
         );
@@ -131,21 +132,21 @@ mod tests {
             ],
         );
         let mut errors = ErrorList::new();
-        let nope = object(r#"{"subsets":[{"addresses":[{"ip":"nope"}]}]}"#);
-        validate(&nope, &mut errors);
+        let invalid = object(r#"{"subsets":[{"addresses":[{"ip":"nope"}]}]}"#);
+        validate(&invalid, &mut errors);
         assert_eq!(
-            said(&errors),
+            error_messages(&errors),
             [
                 "subsets[0].addresses[0].ip: Invalid value: \"nope\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
                 "subsets[0].addresses[0].ip: Invalid value: \"nope\": must be a valid IP address",
             ]
         );
-        let mut warned = WarningList::new();
-        let odd = object(r#"{"subsets":[{"notReadyAddresses":[{"ip":"010.0.0.1"}]}]}"#);
-        warn(&odd, None, &mut warned);
-        assert!(warned[0].starts_with("subsets[0].notReadyAddresses[0].ip: non-standard IP address"));
+        let mut warnings = WarningList::new();
+        let noncanonical = object(r#"{"subsets":[{"notReadyAddresses":[{"ip":"010.0.0.1"}]}]}"#);
+        warn(&noncanonical, None, &mut warnings);
+        assert!(warnings[0].starts_with("subsets[0].notReadyAddresses[0].ip: non-standard IP address"));
         errors.clear();
-        validate_update(&nope, &nope, &mut errors);
+        validate_update(&invalid, &invalid, &mut errors);
         assert_eq!(errors, []);
     }
 }

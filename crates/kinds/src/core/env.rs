@@ -49,7 +49,7 @@ const BYTE_UNITS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// The syntax of variable names.
-fn name_rule(features: EnabledFeatures) -> names::Check {
+fn name_syntax(features: EnabledFeatures) -> names::Check {
     match features.has(Feature::RelaxedEnvironmentVariableValidation) {
         true => names::env_name,
         false => names::strict_env_name,
@@ -62,43 +62,46 @@ pub fn is_relaxed_name(name: &str) -> bool {
 }
 
 /// Checks the variables of a container.
-pub fn variables(list: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_variables(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for variable in list.items() {
-        variable.need_text_like("name", errors, name_rule(errors.features()));
+        variable.need_text_like("name", errors, name_syntax(errors.features()));
         let Some(from) = variable.opt("valueFrom") else { continue };
         let mut sources = 0;
         for kind in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
             let Some(source) = from.opt(kind) else { continue };
             sources += 1;
             match kind {
-                "fieldRef" => field_ref(&source, &ENV_FIELDS, errors),
-                "resourceFieldRef" => resource_field_ref(&source, false, errors),
+                "fieldRef" => validate_field_ref(&source, &ENV_FIELDS, errors),
+                "resourceFieldRef" => validate_resource_field_ref(&source, false, errors),
                 _ => {
                     source.child("name").syntax(errors, names::dns_subdomain);
                     source.child("key").need_syntax(errors, names::config_key);
                 }
             }
         }
-        let mut wrong = |why| errors.push(FieldError::invalid(&from.path, "\"\"", why));
+        let mut invalid = |detail| errors.push(FieldError::invalid(&from.path, "\"\"", detail));
         if sources == 0 {
-            wrong("must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`");
+            invalid(
+                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
+            );
         } else if !variable.str("value").is_empty() {
-            wrong("may not be specified when `value` is not empty");
+            invalid("may not be specified when `value` is not empty");
         } else if sources > 1 {
-            wrong("may not have more than one field specified at a time");
+            invalid("may not have more than one field specified at a time");
         }
     }
 }
 
 /// Checks a fieldRef.
-pub fn field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorList) {
+pub fn validate_field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorList) {
     let field = source.child("fieldPath");
     if !source.child("apiVersion").need(errors) || !field.need(errors) {
         return;
     }
-    let mut unreadable = |why: String| field.invalid(errors, &format!("error converting fieldPath: {why}"));
+    let mut invalid_field =
+        |detail: String| field.invalid(errors, &format!("error converting fieldPath: {detail}"));
     if source.str("apiVersion") != "v1" {
-        unreadable(format!("unsupported pod version: {}", source.str("apiVersion")));
+        invalid_field(format!("unsupported pod version: {}", source.str("apiVersion")));
         return;
     }
     let text = if field.text() == "spec.host" { "spec.nodeName" } else { field.text() };
@@ -106,11 +109,13 @@ pub fn field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorLi
     match subscript.filter(|(path, _)| !path.is_empty()) {
         Some(("metadata.annotations", key)) => {
             let key = key.to_lowercase();
-            meta::texts(errors, &source.path, &key, names::qualified_name(&key));
+            meta::add_invalid(errors, &source.path, &key, names::qualified_name(&key));
         }
-        Some(("metadata.labels", key)) => meta::texts(errors, &source.path, key, names::qualified_name(key)),
-        Some(_) => unreadable(format!("field label does not support subscript: {text}")),
-        None if !POD_FIELDS.contains(&text) => unreadable(format!("field label not supported: {text}")),
+        Some(("metadata.labels", key)) => {
+            meta::add_invalid(errors, &source.path, key, names::qualified_name(key));
+        }
+        Some(_) => invalid_field(format!("field label does not support subscript: {text}")),
+        None if !POD_FIELDS.contains(&text) => invalid_field(format!("field label not supported: {text}")),
         None if !allowed.contains(&text) => {
             errors.push(FieldError::not_supported(&field.path, &quoted(text), allowed));
         }
@@ -119,7 +124,7 @@ pub fn field_ref(source: &FieldValue<'_>, allowed: &[&str], errors: &mut ErrorLi
 }
 
 /// Checks a resourceFieldRef.
-pub fn resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut ErrorList) {
+pub fn validate_resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut ErrorList) {
     let resource = source.child("resource");
     let is_huge =
         ["requests.hugepages-", "limits.hugepages-"].iter().any(|prefix| resource.text().starts_with(prefix));
@@ -129,11 +134,11 @@ pub fn resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut
         resource.one_of(errors, &RESOURCE_FIELDS);
     }
     let Some(divisor) =
-        source.opt("divisor").filter(|divisor| divisor.amount().is_some_and(|it| !it.is_zero()))
+        source.opt("divisor").filter(|divisor| divisor.amount().is_some_and(|amount| !amount.is_zero()))
     else {
         return;
     };
-    let (units, what): (&[&str], &str) = match resource.text() {
+    let (units, resource_name): (&[&str], &str) = match resource.text() {
         "limits.cpu" | "requests.cpu" => (&["1m", "1"], "cpu"),
         "limits.memory" | "requests.memory" => (&BYTE_UNITS, "memory"),
         "limits.ephemeral-storage" | "requests.ephemeral-storage" => (&BYTE_UNITS, "local ephemeral storage"),
@@ -142,26 +147,27 @@ pub fn resource_field_ref(source: &FieldValue<'_>, in_volume: bool, errors: &mut
     };
     let text = divisor.text();
     if !units.contains(&text) {
-        let named = if what == "cpu" { units.join(" and ") } else { units.join(", ") };
-        let wrong = format!("only divisor's values {named} are supported with the {what} resource");
-        errors.push(FieldError::invalid(&divisor.path, &quoted(resource.text()), &wrong));
+        let supported = if resource_name == "cpu" { units.join(" and ") } else { units.join(", ") };
+        let detail =
+            format!("only divisor's values {supported} are supported with the {resource_name} resource");
+        errors.push(FieldError::invalid(&divisor.path, &quoted(resource.text()), &detail));
     }
 }
 
 /// Checks envFrom.
-pub fn variable_sources(list: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_env_from(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for source in list.items() {
-        source.child("prefix").syntax_if_set(errors, name_rule(errors.features()));
+        source.child("prefix").syntax_if_set(errors, name_syntax(errors.features()));
         let mut sources = 0;
         for from in ["configMapRef", "secretRef"].iter().filter_map(|kind| source.opt(kind)) {
             sources += 1;
             from.child("name").need_syntax(errors, |name| names::subdomain_name(name, true));
         }
-        let mut wrong = |why| errors.push(FieldError::invalid(&list.path, "\"\"", why));
+        let mut invalid = |detail| errors.push(FieldError::invalid(&list.path, "\"\"", detail));
         if sources == 0 {
-            wrong("must specify one of: `configMapRef` or `secretRef`");
+            invalid("must specify one of: `configMapRef` or `secretRef`");
         } else if sources > 1 {
-            wrong("may not have more than one field specified at a time");
+            invalid("may not have more than one field specified at a time");
         }
     }
 }
@@ -173,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_what_is_shown_refuses() {
+    fn variable_validation_refuses_each_violation() {
         let base = object(
             r#"{"e":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1m"}}},
                 {"name":"B","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a/b']"}}},
@@ -181,7 +187,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| variables(&FieldValue::of(object, "e"), errors),
+            |object, errors| validate_variables(&FieldValue::top_level(object, "e"), errors),
             &[
                 (
                     "e.0.valueFrom.resourceFieldRef.divisor",

@@ -24,7 +24,7 @@ pub const RULES: KindRules = KindRules {
 };
 
 /// Events of events.k8s.io.
-pub const NEW_RULES: KindRules = KindRules {
+pub const EVENTS_V1_RULES: KindRules = KindRules {
     create_on_update: true,
     garbage_collected: false,
     validate_first: validate_reported,
@@ -33,50 +33,50 @@ pub const NEW_RULES: KindRules = KindRules {
     ..BASE
 };
 
-const LONGEST_WORD: usize = 128;
-const LONGEST_NOTE: usize = 1024;
-const ELSEWHERE: &str = "does not match event.namespace";
+const MAX_WORD_LENGTH: usize = 128;
+const MAX_NOTE_LENGTH: usize = 1024;
+const OTHER_NAMESPACE: &str = "does not match event.namespace";
 
 /// Checks an event of the core group.
 fn validate(event: &Value, errors: &mut ErrorList) {
-    common(event, "reportingComponent", errors);
+    validate_common(event, "reportingComponent", errors);
 }
 
 /// Checks what both groups require of an event of events.k8s.io.
 fn validate_reported(event: &Value, errors: &mut ErrorList) {
-    common(event, "reportingController", errors);
+    validate_common(event, "reportingController", errors);
 }
 
 /// Checks what only events.k8s.io requires.
 fn validate_new(event: &Value, errors: &mut ErrorList) {
-    series(event, errors);
+    validate_series(event, errors);
     if event.get("eventTime").is_none() {
         errors.push(FieldError::required(&FieldPath::new("eventTime"), ""));
     }
-    let mut wrong =
-        |field: &str, why: &str| errors.push(FieldError::invalid(&FieldPath::new(field), "\"\"", why));
+    let mut invalid =
+        |field: &str, detail: &str| errors.push(FieldError::invalid(&FieldPath::new(field), "\"\"", detail));
     let kind = event.str("type");
     if !matches!(kind, "Normal" | "Warning") {
-        wrong("type", &format!("has invalid value: {kind}"));
+        invalid("type", &format!("has invalid value: {kind}"));
     }
     for field in ["firstTimestamp", "lastTimestamp", "count"] {
         if event.get(field).is_some_and(|value| *value != Value::Int(0)) {
-            wrong(field, "needs to be unset");
+            invalid(field, "needs to be unset");
         }
     }
     let source = event.get("source");
     if source.is_some_and(|source| !source.str("component").is_empty() || !source.str("host").is_empty()) {
-        wrong("source", "needs to be unset");
+        invalid("source", "needs to be unset");
     }
 }
 
 /// Checks an updated event of events.k8s.io: only its series may change.
 fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    common(new, "reportingController", errors);
+    validate_common(new, "reportingController", errors);
     if new.get("series") != old.get("series") {
-        series(new, errors);
+        validate_series(new, errors);
     }
-    let fixed = [
+    let immutable = [
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),
         ("message", "message"),
@@ -92,21 +92,29 @@ fn validate_new_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         ("reportingComponent", "reportingController"),
         ("reportingInstance", "reportingInstance"),
     ];
-    for (field, shown) in fixed {
-        let (now, before) = (FieldValue::of(new, field), FieldValue::of(old, field));
+    for (field, published) in immutable {
+        let (new_value, old_value) = (FieldValue::top_level(new, field), FieldValue::top_level(old, field));
         // An absent string equals an empty one.
-        let is_same = match (now.value, before.value) {
-            (Value::String(_) | Value::Null, Value::String(_) | Value::Null) => now.text() == before.text(),
-            (now, before) => pilothouse_apimachinery::field_value::same(Some(now), Some(before)),
+        let is_same = match (new_value.value, old_value.value) {
+            (Value::String(_) | Value::Null, Value::String(_) | Value::Null) => {
+                new_value.text() == old_value.text()
+            }
+            (new_value, old_value) => {
+                pilothouse_apimachinery::field_value::same(Some(new_value), Some(old_value))
+            }
         };
         if !is_same {
-            errors.push(FieldError::invalid(&FieldPath::new(shown), &printed(field, &now), IMMUTABLE));
+            errors.push(FieldError::invalid(
+                &FieldPath::new(published),
+                &render_field(field, &new_value),
+                IMMUTABLE,
+            ));
         }
     }
 }
 
-/// A value as messages about events print it: times in long form, absent values as empty.
-fn printed(field: &str, node: &FieldValue<'_>) -> String {
+/// A value as the reference prints it in messages about events: times in long form, absent values as empty.
+fn render_field(field: &str, node: &FieldValue<'_>) -> String {
     match field {
         "firstTimestamp" | "lastTimestamp" | "eventTime" => {
             let text = if node.is_set() { node.text() } else { "0001-01-01T00:00:00Z" };
@@ -117,13 +125,13 @@ fn printed(field: &str, node: &FieldValue<'_>) -> String {
         }
         "count" => node.number().to_string(),
         "involvedObject" | "source" if !node.is_set() => "{}".to_owned(),
-        "related" => node.shown(),
-        _ if node.is_set() => node.shown(),
+        "related" => node.render(),
+        _ if node.is_set() => node.render(),
         _ => quoted(""),
     }
 }
 
-fn series(event: &Value, errors: &mut ErrorList) {
+fn validate_series(event: &Value, errors: &mut ErrorList) {
     let Some(series) = event.get("series") else { return };
     if series.get("count").and_then(Value::as_int).unwrap_or_default() < 2 {
         errors.push(FieldError::invalid(&FieldPath::new("series.count"), "\"\"", "should be at least 2"));
@@ -134,37 +142,37 @@ fn series(event: &Value, errors: &mut ErrorList) {
 }
 
 /// Checks the common rules of both groups. An event with eventTime needs a reporting controller, an action and a reason.
-fn common(event: &Value, reporter: &str, errors: &mut ErrorList) {
-    let own = meta::of(event).str("namespace");
-    let about = FieldValue::of(event, "involvedObject").child("namespace");
+fn validate_common(event: &Value, reporter: &str, errors: &mut ErrorList) {
+    let namespace = meta::metadata(event).str("namespace");
+    let involved_namespace = FieldValue::top_level(event, "involvedObject").child("namespace");
     let is_new = event.get("eventTime").is_some();
-    let beside = match (about.is_empty(), is_new) {
-        (true, true) => matches!(own, "default" | SYSTEM_NAMESPACE),
-        (true, false) => matches!(own, "" | "default"),
+    let is_allowed = match (involved_namespace.is_empty(), is_new) {
+        (true, true) => matches!(namespace, "default" | SYSTEM_NAMESPACE),
+        (true, false) => matches!(namespace, "" | "default"),
         (false, true) => true,
-        (false, false) => about.text() == own,
+        (false, false) => involved_namespace.text() == namespace,
     };
-    if !beside {
-        about.invalid_text(errors, ELSEWHERE);
+    if !is_allowed {
+        involved_namespace.invalid_text(errors, OTHER_NAMESPACE);
     }
     if is_new {
-        let component = FieldValue::of(event, "reportingComponent").named(FieldPath::new(reporter));
+        let component = FieldValue::top_level(event, "reportingComponent").named(FieldPath::new(reporter));
         component.need(errors);
         component.syntax(errors, names::qualified_name);
         for field in ["reportingInstance", "action", "reason"] {
-            let node = FieldValue::of(event, field);
+            let node = FieldValue::top_level(event, field);
             node.need(errors);
-            at_most(&node, LONGEST_WORD, errors);
+            limit_length(&node, MAX_WORD_LENGTH, errors);
         }
-        at_most(&FieldValue::of(event, "message"), LONGEST_NOTE, errors);
+        limit_length(&FieldValue::top_level(event, "message"), MAX_NOTE_LENGTH, errors);
     }
-    meta::texts(errors, &FieldPath::new("namespace"), own, names::dns_subdomain(own));
+    meta::add_invalid(errors, &FieldPath::new("namespace"), namespace, names::dns_subdomain(namespace));
 }
 
-fn at_most(node: &FieldValue<'_>, most: usize, errors: &mut ErrorList) {
-    if node.text().len() > most {
-        let wrong = format!("can have at most {most} characters");
-        errors.push(FieldError::invalid(&node.path, "\"\"", &wrong));
+fn limit_length(node: &FieldValue<'_>, max: usize, errors: &mut ErrorList) {
+    if node.text().len() > max {
+        let detail = format!("can have at most {max} characters");
+        errors.push(FieldError::invalid(&node.path, "\"\"", &detail));
     }
 }
 
@@ -175,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_lives_beside_what_it_is_about() {
+    fn event_namespace_must_match_the_involved_object() {
         each_refused(
             &object(r#"{"metadata":{"namespace":"a"},"involvedObject":{"namespace":"a"}}"#),
             validate,
@@ -199,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_not_there_is_an_empty_one() {
+    fn event_update_treats_absent_string_as_empty() {
         let (mut old, mut new) = (new(), new());
         old.remove("reportingInstance");
         new.set("reportingInstance", "");
@@ -209,16 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_new_event_refuses() {
+    fn events_v1_validation_refuses_each_violation() {
         let long = format!("\"{}\"", "x".repeat(129));
         let note = format!("\"{}\"", "x".repeat(1025));
-        let whole = |event: &Value, errors: &mut ErrorList| {
+        let validate_all = |event: &Value, errors: &mut ErrorList| {
             validate_reported(event, errors);
             validate_new(event, errors);
         };
         each_refused(
             &new(),
-            whole,
+            validate_all,
             &[
                 ("metadata.namespace", r#""a""#, "does not match event.namespace"),
                 ("reportingComponent", r#""-""#, "reportingController: Invalid value: \"-\""),
@@ -245,11 +253,11 @@ mod tests {
         );
         let mut errors = ErrorList::new();
         validate(&with(&new(), "count", "1"), &mut errors);
-        assert_eq!(errors, [], "the core takes what the newer group does not");
+        assert_eq!(errors, [], "the core group is less strict");
     }
 
     #[test]
-    fn only_the_series_of_a_new_event_goes_on() {
+    fn events_v1_update_may_change_only_the_series() {
         each_change_refused(
             &new(),
             validate_new_update,

@@ -1,8 +1,8 @@
 //! Image references: registry, path, and tag or digest. Invalid ones have no tag.
 
-const LONGEST_PATH: usize = 255;
-const LONGEST_TAG: usize = 128;
-/// The lengths of the digests that are known, in hexadecimal digits.
+const MAX_PATH_LENGTH: usize = 255;
+const MAX_TAG_LENGTH: usize = 128;
+/// The supported digest algorithms, and their lengths in hexadecimal digits.
 const DIGESTS: [(&str, usize); 3] = [("sha256", 64), ("sha384", 96), ("sha512", 128)];
 
 /// Whether the image has the tag `latest`, explicitly or by default.
@@ -16,20 +16,20 @@ pub fn is_latest(image: &str) -> bool {
         Some(_) => ("docker.io", image.to_owned()),
         None => ("docker.io", format!("library/{image}")),
     };
-    let (named, digest) = match rest.split_once('@') {
-        Some((named, digest)) => (named, Some(digest)),
+    let (name_and_tag, digest) = match rest.split_once('@') {
+        Some((name_and_tag, digest)) => (name_and_tag, Some(digest)),
         None => (rest.as_str(), None),
     };
-    let (path, tag) = match named.split_once(':') {
+    let (path, tag) = match name_and_tag.split_once(':') {
         Some((path, tag)) => (path, Some(tag)),
-        None => (named, None),
+        None => (name_and_tag, None),
     };
-    let readable = is_path(path)
-        && path.len() <= LONGEST_PATH
+    let is_valid = is_path(path)
+        && path.len() <= MAX_PATH_LENGTH
         && (is_registry(registry) || is_path(registry))
         && tag.is_none_or(is_tag)
         && digest.is_none_or(is_digest);
-    readable && (tag == Some("latest") || (tag.is_none() && digest.is_none()))
+    is_valid && (tag == Some("latest") || (tag.is_none() && digest.is_none()))
 }
 
 /// Whether the part before the first slash is a registry and not part of the path.
@@ -48,8 +48,11 @@ fn is_registry(registry: &str) -> bool {
     };
     port.is_none_or(is_number)
         && host.split('.').all(|label| {
-            let known = |byte: u8| byte == b'-' || byte.is_ascii_alphanumeric();
-            !label.is_empty() && label.bytes().all(known) && !label.starts_with('-') && !label.ends_with('-')
+            let is_allowed = |byte: u8| byte == b'-' || byte.is_ascii_alphanumeric();
+            !label.is_empty()
+                && label.bytes().all(is_allowed)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
         })
 }
 
@@ -63,25 +66,27 @@ fn is_hex(text: &str) -> bool {
 
 /// Lower-case alphanumeric components, separated by a dot, one or two underscores, or dashes.
 fn is_path(path: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     path.split('/').all(|part| {
-        let ends = part.bytes().next().is_some_and(known) && part.bytes().next_back().is_some_and(known);
-        ends && part
-            .split(|letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit())
-            .all(|gap| matches!(gap, "" | "." | "_" | "__") || gap.bytes().all(|byte| byte == b'-'))
+        let has_valid_ends = part.bytes().next().is_some_and(is_alphanumeric)
+            && part.bytes().next_back().is_some_and(is_alphanumeric);
+        has_valid_ends
+            && part
+                .split(|letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit())
+                .all(|gap| matches!(gap, "" | "." | "_" | "__") || gap.bytes().all(|byte| byte == b'-'))
     })
 }
 
 fn is_tag(tag: &str) -> bool {
-    let word = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
-    tag.len() <= LONGEST_TAG
-        && tag.bytes().next().is_some_and(word)
-        && tag.bytes().all(|byte| word(byte) || matches!(byte, b'.' | b'-'))
+    let is_word_byte = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
+    tag.len() <= MAX_TAG_LENGTH
+        && tag.bytes().next().is_some_and(is_word_byte)
+        && tag.bytes().all(|byte| is_word_byte(byte) || matches!(byte, b'.' | b'-'))
 }
 
 fn is_digest(digest: &str) -> bool {
     let Some((algorithm, digits)) = digest.split_once(':') else { return false };
-    DIGESTS.iter().any(|(known, length)| *known == algorithm && digits.len() == *length && is_hex(digits))
+    DIGESTS.iter().any(|(name, length)| *name == algorithm && digits.len() == *length && is_hex(digits))
 }
 
 #[cfg(test)]
@@ -89,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_is_told_from_what_is_fixed_or_cannot_be_read() {
+    fn is_latest_accepts_only_valid_references_without_other_tag() {
         let digest = format!("sha256:{}", "a".repeat(64));
         let latest = [
             "i",

@@ -14,15 +14,18 @@ fn next_block(mut text: &str) -> Option<(&str, &str)> {
         let Some((line, rest)) = start.split_once('\n') else { continue };
         let Some(kind) = line.trim_end().strip_suffix("-----") else { continue };
         let end = format!("-----END {kind}-----");
-        let (body, behind) = if let Some(behind) = rest.strip_prefix(&end) {
-            ("", behind)
+        let (body, after) = if let Some(after) = rest.strip_prefix(&end) {
+            ("", after)
         } else {
             // A body never contains the beginning of another block. Searching beyond it would be quadratic.
-            let until = rest.find("\n-----BEGIN ").unwrap_or(rest.len());
-            let Some(at) = rest.get(..until).and_then(|near| near.find(&format!("\n{end}"))) else {
+            let limit = rest.find("\n-----BEGIN ").unwrap_or(rest.len());
+            let Some(end_index) = rest.get(..limit).and_then(|near| near.find(&format!("\n{end}"))) else {
                 continue;
             };
-            (rest.get(..at).unwrap_or_default(), rest.get(at + 1 + end.len()..).unwrap_or_default())
+            (
+                rest.get(..end_index).unwrap_or_default(),
+                rest.get(end_index + 1 + end.len()..).unwrap_or_default(),
+            )
         };
         // Headers end with an empty line.
         let body = body
@@ -31,53 +34,53 @@ fn next_block(mut text: &str) -> Option<(&str, &str)> {
             .map_or(body, |(_, body)| body);
         let packed: String = body.split_ascii_whitespace().collect();
         if STANDARD.decode(packed).is_ok() {
-            return Some((kind, behind));
+            return Some((kind, after));
         }
     }
 }
 
-/// The types of all blocks.
-fn kinds(text: &str) -> Vec<&str> {
+/// The types of all PEM blocks.
+fn block_types(text: &str) -> Vec<&str> {
     let mut kinds = Vec::new();
     let mut rest = text;
-    while let Some((kind, behind)) = next_block(rest) {
+    while let Some((kind, after)) = next_block(rest) {
         kinds.push(kind);
-        rest = behind;
+        rest = after;
     }
     kinds
 }
 
-/// The reference's error about a certificate and key.
-pub fn complaint(certificate: &str, key: &str) -> Option<String> {
-    let found = kinds(certificate);
-    if !found.contains(&"CERTIFICATE") {
-        return Some(match found.as_slice() {
+/// The error of Go's `tls.X509KeyPair` for a certificate and key.
+pub fn mismatch(certificate: &str, key: &str) -> Option<String> {
+    let types = block_types(certificate);
+    if !types.contains(&"CERTIFICATE") {
+        return Some(match types.as_slice() {
             [] => "tls: failed to find any PEM data in certificate input".to_owned(),
             [only] if only.ends_with("PRIVATE KEY") => {
                 "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs \
                  may have been switched"
                     .to_owned()
             }
-            all => format!(
+            types => format!(
                 "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the \
                  following types: [{}]",
-                all.join(" ")
+                types.join(" ")
             ),
         });
     }
-    let found = kinds(key);
-    if found.iter().any(|kind| *kind == "PRIVATE KEY" || kind.ends_with(" PRIVATE KEY")) {
+    let types = block_types(key);
+    if types.iter().any(|kind| *kind == "PRIVATE KEY" || kind.ends_with(" PRIVATE KEY")) {
         return None;
     }
-    Some(match found.as_slice() {
+    Some(match types.as_slice() {
         [] => "tls: failed to find any PEM data in key input".to_owned(),
         ["CERTIFICATE"] => {
             "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
         }
-        all => format!(
+        types => format!(
             "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks \
              of the following types: [{}]",
-            all.join(" ")
+            types.join(" ")
         ),
     })
 }
@@ -87,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_wrong_pair_is_told_apart() {
+    fn mismatch_reports_go_tls_errors() {
         let block = |kind: &str| format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
         let (certificate, key) = (block("CERTIFICATE"), block("EC PRIVATE KEY"));
         let table = [
@@ -105,10 +108,13 @@ mod tests {
             (certificate.clone(), certificate.clone(), "found a certificate rather than a key"),
             (certificate, block("X"), "in key input after skipping PEM blocks of the following types: [X]"),
         ];
-        for (certificate, key, wanted) in table {
-            let found = complaint(&certificate, &key);
-            assert_eq!(found.is_none(), wanted.is_empty(), "{certificate} {key}: {found:?}");
-            assert!(found.unwrap_or_default().ends_with(wanted) || wanted.starts_with("found"), "{wanted}");
+        for (certificate, key, expected) in table {
+            let error = mismatch(&certificate, &key);
+            assert_eq!(error.is_none(), expected.is_empty(), "{certificate} {key}: {error:?}");
+            assert!(
+                error.unwrap_or_default().ends_with(expected) || expected.starts_with("found"),
+                "{expected}"
+            );
         }
     }
 }

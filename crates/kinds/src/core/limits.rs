@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
-use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut, shown_quantity};
+use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut, render_quantity};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
@@ -49,61 +49,61 @@ fn default_range(range: &mut Value) {
 /// A LimitRange without a name gets a random one, which equals its UID.
 fn prepare_range(range: &mut Value, _: &WriteContext<'_>) {
     if meta::name(range).is_empty() {
-        let uid = meta::of(range).str("uid").to_owned();
+        let uid = meta::metadata(range).str("uid").to_owned();
         range.entry("metadata").set("name", uid);
     }
 }
 
-/// Checks a range.
+/// Validates a LimitRange.
 fn validate_range(range: &Value, errors: &mut ErrorList) {
     let mut types = BTreeSet::new();
-    for item in FieldValue::of(range, "spec").child("limits").items() {
+    for item in FieldValue::top_level(range, "spec").child("limits").items() {
         let kind = item.child("type");
-        let wrong = names::qualified_name(kind.text());
-        if wrong.is_empty()
+        let details = names::qualified_name(kind.text());
+        if details.is_empty()
             && !kind.text().contains('/')
             && !matches!(kind.text(), "Pod" | "Container" | "PersistentVolumeClaim")
         {
             kind.invalid_text(errors, "must be a standard limit type or fully qualified");
         }
-        meta::texts(errors, &kind.path, kind.text(), wrong);
+        meta::add_invalid(errors, &kind.path, kind.text(), details);
         if !types.insert(kind.text()) {
             kind.duplicate(errors);
         }
-        one_range(&item, errors);
+        validate_item(&item, errors);
     }
 }
 
-fn one_range(item: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_item(item: &FieldValue<'_>, errors: &mut ErrorList) {
     let kind = item.str("type");
-    let mut resources_named = BTreeSet::new();
-    let mut names_in = |part: &str, errors: &mut ErrorList| {
+    let mut names = BTreeSet::new();
+    let mut validate_names = |part: &str, errors: &mut ErrorList| {
         for (name, entry) in item.child(part).entries() {
             if matches!(kind, "Pod" | "Container") {
-                resources::container_resource(name, &entry, errors);
+                resources::validate_container_resource(name, &entry, errors);
             } else {
-                resources::name(name, &entry, errors);
+                resources::validate_name(name, &entry, errors);
             }
-            resources_named.insert(name);
+            names.insert(name);
         }
     };
-    names_in("max", errors);
-    names_in("min", errors);
+    validate_names("max", errors);
+    validate_names("min", errors);
     for part in ["default", "defaultRequest"] {
         if kind != "Pod" {
-            names_in(part, errors);
+            validate_names(part, errors);
         } else if !item.child(part).is_empty() {
             item.child(part).forbidden(errors, "may not be specified when `type` is 'Pod'");
         }
     }
     let has_storage = ["min", "max"].iter().any(|part| item.child(part).has("storage"));
     if kind == "PersistentVolumeClaim" && !has_storage {
-        let wrong = "either minimum or maximum storage value is required, but neither was provided";
-        item.child("limits").required(errors, wrong);
+        let detail = "either minimum or maximum storage value is required, but neither was provided";
+        item.child("limits").required(errors, detail);
     }
-    names_in("maxLimitRequestRatio", errors);
-    for name in resources_named {
-        amounts_of(item, name, kind == "Pod", errors);
+    validate_names("maxLimitRequestRatio", errors);
+    for name in names {
+        validate_amounts(item, name, kind == "Pod", errors);
     }
 }
 
@@ -118,39 +118,39 @@ const ORDERED: [(&str, &str, &str, &str, &str, &str); 6] = [
     ("default", "default", "max", "max", "default", "max"),
 ];
 
-fn amounts_of(item: &FieldValue<'_>, name: &str, is_pod: bool, errors: &mut ErrorList) {
+fn validate_amounts(item: &FieldValue<'_>, name: &str, is_pod: bool, errors: &mut ErrorList) {
     let part = |part: &str| {
         let ignored = is_pod && matches!(part, "default" | "defaultRequest");
         item.opt(part).filter(|_| !ignored).and_then(|part| part.opt(name))
     };
     let path = |part: &str| item.path.child(part).key(name);
-    for (low, low_word, high, high_word, blamed, shown) in ORDERED {
+    for (low, low_word, high, high_word, reported, rendered) in ORDERED {
         if let (Some(low), Some(high)) = (part(low), part(high))
             && low.amount() > high.amount()
         {
-            let wrong =
+            let detail =
                 format!("{low_word} value {} is greater than {high_word} value {}", low.text(), high.text());
-            let shown = part(shown).map(|node| shown_quantity(node.value)).unwrap_or_default();
-            errors.push(FieldError::invalid(&path(blamed), &shown, &wrong));
+            let rendered = part(rendered).map(|node| render_quantity(node.value)).unwrap_or_default();
+            errors.push(FieldError::invalid(&path(reported), &rendered, &detail));
         }
     }
     if let Some(ratio) = part("maxLimitRequestRatio") {
-        limit_ratio(&ratio, part("min"), part("max"), &path("maxLimitRequestRatio"), errors);
+        validate_ratio(&ratio, part("min"), part("max"), &path("maxLimitRequestRatio"), errors);
     }
     if let (Some(limit), Some(request)) = (part("default"), part("defaultRequest"))
         && !resources::may_overcommit(name)
         && limit.amount() != request.amount()
     {
-        let wrong = format!(
+        let detail = format!(
             "default value {} must equal to defaultRequest value {} in {name}",
             limit.text(),
             request.text()
         );
-        errors.push(FieldError::invalid(&path("defaultRequest"), &shown_quantity(request.value), &wrong));
+        errors.push(FieldError::invalid(&path("defaultRequest"), &render_quantity(request.value), &detail));
     }
 }
 
-fn limit_ratio(
+fn validate_ratio(
     ratio: &FieldValue<'_>,
     min: Option<FieldValue<'_>>,
     max: Option<FieldValue<'_>>,
@@ -158,32 +158,32 @@ fn limit_ratio(
     errors: &mut ErrorList,
 ) {
     let Some(amount) = ratio.amount() else { return };
-    let shown = shown_quantity(ratio.value);
+    let rendered = render_quantity(ratio.value);
     if amount.thousandths() < 1_000 {
-        errors.push(FieldError::invalid(path, &shown, &format!("ratio {} is less than 1", ratio.text())));
+        errors.push(FieldError::invalid(path, &rendered, &format!("ratio {} is less than 1", ratio.text())));
     }
     let (Some(min), Some(max)) = (min.and_then(|min| min.amount()), max.and_then(|max| max.amount())) else {
         return;
     };
-    let most = max.thousandths() as f64 / min.thousandths() as f64;
-    if amount.thousandths() as f64 / 1_000.0 > most {
-        let wrong = format!("ratio {} is greater than max/min = {most:.6}", ratio.text());
-        errors.push(FieldError::invalid(path, &shown, &wrong));
+    let max_ratio = max.thousandths() as f64 / min.thousandths() as f64;
+    if amount.thousandths() as f64 / 1_000.0 > max_ratio {
+        let detail = format!("ratio {} is greater than max/min = {max_ratio:.6}", ratio.text());
+        errors.push(FieldError::invalid(path, &rendered, &detail));
     }
 }
 
-fn quota_amounts(amounts: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_quota_amounts(amounts: &FieldValue<'_>, errors: &mut ErrorList) {
     for (name, entry) in amounts.entries() {
-        resources::name(name, &entry, errors);
+        resources::validate_name(name, &entry, errors);
         if !name.contains('/') && !resources::is_standard_for_quota(name) {
             errors.push(FieldError::invalid(&entry.path, name, "must be a standard resource for quota"));
         }
-        resources::amount(name, &entry, errors);
+        resources::validate_amount(name, &entry, errors);
     }
 }
 
 /// Whether a scope applies to a resource.
-fn scope_fits(scope: &str, resource: &str) -> bool {
+fn applies_to(scope: &str, resource: &str) -> bool {
     let compute = ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
     match scope {
         "Terminating"
@@ -203,17 +203,18 @@ fn is_scope(scope: &str) -> bool {
     SCOPES.contains(&scope)
 }
 
-/// The number of resources that each scope does not apply to. Counted, because clients choose the number of scopes and resources.
-struct Unfit(BTreeMap<&'static str, usize>);
+/// The number of resources that each scope does not apply to. Counted, because clients choose the number of scopes and
+/// resources.
+struct UnsupportedScopes(BTreeMap<&'static str, usize>);
 
-impl Unfit {
-    fn of(hard: &[&str]) -> Unfit {
-        let count = |scope: &str| hard.iter().filter(|name| !scope_fits(scope, name)).count();
-        Unfit(SCOPES.iter().map(|scope| (*scope, count(scope))).collect())
+impl UnsupportedScopes {
+    fn count(hard: &[&str]) -> UnsupportedScopes {
+        let unsupported = |scope: &str| hard.iter().filter(|name| !applies_to(scope, name)).count();
+        UnsupportedScopes(SCOPES.iter().map(|scope| (*scope, unsupported(scope))).collect())
     }
 
     /// Reports a scope once for each such resource.
-    fn say(&self, scope: &str, errors: &mut ErrorList, error: impl Fn() -> FieldError) {
+    fn report(&self, scope: &str, errors: &mut ErrorList, error: impl Fn() -> FieldError) {
         for _ in 0..self.0.get(scope).copied().unwrap_or_default() {
             if errors.is_full() {
                 return;
@@ -223,18 +224,18 @@ impl Unfit {
     }
 }
 
-const UNFIT: &str = "unsupported scope applied to resource";
+const UNSUPPORTED_SCOPE: &str = "unsupported scope applied to resource";
 const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["NotTerminating", "Terminating"]];
 
-/// Checks a quota.
+/// Validates a ResourceQuota.
 fn validate_quota(quota: &Value, errors: &mut ErrorList) {
-    quota_spec(quota, errors);
+    validate_quota_spec(quota, errors);
     validate_quota_status(quota, quota, errors);
 }
 
-fn quota_spec(quota: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(quota, "spec");
-    quota_amounts(&spec.child("hard"), errors);
+fn validate_quota_spec(quota: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::top_level(quota, "spec");
+    validate_quota_amounts(&spec.child("hard"), errors);
     let hard: Vec<&str> = spec
         .read("hard")
         .fields()
@@ -243,25 +244,33 @@ fn quota_spec(quota: &Value, errors: &mut ErrorList) {
         .map(|(name, _)| name.as_str())
         .filter(|name| resources::is_standard_for_quota(name))
         .collect();
-    let unfit = Unfit::of(&hard);
+    let unsupported = UnsupportedScopes::count(&hard);
     if let Some(scopes) = spec.opt("scopes") {
         for scope in scopes.items() {
             if !is_scope(scope.text()) {
                 scopes.invalid(errors, "unsupported scope");
             }
-            unfit.say(scope.text(), errors, || FieldError::invalid(&scopes.path, &scopes.shown(), UNFIT));
+            unsupported.report(scope.text(), errors, || {
+                FieldError::invalid(&scopes.path, &scopes.render(), UNSUPPORTED_SCOPE)
+            });
         }
-        let has = |scope: &&str| scopes.value.items().iter().any(|one| one.as_str() == Some(scope));
-        for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(has)) {
+        let contains_scope =
+            |scope: &&str| scopes.value.items().iter().any(|item| item.as_str() == Some(scope));
+        for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(contains_scope)) {
             scopes.invalid(errors, "conflicting scopes");
         }
     }
     if let Some(selector) = spec.opt("scopeSelector") {
-        scope_selector(&spec, &selector, &unfit, errors);
+        validate_scope_selector(&spec, &selector, &unsupported, errors);
     }
 }
 
-fn scope_selector(spec: &FieldValue<'_>, selector: &FieldValue<'_>, unfit: &Unfit, errors: &mut ErrorList) {
+fn validate_scope_selector(
+    spec: &FieldValue<'_>,
+    selector: &FieldValue<'_>,
+    unsupported: &UnsupportedScopes,
+    errors: &mut ErrorList,
+) {
     const ONLY_EXISTS: &str = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
         ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or \
         ResourceQuotaScopeCrossNamespacePodAffinity";
@@ -278,22 +287,23 @@ fn scope_selector(spec: &FieldValue<'_>, selector: &FieldValue<'_>, unfit: &Unfi
                 "unsupported scope",
             ));
         }
-        unfit.say(scope, errors, || FieldError::invalid(&list.path, &selector.shown(), UNFIT));
-        let named = !matches!(scope, "PriorityClass" | "VolumeAttributesClass") && is_scope(scope);
-        if named && operator != "Exists" {
+        unsupported
+            .report(scope, errors, || FieldError::invalid(&list.path, &selector.render(), UNSUPPORTED_SCOPE));
+        let needs_exists = !matches!(scope, "PriorityClass" | "VolumeAttributesClass") && is_scope(scope);
+        if needs_exists && operator != "Exists" {
             errors.push(FieldError::invalid(&list.path.child("operator"), &quoted(operator), ONLY_EXISTS));
         }
         let values = values.named(list.path.child("values"));
         match operator {
             "In" | "NotIn" if values.is_empty() => {
-                let wrong =
+                let detail =
                     "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
-                values.required(errors, wrong);
+                values.required(errors, detail);
             }
             "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let wrong =
+                let detail =
                     "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
-                values.invalid(errors, wrong);
+                values.invalid(errors, detail);
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             _ => {
@@ -305,31 +315,32 @@ fn scope_selector(spec: &FieldValue<'_>, selector: &FieldValue<'_>, unfit: &Unfi
     }
     for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(|scope| seen.contains(scope))) {
         let scopes = spec.child("scopes");
-        let shown =
-            if scopes.is_set() { scopes.shown() } else { "[]core.ResourceQuotaScope(nil)".to_owned() };
-        errors.push(FieldError::invalid(&list.path, &shown, "conflicting scopes"));
+        let rendered =
+            if scopes.is_set() { scopes.render() } else { "[]core.ResourceQuotaScope(nil)".to_owned() };
+        errors.push(FieldError::invalid(&list.path, &rendered, "conflicting scopes"));
     }
 }
 
 /// Checks an updated quota: its scopes are immutable.
 fn validate_quota_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    quota_spec(new, errors);
-    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
+    validate_quota_spec(new, errors);
+    let (spec, old_spec) = (FieldValue::top_level(new, "spec"), FieldValue::top_level(old, "spec"));
     let scopes = |spec: &FieldValue<'_>| -> BTreeSet<String> {
         spec.child("scopes").items().map(|scope| scope.text().to_owned()).collect()
     };
-    if scopes(&spec) != scopes(&was) {
+    if scopes(&spec) != scopes(&old_spec) {
         let node = spec.child("scopes");
-        let shown = if node.is_set() { node.shown() } else { "[]core.ResourceQuotaScope(nil)".to_owned() };
-        errors.push(FieldError::invalid(&node.path, &shown, meta::IMMUTABLE));
+        let rendered =
+            if node.is_set() { node.render() } else { "[]core.ResourceQuotaScope(nil)".to_owned() };
+        errors.push(FieldError::invalid(&node.path, &rendered, meta::IMMUTABLE));
     }
 }
 
-/// Checks the status of a quota.
+/// Validates the status of a ResourceQuota.
 fn validate_quota_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
+    let status = FieldValue::top_level(new, "status");
     for part in ["hard", "used"] {
-        quota_amounts(&status.child(part), errors);
+        validate_quota_amounts(&status.child(part), errors);
     }
 }
 
@@ -341,28 +352,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_has_a_name() {
-        for (given, wanted) in [(r#"{"uid":"u"}"#, "u"), (r#"{"uid":"u","name":"n"}"#, "n")] {
-            let mut range = object(&format!(r#"{{"metadata":{given}}}"#));
+    fn limit_range_without_name_is_named_by_uid() {
+        for (metadata, expected) in [(r#"{"uid":"u"}"#, "u"), (r#"{"uid":"u","name":"n"}"#, "n")] {
+            let mut range = object(&format!(r#"{{"metadata":{metadata}}}"#));
             prepare_range(&mut range, &context(""));
-            assert_eq!(meta::name(&range), wanted);
+            assert_eq!(meta::name(&range), expected);
         }
     }
 
     #[test]
-    fn defaults_follow_from_bounds() {
+    fn limit_range_defaults_are_derived_from_bounds() {
         let mut range =
             object(r#"{"spec":{"limits":[{"type":"Container","max":{"cpu":"2"},"min":{"memory":"1Mi"}}]}}"#);
         default_range(&mut range);
-        let wanted = object(
+        let expected = object(
             r#"{"spec":{"limits":[{"type":"Container","max":{"cpu":"2"},"min":{"memory":"1Mi"},
                 "default":{"cpu":"2"},"defaultRequest":{"cpu":"2","memory":"1Mi"}}]}}"#,
         );
-        assert_eq!(range, wanted);
+        assert_eq!(range, expected);
     }
 
     #[test]
-    fn each_rule_of_a_range_refuses() {
+    fn limit_range_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"limits":[{"type":"Container","max":{"cpu":"4"},"min":{"cpu":"1"},"default":{"cpu":"3"},
                     "defaultRequest":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}},
@@ -433,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_quota_refuses() {
+    fn quota_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"hard":{"pods":"1","requests.example.com/gpu":"1","count/x.y":"2"},"scopes":["BestEffort"],
                 "scopeSelector":{"matchExpressions":[{"scopeName":"PriorityClass","operator":"In","values":["a"]}]}}}"#,

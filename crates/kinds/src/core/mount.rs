@@ -8,19 +8,19 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
 
 use super::volume::Volumes;
-use super::volume_source::local_path;
+use super::volume_source::validate_relative_path;
 use crate::allowed::core_v1;
 
 /// The values of a string field of all items, to compare with another list.
-fn all<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
+fn collect<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
     list.items().iter().map(|item| item.str(field)).collect()
 }
 
 /// Checks the mounts of a container.
-pub fn mounts(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut ErrorList) {
+pub fn validate_mounts(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut ErrorList) {
     let Some(list) = container.opt("volumeMounts") else { return };
     let devices = container.read("volumeDevices");
-    let (device_names, device_paths) = (all(devices, "name"), all(devices, "devicePath"));
+    let (device_names, device_paths) = (collect(devices, "name"), collect(devices, "devicePath"));
     let mut paths = BTreeSet::new();
     for mount in list.items() {
         let (name, path) = (mount.child("name"), mount.child("mountPath"));
@@ -40,21 +40,21 @@ pub fn mounts(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut Er
         }
         let sub = mount.read("subPath").as_str().unwrap_or_default();
         if !sub.is_empty() {
-            local_path(&mount.child("subPath").named(list.path.child("subPath")), errors);
+            validate_relative_path(&mount.child("subPath").named(list.path.child("subPath")), errors);
         }
         if !mount.str("subPathExpr").is_empty() {
             let expression = mount.child("subPathExpr");
             if !sub.is_empty() {
                 expression.invalid(errors, "subPathExpr and subPath are mutually exclusive");
             }
-            local_path(&expression.named(list.path.child("subPathExpr")), errors);
+            validate_relative_path(&expression.named(list.path.child("subPathExpr")), errors);
         }
-        propagation(&mount, &list, container, errors);
-        recursive_read_only(&mount, &list, errors);
+        validate_propagation(&mount, &list, container, errors);
+        validate_recursive_read_only(&mount, &list, errors);
     }
 }
 
-fn propagation(
+fn validate_propagation(
     mount: &FieldValue<'_>,
     list: &FieldValue<'_>,
     container: &FieldValue<'_>,
@@ -63,14 +63,14 @@ fn propagation(
     let Some(mode) = mount.opt("mountPropagation") else { return };
     let mode = mode.named(list.path.child("mountPropagation"));
     mode.one_of(errors, core_v1::VolumeMount::MOUNT_PROPAGATION);
-    let privileged = container.child("securityContext").child("privileged").is_true();
-    if mode.text() == "Bidirectional" && !privileged {
-        let wrong = "Bidirectional mount propagation is available only to privileged containers";
-        mode.forbidden(errors, wrong);
+    let is_privileged = container.child("securityContext").child("privileged").is_true();
+    if mode.text() == "Bidirectional" && !is_privileged {
+        let detail = "Bidirectional mount propagation is available only to privileged containers";
+        mode.forbidden(errors, detail);
     }
 }
 
-fn recursive_read_only(mount: &FieldValue<'_>, list: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_recursive_read_only(mount: &FieldValue<'_>, list: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(mode) = mount.opt("recursiveReadOnly") else { return };
     let mode = mode.named(list.path.child("recursiveReadOnly"));
     match mode.text() {
@@ -80,8 +80,8 @@ fn recursive_read_only(mount: &FieldValue<'_>, list: &FieldValue<'_>, errors: &m
                 mode.forbidden(errors, "may only be specified when readOnly is true");
             }
             if !matches!(mount.str("mountPropagation"), "" | "None") {
-                let wrong = "may only be specified when mountPropagation is None or not specified";
-                mode.forbidden(errors, wrong);
+                let detail = "may only be specified when mountPropagation is None or not specified";
+                mode.forbidden(errors, detail);
             }
         }
         _ => mode.one_of(errors, &["Disabled", "Enabled", "IfPossible"]),
@@ -89,10 +89,10 @@ fn recursive_read_only(mount: &FieldValue<'_>, list: &FieldValue<'_>, errors: &m
 }
 
 /// Checks the block devices of a container.
-pub fn devices(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut ErrorList) {
+pub fn validate_devices(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut ErrorList) {
     let Some(list) = container.opt("volumeDevices") else { return };
     let mounts = container.read("volumeMounts");
-    let (mount_names, mount_paths) = (all(mounts, "name"), all(mounts, "mountPath"));
+    let (mount_names, mount_paths) = (collect(mounts, "name"), collect(mounts, "mountPath"));
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for device in list.items() {
         let (name, path) = (device.child("name"), device.child("devicePath"));
@@ -103,9 +103,9 @@ pub fn devices(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut E
         match volumes.source(name.text()) {
             Some("persistentVolumeClaim" | "ephemeral") => {}
             Some(_) => {
-                let wrong =
+                let detail =
                     "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
-                name.invalid_text(errors, wrong);
+                name.invalid_text(errors, detail);
             }
             None => errors.push(FieldError::not_found(&name.path, &quoted(name.text()))),
         }
@@ -132,14 +132,14 @@ pub fn devices(container: &FieldValue<'_>, volumes: &Volumes<'_>, errors: &mut E
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_refused, object, said, with};
+    use pilothouse_apimachinery::testing::{each_refused, error_messages, object, with};
 
     use super::*;
 
     fn check(object: &Value, errors: &mut ErrorList) {
-        let volumes = Volumes::validate(&FieldValue::of(object, "volumes"), "", errors);
-        mounts(&FieldValue::of(object, "c"), &volumes, errors);
-        devices(&FieldValue::of(object, "c"), &volumes, errors);
+        let volumes = Volumes::validate(&FieldValue::top_level(object, "volumes"), "", errors);
+        validate_mounts(&FieldValue::top_level(object, "c"), &volumes, errors);
+        validate_devices(&FieldValue::top_level(object, "c"), &volumes, errors);
     }
 
     fn base() -> Value {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_mounts_refuses() {
+    fn mounts_validation_refuses_each_violation() {
         each_refused(
             &base(),
             check,
@@ -184,18 +184,21 @@ mod tests {
                 ),
             ],
         );
-        let twice = with(
+        let duplicate = with(
             &base(),
             "c.volumeMounts",
             r#"[{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/v"}]"#,
         );
         let mut errors = ErrorList::new();
-        check(&twice, &mut errors);
-        assert_eq!(said(&errors), ["c.volumeMounts[1].mountPath: Invalid value: \"/v\": must be unique"]);
+        check(&duplicate, &mut errors);
+        assert_eq!(
+            error_messages(&errors),
+            ["c.volumeMounts[1].mountPath: Invalid value: \"/v\": must be unique"]
+        );
         errors.clear();
         check(&with(&base(), "c.volumeMounts.0.mountPath", r#""/d""#), &mut errors);
         assert_eq!(
-            said(&errors),
+            error_messages(&errors),
             [
                 "c.volumeMounts[0].mountPath: Invalid value: \"/d\": must not already exist as a path in volumeDevices",
                 "c.volumeDevices[0].devicePath: Invalid value: \"/d\": must not already exist as a path in volumeMounts",
@@ -204,7 +207,7 @@ mod tests {
         errors.clear();
         check(&with(&base(), "c.volumeMounts.0.name", r#""p""#), &mut errors);
         assert_eq!(
-            said(&errors),
+            error_messages(&errors),
             [
                 "c.volumeMounts[0].name: Invalid value: \"p\": must not already exist in volumeDevices",
                 "c.volumeDevices[0].name: Invalid value: \"p\": must not already exist in volumeMounts",

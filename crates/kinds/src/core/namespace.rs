@@ -7,13 +7,13 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
 use pilothouse_apimachinery::{meta, names};
 
-use crate::{FirstDeletion, KindRules, PLAIN, Revalidation, WriteContext};
+use crate::{FirstDeletion, KindRules, Revalidation, WITHOUT_GENERATION, WriteContext};
 
 /// The rules of a Namespace.
 pub const RULES: KindRules = KindRules {
     name: names::label_name,
     first_deletion: FirstDeletion::MarksWithDependents,
-    holds,
+    blocks_removal,
     terminate,
     default,
     prepare_create,
@@ -21,7 +21,7 @@ pub const RULES: KindRules = KindRules {
     validate,
     revalidation: Revalidation::Once,
     validate_status,
-    ..PLAIN
+    ..WITHOUT_GENERATION
 };
 
 /// Sets the label `kubernetes.io/metadata.name`.
@@ -39,11 +39,11 @@ fn prepare_create(namespace: &mut Value, _: &WriteContext<'_>) {
     status.set("phase", "Active");
     namespace.set("status", status);
     let finalizers = namespace.entry("spec").entry("finalizers");
-    let mut all = finalizers.items().to_vec();
-    if !all.contains(&Value::from(NAMESPACE_FINALIZER)) {
-        all.push(Value::from(NAMESPACE_FINALIZER));
+    let mut with_default = finalizers.items().to_vec();
+    if !with_default.contains(&Value::from(NAMESPACE_FINALIZER)) {
+        with_default.push(Value::from(NAMESPACE_FINALIZER));
     }
-    *finalizers = Value::Array(all.into());
+    *finalizers = Value::Array(with_default.into());
 }
 
 /// `spec.finalizers` changes only through the subresource `finalize`.
@@ -52,7 +52,7 @@ fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
 }
 
 /// `spec.finalizers` blocks the removal of a namespace.
-fn holds(namespace: &Value) -> bool {
+fn blocks_removal(namespace: &Value) -> bool {
     namespace.at(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
 }
 
@@ -63,36 +63,36 @@ fn terminate(namespace: &mut Value) {
 
 /// Checks a namespace.
 fn validate(namespace: &Value, errors: &mut ErrorList) {
-    let finalizers = FieldValue::of(namespace, "spec").child("finalizers");
+    let finalizers = FieldValue::top_level(namespace, "spec").child("finalizers");
     for finalizer in finalizers.items() {
-        finalizer_name(finalizer.text(), &finalizers.path, errors);
+        validate_finalizer(finalizer.text(), &finalizers.path, errors);
     }
 }
 
-fn finalizer_name(name: &str, path: &FieldPath, errors: &mut ErrorList) {
-    meta::texts(errors, path, name, names::qualified_name(name));
-    let known = [NAMESPACE_FINALIZER, meta::ORPHAN_FINALIZER, meta::FOREGROUND_FINALIZER];
-    if !name.contains('/') && !known.contains(&name) {
-        let wrong = "name is neither a standard finalizer name nor is it fully qualified";
-        errors.push(FieldError::invalid(path, &quoted(name), wrong));
+fn validate_finalizer(name: &str, path: &FieldPath, errors: &mut ErrorList) {
+    meta::add_invalid(errors, path, name, names::qualified_name(name));
+    let standard = [NAMESPACE_FINALIZER, meta::ORPHAN_FINALIZER, meta::FOREGROUND_FINALIZER];
+    if !name.contains('/') && !standard.contains(&name) {
+        let detail = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(path, &quoted(name), detail));
     }
 }
 
-/// Checks what the sub-resource `finalize` leaves.
+/// Validates an update of the subresource `finalize`.
 pub fn validate_finalize(new: &Value, errors: &mut ErrorList) {
-    for finalizer in FieldValue::of(new, "spec").child("finalizers").items() {
-        finalizer_name(finalizer.text(), &finalizer.path, errors);
+    for finalizer in FieldValue::top_level(new, "spec").child("finalizers").items() {
+        validate_finalizer(finalizer.text(), &finalizer.path, errors);
     }
 }
 
 /// The phase must match the deletionTimestamp.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let phase = FieldValue::of(new, "status").child("phase").text();
-    let (wanted, when) =
+    let phase = FieldValue::top_level(new, "status").child("phase").text();
+    let (expected, when) =
         if meta::is_terminating(new) { ("Terminating", "is not empty") } else { ("Active", "is empty") };
-    if phase != wanted {
-        let wrong = format!("may only be '{wanted}' if `deletionTimestamp` {when}");
-        errors.push(FieldError::invalid(&FieldPath::new("status").child("Phase"), &quoted(phase), &wrong));
+    if phase != expected {
+        let detail = format!("may only be '{expected}' if `deletionTimestamp` {when}");
+        errors.push(FieldError::invalid(&FieldPath::new("status").child("Phase"), &quoted(phase), &detail));
     }
 }
 
@@ -104,14 +104,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_namespace_is_active_labelled_and_finalized() {
+    fn new_namespace_is_active_labelled_and_finalized() {
         let mut namespace = object(r#"{"metadata":{"name":"a"},"spec":{"finalizers":["x/y"]}}"#);
         prepare_create(&mut namespace, &context(""));
-        let wanted = object(
+        let expected = object(
             r#"{"metadata":{"name":"a","labels":{"kubernetes.io/metadata.name":"a"}},
                 "spec":{"finalizers":["x/y","kubernetes"]},"status":{"phase":"Active"}}"#,
         );
-        assert_eq!(namespace, wanted);
+        assert_eq!(namespace, expected);
         each_refused(
             &namespace,
             validate,

@@ -11,7 +11,7 @@ use pilothouse_apimachinery::value::Value;
 
 use super::{address, resources};
 use crate::allowed::core_v1;
-use crate::{KindRules, PLAIN, Revalidation, WriteContext};
+use crate::{KindRules, Revalidation, WITHOUT_GENERATION, WriteContext};
 
 /// The rules of a Node.
 pub const RULES: KindRules = KindRules {
@@ -25,7 +25,7 @@ pub const RULES: KindRules = KindRules {
     validate,
     revalidation: Revalidation::Once,
     validate_update: validate_change,
-    ..PLAIN
+    ..WITHOUT_GENERATION
 };
 
 /// allocatable defaults to capacity.
@@ -62,7 +62,7 @@ fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     }
 }
 
-/// The same in a write of the status.
+/// The same in a status update.
 fn prepare_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if old.at(&["status", "config"]).is_none()
         && let Some(status) = present_mut(new, "status")
@@ -73,9 +73,9 @@ fn prepare_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
 
 /// Checks a node.
 fn validate(node: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(node, "spec");
-    taints(&spec, errors);
-    amounts(node, errors);
+    let spec = FieldValue::top_level(node, "spec");
+    validate_taints(&spec, errors);
+    validate_amounts(node, errors);
     if let Some(swap) = node.at(&["status", "nodeInfo", "swap", "capacity"]).and_then(Value::as_int)
         && swap <= 0
     {
@@ -88,96 +88,99 @@ fn validate(node: &Value, errors: &mut ErrorList) {
     }
     if ranges.len() > 1 {
         let texts = || ranges.value.items().iter().filter_map(Value::as_str);
-        let bad = texts().enumerate().find(|(_, text)| names::parse_cidr(text).is_none());
-        if let Some((index, text)) = bad {
-            let wrong = format!(
+        let invalid = texts().enumerate().find(|(_, text)| names::parse_cidr(text).is_none());
+        if let Some((index, text)) = invalid {
+            let detail = format!(
                 "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{index}]: <nil> \
                  (invalid CIDR address: {text})"
             );
-            errors.push(FieldError::internal(&ranges.path, &wrong));
+            errors.push(FieldError::internal(&ranges.path, &detail));
         }
-        if bad.is_some() || !address::dual_stack(texts()) || ranges.len() > 2 {
+        if invalid.is_some() || !address::is_dual_stack(texts()) || ranges.len() > 2 {
             ranges.invalid(errors, "may specify no more than one CIDR for each IP family");
         }
     }
 }
 
-fn taints(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_taints(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(list) = spec.opt("taints") else { return };
     let mut seen = BTreeSet::new();
     for taint in list.named(FieldPath::new("metadata").child("taints")).items() {
         taint.child("key").syntax(errors, names::qualified_name);
-        let wrong = names::label_value(taint.str("value"));
-        if !wrong.is_empty() {
-            taint.child("value").invalid_text(errors, &wrong.join(";"));
+        let details = names::label_value(taint.str("value"));
+        if !details.is_empty() {
+            taint.child("value").invalid_text(errors, &details.join(";"));
         }
         taint.child("effect").need_one_of(errors, core_v1::Taint::EFFECT);
         if !seen.insert((taint.str("effect"), taint.str("key"))) {
-            let shown = format!(
+            let rendered = format!(
                 "core.Taint{{Key:{}, Value:{}, Effect:{}, TimeAdded:<nil>}}",
                 quoted(taint.str("key")),
                 quoted(taint.str("value")),
                 quoted(taint.str("effect"))
             );
-            let twice = FieldError::duplicate(&taint.path, &shown);
-            errors.push(twice.because("taints must be unique by key and effect pair"));
+            let duplicate = FieldError::duplicate(&taint.path, &rendered);
+            errors.push(duplicate.because("taints must be unique by key and effect pair"));
         }
     }
 }
 
-/// Checks capacity and allocatable.
-fn amounts(node: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(node, "status");
+/// Validates capacity and allocatable.
+fn validate_amounts(node: &Value, errors: &mut ErrorList) {
+    let status = FieldValue::top_level(node, "status");
     for part in ["capacity", "allocatable"] {
         for (name, value) in status.read(part).fields().into_iter().flatten() {
             let entry = FieldValue { value, path: status.path.child(part).child(name) };
-            resources::amount(name, &entry, errors);
+            resources::validate_amount(name, &entry, errors);
         }
     }
 }
 
 /// Checks an updated node, also its status: podCIDRs and providerID are immutable once set.
 pub fn validate_change(new: &Value, old: &Value, errors: &mut ErrorList) {
-    amounts(new, errors);
-    let (spec, was, status) =
-        (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"), FieldValue::of(new, "status"));
+    validate_amounts(new, errors);
+    let (spec, old_spec, status) = (
+        FieldValue::top_level(new, "spec"),
+        FieldValue::top_level(old, "spec"),
+        FieldValue::top_level(new, "status"),
+    );
     let mut seen = BTreeSet::new();
-    for one in status.child("addresses").items() {
-        let (kind, address) = (one.str("type"), one.str("address"));
+    for entry in status.child("addresses").items() {
+        let (kind, address) = (entry.str("type"), entry.str("address"));
         if !seen.insert((kind, address)) {
-            let shown = format!("core.NodeAddress{{Type:{}, Address:{}}}", quoted(kind), quoted(address));
-            errors.push(FieldError::duplicate(&one.path, &shown));
+            let rendered = format!("core.NodeAddress{{Type:{}, Address:{}}}", quoted(kind), quoted(address));
+            errors.push(FieldError::duplicate(&entry.path, &rendered));
         }
     }
-    let (ranges, before) = (spec.child("podCIDRs"), was.read("podCIDRs").items());
-    let fixed = "node updates may not change podCIDR except from \"\" to valid";
-    if !before.is_empty() && ranges.len() != before.len() {
-        ranges.forbidden(errors, fixed);
+    let (ranges, old_ranges) = (spec.child("podCIDRs"), old_spec.read("podCIDRs").items());
+    let detail = "node updates may not change podCIDR except from \"\" to valid";
+    if !old_ranges.is_empty() && ranges.len() != old_ranges.len() {
+        ranges.forbidden(errors, detail);
     } else {
-        for _ in ranges.value.items().iter().zip(before).filter(|(new, old)| new != old) {
-            ranges.forbidden(errors, fixed);
+        for _ in ranges.value.items().iter().zip(old_ranges).filter(|(new, old)| new != old) {
+            ranges.forbidden(errors, detail);
         }
     }
-    let machine = spec.child("providerID");
-    if !was.str("providerID").is_empty() && machine.text() != was.str("providerID") {
-        machine.forbidden(errors, "node updates may not change providerID except from \"\" to valid");
+    let provider = spec.child("providerID");
+    if !old_spec.str("providerID").is_empty() && provider.text() != old_spec.str("providerID") {
+        provider.forbidden(errors, "node updates may not change providerID except from \"\" to valid");
     }
     if let Some(source) = spec.opt("configSource") {
-        config_source(&source, false, errors);
+        validate_config_source(&source, false, errors);
     }
     if let Some(config) = status.opt("config") {
         for source in ["assigned", "active", "lastKnownGood"].iter().filter_map(|field| config.opt(field)) {
-            config_source(&source, true, errors);
+            validate_config_source(&source, true, errors);
         }
     }
-    taints(&spec, errors);
-    if spec.str("externalID") != was.str("externalID") {
+    validate_taints(&spec, errors);
+    if spec.str("externalID") != old_spec.str("externalID") {
         spec.child("externalID").forbidden(errors, "may not be updated");
     }
 }
 
 /// Checks a config source of the spec or the status.
-fn config_source(source: &FieldValue<'_>, in_status: bool, errors: &mut ErrorList) {
+fn validate_config_source(source: &FieldValue<'_>, in_status: bool, errors: &mut ErrorList) {
     let Some(map) = source.opt("configMap") else {
         source.invalid(errors, "exactly one reference subfield must be non-nil");
         return;
@@ -206,17 +209,17 @@ fn config_source(source: &FieldValue<'_>, in_status: bool, errors: &mut ErrorLis
 }
 
 /// Warns about a node.
-fn warn(node: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+fn warn(node: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
     let Some(spec) = node.get("spec") else { return };
     if spec.get("configSource").is_some() {
-        warned.push("spec.configSource: the feature is removed".to_owned());
+        warnings.push("spec.configSource: the feature is removed".to_owned());
     }
     if !spec.str("externalID").is_empty() {
-        warned.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+        warnings.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
     }
     for (index, range) in spec.get("podCIDRs").map(Value::items).unwrap_or_default().iter().enumerate() {
         let path = FieldPath::new("spec").child("podCIDRs").index(index);
-        address::warn_cidr(&path, range.as_str().unwrap_or_default(), warned);
+        address::warn_cidr(&path, range.as_str().unwrap_or_default(), warnings);
     }
 }
 
@@ -227,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_node_refuses() {
+    fn node_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"taints":[{"key":"k","value":"v","effect":"NoSchedule"}],"podCIDRs":["10.0.0.0/24"],
                 "providerID":"p"}}"#,
@@ -302,22 +305,22 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_allocatable() {
+    fn allocatable_defaults_to_capacity() {
         let mut node = object(r#"{"status":{"capacity":{"cpu":"1"}}}"#);
         default(&mut node);
         assert_eq!(node.at(&["status", "allocatable", "cpu"]), Some(&Value::from("1")));
     }
 
     #[test]
-    fn each_dubious_field_is_named() {
-        let mut warned = WarningList::new();
+    fn node_warnings_name_deprecated_fields() {
+        let mut warnings = WarningList::new();
         let node = object(r#"{"spec":{"externalID":"x","configSource":{},"podCIDRs":["10.0.0.1/24"]}}"#);
-        warn(&node, None, &mut warned);
-        assert_eq!(warned[0], "spec.configSource: the feature is removed");
-        assert_eq!(warned[1], "spec.externalID: this field is deprecated, and is unused by Kubernetes");
-        assert!(warned[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
-        let mut fresh = node;
-        prepare_create(&mut fresh, &crate::testing::context(""));
-        assert_eq!(fresh.at(&["spec", "configSource"]), None);
+        warn(&node, None, &mut warnings);
+        assert_eq!(warnings[0], "spec.configSource: the feature is removed");
+        assert_eq!(warnings[1], "spec.externalID: this field is deprecated, and is unused by Kubernetes");
+        assert!(warnings[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
+        let mut created = node;
+        prepare_create(&mut created, &crate::testing::context(""));
+        assert_eq!(created.at(&["spec", "configSource"]), None);
     }
 }

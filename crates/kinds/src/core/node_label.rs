@@ -43,35 +43,38 @@ pub fn stable_name(label: &str) -> Option<&'static str> {
 
 /// The warning about a deprecated label.
 pub fn deprecated(label: &str) -> Option<&'static str> {
-    DEPRECATED.iter().find(|(old, _)| *old == label).map(|(_, words)| *words)
+    DEPRECATED.iter().find(|(old, _)| *old == label).map(|(_, warning)| *warning)
 }
 
 /// Warns about the labels of a node selector term. Values of preferred terms are not validated, so invalid ones give a warning.
-pub fn warn_term(path: &FieldPath, term: &Value, only_preferred: bool, warned: &mut WarningList) {
+pub fn warn_term(path: &FieldPath, term: &Value, only_preferred: bool, warnings: &mut WarningList) {
     let expressions = term.get("matchExpressions").map(Value::items).unwrap_or_default();
     for (index, expression) in expressions.iter().enumerate() {
-        let at = || path.child("matchExpressions").index(index);
+        let expression_path = || path.child("matchExpressions").index(index);
         let key = expression.str("key");
-        if let Some(words) = deprecated(key) {
-            warned.push(format!("{}: {key} is {words}", at().child("key")));
+        if let Some(warning) = deprecated(key) {
+            warnings.push(format!("{}: {key} is {warning}", expression_path().child("key")));
         }
         let values = expression.get("values").map(Value::items).unwrap_or_default();
         for (position, value) in values.iter().enumerate().filter(|_| only_preferred) {
             let text = value.as_str().unwrap_or_default();
-            for wrong in names::label_value(text) {
-                warned.push(format!("{}: {text} is invalid, {wrong}", at().child("values").index(position)));
+            for detail in names::label_value(text) {
+                warnings.push(format!(
+                    "{}: {text} is invalid, {detail}",
+                    expression_path().child("values").index(position)
+                ));
             }
         }
     }
 }
 
 /// Warns about the labels of a label selector for nodes.
-pub fn warn_selector(path: &FieldPath, selector: Option<&Value>, warned: &mut WarningList) {
+pub fn warn_selector(path: &FieldPath, selector: Option<&Value>, warnings: &mut WarningList) {
     let Some(selector) = selector else { return };
-    warn_term(path, selector, false, warned);
+    warn_term(path, selector, false, warnings);
     for (label, _) in selector.get("matchLabels").and_then(Value::fields).into_iter().flatten() {
-        if let Some(words) = deprecated(label) {
-            warned.push(format!("{}: {words}", path.child("matchLabels").child(label)));
+        if let Some(warning) = deprecated(label) {
+            warnings.push(format!("{}: {warning}", path.child("matchLabels").child(label)));
         }
     }
 }
@@ -83,23 +86,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_labels_are_named_where_they_stand() {
+    fn deprecated_labels_give_warnings_with_their_path() {
         let term = object(
             r#"{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"In","values":["-"]}],
                 "matchLabels":{"app.kubernetes.io/created-by":"x"}}"#,
         );
-        let mut warned = WarningList::new();
-        warn_term(&FieldPath::new("t"), &term, true, &mut warned);
+        let mut warnings = WarningList::new();
+        warn_term(&FieldPath::new("t"), &term, true, &mut warnings);
         assert_eq!(
-            warned[0],
+            warnings[0],
             "t.matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead"
         );
         assert!(
-            warned[1].starts_with("t.matchExpressions[0].values[0]: - is invalid, a valid label must be")
+            warnings[1].starts_with("t.matchExpressions[0].values[0]: - is invalid, a valid label must be")
         );
-        warned = WarningList::new();
-        warn_selector(&FieldPath::new("s"), Some(&term), &mut warned);
-        assert_eq!(warned[1], "s.matchLabels.app.kubernetes.io/created-by: deprecated since v1.9");
+        warnings = WarningList::new();
+        warn_selector(&FieldPath::new("s"), Some(&term), &mut warnings);
+        assert_eq!(warnings[1], "s.matchLabels.app.kubernetes.io/created-by: deprecated since v1.9");
         assert_eq!(stable_name("beta.kubernetes.io/arch"), Some("kubernetes.io/arch"));
     }
 }

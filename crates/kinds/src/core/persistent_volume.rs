@@ -9,7 +9,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::STORAGE_CLASS;
 use pilothouse_apimachinery::{meta, names};
 
-use super::volume_source::{self, Owner, no_backsteps};
+use super::volume_source::{self, Owner, validate_no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::allowed::core_v1;
 use crate::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext, gated};
@@ -28,7 +28,7 @@ pub const RULES: KindRules = KindRules {
     ..BASE
 };
 
-const ATTRIBUTES: &str = "volumeAttributesClassName";
+const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 /// The volume sources in the order of validation.
 const SOURCES: [&str; 22] = [
@@ -72,7 +72,7 @@ const WITH_MOUNT_OPTIONS: [&str; 13] = [
     "photonPersistentDisk",
 ];
 /// Deprecated volume sources: the field, its name in the message, and the release.
-const DEAD: [(&str, &str, &str); 6] = [
+const DEPRECATED: [(&str, &str, &str); 6] = [
     ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
@@ -99,9 +99,9 @@ fn prepare(volume: &mut Value, context: &WriteContext<'_>) {
 }
 
 /// Checks volumeAttributesClassName, which only CSI volumes support.
-fn attributes(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    let on = errors.features().has(Feature::VolumeAttributesClass);
-    let Some(class) = spec.opt(ATTRIBUTES).filter(|_| on) else { return };
+fn validate_attributes_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let is_enabled = errors.features().has(Feature::VolumeAttributesClass);
+    let Some(class) = spec.opt(ATTRIBUTES_CLASS).filter(|_| is_enabled) else { return };
     if class.is_empty() {
         class.required(errors, "an empty string is disallowed");
     } else {
@@ -113,42 +113,46 @@ fn attributes(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// volumeAttributesClassName can change, but not be removed.
-fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
-    let class = spec.child(ATTRIBUTES);
-    if same(Some(class.value), Some(was.read(ATTRIBUTES))) {
+fn validate_attributes_class_change(
+    spec: &FieldValue<'_>,
+    old_spec: &FieldValue<'_>,
+    errors: &mut ErrorList,
+) {
+    let class = spec.child(ATTRIBUTES_CLASS);
+    if same(Some(class.value), Some(old_spec.read(ATTRIBUTES_CLASS))) {
         return;
     }
     if !errors.features().has(Feature::VolumeAttributesClass) {
         class
             .forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
-    } else if was.has(ATTRIBUTES) && !class.is_set() {
+    } else if old_spec.has(ATTRIBUTES_CLASS) && !class.is_set() {
         class.forbidden(errors, "update from non-nil value to nil is forbidden");
     }
 }
 
 /// A change of the phase sets lastPhaseTransitionTime.
 fn prepare_status(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
-    let was = old.get("status").cloned().unwrap_or_default();
+    let old_status = old.get("status").cloned().unwrap_or_default();
     let status = new.entry("status");
     let time = "lastPhaseTransitionTime";
-    if status.str("phase") == was.str("phase") {
+    if status.str("phase") == old_status.str("phase") {
         if status.get(time).is_none() {
-            meta::copy(status, &was, time);
+            meta::copy(status, &old_status, time);
         }
-    } else if status.get(time).is_none() || status.get(time) == was.get(time) {
+    } else if status.get(time).is_none() || status.get(time) == old_status.get(time) {
         status.set(time, context.now);
     }
 }
 
 /// Checks a volume.
 fn validate(volume: &Value, errors: &mut ErrorList) {
-    validate_spec(&FieldValue::of(volume, "spec"), meta::name(volume), errors);
-    mount_options(volume, errors);
+    validate_spec(&FieldValue::top_level(volume, "spec"), meta::name(volume), errors);
+    validate_mount_options(volume, errors);
 }
 
-fn mount_options(volume: &Value, errors: &mut ErrorList) {
-    let takes = WITH_MOUNT_OPTIONS.iter().any(|kind| volume.at(&["spec", kind]).is_some());
-    if meta::of(volume).at(&["annotations", MOUNT_OPTIONS]).is_some() && !takes {
+fn validate_mount_options(volume: &Value, errors: &mut ErrorList) {
+    let is_supported = WITH_MOUNT_OPTIONS.iter().any(|kind| volume.at(&["spec", kind]).is_some());
+    if meta::metadata(volume).at(&["annotations", MOUNT_OPTIONS]).is_some() && !is_supported {
         let path = FieldPath::new("metadata").child("annotations").child(MOUNT_OPTIONS);
         errors.push(FieldError::forbidden(&path, "may not specify mount options for this volume type"));
     }
@@ -157,26 +161,26 @@ fn mount_options(volume: &Value, errors: &mut ErrorList) {
 fn validate_spec(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     let modes = spec.child("accessModes");
     modes.need(errors);
-    volume_claim::access_modes(&modes, errors);
-    capacity(&spec.child("capacity"), errors);
+    volume_claim::validate_access_modes(&modes, errors);
+    validate_capacity(&spec.child("capacity"), errors);
     let policy = spec.child("persistentVolumeReclaimPolicy");
     if !policy.is_empty() {
         policy.one_of(errors, core_v1::PersistentVolumeSpec::PERSISTENT_VOLUME_RECLAIM_POLICY);
     }
     if let Some(nodes) = spec.opt("nodeAffinity") {
         match nodes.opt("required") {
-            Some(required) => affinity::node_selector(&required, errors),
+            Some(required) => affinity::validate_node_selector(&required, errors),
             None => nodes.child("required").required(errors, "must specify required node constraints"),
         }
     }
-    source(spec, name, errors);
+    validate_source(spec, name, errors);
     let root = spec.child("hostPath").str("path");
     if !root.is_empty() && cleans_to_root(root) && policy.text() == "Recycle" {
         policy.forbidden(errors, "may not be 'recycle' for a hostPath mount of '/'");
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
     spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeSpec::VOLUME_MODE);
-    attributes(spec, errors);
+    validate_attributes_class(spec, errors);
 }
 
 /// Checks the inline volume of a VolumeAttachment: a CSI volume without the fields that only matter to claims.
@@ -194,20 +198,20 @@ pub fn validate_inline(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
     let modes = spec.child("accessModes");
     modes.need(errors);
-    volume_claim::access_modes(&modes, errors);
+    volume_claim::validate_access_modes(&modes, errors);
     let policy = spec.child("persistentVolumeReclaimPolicy");
     if !matches!(policy.text(), "" | "Retain") {
         policy.forbidden(errors, "may only be Retain in the context of inline volumes");
     }
     forbidden("nodeAffinity", errors);
-    source(spec, "", errors);
+    validate_source(spec, "", errors);
     if !spec.str("storageClassName").is_empty() {
         spec.child("storageClassName").forbidden(errors, NOT_INLINE);
     }
     let mode = spec.child("volumeMode");
     if mode.is_set() && mode.text() != "Filesystem" {
-        let wrong = "may not specify volumeMode other than Filesystem in the context of inline volumes";
-        mode.forbidden(errors, wrong);
+        let detail = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        mode.forbidden(errors, detail);
     }
 }
 
@@ -224,39 +228,41 @@ fn cleans_to_root(path: &str) -> bool {
     path.starts_with('/') && depth == 0
 }
 
-fn capacity(capacity: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_capacity(capacity: &FieldValue<'_>, errors: &mut ErrorList) {
     capacity.need(errors);
-    let shown = if capacity.is_set() {
-        nano_quantity::shown_list(capacity.value)
+    let rendered = if capacity.is_set() {
+        nano_quantity::render_resource_list(capacity.value)
     } else {
         "core.ResourceList(nil)".to_owned()
     };
     if !capacity.has("storage") || capacity.len() > 1 {
-        errors.push(FieldError::not_supported(&capacity.path, &shown, &["storage"]));
+        errors.push(FieldError::not_supported(&capacity.path, &rendered, &["storage"]));
     }
     for (_, entry) in capacity.entries() {
         let Some(amount) = entry.amount() else { continue };
-        volume_claim::not_below_zero(&entry, errors);
+        volume_claim::validate_not_negative(&entry, errors);
         if amount.is_negative() || amount.is_zero() {
             entry.invalid(errors, "must be greater than zero");
         }
     }
 }
 
-fn source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
-    let mut found = false;
+fn validate_source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
+    let mut has_source = false;
     for kind in SOURCES {
         let Some(source) = spec.opt(kind) else { continue };
         // The reference does not count flexVolume for the check of several sources.
-        if found && kind != "flexVolume" {
-            let shown = if kind == "cephfs" { "cephFS" } else { kind };
-            source.named(spec.path.child(shown)).forbidden(errors, "may not specify more than 1 volume type");
+        if has_source && kind != "flexVolume" {
+            let rendered = if kind == "cephfs" { "cephFS" } else { kind };
+            source
+                .named(spec.path.child(rendered))
+                .forbidden(errors, "may not specify more than 1 volume type");
             continue;
         }
-        found = true;
+        has_source = true;
         if kind == "local" {
             if source.child("path").need(errors) {
-                no_backsteps(&source.child("path"), errors);
+                validate_no_backsteps(&source.child("path"), errors);
             }
             if !spec.has("nodeAffinity") {
                 spec.child("nodeAffinity").required(errors, "Local volume requires node affinity");
@@ -265,34 +271,36 @@ fn source(spec: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
             volume_source::validate(kind, &source, Owner::Volume(name), errors);
         }
     }
-    if !found {
+    if !has_source {
         spec.required(errors, "must specify a volume type");
     }
 }
 
 /// Checks an updated volume: its source is immutable.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_spec(&FieldValue::of(new, "spec"), meta::name(new), errors);
-    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
-    let changed = SOURCES.iter().any(|kind| {
-        let (new, old) = (spec.value.get(kind), was.value.get(kind));
+    validate_spec(&FieldValue::top_level(new, "spec"), meta::name(new), errors);
+    let (spec, old_spec) = (FieldValue::top_level(new, "spec"), FieldValue::top_level(old, "spec"));
+    let source_changed = SOURCES.iter().any(|kind| {
+        let (new, old) = (spec.value.get(kind), old_spec.value.get(kind));
         if *kind == "csi" { !same_csi(new, old) } else { !same(new, old) || new.is_some() != old.is_some() }
     });
-    if changed {
+    if source_changed {
         let path = FieldPath::new("spec").child("persistentvolumesource");
         errors.push(FieldError::forbidden(&path, "spec.persistentvolumesource is immutable after creation"));
     }
-    spec.child("volumeMode").named(FieldPath::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
-    if let Some(nodes) = was.opt("nodeAffinity")
+    spec.child("volumeMode")
+        .named(FieldPath::new("volumeMode"))
+        .unchanged(&old_spec.child("volumeMode"), errors);
+    if let Some(nodes) = old_spec.opt("nodeAffinity")
         && !same(
             Some(&with_stable_labels(nodes.value, spec.read("nodeAffinity"))),
             Some(spec.read("nodeAffinity")),
         )
     {
-        let wrong = "field is immutable, except for updating from beta label to GA";
-        spec.child("nodeAffinity").named(FieldPath::new("nodeAffinity")).invalid(errors, wrong);
+        let detail = "field is immutable, except for updating from beta label to GA";
+        spec.child("nodeAffinity").named(FieldPath::new("nodeAffinity")).invalid(errors, detail);
     }
-    attributes_update(&spec, &was, errors);
+    validate_attributes_class_change(&spec, &old_spec, errors);
 }
 
 /// Whether CSI sources are equal, except that controllerExpandSecretRef may be added.
@@ -301,27 +309,28 @@ fn same_csi(new: Option<&Value>, old: Option<&Value>) -> bool {
     if old.get("controllerExpandSecretRef").is_some() || new.get("controllerExpandSecretRef").is_none() {
         return same(Some(new), Some(old));
     }
-    let mut rest = new.clone();
-    rest.remove("controllerExpandSecretRef");
-    same(Some(&rest), Some(old))
+    let mut without_secret = new.clone();
+    without_secret.remove("controllerExpandSecretRef");
+    same(Some(&without_secret), Some(old))
 }
 
 /// The old node affinity with deprecated labels replaced where the new one has the stable name.
 fn with_stable_labels(old: &Value, new: &Value) -> Value {
     let mut renamed = old.clone();
     let terms = |nodes: &Value| nodes.at(&["required", "nodeSelectorTerms"]).cloned().unwrap_or_default();
-    let wanted = terms(new);
-    let Some(Value::Array(list)) = renamed.get_mut("required").and_then(|it| it.get_mut("nodeSelectorTerms"))
+    let target = terms(new);
+    let Some(Value::Array(list)) =
+        renamed.get_mut("required").and_then(|required| required.get_mut("nodeSelectorTerms"))
     else {
         return renamed;
     };
-    for (term, wanted) in list.iter_mut().zip(wanted.items()) {
+    for (term, target) in list.iter_mut().zip(target.items()) {
         for part in ["matchExpressions", "matchFields"] {
-            let wanted = wanted.get(part).map(Value::items).unwrap_or_default();
-            for (expression, wanted) in
-                pilothouse_apimachinery::field_value::items_mut(term, part).iter_mut().zip(wanted)
+            let target = target.get(part).map(Value::items).unwrap_or_default();
+            for (expression, target) in
+                pilothouse_apimachinery::field_value::items_mut(term, part).iter_mut().zip(target)
             {
-                let key = wanted.str("key");
+                let key = target.str("key");
                 // One without a key has an error already.
                 if key.is_empty() || node_label::stable_name(expression.str("key")) == Some(key) {
                     expression.set("key", key);
@@ -333,19 +342,19 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
 }
 
 /// Warns about a volume.
-fn warn(volume: &Value, _old: Option<&Value>, warned: &mut WarningList) {
+fn warn(volume: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
     let annotations = [
         (STORAGE_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
     ];
-    for (key, words) in annotations {
-        if meta::of(volume).at(&["annotations", key]).is_some() {
-            warned.push(format!("{}: {words}", FieldPath::new("metadata").child("annotations").key(key)));
+    for (key, warning) in annotations {
+        if meta::metadata(volume).at(&["annotations", key]).is_some() {
+            warnings.push(format!("{}: {warning}", FieldPath::new("metadata").child("annotations").key(key)));
         }
     }
     let Some(spec) = volume.get("spec") else { return };
     if spec.str("persistentVolumeReclaimPolicy") == "Recycle" {
-        warned.push(
+        warnings.push(
             "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended \
              approach is to use dynamic provisioning."
                 .to_owned(),
@@ -355,18 +364,18 @@ fn warn(volume: &Value, _old: Option<&Value>, warned: &mut WarningList) {
         spec.at(&["nodeAffinity", "required", "nodeSelectorTerms"]).map(Value::items).unwrap_or_default();
     for (index, term) in terms.iter().enumerate() {
         let path = FieldPath::new("spec").child("nodeAffinity").child("required").child("nodeSelectorTerms");
-        node_label::warn_term(&path.index(index), term, false, warned);
+        node_label::warn_term(&path.index(index), term, false, warnings);
     }
-    for (field, shown, words) in DEAD {
+    for (field, rendered, warning) in DEPRECATED {
         if spec.get(field).is_some() {
-            warned.push(format!("spec.{shown}: {words}"));
+            warnings.push(format!("spec.{rendered}: {warning}"));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said, with};
+    use pilothouse_apimachinery::testing::{each_change_refused, each_refused, error_messages, object, with};
 
     use super::*;
 
@@ -378,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_volume_refuses() {
+    fn persistent_volume_validation_refuses_each_violation() {
         each_refused(
             &base(),
             validate,
@@ -407,7 +416,7 @@ mod tests {
         let mut errors = ErrorList::new();
         validate(&with(&base(), "spec.capacity.storage", r#""-1""#), &mut errors);
         assert_eq!(
-            said(&errors),
+            error_messages(&errors),
             [
                 "spec.capacity[storage]: Invalid value: -1: must be a valid resource quantity",
                 "spec.capacity[storage]: Invalid value: \"-1\": must be greater than zero",
@@ -425,16 +434,16 @@ mod tests {
         errors.clear();
         validate(&recycled, &mut errors);
         assert!(
-            said(&errors)
+            error_messages(&errors)
                 .iter()
                 .any(|error| error.contains("may not be 'recycle' for a hostPath mount of '/'"))
         );
     }
 
     #[test]
-    fn what_a_volume_is_made_of_stays() {
-        let affine = r#"{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"Exists"}]}]}}"#;
-        let base = with(&base(), "spec.nodeAffinity", affine);
+    fn volume_source_and_node_affinity_are_immutable() {
+        let affinity = r#"{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"Exists"}]}]}}"#;
+        let base = with(&base(), "spec.nodeAffinity", affinity);
         each_change_refused(
             &base,
             validate_update,
@@ -455,22 +464,26 @@ mod tests {
         );
         let mut errors = ErrorList::new();
         validate_update(&renamed, &base, &mut errors);
-        assert_eq!(said(&errors), Vec::<String>::new());
+        assert_eq!(error_messages(&errors), Vec::<String>::new());
         let csi =
             with(&with(&base, "spec.hostPath", "null"), "spec.csi", r#"{"driver":"d","volumeHandle":"h"}"#);
-        let grown = with(&csi, "spec.csi.controllerExpandSecretRef", r#"{"name":"n","namespace":"m"}"#);
-        validate_update(&grown, &csi, &mut errors);
-        assert_eq!(said(&errors), Vec::<String>::new());
-        validate_update(&csi, &grown, &mut errors);
+        let extended = with(&csi, "spec.csi.controllerExpandSecretRef", r#"{"name":"n","namespace":"m"}"#);
+        validate_update(&extended, &csi, &mut errors);
+        assert_eq!(error_messages(&errors), Vec::<String>::new());
+        validate_update(&csi, &extended, &mut errors);
         assert_eq!(errors.len(), 1);
         let key = "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key";
         let mut errors = ErrorList::new();
         validate_update(&with(&base, key, r#""""#), &base, &mut errors);
-        assert!(!errors.is_empty() && !said(&errors).concat().contains("immutable"), "{:?}", said(&errors));
+        assert!(
+            !errors.is_empty() && !error_messages(&errors).concat().contains("immutable"),
+            "{:?}",
+            error_messages(&errors)
+        );
     }
 
     #[test]
-    fn each_dubious_field_is_named() {
+    fn persistent_volume_warnings_name_deprecated_fields() {
         let table = [
             (
                 "metadata.annotations",
@@ -484,10 +497,10 @@ mod tests {
             ),
             ("spec.storageos", "{}", "spec.storageOS: deprecated in v1.22, non-functional in v1.25+"),
         ];
-        for (path, json, wanted) in table {
-            let mut warned = WarningList::new();
-            warn(&with(&base(), path, json), None, &mut warned);
-            assert_eq!(warned, [wanted], "{path}");
+        for (path, json, expected) in table {
+            let mut warnings = WarningList::new();
+            warn(&with(&base(), path, json), None, &mut warnings);
+            assert_eq!(warnings, [expected], "{path}");
         }
     }
 }

@@ -10,34 +10,34 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{APPARMOR, MIRROR};
 
 use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
-use crate::{COUNTED, KindRules, StatusMeta, WriteContext, gated};
+use crate::{KindRules, StatusMeta, WITH_GENERATION, WriteContext, gated};
 
 /// The rules of a Pod.
 pub const RULES: KindRules = KindRules {
-    pods_at: &["spec"],
+    pod_spec_path: &["spec"],
     gated: gated::rows::POD,
-    warn_given,
+    warn_early,
     graceful: true,
-    status_meta: StatusMeta::Without(&["ownerReferences"]),
-    default: pod_default::pod,
-    default_by: pod_resources::default,
+    status_meta: StatusMeta::MutableExcept(&["ownerReferences"]),
+    default: pod_default::default_pod,
+    default_by_feature: pod_resources::default,
     prepare_create,
     prepare_status: pod_status::prepare,
     validate,
     validate_update,
     validate_status: pod_status::validate,
-    warn: pod_warn::pod,
-    warn_status: pod_warn::status,
-    ..COUNTED
+    warn: pod_warn::warn_pod,
+    warn_status: pod_warn::warn_status,
+    ..WITH_GENERATION
 };
 
-const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A new pod is Pending and gets its QoS class.
 fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
-    status.set("qosClass", quality(pod, context.features.has(Feature::PodLevelResources)));
+    status.set("qosClass", qos_class(pod, context.features.has(Feature::PodLevelResources)));
     if pod.at(&["spec", "schedulingGates"]).is_some_and(|gates| !gates.items().is_empty()) {
         let mut condition = Value::object();
         condition.set("type", "PodScheduled");
@@ -50,29 +50,29 @@ fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
     }
     pod.set("status", status);
     if pod.at(&["spec", "affinity"]).is_some() {
-        join_label_keys(pod);
+        merge_label_keys(pod);
     }
-    name_profiles(pod);
+    sync_apparmor_profiles(pod);
 }
 
 /// Merges matchLabelKeys and mismatchLabelKeys into the label selectors of the pod.
-fn join_label_keys(pod: &mut Value) {
-    let labels = meta::of(pod).get("labels").cloned().unwrap_or_default();
+fn merge_label_keys(pod: &mut Value) {
+    let labels = meta::metadata(pod).get("labels").cloned().unwrap_or_default();
     let Some(affinity) = pod.get_mut("spec").and_then(|spec| present_mut(spec, "affinity")) else { return };
     for kind in ["podAffinity", "podAntiAffinity"] {
         let Some(pods) = present_mut(affinity, kind) else { continue };
         for term in items_mut(pods, "preferredDuringSchedulingIgnoredDuringExecution") {
             if let Some(term) = present_mut(term, "podAffinityTerm") {
-                join_term(term, &labels);
+                merge_term_label_keys(term, &labels);
             }
         }
         for term in items_mut(pods, "requiredDuringSchedulingIgnoredDuringExecution") {
-            join_term(term, &labels);
+            merge_term_label_keys(term, &labels);
         }
     }
 }
 
-fn join_term(term: &mut Value, labels: &Value) {
+fn merge_term_label_keys(term: &mut Value, labels: &Value) {
     let mut added = Vec::new();
     for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
         for key in term.get(field).map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str) {
@@ -89,38 +89,46 @@ fn join_term(term: &mut Value, labels: &Value) {
     if !matches!(expressions, Value::Array(_)) {
         *expressions = Value::array();
     }
-    if let Value::Array(all) = expressions {
-        all.append(&mut added);
+    if let Value::Array(expressions) = expressions {
+        expressions.append(&mut added);
     }
 }
 
 /// Keeps AppArmor annotations and fields in sync, because kubelets of older releases read the annotations.
-fn name_profiles(pod: &mut Value) {
+fn sync_apparmor_profiles(pod: &mut Value) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let annotations = meta::of(pod).get("annotations").unwrap_or(&Value::Null);
-    let noted = annotations.fields().is_some_and(|all| all.keys().any(|key| key.starts_with(APPARMOR)));
-    let in_containers = KINDS_OF_CONTAINERS.iter().any(|kind| {
+    let annotations = meta::metadata(pod).get("annotations").unwrap_or(&Value::Null);
+    let has_annotation = annotations
+        .fields()
+        .is_some_and(|annotations| annotations.keys().any(|key| key.starts_with(APPARMOR)));
+    let in_containers = CONTAINER_LISTS.iter().any(|kind| {
         let list = spec.get(kind).map(Value::items).unwrap_or_default();
-        list.iter().any(|one| one.at(&["securityContext", "appArmorProfile"]).is_some())
+        list.iter().any(|container| container.at(&["securityContext", "appArmorProfile"]).is_some())
     });
-    let of_pod = spec.at(&["securityContext", "appArmorProfile"]).cloned();
-    let on_windows = spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows");
-    if on_windows || !(noted || in_containers || of_pod.is_some()) {
+    let pod_profile = spec.at(&["securityContext", "appArmorProfile"]).cloned();
+    let is_windows = spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows");
+    if is_windows || !(has_annotation || in_containers || pod_profile.is_some()) {
         return;
     }
     let annotations = annotations.clone();
     let mut names = Vec::new();
-    for kind in KINDS_OF_CONTAINERS {
-        for one in items_mut(pod.entry("spec"), kind) {
-            let key = format!("{APPARMOR}{}", one.str("name"));
-            let own = one.at(&["securityContext", "appArmorProfile"]);
+    for kind in CONTAINER_LISTS {
+        for container in items_mut(pod.entry("spec"), kind) {
+            let key = format!("{APPARMOR}{}", container.str("name"));
+            let container_profile = container.at(&["securityContext", "appArmorProfile"]);
             match annotations.get(&key).and_then(Value::as_str) {
-                None => names
-                    .extend(own.or(of_pod.as_ref()).and_then(pod_meta::profile_name).map(|name| (key, name))),
-                Some(name) if own.is_none() => {
-                    let profile = pod_meta::profile_of(name);
-                    if let Some(profile) = profile.filter(|it| !same(Some(it), of_pod.as_ref())) {
-                        one.entry("securityContext").set("appArmorProfile", profile);
+                None => names.extend(
+                    container_profile
+                        .or(pod_profile.as_ref())
+                        .and_then(pod_meta::profile_to_annotation)
+                        .map(|name| (key, name)),
+                ),
+                Some(name) if container_profile.is_none() => {
+                    let profile = pod_meta::profile_from_annotation(name);
+                    if let Some(profile) =
+                        profile.filter(|profile| !same(Some(profile), pod_profile.as_ref()))
+                    {
+                        container.entry("securityContext").set("appArmorProfile", profile);
                     }
                 }
                 Some(_) => {}
@@ -133,21 +141,22 @@ fn name_profiles(pod: &mut Value) {
 }
 
 /// Warns about deprecated annotations without their field.
-pub fn warn_given(pod: &Value, warned: &mut WarningList) {
+pub fn warn_early(pod: &Value, warnings: &mut WarningList) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let Some(annotations) = annotations(pod).fields() else { return };
     if spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows") {
         return;
     }
-    let of_pod = spec.at(&["securityContext", "appArmorProfile"]);
-    for kind in KINDS_OF_CONTAINERS {
-        for one in spec.get(kind).map(Value::items).unwrap_or_default() {
-            let key = format!("{APPARMOR}{}", one.str("name"));
+    let pod_profile = spec.at(&["securityContext", "appArmorProfile"]);
+    for kind in CONTAINER_LISTS {
+        for container in spec.get(kind).map(Value::items).unwrap_or_default() {
+            let key = format!("{APPARMOR}{}", container.str("name"));
             let Some(name) = annotations.get(&key).and_then(Value::as_str) else { continue };
-            let repeated = one.at(&["securityContext", "appArmorProfile"]).is_some()
-                || pod_meta::profile_of(name).is_some_and(|profile| same(Some(&profile), of_pod));
-            if !repeated {
-                warned.push(format!(
+            let is_repeated = container.at(&["securityContext", "appArmorProfile"]).is_some()
+                || pod_meta::profile_from_annotation(name)
+                    .is_some_and(|profile| same(Some(&profile), pod_profile));
+            if !is_repeated {
+                warnings.push(format!(
                     "{}: deprecated since v1.30; use the \"appArmorProfile\" field instead",
                     annotations_path().key(&key)
                 ));
@@ -156,38 +165,38 @@ pub fn warn_given(pod: &Value, warned: &mut WarningList) {
     }
 }
 
-/// The QoS class: Guaranteed if requests equal limits in every container, BestEffort if there are none. `as_whole`: pod-level
-/// resources count instead, if set.
-pub fn quality(pod: &Value, as_whole: bool) -> &'static str {
+/// The QoS class: Guaranteed if requests equal limits in every container, BestEffort if there are none. With `with_pod_level`,
+/// pod-level resources count instead, if set.
+pub fn qos_class(pod: &Value, with_pod_level: bool) -> &'static str {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let whole = spec.get("resources").filter(|_| as_whole);
+    let pod_level = spec.get("resources").filter(|_| with_pod_level);
     let containers = || {
         let lists = ["containers", "initContainers"].iter().filter_map(|list| spec.get(list));
         lists.flat_map(Value::items).map(|container| container.get("resources").unwrap_or(&Value::Null))
     };
-    let (mut asks, mut guaranteed, mut any) = (false, true, false);
-    for resources in whole.into_iter().chain(containers().filter(|_| whole.is_none())) {
-        any = true;
+    let (mut has_resources, mut is_guaranteed, mut has_containers) = (false, true, false);
+    for resources in pod_level.into_iter().chain(containers().filter(|_| pod_level.is_none())) {
+        has_containers = true;
         let amount = |kind: &str, name: &str| -> Option<NanoQuantity> {
-            let amount = resources.at(&[kind, name]).and_then(NanoQuantity::of);
+            let amount = resources.at(&[kind, name]).and_then(NanoQuantity::from_value);
             amount.filter(|amount| !amount.is_zero())
         };
         for name in ["cpu", "memory"] {
             let (request, limit) = (amount("requests", name), amount("limits", name));
-            asks |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && request == limit;
+            has_resources |= request.is_some() || limit.is_some();
+            is_guaranteed &= limit.is_some() && request == limit;
         }
     }
-    match (asks, guaranteed && any) {
+    match (has_resources, is_guaranteed && has_containers) {
         (false, _) => "BestEffort",
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",
     }
 }
 
-/// The annotations of an object, null when there are none.
+/// The annotations of an object, or null.
 pub fn annotations(object: &Value) -> &Value {
-    meta::of(object).get("annotations").unwrap_or(&Value::Null)
+    meta::metadata(object).get("annotations").unwrap_or(&Value::Null)
 }
 
 /// The path of the annotations.
@@ -195,17 +204,17 @@ pub fn annotations_path() -> FieldPath {
     FieldPath::new("metadata").child("annotations")
 }
 
-/// Checks what new and changed pods have in common.
+/// Validates what new and updated pods have in common.
 pub fn validate_any(pod: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(pod, "spec");
-    let own = annotations(pod);
-    if own.fields().is_some() {
-        pod_meta::validate(own, &spec, &annotations_path(), errors);
+    let spec = FieldValue::top_level(pod, "spec");
+    let annotations = annotations(pod);
+    if annotations.fields().is_some() {
+        pod_meta::validate(annotations, &spec, &annotations_path(), errors);
     }
-    if own.get(MIRROR).is_some() {
-        let why = "static pods do not support resource claims";
+    if annotations.get(MIRROR).is_some() {
+        let detail = "static pods do not support resource claims";
         let claims = spec.read("resourceClaims").items();
-        claims.iter().for_each(|_| errors.push(FieldError::forbidden(&FieldPath::nameless(), why)));
+        claims.iter().for_each(|_| errors.push(FieldError::forbidden(&FieldPath::nameless(), detail)));
     }
     pod_spec::validate(&spec, Some(meta::name(pod)), errors);
     if spec.str("serviceAccountName").is_empty() {
@@ -218,10 +227,10 @@ pub fn validate_any(pod: &Value, errors: &mut ErrorList) {
         }
     }
     for list in ["containers", "initContainers"] {
-        let padded = |one: &Value| one.str("image").trim() != one.str("image");
-        if spec.read(list).items().iter().any(padded) {
-            for one in spec.child(list).items() {
-                container::trimmed_image(&one, errors);
+        let has_padding = |container: &Value| container.str("image").trim() != container.str("image");
+        if spec.read(list).items().iter().any(has_padding) {
+            for container in spec.child(list).items() {
+                container::validate_image_whitespace(&container, errors);
             }
         }
     }
@@ -230,18 +239,18 @@ pub fn validate_any(pod: &Value, errors: &mut ErrorList) {
 /// Checks a new pod.
 fn validate(pod: &Value, errors: &mut ErrorList) {
     validate_any(pod, errors);
-    let spec = FieldValue::of(pod, "spec");
+    let spec = FieldValue::top_level(pod, "spec");
     if !spec.child("ephemeralContainers").is_empty() {
         spec.child("ephemeralContainers").forbidden(errors, "cannot be set on create");
     }
     if !spec.str("nodeName").is_empty() && !spec.child("schedulingGates").is_empty() {
-        let wrong = "cannot be set until all schedulingGates have been cleared";
-        spec.child("nodeName").forbidden(errors, wrong);
+        let detail = "cannot be set until all schedulingGates have been cleared";
+        spec.child("nodeName").forbidden(errors, detail);
     }
-    pod_meta::agree(annotations(pod), &spec, errors);
+    pod_meta::validate_profiles_match(annotations(pod), &spec, errors);
 }
 
-/// Checks a changed pod.
+/// Validates an updated pod.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     pod_change::validate(new, old, errors);
 }
@@ -261,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_new_pod_refuses() {
+    fn pod_create_validation_refuses_each_violation() {
         each_refused(
             &base(),
             validate,
@@ -288,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_follows_requests_and_limits() {
+    fn qos_class_follows_requests_and_limits() {
         let table = [
             ("{}", "BestEffort"),
             (r#"{"requests":{"cpu":"1"}}"#, "Burstable"),
@@ -299,18 +308,18 @@ mod tests {
             (r#"{"limits":{"cpu":"1","memory":"1Gi"}}"#, "Burstable"),
             (r#"{"requests":{"cpu":"0"}}"#, "BestEffort"),
         ];
-        for (resources, wanted) in table {
+        for (resources, expected) in table {
             let mut pod = base();
             pod.entry("spec")
                 .set("containers", object(&format!(r#"[{{"name":"c","resources":{resources}}}]"#)));
             prepare_create(&mut pod, &context(""));
-            assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(wanted)), "{resources}");
+            assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(expected)), "{resources}");
             assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
         }
     }
 
     #[test]
-    fn a_pod_that_is_held_back_says_since_when() {
+    fn gated_pod_gets_a_scheduling_condition() {
         let mut pod = object(r#"{"spec":{"schedulingGates":[{"name":"g"}]}}"#);
         prepare_create(&mut pod, &context("2024-01-01T00:00:00Z"));
         let conditions = pod.at(&["status", "conditions"]).unwrap().items();
@@ -319,50 +328,50 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_own_labels_join_the_selector() {
+    fn match_label_keys_are_merged_into_the_selector() {
         let mut pod = object(
             r#"{"metadata":{"labels":{"a":"1","b":"2"}},"spec":{"affinity":{"podAffinity":{
                 "requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"z","labelSelector":{},
                     "matchLabelKeys":["a","c"],"mismatchLabelKeys":["b"]}]}}}}"#,
         );
         prepare_create(&mut pod, &context(""));
-        let features =
+        let terms =
             pod.at(&["spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
         let selector =
-            features.and_then(|features| features.items().first()).and_then(|term| term.get("labelSelector"));
-        let wanted = object(
+            terms.and_then(|terms| terms.items().first()).and_then(|term| term.get("labelSelector"));
+        let expected = object(
             r#"{"matchExpressions":[{"key":"a","operator":"In","values":["1"]},{"key":"b","operator":"NotIn","values":["2"]}]}"#,
         );
-        assert_eq!(selector, Some(&wanted));
+        assert_eq!(selector, Some(&expected));
     }
 
     #[test]
-    fn profiles_are_named_in_both_ways() {
+    fn apparmor_annotation_and_field_are_synchronized() {
         let key = "container.apparmor.security.beta.kubernetes.io/c";
         let mut by_field = object(
             r#"{"spec":{"containers":[{"name":"c","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":"p"}}}]}}"#,
         );
-        name_profiles(&mut by_field);
+        sync_apparmor_profiles(&mut by_field);
         assert_eq!(by_field.at(&["metadata", "annotations", key]), Some(&Value::from("localhost/p")));
-        let mut by_note = object(&format!(
+        let mut by_annotation = object(&format!(
             r#"{{"metadata":{{"annotations":{{"{key}":"unconfined"}}}},"spec":{{"containers":[{{"name":"c"}}]}}}}"#
         ));
-        let mut warned = WarningList::new();
-        warn_given(&by_note, &mut warned);
-        let wanted = format!(
+        let mut warnings = WarningList::new();
+        warn_early(&by_annotation, &mut warnings);
+        let expected = format!(
             "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
         );
-        assert_eq!(warned.first(), Some(&wanted));
-        assert_eq!(warned.len(), 1);
-        name_profiles(&mut by_note);
-        let containers = by_note.at(&["spec", "containers"]).unwrap().items();
+        assert_eq!(warnings.first(), Some(&expected));
+        assert_eq!(warnings.len(), 1);
+        sync_apparmor_profiles(&mut by_annotation);
+        let containers = by_annotation.at(&["spec", "containers"]).unwrap().items();
         assert_eq!(
             containers[0].at(&["securityContext", "appArmorProfile", "type"]),
             Some(&Value::from("Unconfined"))
         );
         // With the field set there is no warning.
-        let mut warned = WarningList::new();
-        warn_given(&by_note, &mut warned);
-        assert!(warned.is_empty());
+        let mut warnings = WarningList::new();
+        warn_early(&by_annotation, &mut warnings);
+        assert!(warnings.is_empty());
     }
 }

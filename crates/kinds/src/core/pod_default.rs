@@ -18,27 +18,27 @@ const OLD_INIT_CONTAINERS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-containers",
 ];
 
-/// Removes these annotations.
+/// Removes the annotations of [`OLD_INIT_CONTAINERS`].
 fn drop_old_annotations(object: &mut Value) {
     let Some(metadata) = present_mut(object, "metadata") else { return };
     let Some(annotations) = present_mut(metadata, "annotations") else { return };
-    let mut found = false;
+    let mut removed = false;
     for key in OLD_INIT_CONTAINERS {
-        found |= annotations.remove(key).is_some();
+        removed |= annotations.remove(key).is_some();
     }
-    if found && annotations.fields().is_some_and(|fields| fields.is_empty()) {
+    if removed && annotations.fields().is_some_and(|fields| fields.is_empty()) {
         metadata.remove("annotations");
     }
 }
 
 /// The defaults of a pod.
-pub fn pod(object: &mut Value) {
+pub fn default_pod(object: &mut Value) {
     drop_old_annotations(object);
     if let Some(status) = present_mut(object, "status") {
         mirror_first(status, "podIP", "podIPs", Some("ip"));
     }
     let spec = object.entry("spec");
-    pod_spec(spec);
+    default_pod_spec(spec);
     fill(spec, "enableServiceLinks", true);
     // A negative value, stored before it was validated, becomes 1. Templates keep it.
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).is_some_and(|seconds| seconds < 0) {
@@ -47,18 +47,18 @@ pub fn pod(object: &mut Value) {
     let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
     for list in ["containers", "initContainers"] {
         for container in items_mut(spec, list) {
-            request_limits(container);
+            default_requests(container);
             if host_network {
-                open_host_ports(container);
+                default_host_ports(container);
             }
         }
     }
 }
 
 /// The defaults of a PodSpec.
-pub fn pod_spec(spec: &mut Value) {
+pub fn default_pod_spec(spec: &mut Value) {
     fill(spec, "securityContext", Value::object());
-    mirror_service_account(spec);
+    sync_service_account(spec);
     for list in CONTAINER_LISTS {
         for container in items_mut(spec, list) {
             if container.str("imagePullPolicy").is_empty() {
@@ -68,15 +68,15 @@ pub fn pod_spec(spec: &mut Value) {
         }
     }
     for volume in items_mut(spec, "volumes") {
-        volume_source(volume);
+        default_volume(volume);
     }
 }
 
 /// The defaults of the pod template in a field of `object`.
-pub fn template(object: &mut Value, field: &str) {
+pub fn default_template(object: &mut Value, field: &str) {
     if let Some(template) = present_mut(object, field) {
         drop_old_annotations(template);
-        pod_spec(template.entry("spec"));
+        default_pod_spec(template.entry("spec"));
     }
 }
 
@@ -97,36 +97,38 @@ pub fn drop_empty_labels(spec: &mut Value) {
 }
 
 /// If the feature is disabled, drops image volumes and their mounts, unless the old pod had image volumes.
-pub fn drop_image_volumes(spec: &mut Value, was: Option<&Value>, features: EnabledFeatures) {
-    fn images(spec: &Value) -> impl Iterator<Item = &Value> {
+pub fn drop_image_volumes(spec: &mut Value, old_spec: Option<&Value>, features: EnabledFeatures) {
+    fn image_volumes(spec: &Value) -> impl Iterator<Item = &Value> {
         let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
         volumes.iter().filter(|volume| volume.get("image").is_some())
     }
-    if features.has(Feature::ImageVolume) || was.is_some_and(|was| images(was).next().is_some()) {
+    if features.has(Feature::ImageVolume)
+        || old_spec.is_some_and(|old_spec| image_volumes(old_spec).next().is_some())
+    {
         return;
     }
-    let images: BTreeSet<String> = images(spec).map(|volume| volume.str("name").to_owned()).collect();
-    if images.is_empty() {
+    let names: BTreeSet<String> = image_volumes(spec).map(|volume| volume.str("name").to_owned()).collect();
+    if names.is_empty() {
         return;
     }
-    let keep = |holder: &mut Value, field: &str| {
-        if let Some(Value::Array(items)) = holder.get_mut(field) {
-            items.retain(|item| !images.contains(item.str("name")));
+    let retain_others = |object: &mut Value, field: &str| {
+        if let Some(Value::Array(items)) = object.get_mut(field) {
+            items.retain(|item| !names.contains(item.str("name")));
             if items.is_empty() {
-                holder.remove(field);
+                object.remove(field);
             }
         }
     };
-    keep(spec, "volumes");
+    retain_others(spec, "volumes");
     for list in CONTAINER_LISTS {
         for container in items_mut(spec, list) {
-            keep(container, "volumeMounts");
+            retain_others(container, "volumeMounts");
         }
     }
 }
 
 /// serviceAccount and serviceAccountName are the same for historical reasons; both are always printed.
-fn mirror_service_account(spec: &mut Value) {
+fn sync_service_account(spec: &mut Value) {
     let account = match (spec.str("serviceAccountName"), spec.str("serviceAccount")) {
         ("", "") => return,
         ("", old) => old.to_owned(),
@@ -137,11 +139,11 @@ fn mirror_service_account(spec: &mut Value) {
 }
 
 /// A volume without a source is an empty directory.
-fn volume_source(volume: &mut Value) {
-    let bare = volume
+fn default_volume(volume: &mut Value) {
+    let has_no_source = volume
         .fields()
         .is_none_or(|fields| fields.iter().all(|(key, value)| key == "name" || value.is_null()));
-    if bare {
+    if has_no_source {
         volume.set("emptyDir", Value::object());
     }
     if let Some(path) = present_mut(volume, "hostPath") {
@@ -150,7 +152,7 @@ fn volume_source(volume: &mut Value) {
 }
 
 /// Sets the default pull policy of image volumes.
-pub fn pull_image_volumes(spec: &mut Value) {
+pub fn default_image_volumes(spec: &mut Value) {
     for image in items_mut(spec, "volumes").iter_mut().filter_map(|volume| present_mut(volume, "image")) {
         let policy = pull_policy(image.str("reference"));
         fill_text(image, "pullPolicy", policy);
@@ -158,7 +160,7 @@ pub fn pull_image_volumes(spec: &mut Value) {
 }
 
 /// Requests default to limits.
-fn request_limits(container: &mut Value) {
+fn default_requests(container: &mut Value) {
     let Some(resources) = present_mut(container, "resources") else { return };
     let Some(limits) = resources.get("limits").cloned() else { return };
     let requests = resources.entry("requests");
@@ -168,7 +170,7 @@ fn request_limits(container: &mut Value) {
 }
 
 /// With hostNetwork, hostPort defaults to containerPort.
-fn open_host_ports(container: &mut Value) {
+fn default_host_ports(container: &mut Value) {
     for port in items_mut(container, "ports") {
         let number = port.get("containerPort").and_then(Value::as_int).unwrap_or_default();
         if port.get("hostPort").and_then(Value::as_int).unwrap_or_default() == 0 && number != 0 {
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_may_change_is_always_pulled() {
+    fn pull_policy_is_always_for_latest_images() {
         let table = [
             ("img", "Always"),
             ("img:latest", "Always"),
@@ -200,20 +202,20 @@ mod tests {
             ("", "IfNotPresent"),
             ("UPPER", "IfNotPresent"),
         ];
-        for (image, wanted) in table {
-            assert_eq!(pull_policy(image), wanted, "{image}");
+        for (image, expected) in table {
+            assert_eq!(pull_policy(image), expected, "{image}");
         }
     }
 
     #[test]
-    fn a_pod_reads_back_with_its_defaults() {
-        let mut found = object(
+    fn default_pod_sets_all_defaults_and_is_idempotent() {
+        let mut pod = object(
             r#"{"spec":{"hostNetwork":true,"serviceAccount":"a","volumes":[{"name":"v"},{"name":"h","hostPath":{"path":"/x"}}],
                 "containers":[{"name":"c","image":"i:1","ports":[{"containerPort":80}],
                     "resources":{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"500m"}}}]}}"#,
         );
-        pod(&mut found);
-        let wanted = object(
+        default_pod(&mut pod);
+        let expected = object(
             r#"{"spec":{"hostNetwork":true,"serviceAccount":"a","serviceAccountName":"a","enableServiceLinks":true,
                 "securityContext":{},
                 "volumes":[{"name":"v","emptyDir":{}},{"name":"h","hostPath":{"path":"/x","type":""}}],
@@ -221,59 +223,59 @@ mod tests {
                     "ports":[{"containerPort":80,"hostPort":80}],
                     "resources":{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"500m","memory":"1Gi"}}}]}}"#,
         );
-        assert_eq!(found, wanted);
-        pod(&mut found);
-        assert_eq!(found, wanted, "twice is once");
+        assert_eq!(pod, expected);
+        default_pod(&mut pod);
+        assert_eq!(pod, expected, "idempotent");
     }
 
     #[test]
-    fn volumes_that_are_images_go_with_all_that_mounts_them() {
+    fn disabled_image_volumes_are_dropped_with_their_mounts() {
         let spec = object(
             r#"{"volumes":[{"name":"i","image":{"reference":"x"}},{"name":"e","emptyDir":{}}],
                 "containers":[{"name":"c","volumeMounts":[{"name":"i"}]},{"name":"d","volumeMounts":[{"name":"e"}]}]}"#,
         );
-        let after = |was: Option<&Value>, features| {
+        let dropped = |old: Option<&Value>, features| {
             let mut spec = spec.clone();
-            drop_image_volumes(&mut spec, was, features);
+            drop_image_volumes(&mut spec, old, features);
             spec
         };
-        let wanted = object(
+        let expected = object(
             r#"{"volumes":[{"name":"e","emptyDir":{}}],
                 "containers":[{"name":"c"},{"name":"d","volumeMounts":[{"name":"e"}]}]}"#,
         );
-        assert_eq!(after(None, EnabledFeatures::RELEASE), wanted);
-        assert_eq!(after(Some(&wanted), EnabledFeatures::RELEASE), wanted);
-        assert_eq!(after(Some(&spec), EnabledFeatures::RELEASE), spec);
-        assert_eq!(after(None, EnabledFeatures::RELEASE.with(Feature::ImageVolume)), spec);
+        assert_eq!(dropped(None, EnabledFeatures::RELEASE), expected);
+        assert_eq!(dropped(Some(&expected), EnabledFeatures::RELEASE), expected);
+        assert_eq!(dropped(Some(&spec), EnabledFeatures::RELEASE), spec);
+        assert_eq!(dropped(None, EnabledFeatures::RELEASE.with(Feature::ImageVolume)), spec);
     }
 
     #[test]
-    fn pods_end_and_name_their_first_containers_in_fields_only() {
+    fn defaults_fix_grace_period_of_pods_and_drop_init_container_annotations() {
         let old = "pod.beta.kubernetes.io/init-containers";
-        for (seconds, wanted) in [(-1, 1), (-9, 1), (0, 0), (7, 7)] {
-            let mut found = object(&format!(
+        for (seconds, expected) in [(-1, 1), (-9, 1), (0, 0), (7, 7)] {
+            let mut pod = object(&format!(
                 r#"{{"metadata":{{"annotations":{{"{old}":"[]"}}}},"spec":{{"terminationGracePeriodSeconds":{seconds}}}}}"#
             ));
-            pod(&mut found);
-            assert_eq!(found.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(wanted)));
-            assert_eq!(found.at(&["metadata", "annotations"]), None);
+            default_pod(&mut pod);
+            assert_eq!(pod.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(expected)));
+            assert_eq!(pod.at(&["metadata", "annotations"]), None);
         }
-        let mut holder = object(&format!(
+        let mut object_with_template = object(&format!(
             r#"{{"template":{{"metadata":{{"annotations":{{"{old}":"[]","a":"b"}}}},"spec":{{"terminationGracePeriodSeconds":-1}}}}}}"#
         ));
-        template(&mut holder, "template");
-        let found = holder.get("template").unwrap();
-        assert_eq!(found.at(&["metadata", "annotations"]), Some(&object(r#"{"a":"b"}"#)));
-        assert_eq!(found.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(-1)));
+        default_template(&mut object_with_template, "template");
+        let defaulted = object_with_template.get("template").unwrap();
+        assert_eq!(defaulted.at(&["metadata", "annotations"]), Some(&object(r#"{"a":"b"}"#)));
+        assert_eq!(defaulted.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(-1)));
     }
 
     #[test]
-    fn a_template_gets_less_than_a_pod() {
-        let mut found = object(
+    fn template_gets_fewer_defaults_than_a_pod() {
+        let mut object_with_template = object(
             r#"{"template":{"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}]}}}"#,
         );
-        template(&mut found, "template");
-        let spec = found.at(&["template", "spec"]).unwrap();
+        default_template(&mut object_with_template, "template");
+        let spec = object_with_template.at(&["template", "spec"]).unwrap();
         assert_eq!(spec.get("enableServiceLinks"), None);
         assert_eq!(spec.get("securityContext"), Some(&Value::object()));
         assert_eq!(spec.get("containers").unwrap().items()[0].at(&["resources", "requests"]), None);

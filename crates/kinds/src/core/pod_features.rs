@@ -10,30 +10,30 @@ use super::{env, pod_meta};
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// The features for validating an updated pod or template: `new` and `old` have a spec and metadata.
-pub fn relaxed(features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
-    let Some((spec, was)) = new.get("spec").zip(old.get("spec")) else { return features };
-    let mut relaxed = features;
-    let mut open = |feature: Feature, used: &dyn Fn() -> bool| {
-        if !features.has(feature) && used() {
-            relaxed = relaxed.with(feature);
+pub fn with_used_features(features: EnabledFeatures, new: &Value, old: &Value) -> EnabledFeatures {
+    let Some((spec, old_spec)) = new.get("spec").zip(old.get("spec")) else { return features };
+    let mut with_used_features = features;
+    let mut enable_if = |feature: Feature, is_used: &dyn Fn() -> bool| {
+        if !features.has(feature) && is_used() {
+            with_used_features = with_used_features.with(feature);
         }
     };
-    open(Feature::SELinuxMount, &|| was.at(&["securityContext", "seLinuxChangePolicy"]).is_some());
-    open(Feature::PodLifecycleSleepActionAllowZero, &|| containers(was).any(sleeps_no_time));
-    open(Feature::RelaxedDNSSearchValidation, &|| has_relaxed_search(was));
-    open(Feature::RelaxedEnvironmentVariableValidation, &|| keeps_relaxed_names(spec, was));
+    enable_if(Feature::SELinuxMount, &|| old_spec.at(&["securityContext", "seLinuxChangePolicy"]).is_some());
+    enable_if(Feature::PodLifecycleSleepActionAllowZero, &|| containers(old_spec).any(has_zero_sleep));
+    enable_if(Feature::RelaxedDNSSearchValidation, &|| has_relaxed_search(old_spec));
+    enable_if(Feature::RelaxedEnvironmentVariableValidation, &|| keeps_relaxed_names(spec, old_spec));
     // An invalid annotation that was accepted before stays accepted.
     if old.at(&["metadata", "annotations"]).is_some_and(pod_meta::has_bad_cost) {
-        relaxed = relaxed.without(Feature::PodDeletionCost);
+        with_used_features = with_used_features.without(Feature::PodDeletionCost);
     }
-    relaxed
+    with_used_features
 }
 
 fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
     CONTAINER_LISTS.iter().filter_map(|list| spec.get(list)).flat_map(|list| list.items())
 }
 
-fn sleeps_no_time(container: &Value) -> bool {
+fn has_zero_sleep(container: &Value) -> bool {
     ["preStop", "postStart"].iter().any(|hook| {
         let sleep = container.at(&["lifecycle", hook, "sleep"]);
         sleep.is_some_and(|sleep| sleep.get("seconds").and_then(Value::as_int).unwrap_or_default() == 0)
@@ -46,18 +46,18 @@ fn has_relaxed_search(spec: &Value) -> bool {
 }
 
 /// Whether the old spec had a name that only the relaxed rules allow.
-fn keeps_relaxed_names(spec: &Value, was: &Value) -> bool {
-    let known: BTreeSet<&str> = variables(was).collect();
-    variables(spec).any(|name| known.contains(name) && env::is_relaxed_name(name))
+fn keeps_relaxed_names(spec: &Value, old_spec: &Value) -> bool {
+    let old_names: BTreeSet<&str> = variables(old_spec).collect();
+    variables(spec).any(|name| old_names.contains(name) && env::is_relaxed_name(name))
 }
 
 fn variables(spec: &Value) -> impl Iterator<Item = &str> {
     containers(spec).flat_map(|container| {
-        let of = |list: &str, field: &'static str| {
+        let strings = |list: &str, field: &'static str| {
             let items = container.get(list).map(Value::items).unwrap_or_default();
             items.iter().map(move |item| item.str(field))
         };
-        of("env", "name").chain(of("envFrom", "prefix"))
+        strings("env", "name").chain(strings("envFrom", "prefix"))
     })
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_before_may_be_said_again() {
+    fn features_used_by_the_old_pod_stay_enabled() {
         let strict = EnabledFeatures::NONE.with(Feature::PodDeletionCost);
         for (feature, body) in [
             (Feature::SELinuxMount, r#"{"spec":{"securityContext":{"seLinuxChangePolicy":"Recursive"}}}"#),
@@ -82,14 +82,16 @@ mod tests {
                 r#"{"spec":{"initContainers":[{"env":[{"name":"A"},{"name":"1 b"}]}]}}"#,
             ),
         ] {
-            let used = object(body);
-            assert!(relaxed(strict, &used, &used).has(feature), "{feature:?}");
-            assert!(!relaxed(strict, &used, &object(r#"{"spec":{}}"#)).has(feature), "{feature:?}");
+            let pod = object(body);
+            assert!(with_used_features(strict, &pod, &pod).has(feature), "{feature:?}");
+            assert!(!with_used_features(strict, &pod, &object(r#"{"spec":{}}"#)).has(feature), "{feature:?}");
         }
-        let costly = object(
+        let bad_cost = object(
             r#"{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"x"}},"spec":{}}"#,
         );
-        assert!(!relaxed(strict, &costly, &costly).has(Feature::PodDeletionCost));
-        assert!(relaxed(strict, &costly, &object(r#"{"spec":{}}"#)).has(Feature::PodDeletionCost));
+        assert!(!with_used_features(strict, &bad_cost, &bad_cost).has(Feature::PodDeletionCost));
+        assert!(
+            with_used_features(strict, &bad_cost, &object(r#"{"spec":{}}"#)).has(Feature::PodDeletionCost)
+        );
     }
 }

@@ -10,19 +10,19 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{APPARMOR, MIRROR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 use super::pod_spec;
-use super::volume_source::local_path;
+use super::volume_source::validate_relative_path;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const LOCALHOST: &str = "localhost/";
-const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Whether the pod deletion cost annotation is no valid number.
 pub fn has_bad_cost(annotations: &Value) -> bool {
     annotations.get(DELETION_COST).and_then(Value::as_str).is_some_and(|cost| {
-        let leading =
+        let has_leading =
             cost.starts_with('+') || (cost.len() > 1 && cost.starts_with('0')) || cost.starts_with("-0");
-        leading || cost.parse::<i32>().is_err()
+        has_leading || cost.parse::<i32>().is_err()
     })
 }
 
@@ -31,51 +31,59 @@ pub fn validate(annotations: &Value, spec: &FieldValue<'_>, path: &FieldPath, er
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
         return;
     }
-    let at =
+    let annotation =
         |key: &str| FieldValue { value: annotations.get(key).unwrap_or(&Value::Null), path: path.key(key) };
     if annotations.get(MIRROR).is_some() && spec.str("nodeName").is_empty() {
-        at(MIRROR).invalid(errors, "must set spec.nodeName if mirror pod annotation is set");
+        annotation(MIRROR).invalid(errors, "must set spec.nodeName if mirror pod annotation is set");
     }
-    tolerations(annotations.str(TOLERATIONS), path, errors);
+    validate_tolerations(annotations.str(TOLERATIONS), path, errors);
     if has_bad_cost(annotations) && errors.features().has(Feature::PodDeletionCost) {
-        at(DELETION_COST).invalid(errors, "must be a 32bit integer");
+        annotation(DELETION_COST).invalid(errors, "must be a 32bit integer");
     }
     if annotations.get(SECCOMP_POD).is_some() {
-        seccomp_name(&at(SECCOMP_POD).named(path.child(SECCOMP_POD)), errors);
+        validate_seccomp_name(&annotation(SECCOMP_POD).named(path.child(SECCOMP_POD)), errors);
     }
     for (key, value) in annotations.fields().into_iter().flatten() {
         if key.starts_with(SECCOMP_CONTAINER) {
-            seccomp_name(&FieldValue { value, path: path.child(key) }, errors);
+            validate_seccomp_name(&FieldValue { value, path: path.child(key) }, errors);
         }
     }
-    let known: BTreeSet<&str> = KINDS_OF_CONTAINERS
+    let containers: BTreeSet<&str> = CONTAINER_LISTS
         .iter()
         .flat_map(|kind| spec.read(kind).items())
         .map(|container| container.str("name"))
         .collect();
     for (key, value) in annotations.fields().into_iter().flatten() {
         if let Some(container) = key.strip_prefix(APPARMOR) {
-            apparmor_name(container, &FieldValue { value, path: path.key(key) }, &known, errors);
+            validate_apparmor_name(
+                container,
+                &FieldValue { value, path: path.key(key) },
+                &containers,
+                errors,
+            );
         }
     }
 }
 
 /// Checks the annotation with tolerations.
-fn tolerations(text: &str, path: &FieldPath, errors: &mut ErrorList) {
+fn validate_tolerations(text: &str, path: &FieldPath, errors: &mut ErrorList) {
     if text.is_empty() {
         return;
     }
     match serde_json::from_str::<Vec<BTreeMap<String, serde_json::Value>>>(text) {
         Ok(list) => {
-            let list: Vec<Value> = list.iter().map(toleration).collect();
+            let list: Vec<Value> = list.iter().map(parse_toleration).collect();
             let list = Value::Array(list.into());
-            pod_spec::tolerations(&FieldValue { value: &list, path: path.child(TOLERATIONS) }, errors);
+            pod_spec::validate_tolerations(
+                &FieldValue { value: &list, path: path.child(TOLERATIONS) },
+                errors,
+            );
         }
-        Err(wrong) => errors.push(FieldError::invalid(path, &quoted(TOLERATIONS), &wrong.to_string())),
+        Err(detail) => errors.push(FieldError::invalid(path, &quoted(TOLERATIONS), &detail.to_string())),
     }
 }
 
-fn toleration(fields: &BTreeMap<String, serde_json::Value>) -> Value {
+fn parse_toleration(fields: &BTreeMap<String, serde_json::Value>) -> Value {
     let mut toleration = Value::object();
     for (field, value) in fields {
         match value {
@@ -87,21 +95,26 @@ fn toleration(fields: &BTreeMap<String, serde_json::Value>) -> Value {
     toleration
 }
 
-fn seccomp_name(node: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_seccomp_name(node: &FieldValue<'_>, errors: &mut ErrorList) {
     match node.text() {
         "runtime/default" | "docker/default" | "unconfined" => {}
         text => match text.strip_prefix(LOCALHOST) {
             Some(file) => {
                 let file = Value::from(file);
-                local_path(&FieldValue { value: &file, path: node.path.clone() }, errors);
+                validate_relative_path(&FieldValue { value: &file, path: node.path.clone() }, errors);
             }
             None => node.invalid_text(errors, "must be a valid seccomp profile"),
         },
     }
 }
 
-fn apparmor_name(container: &str, node: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
-    if !known.contains(container) {
+fn validate_apparmor_name(
+    container: &str,
+    node: &FieldValue<'_>,
+    containers: &BTreeSet<&str>,
+    errors: &mut ErrorList,
+) {
+    if !containers.contains(container) {
         errors.push(FieldError::invalid(&node.path, &quoted(container), "container not found"));
     }
     let text = node.text();
@@ -111,7 +124,7 @@ fn apparmor_name(container: &str, node: &FieldValue<'_>, known: &BTreeSet<&str>,
 }
 
 /// The annotation value of a profile field; `None` if the field is invalid.
-pub fn profile_name(profile: &Value) -> Option<String> {
+pub fn profile_to_annotation(profile: &Value) -> Option<String> {
     match profile.str("type") {
         "Unconfined" => Some("unconfined".to_owned()),
         "RuntimeDefault" => Some("runtime/default".to_owned()),
@@ -123,7 +136,7 @@ pub fn profile_name(profile: &Value) -> Option<String> {
 }
 
 /// The profile field of an annotation value; `None` if it is invalid.
-pub fn profile_of(name: &str) -> Option<Value> {
+pub fn profile_from_annotation(name: &str) -> Option<Value> {
     let mut profile = Value::object();
     match name {
         "unconfined" => profile.set("type", "Unconfined"),
@@ -138,18 +151,24 @@ pub fn profile_of(name: &str) -> Option<Value> {
     Some(profile)
 }
 
-/// Checks that annotations and their fields are equal.
-pub fn agree(annotations: &Value, spec: &FieldValue<'_>, errors: &mut ErrorList) {
+/// Checks that profile annotations and fields match.
+pub fn validate_profiles_match(annotations: &Value, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
         return;
     }
     if let (Some(context), Some(name)) = (spec.opt("securityContext"), annotations.get(SECCOMP_POD))
         && let Some(profile) = context.opt("seccompProfile")
     {
-        same_profile("seccomp", &profile, profile.value, name.as_str().unwrap_or_default(), errors);
+        validate_profile_matches(
+            "seccomp",
+            &profile,
+            profile.value,
+            name.as_str().unwrap_or_default(),
+            errors,
+        );
     }
-    let each = |prefix: &str, check: &mut dyn FnMut(&FieldValue<'_>, &str)| {
-        for list in KINDS_OF_CONTAINERS.iter().filter_map(|kind| spec.opt(kind)) {
+    let for_each_container = |prefix: &str, check: &mut dyn FnMut(&FieldValue<'_>, &str)| {
+        for list in CONTAINER_LISTS.iter().filter_map(|kind| spec.opt(kind)) {
             for container in list.items() {
                 let key = format!("{prefix}{}", container.str("name"));
                 if let Some(name) = annotations.get(&key).and_then(Value::as_str) {
@@ -158,34 +177,42 @@ pub fn agree(annotations: &Value, spec: &FieldValue<'_>, errors: &mut ErrorList)
             }
         }
     };
-    each(SECCOMP_CONTAINER, &mut |context, name| {
+    for_each_container(SECCOMP_CONTAINER, &mut |context, name| {
         if let Some(profile) = context.opt("seccompProfile") {
-            same_profile("seccomp", &profile, profile.value, name, errors);
+            validate_profile_matches("seccomp", &profile, profile.value, name, errors);
         }
     });
     if spec.child("os").str("name") == "windows" {
         return;
     }
     let pod_profile = spec.value.at(&["securityContext", "appArmorProfile"]);
-    each(APPARMOR, &mut |context, name| {
+    for_each_container(APPARMOR, &mut |context, name| {
         if let Some(profile) = context.value.get("appArmorProfile").or(pod_profile) {
-            same_profile("apparmor", &context.child("appArmorProfile"), profile, name, errors);
+            validate_profile_matches("apparmor", &context.child("appArmorProfile"), profile, name, errors);
         }
     });
 }
 
-fn same_profile(what: &str, place: &FieldValue<'_>, profile: &Value, name: &str, errors: &mut ErrorList) {
-    let type_differs = || format!("{what} type in annotation and field must match");
+fn validate_profile_matches(
+    mechanism: &str,
+    field: &FieldValue<'_>,
+    profile: &Value,
+    name: &str,
+    errors: &mut ErrorList,
+) {
+    let type_differs = || format!("{mechanism} type in annotation and field must match");
     match profile.str("type") {
-        "Unconfined" if name != "unconfined" => place.child("type").forbidden(errors, &type_differs()),
-        "RuntimeDefault" if name != "runtime/default" && !(what == "seccomp" && name == "docker/default") => {
-            place.child("type").forbidden(errors, &type_differs());
+        "Unconfined" if name != "unconfined" => field.child("type").forbidden(errors, &type_differs()),
+        "RuntimeDefault"
+            if name != "runtime/default" && !(mechanism == "seccomp" && name == "docker/default") =>
+        {
+            field.child("type").forbidden(errors, &type_differs());
         }
         "Localhost" => match name.strip_prefix(LOCALHOST) {
-            None => place.child("type").forbidden(errors, &type_differs()),
+            None => field.child("type").forbidden(errors, &type_differs()),
             Some(file) if profile.get("localhostProfile").and_then(Value::as_str) != Some(file) => {
-                let wrong = format!("{what} profile in annotation and field must match");
-                place.child("localhostProfile").forbidden(errors, &wrong);
+                let detail = format!("{mechanism} profile in annotation and field must match");
+                field.child("localhostProfile").forbidden(errors, &detail);
             }
             Some(_) => {}
         },
@@ -195,38 +222,38 @@ fn same_profile(what: &str, place: &FieldValue<'_>, profile: &Value, name: &str,
 
 /// Checks that an update does not change annotations that are only read at creation.
 pub fn validate_change(new: &Value, old: &Value, path: &FieldPath, errors: &mut ErrorList) {
-    let kept = [(APPARMOR, "AppArmor annotations"), (MIRROR, "mirror pod annotation")];
-    let marked = |key: &str| {
-        kept.iter().find(|(name, _)| key == *name || (*name == APPARMOR && key.starts_with(APPARMOR)))
+    let immutable = [(APPARMOR, "AppArmor annotations"), (MIRROR, "mirror pod annotation")];
+    let find_immutable = |key: &str| {
+        immutable.iter().find(|(known, _)| key == *known || (*known == APPARMOR && key.starts_with(APPARMOR)))
     };
     for (key, value) in old.fields().into_iter().flatten() {
-        if let Some((_, what)) = marked(key).filter(|_| new.get(key) != Some(value)) {
-            let wrong = format!("may not remove or update {what}");
-            errors.push(FieldError::forbidden(&path.key(key), &wrong));
+        if let Some((_, name)) = find_immutable(key).filter(|_| new.get(key) != Some(value)) {
+            let detail = format!("may not remove or update {name}");
+            errors.push(FieldError::forbidden(&path.key(key), &detail));
         }
     }
     for (key, _) in new.fields().into_iter().flatten() {
-        if let Some((_, what)) = marked(key).filter(|_| old.get(key).is_none()) {
-            errors.push(FieldError::forbidden(&path.key(key), &format!("may not add {what}")));
+        if let Some((_, name)) = find_immutable(key).filter(|_| old.get(key).is_none()) {
+            errors.push(FieldError::forbidden(&path.key(key), &format!("may not add {name}")));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_refused, object, said};
+    use pilothouse_apimachinery::testing::{each_refused, error_messages, object};
 
     use super::*;
 
     fn check(object: &Value, errors: &mut ErrorList) {
-        let spec = FieldValue::of(object, "spec");
+        let spec = FieldValue::top_level(object, "spec");
         let annotations = object.at(&["metadata", "annotations"]).unwrap_or(&Value::Null);
         validate(annotations, &spec, &FieldPath::new("a"), errors);
-        agree(annotations, &spec, errors);
+        validate_profiles_match(annotations, &spec, errors);
     }
 
     #[test]
-    fn each_rule_of_annotations_refuses() {
+    fn pod_annotation_validation_refuses_each_violation() {
         let base = object(
             r#"{"metadata":{"annotations":{"x":"y"}},"spec":{"containers":[{"name":"c",
                 "securityContext":{"seccompProfile":{"type":"Localhost","localhostProfile":"p"},
@@ -289,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_stay_as_they_were() {
+    fn pod_update_keeps_apparmor_and_mirror_annotations() {
         let old = object(
             r#"{"kubernetes.io/config.mirror":"x","container.apparmor.security.beta.kubernetes.io/c":"unconfined"}"#,
         );
@@ -299,7 +326,7 @@ mod tests {
         let mut errors = ErrorList::new();
         validate_change(&new, &old, &FieldPath::new("a"), &mut errors);
         assert_eq!(
-            said(&errors),
+            error_messages(&errors),
             [
                 "a[container.apparmor.security.beta.kubernetes.io/c]: Forbidden: may not remove or update AppArmor annotations",
                 "a[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror pod annotation",
@@ -307,8 +334,11 @@ mod tests {
             ]
         );
         for name in ["unconfined", "runtime/default", "localhost/a"] {
-            assert_eq!(profile_of(name).as_ref().and_then(profile_name).as_deref(), Some(name));
+            assert_eq!(
+                profile_from_annotation(name).as_ref().and_then(profile_to_annotation).as_deref(),
+                Some(name)
+            );
         }
-        assert_eq!(profile_of("localhost/"), None);
+        assert_eq!(profile_from_annotation("localhost/"), None);
     }
 }

@@ -4,7 +4,7 @@ use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::FieldError;
 use pilothouse_apimachinery::field_value::FieldValue;
 
-const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
 /// Fields of the spec and its security context that Windows pods must not have, in the order of validation.
 const LINUX_POD: [(&str, bool); 15] = [
@@ -39,7 +39,7 @@ const LINUX_CONTAINER: [&str; 10] = [
 
 /// All containers of a spec, in the order in which they are visited.
 fn containers<'a>(spec: &FieldValue<'a>) -> impl Iterator<Item = FieldValue<'a>> {
-    let lists: Vec<FieldValue<'a>> = KINDS_OF_CONTAINERS.iter().filter_map(|kind| spec.opt(kind)).collect();
+    let lists: Vec<FieldValue<'a>> = CONTAINER_LISTS.iter().filter_map(|kind| spec.opt(kind)).collect();
     lists.into_iter().flat_map(|list| list.items().collect::<Vec<_>>())
 }
 
@@ -47,16 +47,16 @@ fn containers<'a>(spec: &FieldValue<'a>) -> impl Iterator<Item = FieldValue<'a>>
 pub fn validate(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(os) = spec.opt("os") else { return };
     match os.str("name") {
-        "linux" => linux(spec, errors),
-        "windows" => windows(spec, errors),
+        "linux" => validate_linux(spec, errors),
+        "windows" => validate_windows(spec, errors),
         "" => os.child("name").required(errors, "cannot be empty"),
         _ => os.child("name").named(os.path.clone()).one_of(errors, &["linux", "windows"]),
     }
 }
 
-fn linux(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    let mut check = |holder: &FieldValue<'_>| {
-        if let Some(options) = holder.opt("securityContext").and_then(|context| context.opt("windowsOptions"))
+fn validate_linux(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let mut check = |object: &FieldValue<'_>| {
+        if let Some(options) = object.opt("securityContext").and_then(|context| context.opt("windowsOptions"))
         {
             options.forbidden(errors, "windows options cannot be set for a linux pod");
         }
@@ -67,16 +67,16 @@ fn linux(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn windows(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_windows(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let context = spec.child("securityContext");
     for (field, in_context) in LINUX_POD {
         let node = if in_context { context.child(field) } else { spec.child(field) };
-        let set = match field {
+        let is_set = match field {
             "hostPID" | "hostIPC" => node.is_true(),
             "sysctls" => !node.is_empty(),
             _ => node.is_set(),
         };
-        if set {
+        if is_set {
             node.forbidden(errors, NOT_ON_WINDOWS);
         }
     }
@@ -89,44 +89,48 @@ fn windows(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks HostProcess pods: all containers or none, with hostNetwork.
-pub fn host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    let own = |holder: &FieldValue<'_>| {
-        holder
+pub fn validate_host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let host_process_of = |object: &FieldValue<'_>| {
+        object
             .value
             .at(&["securityContext", "windowsOptions", "hostProcess"])
             .and_then(|value| value.as_bool())
     };
-    let pod = own(spec);
-    let (mut all, mut on_host) = (0usize, 0usize);
-    for kind in KINDS_OF_CONTAINERS {
+    let pod_value = host_process_of(spec);
+    let (mut total, mut host_process_count) = (0usize, 0usize);
+    for kind in CONTAINER_LISTS {
         for (index, value) in spec.read(kind).items().iter().enumerate() {
-            all += 1;
-            let one = value
+            total += 1;
+            let container_value = value
                 .at(&["securityContext", "windowsOptions", "hostProcess"])
                 .and_then(|value| value.as_bool());
-            if let (Some(pod), Some(one)) = (pod, one)
-                && pod != one
+            if let (Some(pod_value), Some(container_value)) = (pod_value, container_value)
+                && pod_value != container_value
             {
                 let options =
                     spec.path.child(kind).index(index).child("securityContext").child("windowsOptions");
-                let wrong =
-                    format!("pod hostProcess value must be identical if both are specified, was {pod}");
-                errors.push(FieldError::invalid(&options.child("hostProcess"), &one.to_string(), &wrong));
+                let detail =
+                    format!("pod hostProcess value must be identical if both are specified, was {pod_value}");
+                errors.push(FieldError::invalid(
+                    &options.child("hostProcess"),
+                    &container_value.to_string(),
+                    &detail,
+                ));
             }
-            on_host += usize::from(one.or(pod).unwrap_or_default());
+            host_process_count += usize::from(container_value.or(pod_value).unwrap_or_default());
         }
     }
-    if on_host == 0 {
+    if host_process_count == 0 {
         return;
     }
-    if on_host != all {
-        let wrong =
+    if host_process_count != total {
+        let detail =
             "If pod contains any hostProcess containers then all containers must be HostProcess containers";
-        errors.push(FieldError::invalid(&spec.path, "\"\"", wrong));
+        errors.push(FieldError::invalid(&spec.path, "\"\"", detail));
     }
     if !spec.child("hostNetwork").is_true() {
-        let wrong = "hostNetwork must be true if pod contains any hostProcess containers";
-        errors.push(FieldError::invalid(&spec.path.child("hostNetwork"), "false", wrong));
+        let detail = "hostNetwork must be true if pod contains any hostProcess containers";
+        errors.push(FieldError::invalid(&spec.path.child("hostNetwork"), "false", detail));
     }
     if !errors.features().allows_privileged() {
         spec.forbidden(errors, "hostProcess containers are disallowed by cluster policy");
@@ -135,16 +139,17 @@ pub fn host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{each_refused, object, said, with};
+    use pilothouse_apimachinery::testing::{each_refused, error_messages, object, with};
 
     use super::*;
 
     #[test]
-    fn each_system_refuses_what_it_does_not_know() {
+    fn os_validation_refuses_fields_of_the_other_os() {
         let linux = object(
             r#"{"spec":{"os":{"name":"linux"},"containers":[{"name":"c"}],"initContainers":[{"name":"i"}]}}"#,
         );
-        let check = |object: &_, errors: &mut ErrorList| validate(&FieldValue::of(object, "spec"), errors);
+        let check =
+            |object: &_, errors: &mut ErrorList| validate(&FieldValue::top_level(object, "spec"), errors);
         each_refused(
             &linux,
             check,
@@ -179,23 +184,23 @@ mod tests {
     }
 
     #[test]
-    fn host_processes_come_alone_and_with_the_network() {
+    fn host_process_needs_all_containers_and_host_network() {
         let options = r#"{"windowsOptions":{"hostProcess":true}}"#;
         let mixed = object(&format!(
             r#"{{"spec":{{"containers":[{{"name":"c","securityContext":{options}}},{{"name":"d"}}]}}}}"#
         ));
         let mut errors = ErrorList::new();
-        host_process(&FieldValue::of(&mixed, "spec"), &mut errors);
-        let wanted = [
+        validate_host_process(&FieldValue::top_level(&mixed, "spec"), &mut errors);
+        let expected = [
             "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be HostProcess containers",
             "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers",
             "spec: Forbidden: hostProcess containers are disallowed by cluster policy",
         ];
-        assert_eq!(said(&errors), wanted);
+        assert_eq!(error_messages(&errors), expected);
         let differs = with(&mixed, "spec.securityContext.windowsOptions.hostProcess", "false");
         errors.clear();
-        host_process(&FieldValue::of(&differs, "spec"), &mut errors);
-        assert!(said(&errors)[0].starts_with(
+        validate_host_process(&FieldValue::top_level(&differs, "spec"), &mut errors);
+        assert!(error_messages(&errors)[0].starts_with(
             "spec.containers[0].securityContext.windowsOptions.hostProcess: Invalid value: true: pod hostProcess value must be identical"
         ));
     }

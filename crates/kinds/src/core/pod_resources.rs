@@ -18,64 +18,70 @@ pub fn default(pod: &mut Value, features: EnabledFeatures) {
     if !features.has(Feature::PodLevelResources) {
         return;
     }
-    let said = |field: &str| resource_list::read(pod.at(&["spec", "resources", field]));
-    let (limits, requests) = (said("limits"), said("requests"));
+    let amounts_of = |field: &str| resource_list::read(pod.at(&["spec", "resources", field]));
+    let (limits, requests) = (amounts_of("limits"), amounts_of("requests"));
     if limits.is_empty() && requests.is_empty() {
         return;
     }
-    let of_containers = |field: &str| {
-        resource_list::together(pod, |container, _| resource_list::read(container.at(&["resources", field])))
+    let sum_of = |field: &str| {
+        resource_list::total_by(pod, |container, _| resource_list::read(container.at(&["resources", field])))
     };
     // Huge pages cannot be overcommitted: pod-level limits and requests default to the sum of container limits.
-    let mut more = of_containers("limits");
-    more.retain(|name, _| resources::is_huge_page(name));
-    let mut asked = ResourceList::new();
-    if !limits.is_empty() || !more.is_empty() {
-        asked = of_containers("requests");
-        asked.retain(|name, _| resource_list::is_for_whole_pods(name) && !resources::is_huge_page(name));
-        for (name, limit) in
-            limits.iter().chain(&more).filter(|(name, _)| resource_list::is_for_whole_pods(name))
+    let mut huge_page_limits = sum_of("limits");
+    huge_page_limits.retain(|name, _| resources::is_huge_page(name));
+    let mut default_requests = ResourceList::new();
+    if !limits.is_empty() || !huge_page_limits.is_empty() {
+        default_requests = sum_of("requests");
+        default_requests
+            .retain(|name, _| resource_list::is_pod_level_resource(name) && !resources::is_huge_page(name));
+        for (name, limit) in limits
+            .iter()
+            .chain(&huge_page_limits)
+            .filter(|(name, _)| resource_list::is_pod_level_resource(name))
         {
-            asked.entry(name.clone()).or_insert_with(|| limit.clone());
+            default_requests.entry(name.clone()).or_insert_with(|| limit.clone());
         }
     }
-    let whole = pod.entry("spec").entry("resources");
-    for (field, amounts) in [("limits", more), ("requests", asked)] {
+    let pod_level = pod.entry("spec").entry("resources");
+    for (field, amounts) in [("limits", huge_page_limits), ("requests", default_requests)] {
         for (name, amount) in amounts {
-            fill(whole.entry(field), &name, amount.to_string());
+            fill(pod_level.entry(field), &name, amount.to_string());
         }
     }
 }
 
 /// Checks pod-level resources.
 pub fn validate(spec: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
-    let on = errors.features().has(Feature::PodLevelResources);
-    let Some(whole) = spec.opt("resources").filter(|_| on) else { return };
-    if whole.has("claims") {
-        whole.child("claims").forbidden(errors, "claims cannot be set for Resources at pod-level");
+    let is_enabled = errors.features().has(Feature::PodLevelResources);
+    let Some(pod_level) = spec.opt("resources").filter(|_| is_enabled) else { return };
+    if pod_level.has("claims") {
+        pod_level.child("claims").forbidden(errors, "claims cannot be set for Resources at pod-level");
     }
-    resources::of_pod(&whole, claims, errors);
+    resources::validate_pod(&pod_level, claims, errors);
     let mut pod = Value::object();
     pod.set("spec", spec.value.clone());
-    let together =
-        resource_list::together(&pod, |one, _| resource_list::read(one.at(&["resources", "requests"])));
-    let (requests, limits) =
-        (resource_list::read(whole.value.get("requests")), resource_list::read(whole.value.get("limits")));
-    for (name, needed) in together {
-        let asked = requests.get(&name);
-        if asked.map_or(!needed.is_zero(), |asked| needed > *asked) {
-            let wrong = format!("must be greater than or equal to aggregate container requests of {needed}");
-            let path = whole.path.child("requests").key(&name);
-            let shown = asked.map_or_else(|| "0".to_owned(), ToString::to_string);
-            errors.push(FieldError::invalid(&path, &quoted(&shown), &wrong));
+    let container_requests = resource_list::total_by(&pod, |container, _| {
+        resource_list::read(container.at(&["resources", "requests"]))
+    });
+    let (requests, limits) = (
+        resource_list::read(pod_level.value.get("requests")),
+        resource_list::read(pod_level.value.get("limits")),
+    );
+    for (name, total) in container_requests {
+        let request = requests.get(&name);
+        if request.map_or(!total.is_zero(), |request| total > *request) {
+            let detail = format!("must be greater than or equal to aggregate container requests of {total}");
+            let path = pod_level.path.child("requests").key(&name);
+            let rendered = request.map_or_else(|| "0".to_owned(), ToString::to_string);
+            errors.push(FieldError::invalid(&path, &quoted(&rendered), &detail));
         }
     }
     for (index, container) in spec.read("containers").items().iter().enumerate() {
         for (name, limit) in resource_list::read(container.at(&["resources", "limits"])) {
-            if let Some(most) = limits.get(&name).filter(|most| limit > **most) {
-                let wrong = format!("must be less than or equal to pod limits of {most}");
-                let path = whole.path.child("containers").index(index).key(&name).child("limits");
-                errors.push(FieldError::invalid(&path, &quoted(&limit.to_string()), &wrong));
+            if let Some(pod_limit) = limits.get(&name).filter(|pod_limit| limit > **pod_limit) {
+                let detail = format!("must be less than or equal to pod limits of {pod_limit}");
+                let path = pod_level.path.child("containers").index(index).key(&name).child("limits");
+                errors.push(FieldError::invalid(&path, &quoted(&limit.to_string()), &detail));
             }
         }
     }
@@ -88,7 +94,7 @@ pub fn claim_names<'a>(spec: &FieldValue<'a>) -> BTreeSet<&'a str> {
 }
 
 /// Checks the resource claims of a pod.
-pub fn claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for claim in list.items() {
         let name = claim.child("name");
@@ -100,13 +106,13 @@ pub fn claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
             name.duplicate(errors);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
-        let wrong = match sources.iter().filter(|source| claim.has(source)).count() {
+        let detail = match sources.iter().filter(|source| claim.has(source)).count() {
             0 => Some("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
             1 => None,
             _ => Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
         };
-        if let Some(wrong) = wrong {
-            messages::structure(&claim.path, "core.PodResourceClaim", errors, wrong);
+        if let Some(detail) = detail {
+            messages::invalid_struct(&claim.path, "core.PodResourceClaim", errors, detail);
         }
         for source in sources.iter().filter_map(|source| claim.opt(source)) {
             source.syntax(errors, names::dns_subdomain);
@@ -115,40 +121,45 @@ pub fn claims(list: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks the resource claims that a container uses.
-pub fn used_claims(list: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
-    let (mut whole, mut parts) = (BTreeSet::new(), BTreeSet::new());
+pub fn validate_used_claims(list: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
+    let (mut whole_claims, mut requests) = (BTreeSet::new(), BTreeSet::new());
     for claim in list.items() {
         let (name, request) = (claim.str("name"), claim.str("request"));
         if name.is_empty() {
             claim.required(errors, "");
             continue;
         }
-        let twice = |text: &str| FieldError::duplicate(&claim.path, &quoted(text));
-        if whole.contains(name) {
-            errors.push(twice(name));
+        let duplicate = |text: &str| FieldError::duplicate(&claim.path, &quoted(text));
+        if whole_claims.contains(name) {
+            errors.push(duplicate(name));
         } else if request.is_empty() {
             // One error for each earlier request of the same claim.
-            parts.iter().filter(|(of, _)| *of == name).for_each(|_| errors.push(twice(name)));
-            whole.insert(name);
+            requests
+                .iter()
+                .filter(|(claim_name, _)| *claim_name == name)
+                .for_each(|_| errors.push(duplicate(name)));
+            whole_claims.insert(name);
         } else {
             claim.child("request").syntax(errors, names::dns_label);
-            if !parts.insert((name, request)) {
-                errors.push(twice(&format!("{name}/{request}")));
+            if !requests.insert((name, request)) {
+                errors.push(duplicate(&format!("{name}/{request}")));
             }
         }
         if !known.contains(name) {
-            let mut why = "must be one of the names in pod.spec.resourceClaims".to_owned();
+            let mut detail = "must be one of the names in pod.spec.resourceClaims".to_owned();
             match known.is_empty() {
-                true => why.push_str(" which is empty"),
-                false => why.push_str(&format!(": {}", known.iter().copied().collect::<Vec<_>>().join(", "))),
+                true => detail.push_str(" which is empty"),
+                false => {
+                    detail.push_str(&format!(": {}", known.iter().copied().collect::<Vec<_>>().join(", ")));
+                }
             }
-            errors.push(FieldError::not_found(&claim.path, &quoted(name)).because(&why));
+            errors.push(FieldError::not_found(&claim.path, &quoted(name)).because(&detail));
         }
     }
 }
 
 /// Checks resourceClaimStatuses.
-pub fn claim_statuses(list: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_claim_statuses(list: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (known, mut seen) = (claim_names(spec), BTreeSet::new());
     for status in list.items() {
         let name = status.child("name");
@@ -158,28 +169,28 @@ pub fn claim_statuses(list: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut
         if !seen.insert(name.text()) {
             errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
         }
-        if let Some(made) = status.opt("resourceClaimName") {
-            meta::texts(errors, &name.path, made.text(), names::dns_subdomain(made.text()));
+        if let Some(claim_name) = status.opt("resourceClaimName") {
+            meta::add_invalid(errors, &name.path, claim_name.text(), names::dns_subdomain(claim_name.text()));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_apimachinery::testing::{error_messages, object};
 
     use super::*;
 
-    const ON: EnabledFeatures = EnabledFeatures::RELEASE.with(Feature::PodLevelResources);
+    const ENABLED: EnabledFeatures = EnabledFeatures::RELEASE.with(Feature::PodLevelResources);
 
     fn defaulted(spec: &str) -> Value {
         let mut pod = object(&format!(r#"{{"spec":{spec}}}"#));
-        default(&mut pod, ON);
+        default(&mut pod, ENABLED);
         pod.at(&["spec", "resources"]).cloned().unwrap_or_default()
     }
 
     #[test]
-    fn pods_ask_for_what_their_containers_need() {
+    fn pod_level_requests_default_to_container_sums() {
         let containers = r#""containers":[{"resources":{"requests":{"cpu":"1","x.y/z":"1"},"limits":{"hugepages-2Mi":"2Mi"}}},
             {"resources":{"requests":{"cpu":"500m"}}}]"#;
         assert_eq!(
@@ -194,26 +205,31 @@ mod tests {
             object(r#"{"requests":{"cpu":"2"}}"#)
         );
         assert_eq!(defaulted(r#"{"containers":[]}"#), Value::Null);
-        let mut closed = object(r#"{"spec":{"resources":{"limits":{"cpu":"2"}}}}"#);
-        let before = closed.clone();
-        default(&mut closed, EnabledFeatures::RELEASE);
-        assert_eq!(closed, before);
+        let mut pod = object(r#"{"spec":{"resources":{"limits":{"cpu":"2"}}}}"#);
+        let before = pod.clone();
+        default(&mut pod, EnabledFeatures::RELEASE);
+        assert_eq!(pod, before);
     }
 
-    fn found(spec: &str, features: EnabledFeatures) -> Vec<String> {
-        let (object, mut errors) = (object(&format!(r#"{{"spec":{spec}}}"#)), ErrorList::under(features));
-        let spec = FieldValue::of(&object, "spec");
-        claims(&spec.child("resourceClaims"), &mut errors);
+    fn validation_errors(spec: &str, features: EnabledFeatures) -> Vec<String> {
+        let (object, mut errors) =
+            (object(&format!(r#"{{"spec":{spec}}}"#)), ErrorList::with_features(features));
+        let spec = FieldValue::top_level(&object, "spec");
+        validate_claims(&spec.child("resourceClaims"), &mut errors);
         validate(&spec, &claim_names(&spec), &mut errors);
         for container in spec.child("containers").items() {
-            used_claims(&container.child("resources").child("claims"), &claim_names(&spec), &mut errors);
+            validate_used_claims(
+                &container.child("resources").child("claims"),
+                &claim_names(&spec),
+                &mut errors,
+            );
         }
-        said(&errors)
+        error_messages(&errors)
     }
 
     #[test]
-    fn each_rule_of_whole_pods_refuses() {
-        for (spec, wanted) in [
+    fn pod_level_resource_validation_refuses_each_violation() {
+        for (spec, expected) in [
             (
                 r#"{"resources":{"limits":{"storage":"1"}}}"#,
                 r#"spec.resources.limits[storage]: Unsupported value: storage: supported values: "cpu", "hugepages-", "memory""#,
@@ -231,14 +247,14 @@ mod tests {
                 "spec.resources.claims: Forbidden: claims cannot be set for Resources at pod-level",
             ),
         ] {
-            assert_eq!(found(spec, ON), [wanted]);
-            assert_eq!(found(spec, EnabledFeatures::RELEASE), [""; 0], "{spec}");
+            assert_eq!(validation_errors(spec, ENABLED), [expected]);
+            assert_eq!(validation_errors(spec, EnabledFeatures::RELEASE), [""; 0], "{spec}");
         }
     }
 
     #[test]
-    fn each_rule_of_claims_refuses() {
-        for (spec, wanted) in [
+    fn resource_claim_validation_refuses_each_violation() {
+        for (spec, expected) in [
             (
                 r#"{"resourceClaims":[{"resourceClaimName":"a"}]}"#,
                 "spec.resourceClaims[0].name: Required value",
@@ -271,27 +287,30 @@ mod tests {
                 r#"claims[1]: Duplicate value: "a/r""#,
             ),
         ] {
-            let found = found(spec, EnabledFeatures::RELEASE);
-            assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+            let errors = validation_errors(spec, EnabledFeatures::RELEASE);
+            assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
         }
     }
 
     #[test]
-    fn statuses_are_those_of_claims() {
+    fn claim_status_validation_refuses_each_violation() {
         let pod = object(
             r#"{"spec":{"resourceClaims":[{"name":"a"}]},
                 "status":{"c":[{"name":"a","resourceClaimName":"-"},{"name":"a"},{"name":"b"}]}}"#,
         );
         let mut errors = ErrorList::new();
-        claim_statuses(
-            &FieldValue::of(&pod, "status").child("c"),
-            &FieldValue::of(&pod, "spec"),
+        validate_claim_statuses(
+            &FieldValue::top_level(&pod, "status").child("c"),
+            &FieldValue::top_level(&pod, "spec"),
             &mut errors,
         );
-        let found = said(&errors);
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].starts_with("status.c[0].name: Invalid value: \"-\""), "{found:?}");
-        assert_eq!(found[1], "status.c[1].name: Duplicate value: \"a\"");
-        assert!(found[2].ends_with("must match the name of an entry in `spec.resourceClaims`"), "{found:?}");
+        let messages = error_messages(&errors);
+        assert_eq!(messages.len(), 3, "{messages:?}");
+        assert!(messages[0].starts_with("status.c[0].name: Invalid value: \"-\""), "{messages:?}");
+        assert_eq!(messages[1], "status.c[1].name: Duplicate value: \"a\"");
+        assert!(
+            messages[2].ends_with("must match the name of an entry in `spec.resourceClaims`"),
+            "{messages:?}"
+        );
     }
 }

@@ -13,9 +13,9 @@ use super::volume::Volumes;
 use super::{affinity, pod_os, pod_resources, resources, security};
 use crate::allowed::core_v1::{PodSpec, Toleration};
 
-const MOST_NAMESERVERS: usize = 3;
-const MOST_SEARCHES: usize = 32;
-const LONGEST_SEARCH_LIST: usize = 2048;
+const MAX_NAMESERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_LIST_LENGTH: usize = 2048;
 
 /// Checks the spec of a pod of this name, or of a template. With hostNetwork, hostPort must equal containerPort.
 pub fn validate(spec: &FieldValue<'_>, pod: Option<&str>, errors: &mut ErrorList) {
@@ -23,9 +23,9 @@ pub fn validate(spec: &FieldValue<'_>, pod: Option<&str>, errors: &mut ErrorList
     let host_users = spec.read("hostUsers").as_bool() != Some(false);
     let claims = pod_resources::claim_names(spec);
     if let Some(list) = spec.opt("resourceClaims") {
-        pod_resources::claims(&list, errors);
+        pod_resources::validate_claims(&list, errors);
     }
-    let around = PodContext {
+    let context = PodContext {
         volumes: &volumes,
         claims: &claims,
         grace: spec.read("terminationGracePeriodSeconds").as_int(),
@@ -34,14 +34,14 @@ pub fn validate(spec: &FieldValue<'_>, pod: Option<&str>, errors: &mut ErrorList
         os: spec.opt("os").map(|os| os.str("name")),
     };
     let (main, init) = (spec.child("containers"), spec.child("initContainers"));
-    container::main(&main, &around, errors);
-    container::init(&init, &main, &around, errors);
+    container::validate_main(&main, &context, errors);
+    container::validate_init(&init, &main, &context, errors);
     if let Some(ephemeral) = spec.opt("ephemeralContainers") {
-        container::ephemeral(&ephemeral, &main, &init, &around, errors);
+        container::validate_ephemeral(&ephemeral, &main, &init, &context, errors);
     }
     pod_resources::validate(spec, &claims, errors);
     if spec.read("hostNetwork").as_bool() == Some(true) {
-        host_network(&main, pod.is_some(), errors);
+        validate_host_network(&main, pod.is_some(), errors);
     }
     if let Some(policy) = spec.opt("restartPolicy") {
         policy.one_of(errors, PodSpec::RESTART_POLICY);
@@ -52,34 +52,34 @@ pub fn validate(spec: &FieldValue<'_>, pod: Option<&str>, errors: &mut ErrorList
     if let Some(nodes) = spec.opt("nodeSelector") {
         meta::validate_labels(Some(nodes.value), &nodes.path, errors);
     }
-    security::pod(spec, errors);
+    security::validate_pod(spec, errors);
     if let Some(secrets) = spec.opt("imagePullSecrets") {
-        only_names(&secrets, errors);
+        validate_pull_secrets(&secrets, errors);
     }
     if let Some(affinity) = spec.opt("affinity") {
         affinity::validate(&affinity, errors);
     }
-    dns(spec, errors);
+    validate_dns(spec, errors);
     if let Some(gates) = spec.opt("readinessGates") {
         for gate in gates.items() {
             gate.child("conditionType").syntax(errors, names::qualified_name);
         }
     }
     if let Some(gates) = spec.opt("schedulingGates") {
-        scheduling_gates(&gates, errors);
+        validate_scheduling_gates(&gates, errors);
     }
     if let Some(constraints) = spec.opt("topologySpreadConstraints") {
-        affinity::spread(&constraints, errors);
+        affinity::validate_spread_constraints(&constraints, errors);
     }
-    pod_os::host_process(spec, errors);
+    pod_os::validate_host_process(spec, errors);
     if !host_users {
-        own_users(spec, errors);
+        validate_user_namespace(spec, errors);
     }
-    plain_fields(spec, errors);
+    validate_plain_fields(spec, errors);
     pod_os::validate(spec, errors);
 }
 
-fn only_names(secrets: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_pull_secrets(secrets: &FieldValue<'_>, errors: &mut ErrorList) {
     for secret in secrets.items() {
         if secret.value.fields().is_some_and(|fields| fields.keys().any(|field| field != "name")) {
             secret.invalid(errors, "only name may be set");
@@ -88,16 +88,17 @@ fn only_names(secrets: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks the host namespaces that hostUsers=false forbids.
-fn own_users(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+fn validate_user_namespace(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    for (field, rendered) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")]
+    {
         if spec.read(field).as_bool() == Some(true) {
-            let path = spec.path.child(shown);
+            let path = spec.path.child(rendered);
             errors.push(FieldError::forbidden(&path, "when `pod.Spec.HostUsers` is false"));
         }
     }
 }
 
-fn plain_fields(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_plain_fields(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let syntax: [(&str, names::Check); 5] = [
         ("serviceAccountName", names::dns_subdomain),
         ("nodeName", names::dns_subdomain),
@@ -114,7 +115,7 @@ fn plain_fields(spec: &FieldValue<'_>, errors: &mut ErrorList) {
         }
     }
     if let Some(list) = spec.opt("tolerations") {
-        tolerations(&list, errors);
+        validate_tolerations(&list, errors);
     }
     if let Some(aliases) = spec.opt("hostAliases") {
         for alias in aliases.items() {
@@ -134,42 +135,43 @@ fn plain_fields(spec: &FieldValue<'_>, errors: &mut ErrorList) {
         policy.need_one_of(errors, PodSpec::PREEMPTION_POLICY);
     }
     if let Some(overhead) = spec.opt("overhead") {
-        resources::overhead(&overhead, errors);
+        resources::validate_overhead(&overhead, errors);
     }
 }
 
-fn host_network(containers: &FieldValue<'_>, is_pod: bool, errors: &mut ErrorList) {
+fn validate_host_network(containers: &FieldValue<'_>, is_pod: bool, errors: &mut ErrorList) {
     for container in containers.items() {
         for port in container.child("ports").items() {
-            let (host, own) = (port.child("hostPort").number(), port.child("containerPort").number());
-            if (is_pod || host != 0) && host != own {
-                let wrong = "must match `containerPort` when `hostNetwork` is true";
-                errors.push(FieldError::invalid(&port.child("hostPort").path, &host.to_string(), wrong));
+            let (host, container_port) =
+                (port.child("hostPort").number(), port.child("containerPort").number());
+            if (is_pod || host != 0) && host != container_port {
+                let detail = "must match `containerPort` when `hostNetwork` is true";
+                errors.push(FieldError::invalid(&port.child("hostPort").path, &host.to_string(), detail));
             }
         }
     }
 }
 
-fn dns(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    let without = spec.str("dnsPolicy") == "None";
+fn validate_dns(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    let has_no_policy = spec.str("dnsPolicy") == "None";
     let Some(config) = spec.opt("dnsConfig") else {
-        if without {
+        if has_no_policy {
             spec.child("dnsConfig").required(errors, "must provide `dnsConfig` when `dnsPolicy` is None");
         }
         return;
     };
     let servers = config.child("nameservers");
-    if without && servers.is_empty() {
+    if has_no_policy && servers.is_empty() {
         servers.required(errors, "must provide at least one DNS nameserver when `dnsPolicy` is None");
         return;
     }
-    if servers.len() > MOST_NAMESERVERS {
-        servers.invalid(errors, &format!("must not have more than {MOST_NAMESERVERS} nameservers"));
+    if servers.len() > MAX_NAMESERVERS {
+        servers.invalid(errors, &format!("must not have more than {MAX_NAMESERVERS} nameservers"));
     }
     for server in servers.items() {
         server.syntax(errors, names::ip_address);
     }
-    searches(&config.child("searches"), errors);
+    validate_searches(&config.child("searches"), errors);
     for option in config.child("options").items() {
         if option.child("name").is_empty() {
             option.required(errors, "must not be empty");
@@ -177,30 +179,30 @@ fn dns(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn searches(list: &FieldValue<'_>, errors: &mut ErrorList) {
-    if list.len() > MOST_SEARCHES {
-        list.invalid(errors, &format!("must not have more than {MOST_SEARCHES} search paths"));
+fn validate_searches(list: &FieldValue<'_>, errors: &mut ErrorList) {
+    if list.len() > MAX_SEARCHES {
+        list.invalid(errors, &format!("must not have more than {MAX_SEARCHES} search paths"));
     }
     let length: usize = list.items().map(|search| search.text().len() + 1).sum();
-    if length > LONGEST_SEARCH_LIST + 1 {
-        let wrong = format!(
-            "must not have more than {LONGEST_SEARCH_LIST} characters (including spaces) in the search list"
+    if length > MAX_SEARCH_LIST_LENGTH + 1 {
+        let detail = format!(
+            "must not have more than {MAX_SEARCH_LIST_LENGTH} characters (including spaces) in the search list"
         );
-        list.invalid(errors, &wrong);
+        list.invalid(errors, &detail);
     }
-    let relaxed = errors.features().has(Feature::RelaxedDNSSearchValidation);
-    let check = if relaxed { names::underscored_subdomain } else { names::dns_subdomain };
-    for search in list.items().filter(|search| !relaxed || search.text() != ".") {
+    let is_relaxed = errors.features().has(Feature::RelaxedDNSSearchValidation);
+    let check = if is_relaxed { names::underscored_subdomain } else { names::dns_subdomain };
+    for search in list.items().filter(|search| !is_relaxed || search.text() != ".") {
         let domain = search.text().strip_suffix('.').unwrap_or(search.text());
-        meta::texts(errors, &search.path, domain, check(domain));
+        meta::add_invalid(errors, &search.path, domain, check(domain));
     }
 }
 
-fn scheduling_gates(list: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_scheduling_gates(list: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for gate in list.items() {
         let name = gate.child("name").text();
-        meta::texts(errors, &gate.path, name, names::qualified_name(name));
+        meta::add_invalid(errors, &gate.path, name, names::qualified_name(name));
         if !seen.insert(name) {
             errors.push(FieldError::duplicate(&gate.path, &quoted(name)));
         }
@@ -208,7 +210,7 @@ fn scheduling_gates(list: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks tolerations.
-pub fn tolerations(list: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_tolerations(list: &FieldValue<'_>, errors: &mut ErrorList) {
     for toleration in list.items() {
         let (key, operator, value, effect) = (
             toleration.child("key"),
@@ -218,9 +220,9 @@ pub fn tolerations(list: &FieldValue<'_>, errors: &mut ErrorList) {
         );
         key.syntax_if_set(errors, names::qualified_name);
         if key.is_empty() && operator.text() != "Exists" {
-            let wrong =
+            let detail =
                 "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            operator.invalid_text(errors, wrong);
+            operator.invalid_text(errors, detail);
         }
         if toleration.child("tolerationSeconds").is_set() && effect.text() != "NoExecute" {
             effect.invalid_text(errors, "effect must be 'NoExecute' when `tolerationSeconds` is set");
@@ -228,9 +230,9 @@ pub fn tolerations(list: &FieldValue<'_>, errors: &mut ErrorList) {
         let at_operator = value.named(operator.path.clone());
         match operator.text() {
             "" | "Equal" => {
-                let wrong = names::label_value(value.text());
-                if !wrong.is_empty() {
-                    at_operator.invalid_text(errors, &wrong.join(";"));
+                let details = names::label_value(value.text());
+                if !details.is_empty() {
+                    at_operator.invalid_text(errors, &details.join(";"));
                 }
             }
             "Exists" if !value.is_empty() => {
@@ -265,11 +267,11 @@ mod tests {
     }
 
     fn check(object: &pilothouse_apimachinery::value::Value, errors: &mut ErrorList) {
-        validate(&FieldValue::of(object, "spec"), Some("p"), errors);
+        validate(&FieldValue::top_level(object, "spec"), Some("p"), errors);
     }
 
     #[test]
-    fn each_rule_of_containers_refuses() {
+    fn container_validation_refuses_each_violation() {
         each_refused(
             &base(),
             check,
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_the_spec_refuses() {
+    fn pod_spec_validation_refuses_each_violation() {
         each_refused(
             &base(),
             check,

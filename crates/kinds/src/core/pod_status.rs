@@ -8,12 +8,12 @@ use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::pod_change::annotation_changes;
+use super::pod_change::validate_annotations;
 use super::{address, pod_resources};
 use crate::WriteContext;
 
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
-const LARGEST_ID: i64 = i32::MAX as i64;
+const MAX_ID: i64 = i32::MAX as i64;
 
 /// A status update keeps the QoS class and the observed generations.
 pub fn prepare(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
@@ -24,80 +24,84 @@ pub fn prepare(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if let Some(class) = old.at(&["status", "qosClass"]) {
         fill(new.entry("status"), "qosClass", class.clone());
     }
-    if let Some((status, was)) = present_mut(new, "status").zip(old.get("status")) {
-        keep_generations(status, was);
+    if let Some((status, old_status)) = present_mut(new, "status").zip(old.get("status")) {
+        keep_generations(status, old_status);
     }
 }
 
-/// Keeps observedGeneration of the status and its conditions where the update lacks it. With several conditions of one type, the
-/// first is used.
-fn keep_generations(status: &mut Value, was: &Value) {
+/// Keeps observedGeneration of the status and its conditions where the update lacks it. With several conditions of one type,
+/// the first is used.
+fn keep_generations(status: &mut Value, old_status: &Value) {
     const FIELD: &str = "observedGeneration";
-    let mut seen: BTreeMap<&str, VecDeque<Option<&Value>>> = BTreeMap::new();
-    for condition in was.get("conditions").map(Value::items).unwrap_or_default() {
-        seen.entry(condition.str("type")).or_default().push_back(condition.get(FIELD));
+    let mut old_generations: BTreeMap<&str, VecDeque<Option<&Value>>> = BTreeMap::new();
+    for condition in old_status.get("conditions").map(Value::items).unwrap_or_default() {
+        old_generations.entry(condition.str("type")).or_default().push_back(condition.get(FIELD));
     }
-    if let Some(generation) = was.get(FIELD) {
+    if let Some(generation) = old_status.get(FIELD) {
         fill(status, FIELD, generation.clone());
     }
-    if !seen.values().flatten().any(Option::is_some) {
+    if !old_generations.values().flatten().any(Option::is_some) {
         return;
     }
     for condition in items_mut(status, "conditions") {
-        let before = seen.get_mut(condition.str("type")).and_then(VecDeque::pop_front);
-        if let Some(generation) = before.flatten() {
+        let generation = old_generations.get_mut(condition.str("type")).and_then(VecDeque::pop_front);
+        if let Some(generation) = generation.flatten() {
             fill(condition, FIELD, generation.clone());
         }
     }
 }
 
-/// Checks a changed status.
+/// Validates a status update.
 pub fn validate(new: &Value, old: &Value, errors: &mut ErrorList) {
-    annotation_changes(new, old, errors);
-    let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));
+    validate_annotations(new, old, errors);
+    let (status, old_status) = (FieldValue::top_level(new, "status"), FieldValue::top_level(old, "status"));
     for condition in status.child("conditions").items() {
-        observed(&condition, errors);
+        validate_observed_generation(&condition, errors);
         let kind = condition.child("type");
         if !matches!(kind.text(), "PodScheduled" | "Ready" | "Initialized") {
             kind.named(condition.path.child("Type")).syntax(errors, names::qualified_name);
         }
     }
     let nominated = status.child("nominatedNodeName");
-    if nominated.text() != was.str("nominatedNodeName") {
+    if nominated.text() != old_status.str("nominatedNodeName") {
         nominated.syntax_if_set(errors, names::dns_subdomain);
     }
-    observed(&status, errors);
-    status.child("qosClass").unchanged(&was.child("qosClass"), errors);
-    let spec = FieldValue::of(old, "spec");
+    validate_observed_generation(&status, errors);
+    status.child("qosClass").unchanged(&old_status.child("qosClass"), errors);
+    let spec = FieldValue::top_level(old, "spec");
     let policy = spec.str("restartPolicy");
     for (list, policy) in STATUSES.iter().zip([policy, policy, "Never"]) {
-        ended_stay_ended(&status.child(list), was.read(list), policy, &spec, errors);
+        validate_terminated_stay(&status.child(list), old_status.read(list), policy, &spec, errors);
     }
     let claims = status.child("resourceClaimStatuses");
-    pod_resources::claim_statuses(&claims, &FieldValue::of(new, "spec"), errors);
-    addresses(&status, &was, "podIPs", errors);
+    pod_resources::validate_claim_statuses(&claims, &FieldValue::top_level(new, "spec"), errors);
+    validate_addresses(&status, &old_status, "podIPs", errors);
     if let Some(first) = status.child("hostIPs").items().next()
         && first.str("ip") != status.str("hostIP")
     {
         first.child("ip").invalid_text(errors, "must be equal to `hostIP`");
     }
-    addresses(&status, &was, "hostIPs", errors);
+    validate_addresses(&status, &old_status, "hostIPs", errors);
     for list in STATUSES {
-        users(&status.child(list), FieldValue::of(new, "spec").child("os").str("name"), errors);
+        validate_users(
+            &status.child(list),
+            FieldValue::top_level(new, "spec").child("os").str("name"),
+            errors,
+        );
     }
 }
 
 /// Checks observedGeneration.
-fn observed(node: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_observed_generation(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let generation = node.child("observedGeneration");
     if generation.number() < 0 {
         generation.invalid(errors, "must be a non-negative integer");
     }
 }
 
-fn ended_stay_ended(
+fn validate_terminated_stay(
     list: &FieldValue<'_>,
-    was: &Value,
+    old_list: &Value,
     policy: &str,
     spec: &FieldValue<'_>,
     errors: &mut ErrorList,
@@ -105,23 +109,23 @@ fn ended_stay_ended(
     if policy == "Always" {
         return;
     }
-    let mut restarts = BTreeSet::new();
-    let mut inits = BTreeSet::new();
-    for one in spec.read("initContainers").items() {
+    let mut restartable = BTreeSet::new();
+    let mut init_names = BTreeSet::new();
+    for container in spec.read("initContainers").items() {
         // Only the first of each name counts.
-        if inits.insert(one.str("name")) && one.str("restartPolicy") == "Always" {
-            restarts.insert(one.str("name"));
+        if init_names.insert(container.str("name")) && container.str("restartPolicy") == "Always" {
+            restartable.insert(container.str("name"));
         }
     }
     let mut running: BTreeMap<&str, usize> = BTreeMap::new();
     for new in list.value.items().iter().filter(|new| new.at(&["state", "terminated"]).is_none()) {
         *running.entry(new.str("name")).or_default() += 1;
     }
-    for (index, old) in was.items().iter().enumerate() {
+    for (index, old) in old_list.items().iter().enumerate() {
         let Some(end) = old.at(&["state", "terminated"]) else { continue };
         let failed = end.get("exitCode").and_then(Value::as_int).unwrap_or_default() != 0;
         let name = old.str("name");
-        if (failed && policy == "OnFailure") || restarts.contains(name) {
+        if (failed && policy == "OnFailure") || restartable.contains(name) {
             continue;
         }
         for _ in 0..running.get(name).copied().unwrap_or_default() {
@@ -134,37 +138,42 @@ fn ended_stay_ended(
     }
 }
 
-/// Checks addresses: good ones, and at most one of each family.
-fn addresses(status: &FieldValue<'_>, was: &FieldValue<'_>, field: &str, errors: &mut ErrorList) {
+/// Checks that addresses are valid, and at most one of each IP family.
+fn validate_addresses(
+    status: &FieldValue<'_>,
+    old_status: &FieldValue<'_>,
+    field: &str,
+    errors: &mut ErrorList,
+) {
     let list = status.child(field);
-    let known = address::listed(was.read(field), "ip");
-    for one in list.items() {
-        address::unless_known(&one.path, one.str("ip"), &known, errors);
+    let old_addresses = address::collect_strings(old_status.read(field), "ip");
+    for address in list.items() {
+        address::validate_unless_known(&address.path, address.str("ip"), &old_addresses, errors);
     }
     if list.len() > 1 {
-        let texts = || list.value.items().iter().map(|one| one.str("ip"));
-        let bad = texts().enumerate().find(|(_, text)| names::parse_ip(text).is_none());
-        if let Some((index, text)) = bad {
-            let wrong = format!("failed to check for dual stack with error:invalid IP[{index}]: {text}");
-            errors.push(FieldError::internal(&list.path, &wrong));
+        let texts = || list.value.items().iter().map(|entry| entry.str("ip"));
+        let invalid = texts().enumerate().find(|(_, text)| names::parse_ip(text).is_none());
+        if let Some((index, text)) = invalid {
+            let detail = format!("failed to check for dual stack with error:invalid IP[{index}]: {text}");
+            errors.push(FieldError::internal(&list.path, &detail));
         }
-        if bad.is_some() || !address::dual_stack(texts()) || list.len() > 2 {
+        if invalid.is_some() || !address::is_dual_stack(texts()) || list.len() > 2 {
             list.invalid(errors, "may specify no more than one IP for each IP family");
         }
     }
 }
 
-fn users(list: &FieldValue<'_>, os: &str, errors: &mut ErrorList) {
+fn validate_users(list: &FieldValue<'_>, os: &str, errors: &mut ErrorList) {
     for linux in list.items().filter_map(|status| status.opt("user").and_then(|user| user.opt("linux"))) {
         if os == "windows" {
             linux.forbidden(errors, "cannot be set for a windows pod");
             continue;
         }
         for id in ["uid", "gid"] {
-            linux.child(id).in_range(errors, 0, LARGEST_ID);
+            linux.child(id).in_range(errors, 0, MAX_ID);
         }
         for group in linux.child("supplementalGroups").items() {
-            group.in_range(errors, 0, LARGEST_ID);
+            group.in_range(errors, 0, MAX_ID);
         }
     }
 }
@@ -177,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_that_were_seen_stay() {
+    fn status_update_keeps_observed_generations() {
         let old = object(
             r#"{"status":{"observedGeneration":3,"conditions":[{"type":"A","observedGeneration":1},{"type":"A"},
                 {"type":"B","observedGeneration":2}]}}"#,
@@ -186,15 +195,15 @@ mod tests {
             r#"{"status":{"conditions":[{"type":"B"},{"type":"A","observedGeneration":9},{"type":"A"}]}}"#,
         );
         prepare(&mut new, &old, &context(""));
-        let wanted = object(
+        let expected = object(
             r#"{"status":{"observedGeneration":3,"conditions":[{"type":"B","observedGeneration":2},
                 {"type":"A","observedGeneration":9},{"type":"A"}]}}"#,
         );
-        assert_eq!(new, wanted);
+        assert_eq!(new, expected);
     }
 
     #[test]
-    fn each_rule_of_a_status_refuses() {
+    fn pod_status_validation_refuses_each_violation() {
         let base = object(
             r#"{"spec":{"restartPolicy":"OnFailure","initContainers":[{"name":"s","restartPolicy":"Always"}]},
                 "status":{"qosClass":"BestEffort","hostIP":"10.0.0.9","hostIPs":[{"ip":"10.0.0.9"}],"podIPs":[{"ip":"10.0.0.1"}],
@@ -248,14 +257,19 @@ mod tests {
                 "status":{"conditions":[{"type":"Ready"}]}}"#,
         );
         prepare(&mut new, &base, &context(""));
-        let wanted =
+        let expected =
             r#"{"metadata":{"name":"p"},"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#;
-        assert_eq!(new, object(wanted));
+        assert_eq!(new, object(expected));
         new.entry("status").set("hostIPs", object(r#"[{"ip":"10.0.0.9"},{"ip":"x"}]"#));
         let mut errors = ErrorList::new();
-        addresses(&FieldValue::of(&new, "status"), &FieldValue::of(&base, "status"), "hostIPs", &mut errors);
-        let wanted =
+        validate_addresses(
+            &FieldValue::top_level(&new, "status"),
+            &FieldValue::top_level(&base, "status"),
+            "hostIPs",
+            &mut errors,
+        );
+        let expected =
             "status.hostIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x";
-        assert!(errors.iter().any(|error| error.to_string() == wanted), "{errors:?}");
+        assert!(errors.iter().any(|error| error.to_string() == expected), "{errors:?}");
     }
 }

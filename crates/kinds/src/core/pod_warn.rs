@@ -15,11 +15,11 @@ use pilothouse_apimachinery::well_known::annotations::{APPARMOR, SECCOMP_CONTAIN
 use super::{address, node_label, volume_claim};
 use crate::limits::WARNING_PAIRS;
 
-const NO_POD: &str = "a null labelSelector results in matching no pod";
+const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 const USE_SECCOMP_FIELD: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
 
 /// Annotations that have no effect any more.
-const DEAD_ANNOTATIONS: [(&str, &str); 3] = [
+const IGNORED_ANNOTATIONS: [(&str, &str); 3] = [
     (
         "scheduler.alpha.kubernetes.io/critical-pod",
         "non-functional in v1.16+; use the \"priorityClassName\" field instead",
@@ -32,7 +32,7 @@ const DEAD_ANNOTATIONS: [(&str, &str); 3] = [
 ];
 
 /// Deprecated volume sources: the field, its name in the message, and the release.
-const DEAD_VOLUMES: [(&str, &str, &str); 9] = [
+const DEPRECATED_SOURCES: [(&str, &str, &str); 9] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
     ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
@@ -44,308 +44,328 @@ const DEAD_VOLUMES: [(&str, &str, &str); 9] = [
     ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
-fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
+fn items_of<'a>(object: &'a Value, field: &str) -> &'a [Value] {
     object.get(field).map(Value::items).unwrap_or_default()
 }
 
 /// Warns about the status of a pod.
-pub fn status(object: &Value, warned: &mut WarningList) {
-    for list in ["podIPs", "hostIPs"] {
-        let path = FieldPath::new("status").child(list);
-        let addresses = object.at(&["status", list]).map(Value::items).unwrap_or_default();
+pub fn warn_status(object: &Value, warnings: &mut WarningList) {
+    for field in ["podIPs", "hostIPs"] {
+        let path = FieldPath::new("status").child(field);
+        let addresses = object.at(&["status", field]).map(Value::items).unwrap_or_default();
         for (index, address) in addresses.iter().enumerate() {
-            address::warn_ip(&path.index(index).child("ip"), address.str("ip"), warned);
+            address::warn_ip(&path.index(index).child("ip"), address.str("ip"), warnings);
         }
     }
 }
 
 /// Warns about a new pod. Updates of pods warn about nothing.
-pub fn pod(pod: &Value, old: Option<&Value>, warned: &mut WarningList) {
+pub fn warn_pod(pod: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_some() {
         return;
     }
-    let wrong = names::dns_label(meta::name(pod));
-    if !wrong.is_empty() {
-        warned.push(format!(
+    let details = names::dns_label(meta::name(pod));
+    if !details.is_empty() {
+        warnings.push(format!(
             "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; \
              a DNS label is recommended: [{}]",
-            wrong.join(" ")
+            details.join(" ")
         ));
     }
-    spec_and_meta(&FieldPath::root(), pod, false, warned);
+    warn_spec_and_meta(&FieldPath::root(), pod, false, warnings);
 }
 
-/// Warns about a pod or pod template. `holder` has metadata and spec, and is at `path`.
-pub fn spec_and_meta(path: &FieldPath, holder: &Value, is_template: bool, warned: &mut WarningList) {
-    let Some(spec) = holder.get("spec") else { return };
-    let annotations = meta::of(holder).get("annotations");
-    let at = path.child("spec");
-    placement(&at, spec, warned);
-    for (key, words) in DEAD_ANNOTATIONS {
-        if annotations.is_some_and(|all| all.get(key).is_some()) {
-            warned.push(format!("{}: {words}", path.child("metadata").child("annotations").key(key)));
+/// Warns about a pod or pod template: `object` has metadata and spec, and is at `path`.
+pub fn warn_spec_and_meta(path: &FieldPath, object: &Value, is_template: bool, warnings: &mut WarningList) {
+    let Some(spec) = object.get("spec") else { return };
+    let annotations = meta::metadata(object).get("annotations");
+    let spec_path = path.child("spec");
+    warn_placement(&spec_path, spec, warnings);
+    for (key, warning) in IGNORED_ANNOTATIONS {
+        if annotations.is_some_and(|annotations| annotations.get(key).is_some()) {
+            warnings.push(format!("{}: {warning}", path.child("metadata").child("annotations").key(key)));
         }
     }
-    volumes(&at, spec, warned);
-    names_that_repeat(&at, spec, warned);
+    warn_volumes(&spec_path, spec, warnings);
+    warn_duplicates(&spec_path, spec, warnings);
     if let Some(overhead) = spec.get("overhead") {
-        fractions(&at.child("overhead"), overhead, &["memory", "ephemeral-storage"], warned);
+        warn_fractions(&spec_path.child("overhead"), overhead, &["memory", "ephemeral-storage"], warnings);
     }
-    if annotations.is_some_and(|all| all.get(SECCOMP_POD).is_some())
+    if annotations.is_some_and(|annotations| annotations.get(SECCOMP_POD).is_some())
         && spec.at(&["securityContext", "seccompProfile"]).is_none()
     {
         let key = path.child("metadata").child("annotations").key(SECCOMP_POD);
-        warned.push(format!("{key}: {USE_SECCOMP_FIELD}"));
+        warnings.push(format!("{key}: {USE_SECCOMP_FIELD}"));
     }
-    containers(path, spec, annotations, is_template, warned);
-    ports(&at, spec, warned);
+    warn_containers(path, spec, annotations, is_template, warnings);
+    warn_ports(&spec_path, spec, warnings);
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).is_some_and(|seconds| seconds < 0) {
-        let field = at.child("terminationGracePeriodSeconds");
-        warned.push(format!("{field}: must be >= 0; negative values are invalid and will be treated as 1"));
+        let field = spec_path.child("terminationGracePeriodSeconds");
+        warnings.push(format!("{field}: must be >= 0; negative values are invalid and will be treated as 1"));
     }
-    pod_affinity(&at, spec, warned);
+    warn_pod_affinity(&spec_path, spec, warnings);
     if let Some(config) = spec.get("dnsConfig") {
-        for (index, server) in list(config, "nameservers").iter().enumerate() {
-            let field = at.child("dnsConfig").child("nameservers").index(index);
-            address::warn_ip(&field, server.as_str().unwrap_or_default(), warned);
+        for (index, server) in items_of(config, "nameservers").iter().enumerate() {
+            let field = spec_path.child("dnsConfig").child("nameservers").index(index);
+            address::warn_ip(&field, server.as_str().unwrap_or_default(), warnings);
         }
     }
-    for (index, alias) in list(spec, "hostAliases").iter().enumerate() {
-        address::warn_ip(&at.child("hostAliases").index(index).child("ip"), alias.str("ip"), warned);
+    for (index, alias) in items_of(spec, "hostAliases").iter().enumerate() {
+        address::warn_ip(&spec_path.child("hostAliases").index(index).child("ip"), alias.str("ip"), warnings);
     }
 }
 
-fn placement(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
+fn warn_placement(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
     for (label, _) in spec.get("nodeSelector").and_then(Value::fields).into_iter().flatten() {
-        if let Some(words) = node_label::deprecated(label) {
-            warned.push(format!("{}: {words}", at.child("nodeSelector").key(label)));
+        if let Some(warning) = node_label::deprecated(label) {
+            warnings.push(format!("{}: {warning}", path.child("nodeSelector").key(label)));
         }
     }
     if let Some(nodes) = spec.at(&["affinity", "nodeAffinity"]) {
-        let at = at.child("affinity").child("nodeAffinity");
+        let path = path.child("affinity").child("nodeAffinity");
         if let Some(required) = nodes.get("requiredDuringSchedulingIgnoredDuringExecution") {
-            let at = at.child("requiredDuringSchedulingIgnoredDuringExecution").child("nodeSelectorTerms");
-            for (index, term) in list(required, "nodeSelectorTerms").iter().enumerate() {
-                node_label::warn_term(&at.index(index), term, false, warned);
+            let path =
+                path.child("requiredDuringSchedulingIgnoredDuringExecution").child("nodeSelectorTerms");
+            for (index, term) in items_of(required, "nodeSelectorTerms").iter().enumerate() {
+                node_label::warn_term(&path.index(index), term, false, warnings);
             }
         }
         let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
-        for (index, term) in list(nodes, preferred).iter().enumerate() {
+        for (index, term) in items_of(nodes, preferred).iter().enumerate() {
             if let Some(term) = term.get("preference") {
-                let at = at.child(preferred).index(index).child("preference");
-                node_label::warn_term(&at, term, true, warned);
+                let path = path.child(preferred).index(index).child("preference");
+                node_label::warn_term(&path, term, true, warnings);
             }
         }
     }
-    for (index, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
-        let at = || at.child("topologySpreadConstraints").index(index);
+    for (index, constraint) in items_of(spec, "topologySpreadConstraints").iter().enumerate() {
+        let path = || path.child("topologySpreadConstraints").index(index);
         let key = constraint.str("topologyKey");
-        if let Some(words) = node_label::deprecated(key) {
-            warned.push(format!("{}: {key} is {words}", at().child("topologyKey")));
+        if let Some(warning) = node_label::deprecated(key) {
+            warnings.push(format!("{}: {key} is {warning}", path().child("topologyKey")));
         }
         if constraint.get("labelSelector").is_none() {
-            warned.push(format!("{}: {NO_POD}", at().child("labelSelector")));
+            warnings.push(format!("{}: {NULL_SELECTOR}", path().child("labelSelector")));
         }
     }
 }
 
-fn volumes(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
-    let all = list(spec, "volumes");
-    for (index, volume) in all.iter().enumerate() {
-        for (field, shown, words) in DEAD_VOLUMES {
+fn warn_volumes(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
+    let volumes = items_of(spec, "volumes");
+    for (index, volume) in volumes.iter().enumerate() {
+        for (field, rendered, warning) in DEPRECATED_SOURCES {
             if field == "cephfs"
                 && let Some(claim) = volume.at(&["ephemeral", "volumeClaimTemplate", "spec"])
             {
-                let at = at.child("volumes").index(index).child("ephemeral").child("volumeClaimTemplate");
-                volume_claim::warn_spec(&at.child("spec"), claim, warned);
+                let path = path.child("volumes").index(index).child("ephemeral").child("volumeClaimTemplate");
+                volume_claim::warn_spec(&path.child("spec"), claim, warnings);
             }
             if volume.get(field).is_some() {
-                let still_works = field == "gitRepo" && warned.features().has(Feature::GitRepoVolumeDriver);
-                let words = if still_works { "deprecated in v1.11" } else { words };
-                warned.push(format!("{}: {words}", at.child("volumes").index(index).child(shown)));
+                let still_works = field == "gitRepo" && warnings.features().has(Feature::GitRepoVolumeDriver);
+                let warning = if still_works { "deprecated in v1.11" } else { warning };
+                warnings.push(format!("{}: {warning}", path.child("volumes").index(index).child(rendered)));
             }
         }
     }
-    for volume in all {
-        overlaps(volume, warned);
+    for volume in volumes {
+        warn_volume_overlaps(volume, warnings);
     }
 }
 
 /// A path in a projected volume, and its source if the message names it.
-struct Placed<'a> {
+struct ProjectedPath<'a> {
     path: &'a str,
-    by: Rc<str>,
+    source: Rc<str>,
 }
 
-impl<'a> Placed<'a> {
-    fn new(path: &'a str, by: &Rc<str>) -> Placed<'a> {
-        Placed { path: path.trim_end_matches('/'), by: by.clone() }
+impl<'a> ProjectedPath<'a> {
+    fn new(path: &'a str, source: &Rc<str>) -> ProjectedPath<'a> {
+        ProjectedPath { path: path.trim_end_matches('/'), source: source.clone() }
     }
 
-    fn shown(&self) -> String {
-        if self.by.is_empty() { quoted(self.path) } else { format!("{} ({})", quoted(self.path), self.by) }
+    fn render(&self) -> String {
+        if self.source.is_empty() {
+            quoted(self.path)
+        } else {
+            format!("{} ({})", quoted(self.path), self.source)
+        }
     }
 
     /// Whether the paths are equal or one contains the other.
-    fn meets(&self, other: &Placed<'_>) -> bool {
-        let below = |inner: &str, outer: &str| {
+    fn overlaps(&self, other: &ProjectedPath<'_>) -> bool {
+        let is_below = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         !self.path.is_empty()
             && !other.path.is_empty()
-            && (below(self.path, other.path) || below(other.path, self.path))
+            && (is_below(self.path, other.path) || is_below(other.path, self.path))
     }
 }
 
-/// Warns about new paths that overlap with earlier ones, and adds them.
-fn meet<'a>(
+/// Warns about new paths that overlap with earlier ones, and adds them to those.
+fn warn_path_overlaps<'a>(
     volume: &str,
-    what: &str,
-    paths: Vec<Placed<'a>>,
-    placed: &mut Vec<Placed<'a>>,
-    warned: &mut WarningList,
+    volume_kind: &str,
+    new_paths: Vec<ProjectedPath<'a>>,
+    paths: &mut Vec<ProjectedPath<'a>>,
+    warnings: &mut WarningList,
 ) {
-    for path in paths {
-        if placed.len() >= WARNING_PAIRS || warned.is_full() {
+    for path in new_paths {
+        if paths.len() >= WARNING_PAIRS || warnings.is_full() {
             return;
         }
-        for other in placed.iter().filter(|other| path.meets(other)) {
-            let pair = format!("{} with {}", path.shown(), other.shown());
-            warned.push(format!("volume {volume} ({what}): overlapping paths: {pair}"));
+        for other in paths.iter().filter(|other| path.overlaps(other)) {
+            let pair = format!("{} with {}", path.render(), other.render());
+            warnings.push(format!("volume {volume} ({volume_kind}): overlapping paths: {pair}"));
         }
-        placed.push(path);
+        paths.push(path);
     }
 }
 
-fn files<'a>(source: &'a Value, by: &str) -> Vec<Placed<'a>> {
-    let by = Rc::from(by);
-    list(source, "items").iter().map(|item| Placed::new(item.str("path"), &by)).collect()
+fn item_paths<'a>(source: &'a Value, source_name: &str) -> Vec<ProjectedPath<'a>> {
+    let source_name = Rc::from(source_name);
+    items_of(source, "items").iter().map(|item| ProjectedPath::new(item.str("path"), &source_name)).collect()
 }
 
-fn overlaps(volume: &Value, warned: &mut WarningList) {
+fn warn_volume_overlaps(volume: &Value, warnings: &mut WarningList) {
     let sources =
         [("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName"), ("downwardAPI", "", "")];
-    for (field, word, name) in sources {
-        let Some(source) = volume.get(field).filter(|source| list(source, "items").len() > 1) else {
+    for (field, kind, name) in sources {
+        let Some(source) = volume.get(field).filter(|source| items_of(source, "items").len() > 1) else {
             continue;
         };
-        let what = if word.is_empty() {
+        let volume_kind = if kind.is_empty() {
             "DownwardAPI".to_owned()
         } else {
-            format!("{word} {}", quoted(source.str(name)))
+            format!("{kind} {}", quoted(source.str(name)))
         };
-        meet(&quoted(volume.str("name")), &what, files(source, ""), &mut Vec::new(), warned);
+        warn_path_overlaps(
+            &quoted(volume.str("name")),
+            &volume_kind,
+            item_paths(source, ""),
+            &mut Vec::new(),
+            warnings,
+        );
     }
     let Some(projected) = volume.get("projected") else { return };
-    let (name, mut placed) = (quoted(volume.str("name")), Vec::new());
-    for source in list(projected, "sources") {
-        let Some(paths) = projected_paths(source) else {
-            warned.push(format!("volume {name} (Projected) has no sources provided"));
+    let (name, mut paths) = (quoted(volume.str("name")), Vec::new());
+    for source in items_of(projected, "sources") {
+        let Some(new_paths) = projected_paths(source) else {
+            warnings.push(format!("volume {name} (Projected) has no sources provided"));
             continue;
         };
-        meet(&name, "Projected", paths, &mut placed, warned);
+        warn_path_overlaps(&name, "Projected", new_paths, &mut paths, warnings);
     }
 }
 
 /// The paths of one source of a projected volume; `None` if it is no source.
-fn projected_paths(source: &Value) -> Option<Vec<Placed<'_>>> {
+fn projected_paths(source: &Value) -> Option<Vec<ProjectedPath<'_>>> {
     if let Some(map) = source.get("configMap") {
-        return Some(files(map, &format!("ConfigMap {}", quoted(map.str("name")))));
+        return Some(item_paths(map, &format!("ConfigMap {}", quoted(map.str("name")))));
     }
     if let Some(secret) = source.get("secret") {
-        return Some(files(secret, &format!("Secret {}", quoted(secret.str("name")))));
+        return Some(item_paths(secret, &format!("Secret {}", quoted(secret.str("name")))));
     }
-    if let Some(shown) = source.get("downwardAPI") {
-        return Some(files(shown, "DownwardAPI"));
+    if let Some(downward) = source.get("downwardAPI") {
+        return Some(item_paths(downward, "DownwardAPI"));
     }
     if let Some(token) = source.get("serviceAccountToken") {
-        return Some(vec![Placed::new(token.str("path"), &Rc::from("ServiceAccountToken"))]);
+        return Some(vec![ProjectedPath::new(token.str("path"), &Rc::from("ServiceAccountToken"))]);
     }
     let bundle = source.get("clusterTrustBundle")?;
     let name = bundle.get("name").or_else(|| bundle.get("signerName")).and_then(Value::as_str);
-    let by = format!("ClusterTrustBundle {}", quoted(name.unwrap_or_default()));
-    Some(vec![Placed::new(bundle.str("path"), &Rc::from(by))])
+    let source_name = format!("ClusterTrustBundle {}", quoted(name.unwrap_or_default()));
+    Some(vec![ProjectedPath::new(bundle.str("path"), &Rc::from(source_name))])
 }
 
-fn names_that_repeat(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
-    for (field, key, what) in [("hostAliases", "ip", "ip"), ("imagePullSecrets", "name", "name")] {
+fn warn_duplicates(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
+    for (field, key, label) in [("hostAliases", "ip", "ip"), ("imagePullSecrets", "name", "name")] {
         let mut seen = BTreeSet::new();
-        for (index, item) in list(spec, field).iter().enumerate() {
+        for (index, item) in items_of(spec, field).iter().enumerate() {
             if !seen.insert(item.str(key)) {
-                let place = at.child(field).index(index).child(key);
-                warned.push(format!("{place}: duplicate {what} {}", quoted(item.str(key))));
+                let item_path = path.child(field).index(index).child(key);
+                warnings.push(format!("{item_path}: duplicate {label} {}", quoted(item.str(key))));
             }
         }
     }
-    for (index, secret) in list(spec, "imagePullSecrets").iter().enumerate() {
+    for (index, secret) in items_of(spec, "imagePullSecrets").iter().enumerate() {
         if secret.str("name").is_empty() {
-            let place = at.child("imagePullSecrets").index(index).child("name");
-            warned.push(format!("{place}: invalid empty name \"\""));
+            let item_path = path.child("imagePullSecrets").index(index).child("name");
+            warnings.push(format!("{item_path}: invalid empty name \"\""));
         }
     }
 }
 
 /// Warns about fractional bytes.
-pub fn fractions(at: &FieldPath, amounts: &Value, names: &[&str], warned: &mut WarningList) {
+pub fn warn_fractions(path: &FieldPath, amounts: &Value, names: &[&str], warnings: &mut WarningList) {
     for name in names {
         let Some(text) = amounts.get(name).and_then(Value::as_str) else { continue };
         if NanoQuantity::parse(text).is_some_and(|amount| !amount.is_whole()) {
-            let place = at.key(name);
-            warned.push(format!(
-                "{place}: fractional byte value {} is invalid, must be an integer",
+            let item_path = path.key(name);
+            warnings.push(format!(
+                "{item_path}: fractional byte value {} is invalid, must be an integer",
                 quoted(text)
             ));
         }
     }
 }
 
-const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-fn containers(
+fn warn_containers(
     path: &FieldPath,
     spec: &Value,
     annotations: Option<&Value>,
     is_template: bool,
-    warned: &mut WarningList,
+    warnings: &mut WarningList,
 ) {
     let pod_profile = spec.at(&["securityContext", "appArmorProfile"]).is_some();
-    let noted = |prefix: &str, name: &str| {
+    let has_annotation = |prefix: &str, name: &str| {
         annotations
-            .filter(|all| all.fields().is_some_and(|fields| !fields.is_empty()))
-            .is_some_and(|all| all.get(&format!("{prefix}{name}")).is_some())
+            .filter(|annotations| annotations.fields().is_some_and(|fields| !fields.is_empty()))
+            .is_some_and(|annotations| annotations.get(&format!("{prefix}{name}")).is_some())
     };
-    for kind in KINDS_OF_CONTAINERS {
-        for (index, container) in list(spec, kind).iter().enumerate() {
+    for kind in CONTAINER_LISTS {
+        for (index, container) in items_of(spec, kind).iter().enumerate() {
             let name = container.str("name");
-            let at = || path.child("spec").child(kind).index(index);
+            let container_path = || path.child("spec").child(kind).index(index);
             let annotation =
                 |prefix: &str| path.child("metadata").child("annotations").key(&format!("{prefix}{name}"));
-            if noted(SECCOMP_CONTAINER, name)
+            if has_annotation(SECCOMP_CONTAINER, name)
                 && container.at(&["securityContext", "seccompProfile"]).is_none()
             {
-                warned.push(format!("{}: {USE_SECCOMP_FIELD}", annotation(SECCOMP_CONTAINER)));
+                warnings.push(format!("{}: {USE_SECCOMP_FIELD}", annotation(SECCOMP_CONTAINER)));
             }
             let has_profile = pod_profile || container.at(&["securityContext", "appArmorProfile"]).is_some();
-            if is_template && !has_profile && noted(APPARMOR, name) {
-                let words = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-                warned.push(format!("{}: {words}", annotation(APPARMOR)));
+            if is_template && !has_profile && has_annotation(APPARMOR, name) {
+                let warning = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+                warnings.push(format!("{}: {warning}", annotation(APPARMOR)));
             }
             if let Some(resources) = container.get("resources") {
                 for resource in ["memory", "ephemeral-storage"] {
                     for part in ["limits", "requests"] {
                         if let Some(amounts) = resources.get(part) {
-                            fractions(&at().child("resources").child(part), amounts, &[resource], warned);
+                            warn_fractions(
+                                &container_path().child("resources").child(part),
+                                amounts,
+                                &[resource],
+                                warnings,
+                            );
                         }
                     }
                 }
             }
-            hidden_variables(&at, list(container, "env"), warned);
+            warn_hidden_variables(&container_path, items_of(container, "env"), warnings);
         }
     }
 }
 
 /// Warns about a variable that is set twice, unless the second value refers to the first.
-fn hidden_variables(at: &dyn Fn() -> FieldPath, variables: &[Value], warned: &mut WarningList) {
+fn warn_hidden_variables(
+    container_path: &dyn Fn() -> FieldPath,
+    variables: &[Value],
+    warnings: &mut WarningList,
+) {
     let mut seen = BTreeSet::new();
     for (index, variable) in variables.iter().enumerate() {
         let (name, value) = (variable.str("name"), variable.str("value"));
@@ -354,26 +374,26 @@ fn hidden_variables(at: &dyn Fn() -> FieldPath, variables: &[Value], warned: &mu
         }
         let reference = format!("$({name})");
         if variable.get("valueFrom").is_some() || value == reference || !value.contains(&reference) {
-            warned.push(format!(
+            warnings.push(format!(
                 "{}: hides previous definition of {}, which may be dropped when using apply",
-                at().child("env").index(index),
+                container_path().child("env").index(index),
                 quoted(name)
             ));
         }
     }
 }
 
-/// A port and its position.
-struct Placement<'a> {
+/// A port and its position in the spec.
+struct PortPosition<'a> {
     kind: &'static str,
     container: usize,
     index: usize,
     port: &'a Value,
 }
 
-impl Placement<'_> {
-    fn path(&self, at: &FieldPath) -> FieldPath {
-        at.child(self.kind).index(self.container).child("ports").index(self.index)
+impl PortPosition<'_> {
+    fn path(&self, spec_path: &FieldPath) -> FieldPath {
+        spec_path.child(self.kind).index(self.container).child("ports").index(self.index)
     }
 
     fn number(&self, field: &str) -> i64 {
@@ -381,27 +401,27 @@ impl Placement<'_> {
     }
 }
 
-fn ports(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
-    let mut all: Vec<Placement<'_>> = Vec::new();
-    for kind in KINDS_OF_CONTAINERS {
-        for (container, holder) in list(spec, kind).iter().enumerate() {
-            for (index, port) in list(holder, "ports").iter().enumerate() {
-                if all.len() >= WARNING_PAIRS || warned.is_full() {
+fn warn_ports(spec_path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
+    let mut ports: Vec<PortPosition<'_>> = Vec::new();
+    for kind in CONTAINER_LISTS {
+        for (container, object) in items_of(spec, kind).iter().enumerate() {
+            for (index, port) in items_of(object, "ports").iter().enumerate() {
+                if ports.len() >= WARNING_PAIRS || warnings.is_full() {
                     break;
                 }
-                let new = Placement { kind, container, index, port };
-                one_port(at, &new, &all, warned);
-                all.push(new);
+                let new = PortPosition { kind, container, index, port };
+                warn_port(spec_path, &new, &ports, warnings);
+                ports.push(new);
             }
         }
     }
-    let mut firsts: BTreeMap<&str, &Placement<'_>> = BTreeMap::new();
-    for new in all.iter().filter(|new| !new.port.str("name").is_empty()) {
+    let mut firsts: BTreeMap<&str, &PortPosition<'_>> = BTreeMap::new();
+    for new in ports.iter().filter(|new| !new.port.str("name").is_empty()) {
         let name = new.port.str("name");
         if let Some(first) = firsts.get(name) {
-            let (here, there) = (new.path(at), first.path(at));
-            warned.push(format!(
-                "{here}: duplicate port name {} with {there}, services and probes that select ports by name will use {there}",
+            let (path, first_path) = (new.path(spec_path), first.path(spec_path));
+            warnings.push(format!(
+                "{path}: duplicate port name {} with {first_path}, services and probes that select ports by name will use {first_path}",
                 quoted(name)
             ));
         } else {
@@ -410,25 +430,30 @@ fn ports(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
     }
 }
 
-fn one_port(at: &FieldPath, new: &Placement<'_>, all: &[Placement<'_>], warned: &mut WarningList) {
+fn warn_port(
+    spec_path: &FieldPath,
+    new: &PortPosition<'_>,
+    earlier: &[PortPosition<'_>],
+    warnings: &mut WarningList,
+) {
     let (ip, host) = (new.port.str("hostIP"), new.number("hostPort"));
     let protocol = new.port.str("protocol");
     if !ip.is_empty() && host == 0 {
-        warned.push(format!(
+        warnings.push(format!(
             "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} Protocol:{protocol} HostIP:{ip}}}",
-            new.path(at),
+            new.path(spec_path),
             new.port.str("name"),
             new.number("containerPort"),
         ));
     }
-    for other in all {
-        let same = other.number("containerPort") == new.number("containerPort")
+    for other in earlier {
+        let is_same_port = other.number("containerPort") == new.number("containerPort")
             && other.port.str("protocol") == protocol;
-        if !same {
+        if !is_same_port {
             continue;
         }
         let (other_ip, other_host) = (other.port.str("hostIP"), other.number("hostPort"));
-        let words = if ip == other_ip && host == other_host {
+        let relation = if ip == other_ip && host == other_host {
             "duplicate port definition"
         } else if host == 0 || other_host == 0 {
             "overlapping port definition"
@@ -437,26 +462,30 @@ fn one_port(at: &FieldPath, new: &Placement<'_>, all: &[Placement<'_>], warned: 
         } else {
             continue;
         };
-        warned.push(format!("{}: {words} with {}", new.path(at), other.path(at)));
+        warnings.push(format!("{}: {relation} with {}", new.path(spec_path), other.path(spec_path)));
     }
 }
 
-fn pod_affinity(at: &FieldPath, spec: &Value, warned: &mut WarningList) {
+fn warn_pod_affinity(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
     let Some(affinity) = spec.get("affinity") else { return };
     for kind in ["podAffinity", "podAntiAffinity"] {
         let Some(pods) = affinity.get(kind) else { continue };
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
         let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
-        let at = at.child("affinity").child(kind);
-        for (index, term) in list(pods, required).iter().enumerate() {
+        let path = path.child("affinity").child(kind);
+        for (index, term) in items_of(pods, required).iter().enumerate() {
             if term.get("labelSelector").is_none() {
-                warned.push(format!("{}: {NO_POD}", at.child(required).index(index).child("labelSelector")));
+                warnings.push(format!(
+                    "{}: {NULL_SELECTOR}",
+                    path.child(required).index(index).child("labelSelector")
+                ));
             }
         }
-        for (index, term) in list(pods, preferred).iter().enumerate() {
+        for (index, term) in items_of(pods, preferred).iter().enumerate() {
             if term.at(&["podAffinityTerm", "labelSelector"]).is_none() {
-                let place = at.child(preferred).index(index).child("podAffinityTerm").child("labelSelector");
-                warned.push(format!("{place}: {NO_POD}"));
+                let item_path =
+                    path.child(preferred).index(index).child("podAffinityTerm").child("labelSelector");
+                warnings.push(format!("{item_path}: {NULL_SELECTOR}"));
             }
         }
     }

@@ -10,7 +10,7 @@ use pilothouse_apimachinery::names;
 use crate::allowed::core_v1;
 
 /// Checks a liveness or startup probe: successThreshold must be 1.
-pub fn liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
+pub fn validate_liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     if !probe.is_set() {
         return;
     }
@@ -21,7 +21,7 @@ pub fn liveness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorLi
 }
 
 /// Checks a readiness probe.
-pub fn readiness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
+pub fn validate_readiness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     if !probe.is_set() {
         return;
     }
@@ -33,7 +33,7 @@ pub fn readiness(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorL
 }
 
 fn validate(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
-    handler(probe, grace, errors);
+    validate_handler(probe, grace, errors);
     let numbers =
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"];
     for number in numbers.iter().filter_map(|field| probe.opt(field)) {
@@ -45,38 +45,38 @@ fn validate(probe: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) 
 }
 
 /// Checks the lifecycle hooks of a container.
-pub fn lifecycle(hooks: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
+pub fn validate_lifecycle(hooks: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     for hook in ["postStart", "preStop"].iter().filter_map(|hook| hooks.opt(hook)) {
-        handler(&hook, grace, errors);
+        validate_handler(&hook, grace, errors);
     }
 }
 
 /// Checks a handler: exactly one action, and its fields.
-fn handler(node: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
-    let mut found = false;
+fn validate_handler(node: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
+    let mut has_handler = false;
     for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {
         let Some(action) = node.opt(kind) else { continue };
-        if found {
+        if has_handler {
             action.forbidden(errors, "may not specify more than 1 handler type");
             continue;
         }
-        found = true;
+        has_handler = true;
         match kind {
             "exec" => {
                 action.child("command").need(errors);
             }
-            "httpGet" => http_get(&action, errors),
+            "httpGet" => validate_http_get(&action, errors),
             "tcpSocket" => action.child("port").port_or_name(errors),
             "grpc" => action.child("port").port(errors),
-            _ => sleep(&action, grace, errors),
+            _ => validate_sleep(&action, grace, errors),
         }
     }
-    if !found {
+    if !has_handler {
         node.required(errors, "must specify a handler type");
     }
 }
 
-fn http_get(action: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_http_get(action: &FieldValue<'_>, errors: &mut ErrorList) {
     action.need_text("path", errors);
     action.child("port").port_or_name(errors);
     if !matches!(action.str("scheme"), "HTTP" | "HTTPS") {
@@ -85,17 +85,17 @@ fn http_get(action: &FieldValue<'_>, errors: &mut ErrorList) {
     let headers = action.child("httpHeaders");
     for header in headers.items() {
         let name = header.child("name").text();
-        for wrong in names::header_name(name) {
-            errors.push(FieldError::invalid(&headers.path, &quoted(name), &wrong));
+        for detail in names::header_name(name) {
+            errors.push(FieldError::invalid(&headers.path, &quoted(name), &detail));
         }
     }
 }
 
-fn sleep(action: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
+fn validate_sleep(action: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
     let seconds = action.child("seconds").number();
-    let least = if errors.features().has(Feature::PodLifecycleSleepActionAllowZero) { 0 } else { 1 };
-    if let Some(grace) = grace.filter(|grace| seconds < least || seconds > *grace) {
-        let wrong = if least == 0 {
+    let min = if errors.features().has(Feature::PodLifecycleSleepActionAllowZero) { 0 } else { 1 };
+    if let Some(grace) = grace.filter(|grace| seconds < min || seconds > *grace) {
+        let detail = if min == 0 {
             format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})")
         } else {
             format!(
@@ -103,7 +103,7 @@ fn sleep(action: &FieldValue<'_>, grace: Option<i64>, errors: &mut ErrorList) {
                  AllowPodLifecycleSleepActionZeroValue feature gate for zero sleep."
             )
         };
-        errors.push(FieldError::invalid(&action.path, &seconds.to_string(), &wrong));
+        errors.push(FieldError::invalid(&action.path, &seconds.to_string(), &detail));
     }
 }
 
@@ -114,11 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_probe_refuses() {
+    fn probe_validation_refuses_each_violation() {
         let base = object(r#"{"p":{"httpGet":{"path":"/","port":80,"scheme":"HTTP"},"successThreshold":1}}"#);
         each_refused(
             &base,
-            |object, errors| liveness(&FieldValue::of(object, "p"), Some(30), errors),
+            |object, errors| validate_liveness(&FieldValue::top_level(object, "p"), Some(30), errors),
             &[
                 ("p.httpGet", "null", "p: Required value: must specify a handler type"),
                 (
@@ -146,7 +146,7 @@ mod tests {
         let base = object(r#"{"p":{"exec":{"command":["x"]}},"l":{"preStop":{"sleep":{"seconds":5}}}}"#);
         each_refused(
             &base,
-            |object, errors| readiness(&FieldValue::of(object, "p"), None, errors),
+            |object, errors| validate_readiness(&FieldValue::top_level(object, "p"), None, errors),
             &[
                 ("p.exec.command", "[]", "p.exec.command: Required value"),
                 ("p.terminationGracePeriodSeconds", "1", "must not be set for readinessProbes"),
@@ -154,7 +154,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| lifecycle(&FieldValue::of(object, "l"), Some(30), errors),
+            |object, errors| validate_lifecycle(&FieldValue::top_level(object, "l"), Some(30), errors),
             &[
                 ("l.preStop.sleep.seconds", "31", "less than terminationGracePeriodSeconds (30)"),
                 ("l.postStart", r#"{"x":1}"#, "l.postStart: Required value: must specify a handler type"),

@@ -9,37 +9,38 @@ use pilothouse_apimachinery::value::Value;
 
 use super::{pod_default, template};
 use crate::messages;
-use crate::{COUNTED, KindRules, POD_TEMPLATE, Revalidation};
+use crate::{KindRules, POD_TEMPLATE, Revalidation, WITH_GENERATION};
 
 /// The rules of a ReplicationController.
 pub const RULES: KindRules = KindRules {
-    pods_at: POD_TEMPLATE,
-    orphans: true,
+    pod_spec_path: POD_TEMPLATE,
+    orphans_by_default: true,
     default,
     finish: Some(default),
     validate,
     revalidation: Revalidation::Twice,
     validate_status,
     warn,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// The selector and the labels default to the labels of the template.
 fn default(controller: &mut Value) {
-    pod_default::template(controller.entry("spec"), "template");
+    pod_default::default_template(controller.entry("spec"), "template");
     let Some(labels) = controller.at(&["spec", "template", "metadata", "labels"]).cloned() else { return };
-    let unset = |value: Option<&Value>| value.and_then(Value::fields).is_none_or(|fields| fields.is_empty());
-    if unset(controller.at(&["spec", "selector"])) {
+    let is_unset =
+        |value: Option<&Value>| value.and_then(Value::fields).is_none_or(|fields| fields.is_empty());
+    if is_unset(controller.at(&["spec", "selector"])) {
         controller.entry("spec").set("selector", labels.clone());
     }
-    if unset(meta::of(controller).get("labels")) {
+    if is_unset(meta::metadata(controller).get("labels")) {
         controller.entry("metadata").set("labels", labels);
     }
 }
 
 /// Checks a controller.
 fn validate(controller: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(controller, "spec");
+    let spec = FieldValue::top_level(controller, "spec");
     covered(errors, |errors| spec.child("minReadySeconds").not_negative(errors));
     spec.child("selector").need(errors);
     covered(errors, |errors| {
@@ -57,26 +58,31 @@ fn validate(controller: &Value, errors: &mut ErrorList) {
     }
     let labels = pods.child("metadata").child("labels");
     if !label_selector::contains(Some(labels.value), Some(spec.child("selector").value)) {
-        template::mismatch(&pods, errors);
+        template::report_label_mismatch(&pods, errors);
     }
     template::validate(&pods, errors);
-    template::always_restarts(&pods, "ReplicationController", errors);
+    template::validate_always_restarts(&pods, "ReplicationController", errors);
 }
 
 /// Checks the status of a controller.
 fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let status = FieldValue::of(new, "status");
+    let status = FieldValue::top_level(new, "status");
     let counts =
         ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
     for count in counts {
         status.child(count).not_negative(errors);
     }
-    let all = status.child("replicas").number();
+    let total = status.child("replicas").number();
     for part in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
-        messages::no_more(&status.child(part), all, errors, "cannot be greater than status.replicas");
+        messages::validate_at_most(
+            &status.child(part),
+            total,
+            errors,
+            "cannot be greater than status.replicas",
+        );
     }
     let ready = status.child("readyReplicas").number();
-    messages::no_more(
+    messages::validate_at_most(
         &status.child("availableReplicas"),
         ready,
         errors,
@@ -85,15 +91,15 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 }
 
 /// Warns about the pod template. An update warns about the old template, as in the reference.
-fn warn(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
+fn warn(new: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }
     if old.is_none() {
-        messages::pod_names(new, warned);
+        messages::warn_pod_name(new, warnings);
     }
-    let told = old.unwrap_or(new).at(&["spec", "template"]);
-    template::warn(&FieldPath::new("spec").child("template"), told, None, warned);
+    let template = old.unwrap_or(new).at(&["spec", "template"]);
+    template::warn(&FieldPath::new("spec").child("template"), template, None, warnings);
 }
 
 #[cfg(test)]
@@ -103,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_the_pods_is_told_about_the_pods_before() {
+    fn update_warns_about_the_old_template() {
         let with = |generation: i64, env: &str| {
             object(&format!(
                 r#"{{"metadata":{{"name":"c","generation":{generation}}},"spec":{{"template":{{"spec":{{"containers":[{{"name":"c","env":[{env}]}}]}}}}}}}}"#
@@ -111,14 +117,14 @@ mod tests {
         };
         let (twice, once) = (r#"{"name":"A"},{"name":"A"}"#, r#"{"name":"A"}"#);
         let count = |new: &Value, old: Option<&Value>| {
-            let mut warned = WarningList::new();
-            warn(new, old, &mut warned);
-            warned.len()
+            let mut warnings = WarningList::new();
+            warn(new, old, &mut warnings);
+            warnings.len()
         };
         assert_eq!(count(&with(1, twice), None), 1);
         let mut dotted = with(1, once);
         dotted.entry("metadata").set("name", "a.b");
-        assert_eq!(count(&dotted, None), 1, "the name of a controller becomes part of those of its pods");
+        assert_eq!(count(&dotted, None), 1, "the name becomes part of pod names");
         assert_eq!(count(&dotted, Some(&dotted)), 0);
         assert_eq!(count(&with(1, twice), Some(&with(1, twice))), 0, "nothing changed");
         assert_eq!(count(&with(2, once), Some(&with(1, twice))), 1);
@@ -126,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_controller_refuses() {
+    fn replication_controller_validation_refuses_each_violation() {
         let mut base = object(
             r#"{"spec":{"replicas":1,"template":{"metadata":{"labels":{"a":"b"}},
                 "spec":{"containers":[{"name":"c","image":"i"}]}}}}"#,

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::FieldError;
-use pilothouse_apimachinery::field_value::{FieldValue, shown_quantity};
+use pilothouse_apimachinery::field_value::{FieldValue, render_quantity};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::nano_quantity::NanoQuantity;
-use pilothouse_apimachinery::resource_list::is_for_whole_pods;
+use pilothouse_apimachinery::resource_list::is_pod_level_resource;
 
 use super::pod_resources;
 
@@ -24,7 +24,7 @@ pub const COMPUTE: [&str; 9] = [
     "limits.ephemeral-storage",
 ];
 /// Resources whose quantity must be an integer.
-const WHOLE: [&str; 9] = [
+const INTEGER_RESOURCES: [&str; 9] = [
     "pods",
     "resourcequotas",
     "services",
@@ -37,7 +37,9 @@ const WHOLE: [&str; 9] = [
 ];
 
 fn is_standard(name: &str) -> bool {
-    COMPUTE.contains(&name) || WHOLE.contains(&name) || matches!(name, "storage" | "requests.storage")
+    COMPUTE.contains(&name)
+        || INTEGER_RESOURCES.contains(&name)
+        || matches!(name, "storage" | "requests.storage")
 }
 
 /// Whether the resource is huge pages.
@@ -45,7 +47,7 @@ pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// The same for names in quotas.
+/// Whether the resource is huge pages, by its name in quotas.
 pub fn is_quota_huge_page(name: &str) -> bool {
     is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
@@ -73,102 +75,120 @@ pub fn is_extended(name: &str) -> bool {
 }
 
 /// Checks a resource name.
-pub fn name(name: &str, node: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
-    let wrong = names::qualified_name(name);
-    if !wrong.is_empty() {
-        for wrong in wrong {
-            errors.push(FieldError::invalid(&node.path, name, &wrong));
+pub fn validate_name(name: &str, node: &FieldValue<'_>, errors: &mut ErrorList) -> bool {
+    let details = names::qualified_name(name);
+    if !details.is_empty() {
+        for detail in details {
+            errors.push(FieldError::invalid(&node.path, name, &detail));
         }
         return false;
     }
     if !name.contains('/') && !is_standard(name) && !is_quota_huge_page(name) {
-        let wrong = "must be a standard resource type or fully qualified";
-        errors.push(FieldError::invalid(&node.path, name, wrong));
+        let detail = "must be a standard resource type or fully qualified";
+        errors.push(FieldError::invalid(&node.path, name, detail));
         return false;
     }
     true
 }
 
 /// Checks the name of a resource that a container can have.
-pub fn container_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
-    name(resource, node, errors);
-    of_containers(resource, node, errors);
+pub fn validate_container_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_name(resource, node, errors);
+    validate_supported_by_containers(resource, node, errors);
 }
 
 /// Checks that a resource is one that a container can have.
-pub fn of_containers(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
-    let wrong = if resource.contains('/') {
+pub fn validate_supported_by_containers(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
+    let detail = if resource.contains('/') {
         (!is_native(resource) && !is_extended(resource))
             .then_some("doesn't follow extended resource name standard")
     } else {
-        let known = matches!(resource, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(resource);
-        (!known).then_some("must be a standard resource for containers")
+        let is_known = matches!(resource, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(resource);
+        (!is_known).then_some("must be a standard resource for containers")
     };
-    if let Some(wrong) = wrong {
-        errors.push(FieldError::invalid(&node.path, resource, wrong));
+    if let Some(detail) = detail {
+        errors.push(FieldError::invalid(&node.path, resource, detail));
     }
 }
 
 /// Checks the quantity of a resource.
-pub fn amount(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_amount(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(amount) = node.amount() else { return };
     if amount.is_negative() {
         node.invalid(errors, "must be greater than or equal to 0");
     }
-    if (WHOLE.contains(&resource) || is_extended(resource)) && !amount.is_whole() {
-        errors.push(FieldError::invalid(&node.path, &shown_quantity(node.value), "must be an integer"));
+    if (INTEGER_RESOURCES.contains(&resource) || is_extended(resource)) && !amount.is_whole() {
+        errors.push(FieldError::invalid(&node.path, &render_quantity(node.value), "must be an integer"));
     }
 }
 
 /// Checks that huge pages are a multiple of the page size.
-fn whole_pages(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_huge_pages(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
     let size = resource.strip_prefix("hugepages-").and_then(NanoQuantity::parse);
     let size = size.filter(|size| size.is_whole() && !size.is_negative() && !size.is_zero());
-    let whole = match (size, node.amount()) {
+    let is_multiple = match (size, node.amount()) {
         (Some(size), Some(amount)) => amount.ceiling() % size.ceiling() == 0,
         _ => false,
     };
-    if !whole {
-        let wrong = format!("{} is not positive integer multiple of {resource}", node.text());
-        node.invalid(errors, &wrong);
+    if !is_multiple {
+        let detail = format!("{} is not positive integer multiple of {resource}", node.text());
+        node.invalid(errors, &detail);
     }
 }
 
 /// Checks requests and limits.
-pub fn requirements(node: &FieldValue<'_>, errors: &mut ErrorList) {
-    both(node, &node.child("limits"), &node.child("requests"), container_resource, errors);
+pub fn validate_requirements(node: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_limits_and_requests(
+        node,
+        &node.child("limits"),
+        &node.child("requests"),
+        validate_container_resource,
+        errors,
+    );
 }
 
 /// Checks the requests, limits and resource claims of a container.
-pub fn of_container(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
-    requirements(node, errors);
-    if let Some(used) = node.opt("claims") {
-        pod_resources::used_claims(&used, claims, errors);
+pub fn validate_container(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
+    validate_requirements(node, errors);
+    if let Some(claims_used) = node.opt("claims") {
+        pod_resources::validate_used_claims(&claims_used, claims, errors);
     }
 }
 
-/// The same at the pod level.
-pub fn of_pod(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
-    both(node, &node.child("limits"), &node.child("requests"), pod_resource, errors);
-    if let Some(used) = node.opt("claims") {
-        pod_resources::used_claims(&used, claims, errors);
+/// Checks the resources of a pod.
+pub fn validate_pod(node: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut ErrorList) {
+    validate_limits_and_requests(
+        node,
+        &node.child("limits"),
+        &node.child("requests"),
+        validate_pod_resource,
+        errors,
+    );
+    if let Some(claims_used) = node.opt("claims") {
+        pod_resources::validate_used_claims(&claims_used, claims, errors);
     }
 }
 
 /// Checks the name of a pod-level resource.
-fn pod_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
-    if name(resource, node, errors) && !is_for_whole_pods(resource) {
-        let known = ["cpu", "hugepages-", "memory"];
-        errors.push(FieldError::not_supported(&node.path, resource, &known));
+fn validate_pod_resource(resource: &str, node: &FieldValue<'_>, errors: &mut ErrorList) {
+    if validate_name(resource, node, errors) && !is_pod_level_resource(resource) {
+        let supported = ["cpu", "hugepages-", "memory"];
+        errors.push(FieldError::not_supported(&node.path, resource, &supported));
     }
 }
 
 /// Checks the overhead of a pod.
-pub fn overhead(node: &FieldValue<'_>, errors: &mut ErrorList) {
-    both(node, &node.named(node.path.child("limits")), &node.child(""), container_resource, errors);
+pub fn validate_overhead(node: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_limits_and_requests(
+        node,
+        &node.named(node.path.child("limits")),
+        &node.child(""),
+        validate_container_resource,
+        errors,
+    );
 }
 
-fn both(
+fn validate_limits_and_requests(
     node: &FieldValue<'_>,
     limits: &FieldValue<'_>,
     requests: &FieldValue<'_>,
@@ -176,23 +196,23 @@ fn both(
     errors: &mut ErrorList,
 ) {
     let (mut has_pages, mut has_basics) = (false, false);
-    let mut one = |resource: &str, entry: &FieldValue<'_>, errors: &mut ErrorList| {
+    let mut validate_entry = |resource: &str, entry: &FieldValue<'_>, errors: &mut ErrorList| {
         check_name(resource, entry, errors);
-        amount(resource, entry, errors);
+        validate_amount(resource, entry, errors);
         has_pages |= is_huge_page(resource);
         has_basics |= matches!(resource, "cpu" | "memory");
     };
     for (resource, entry) in limits.entries() {
-        one(resource, &entry, errors);
+        validate_entry(resource, &entry, errors);
         if is_huge_page(resource) {
-            whole_pages(resource, &entry, errors);
+            validate_huge_pages(resource, &entry, errors);
         }
     }
     for (resource, entry) in requests.entries() {
-        one(resource, &entry, errors);
-        against_limit(resource, &entry, requests, limits, errors);
+        validate_entry(resource, &entry, errors);
+        validate_request_below_limit(resource, &entry, requests, limits, errors);
         if is_huge_page(resource) {
-            whole_pages(resource, &entry, errors);
+            validate_huge_pages(resource, &entry, errors);
         }
     }
     if has_pages && !has_basics {
@@ -201,7 +221,7 @@ fn both(
 }
 
 /// Checks a request against its limit.
-fn against_limit(
+fn validate_request_below_limit(
     resource: &str,
     request: &FieldValue<'_>,
     requests: &FieldValue<'_>,
@@ -210,17 +230,17 @@ fn against_limit(
 ) {
     let limit = limits.child(resource);
     let overcommit = may_overcommit(resource);
-    let compared = match (limit.amount(), request.amount()) {
-        (Some(most), Some(asked)) if asked != most && !overcommit => "equal to",
-        (Some(most), Some(asked)) if asked > most => "less than or equal to",
+    let relation = match (limit.amount(), request.amount()) {
+        (Some(limit_amount), Some(requested)) if requested != limit_amount && !overcommit => "equal to",
+        (Some(limit_amount), Some(requested)) if requested > limit_amount => "less than or equal to",
         (None, _) if !overcommit => {
             limits.required(errors, "Limit must be set for non overcommitable resources");
             return;
         }
         _ => return,
     };
-    let wrong = format!("must be {compared} {resource} limit of {}", limit.text());
-    errors.push(FieldError::invalid(&requests.path, &request.shown(), &wrong));
+    let detail = format!("must be {relation} {resource} limit of {}", limit.text());
+    errors.push(FieldError::invalid(&requests.path, &request.render(), &detail));
 }
 
 #[cfg(test)]
@@ -230,14 +250,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_resources_refuses() {
+    fn resource_requirement_validation_refuses_each_violation() {
         let base = object(
             r#"{"resources":{"limits":{"cpu":"1","memory":"1Gi","example.com/gpu":"1"},
                 "requests":{"cpu":"500m","example.com/gpu":"1"}}}"#,
         );
         each_refused(
             &base,
-            |object, errors| requirements(&FieldValue::of(object, "resources"), errors),
+            |object, errors| validate_requirements(&FieldValue::top_level(object, "resources"), errors),
             &[
                 (
                     "resources.limits.memory",
@@ -273,10 +293,10 @@ mod tests {
         );
         let huge = object(r#"{"resources":{"limits":{"hugepages-2Mi":"2Mi"}}}"#);
         let mut errors = ErrorList::new();
-        requirements(&FieldValue::of(&huge, "resources"), &mut errors);
+        validate_requirements(&FieldValue::top_level(&huge, "resources"), &mut errors);
         assert_eq!(errors.len(), 1);
-        let whole = object(r#"{"resources":{"limits":{"example.com/gpu":"500m"}}}"#);
-        requirements(&FieldValue::of(&whole, "resources"), &mut errors);
+        let is_multiple = object(r#"{"resources":{"limits":{"example.com/gpu":"500m"}}}"#);
+        validate_requirements(&FieldValue::top_level(&is_multiple, "resources"), &mut errors);
         assert!(errors[1].message.ends_with("must be an integer"));
     }
 }

@@ -9,99 +9,99 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::volume_source::local_path;
+use super::volume_source::validate_relative_path;
 use crate::allowed::core_v1::{AppArmorProfile, PodSecurityContext, SeccompProfile, SecurityContext};
 
-const LARGEST_ID: i64 = i32::MAX as i64;
+const MAX_ID: i64 = i32::MAX as i64;
 const SYSCTL_LENGTH: usize = 253;
 const SYSCTL_FORMAT: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
 /// Checks user and group IDs that are set.
-fn ids(context: &FieldValue<'_>, fields: &[&str], errors: &mut ErrorList) {
+fn validate_ids(context: &FieldValue<'_>, fields: &[&str], errors: &mut ErrorList) {
     for id in fields.iter().filter_map(|field| context.opt(field)) {
-        id.in_range(errors, 0, LARGEST_ID);
+        id.in_range(errors, 0, MAX_ID);
     }
 }
 
 /// Checks the security context of a pod.
-pub fn pod(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_pod(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(context) = spec.opt("securityContext") else {
-        share_process(spec, errors);
+        validate_share_process(spec, errors);
         return;
     };
-    ids(&context, &["fsGroup", "runAsUser", "runAsGroup"], errors);
+    validate_ids(&context, &["fsGroup", "runAsUser", "runAsGroup"], errors);
     if let Some(groups) = context.opt("supplementalGroups") {
         for group in groups.items() {
-            group.in_range(errors, 0, LARGEST_ID);
+            group.in_range(errors, 0, MAX_ID);
         }
     }
-    share_process(spec, errors);
-    sysctls(&context, spec, errors);
-    for (field, words) in [
+    validate_share_process(spec, errors);
+    validate_sysctls(&context, spec, errors);
+    for (field, supported) in [
         ("fsGroupChangePolicy", PodSecurityContext::FS_GROUP_CHANGE_POLICY),
         ("supplementalGroupsPolicy", PodSecurityContext::SUPPLEMENTAL_GROUPS_POLICY),
     ] {
         if field == "supplementalGroupsPolicy" {
-            profiles(&context, errors);
+            validate_profiles(&context, errors);
         }
         if let Some(policy) = context.opt(field) {
-            policy.one_of(errors, words);
+            policy.one_of(errors, supported);
         }
     }
     if let Some(policy) = context.opt("seLinuxChangePolicy") {
-        let any = errors.features().has(Feature::SELinuxMount);
-        policy.one_of(errors, if any { &["MountOption", "Recursive"] } else { &["Recursive"] });
+        let may_mount = errors.features().has(Feature::SELinuxMount);
+        policy.one_of(errors, if may_mount { &["MountOption", "Recursive"] } else { &["Recursive"] });
     }
 }
 
-fn profiles(context: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_profiles(context: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(profile) = context.opt("seccompProfile") {
-        seccomp(&profile, errors);
+        validate_seccomp(&profile, errors);
     }
     if let Some(options) = context.opt("windowsOptions") {
-        windows_options(&options, errors);
+        validate_windows_options(&options, errors);
     }
     if let Some(profile) = context.opt("appArmorProfile") {
-        app_armor(&profile, errors);
+        validate_apparmor(&profile, errors);
     }
 }
 
-fn share_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_share_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     if spec.read("shareProcessNamespace").as_bool() == Some(true)
         && spec.read("hostPID").as_bool() == Some(true)
     {
         let path = spec.path.child("securityContext").child("shareProcessNamespace");
-        let wrong = "ShareProcessNamespace and HostPID cannot both be enabled";
-        errors.push(FieldError::invalid(&path, "true", wrong));
+        let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(FieldError::invalid(&path, "true", detail));
     }
 }
 
 fn is_sysctl_name(name: &str) -> bool {
-    let part = |part: &str| {
-        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_valid_part = |part: &str| {
+        let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let bytes = part.as_bytes();
-        bytes.first().is_some_and(|first| fits(*first))
-            && bytes.last().is_some_and(|last| fits(*last))
-            && bytes.iter().all(|byte| fits(*byte) || matches!(byte, b'-' | b'_'))
+        bytes.first().is_some_and(|first| is_alphanumeric(*first))
+            && bytes.last().is_some_and(|last| is_alphanumeric(*last))
+            && bytes.iter().all(|byte| is_alphanumeric(*byte) || matches!(byte, b'-' | b'_'))
     };
-    name.len() <= SYSCTL_LENGTH && name.split(['.', '/']).all(part)
+    name.len() <= SYSCTL_LENGTH && name.split(['.', '/']).all(is_valid_part)
 }
 
-fn sysctls(context: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_sysctls(context: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(list) = context.opt("sysctls") else { return };
     let mut seen = BTreeSet::new();
     for sysctl in list.items() {
         let name = sysctl.child("name");
         if name.need(errors) {
             if !is_sysctl_name(name.text()) {
-                let wrong =
+                let detail =
                     format!("must have at most {SYSCTL_LENGTH} characters and match regex {SYSCTL_FORMAT}");
-                name.invalid(errors, &wrong);
+                name.invalid(errors, &detail);
             } else if seen.contains(name.text()) {
                 name.duplicate(errors);
             }
         }
-        match namespace_of(name.text()) {
+        match sysctl_namespace(name.text()) {
             Some("net") if spec.child("hostNetwork").is_true() => {
                 name.invalid_text(errors, "may not be specified when 'hostNetwork' is true");
             }
@@ -115,9 +115,10 @@ fn sysctls(context: &FieldValue<'_>, spec: &FieldValue<'_>, errors: &mut ErrorLi
 }
 
 /// The kernel namespace of a sysctl, if it has one. In the notation with slashes, dots are part of a name.
-fn namespace_of(sysctl: &str) -> Option<&'static str> {
-    let slashed = sysctl.find(['.', '/']).is_some_and(|at| sysctl.as_bytes().get(at) == Some(&b'/'));
-    let name = if slashed { sysctl.replace('/', ".") } else { sysctl.to_owned() };
+fn sysctl_namespace(sysctl: &str) -> Option<&'static str> {
+    let has_slashes =
+        sysctl.find(['.', '/']).is_some_and(|index| sysctl.as_bytes().get(index) == Some(&b'/'));
+    let name = if has_slashes { sysctl.replace('/', ".") } else { sysctl.to_owned() };
     if name.starts_with("net.") {
         return Some("net");
     }
@@ -127,12 +128,12 @@ fn namespace_of(sysctl: &str) -> Option<&'static str> {
 }
 
 /// Checks the security context of a container. `host_users`: the pod uses the user namespace of the host.
-pub fn container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorList) {
+pub fn validate_container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorList) {
     let privileged = context.read("privileged").as_bool() == Some(true);
     if privileged && !errors.features().allows_privileged() {
         context.child("privileged").forbidden(errors, "disallowed by cluster policy");
     }
-    ids(context, &["runAsUser", "runAsGroup"], errors);
+    validate_ids(context, &["runAsUser", "runAsGroup"], errors);
     if let Some(mount) = context.opt("procMount") {
         mount.one_of(errors, SecurityContext::PROC_MOUNT);
         if host_users && mount.text() == "Unmasked" {
@@ -140,7 +141,7 @@ pub fn container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorL
         }
     }
     if let Some(profile) = context.opt("seccompProfile") {
-        seccomp(&profile, errors);
+        validate_seccomp(&profile, errors);
     }
     if context.read("allowPrivilegeEscalation").as_bool() == Some(false) {
         if privileged {
@@ -149,20 +150,21 @@ pub fn container(context: &FieldValue<'_>, host_users: bool, errors: &mut ErrorL
         }
         let added = context.value.at(&["capabilities", "add"]).map(Value::items).unwrap_or_default();
         for _ in added.iter().filter(|capability| capability.as_str() == Some("CAP_SYS_ADMIN")) {
-            let wrong = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            context.invalid(errors, wrong);
+            let detail =
+                "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+            context.invalid(errors, detail);
         }
     }
     if let Some(options) = context.opt("windowsOptions") {
-        windows_options(&options, errors);
+        validate_windows_options(&options, errors);
     }
     if let Some(profile) = context.opt("appArmorProfile") {
-        app_armor(&profile, errors);
+        validate_apparmor(&profile, errors);
     }
 }
 
 /// Checks a seccomp profile.
-pub fn seccomp(profile: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_seccomp(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
     if kind.is_empty() {
         kind.required(errors, "type is required when seccompProfile is set");
@@ -171,18 +173,18 @@ pub fn seccomp(profile: &FieldValue<'_>, errors: &mut ErrorList) {
     }
     match (kind.text(), file.is_set()) {
         ("Localhost", false) => file.required(errors, "must be set when seccomp type is Localhost"),
-        ("Localhost", true) => local_path(&file, errors),
+        ("Localhost", true) => validate_relative_path(&file, errors),
         (_, true) => {
-            let wrong = "can only be set when seccomp type is Localhost";
-            errors.push(FieldError::invalid(&file.path, &profile.shown(), wrong));
+            let detail = "can only be set when seccomp type is Localhost";
+            errors.push(FieldError::invalid(&file.path, &profile.render(), detail));
         }
         _ => {}
     }
 }
 
 /// Checks an AppArmor profile.
-pub fn app_armor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LONGEST: usize = 4095;
+pub fn validate_apparmor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_LENGTH: usize = 4095;
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
     match kind.text() {
         "Localhost" if !file.is_set() => file.required(errors, "must be set when AppArmor type is Localhost"),
@@ -193,8 +195,8 @@ pub fn app_armor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
             } else if text.is_empty() {
                 file.required(errors, "must be set when AppArmor type is Localhost");
             }
-            if text.len() > LONGEST {
-                errors.push(FieldError::too_long(&file.path, LONGEST));
+            if text.len() > MAX_LENGTH {
+                errors.push(FieldError::too_long(&file.path, MAX_LENGTH));
             }
         }
         "RuntimeDefault" | "Unconfined" => {
@@ -208,57 +210,57 @@ pub fn app_armor(profile: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Checks Windows options.
-fn windows_options(options: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LARGEST_CREDENTIAL_KIB: usize = 64;
+fn validate_windows_options(options: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_CREDENTIAL_KIB: usize = 64;
     if let Some(name) = options.opt("gmsaCredentialSpecName") {
         name.syntax(errors, names::dns_subdomain);
     }
     if let Some(credential) = options.opt("gmsaCredentialSpec") {
         if credential.is_empty() {
             credential.invalid(errors, "gmsaCredentialSpec cannot be an empty string");
-        } else if credential.text().len() > LARGEST_CREDENTIAL_KIB * 1024 {
-            let wrong = format!("gmsaCredentialSpec size must be under {LARGEST_CREDENTIAL_KIB} KiB");
-            credential.invalid(errors, &wrong);
+        } else if credential.text().len() > MAX_CREDENTIAL_KIB * 1024 {
+            let detail = format!("gmsaCredentialSpec size must be under {MAX_CREDENTIAL_KIB} KiB");
+            credential.invalid(errors, &detail);
         }
     }
     if let Some(name) = options.opt("runAsUserName") {
-        windows_user(&name, errors);
+        validate_windows_user(&name, errors);
     }
 }
 
-fn windows_user(name: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LONGEST_DOMAIN: usize = 256;
-    const LONGEST_USER: usize = 104;
+fn validate_windows_user(name: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_DOMAIN_LENGTH: usize = 256;
+    const MAX_USER_LENGTH: usize = 104;
     let text = name.text();
     let mut parts = text.split('\\');
-    let (first, second, more) = (parts.next().unwrap_or_default(), parts.next(), parts.next().is_some());
+    let (first, second, has_more) = (parts.next().unwrap_or_default(), parts.next(), parts.next().is_some());
     if text.is_empty() {
         return name.invalid(errors, "runAsUserName cannot be an empty string");
     }
     if text.bytes().any(|byte| byte.is_ascii_control()) {
         return name.invalid(errors, "runAsUserName cannot contain control characters");
     }
-    if more {
+    if has_more {
         return name.invalid(errors, "runAsUserName cannot contain more than one backslash");
     }
     let (domain, user) = second.map_or((None, first), |user| (Some(first), user));
-    let mut wrong = |why: &str| name.invalid(errors, why);
-    if domain.is_some_and(|domain| domain.len() >= LONGEST_DOMAIN) {
-        wrong(&format!("runAsUserName's Domain length must be under {LONGEST_DOMAIN} characters"));
+    let mut invalid = |detail: &str| name.invalid(errors, detail);
+    if domain.is_some_and(|domain| domain.len() >= MAX_DOMAIN_LENGTH) {
+        invalid(&format!("runAsUserName's Domain length must be under {MAX_DOMAIN_LENGTH} characters"));
     }
     if domain.is_some_and(|domain| !is_net_bios(domain) && !is_windows_domain(domain)) {
-        wrong("runAsUserName's Domain doesn't match the NetBios nor the DNS format");
+        invalid("runAsUserName's Domain doesn't match the NetBios nor the DNS format");
     }
     if user.is_empty() {
-        wrong("runAsUserName's User cannot be empty");
-    } else if user.len() > LONGEST_USER {
-        wrong(&format!("runAsUserName's User length must not be longer than {LONGEST_USER} characters"));
+        invalid("runAsUserName's User cannot be empty");
+    } else if user.len() > MAX_USER_LENGTH {
+        invalid(&format!("runAsUserName's User length must not be longer than {MAX_USER_LENGTH} characters"));
     }
     if !user.is_empty() && user.chars().all(|c| c == '.' || c == ' ') {
-        wrong("runAsUserName's User cannot contain only periods or spaces");
+        invalid("runAsUserName's User cannot contain only periods or spaces");
     }
     if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']']) {
-        wrong("runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]");
+        invalid("runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Services. Cluster IPs and node ports are allocated elsewhere: only the fields of the client are checked here.
+//! Services. Cluster IPs and node ports are allocated elsewhere: this validates what the client sent.
 
 use std::collections::BTreeSet;
 
@@ -9,30 +9,30 @@ use pilothouse_apimachinery::field_value::{FieldValue, fill, fill_text, items_mu
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::endpoints::endpoint_ip;
+use super::endpoints::validate_endpoint_ip;
 use super::{address, service_change};
 use crate::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::services::{HEADLESS, families, is_headless, needs_health_port, retained_fields};
-use crate::{KindRules, PLAIN, WriteContext};
+use crate::{KindRules, WITHOUT_GENERATION, WriteContext};
 
 /// The rules of a Service.
 pub const RULES: KindRules = KindRules {
     name: names::dns_1035_name,
     create_on_update: true,
     default,
-    finish: Some(drop_inner_policy),
+    finish: Some(drop_internal_policy),
     prepare_update,
     validate,
     validate_update,
     validate_status: service_change::validate_status,
     warn: service_change::warn,
-    warn_status: address::warn_balanced,
-    ..PLAIN
+    warn_status: address::warn_load_balancer,
+    ..WITHOUT_GENERATION
 };
 
 const AFFINITY_SECONDS: i64 = 10_800;
-const LONGEST_AFFINITY: i64 = 86_400;
-const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
+const MAX_AFFINITY: i64 = 86_400;
+const NOT_A_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The defaults of a service.
@@ -50,9 +50,9 @@ fn default(service: &mut Value) {
         _ => {}
     }
     for port in items_mut(spec, "ports") {
-        let unset = matches!(port.get("targetPort"), None | Some(Value::Int(0)))
+        let is_unset = matches!(port.get("targetPort"), None | Some(Value::Int(0)))
             || port.get("targetPort").and_then(Value::as_str) == Some("");
-        if unset {
+        if is_unset {
             let number = port.get("port").cloned().unwrap_or(Value::Int(0));
             port.set("targetPort", number);
         }
@@ -66,10 +66,12 @@ fn default(service: &mut Value) {
     if spec.str("type") == "LoadBalancer" {
         fill(spec, "allocateLoadBalancerNodePorts", true);
     }
-    let balances = spec.str("type") == "LoadBalancer";
-    let Some(status) = present_mut(service, "status").filter(|_| balances) else { return };
+    let is_load_balancer = spec.str("type") == "LoadBalancer";
+    let Some(status) = present_mut(service, "status").filter(|_| is_load_balancer) else { return };
     if let Some(balancer) = present_mut(status, "loadBalancer") {
-        for ingress in items_mut(balancer, "ingress").iter_mut().filter(|one| !one.str("ip").is_empty()) {
+        for ingress in
+            items_mut(balancer, "ingress").iter_mut().filter(|ingress| !ingress.str("ip").is_empty())
+        {
             fill(ingress, "ipMode", "VIP");
         }
     }
@@ -77,11 +79,11 @@ fn default(service: &mut Value) {
 
 /// Drops the fields that the new type does not have.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
-    retained_fields::drop_useless(new, old);
+    retained_fields::drop_unused(new, old);
 }
 
 /// ExternalName services have no internalTrafficPolicy. It is validated before it is dropped.
-fn drop_inner_policy(service: &mut Value) {
+fn drop_internal_policy(service: &mut Value) {
     let spec = service.entry("spec");
     if spec.str("type") == "ExternalName" {
         spec.remove("internalTrafficPolicy");
@@ -95,70 +97,82 @@ fn validate(service: &Value, errors: &mut ErrorList) {
 
 /// Checks an updated service: cluster IPs are immutable.
 fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    service_change::validate(&FieldValue::of(new, "spec"), &FieldValue::of(old, "spec"), errors);
+    service_change::validate(
+        &FieldValue::top_level(new, "spec"),
+        &FieldValue::top_level(old, "spec"),
+        errors,
+    );
     validate_any(new, old, errors);
 }
 
 /// Checks a service. Addresses of the old service are accepted.
 fn validate_any(service: &Value, old: &Value, errors: &mut ErrorList) {
-    let was = FieldValue::of(old, "spec");
+    let old_spec = FieldValue::top_level(old, "spec");
     let annotations = FieldPath::new("metadata").child("annotations");
-    let annotations =
-        FieldValue { value: meta::of(service).get("annotations").unwrap_or(&Value::Null), path: annotations };
-    topology_annotations(&annotations, errors);
-    let spec = FieldValue::of(service, "spec");
+    let annotations = FieldValue {
+        value: meta::metadata(service).get("annotations").unwrap_or(&Value::Null),
+        path: annotations,
+    };
+    validate_topology_annotations(&annotations, errors);
+    let spec = FieldValue::top_level(service, "spec");
     let kind = spec.child("type");
     let ports = spec.child("ports");
     if ports.is_empty() && !is_headless(spec.value) && kind.text() != "ExternalName" {
         ports.required(errors, "");
     }
-    by_type(&spec, errors);
-    let mut names_used = BTreeSet::new();
+    validate_by_type(&spec, errors);
+    let mut port_names = BTreeSet::new();
     for port in ports.items() {
-        validate_port(&port, ports.len() > 1, &mut names_used, errors);
+        validate_port(&port, ports.len() > 1, &mut port_names, errors);
     }
     if let Some(selector) = spec.opt("selector") {
         meta::validate_labels(Some(selector.value), &selector.path, errors);
     }
-    session_affinity(&spec, errors);
+    validate_session_affinity(&spec, errors);
     if kind.text() != "ExternalName" {
         families::validate(&spec, errors);
     }
-    let known = address::listed(was.read("externalIPs"), "");
-    for one in spec.child("externalIPs").items() {
-        let before = errors.len();
-        address::unless_known(&one.path, one.text(), &known, errors);
-        if errors.len() == before {
-            endpoint_ip(&one, errors);
+    let old_addresses = address::collect_strings(old_spec.read("externalIPs"), "");
+    for external_ip in spec.child("externalIPs").items() {
+        let error_count = errors.len();
+        address::validate_unless_known(&external_ip.path, external_ip.text(), &old_addresses, errors);
+        if errors.len() == error_count {
+            validate_endpoint_ip(&external_ip, errors);
         }
     }
     kind.need_one_of(errors, ServiceSpec::TYPE);
-    unique_ports(&spec, errors);
-    source_ranges(&spec, &was, &annotations, meta::of(old).at(&["annotations", SOURCE_RANGES]), errors);
+    validate_unique_ports(&spec, errors);
+    validate_source_ranges(
+        &spec,
+        &old_spec,
+        &annotations,
+        meta::metadata(old).at(&["annotations", SOURCE_RANGES]),
+        errors,
+    );
     let allocate = spec.child("allocateLoadBalancerNodePorts");
     if allocate.is_set() && kind.text() != "LoadBalancer" {
-        allocate.forbidden(errors, ONLY_BALANCERS);
+        allocate.forbidden(errors, NOT_A_LOAD_BALANCER);
     }
-    service_change::load_balancer_class(&spec, errors);
-    traffic(&spec, errors);
+    service_change::validate_load_balancer_class(&spec, errors);
+    validate_traffic_policies(&spec, errors);
 }
 
-fn topology_annotations(annotations: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_topology_annotations(annotations: &FieldValue<'_>, errors: &mut ErrorList) {
     let (hints, mode) = ("service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode");
     if let (Some(hints_value), Some(mode_value)) = (annotations.value.get(hints), annotations.value.get(mode))
         && hints_value != mode_value
     {
-        let wrong = format!("must match annotations[{hints}] when both are specified");
-        FieldValue { value: mode_value, path: annotations.path.key(mode) }.invalid(errors, &wrong);
+        let detail = format!("must match annotations[{hints}] when both are specified");
+        FieldValue { value: mode_value, path: annotations.path.key(mode) }.invalid(errors, &detail);
     }
 }
 
-fn by_type(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_by_type(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let first = spec.path.child("clusterIPs").index(0);
     match spec.child("type").text() {
         kind @ ("LoadBalancer" | "NodePort") if is_headless(spec.value) => {
-            let wrong = format!("may not be set to 'None' for {kind} services");
-            errors.push(FieldError::invalid(&first, &quoted(HEADLESS), &wrong));
+            let detail = format!("may not be set to 'None' for {kind} services");
+            errors.push(FieldError::invalid(&first, &quoted(HEADLESS), &detail));
         }
         "ExternalName" => {
             for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
@@ -169,12 +183,12 @@ fn by_type(spec: &FieldValue<'_>, errors: &mut ErrorList) {
                 }
             }
             let name = spec.child("externalName");
-            // A dot at the end says that the name is complete.
+            // A trailing dot marks a fully qualified name.
             let cname = name.text().strip_suffix('.').unwrap_or(name.text());
             if cname.is_empty() {
                 name.required(errors, "");
             } else {
-                meta::texts(errors, &name.path, cname, names::dns_subdomain(cname));
+                meta::add_invalid(errors, &name.path, cname, names::dns_subdomain(cname));
             }
         }
         _ => {}
@@ -204,19 +218,19 @@ fn validate_port<'a>(
     }
 }
 
-fn session_affinity(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_session_affinity(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let (affinity, config) = (spec.child("sessionAffinity"), spec.child("sessionAffinityConfig"));
     affinity.need_one_of(errors, ServiceSpec::SESSION_AFFINITY);
     if affinity.text() == "None" && config.is_set() {
         config.forbidden(errors, "must not be set when session affinity is None");
     }
     let seconds = config.child("clientIP").child("timeoutSeconds");
-    if affinity.text() == "ClientIP" && !(1..=LONGEST_AFFINITY).contains(&seconds.number()) {
-        seconds.invalid(errors, &format!("must be greater than 0 and less than {LONGEST_AFFINITY}"));
+    if affinity.text() == "ClientIP" && !(1..=MAX_AFFINITY).contains(&seconds.number()) {
+        seconds.invalid(errors, &format!("must be greater than 0 and less than {MAX_AFFINITY}"));
     }
 }
 
-fn unique_ports(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_unique_ports(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let ports = spec.child("ports");
     if spec.child("type").text() == "ClusterIP" {
         for port in ports.items().filter(|port| port.child("nodePort").number() != 0) {
@@ -233,74 +247,80 @@ fn unique_ports(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     for port in ports.items() {
         let (protocol, number) = (port.child("protocol").text(), port.child("port").number());
         if !own_ports.insert((protocol, number)) {
-            let shown = format!(
+            let rendered = format!(
                 "core.ServicePort{{Name:\"\", Protocol:{}, AppProtocol:(*string)(nil), Port:{number}, \
                  TargetPort:intstr.IntOrString{{Type:0, IntVal:0, StrVal:\"\"}}, NodePort:0}}",
                 quoted(protocol)
             );
-            errors.push(FieldError::duplicate(&port.path, &shown));
+            errors.push(FieldError::duplicate(&port.path, &rendered));
         }
     }
 }
 
 /// Checks loadBalancerSourceRanges, or the former annotation.
-fn source_ranges(
+fn validate_source_ranges(
     spec: &FieldValue<'_>,
-    was: &FieldValue<'_>,
+    old_spec: &FieldValue<'_>,
     annotations: &FieldValue<'_>,
     old_annotation: Option<&Value>,
     errors: &mut ErrorList,
 ) {
-    let is_balancer = spec.str("type") == "LoadBalancer";
+    let is_load_balancer = spec.str("type") == "LoadBalancer";
     let ranges = spec.child("loadBalancerSourceRanges").named(spec.path.child("LoadBalancerSourceRanges"));
     if !ranges.is_empty() {
-        if !is_balancer {
-            ranges.forbidden(errors, ONLY_BALANCERS);
+        if !is_load_balancer {
+            ranges.forbidden(errors, NOT_A_LOAD_BALANCER);
         }
-        let known: BTreeSet<&str> =
-            address::listed(was.read("loadBalancerSourceRanges"), "").into_iter().map(str::trim).collect();
+        let old_ranges: BTreeSet<&str> =
+            address::collect_strings(old_spec.read("loadBalancerSourceRanges"), "")
+                .into_iter()
+                .map(str::trim)
+                .collect();
         for range in ranges.items() {
             let text = range.text().trim();
-            if !known.contains(text) {
-                meta::texts(errors, &range.path, text, names::cidr(text));
+            if !old_ranges.contains(text) {
+                meta::add_invalid(errors, &range.path, text, names::cidr(text));
             }
         }
         return;
     }
     let Some(text) = annotations.value.get(SOURCE_RANGES) else { return };
     let path = annotations.path.key(SOURCE_RANGES);
-    if !is_balancer {
-        errors.push(FieldError::forbidden(&path, ONLY_BALANCERS));
+    if !is_load_balancer {
+        errors.push(FieldError::forbidden(&path, NOT_A_LOAD_BALANCER));
     }
-    let listed = text.as_str().unwrap_or_default().trim();
-    if old_annotation == Some(text) || listed.is_empty() {
+    let ranges = text.as_str().unwrap_or_default().trim();
+    if old_annotation == Some(text) || ranges.is_empty() {
         return;
     }
-    for range in listed.split(',').map(str::trim) {
-        meta::texts(errors, &path, range, names::cidr(range));
+    for range in ranges.split(',').map(str::trim) {
+        meta::add_invalid(errors, &path, range, names::cidr(range));
     }
 }
 
-fn traffic(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_traffic_policies(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let external = spec.child("externalTrafficPolicy");
     if retained_fields::is_reached_from_outside(spec.value) {
         external.need_one_of(errors, ServiceSpec::EXTERNAL_TRAFFIC_POLICY);
     } else if !external.is_empty() {
         external.invalid(errors, "may only be set for externally-accessible services");
     }
-    let needs_check = needs_health_port(spec.value);
-    let check = spec.child("healthCheckNodePort");
-    if !needs_check && check.number() != 0 {
-        let wrong = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-        check.invalid(errors, wrong);
-    } else if needs_check && check.need(errors) {
-        check.port(errors);
+    let needs_port = needs_health_port(spec.value);
+    let port = spec.child("healthCheckNodePort");
+    if !needs_port && port.number() != 0 {
+        let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        port.invalid(errors, detail);
+    } else if needs_port && port.need(errors) {
+        port.port(errors);
     }
     spec.child("internalTrafficPolicy").one_of_if_set(errors, ServiceSpec::INTERNAL_TRAFFIC_POLICY);
-    let ways = ["PreferClose", "PreferSameZone", "PreferSameNode"];
-    let known =
-        if errors.features().has(Feature::PreferSameTrafficDistribution) { &ways[..] } else { &ways[..1] };
-    spec.child("trafficDistribution").one_of_if_set(errors, known);
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    let supported = if errors.features().has(Feature::PreferSameTrafficDistribution) {
+        &distributions[..]
+    } else {
+        &distributions[..1]
+    };
+    spec.child("trafficDistribution").one_of_if_set(errors, supported);
 }
 
 #[cfg(test)]
@@ -311,8 +331,8 @@ mod tests {
     use super::*;
 
     fn base() -> Value {
-        let given = r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#;
-        let mut service = filled(("", "v1"), "Service", given);
+        let json = r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#;
+        let mut service = filled(("", "v1"), "Service", json);
         // managedFields does not name clusterIPs as written by the client.
         assert_eq!(service.at(&["spec", "clusterIPs"]), None);
         retained_fields::mirror_address(service.entry("spec"));
@@ -320,31 +340,31 @@ mod tests {
     }
 
     #[test]
-    fn a_service_reads_back_with_its_defaults() {
-        let wanted = object(
+    fn service_gets_defaults() {
+        let expected = object(
             r#"{"spec":{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"type":"ClusterIP","sessionAffinity":"None",
                 "internalTrafficPolicy":"Cluster","ports":[{"port":80,"targetPort":80,"protocol":"TCP"}]}}"#,
         );
-        assert_eq!(base(), wanted);
+        assert_eq!(base(), expected);
         let mut balancer = object(r#"{"spec":{"type":"LoadBalancer","sessionAffinity":"ClientIP"}}"#);
         default(&mut balancer);
-        let wanted = object(
+        let expected = object(
             r#"{"spec":{"type":"LoadBalancer","sessionAffinity":"ClientIP","externalTrafficPolicy":"Cluster",
                 "internalTrafficPolicy":"Cluster","allocateLoadBalancerNodePorts":true,
                 "sessionAffinityConfig":{"clientIP":{"timeoutSeconds":10800}}}}"#,
         );
-        assert_eq!(balancer, wanted);
+        assert_eq!(balancer, expected);
     }
 
     #[test]
-    fn a_service_that_is_a_name_has_no_traffic_policy() {
-        let given = r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#;
-        let service = filled(("", "v1"), "Service", given);
+    fn external_name_service_has_no_internal_traffic_policy() {
+        let json = r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#;
+        let service = filled(("", "v1"), "Service", json);
         assert_eq!(service.at(&["spec", "internalTrafficPolicy"]), None);
     }
 
     #[test]
-    fn each_rule_of_a_service_refuses() {
+    fn service_validation_refuses_each_violation() {
         each_refused(
             &base(),
             validate,
@@ -416,12 +436,12 @@ mod tests {
                 ("spec.trafficDistribution", r#""X""#, "spec.trafficDistribution: Unsupported value"),
             ],
         );
-        let twice = object(
+        let duplicate = object(
             r#"{"spec":{"type":"ClusterIP","sessionAffinity":"None","ports":[
                 {"name":"a","port":80,"targetPort":80,"protocol":"TCP"},{"name":"b","port":80,"targetPort":80,"protocol":"TCP"}]}}"#,
         );
         let mut errors = ErrorList::new();
-        validate(&twice, &mut errors);
+        validate(&duplicate, &mut errors);
         assert!(errors[0].to_string().starts_with("spec.ports[1]: Duplicate value: core.ServicePort{"));
         let external =
             object(r#"{"spec":{"type":"ExternalName","externalName":"a.b","sessionAffinity":"None"}}"#);
@@ -439,20 +459,20 @@ mod tests {
     }
 
     #[test]
-    fn addresses_stay() {
+    fn service_update_keeps_cluster_ips() {
         each_change_refused(&base(), validate_update, &[]);
         let mut new = base();
         new.entry("spec").set("clusterIP", HEADLESS);
-        retained_fields::keep_given(&mut new, &base());
+        retained_fields::restore_allocated(&mut new, &base());
         prepare_update(&mut new, &base(), &crate::testing::context(""));
         let mut errors = ErrorList::new();
         validate_update(&new, &base(), &mut errors);
         assert_eq!(errors.len(), 1);
         assert!(errors[0].to_string().ends_with("may not change once set"), "{}", errors[0]);
-        let mut silent = base();
-        silent.entry("spec").remove("clusterIP");
-        silent.entry("spec").remove("clusterIPs");
-        retained_fields::keep_given(&mut silent, &base());
-        assert_eq!(silent, base());
+        let mut without_ips = base();
+        without_ips.entry("spec").remove("clusterIP");
+        without_ips.entry("spec").remove("clusterIPs");
+        retained_fields::restore_allocated(&mut without_ips, &base());
+        assert_eq!(without_ips, base());
     }
 }

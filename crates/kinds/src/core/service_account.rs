@@ -6,10 +6,10 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
-use crate::{KindRules, PLAIN, WriteContext};
+use crate::{KindRules, WITHOUT_GENERATION, WriteContext};
 
 /// The rules of a ServiceAccount.
-pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..PLAIN };
+pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..WITHOUT_GENERATION };
 
 /// Only the names of `secrets` are kept.
 fn prepare_create(account: &mut Value, _: &WriteContext<'_>) {
@@ -18,17 +18,17 @@ fn prepare_create(account: &mut Value, _: &WriteContext<'_>) {
     }
 }
 
-/// The same when it changes.
+/// The same in an update.
 fn prepare_update(new: &mut Value, _old: &Value, context: &WriteContext<'_>) {
     prepare_create(new, context);
 }
 
 /// Warns about a deprecated annotation, unless the old object had it.
-fn warn(account: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    let marked =
-        |account: &Value| meta::of(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
-    if marked(account) && !old.is_some_and(marked) {
-        warned.push(format!(
+fn warn(account: &Value, old: Option<&Value>, warnings: &mut WarningList) {
+    let has_annotation =
+        |account: &Value| meta::metadata(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
+    if has_annotation(account) && !old.is_some_and(has_annotation) {
+        warnings.push(format!(
             "metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
              mounted secrets"
         ));
@@ -43,16 +43,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_secrets_are_kept() {
+    fn service_account_keeps_only_secret_names() {
         let mut account = object(r#"{"secrets":[{"name":"s","namespace":"x","uid":"u"}]}"#);
         prepare_create(&mut account, &context(""));
         assert_eq!(account, object(r#"{"secrets":[{"name":"s"}]}"#));
-        let marked =
+        let annotated =
             object(r#"{"metadata":{"annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}}}"#);
-        let mut warned = WarningList::new();
-        warn(&marked, Some(&marked), &mut warned);
-        assert_eq!(warned, WarningList::new());
-        warn(&marked, Some(&account), &mut warned);
-        assert!(warned[0].contains("deprecated in v1.32+; prefer separate namespaces"));
+        let mut warnings = WarningList::new();
+        warn(&annotated, Some(&annotated), &mut warnings);
+        assert_eq!(warnings, WarningList::new());
+        warn(&annotated, Some(&account), &mut warnings);
+        assert!(warnings[0].contains("deprecated in v1.32+; prefer separate namespaces"));
     }
 }

@@ -9,32 +9,32 @@ use pilothouse_apimachinery::{meta, names};
 use super::address;
 use crate::services::{families, needs_health_port};
 
-const ONCE: &str = "may not change once set";
+const IMMUTABLE_ONCE_SET: &str = "may not change once set";
 
-fn is_balancer(spec: &Value) -> bool {
+fn is_load_balancer(spec: &Value) -> bool {
     spec.str("type") == "LoadBalancer"
 }
 
 /// Checks the immutable fields of a service, before the new one is validated.
-pub fn validate(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
-    families::validate_change(spec, was, errors);
-    let balancers = is_balancer(spec.value) && is_balancer(was.value);
+pub fn validate(spec: &FieldValue<'_>, old_spec: &FieldValue<'_>, errors: &mut ErrorList) {
+    families::validate_change(spec, old_spec, errors);
+    let both_load_balancers = is_load_balancer(spec.value) && is_load_balancer(old_spec.value);
     let class = spec.child("loadBalancerClass");
-    if balancers && !same(Some(class.value), was.value.get("loadBalancerClass")) {
-        class.invalid(errors, ONCE);
+    if both_load_balancers && !same(Some(class.value), old_spec.value.get("loadBalancerClass")) {
+        class.invalid(errors, IMMUTABLE_ONCE_SET);
     }
-    load_balancer_class(spec, errors);
-    let check = spec.child("healthCheckNodePort");
-    let both = needs_health_port(spec.value) && needs_health_port(was.value);
-    if both && check.number() != was.read("healthCheckNodePort").as_int().unwrap_or_default() {
-        check.forbidden(errors, "field is immutable");
+    validate_load_balancer_class(spec, errors);
+    let health_port = spec.child("healthCheckNodePort");
+    let both = needs_health_port(spec.value) && needs_health_port(old_spec.value);
+    if both && health_port.number() != old_spec.read("healthCheckNodePort").as_int().unwrap_or_default() {
+        health_port.forbidden(errors, "field is immutable");
     }
 }
 
 /// Checks loadBalancerClass.
-pub fn load_balancer_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_load_balancer_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(class) = spec.opt("loadBalancerClass") else { return };
-    if is_balancer(spec.value) {
+    if is_load_balancer(spec.value) {
         class.syntax(errors, names::qualified_name);
     } else {
         class.forbidden(errors, "may only be used when `type` is 'LoadBalancer'");
@@ -43,17 +43,20 @@ pub fn load_balancer_class(spec: &FieldValue<'_>, errors: &mut ErrorList) {
 
 /// Checks status.loadBalancer.
 pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let ingress = FieldValue::of(new, "status").child("loadBalancer").child("ingress");
-    if !new.get("spec").is_some_and(is_balancer) {
+    let ingress = FieldValue::top_level(new, "status").child("loadBalancer").child("ingress");
+    if !new.get("spec").is_some_and(is_load_balancer) {
         if !ingress.is_empty() {
             ingress.forbidden(errors, "may only be used when `spec.type` is 'LoadBalancer'");
         }
         return;
     }
-    let known = address::listed(old.at(&["status", "loadBalancer", "ingress"]).unwrap_or(&Value::Null), "ip");
-    for one in ingress.items() {
-        let (ip, mode) = (one.child("ip"), one.child("ipMode"));
-        if !ip.is_empty() && !known.contains(ip.text()) {
+    let old_addresses = address::collect_strings(
+        old.at(&["status", "loadBalancer", "ingress"]).unwrap_or(&Value::Null),
+        "ip",
+    );
+    for point in ingress.items() {
+        let (ip, mode) = (point.child("ip"), point.child("ipMode"));
+        if !ip.is_empty() && !old_addresses.contains(ip.text()) {
             ip.syntax(errors, names::ip_address);
         }
         match (ip.is_empty(), mode.is_set()) {
@@ -62,7 +65,7 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
             (false, true) => mode.one_of(errors, &["Proxy", "VIP"]),
             (true, false) => {}
         }
-        let host = one.child("hostname");
+        let host = point.child("hostname");
         host.syntax_if_set(errors, names::dns_subdomain);
         if names::parse_ip(host.text()).is_some() {
             host.invalid(errors, "must be a DNS name, not an IP address");
@@ -74,53 +77,55 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
 pub fn warn(
     service: &Value,
     _old: Option<&Value>,
-    warned: &mut pilothouse_apimachinery::error_list::WarningList,
+    warnings: &mut pilothouse_apimachinery::error_list::WarningList,
 ) {
     const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
     let Some(spec) = service.get("spec") else { return };
-    let at = FieldPath::new("spec");
-    if meta::of(service).at(&["annotations", OLD_HINTS]).is_some() {
-        let better = "service.kubernetes.io/topology-mode";
-        warned.push(format!("annotation {OLD_HINTS} is deprecated, please use {better} instead"));
+    let spec_path = FieldPath::new("spec");
+    if meta::metadata(service).at(&["annotations", OLD_HINTS]).is_some() {
+        let replacement = "service.kubernetes.io/topology-mode";
+        warnings.push(format!("annotation {OLD_HINTS} is deprecated, please use {replacement} instead"));
     }
     let list = |field: &str| spec.get(field).map(Value::items).unwrap_or_default();
     let has_address = !matches!(spec.str("clusterIP"), "" | "None");
-    for (field, _) in [("clusterIPs", has_address), ("externalIPs", true)].iter().filter(|(_, look)| *look) {
+    for (field, _) in
+        [("clusterIPs", has_address), ("externalIPs", true)].iter().filter(|(_, is_checked)| *is_checked)
+    {
         for (index, ip) in list(field).iter().enumerate() {
-            address::warn_ip(&at.child(field).index(index), ip.as_str().unwrap_or_default(), warned);
+            address::warn_ip(&spec_path.child(field).index(index), ip.as_str().unwrap_or_default(), warnings);
         }
     }
     if !spec.str("loadBalancerIP").is_empty() {
-        address::warn_ip(&at.child("loadBalancerIP"), spec.str("loadBalancerIP"), warned);
+        address::warn_ip(&spec_path.child("loadBalancerIP"), spec.str("loadBalancerIP"), warnings);
     }
     for (index, range) in list("loadBalancerSourceRanges").iter().enumerate() {
-        let place = at.child("loadBalancerSourceRanges").index(index);
-        address::warn_cidr(&place, range.as_str().unwrap_or_default(), warned);
+        let range_path = spec_path.child("loadBalancerSourceRanges").index(index);
+        address::warn_cidr(&range_path, range.as_str().unwrap_or_default(), warnings);
     }
-    let is_name = spec.str("type") == "ExternalName";
-    if is_name && !list("externalIPs").is_empty() {
-        warned.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+    let is_external_name = spec.str("type") == "ExternalName";
+    if is_external_name && !list("externalIPs").is_empty() {
+        warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
     }
-    if !is_name && !spec.str("externalName").is_empty() {
-        warned.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
+    if !is_external_name && !spec.str("externalName").is_empty() {
+        warnings.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{object, said, with};
+    use pilothouse_apimachinery::testing::{error_messages, object, with};
 
     use super::*;
 
-    fn changes(old: &Value, path: &str, json: &str) -> Vec<String> {
+    fn update_errors(old: &Value, path: &str, json: &str) -> Vec<String> {
         let new = with(old, path, json);
         let mut errors = ErrorList::new();
-        validate(&FieldValue::of(&new, "spec"), &FieldValue::of(old, "spec"), &mut errors);
-        said(&errors)
+        validate(&FieldValue::top_level(&new, "spec"), &FieldValue::top_level(old, "spec"), &mut errors);
+        error_messages(&errors)
     }
 
     #[test]
-    fn each_forbidden_change_is_refused() {
+    fn service_update_refuses_immutable_fields() {
         let dual = object(
             r#"{"spec":{"type":"LoadBalancer","clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1","fd00::1"],"ipFamilies":["IPv4","IPv6"],
                 "ipFamilyPolicy":"RequireDualStack","externalTrafficPolicy":"Local","healthCheckNodePort":30000,"loadBalancerClass":"a/b"}}"#,
@@ -133,13 +138,13 @@ mod tests {
             ),
             ("spec.healthCheckNodePort", "30001", "spec.healthCheckNodePort: Forbidden: field is immutable"),
         ];
-        for (path, json, wanted) in table {
-            assert_eq!(changes(&dual, path, json), [wanted], "{path}={json}");
+        for (path, json, expected) in table {
+            assert_eq!(update_errors(&dual, path, json), [expected], "{path}={json}");
         }
     }
 
     #[test]
-    fn each_rule_of_a_status_refuses() {
+    fn service_status_validation_refuses_each_violation() {
         let balancer = object(
             r#"{"spec":{"type":"LoadBalancer"},"status":{"loadBalancer":{"ingress":[{"ip":"1.1.1.1","ipMode":"VIP"}]}}}"#,
         );
@@ -176,15 +181,15 @@ mod tests {
                 "status.loadBalancer.ingress: Forbidden: may only be used when `spec.type` is 'LoadBalancer'",
             ),
         ];
-        for (path, json, wanted) in table {
+        for (path, json, expected) in table {
             let mut errors = ErrorList::new();
             validate_status(&with(&balancer, &path, json), &object("{}"), &mut errors);
-            assert_eq!(said(&errors), [wanted], "{path}={json}");
+            assert_eq!(error_messages(&errors), [expected], "{path}={json}");
         }
     }
 
     #[test]
-    fn each_dubious_field_is_named() {
+    fn service_warnings_name_dubious_fields() {
         let base = object(
             r#"{"metadata":{},"spec":{"type":"ClusterIP","clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"]}}"#,
         );
@@ -215,10 +220,10 @@ mod tests {
                 "spec.externalIPs is ignored when spec.type is \"ExternalName\"",
             ),
         ];
-        for (path, json, wanted) in table {
-            let mut warned = pilothouse_apimachinery::error_list::WarningList::new();
-            warn(&with(&base, path, json), None, &mut warned);
-            assert_eq!(warned, [wanted], "{path}={json}");
+        for (path, json, expected) in table {
+            let mut warnings = pilothouse_apimachinery::error_list::WarningList::new();
+            warn(&with(&base, path, json), None, &mut warnings);
+            assert_eq!(warnings, [expected], "{path}={json}");
         }
     }
 }

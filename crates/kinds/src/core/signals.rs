@@ -18,30 +18,30 @@ pub fn validate(signal: &FieldValue<'_>, os: Option<&str>, errors: &mut ErrorLis
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::testing::{object, said};
+    use pilothouse_apimachinery::testing::{error_messages, object};
 
     use super::*;
 
     #[test]
-    fn signals_are_those_of_the_operating_system() {
-        let wrong = |signal: &str, os: Option<&str>| {
+    fn stop_signal_must_be_supported_by_the_os() {
+        let messages = |signal: &str, os: Option<&str>| {
             let (value, mut errors) = (object(&format!(r#"{{"s":"{signal}"}}"#)), ErrorList::new());
-            validate(&FieldValue::of(&value, "s"), os, &mut errors);
-            said(&errors).concat()
+            validate(&FieldValue::top_level(&value, "s"), os, &mut errors);
+            error_messages(&errors).concat()
         };
         assert_eq!(
-            wrong("SIGTERM", None),
+            messages("SIGTERM", None),
             "s: Forbidden: may not be set for containers with empty `spec.os.name`"
         );
         assert_eq!(
-            wrong("SIGHUP", Some("windows")),
+            messages("SIGHUP", Some("windows")),
             "s: Unsupported value: \"SIGHUP\": supported values: \"SIGKILL\", \"SIGTERM\""
         );
-        for good in ["SIGHUP", "SIGRTMIN+15", "SIGRTMAX-14", "SIGRTMAX"] {
-            assert_eq!(wrong(good, Some("linux")), "");
+        for signal in ["SIGHUP", "SIGRTMIN+15", "SIGRTMAX-14", "SIGRTMAX"] {
+            assert_eq!(messages(signal, Some("linux")), "");
         }
         assert!(
-            wrong("SIGRTMAX-15", Some("linux"))
+            messages("SIGRTMAX-15", Some("linux"))
                 .contains("\"SIGPWR\", \"SIGQUIT\", \"SIGRTMAX\", \"SIGRTMAX-1\", \"SIGRTMAX-10\"")
         );
     }

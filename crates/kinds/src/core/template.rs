@@ -2,7 +2,7 @@
 
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
-use pilothouse_apimachinery::field_value::{FieldValue, shown_map};
+use pilothouse_apimachinery::field_value::{FieldValue, render_map};
 use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
@@ -12,8 +12,8 @@ use crate::{BASE, Generation, KindRules, MetaRevalidation, Revalidation};
 
 /// The rules of a PodTemplate.
 pub const RULES: KindRules = KindRules {
-    pods_at: &["template", "spec"],
-    generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
+    pod_spec_path: &["template", "spec"],
+    generation: Generation { increased_by: &[&["template"]], ..Generation::FIRST },
     default,
     validate: validate_object,
     revalidation: Revalidation::Once,
@@ -27,7 +27,7 @@ pub fn validate(template: &FieldValue<'_>, errors: &mut ErrorList) {
     validate_meta(template, errors);
     let spec = template.child("spec");
     pod_spec::validate(&spec, None, errors);
-    pod_meta::agree(template.child("metadata").read("annotations"), &spec, errors);
+    pod_meta::validate_profiles_match(template.child("metadata").read("annotations"), &spec, errors);
     let ephemeral = template.child("spec").child("ephemeralContainers");
     if !ephemeral.is_empty() {
         ephemeral.forbidden(errors, "ephemeral containers not allowed in pod template");
@@ -45,26 +45,26 @@ pub fn validate_meta(template: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Reports that the selector does not match the labels of the template.
-pub fn mismatch(template: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn report_label_mismatch(template: &FieldValue<'_>, errors: &mut ErrorList) {
     let labels = template.child("metadata").child("labels");
-    let wrong = "`selector` does not match template `labels`";
-    errors.push(FieldError::invalid(&labels.path, &shown_map(Some(labels.value)), wrong));
+    let detail = "`selector` does not match template `labels`";
+    errors.push(FieldError::invalid(&labels.path, &render_map(Some(labels.value)), detail));
 }
 
 /// Checks the template of a controller, which must have restartPolicy Always.
 pub fn validate_for_controller(spec: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
-    let (chosen, template) = (spec.child("selector"), spec.child("template"));
+    let (selector, template) = (spec.child("selector"), spec.child("template"));
     let labels = template.child("metadata").child("labels");
-    let everything = chosen.is_set() && label_selector::is_empty(chosen.value);
-    if !everything && !label_selector::matches(Some(chosen.value), Some(labels.value)) {
-        mismatch(&template, errors);
+    let selects_all = selector.is_set() && label_selector::is_empty(selector.value);
+    if !selects_all && !label_selector::matches(Some(selector.value), Some(labels.value)) {
+        report_label_mismatch(&template, errors);
     }
     validate(&template, errors);
-    always_restarts(&template, controller, errors);
+    validate_always_restarts(&template, controller, errors);
 }
 
 /// Checks that restartPolicy is Always.
-pub fn always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
+pub fn validate_always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut ErrorList) {
     let spec = template.child("spec");
     if !matches!(spec.child("restartPolicy").text(), "" | "Always") {
         spec.child("restartPolicy").one_of(errors, &["Always"]);
@@ -76,42 +76,42 @@ pub fn always_restarts(template: &FieldValue<'_>, controller: &str, errors: &mut
 }
 
 /// Warns about a template at `path`, whatever the old one had.
-pub fn warn(path: &FieldPath, template: Option<&Value>, _old: Option<&Value>, warned: &mut WarningList) {
+pub fn warn(path: &FieldPath, template: Option<&Value>, _old: Option<&Value>, warnings: &mut WarningList) {
     if let Some(template) = template {
-        pod_warn::spec_and_meta(path, template, true, warned);
+        pod_warn::warn_spec_and_meta(path, template, true, warnings);
     }
 }
 
 /// Warns about a PodTemplate.
-fn warn_object(new: &Value, old: Option<&Value>, warned: &mut WarningList) {
+fn warn_object(new: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }
-    warn(&FieldPath::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
+    warn(&FieldPath::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warnings);
 }
 
 /// The defaults of the kind PodTemplate.
 fn default(object: &mut Value) {
-    pod_default::template(object, "template");
+    pod_default::default_template(object, "template");
 }
 
 /// Checks a PodTemplate.
 fn validate_object(object: &Value, errors: &mut ErrorList) {
-    validate(&FieldValue::of(object, "template"), errors);
+    validate(&FieldValue::top_level(object, "template"), errors);
 }
 
-/// Warns of what is dubious in the template of a controller's pods.
-pub fn warn_of_template(new: &FieldValue<'_>, old: Option<&FieldValue<'_>>, warned: &mut WarningList) {
-    warn(&new.path, Some(new.value), old.map(|old| old.value), warned);
+/// Warns about the pod template of a controller.
+pub fn warn_template(new: &FieldValue<'_>, old: Option<&FieldValue<'_>>, warnings: &mut WarningList) {
+    warn(&new.path, Some(new.value), old.map(|old| old.value), warnings);
 }
 
-/// Warns of what is dubious in a template, unless an update left the spec as it was.
-pub fn warn_unless_unchanged(object: &Value, old: Option<&Value>, warned: &mut WarningList) {
+/// Warns about a pod template, unless an update left the spec unchanged.
+pub fn warn_unless_unchanged(object: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(object)) {
         return;
     }
-    let template = |object| FieldValue::of(object, "spec").child("template");
-    warn_of_template(&template(object), old.map(template).as_ref(), warned);
+    let template = |object| FieldValue::top_level(object, "spec").child("template");
+    warn_template(&template(object), old.map(template).as_ref(), warnings);
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_template_refuses() {
+    fn pod_template_validation_refuses_each_violation() {
         let base = object(
             r#"{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},
                 "spec":{"containers":[{"name":"c","image":"i"}]}}}"#,
@@ -130,8 +130,8 @@ mod tests {
             &base,
             |object, errors| {
                 let spec = object.clone();
-                let holder = object_with(&spec);
-                validate_for_controller(&FieldValue::of(&holder, "spec"), "ReplicaSet", errors);
+                let controller = object_with(&spec);
+                validate_for_controller(&FieldValue::top_level(&controller, "spec"), "ReplicaSet", errors);
             },
             &[
                 (

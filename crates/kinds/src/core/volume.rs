@@ -8,16 +8,16 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::{meta, names};
 
-use super::env::{field_ref, resource_field_ref};
+use super::env::{validate_field_ref, validate_resource_field_ref};
 use super::volume_claim;
-use super::volume_source::{self, Owner, local_path};
+use super::volume_source::{self, Owner, validate_relative_path};
 use crate::allowed::core_v1;
 use crate::certificates;
 
 const FILE_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
-const LARGEST_MODE: i64 = 0o777;
+const MAX_MODE: i64 = 0o777;
 
 /// The sources in the order of validation.
 const SOURCES: [&str; 30] = [
@@ -70,55 +70,55 @@ impl Volumes<'_> {
 }
 
 impl<'a> Volumes<'a> {
-    /// Checks volumes and returns the valid ones. `pod` is the name of the pod, empty in templates: the names of ephemeral claims
-    /// begin with it.
+    /// Checks volumes and returns the valid ones. `pod` is the name of the pod, empty in templates: the names of ephemeral
+    /// claims begin with it.
     pub fn validate(list: &FieldValue<'a>, pod: &str, errors: &mut ErrorList) -> Volumes<'a> {
-        let mut good = Volumes::default();
-        let made: BTreeSet<&str> = list
+        let mut valid = Volumes::default();
+        let ephemeral_names: BTreeSet<&str> = list
             .value
             .items()
             .iter()
             .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
             .map(|volume| volume.str("name"))
             .collect();
-        let is_made = |claim: &str| {
+        let is_ephemeral_claim = |claim: &str| {
             let name = claim.strip_prefix(pod).and_then(|rest| rest.strip_prefix('-'));
-            name.is_some_and(|name| made.contains(name))
+            name.is_some_and(|name| ephemeral_names.contains(name))
         };
         for volume in list.items() {
-            // Claims are named after the pod, whose name is as long as the client likes.
+            // Messages contain the name of the pod, which can be long, so stop when the list is full.
             if errors.is_full() {
                 break;
             }
-            let before = errors.len();
-            let source = source(&volume, pod, errors);
+            let error_count = errors.len();
+            let source = validate_source(&volume, pod, errors);
             let name = volume.child("name");
             name.need_syntax(errors, names::dns_label);
-            if good.contains(name.text()) {
+            if valid.contains(name.text()) {
                 name.duplicate(errors);
             }
-            if errors.len() == before {
-                good.0.insert(name.text(), source);
+            if errors.len() == error_count {
+                valid.0.insert(name.text(), source);
             }
             if let Some(claim) = volume.opt("persistentVolumeClaim")
-                && is_made(claim.str("claimName"))
+                && is_ephemeral_claim(claim.str("claimName"))
             {
-                let wrong = "must not reference a PVC that gets created for an ephemeral volume";
-                claim.child("claimName").invalid_text(errors, wrong);
+                let detail = "must not reference a PVC that gets created for an ephemeral volume";
+                claim.child("claimName").invalid_text(errors, detail);
             }
         }
-        good
+        valid
     }
 }
 
 /// Checks the source of a volume and returns its type.
-fn source(volume: &FieldValue<'_>, pod: &str, errors: &mut ErrorList) -> &'static str {
-    let mut found = "";
+fn validate_source(volume: &FieldValue<'_>, pod: &str, errors: &mut ErrorList) -> &'static str {
+    let mut source_kind = "";
     for kind in SOURCES {
         let Some(source) = volume.opt(kind) else { continue };
-        if found.is_empty() {
-            found = kind;
-            own_source(kind, &source, volume, pod, errors);
+        if source_kind.is_empty() {
+            source_kind = kind;
+            validate_source_fields(kind, &source, volume, pod, errors);
         } else {
             // The reference calls two of them by other names here, and clients compare paths.
             let name = match kind {
@@ -131,17 +131,17 @@ fn source(volume: &FieldValue<'_>, pod: &str, errors: &mut ErrorList) -> &'stati
                 .forbidden(errors, "may not specify more than 1 volume type");
         }
         if kind == "iscsi" {
-            volume_source::portal_length(volume, &source, errors);
+            volume_source::validate_portal_length(volume, &source, errors);
         }
     }
-    if found.is_empty() {
+    if source_kind.is_empty() {
         volume.required(errors, "must specify a volume type");
     }
-    found
+    source_kind
 }
 
 /// Checks a source that only pods have, or one that they share with persistent volumes.
-fn own_source(
+fn validate_source_fields(
     kind: &str,
     source: &FieldValue<'_>,
     volume: &FieldValue<'_>,
@@ -158,17 +158,17 @@ fn own_source(
         }
         "gitRepo" => {
             source.child("repository").need(errors);
-            local_path(&source.child("directory"), errors);
+            validate_relative_path(&source.child("directory"), errors);
         }
-        "secret" => keyed(source, "secretName", errors),
-        "configMap" => keyed(source, "name", errors),
+        "secret" => validate_keyed_source(source, "secretName", errors),
+        "configMap" => validate_keyed_source(source, "name", errors),
         "downwardAPI" => {
-            mode(source, "defaultMode", errors);
+            validate_mode(source, "defaultMode", errors);
             for file in source.child("items").items() {
-                shown_file(&file.named(source.path.clone()), errors);
+                validate_downward_file(&file.named(source.path.clone()), errors);
             }
         }
-        "projected" => projected(source, errors),
+        "projected" => validate_projected(source, errors),
         "image" => {
             // Not checked in templates, where the name of the pod is unknown.
             if !pod.is_empty() {
@@ -177,13 +177,13 @@ fn own_source(
             source.text_among("pullPolicy", errors, core_v1::ImageVolumeSource::PULL_POLICY);
         }
         "ephemeral" => {
-            ephemeral(source, errors);
+            validate_ephemeral(source, errors);
             let name = volume.str("name");
             if !pod.is_empty() && !name.is_empty() {
                 let claim = format!("{pod}-{name}");
-                for wrong in names::dns_subdomain(&claim) {
-                    let wrong = format!("PVC name {}: {wrong}", quoted(&claim));
-                    volume.child("name").invalid_text(errors, &wrong);
+                for detail in names::dns_subdomain(&claim) {
+                    let detail = format!("PVC name {}: {detail}", quoted(&claim));
+                    volume.child("name").invalid_text(errors, &detail);
                 }
             }
         }
@@ -191,15 +191,15 @@ fn own_source(
     }
 }
 
-fn mode(source: &FieldValue<'_>, field: &str, errors: &mut ErrorList) {
+fn validate_mode(source: &FieldValue<'_>, field: &str, errors: &mut ErrorList) {
     if let Some(node) = source.opt(field)
-        && !(0..=LARGEST_MODE).contains(&node.number())
+        && !(0..=MAX_MODE).contains(&node.number())
     {
         node.invalid(errors, FILE_MODE);
     }
 }
 
-fn ephemeral(source: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_ephemeral(source: &FieldValue<'_>, errors: &mut ErrorList) {
     let Some(template) = source.opt("volumeClaimTemplate") else {
         source.child("volumeClaimTemplate").required(errors, "");
         return;
@@ -208,14 +208,14 @@ fn ephemeral(source: &FieldValue<'_>, errors: &mut ErrorList) {
     let (annotations, labels) = (metadata.child("annotations"), metadata.child("labels"));
     meta::validate_annotations(Some(annotations.value), &annotations.path, errors);
     meta::validate_labels(Some(labels.value), &labels.path, errors);
-    for path in other_metadata(&metadata) {
+    for path in forbidden_metadata(&metadata) {
         errors.push(FieldError::forbidden(&path, "cannot be set"));
     }
     volume_claim::validate_spec(&template.child("spec"), errors);
 }
 
 /// The metadata fields that an ephemeral claim template must not have, in the order of validation.
-fn other_metadata(metadata: &FieldValue<'_>) -> Vec<FieldPath> {
+fn forbidden_metadata(metadata: &FieldValue<'_>) -> Vec<FieldPath> {
     let order = [
         ("name", "name"),
         ("generateName", "generateName"),
@@ -232,99 +232,102 @@ fn other_metadata(metadata: &FieldValue<'_>) -> Vec<FieldPath> {
         ("managedFields", "managedFields"),
     ];
     // An empty list counts as set.
-    let set = order.iter().filter(|(field, _)| metadata.child(field).is_set());
-    set.map(|(_, shown)| metadata.path.child(shown)).collect()
+    let set_fields = order.iter().filter(|(field, _)| metadata.child(field).is_set());
+    set_fields.map(|(_, rendered)| metadata.path.child(rendered)).collect()
 }
 
 /// Checks a Secret or ConfigMap source.
-fn keyed(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
+fn validate_keyed_source(source: &FieldValue<'_>, name: &str, errors: &mut ErrorList) {
     source.child(name).need(errors);
-    mode(source, "defaultMode", errors);
+    validate_mode(source, "defaultMode", errors);
     for item in source.child("items").items() {
-        key_to_path(&item, errors);
+        validate_key_to_path(&item, errors);
     }
 }
 
-fn key_to_path(item: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_key_to_path(item: &FieldValue<'_>, errors: &mut ErrorList) {
     item.child("key").need(errors);
     item.child("path").need(errors);
-    local_file(&item.child("path"), errors);
-    mode(item, "mode", errors);
+    validate_file_path(&item.child("path"), errors);
+    validate_mode(item, "mode", errors);
 }
 
-fn shown_file(file: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_downward_file(file: &FieldValue<'_>, errors: &mut ErrorList) {
     file.child("path").need(errors);
-    local_file(&file.child("path"), errors);
+    validate_file_path(&file.child("path"), errors);
     let (field, resource) = (file.child("fieldRef"), file.child("resourceFieldRef"));
     if field.is_set() {
-        field_ref(&field, &FILE_FIELDS, errors);
+        validate_field_ref(&field, &FILE_FIELDS, errors);
         if resource.is_set() {
-            let wrong = "fieldRef and resourceFieldRef can not be specified simultaneously";
-            errors.push(FieldError::invalid(&file.path, "\"resource\"", wrong));
+            let detail = "fieldRef and resourceFieldRef can not be specified simultaneously";
+            errors.push(FieldError::invalid(&file.path, "\"resource\"", detail));
         }
     } else if resource.is_set() {
-        resource_field_ref(&resource, true, errors);
+        validate_resource_field_ref(&resource, true, errors);
     } else {
         file.required(errors, "one of fieldRef and resourceFieldRef is required");
     }
-    mode(file, "mode", errors);
+    validate_mode(file, "mode", errors);
 }
 
-fn projected(source: &FieldValue<'_>, errors: &mut ErrorList) {
-    mode(source, "defaultMode", errors);
+fn validate_projected(source: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_mode(source, "defaultMode", errors);
     let mut paths = BTreeSet::new();
-    let mut claim = |path: &str, by: &str, errors: &mut ErrorList| {
+    let mut claim_path = |path: &str, owner: &str, errors: &mut ErrorList| {
         if !path.is_empty() && !paths.insert(path.to_owned()) {
-            errors.add(|| FieldError::invalid(&source.path, &quoted(by), "conflicting duplicate paths"));
+            errors.add(|| FieldError::invalid(&source.path, &quoted(owner), "conflicting duplicate paths"));
         }
     };
-    for part in source.child("sources").items() {
-        let mut kinds = 0;
+    for projection in source.child("sources").items() {
+        let mut kind_count = 0;
         for kind in ["secret", "configMap"] {
-            let keys = part.child(kind);
-            if keys.is_set() {
-                kinds += 1;
-                keys.child("name").need(errors);
-                for item in keys.child("items").items() {
-                    key_to_path(&item, errors);
-                    claim(item.child("path").text(), keys.child("name").text(), errors);
+            let keyed = projection.child(kind);
+            if keyed.is_set() {
+                kind_count += 1;
+                keyed.child("name").need(errors);
+                for item in keyed.child("items").items() {
+                    validate_key_to_path(&item, errors);
+                    claim_path(item.child("path").text(), keyed.child("name").text(), errors);
                 }
             }
         }
-        let shown = part.child("downwardAPI");
-        if shown.is_set() {
-            kinds += 1;
-            for file in shown.child("items").items() {
-                shown_file(&FieldValue { value: file.value, path: shown.path.clone() }, errors);
-                claim(file.child("path").text(), file.child("path").text(), errors);
+        let downward = projection.child("downwardAPI");
+        if downward.is_set() {
+            kind_count += 1;
+            for file in downward.child("items").items() {
+                validate_downward_file(
+                    &FieldValue { value: file.value, path: downward.path.clone() },
+                    errors,
+                );
+                claim_path(file.child("path").text(), file.child("path").text(), errors);
             }
         }
-        let token = part.child("serviceAccountToken");
+        let token = projection.child("serviceAccountToken");
         if token.is_set() {
-            kinds += 1;
-            projected_token(source, &token, errors);
+            kind_count += 1;
+            validate_token(source, &token, errors);
         }
-        let bundle = part.child("clusterTrustBundle");
+        let bundle = projection.child("clusterTrustBundle");
         if bundle.is_set() {
-            kinds += 1;
-            trust_bundle(&bundle, errors);
+            kind_count += 1;
+            validate_trust_bundle(&bundle, errors);
             let path = bundle.child("path");
-            claim(path.text(), path.text(), errors);
+            claim_path(path.text(), path.text(), errors);
         }
-        if kinds > 1 {
-            part.forbidden(errors, "may not specify more than 1 volume type per source");
+        if kind_count > 1 {
+            projection.forbidden(errors, "may not specify more than 1 volume type per source");
         }
     }
 }
 
-fn trust_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_trust_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
     let (name, signer, labels) =
         (bundle.child("name"), bundle.child("signerName"), bundle.child("labelSelector"));
     match (name.is_set(), signer.is_set()) {
         (true, true) => {
-            let (shown, wrong) =
+            let (rendered, detail) =
                 ("core.ClusterTrustBundleProjection{}", "only one of name and signerName may be used");
-            errors.push(FieldError::invalid(&bundle.path, shown, wrong));
+            errors.push(FieldError::invalid(&bundle.path, rendered, detail));
         }
         (true, false) => {
             if name.is_empty() {
@@ -333,47 +336,47 @@ fn trust_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
             // A name with colons contains the signer.
             let signer =
                 name.text().rsplit_once(':').map_or(String::new(), |(signer, _)| signer.replace(':', "/"));
-            for wrong in certificates::bundle_name(name.text(), &signer) {
-                name.invalid_text(errors, &format!("not a valid clustertrustbundlename: {wrong}"));
+            for detail in certificates::bundle_name_errors(name.text(), &signer) {
+                name.invalid_text(errors, &format!("not a valid clustertrustbundlename: {detail}"));
             }
             if labels.is_set() {
-                let wrong = "labelSelector must be unset if name is specified";
-                errors.push(FieldError::invalid(&labels.path, "v1.LabelSelector{}", wrong));
+                let detail = "labelSelector must be unset if name is specified";
+                errors.push(FieldError::invalid(&labels.path, "v1.LabelSelector{}", detail));
             }
         }
         (false, true) => {
             if signer.is_empty() {
                 signer.required(errors, "must be a valid signer name");
             }
-            certificates::signer_name(&signer, errors);
+            certificates::validate_signer_name(&signer, errors);
             label_selector::validate(&labels, errors);
         }
         (false, false) => bundle.required(errors, "either name or signerName must be specified"),
     }
     let path = bundle.child("path");
     path.need(errors);
-    local_file(&path, errors);
+    validate_file_path(&path, errors);
 }
 
-fn projected_token(volume: &FieldValue<'_>, token: &FieldValue<'_>, errors: &mut ErrorList) {
-    const SHORTEST: i64 = 600;
-    const LONGEST: i64 = 1 << 32;
+fn validate_token(volume: &FieldValue<'_>, token: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MIN_SECONDS: i64 = 600;
+    const MAX_SECONDS: i64 = 1 << 32;
     let seconds = token.child("expirationSeconds");
-    if seconds.int().is_some_and(|seconds| seconds < SHORTEST) {
+    if seconds.int().is_some_and(|seconds| seconds < MIN_SECONDS) {
         seconds.invalid(errors, "may not specify a duration less than 10 minutes");
     }
-    if seconds.number() > LONGEST {
+    if seconds.number() > MAX_SECONDS {
         seconds.invalid(errors, "may not specify a duration larger than 2^32 seconds");
     }
     let path = FieldValue { value: token.child("path").value, path: volume.path.child("path") };
     if path.need(errors) {
-        local_file(&path, errors);
+        validate_file_path(&path, errors);
     }
 }
 
 /// Checks the path of a file in a volume: names that start with two dots are reserved.
-fn local_file(path: &FieldValue<'_>, errors: &mut ErrorList) {
-    local_path(path, errors);
+fn validate_file_path(path: &FieldValue<'_>, errors: &mut ErrorList) {
+    validate_relative_path(path, errors);
     if path.text().starts_with("..") && !path.text().starts_with("../") {
         path.invalid_text(errors, "must not start with '..'");
     }
@@ -386,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_a_volume_refuses() {
+    fn pod_volume_validation_refuses_each_violation() {
         let base = object(
             r#"{"v":[{"name":"a","emptyDir":{}},{"name":"b","secret":{"secretName":"s","items":[{"key":"k","path":"p"}]}},
                 {"name":"c","hostPath":{"path":"/x","type":""}},{"name":"d","persistentVolumeClaim":{"claimName":"c"}},
@@ -399,7 +402,7 @@ mod tests {
         each_refused(
             &base,
             |object, errors| {
-                Volumes::validate(&FieldValue::of(object, "v"), "p", errors);
+                Volumes::validate(&FieldValue::top_level(object, "v"), "p", errors);
             },
             &[
                 ("v.0.name", "null", "v[0].name: Required value"),

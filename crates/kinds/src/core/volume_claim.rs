@@ -28,7 +28,7 @@ pub const RULES: KindRules = KindRules {
 };
 
 const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
-const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+const IMMUTABLE_SPEC: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 /// Makes dataSource and dataSourceRef of a new claim equal.
 fn prepare_claim(claim: &mut Value, context: &WriteContext<'_>) {
     let spec = claim.entry("spec");
@@ -49,20 +49,24 @@ fn prepare_claim_update(claim: &mut Value, old: &Value, context: &WriteContext<'
 }
 
 /// Drops data sources in other namespaces if the feature is disabled, and unsupported ones, unless the old claim had them.
-fn drop_sources(spec: &mut Value, was: Option<&Value>, features: EnabledFeatures) {
-    let had = |field: &str| was.is_some_and(|was| was.get(field).is_some());
-    let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
-    if elsewhere && !features.has(Feature::CrossNamespaceVolumeDataSource) && !had("dataSourceRef") {
+fn drop_sources(spec: &mut Value, old_spec: Option<&Value>, features: EnabledFeatures) {
+    let was_set = |field: &str| old_spec.is_some_and(|old_spec| old_spec.get(field).is_some());
+    let is_cross_namespace =
+        spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
+    if is_cross_namespace
+        && !features.has(Feature::CrossNamespaceVolumeDataSource)
+        && !was_set("dataSourceRef")
+    {
         spec.remove("dataSourceRef");
     }
-    if !had("dataSource") && !had("dataSourceRef") && spec.get("dataSourceRef").is_none() {
-        let known = spec.get("dataSource").is_some_and(|source| {
+    if !was_set("dataSource") && !was_set("dataSourceRef") && spec.get("dataSourceRef").is_none() {
+        let is_supported = spec.get("dataSource").is_some_and(|source| {
             matches!(
                 (source.str("kind"), source.str("apiGroup")),
                 ("PersistentVolumeClaim", "") | ("VolumeSnapshot", "snapshot.storage.k8s.io")
             )
         });
-        if !known {
+        if !is_supported {
             spec.remove("dataSource");
         }
     }
@@ -82,17 +86,17 @@ fn normalize_sources(spec: &mut Value) {
 
 /// Checks the spec of a claim.
 pub fn validate_spec(spec: &FieldValue<'_>, errors: &mut ErrorList) {
-    spec_of(spec, false, errors);
+    validate_spec_with(spec, false, errors);
 }
 
 /// Checks the spec of a claim. `any_group`: the API groups of its data sources need not be valid.
-fn spec_of(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
+fn validate_spec_with(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     let modes = spec.child("accessModes");
     if modes.is_empty() {
         modes.required(errors, "at least 1 access mode is required");
     }
     label_selector::validate(&spec.child("selector"), errors);
-    access_modes(&modes, errors);
+    validate_access_modes(&modes, errors);
     let size = FieldValue {
         value: spec.child("resources").child("requests").child("storage").value,
         path: spec.child("resources").path.key("storage"),
@@ -106,59 +110,59 @@ fn spec_of(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
     spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeClaimSpec::VOLUME_MODE);
-    sources(spec, any_group, errors);
+    validate_sources(spec, any_group, errors);
     if errors.features().has(Feature::VolumeAttributesClass) {
         spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
     }
 }
 
-fn sources(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
-    let (source, other) = (spec.child("dataSource"), spec.child("dataSourceRef"));
-    data_source(&source, any_group, errors);
-    data_source(&other, any_group, errors);
-    if other.is_set() {
-        other.child("namespace").syntax_if_set(errors, names::dns_label);
+fn validate_sources(spec: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
+    let (source, reference) = (spec.child("dataSource"), spec.child("dataSourceRef"));
+    validate_data_source(&source, any_group, errors);
+    validate_data_source(&reference, any_group, errors);
+    if reference.is_set() {
+        reference.child("namespace").syntax_if_set(errors, names::dns_label);
     }
-    if !source.is_set() || !other.is_set() {
+    if !source.is_set() || !reference.is_set() {
         return;
     }
-    let wrong = if !other.str("namespace").is_empty() {
+    let detail = if !reference.str("namespace").is_empty() {
         "may not be specified when dataSourceRef.namespace is specified"
-    } else if ["apiGroup", "kind", "name"].iter().any(|field| source.read(field) != other.read(field)) {
+    } else if ["apiGroup", "kind", "name"].iter().any(|field| source.read(field) != reference.read(field)) {
         "must match dataSourceRef"
     } else {
         return;
     };
     // The reference prints a Go pointer, which differs each time.
-    let shown = format!("field.Path{{name:\"dataSource\", parent:({:#x})}}", errors.len());
-    errors.push(FieldError::invalid(&spec.path, &shown, wrong));
+    let rendered = format!("field.Path{{name:\"dataSource\", parent:({:#x})}}", errors.len());
+    errors.push(FieldError::invalid(&spec.path, &rendered, detail));
 }
 
 /// Checks access modes.
-pub fn access_modes(modes: &FieldValue<'_>, errors: &mut ErrorList) {
-    let (mut alone, mut shared) = (false, false);
+pub fn validate_access_modes(modes: &FieldValue<'_>, errors: &mut ErrorList) {
+    let (mut has_exclusive, mut has_shared) = (false, false);
     for mode in modes.items() {
-        let known = MODES.contains(&mode.text());
-        if !known {
-            errors.push(FieldError::not_supported(&modes.path, &mode.shown(), MODES));
+        let is_known = MODES.contains(&mode.text());
+        if !is_known {
+            errors.push(FieldError::not_supported(&modes.path, &mode.render(), MODES));
         }
-        alone |= mode.text() == "ReadWriteOncePod";
-        shared |= known && mode.text() != "ReadWriteOncePod";
+        has_exclusive |= mode.text() == "ReadWriteOncePod";
+        has_shared |= is_known && mode.text() != "ReadWriteOncePod";
     }
-    if alone && shared {
+    if has_exclusive && has_shared {
         modes.forbidden(errors, "may not use ReadWriteOncePod with other access modes");
     }
 }
 
-fn data_source(source: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
+fn validate_data_source(source: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList) {
     if !source.is_set() {
         return;
     }
     source.child("name").need(errors);
     source.child("kind").need(errors);
     if source.child("apiGroup").is_empty() && source.child("kind").text() != "PersistentVolumeClaim" {
-        let wrong = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-        errors.push(FieldError::invalid(&source.path, &quoted(source.child("kind").text()), wrong));
+        let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+        errors.push(FieldError::invalid(&source.path, &quoted(source.child("kind").text()), detail));
     }
     if !any_group {
         source.child("apiGroup").syntax_if_set(errors, names::dns_subdomain);
@@ -166,151 +170,166 @@ fn data_source(source: &FieldValue<'_>, any_group: bool, errors: &mut ErrorList)
 }
 
 /// Warns about a claim.
-fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut WarningList) {
-    if meta::of(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
+fn warn_claim(claim: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
+    if meta::metadata(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
         let path = FieldPath::new("metadata").child("annotations").key(STORAGE_CLASS);
-        warned.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
+        warnings.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
     }
     if let Some(spec) = claim.get("spec") {
-        warn_spec(&FieldPath::new("spec"), spec, warned);
+        warn_spec(&FieldPath::new("spec"), spec, warnings);
     }
 }
 
 /// Warns about fractional bytes in the requests of a claim.
-pub fn warn_spec(path: &FieldPath, spec: &Value, warned: &mut WarningList) {
+pub fn warn_spec(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
     for part in ["requests", "limits"] {
         if let Some(amounts) = spec.at(&["resources", part]) {
-            pod_warn::fractions(&path.child("resources").child(part), amounts, &["storage"], warned);
+            pod_warn::warn_fractions(&path.child("resources").child(part), amounts, &["storage"], warnings);
         }
     }
 }
 
 /// Checks a claim.
 pub fn validate_claim(claim: &Value, errors: &mut ErrorList) {
-    validate_spec(&FieldValue::of(claim, "spec"), errors);
+    validate_spec(&FieldValue::top_level(claim, "spec"), errors);
 }
 
 /// Checks an updated claim: the spec is immutable, except that a bound claim may grow.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
-    let had_group = |field: &str| was.child(field).child("apiGroup").is_set();
+    let (spec, old_spec) = (FieldValue::top_level(new, "spec"), FieldValue::top_level(old, "spec"));
+    let had_group = |field: &str| old_spec.child(field).child("apiGroup").is_set();
     let any_group = had_group("dataSource") || had_group("dataSourceRef");
     // Twice, as the reference does.
-    spec_of(&spec, any_group, errors);
-    spec_of(&spec, any_group, errors);
-    let mut rest = spec.value.clone();
-    let mut base = was.value.clone();
-    normalize_sources(&mut base);
-    if was.child("volumeName").is_empty() {
-        meta::copy(&mut base, &rest, "volumeName");
+    validate_spec_with(&spec, any_group, errors);
+    validate_spec_with(&spec, any_group, errors);
+    let mut comparable = spec.value.clone();
+    let mut expected = old_spec.value.clone();
+    normalize_sources(&mut expected);
+    if old_spec.child("volumeName").is_empty() {
+        meta::copy(&mut expected, &comparable, "volumeName");
     }
-    class_upgrade(new, old, &mut rest, errors);
+    allow_class_upgrade(new, old, &mut comparable, errors);
     if new.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound") {
-        let size = was.value.at(&["resources", "requests", "storage"]).cloned().unwrap_or_default();
-        rest.entry("resources").entry("requests").set("storage", size);
-        if rest.get("volumeAttributesClassName").is_some() {
-            meta::copy(&mut rest, &base, "volumeAttributesClassName");
+        let size = old_spec.value.at(&["resources", "requests", "storage"]).cloned().unwrap_or_default();
+        comparable.entry("resources").entry("requests").set("storage", size);
+        if comparable.get("volumeAttributesClassName").is_some() {
+            meta::copy(&mut comparable, &expected, "volumeAttributesClassName");
         }
     }
-    if !same(Some(&rest), Some(&base)) {
-        spec.forbidden(errors, FIXED);
+    if !same(Some(&comparable), Some(&expected)) {
+        spec.forbidden(errors, IMMUTABLE_SPEC);
     }
     let size = |spec: &FieldValue<'_>| {
         spec.child("resources").child("requests").child("storage").amount().unwrap_or_default()
     };
     let capacity =
-        FieldValue::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
+        FieldValue::top_level(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
     // A removed request counts as smaller.
-    let may_recover = errors.features().has(Feature::RecoverVolumeExpansionFailure);
-    if size(&spec) < size(&was) && (!may_recover || size(&spec) <= capacity) {
+    let can_recover = errors.features().has(Feature::RecoverVolumeExpansionFailure);
+    if size(&spec) < size(&old_spec) && (!can_recover || size(&spec) <= capacity) {
         let path = spec.child("resources").child("requests").child("storage").path;
-        let least = if may_recover { "status.capacity" } else { "previous value" };
-        errors.push(FieldError::forbidden(&path, &format!("field can not be less than {least}")));
+        let lower_bound = if can_recover { "status.capacity" } else { "previous value" };
+        errors.push(FieldError::forbidden(&path, &format!("field can not be less than {lower_bound}")));
     }
-    spec.child("volumeMode").named(FieldPath::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
-    attributes_update(&spec, &was, errors);
+    spec.child("volumeMode")
+        .named(FieldPath::new("volumeMode"))
+        .unchanged(&old_spec.child("volumeMode"), errors);
+    validate_attributes_class_change(&spec, &old_spec, errors);
 }
 
 /// volumeAttributesClassName can change, but not be removed.
-fn attributes_update(spec: &FieldValue<'_>, was: &FieldValue<'_>, errors: &mut ErrorList) {
-    let (now, before) = (spec.child("volumeAttributesClassName"), was.child("volumeAttributesClassName"));
-    if same(Some(now.value), Some(before.value)) {
+fn validate_attributes_class_change(
+    spec: &FieldValue<'_>,
+    old_spec: &FieldValue<'_>,
+    errors: &mut ErrorList,
+) {
+    let (class, old_class) =
+        (spec.child("volumeAttributesClassName"), old_spec.child("volumeAttributesClassName"));
+    if same(Some(class.value), Some(old_class.value)) {
         return;
     }
     if !errors.features().has(Feature::VolumeAttributesClass) {
-        now.forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
+        class
+            .forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
         return;
     }
-    if before.is_set() && !now.is_set() {
-        now.forbidden(errors, "update from non-nil value to nil is forbidden");
-    } else if before.is_set() && now.is_empty() {
-        now.forbidden(errors, "update from non-nil value to an empty string is forbidden");
+    if old_class.is_set() && !class.is_set() {
+        class.forbidden(errors, "update from non-nil value to nil is forbidden");
+    } else if old_class.is_set() && class.is_empty() {
+        class.forbidden(errors, "update from non-nil value to an empty string is forbidden");
     }
 }
 
 /// The storage class may move from the annotation to the field, and an absent one may be set once.
-fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut ErrorList) {
+fn allow_class_upgrade(new: &Value, old: &Value, comparable: &mut Value, errors: &mut ErrorList) {
     fn annotation(claim: &Value) -> Option<&Value> {
-        meta::of(claim).at(&["annotations", STORAGE_CLASS])
+        meta::metadata(claim).at(&["annotations", STORAGE_CLASS])
     }
     let class = |claim: &'_ Value| claim.at(&["spec", "storageClassName"]).cloned();
-    let (was, now) = (annotation(old), annotation(new));
-    let named = class(old).is_none().then(|| class(new)).flatten();
-    let from_annotation = was.is_some() && named.as_ref() == was && (now.is_none() || now == was);
+    let (old_annotation, new_annotation) = (annotation(old), annotation(new));
+    let new_class = class(old).is_none().then(|| class(new)).flatten();
+    let from_annotation = old_annotation.is_some()
+        && new_class.as_ref() == old_annotation
+        && (new_annotation.is_none() || new_annotation == old_annotation);
     if !from_annotation
-        && now.and_then(Value::as_str).unwrap_or_default() != was.and_then(Value::as_str).unwrap_or_default()
+        && new_annotation.and_then(Value::as_str).unwrap_or_default()
+            != old_annotation.and_then(Value::as_str).unwrap_or_default()
     {
         let path = FieldPath::new("metadata").child("annotations").child(STORAGE_CLASS);
-        let text = now.and_then(Value::as_str).unwrap_or_default();
+        let text = new_annotation.and_then(Value::as_str).unwrap_or_default();
         errors.push(FieldError::invalid(&path, &quoted(text), meta::IMMUTABLE));
     }
-    if from_annotation || (named.is_some() && was.is_none_or(|was| Some(was) == named.as_ref())) {
-        rest.remove("storageClassName");
+    if from_annotation
+        || (new_class.is_some()
+            && old_annotation.is_none_or(|old_annotation| Some(old_annotation) == new_class.as_ref()))
+    {
+        comparable.remove("storageClassName");
     }
 }
 
 /// Checks that a quantity is not negative, with the message for capacities.
-pub fn not_below_zero(entry: &FieldValue<'_>, errors: &mut ErrorList) {
+pub fn validate_not_negative(entry: &FieldValue<'_>, errors: &mut ErrorList) {
     if let Some(amount) = entry.amount().filter(|amount| amount.ceiling() < 0) {
-        let wrong = "must be a valid resource quantity";
-        errors.push(FieldError::invalid(&entry.path, &amount.ceiling().to_string(), wrong));
+        let detail = "must be a valid resource quantity";
+        errors.push(FieldError::invalid(&entry.path, &amount.ceiling().to_string(), detail));
     }
 }
 
 const RESIZE_STATES: &[&str] = core_v1::PersistentVolumeClaimStatus::ALLOCATED_RESOURCE_STATUSES;
 
-/// Checks a changed status.
+/// Validates a status update.
 pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
-    let modes =
-        FieldValue::of(new, "spec").child("accessModes").named(FieldPath::new("Spec").child("accessModes"));
+    let modes = FieldValue::top_level(new, "spec")
+        .child("accessModes")
+        .named(FieldPath::new("Spec").child("accessModes"));
     modes.need(errors);
-    let status = FieldValue::of(new, "status");
+    let status = FieldValue::top_level(new, "status");
     for (_, entry) in status.child("capacity").entries() {
-        not_below_zero(&entry, errors);
+        validate_not_negative(&entry, errors);
     }
     let path = status.path.child("allocatedResourceStatus");
     for (key, state) in status.child("allocatedResourceStatuses").entries() {
-        resource_key(key, &path, errors);
+        validate_resource_key(key, &path, errors);
         if !RESIZE_STATES.contains(&state.text()) {
             errors.push(FieldError::not_supported(&path, key, RESIZE_STATES));
         }
     }
     let allocated = status.child("allocatedResources");
     for (key, entry) in allocated.entries() {
-        let before = errors.len();
-        resource_key(key, &allocated.path, errors);
-        if errors.len() == before {
-            not_below_zero(&entry, errors);
+        let error_count = errors.len();
+        validate_resource_key(key, &allocated.path, errors);
+        if errors.len() == error_count {
+            validate_not_negative(&entry, errors);
         }
     }
 }
 
-fn resource_key(key: &str, path: &FieldPath, errors: &mut ErrorList) {
-    let wrong = names::qualified_name(key);
-    if wrong.is_empty() && resources::is_native(key) && key != "storage" {
+fn validate_resource_key(key: &str, path: &FieldPath, errors: &mut ErrorList) {
+    let details = names::qualified_name(key);
+    if details.is_empty() && resources::is_native(key) && key != "storage" {
         errors.push(FieldError::not_supported(path, &quoted(key), &["storage"]));
     }
-    meta::texts(errors, path, key, wrong);
+    meta::add_invalid(errors, path, key, details);
 }
 
 #[cfg(test)]
@@ -327,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_claim_refuses() {
+    fn volume_claim_validation_refuses_each_violation() {
         each_refused(
             &claim(),
             validate_claim,
@@ -378,19 +397,20 @@ mod tests {
                     r#""b""#,
                     "spec: Forbidden: spec is immutable after creation except",
                 ),
-                ("spec.resources.requests.storage", r#""2Gi""#, FIXED),
+                ("spec.resources.requests.storage", r#""2Gi""#, IMMUTABLE_SPEC),
             ],
         );
-        let mut nothing = claim();
-        nothing.entry("spec").set("resources", Value::object());
+        let mut without_request = claim();
+        without_request.entry("spec").set("resources", Value::object());
         let mut errors = ErrorList::new();
-        validate_claim_update(&nothing, &claim(), &mut errors);
-        let wanted = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
-        assert!(errors.iter().any(|error| error.to_string() == wanted), "{errors:?}");
+        validate_claim_update(&without_request, &claim(), &mut errors);
+        let expected =
+            "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
+        assert!(errors.iter().any(|error| error.to_string() == expected), "{errors:?}");
     }
 
     #[test]
-    fn a_bound_claim_may_grow() {
+    fn bound_claim_may_grow() {
         let mut old = claim();
         old.entry("status").set("phase", "Bound");
         old.entry("status").entry("capacity").set("storage", "1Gi");
@@ -405,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_status_refuses() {
+    fn volume_claim_status_validation_refuses_each_violation() {
         let mut base = claim();
         base.set(
             "status",
@@ -439,20 +459,23 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_nobody_fills_are_dropped() {
-        let at = |json: &str| {
+    fn unsupported_data_sources_are_dropped() {
+        let prepared_spec = |json: &str| {
             let mut claim = object(&format!(r#"{{"spec":{json}}}"#));
             prepare_claim(&mut claim, &crate::testing::context(""));
             claim.get("spec").cloned().unwrap_or_default()
         };
-        assert_eq!(at(r#"{"dataSource":{"kind":"X","name":"x","apiGroup":"g"}}"#), object("{}"));
-        assert_eq!(at(r#"{"dataSourceRef":{"kind":"X","name":"x","namespace":"n"}}"#), object("{}"));
-        let both = at(r#"{"dataSourceRef":{"kind":"X","name":"x","apiGroup":"g"}}"#);
+        assert_eq!(prepared_spec(r#"{"dataSource":{"kind":"X","name":"x","apiGroup":"g"}}"#), object("{}"));
+        assert_eq!(
+            prepared_spec(r#"{"dataSourceRef":{"kind":"X","name":"x","namespace":"n"}}"#),
+            object("{}")
+        );
+        let both = prepared_spec(r#"{"dataSourceRef":{"kind":"X","name":"x","apiGroup":"g"}}"#);
         assert_eq!(both.get("dataSource"), both.get("dataSourceRef"));
     }
 
     #[test]
-    fn a_class_may_move_from_the_annotation_to_the_field() {
+    fn storage_class_may_move_from_annotation_to_field() {
         let mut old = claim();
         old.entry("spec").remove("storageClassName");
         old.entry("metadata").entry("annotations").set(STORAGE_CLASS, "a");

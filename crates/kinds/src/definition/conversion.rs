@@ -6,23 +6,23 @@ use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::FieldError;
 use pilothouse_apimachinery::field_value::FieldValue;
 
-use super::super::admission::named_versions;
+use super::super::admission::validate_review_version_list;
 use super::super::{pem, webhook};
-use super::Lenience;
+use super::Tolerance;
 
 /// Validates the conversion strategy.
-pub(super) fn conversion(
+pub(super) fn validate_conversion(
     conversion: &FieldValue<'_>,
-    preserves: bool,
-    lenience: Lenience,
+    preserves_unknown: bool,
+    tolerance: Tolerance,
     errors: &mut ErrorList,
 ) {
-    const NOT_HERE: &str = "should not be set when strategy is not set to Webhook";
+    const WEBHOOK_ONLY: &str = "should not be set when strategy is not set to Webhook";
     if !conversion.is_set() {
         return;
     }
     let strategy = conversion.child("strategy");
-    if strategy.text() != "None" && preserves {
+    if strategy.text() != "None" && preserves_unknown {
         strategy.invalid(errors, "must be None if spec.preserveUnknownFields is true");
     }
     strategy.need_one_of(errors, &["None", "Webhook"]);
@@ -37,10 +37,10 @@ pub(super) fn conversion(
     };
     if strategy.text() != "Webhook" {
         if config.is_set() {
-            config.forbidden(errors, NOT_HERE);
+            config.forbidden(errors, WEBHOOK_ONLY);
         }
         if !versions.is_empty() {
-            versions.forbidden(errors, NOT_HERE);
+            versions.forbidden(errors, WEBHOOK_ONLY);
         }
         return;
     }
@@ -50,37 +50,37 @@ pub(super) fn conversion(
     } else if url.is_set() == service.is_set() {
         config.required(errors, "exactly one of url or service is required");
     } else if url.is_set() {
-        webhook::url(&url, errors);
+        webhook::validate_url(&url, errors);
     } else {
-        webhook::service(&service, true, errors);
+        webhook::validate_service(&service, true, errors);
     }
-    if !lenience.takes_any_bundle {
-        bundle(&config.child("caBundle"), errors);
+    if !tolerance.allows_invalid_bundle {
+        validate_bundle(&config.child("caBundle"), errors);
     }
-    review_versions(&versions, lenience.needs_known_review, errors);
+    validate_review_versions(&versions, tolerance.needs_known_review, errors);
 }
 
 /// Whether the CA bundle of the webhook contains no certificate.
-pub(super) fn has_bad_bundle(conversion: &FieldValue<'_>) -> bool {
-    fault_of(&conversion.child("webhook").child("clientConfig").child("caBundle")).is_some()
+pub(super) fn has_invalid_ca_bundle(conversion: &FieldValue<'_>) -> bool {
+    bundle_error(&conversion.child("webhook").child("clientConfig").child("caBundle")).is_some()
 }
 
-fn bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
-    if let Some((bytes, why)) = fault_of(bundle) {
+fn validate_bundle(bundle: &FieldValue<'_>, errors: &mut ErrorList) {
+    if let Some((bytes, detail)) = bundle_error(bundle) {
         let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:#x}")).collect();
-        let shown = format!("[]byte{{{}}}", bytes.join(", "));
-        errors.push(FieldError::invalid(&bundle.path, &shown, &why));
+        let rendered = format!("[]byte{{{}}}", bytes.join(", "));
+        errors.push(FieldError::invalid(&bundle.path, &rendered, &detail));
     }
 }
 
-fn fault_of(bundle: &FieldValue<'_>) -> Option<(Vec<u8>, String)> {
+fn bundle_error(bundle: &FieldValue<'_>) -> Option<(Vec<u8>, String)> {
     let bytes = STANDARD.decode(bundle.text()).unwrap_or_default();
-    let why = pem::no_authority(&bytes)?;
-    Some((bytes, format!("unable to load root certificates: {why}")))
+    let detail = pem::bundle_error(&bytes)?;
+    Some((bytes, format!("unable to load root certificates: {detail}")))
 }
 
-fn review_versions(versions: &FieldValue<'_>, needs_known: bool, errors: &mut ErrorList) {
+fn validate_review_versions(versions: &FieldValue<'_>, needs_known: bool, errors: &mut ErrorList) {
     if versions.need(errors) {
-        named_versions(versions, needs_known, errors);
+        validate_review_version_list(versions, needs_known, errors);
     }
 }

@@ -1,9 +1,9 @@
 //! Checks the syntax of patterns in schemas for common mistakes: brackets, groups, repetitions, escapes.
 
-/// The error in a pattern, in the words of Go's parser.
+/// The error in a pattern, as Go's regexp parser reports it.
 pub fn check(pattern: &str) -> Result<(), String> {
-    let fail = |why: &str, part: &str| Err(format!("error parsing regexp: {why}: `{part}`"));
-    let (mut groups, mut repeatable) = (0usize, false);
+    let fail = |detail: &str, part: &str| Err(format!("error parsing regexp: {detail}: `{part}`"));
+    let (mut groups, mut is_repeatable) = (0usize, false);
     let mut rest = pattern;
     while let Some(c) = rest.chars().next() {
         let after = rest.get(c.len_utf8()..).unwrap_or_default();
@@ -16,20 +16,20 @@ pub fn check(pattern: &str) -> Result<(), String> {
                     if escaped.is_ascii_digit() && escaped != '0' {
                         return fail("invalid escape sequence", &format!("\\{escaped}"));
                     }
-                    repeatable = true;
+                    is_repeatable = true;
                 }
             },
             '[' => {
                 let Some(end) = class_end(after) else { return fail("missing closing ]", rest) };
                 next = after.get(end..).unwrap_or_default();
-                repeatable = true;
+                is_repeatable = true;
             }
             '(' => {
                 groups += 1;
-                for unsupported in ["?=", "?!", "?<=", "?<!", "?>"] {
-                    if after.starts_with(unsupported) {
-                        let shown = format!("({}", unsupported.get(..2).unwrap_or(unsupported));
-                        return fail("invalid or unsupported Perl syntax", &shown);
+                for prefix in ["?=", "?!", "?<=", "?<!", "?>"] {
+                    if after.starts_with(prefix) {
+                        let rendered = format!("({}", prefix.get(..2).unwrap_or(prefix));
+                        return fail("invalid or unsupported Perl syntax", &rendered);
                     }
                 }
                 if after.starts_with('?') {
@@ -38,17 +38,17 @@ pub fn check(pattern: &str) -> Result<(), String> {
                     groups -= usize::from(flags_only);
                     next = after.get(end..).unwrap_or_default();
                 }
-                repeatable = false;
+                is_repeatable = false;
             }
             ')' => {
                 if groups == 0 {
                     return fail("unexpected )", pattern);
                 }
                 groups -= 1;
-                repeatable = true;
+                is_repeatable = true;
             }
             '*' | '+' | '?' => {
-                if !repeatable {
+                if !is_repeatable {
                     return fail("missing argument to repetition operator", &c.to_string());
                 }
                 // A question mark makes the repetition lazy; another operator would repeat a repetition.
@@ -57,8 +57,8 @@ pub fn check(pattern: &str) -> Result<(), String> {
                     return fail("invalid nested repetition operator", &format!("{c}{more}"));
                 }
             }
-            '|' => repeatable = false,
-            _ => repeatable = true,
+            '|' => is_repeatable = false,
+            _ => is_repeatable = true,
         }
         rest = next;
     }
@@ -68,15 +68,15 @@ pub fn check(pattern: &str) -> Result<(), String> {
 /// The end of a character class, after its opening bracket.
 fn class_end(text: &str) -> Option<usize> {
     let start = text.strip_prefix('^').map_or(0, |_| 1);
-    let (mut escaped, mut inner) = (false, false);
-    for (at, c) in text.char_indices().skip_while(|(at, _)| *at < start) {
-        let first = at == start;
+    let (mut escaped, mut in_named_class) = (false, false);
+    for (index, c) in text.char_indices().skip_while(|(index, _)| *index < start) {
+        let is_first = index == start;
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
-            '[' if text.get(at..).is_some_and(|rest| rest.starts_with("[:")) => inner = true,
-            ']' if inner => inner = false,
-            ']' if !first => return Some(at + 1),
+            '[' if text.get(index..).is_some_and(|rest| rest.starts_with("[:")) => in_named_class = true,
+            ']' if in_named_class => in_named_class = false,
+            ']' if !is_first => return Some(index + 1),
             _ => {}
         }
     }
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_read() {
-        for good in [
+    fn check_accepts_valid_and_reports_invalid_patterns() {
+        for pattern in [
             "",
             "^a-z$",
             "[a-z0-9]([-a-z0-9]*[a-z0-9])?",
@@ -101,7 +101,7 @@ mod tests {
             "(?P<n>x)",
             "a{2,3}",
         ] {
-            assert_eq!(check(good), Ok(()), "{good}");
+            assert_eq!(check(pattern), Ok(()), "{pattern}");
         }
         let table = [
             ("[", "missing closing ]: `[`"),
@@ -113,14 +113,14 @@ mod tests {
             ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
             (r"(a)\1", r"invalid escape sequence: `\1`"),
         ];
-        for (bad, wanted) in table {
-            assert_eq!(check(bad), Err(format!("error parsing regexp: {wanted}")), "{bad}");
+        for (pattern, expected) in table {
+            assert_eq!(check(pattern), Err(format!("error parsing regexp: {expected}")), "{pattern}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_without_a_crash(text in "[\\PC]{0,40}") {
+        fn check_never_panics(text in "[\\PC]{0,40}") {
             let _ = check(&text);
         }
     }

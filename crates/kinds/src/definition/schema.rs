@@ -15,7 +15,7 @@ use crate::messages;
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
 /// The fields allowed at the root of a schema if there is a status subresource, with their names in messages.
-const AT_ROOT: [(&str, &str); 22] = [
+const ALLOWED_AT_ROOT: [(&str, &str); 22] = [
     ("description", "Description"),
     ("type", "Type"),
     ("format", "Format"),
@@ -40,57 +40,57 @@ const AT_ROOT: [(&str, &str); 22] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
-/// Validates the schema of a version. `holder` has the field `openAPIV3Schema`.
-pub fn validate(holder: &FieldValue<'_>, with_status: bool, errors: &mut ErrorList) {
-    let schema = holder.child("openAPIV3Schema");
+/// Validates the schema of a version: the field `openAPIV3Schema` of `parent`.
+pub fn validate(parent: &FieldValue<'_>, has_status: bool, errors: &mut ErrorList) {
+    let schema = parent.child("openAPIV3Schema");
     if !schema.is_set() {
         return;
     }
-    let before = errors.len();
-    if with_status {
-        root_beside_status(holder, &schema, errors);
+    let errors_before = errors.len();
+    if has_status {
+        validate_root_with_status(parent, &schema, errors);
     }
     if schema.child("nullable").is_true() {
-        let path = holder.path.child("openAPIV3Schema.nullable");
+        let path = parent.path.child("openAPIV3Schema.nullable");
         errors.push(FieldError::forbidden(&path, "nullable cannot be true at the root"));
     }
     let unsupported = structural::unsupported(&schema);
-    let found = errors.len();
+    let errors_before_structural = errors.len();
     if unsupported.is_none() {
         structural::validate(&schema, errors);
-        if errors.len() == found {
+        if errors.len() == errors_before_structural {
             pilothouse_structural::check_defaults(schema.value, &schema.path, errors);
         }
     }
-    let is_structural = unsupported.is_none() && errors.len() == found;
-    walk(&schema, SchemaPosition { is_root: true, ..SchemaPosition::default() }, errors);
+    let is_structural = unsupported.is_none() && errors.len() == errors_before_structural;
+    validate_schema(&schema, SchemaPosition { is_root: true, ..SchemaPosition::default() }, errors);
     if is_structural {
         pilothouse_structural::check_rules(schema.value, &schema.path, errors);
     }
-    if let Some(why) = unsupported.filter(|_| errors.len() == before) {
-        errors.push(FieldError::invalid(&schema.path, "\"\"", &why));
+    if let Some(detail) = unsupported.filter(|_| errors.len() == errors_before) {
+        errors.push(FieldError::invalid(&schema.path, "\"\"", &detail));
     }
 }
 
-fn root_beside_status(holder: &FieldValue<'_>, schema: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_root_with_status(parent: &FieldValue<'_>, schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let kind = schema.child("type");
     if kind.is_set() && kind.text() != "object" {
-        let path = holder.path.child("openAPIV3Schema.type");
-        let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
-        errors.push(FieldError::invalid(&path, &quoted(kind.text()), why));
+        let path = parent.path.child("openAPIV3Schema.type");
+        let detail = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+        errors.push(FieldError::invalid(&path, &quoted(kind.text()), detail));
         return;
     }
-    let odd = |field: &String, value: &Value| {
-        let empty = FieldValue { value, path: schema.path.clone() }.is_empty();
-        !empty && !AT_ROOT.iter().any(|(known, _)| known == field)
+    let is_disallowed = |field: &String, value: &Value| {
+        let is_empty = FieldValue { value, path: schema.path.clone() }.is_empty();
+        !is_empty && !ALLOWED_AT_ROOT.iter().any(|(known, _)| known == field)
     };
-    if schema.value.fields().into_iter().flatten().any(|(field, value)| odd(field, value)) {
-        let names: Vec<&str> = AT_ROOT.iter().map(|(_, name)| *name).collect();
-        let why = format!(
+    if schema.value.fields().into_iter().flatten().any(|(field, value)| is_disallowed(field, value)) {
+        let names: Vec<&str> = ALLOWED_AT_ROOT.iter().map(|(_, name)| *name).collect();
+        let detail = format!(
             "only [{}] fields are allowed at the root of the schema if the status subresource is enabled",
             names.join(" ")
         );
-        messages::structure(&schema.path, "apiextensions.JSONSchemaProps", errors, &why);
+        messages::invalid_struct(&schema.path, "apiextensions.JSONSchemaProps", errors, &detail);
     }
 }
 
@@ -103,77 +103,79 @@ struct SchemaPosition<'a> {
     no_default: Option<&'a str>,
 }
 
-fn walk(schema: &FieldValue<'_>, place: SchemaPosition<'_>, errors: &mut ErrorList) {
-    standard(schema, place, errors);
+fn validate_schema(schema: &FieldValue<'_>, position: SchemaPosition<'_>, errors: &mut ErrorList) {
+    validate_standard_fields(schema, position, errors);
     if schema.child("uniqueItems").is_true() {
-        let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-        schema.child("uniqueItems").forbidden(errors, why);
+        let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        schema.child("uniqueItems").forbidden(errors, detail);
     }
-    let inner = SchemaPosition { is_root: false, ..place };
-    let (more, properties) = (schema.child("additionalProperties"), schema.child("properties"));
-    if more.is_set() && more.value.as_bool() != Some(true) && !properties.is_empty() {
-        more.forbidden(errors, "additionalProperties and properties are mutual exclusive");
+    let inner = SchemaPosition { is_root: false, ..position };
+    let (additional, properties) = (schema.child("additionalProperties"), schema.child("properties"));
+    if additional.is_set() && additional.value.as_bool() != Some(true) && !properties.is_empty() {
+        additional.forbidden(errors, "additionalProperties and properties are mutual exclusive");
     }
-    if more.value.fields().is_some() {
-        let no_default = match place.in_metadata {
+    if additional.value.fields().is_some() {
+        let no_default = match position.in_metadata {
             true => Some("inside additionalProperties applying to object metadata"),
-            false => place.no_default,
+            false => position.no_default,
         };
-        walk(&more, SchemaPosition { no_default, ..inner }, errors);
+        validate_schema(&additional, SchemaPosition { no_default, ..inner }, errors);
     }
     for (name, property) in properties.entries() {
         let is_meta = matches!(name, "metadata" | "kind" | "apiVersion")
-            && (place.is_root || schema.child("x-kubernetes-embedded-resource").is_true());
-        let reason = format!("in top-level {name}");
-        let no_default = if is_meta && place.is_root { Some(reason.as_str()) } else { place.no_default };
-        walk(
+            && (position.is_root || schema.child("x-kubernetes-embedded-resource").is_true());
+        let no_default_reason = format!("in top-level {name}");
+        let no_default =
+            if is_meta && position.is_root { Some(no_default_reason.as_str()) } else { position.no_default };
+        validate_schema(
             &property,
-            SchemaPosition { is_root: false, in_metadata: place.in_metadata || is_meta, no_default },
+            SchemaPosition { is_root: false, in_metadata: position.in_metadata || is_meta, no_default },
             errors,
         );
     }
     if schema.child("not").is_set() {
-        walk(&schema.child("not"), inner, errors);
+        validate_schema(&schema.child("not"), inner, errors);
     }
     for list in ["allOf", "oneOf", "anyOf"] {
-        for part in schema.child(list).items() {
-            walk(&part, inner, errors);
+        for subschema in schema.child(list).items() {
+            validate_schema(&subschema, inner, errors);
         }
     }
-    for (_, part) in schema.child("definitions").entries() {
-        walk(&part, inner, errors);
+    for (_, subschema) in schema.child("definitions").entries() {
+        validate_schema(&subschema, inner, errors);
     }
     let items = schema.child("items");
     if items.value.fields().is_some() {
-        walk(&items, inner, errors);
+        validate_schema(&items, inner, errors);
     }
-    for part in items.items() {
-        walk(&part, inner, errors);
+    for subschema in items.items() {
+        validate_schema(&subschema, inner, errors);
     }
-    for (_, part) in schema.child("dependencies").entries().filter(|(_, part)| part.value.fields().is_some())
+    for (_, subschema) in
+        schema.child("dependencies").entries().filter(|(_, subschema)| subschema.value.fields().is_some())
     {
-        walk(&part, inner, errors);
+        validate_schema(&subschema, inner, errors);
     }
     let preserve = schema.child("x-kubernetes-preserve-unknown-fields");
     if preserve.value.as_bool() == Some(false) {
         preserve.invalid(errors, "must be true or undefined");
     }
-    collections(schema, errors);
-    rules(schema, errors);
+    validate_collections(schema, errors);
+    validate_rules(schema, errors);
 }
 
-fn standard(schema: &FieldValue<'_>, place: SchemaPosition<'_>, errors: &mut ErrorList) {
+fn validate_standard_fields(schema: &FieldValue<'_>, position: SchemaPosition<'_>, errors: &mut ErrorList) {
     let kind = schema.child("type");
     if !kind.is_empty() {
         kind.one_of(errors, &TYPES);
     }
-    if let Some(why) = place.no_default.filter(|_| schema.child("default").is_set()) {
-        schema.child("default").forbidden(errors, &format!("must not be set {why}"));
+    if let Some(detail) = position.no_default.filter(|_| schema.child("default").is_set()) {
+        schema.child("default").forbidden(errors, &format!("must not be set {detail}"));
     }
     for field in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
         let node = schema.child(field);
-        let there = if field == "additionalItems" { node.is_set() } else { !node.is_empty() };
-        if there {
+        let is_present = if field == "additionalItems" { node.is_set() } else { !node.is_empty() };
+        if is_present {
             node.forbidden(errors, &format!("{field} is not supported"));
         }
     }
@@ -184,26 +186,26 @@ fn standard(schema: &FieldValue<'_>, place: SchemaPosition<'_>, errors: &mut Err
         schema.child("items").forbidden(errors, "items must be a schema object and not an array");
     }
     let embedded = schema.child("x-kubernetes-embedded-resource");
-    if place.in_metadata && embedded.is_true() {
+    if position.in_metadata && embedded.is_true() {
         embedded.forbidden(errors, "must not be used inside of resource meta");
     }
 }
 
-/// Reports a wrong type.
-fn must_be(kind: &FieldValue<'_>, wanted: &str, because: &str, errors: &mut ErrorList) {
-    if kind.text() == wanted {
+/// Checks the type that an extension field requires.
+fn require_type(kind: &FieldValue<'_>, expected: &str, field: &str, errors: &mut ErrorList) {
+    if kind.text() == expected {
         return;
     }
-    let why = format!("must be {wanted} if {because} is specified");
+    let detail = format!("must be {expected} if {field} is specified");
     if kind.is_empty() {
-        kind.required(errors, &why);
+        kind.required(errors, &detail);
     } else {
-        kind.invalid(errors, &why);
+        kind.invalid(errors, &detail);
     }
 }
 
 /// Validates the list and map types.
-fn collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let (map_type, list_type, keys) = (
         schema.child("x-kubernetes-map-type"),
         schema.child("x-kubernetes-list-type"),
@@ -211,11 +213,11 @@ fn collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     );
     let (kind, items) = (schema.child("type"), schema.child("items"));
     if map_type.is_set() {
-        must_be(&kind, "object", "x-kubernetes-map-type", errors);
+        require_type(&kind, "object", "x-kubernetes-map-type", errors);
         map_type.one_of(errors, &["atomic", "granular"]);
     }
     if list_type.is_set() {
-        must_be(&kind, "array", "x-kubernetes-list-type", errors);
+        require_type(&kind, "array", "x-kubernetes-list-type", errors);
     }
     if list_type.text() == "set" && kind.text() == "array" {
         const ATOMIC: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
@@ -224,8 +226,8 @@ fn collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
             "array" if inner.is_set() && inner.text() != "atomic" => inner.invalid(errors, ATOMIC),
             "object" if items.child("x-kubernetes-map-type").text() != "atomic" => {
                 let path = items.child("x-kubernetes-map-type").path;
-                let shown = if inner.is_set() { inner.shown() } else { "\"null\"".to_owned() };
-                errors.push(FieldError::invalid(&path, &shown, ATOMIC));
+                let rendered = if inner.is_set() { inner.render() } else { "\"null\"".to_owned() };
+                errors.push(FieldError::invalid(&path, &rendered, ATOMIC));
             }
             _ => {}
         }
@@ -234,20 +236,20 @@ fn collections(schema: &FieldValue<'_>, errors: &mut ErrorList) {
         list_type.one_of(errors, &["atomic", "set", "map"]);
     }
     if !keys.is_empty() && list_type.text() != "map" {
-        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        let detail = "must be map if x-kubernetes-list-map-keys is non-empty";
         if list_type.is_set() {
-            list_type.invalid(errors, why);
+            list_type.invalid(errors, detail);
         } else {
-            list_type.required(errors, why);
+            list_type.required(errors, detail);
         }
     }
     if list_type.text() == "map" {
-        list_map(&keys, &items, errors);
+        validate_list_map(&keys, &items, errors);
     }
-    list_items(list_type.text(), &keys, &items, errors);
+    validate_list_items(list_type.text(), &keys, &items, errors);
 }
 
-fn list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorList) {
     if keys.is_empty() {
         keys.required(errors, "must not be empty if x-kubernetes-list-type is map");
     }
@@ -256,8 +258,8 @@ fn list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorLis
         return;
     }
     if items.value.fields().is_none() {
-        let why = "must only have a single schema if x-kubernetes-list-type is map";
-        messages::structure(&items.path, "apiextensions.JSONSchemaPropsOrArray", errors, why);
+        let detail = "must only have a single schema if x-kubernetes-list-type is map";
+        messages::invalid_struct(&items.path, "apiextensions.JSONSchemaPropsOrArray", errors, detail);
         return;
     }
     let kind = items.child("type");
@@ -270,8 +272,8 @@ fn list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorLis
         let path = properties.path.key(key.text()).child("type");
         match properties.value.get(key.text()).map(|property| property.str("type")) {
             Some("array" | "object") => {
-                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                errors.push(FieldError::invalid(&path, &quoted(kind.text()), why));
+                let detail = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                errors.push(FieldError::invalid(&path, &quoted(kind.text()), detail));
             }
             Some(_) => {}
             None => keys.invalid(errors, "entries must all be names of item properties"),
@@ -283,33 +285,38 @@ fn list_map(keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorLis
 }
 
 /// The keys of list items must be required or have a default, and must not be nullable.
-fn list_items(list_type: &str, keys: &FieldValue<'_>, items: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_list_items(
+    list_type: &str,
+    keys: &FieldValue<'_>,
+    items: &FieldValue<'_>,
+    errors: &mut ErrorList,
+) {
     if !matches!(list_type, "set" | "map") || items.value.fields().is_none() {
         return;
     }
     if items.child("nullable").is_true() {
-        let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-        items.child("nullable").forbidden(errors, &why);
+        let detail = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+        items.child("nullable").forbidden(errors, &detail);
     }
     let required: BTreeSet<&str> = items.child("required").items().map(|name| name.text()).collect();
     for key in keys.items().filter(|_| list_type == "map") {
         let properties = items.child("properties");
         let Some(value) = properties.value.get(key.text()) else { continue };
         let property = FieldValue { value, path: properties.path.key(key.text()) };
-        let needed = required.contains(key.text());
-        if !needed && !property.child("default").is_set() {
-            let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            property.child("default").required(errors, why);
+        let is_required = required.contains(key.text());
+        if !is_required && !property.child("default").is_set() {
+            let detail = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            property.child("default").required(errors, detail);
         }
         if property.child("nullable").is_true() {
-            let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-            property.child("nullable").forbidden(errors, why);
+            let detail = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            property.child("nullable").forbidden(errors, detail);
         }
     }
 }
 
 /// Validates CEL rules, except for their expressions.
-fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut is_opaque = None;
     for rule in schema.child("x-kubernetes-validations").items() {
         let (text, message, computed, field) = (
@@ -319,14 +326,14 @@ fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
             rule.child("fieldPath"),
         );
         let trimmed = |node: &FieldValue<'_>| node.text().trim().to_owned();
-        let lines = |text: &str| text.contains(['\n', '\r']);
+        let has_line_breaks = |text: &str| text.contains(['\n', '\r']);
         if trimmed(&text).is_empty() {
             text.required(errors, "rule is not specified");
         } else if !message.is_empty() && trimmed(&message).is_empty() {
             message.invalid(errors, "message must be non-empty if specified");
-        } else if lines(&trimmed(&message)) {
+        } else if has_line_breaks(&trimmed(&message)) {
             message.invalid(errors, "message must not contain line breaks");
-        } else if lines(&trimmed(&text)) && message.is_empty() {
+        } else if has_line_breaks(&trimmed(&text)) && message.is_empty() {
             message.required(errors, "message must be specified if rule contains line breaks");
         }
         if !computed.is_empty() && trimmed(&computed).is_empty() {
@@ -339,11 +346,11 @@ fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
         if trimmed(&field).is_empty() {
             field.invalid(errors, "fieldPath must be non-empty if specified");
         }
-        if lines(field.text()) {
+        if has_line_breaks(field.text()) {
             field.invalid(errors, "fieldPath must not contain line breaks");
         }
         // A path cannot be looked up in an invalid schema.
-        if find(field.text(), schema, true).is_err()
+        if find_schema(field.text(), schema, true).is_err()
             && !*is_opaque.get_or_insert_with(|| structural::unsupported(schema).is_some())
         {
             field.invalid(errors, "fieldPath must be a valid path");
@@ -352,28 +359,32 @@ fn rules(schema: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// The schema at a path such as `.spec.size` or `.data['a.b']`.
-pub fn find<'a>(path: &str, schema: &FieldValue<'a>, brackets: bool) -> Result<FieldValue<'a>, String> {
+pub fn find_schema<'a>(
+    path: &str,
+    schema: &FieldValue<'a>,
+    allow_brackets: bool,
+) -> Result<FieldValue<'a>, String> {
     const NO_FIELD: &str = "does not refer to a valid field";
-    const CUT: &str = "unexpected end of JSON path";
-    let (mut place, mut rest) = (schema.clone(), path);
+    const UNEXPECTED_END: &str = "unexpected end of JSON path";
+    let (mut position, mut rest) = (schema.clone(), path);
     while !rest.is_empty() {
         let name;
         if let Some(after) = rest.strip_prefix('[') {
-            if !brackets {
+            if !allow_brackets {
                 return Err("array notation is not allowed".to_owned());
             }
             let inner = after.strip_prefix('\'').ok_or_else(|| {
                 if after.is_empty() {
-                    CUT.to_owned()
+                    UNEXPECTED_END.to_owned()
                 } else {
                     format!("expected single quoted string but got {after}")
                 }
             })?;
-            let (quoted, after) = inner.split_once("']").ok_or_else(|| CUT.to_owned())?;
+            let (quoted, after) = inner.split_once("']").ok_or_else(|| UNEXPECTED_END.to_owned())?;
             (name, rest) = (quoted, after);
         } else if let Some(after) = rest.strip_prefix('.') {
             if after.is_empty() {
-                return Err(CUT.to_owned());
+                return Err(UNEXPECTED_END.to_owned());
             }
             let end = after.find(['.', '[', ']']).unwrap_or(after.len());
             name = after.get(..end).unwrap_or_default();
@@ -382,17 +393,17 @@ pub fn find<'a>(path: &str, schema: &FieldValue<'a>, brackets: bool) -> Result<F
             let end = rest.find(['.', '[', ']']).unwrap_or(rest.len()).max(1);
             return Err(format!("expected [ or . but got: {}", rest.get(..end).unwrap_or(rest)));
         }
-        let properties = place.child("properties");
-        place = if properties.is_set() {
+        let properties = position.child("properties");
+        position = if properties.is_set() {
             let value = properties.value.get(name).ok_or_else(|| NO_FIELD.to_owned())?;
             FieldValue { value, path: properties.path.key(name) }
-        } else if place.child("additionalProperties").value.fields().is_some() {
-            place.child("additionalProperties")
+        } else if position.child("additionalProperties").value.fields().is_some() {
+            position.child("additionalProperties")
         } else {
             return Err(NO_FIELD.to_owned());
         };
     }
-    Ok(place)
+    Ok(position)
 }
 
 #[cfg(test)]
@@ -402,8 +413,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_schema_that_cannot_be_looked_at_no_more_is_said() {
-        for (opaque, told) in [
+    fn unparsable_schema_is_reported_once() {
+        for (opaque, expected) in [
             (r#""items":[{"type":"string"}]"#, "items must be a schema object and not an array"),
             (r#""x-kubernetes-preserve-unknown-fields":false"#, "must be true or undefined"),
         ] {
@@ -412,13 +423,13 @@ mod tests {
                     "properties":{{"x":{{"type":"object",{opaque}}},"d":{{"type":"integer","default":"x"}}}}}}}}}}"#
             ));
             let mut errors = ErrorList::new();
-            validate(&FieldValue::of(&object, "v"), false, &mut errors);
-            assert!(errors.len() == 1 && errors[0].to_string().contains(told), "{errors:?}");
+            validate(&FieldValue::top_level(&object, "v"), false, &mut errors);
+            assert!(errors.len() == 1 && errors[0].to_string().contains(expected), "{errors:?}");
         }
     }
 
     #[test]
-    fn each_rule_of_a_schema_refuses() {
+    fn schema_validation_refuses_each_violation() {
         let base = object(
             r#"{"v":{"openAPIV3Schema":{"type":"object","properties":{
                 "l":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
@@ -427,107 +438,115 @@ mod tests {
                 "m":{"type":"object","x-kubernetes-map-type":"atomic","additionalProperties":{"type":"string"}},
                 "d":{"type":"integer","default":1},"e":{"type":"string","enum":["a","b"],"default":"a"}}}}}"#,
         );
-        let at = |rest: &str| format!("v.openAPIV3Schema.{rest}");
-        let l = |rest: &str| at(&format!("properties.l.{rest}"));
+        let field_path = |rest: &str| format!("v.openAPIV3Schema.{rest}");
+        let list_path = |rest: &str| field_path(&format!("properties.l.{rest}"));
         let table: Vec<(String, &str, &str)> = vec![
             (
-                at("nullable"),
+                field_path("nullable"),
                 "true",
                 "v.openAPIV3Schema.nullable: Forbidden: nullable cannot be true at the root",
             ),
             (
-                at("properties.x"),
+                field_path("properties.x"),
                 r#"{"type":"foo"}"#,
                 "v.openAPIV3Schema.properties[x].type: Unsupported value: \"foo\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
             ),
             (
-                at("properties.x"),
+                field_path("properties.x"),
                 r##"{"$ref":"#/x"}"##,
                 "properties[x].$ref: Forbidden: $ref is not supported",
             ),
             (
-                at("properties.x"),
+                field_path("properties.x"),
                 r#"{"type":"string","$schema":"y"}"#,
                 "v.openAPIV3Schema: Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported",
             ),
             (
-                at("properties.x"),
+                field_path("properties.x"),
                 r#"{"type":"array","items":{"type":"string"},"uniqueItems":true}"#,
                 "uniqueItems cannot be set to true since",
             ),
             (
-                at("properties.kind"),
+                field_path("properties.kind"),
                 r#"{"type":"string","default":"K"}"#,
                 "properties[kind].default: Forbidden: must not be set in top-level kind",
             ),
             (
-                at("properties.m.properties"),
+                field_path("properties.m.properties"),
                 r#"{"a":{"type":"string"}}"#,
                 "additionalProperties and properties are mutual exclusive",
             ),
             (
-                at("properties.m.x-kubernetes-map-type"),
+                field_path("properties.m.x-kubernetes-map-type"),
                 r#""x""#,
                 "supported values: \"atomic\", \"granular\"",
             ),
-            (at("properties.m.x-kubernetes-preserve-unknown-fields"), "false", "must be true or undefined"),
-            (l("x-kubernetes-list-type"), r#""x""#, "x"),
-            (l("x-kubernetes-list-map-keys"), r#"["z"]"#, "entries must all be names of item properties"),
-            (l("x-kubernetes-list-map-keys"), r#"["k","k"]"#, "must not contain duplicate entries"),
-            (l("items.required"), "[]", "so it must have a default or be a required property"),
-            (l("items.nullable"), "true", "cannot be nullable when x-kubernetes-list-type is map"),
-            (l("items.properties.k.nullable"), "true", "so it cannot be nullable"),
             (
-                at("properties.s.items"),
+                field_path("properties.m.x-kubernetes-preserve-unknown-fields"),
+                "false",
+                "must be true or undefined",
+            ),
+            (list_path("x-kubernetes-list-type"), r#""x""#, "x"),
+            (
+                list_path("x-kubernetes-list-map-keys"),
+                r#"["z"]"#,
+                "entries must all be names of item properties",
+            ),
+            (list_path("x-kubernetes-list-map-keys"), r#"["k","k"]"#, "must not contain duplicate entries"),
+            (list_path("items.required"), "[]", "so it must have a default or be a required property"),
+            (list_path("items.nullable"), "true", "cannot be nullable when x-kubernetes-list-type is map"),
+            (list_path("items.properties.k.nullable"), "true", "so it cannot be nullable"),
+            (
+                field_path("properties.s.items"),
                 r#"{"type":"object","x-kubernetes-preserve-unknown-fields":true}"#,
                 "items.x-kubernetes-map-type: Invalid value: \"null\": must be atomic as item of a list",
             ),
             (
-                at("properties.d.default"),
+                field_path("properties.d.default"),
                 r#""x""#,
                 "properties[d].default: Invalid value: \"string\":  in body must be of type integer: \"string\"",
             ),
             (
-                at("properties.e.default"),
+                field_path("properties.e.default"),
                 r#""c""#,
                 "properties[e].default: Unsupported value: \"c\": supported values: \"a\", \"b\"",
             ),
             (
-                at("x-kubernetes-validations"),
+                field_path("x-kubernetes-validations"),
                 r#"[{"rule":" "}]"#,
                 "x-kubernetes-validations[0].rule: Required value: rule is not specified",
             ),
             (
-                at("x-kubernetes-validations"),
+                field_path("x-kubernetes-validations"),
                 r#"[{"rule":"a","message":"x\ny"}]"#,
                 "message must not contain line breaks",
             ),
             (
-                at("x-kubernetes-validations"),
+                field_path("x-kubernetes-validations"),
                 r#"[{"rule":"a\nb"}]"#,
                 "message must be specified if rule contains line breaks",
             ),
             (
-                at("x-kubernetes-validations"),
+                field_path("x-kubernetes-validations"),
                 r#"[{"rule":"a","reason":"X"}]"#,
                 "\"FieldValueDuplicate\", \"FieldValueForbidden\"",
             ),
             (
-                at("x-kubernetes-validations"),
+                field_path("x-kubernetes-validations"),
                 r#"[{"rule":"a","fieldPath":".zz"}]"#,
                 "fieldPath must be a valid path",
             ),
         ];
-        for (path, json, wanted) in table.iter().filter(|(_, _, wanted)| *wanted != "x") {
+        for (path, json, expected) in table.iter().filter(|(_, _, expected)| *expected != "x") {
             each_refused(
                 &base,
-                |object, errors| validate(&FieldValue::of(object, "v"), false, errors),
-                &[(path.as_str(), json, wanted)],
+                |object, errors| validate(&FieldValue::top_level(object, "v"), false, errors),
+                &[(path.as_str(), json, expected)],
             );
         }
         each_refused(
             &base,
-            |object, errors| validate(&FieldValue::of(object, "v"), true, errors),
+            |object, errors| validate(&FieldValue::top_level(object, "v"), true, errors),
             &[(
                 "v.openAPIV3Schema.x-kubernetes-map-type",
                 r#""atomic""#,
@@ -535,8 +554,8 @@ mod tests {
             )],
         );
         let schema = object(r#"{"s":{"properties":{"a":{"additionalProperties":{"type":"string"}}}}}"#);
-        let schema = FieldValue::of(&schema, "s");
-        assert!(find(".a['x.y']", &schema, true).is_ok() && find(".b", &schema, true).is_err());
-        assert_eq!(find(".a['x']", &schema, false).unwrap_err(), "array notation is not allowed");
+        let schema = FieldValue::top_level(&schema, "s");
+        assert!(find_schema(".a['x.y']", &schema, true).is_ok() && find_schema(".b", &schema, true).is_err());
+        assert_eq!(find_schema(".a['x']", &schema, false).unwrap_err(), "array notation is not allowed");
     }
 }

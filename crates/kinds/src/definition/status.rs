@@ -6,16 +6,16 @@ use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::APPROVED;
 
-/// The condition that all its names are accepted.
+/// The condition type for the acceptance of all names.
 pub const NAMES_ACCEPTED: &str = "NamesAccepted";
-/// The condition that it is served.
+/// The condition type for being served.
 pub const ESTABLISHED: &str = "Established";
-/// The condition that it is being deleted.
+/// The condition type for being deleted.
 pub const TERMINATING: &str = "Terminating";
-/// The finalizer that keeps a definition until its objects are gone.
+/// The finalizer that keeps a definition until its objects are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// The accepted names of a group's definitions, and how many use each: a definition may use one twice.
+/// The accepted names of a group's definitions, with the number of uses: a definition may use a name twice.
 #[derive(Clone, Debug, Default)]
 pub struct AcceptedNames {
     resources: BTreeMap<String, usize>,
@@ -25,21 +25,21 @@ pub struct AcceptedNames {
 impl AcceptedNames {
     /// Adds the names of a definition.
     pub fn add(&mut self, definition: &Value) {
-        let (resources, kinds) = had(definition);
-        for (names, known) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
-            names.iter().for_each(|name| *known.entry((*name).to_owned()).or_default() += 1);
+        let (resources, kinds) = accepted_names(definition);
+        for (names, counts) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
+            names.iter().for_each(|name| *counts.entry((*name).to_owned()).or_default() += 1);
         }
     }
 
     /// Removes the names of a definition.
     pub fn remove(&mut self, definition: &Value) {
-        let (resources, kinds) = had(definition);
-        for (names, known) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
+        let (resources, kinds) = accepted_names(definition);
+        for (names, counts) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
             for name in names {
-                if let Some(count) = known.get_mut(name) {
+                if let Some(count) = counts.get_mut(name) {
                     *count -= 1;
                     if *count == 0 {
-                        known.remove(name);
+                        counts.remove(name);
                     }
                 }
             }
@@ -53,13 +53,13 @@ impl AcceptedNames {
 }
 
 /// The accepted names of a definition: of its resource, and of its kind.
-fn had(definition: &Value) -> (Vec<&str>, Vec<&str>) {
+fn accepted_names(definition: &Value) -> (Vec<&str>, Vec<&str>) {
     let Some(names) = definition.at(&["status", "acceptedNames"]) else { return (Vec::new(), Vec::new()) };
     let short = names.get("shortNames").map(Value::items).unwrap_or_default();
     let short = short.iter().filter_map(Value::as_str);
-    let said = |name: &&str| !name.is_empty();
-    let resources = [names.str("plural"), names.str("singular")].into_iter().chain(short).filter(said);
-    (resources.collect(), [names.str("kind"), names.str("listKind")].into_iter().filter(said).collect())
+    let is_set = |name: &&str| !name.is_empty();
+    let resources = [names.str("plural"), names.str("singular")].into_iter().chain(short).filter(is_set);
+    (resources.collect(), [names.str("kind"), names.str("listKind")].into_iter().filter(is_set).collect())
 }
 
 /// A condition of a definition.
@@ -72,27 +72,27 @@ struct Condition<'a> {
 
 /// Whether a condition is true.
 pub fn is_true(definition: &Value, kind: &str) -> bool {
-    find(definition, kind).is_some_and(|condition| condition.str("status") == "True")
+    find_condition(definition, kind).is_some_and(|condition| condition.str("status") == "True")
 }
 
-fn find<'v>(definition: &'v Value, kind: &str) -> Option<&'v Value> {
-    let all = definition.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
-    all.iter().find(|condition| condition.str("type") == kind)
+fn find_condition<'v>(definition: &'v Value, kind: &str) -> Option<&'v Value> {
+    let conditions = definition.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    conditions.iter().find(|condition| condition.str("type") == kind)
 }
 
-fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
+fn set_condition(definition: &mut Value, new: &Condition<'_>, now: &str) {
     let list = definition.entry("status").entry("conditions");
-    let mut all = list.items().to_vec();
-    let at = match all.iter().position(|condition| condition.str("type") == new.kind) {
-        Some(at) => at,
+    let mut conditions = list.items().to_vec();
+    let index = match conditions.iter().position(|condition| condition.str("type") == new.kind) {
+        Some(index) => index,
         None => {
             let mut condition = Value::object();
             condition.set("type", new.kind);
-            all.push(condition);
-            all.len() - 1
+            conditions.push(condition);
+            conditions.len() - 1
         }
     };
-    if let Some(condition) = all.get_mut(at) {
+    if let Some(condition) = conditions.get_mut(index) {
         if condition.str("status") != new.status {
             condition.set("lastTransitionTime", now);
         }
@@ -100,147 +100,157 @@ fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
         condition.set("reason", new.reason);
         condition.set("message", new.message);
     }
-    *list = Value::Array(all.into());
+    *list = Value::Array(conditions.into());
 }
 
-/// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own; `None` if
-/// they are not all known, and none can be given. Answers whether anything changed.
-pub fn settle(definition: &mut Value, taken: Option<&AcceptedNames>, now: &str) -> bool {
-    let before = definition.get("status").cloned();
+/// Writes accepted names and conditions into a definition. `taken`: the accepted names of its group, including its own; `None`
+/// if not all are known, so that no names can be accepted. Returns whether anything changed.
+pub fn update_status(definition: &mut Value, taken: Option<&AcceptedNames>, now: &str) -> bool {
+    let old_status = definition.get("status").cloned();
     match taken {
-        Some(taken) => name(definition, taken, now),
+        Some(taken) => accept_names(definition, taken, now),
         None if has_names(definition) => {}
         None => {
             let (status, reason) = ("False", "NamesUnknown");
             let message = "a CustomResourceDefinition of this group cannot be read";
-            set(definition, &Condition { kind: NAMES_ACCEPTED, status, reason, message }, now);
+            set_condition(definition, &Condition { kind: NAMES_ACCEPTED, status, reason, message }, now);
         }
     }
     if is_true(definition, NAMES_ACCEPTED) && !is_true(definition, ESTABLISHED) {
-        let (status, reason, message) = if super::has_bad_bundle(definition) {
+        let (status, reason, message) = if super::has_invalid_ca_bundle(definition) {
             ("False", "InvalidCABundle", "The conversion webhook CABundle is invalid")
         } else {
             ("True", "InitialNamesAccepted", "the initial names have been accepted")
         };
-        set(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
+        set_condition(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
     }
-    keeps_all(definition, now);
-    approve(definition, now);
-    definition.get("status") != before.as_ref()
+    set_nonstructural_condition(definition, now);
+    set_approval_condition(definition, now);
+    definition.get("status") != old_status.as_ref()
 }
 
-/// Whether a definition has the names that it asks for.
+/// Whether all requested names of a definition are accepted.
 fn has_names(definition: &Value) -> bool {
     let empty = Value::object();
-    let asked = definition.at(&["spec", "names"]).unwrap_or(&empty);
-    let has = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
+    let requested = definition.at(&["spec", "names"]).unwrap_or(&empty);
+    let accepted = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
     let list = |names: &Value, field: &str| names.get(field).map(Value::items).unwrap_or_default().to_vec();
-    ["plural", "singular", "kind", "listKind"].iter().all(|field| asked.str(field) == has.str(field))
-        && ["shortNames", "categories"].iter().all(|field| list(asked, field) == list(has, field))
+    ["plural", "singular", "kind", "listKind"].iter().all(|field| requested.str(field) == accepted.str(field))
+        && ["shortNames", "categories"].iter().all(|field| list(requested, field) == list(accepted, field))
 }
 
-fn name(definition: &mut Value, taken: &AcceptedNames, now: &str) {
+fn accept_names(definition: &mut Value, taken: &AcceptedNames, now: &str) {
     if has_names(definition) {
         return;
     }
     let empty = Value::object();
-    let asked = definition.at(&["spec", "names"]).unwrap_or(&empty).clone();
-    let has = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
-    let short = |names: &Value| names.get("shortNames").map(Value::items).unwrap_or_default().to_vec();
+    let requested = definition.at(&["spec", "names"]).unwrap_or(&empty).clone();
+    let accepted = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
+    let short_names = |names: &Value| names.get("shortNames").map(Value::items).unwrap_or_default().to_vec();
     let categories = |names: &Value| names.get("categories").map(Value::items).unwrap_or_default().to_vec();
-    let mut new = has.clone();
+    let mut new = accepted.clone();
     let mut conflict: Option<(&str, String)> = None;
     let in_use = |name: &str| format!("{} is already in use", quoted(name));
-    let mut text = |field: &str,
-                    among: &BTreeMap<String, usize>,
-                    reason: &'static str,
-                    conflict: &mut Option<(&str, String)>| {
-        let name = asked.str(field);
-        if name != has.str(field) && among.contains_key(name) {
+    let mut accept_name = |field: &str,
+                           used: &BTreeMap<String, usize>,
+                           reason: &'static str,
+                           conflict: &mut Option<(&str, String)>| {
+        let name = requested.str(field);
+        if name != accepted.str(field) && used.contains_key(name) {
             *conflict = Some((reason, in_use(name)));
         } else {
             new.set(field, name);
         }
     };
-    text("plural", &taken.resources, "PluralConflict", &mut conflict);
-    text("singular", &taken.resources, "SingularConflict", &mut conflict);
-    let had = short(&has);
-    let wrong: Vec<String> = short(&asked)
+    accept_name("plural", &taken.resources, "PluralConflict", &mut conflict);
+    accept_name("singular", &taken.resources, "SingularConflict", &mut conflict);
+    let accepted_short_names = short_names(&accepted);
+    let short_name_conflicts: Vec<String> = short_names(&requested)
         .iter()
-        .filter(|name| !had.contains(name))
+        .filter(|name| !accepted_short_names.contains(name))
         .filter_map(Value::as_str)
         .filter(|name| taken.resources.contains_key(*name))
         .map(in_use)
         .collect();
-    if !wrong.is_empty() && short(&asked) != had {
-        let message = if wrong.len() == 1 { wrong.concat() } else { format!("[{}]", wrong.join(", ")) };
+    if !short_name_conflicts.is_empty() && short_names(&requested) != accepted_short_names {
+        let message = if short_name_conflicts.len() == 1 {
+            short_name_conflicts.concat()
+        } else {
+            format!("[{}]", short_name_conflicts.join(", "))
+        };
         conflict = Some(("ShortNamesConflict", message));
     }
-    let short_fits = wrong.is_empty();
-    text("kind", &taken.kinds, "KindConflict", &mut conflict);
-    text("listKind", &taken.kinds, "ListKindConflict", &mut conflict);
-    let mut list = |field: &str, items: Vec<Value>| {
+    let accepts_short_names = short_name_conflicts.is_empty();
+    accept_name("kind", &taken.kinds, "KindConflict", &mut conflict);
+    accept_name("listKind", &taken.kinds, "ListKindConflict", &mut conflict);
+    let mut set_list = |field: &str, items: Vec<Value>| {
         new.remove(field);
         if !items.is_empty() {
             new.set(field, Value::Array(items.into()));
         }
     };
-    if short_fits {
-        list("shortNames", short(&asked));
+    if accepts_short_names {
+        set_list("shortNames", short_names(&requested));
     }
-    list("categories", categories(&asked));
+    set_list("categories", categories(&requested));
     let (status, reason, message) = match &conflict {
         Some((reason, message)) => ("False", *reason, message.as_str()),
         None => ("True", "NoConflicts", "no conflicts found"),
     };
     definition.entry("status").set("acceptedNames", new);
-    set(definition, &Condition { kind: NAMES_ACCEPTED, status, reason, message }, now);
-    if find(definition, ESTABLISHED).is_none() {
+    set_condition(definition, &Condition { kind: NAMES_ACCEPTED, status, reason, message }, now);
+    if find_condition(definition, ESTABLISHED).is_none() {
         let (status, reason, message) = ("False", "NotAccepted", "not all names are accepted");
-        set(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
+        set_condition(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
     }
 }
 
 /// The condition of a definition with preserveUnknownFields, from before structural schemas.
-fn keeps_all(definition: &mut Value, now: &str) {
+fn set_nonstructural_condition(definition: &mut Value, now: &str) {
     const KIND: &str = "NonStructuralSchema";
-    let keeps = definition.at(&["spec", "preserveUnknownFields"]).and_then(Value::as_bool) == Some(true);
-    if keeps {
+    let preserves_unknown =
+        definition.at(&["spec", "preserveUnknownFields"]).and_then(Value::as_bool) == Some(true);
+    if preserves_unknown {
         let message = "spec.preserveUnknownFields: Invalid value: true: must be false";
-        set(definition, &Condition { kind: KIND, status: "True", reason: "Violations", message }, now);
-    } else if find(definition, KIND).is_some() {
+        set_condition(
+            definition,
+            &Condition { kind: KIND, status: "True", reason: "Violations", message },
+            now,
+        );
+    } else if find_condition(definition, KIND).is_some() {
         let list = definition.entry("status").entry("conditions");
-        let rest: Vec<Value> = list.items().iter().filter(|one| one.str("type") != KIND).cloned().collect();
+        let rest: Vec<Value> =
+            list.items().iter().filter(|condition| condition.str("type") != KIND).cloned().collect();
         *list = Value::Array(rest.into());
     }
 }
 
 /// The condition of a definition in a protected community group without approval.
-fn approve(definition: &mut Value, now: &str) {
+fn set_approval_condition(definition: &mut Value, now: &str) {
     const KIND: &str = "KubernetesAPIApprovalPolicyConformant";
     const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
     let group = definition.get("spec").map_or("", |spec| spec.str("group"));
-    let protected = ["k8s.io", "kubernetes.io"]
+    let is_protected = ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
-    if !protected {
+    if !is_protected {
         return;
     }
-    let said =
+    let annotation =
         definition.at(&["metadata", "annotations", APPROVED]).and_then(Value::as_str).unwrap_or_default();
-    let is_url = said
+    let is_url = annotation
         .split_once("://")
         .is_some_and(|(scheme, host)| !scheme.is_empty() && !host.starts_with('/') && !host.is_empty());
-    let (status, reason, message) = match said {
+    let (status, reason, message) = match annotation {
         "" => (
             "False",
             "MissingAnnotation",
             format!("protected groups must have approval annotation {}, {SEE}", quoted(APPROVED)),
         ),
-        _ if said.starts_with("unapproved") => {
-            ("False", "UnapprovedAnnotation", format!("not approved: {}", quoted(said)))
+        _ if annotation.starts_with("unapproved") => {
+            ("False", "UnapprovedAnnotation", format!("not approved: {}", quoted(annotation)))
         }
-        _ if is_url => ("True", "ApprovedAnnotation", format!("approved in {said}")),
+        _ if is_url => ("True", "ApprovedAnnotation", format!("approved in {annotation}")),
         _ => (
             "False",
             "InvalidAnnotation",
@@ -251,13 +261,13 @@ fn approve(definition: &mut Value, now: &str) {
             ),
         ),
     };
-    set(definition, &Condition { kind: KIND, status, reason, message: &message }, now);
+    set_condition(definition, &Condition { kind: KIND, status, reason, message: &message }, now);
 }
 
 /// The progress of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeletionProgress {
-    /// It was requested.
+    /// The deletion was requested.
     Pending,
     /// Its objects are being deleted.
     Deleting,
@@ -267,13 +277,13 @@ pub enum DeletionProgress {
     Waiting,
     /// All objects are gone.
     Done,
-    /// There never were any.
+    /// The definition was never served, so there are no objects.
     NeverServed,
 }
 
 /// Writes the progress of a deletion into a definition.
-pub fn ending(definition: &mut Value, how: &DeletionProgress, now: &str) {
-    let (status, reason, message) = match how {
+pub fn set_deletion_progress(definition: &mut Value, progress: &DeletionProgress, now: &str) {
+    let (status, reason, message) = match progress {
         DeletionProgress::Pending => (
             "True",
             "InstanceDeletionPending",
@@ -282,7 +292,7 @@ pub fn ending(definition: &mut Value, how: &DeletionProgress, now: &str) {
         DeletionProgress::Deleting => {
             ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
         }
-        DeletionProgress::Failed(why) => ("True", "InstanceDeletionFailed", why.as_str()),
+        DeletionProgress::Failed(detail) => ("True", "InstanceDeletionFailed", detail.as_str()),
         DeletionProgress::Waiting => (
             "True",
             "InstanceDeletionCheck",
@@ -291,21 +301,24 @@ pub fn ending(definition: &mut Value, how: &DeletionProgress, now: &str) {
         DeletionProgress::Done => ("False", "InstanceDeletionCompleted", "removed all instances"),
         DeletionProgress::NeverServed => ("False", "NeverEstablished", "resource was never established"),
     };
-    set(definition, &Condition { kind: TERMINATING, status, reason, message }, now);
+    set_condition(definition, &Condition { kind: TERMINATING, status, reason, message }, now);
 }
 
-/// Whether a terminating definition still has our finalizer.
-pub fn is_kept(definition: &Value) -> bool {
+/// Whether a terminating definition still has the cleanup finalizer.
+pub fn has_cleanup_finalizer(definition: &Value) -> bool {
     let finalizers = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
     definition.at(&["metadata", "deletionTimestamp"]).is_some()
-        && finalizers.iter().any(|one| one.as_str() == Some(CLEANUP_FINALIZER))
+        && finalizers.iter().any(|finalizer| finalizer.as_str() == Some(CLEANUP_FINALIZER))
 }
 
-/// Removes our finalizer.
-pub fn release(definition: &mut Value) {
-    let all = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
-    let rest: Vec<Value> =
-        all.iter().filter(|one| one.as_str() != Some(CLEANUP_FINALIZER)).cloned().collect();
+/// Removes the cleanup finalizer.
+pub fn remove_cleanup_finalizer(definition: &mut Value) {
+    let finalizers = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
+    let rest: Vec<Value> = finalizers
+        .iter()
+        .filter(|finalizer| finalizer.as_str() != Some(CLEANUP_FINALIZER))
+        .cloned()
+        .collect();
     definition.entry("metadata").set("finalizers", Value::Array(rest.into()));
 }
 
@@ -323,20 +336,27 @@ mod tests {
         json::read(text.as_bytes()).unwrap()
     }
 
-    fn said(definition: &Value) -> Vec<String> {
-        let all = definition.at(&["status", "conditions"]).unwrap().items().iter();
-        all.map(|one| {
-            format!("{} {} {} {}", one.str("type"), one.str("status"), one.str("reason"), one.str("message"))
-        })
-        .collect()
+    fn conditions_of(definition: &Value) -> Vec<String> {
+        let conditions = definition.at(&["status", "conditions"]).unwrap().items().iter();
+        conditions
+            .map(|condition| {
+                format!(
+                    "{} {} {} {}",
+                    condition.str("type"),
+                    condition.str("status"),
+                    condition.str("reason"),
+                    condition.str("message")
+                )
+            })
+            .collect()
     }
 
     #[test]
-    fn names_are_given_once_in_a_group() {
+    fn names_are_accepted_once_per_group() {
         let mut first = definition("kites", "Kite", "k");
-        assert!(settle(&mut first, Some(&AcceptedNames::default()), "now"));
+        assert!(update_status(&mut first, Some(&AcceptedNames::default()), "now"));
         assert_eq!(
-            said(&first),
+            conditions_of(&first),
             [
                 "NamesAccepted True NoConflicts no conflicts found",
                 "Established True InitialNamesAccepted the initial names have been accepted"
@@ -344,11 +364,11 @@ mod tests {
         );
         let mut taken = AcceptedNames::default();
         taken.add(&first);
-        assert!(!settle(&mut first.clone(), Some(&taken), "later"), "what is settled stays so");
+        assert!(!update_status(&mut first.clone(), Some(&taken), "later"), "accepted names stay unchanged");
         let mut second = definition("birds", "Kite", "k");
-        assert!(settle(&mut second, Some(&taken), "now"));
+        assert!(update_status(&mut second, Some(&taken), "now"));
         assert_eq!(
-            said(&second),
+            conditions_of(&second),
             [
                 "NamesAccepted False ListKindConflict \"KiteList\" is already in use",
                 "Established False NotAccepted not all names are accepted"
@@ -360,20 +380,20 @@ mod tests {
         // The first is removed, and its names are free.
         taken.remove(&first);
         assert!(taken.is_empty());
-        assert!(settle(&mut second, Some(&taken), "later"));
+        assert!(update_status(&mut second, Some(&taken), "later"));
         assert!(is_true(&second, ESTABLISHED) && is_true(&second, NAMES_ACCEPTED));
     }
 
     #[test]
-    fn a_definition_that_goes_is_kept_until_its_objects_have_gone() {
-        let mut one = definition("kites", "Kite", "k");
-        one.entry("metadata").set("deletionTimestamp", "now");
-        assert!(!is_kept(&one));
-        one.entry("metadata").set("finalizers", vec!["x", CLEANUP_FINALIZER]);
-        assert!(is_kept(&one));
-        ending(&mut one, &DeletionProgress::Done, "now");
-        release(&mut one);
-        assert!(!is_kept(&one) && !is_true(&one, TERMINATING));
-        assert_eq!(one.at(&["metadata", "finalizers"]).unwrap().items().len(), 1);
+    fn cleanup_finalizer_keeps_a_deleted_definition() {
+        let mut deleted = definition("kites", "Kite", "k");
+        deleted.entry("metadata").set("deletionTimestamp", "now");
+        assert!(!has_cleanup_finalizer(&deleted));
+        deleted.entry("metadata").set("finalizers", vec!["x", CLEANUP_FINALIZER]);
+        assert!(has_cleanup_finalizer(&deleted));
+        set_deletion_progress(&mut deleted, &DeletionProgress::Done, "now");
+        remove_cleanup_finalizer(&mut deleted);
+        assert!(!has_cleanup_finalizer(&deleted) && !is_true(&deleted, TERMINATING));
+        assert_eq!(deleted.at(&["metadata", "finalizers"]).unwrap().items().len(), 1);
     }
 }

@@ -28,9 +28,9 @@ const UNSUPPORTED: [(&str, &str); 7] = [
 
 /// Why a schema cannot be parsed as a structural one.
 pub fn unsupported(schema: &FieldValue<'_>) -> Option<String> {
-    for (field, shown) in UNSUPPORTED {
+    for (field, rendered) in UNSUPPORTED {
         if !schema.child(field).is_empty() || (field == "additionalItems" && schema.child(field).is_set()) {
-            return Some(format!("OpenAPIV3Schema '{shown}' is not supported"));
+            return Some(format!("OpenAPIV3Schema '{rendered}' is not supported"));
         }
     }
     if !schema.child("items").value.items().is_empty() {
@@ -38,89 +38,92 @@ pub fn unsupported(schema: &FieldValue<'_>) -> Option<String> {
     }
     let preserves = schema.child("x-kubernetes-preserve-unknown-fields");
     if preserves.is_set() && !preserves.is_true() {
-        let why = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
-        return Some(why.to_owned());
+        let detail = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
+        return Some(detail.to_owned());
     }
-    below(schema).into_iter().find_map(|part| unsupported(&part))
+    subschemas(schema).into_iter().find_map(|part| unsupported(&part))
 }
 
 /// The direct subschemas.
-pub fn below<'a>(schema: &FieldValue<'a>) -> Vec<FieldValue<'a>> {
-    let mut all = Vec::new();
+pub fn subschemas<'a>(schema: &FieldValue<'a>) -> Vec<FieldValue<'a>> {
+    let mut schemas = Vec::new();
     for field in ["items", "additionalProperties", "not"] {
         let part = schema.child(field);
         if part.value.fields().is_some() {
-            all.push(part);
+            schemas.push(part);
         }
     }
-    all.extend(schema.child("items").items());
+    schemas.extend(schema.child("items").items());
     for list in ["allOf", "anyOf", "oneOf"] {
-        all.extend(schema.child(list).items());
+        schemas.extend(schema.child(list).items());
     }
-    all.extend(schema.child("properties").entries().map(|(_, part)| part));
-    all
+    schemas.extend(schema.child("properties").entries().map(|(_, part)| part));
+    schemas
 }
 
 /// Validates a schema; errors are sorted by text.
 pub fn validate(schema: &FieldValue<'_>, errors: &mut ErrorList) {
-    let mut found = ErrorList::new();
-    invariants(schema, Level::Root, &mut found);
-    completeness(schema, schema, &mut found);
-    found.sort_by_key(ToString::to_string);
-    errors.append(&mut found);
+    let mut structural_errors = ErrorList::new();
+    validate_invariants(schema, Level::Root, &mut structural_errors);
+    validate_completeness(schema, schema, &mut structural_errors);
+    structural_errors.sort_by_key(ToString::to_string);
+    errors.append(&mut structural_errors);
 }
 
-fn flag(schema: &FieldValue<'_>, name: &str) -> bool {
+fn has_extension(schema: &FieldValue<'_>, name: &str) -> bool {
     schema.child(&format!("x-kubernetes-{name}")).is_true()
 }
 
-fn invariants(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
-    let (kind, items, more) =
+fn validate_invariants(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
+    let (kind, items, additional) =
         (schema.child("type"), schema.child("items"), schema.child("additionalProperties"));
     if kind.text() == "array" && !items.is_set() {
         items.required(errors, "must be specified");
     }
     // A list of schemas is refused elsewhere.
     if items.value.fields().is_some() {
-        invariants(&items, Level::Item, errors);
+        validate_invariants(&items, Level::Item, errors);
     }
     for (_, property) in schema.child("properties").entries() {
-        invariants(&property, Level::Field, errors);
+        validate_invariants(&property, Level::Field, errors);
     }
-    if more.is_set() {
+    if additional.is_set() {
         if level == Level::Root {
-            more.forbidden(errors, "must not be used at the root");
+            additional.forbidden(errors, "must not be used at the root");
         }
-        if more.value.fields().is_some() {
-            invariants(&more, Level::Field, errors);
+        if additional.value.fields().is_some() {
+            validate_invariants(&additional, Level::Field, errors);
         }
     }
-    extensions(schema, errors);
-    values(schema, is_int_or_string(&schema.child("anyOf")), errors);
-    types(schema, level, errors);
-    resource(schema, level, errors);
+    validate_extensions(schema, errors);
+    validate_values(schema, is_int_or_string(&schema.child("anyOf")), errors);
+    validate_types(schema, level, errors);
+    validate_resource(schema, level, errors);
 }
 
-fn extensions(schema: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_extensions(schema: &FieldValue<'_>, errors: &mut ErrorList) {
     for other in ["preserve-unknown-fields", "embedded-resource"] {
-        if flag(schema, "int-or-string") && flag(schema, other) {
+        if has_extension(schema, "int-or-string") && has_extension(schema, other) {
             let node = schema.child(&format!("x-kubernetes-{other}"));
             node.invalid(errors, "must be false if x-kubernetes-int-or-string is true");
         }
     }
 }
 
-fn types(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
+fn validate_types(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
     let kind = schema.child("type");
-    let embedded = flag(schema, "embedded-resource");
-    if embedded && kind.text() != "object" {
-        let why = "must be object if x-kubernetes-embedded-resource is true";
+    let is_embedded = has_extension(schema, "embedded-resource");
+    if is_embedded && kind.text() != "object" {
+        let detail = "must be object if x-kubernetes-embedded-resource is true";
         if kind.is_empty() {
-            kind.required(errors, why);
+            kind.required(errors, detail);
         } else {
-            kind.invalid(errors, why);
+            kind.invalid(errors, detail);
         }
-    } else if kind.is_empty() && !flag(schema, "int-or-string") && !flag(schema, "preserve-unknown-fields") {
+    } else if kind.is_empty()
+        && !has_extension(schema, "int-or-string")
+        && !has_extension(schema, "preserve-unknown-fields")
+    {
         kind.required(
             errors,
             match level {
@@ -130,19 +133,19 @@ fn types(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
             },
         );
     }
-    if embedded && schema.child("additionalProperties").is_set() {
-        let why = "must not be used if x-kubernetes-embedded-resource is set";
-        schema.child("additionalProperties").forbidden(errors, why);
+    if is_embedded && schema.child("additionalProperties").is_set() {
+        let detail = "must not be used if x-kubernetes-embedded-resource is set";
+        schema.child("additionalProperties").forbidden(errors, detail);
     }
     if level == Level::Root && !kind.is_empty() && kind.text() != "object" {
         kind.invalid(errors, "must be object at the root");
     }
 }
 
-/// The fields that every object has must keep their types.
-fn resource(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
-    let embedded = flag(schema, "embedded-resource");
-    let is_resource = level == Level::Root || embedded;
+/// The metadata fields of every object must keep their types.
+fn validate_resource(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
+    let is_embedded = has_extension(schema, "embedded-resource");
+    let is_resource = level == Level::Root || is_embedded;
     let properties = schema.child("properties");
     let find = |name: &str| {
         properties.value.get(name).map(|value| FieldValue { value, path: properties.path.key(name) })
@@ -157,71 +160,72 @@ fn resource(schema: &FieldValue<'_>, level: Level, errors: &mut ErrorList) {
         if is_resource && metadata.child("type").text() != "object" {
             metadata.child("type").invalid_text(errors, "must be object");
         }
-        if level == Level::Root && !is_bare_metadata(metadata.value) {
-            let why = "must not specify anything other than name and generateName, but metadata is implicitly \
+        if level == Level::Root && !has_only_names(metadata.value) {
+            let detail = "must not specify anything other than name and generateName, but metadata is implicitly \
                        specified";
-            metadata.forbidden(errors, why);
+            metadata.forbidden(errors, detail);
         }
     }
-    if embedded && !flag(schema, "preserve-unknown-fields") && properties.is_empty() {
-        let why = "must not be empty if x-kubernetes-embedded-resource is true without \
+    if is_embedded && !has_extension(schema, "preserve-unknown-fields") && properties.is_empty() {
+        let detail = "must not be empty if x-kubernetes-embedded-resource is true without \
                    x-kubernetes-preserve-unknown-fields";
-        properties.required(errors, why);
+        properties.required(errors, detail);
     }
 }
 
-fn is_bare_metadata(metadata: &Value) -> bool {
-    let names = |value: &Value| {
-        value
-            .fields()
-            .is_some_and(|all| all.keys().all(|key| matches!(key.as_str(), "name" | "generateName")))
+fn has_only_names(metadata: &Value) -> bool {
+    let only_names = |value: &Value| {
+        value.fields().is_some_and(|properties| {
+            properties.keys().all(|key| matches!(key.as_str(), "name" | "generateName"))
+        })
     };
     metadata.fields().into_iter().flatten().all(|(field, value)| match field.as_str() {
         "type" | "default" | "externalDocs" | "example" => true,
-        "properties" => names(value),
+        "properties" => only_names(value),
         _ => value.is_null(),
     })
 }
 
 /// Whether an anyOf is that of int-or-string.
 fn is_int_or_string(any_of: &FieldValue<'_>) -> bool {
-    let only = |item: FieldValue<'_>, kind: &str| item.len() == 1 && item.child("type").text() == kind;
+    let has_only_type =
+        |item: FieldValue<'_>, kind: &str| item.len() == 1 && item.child("type").text() == kind;
     let mut items = any_of.items();
     any_of.len() == 2
-        && items.next().is_some_and(|one| only(one, "integer"))
-        && items.next().is_some_and(|one| only(one, "string"))
+        && items.next().is_some_and(|item| has_only_type(item, "integer"))
+        && items.next().is_some_and(|item| has_only_type(item, "string"))
 }
 
 /// Validates the parts of a schema that constrain values without giving them a type.
-fn values(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
+fn validate_values(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
     if !skip_any_of {
         for part in schema.child("anyOf").items() {
-            nested(&part, false, errors);
+            validate_nested(&part, false, errors);
         }
     }
     for (index, part) in schema.child("allOf").items().enumerate() {
-        nested(&part, index == 0 && is_int_or_string(&part.child("anyOf")), errors);
+        validate_nested(&part, index == 0 && is_int_or_string(&part.child("anyOf")), errors);
     }
     for part in schema.child("oneOf").items() {
-        nested(&part, false, errors);
+        validate_nested(&part, false, errors);
     }
     if schema.child("not").is_set() {
-        nested(&schema.child("not"), false, errors);
+        validate_nested(&schema.child("not"), false, errors);
     }
     let pattern = schema.child("pattern");
-    if let Err(why) = pattern::check(pattern.text()) {
-        pattern.invalid(errors, &format!("must be a valid regular expression, but isn't: {why}"));
+    if let Err(detail) = pattern::check(pattern.text()) {
+        pattern.invalid(errors, &format!("must be a valid regular expression, but isn't: {detail}"));
     }
 }
 
 /// Validates a schema that only adds constraints to another.
-fn nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
-    values(schema, skip_any_of, errors);
+fn validate_nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
+    validate_values(schema, skip_any_of, errors);
     if schema.child("items").value.fields().is_some() {
-        nested(&schema.child("items"), false, errors);
+        validate_nested(&schema.child("items"), false, errors);
     }
     for (_, property) in schema.child("properties").entries() {
-        nested(&property, false, errors);
+        validate_nested(&property, false, errors);
     }
     let table = [
         ("type", "must be empty to be structural"),
@@ -237,11 +241,11 @@ fn nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
         ("x-kubernetes-map-type", "must be undefined to be structural"),
         ("x-kubernetes-validations", "must be empty to be structural"),
     ];
-    for (field, why) in table {
+    for (field, detail) in table {
         let node = schema.child(field);
-        let there = if matches!(field, "default") { node.is_set() } else { !node.is_empty() };
-        if there {
-            node.forbidden(errors, why);
+        let is_present = if matches!(field, "default") { node.is_set() } else { !node.is_empty() };
+        if is_present {
+            node.forbidden(errors, detail);
         }
     }
     if schema.child("additionalProperties").value.fields().is_some() {
@@ -255,41 +259,45 @@ fn nested(schema: &FieldValue<'_>, skip_any_of: bool, errors: &mut ErrorList) {
 }
 
 /// Checks that a field with constraints also exists in the structural schema.
-fn completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut ErrorList) {
-    let mut all: Vec<FieldValue<'_>> = Vec::new();
-    if limits.child("not").is_set() {
-        all.push(limits.child("not"));
+fn validate_completeness(schema: &FieldValue<'_>, constraints: &FieldValue<'_>, errors: &mut ErrorList) {
+    let mut constraint_schemas: Vec<FieldValue<'_>> = Vec::new();
+    if constraints.child("not").is_set() {
+        constraint_schemas.push(constraints.child("not"));
     }
     for list in ["allOf", "anyOf", "oneOf"] {
-        all.extend(limits.child(list).items());
+        constraint_schemas.extend(constraints.child(list).items());
     }
-    for part in &all {
-        nested_completeness(schema, part, errors);
+    for part in &constraint_schemas {
+        validate_nested_completeness(schema, part, errors);
     }
 }
 
-fn nested_completeness(schema: &FieldValue<'_>, limits: &FieldValue<'_>, errors: &mut ErrorList) {
-    completeness(schema, limits, errors);
-    let missing = |path: &FieldPath, errors: &mut ErrorList, at: &FieldPath| {
+fn validate_nested_completeness(
+    schema: &FieldValue<'_>,
+    constraints: &FieldValue<'_>,
+    errors: &mut ErrorList,
+) {
+    validate_completeness(schema, constraints, errors);
+    let report_missing = |path: &FieldPath, errors: &mut ErrorList, defined_at: &FieldPath| {
         errors.push(pilothouse_apimachinery::field::FieldError::required(
             path,
-            &format!("because it is defined in {at}"),
+            &format!("because it is defined in {defined_at}"),
         ));
     };
-    let items = limits.child("items");
+    let items = constraints.child("items");
     if items.value.fields().is_some() {
         if schema.child("items").is_set() {
-            nested_completeness(&schema.child("items"), &items, errors);
+            validate_nested_completeness(&schema.child("items"), &items, errors);
         } else {
-            missing(&schema.child("items").path, errors, &items.path);
+            report_missing(&schema.child("items").path, errors, &items.path);
         }
     }
     let properties = schema.child("properties");
-    for (name, limited) in limits.child("properties").entries() {
+    for (name, constraint) in constraints.child("properties").entries() {
         let path = properties.path.key(name);
         match properties.value.get(name) {
-            Some(value) => nested_completeness(&FieldValue { value, path }, &limited, errors),
-            None => missing(&path, errors, &limited.path),
+            Some(value) => validate_nested_completeness(&FieldValue { value, path }, &constraint, errors),
+            None => report_missing(&path, errors, &constraint.path),
         }
     }
 }
@@ -301,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_of_structure_refuses() {
+    fn structural_validation_refuses_each_violation() {
         let base = object(
             r#"{"s":{"type":"object","properties":{"metadata":{"type":"object","properties":{"name":{"type":"string"}}},
                 "a":{"type":"array","items":{"type":"string","pattern":"^a$"}},
@@ -310,7 +318,7 @@ mod tests {
         );
         each_refused(
             &base,
-            |object, errors| validate(&FieldValue::of(object, "s"), errors),
+            |object, errors| validate(&FieldValue::top_level(object, "s"), errors),
             &[
                 ("s.type", "null", "s.type: Required value: must not be empty at the root"),
                 ("s.type", r#""string""#, "s.type: Invalid value: \"string\": must be object at the root"),

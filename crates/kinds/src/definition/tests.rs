@@ -1,4 +1,4 @@
-use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, error_messages, object};
 
 use super::super::testing::context;
 use super::*;
@@ -15,7 +15,7 @@ fn base() -> Value {
 }
 
 #[test]
-fn a_definition_remembers_what_it_stored() {
+fn storage_version_is_recorded_in_stored_versions() {
     let mut definition = object(
         r#"{"spec":{"names":{"kind":"Kite"},"versions":[{"name":"v1","storage":true}]},"status":{"storedVersions":["v0"]}}"#,
     );
@@ -27,27 +27,27 @@ fn a_definition_remembers_what_it_stored() {
         Some(&object(r#"{"kind":"Kite","singular":"kite","listKind":"KiteList"}"#))
     );
     assert_eq!(definition.at(&["spec", "conversion", "strategy"]), Some(&Value::from("None")));
-    let mut silent = object(r#"{"spec":{"versions":[{"name":"v1"},{"name":"v2","storage":true}]}}"#);
-    default(&mut silent);
-    assert_eq!(silent.at(&["status", "storedVersions"]), Some(&object(r#"["v2"]"#)));
+    let mut without_status = object(r#"{"spec":{"versions":[{"name":"v1"},{"name":"v2","storage":true}]}}"#);
+    default(&mut without_status);
+    assert_eq!(without_status.at(&["status", "storedVersions"]), Some(&object(r#"["v2"]"#)));
 }
 
 #[test]
-fn a_definition_is_named_after_what_it_defines() {
+fn definition_name_must_be_plural_and_group() {
     let definition = object(r#"{"spec":{"group":"y.z","names":{"plural":"x"}}}"#);
     assert_eq!(own_name(&definition, "x.y.z"), None);
-    let wrong = "must be spec.names.plural+\".\"+spec.group";
-    assert_eq!(own_name(&definition, "x").as_deref(), Some(wrong));
+    let detail = "must be spec.names.plural+\".\"+spec.group";
+    assert_eq!(own_name(&definition, "x").as_deref(), Some(detail));
 }
 
 #[test]
-fn an_empty_definition_says_all_that_it_lacks() {
+fn empty_definition_reports_all_required_fields() {
     let mut empty = object(r#"{"metadata":{"name":"x.y.z"}}"#);
     default(&mut empty);
     let mut errors = ErrorList::new();
     validate(&empty, &mut errors);
     assert_eq!(
-        said(&errors),
+        error_messages(&errors),
         [
             "spec.group: Required value",
             "spec.scope: Required value",
@@ -62,7 +62,7 @@ fn an_empty_definition_says_all_that_it_lacks() {
 }
 
 #[test]
-fn each_rule_of_a_definition_refuses() {
+fn definition_validation_refuses_each_violation() {
     let column = |rest: &str| format!("[{{\"name\":\"c\",\"type\":\"string\",\"jsonPath\":\".a\",{rest}}}]");
     let (format, kind) = (column("\"format\":\"x\""), column("\"type\":\"x\""));
     each_refused(
@@ -171,28 +171,28 @@ fn each_rule_of_a_definition_refuses() {
             ),
         ],
     );
-    let mut both = base();
+    let mut duplicate = base();
     let second = object(r#"{"name":"v1","served":true,"schema":{"openAPIV3Schema":{"type":"object"}}}"#);
-    if let Some(Value::Array(versions)) = both.entry("spec").get_mut("versions") {
+    if let Some(Value::Array(versions)) = duplicate.entry("spec").get_mut("versions") {
         versions.push(second);
     }
     let mut errors = ErrorList::new();
-    validate(&both, &mut errors);
-    assert!(said(&errors)[0].ends_with("must contain unique version names"));
-    let mut ours = base();
-    ours.entry("spec").set("group", "x.k8s.io");
-    ours.entry("metadata").set("name", "kites.x.k8s.io");
+    validate(&duplicate, &mut errors);
+    assert!(error_messages(&errors)[0].ends_with("must contain unique version names"));
+    let mut protected = base();
+    protected.entry("spec").set("group", "x.k8s.io");
+    protected.entry("metadata").set("name", "kites.x.k8s.io");
     let mut errors = ErrorList::new();
-    validate(&ours, &mut errors);
+    validate(&protected, &mut errors);
     assert!(
-        said(&errors)[0].starts_with(
+        error_messages(&errors)[0].starts_with(
             "metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups"
         )
     );
 }
 
 #[test]
-fn a_served_definition_keeps_its_names() {
+fn established_definition_keeps_names_and_scope() {
     let mut old = base();
     old.entry("status").set("conditions", object(r#"[{"type":"Established","status":"True"}]"#));
     each_change_refused(

@@ -3,7 +3,10 @@
 use super::super::core::affinity;
 use super::super::{WriteContext, messages};
 use super::claim::Requests;
-use super::common::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, raw, unique};
+use super::common::{
+    MAX_CONFIGS, limit_items, validate_configuration, validate_driver_name, validate_pool_name,
+    validate_raw_object, validate_unique,
+};
 use std::collections::BTreeSet;
 
 use pilothouse_apimachinery::error_list::ErrorList;
@@ -17,16 +20,17 @@ pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) 
     fn devices<'a>(claim: &'a Value, path: &[&str]) -> BTreeSet<[&'a str; 3]> {
         claim.at(path).map(Value::items).unwrap_or_default().iter().map(device).collect()
     }
-    fn device(one: &Value) -> [&str; 3] {
-        ["driver", "pool", "device"].map(|field| one.str(field))
+    fn device(item: &Value) -> [&str; 3] {
+        ["driver", "pool", "device"].map(|field| item.str(field))
     }
-    const GIVEN: [&str; 4] = ["status", "allocation", "devices", "results"];
-    let (was, is) = (devices(old, &GIVEN), devices(new, &GIVEN));
-    let gone: BTreeSet<[String; 3]> = was.difference(&is).map(|device| device.map(str::to_owned)).collect();
-    let Some(status) = present_mut(new, "status").filter(|_| !gone.is_empty()) else { return };
-    if let Some(Value::Array(told)) = status.get_mut("devices") {
-        told.retain(|one| !gone.contains(&device(one).map(str::to_owned)));
-        if told.is_empty() {
+    const RESULTS: [&str; 4] = ["status", "allocation", "devices", "results"];
+    let (old_devices, new_devices) = (devices(old, &RESULTS), devices(new, &RESULTS));
+    let deallocated: BTreeSet<[String; 3]> =
+        old_devices.difference(&new_devices).map(|device| device.map(str::to_owned)).collect();
+    let Some(status) = present_mut(new, "status").filter(|_| !deallocated.is_empty()) else { return };
+    if let Some(Value::Array(statuses)) = status.get_mut("devices") {
+        statuses.retain(|item| !deallocated.contains(&device(item).map(str::to_owned)));
+        if statuses.is_empty() {
             status.remove("devices");
         }
     }
@@ -34,58 +38,63 @@ pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) 
 
 /// Validates an update of the status.
 pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    const MOST_USERS: usize = 256;
-    let (status, was) = (FieldValue::of(new, "status"), FieldValue::of(old, "status"));
+    const MAX_USERS: usize = 256;
+    let (status, old_status) = (FieldValue::top_level(new, "status"), FieldValue::top_level(old, "status"));
     let (users, allocation) = (status.child("reservedFor"), status.child("allocation"));
     for user in users.items() {
         for field in ["resource", "name", "uid"] {
             user.child(field).need(errors);
         }
     }
-    at_most(&users, MOST_USERS, errors);
-    unique(&users, "uid", errors);
-    device_statuses(&status, errors);
+    limit_items(&users, MAX_USERS, errors);
+    validate_unique(&users, "uid", errors);
+    validate_device_statuses(&status, errors);
     if !users.is_empty() && !allocation.is_set() {
         users.forbidden(errors, "may not be specified when `allocated` is not set");
     } else if meta::is_terminating(new) {
         let fields = |user: &FieldValue<'_>| {
             ["apiGroup", "resource", "name", "uid"].map(|field| user.str(field).to_owned())
         };
-        let known: BTreeSet<[String; 4]> =
-            was.child("reservedFor").items().map(|user| fields(&user)).collect();
-        if users.items().any(|user| !known.contains(&fields(&user))) {
-            let why =
+        let old_users: BTreeSet<[String; 4]> =
+            old_status.child("reservedFor").items().map(|user| fields(&user)).collect();
+        if users.items().any(|user| !old_users.contains(&fields(&user))) {
+            let detail =
                 "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
-            users.forbidden(errors, why);
+            users.forbidden(errors, detail);
         }
     }
-    if was.child("allocation").is_set() && allocation.is_set() {
-        messages::same_structure(&allocation, &was.child("allocation"), "resource.AllocationResult", errors);
+    if old_status.child("allocation").is_set() && allocation.is_set() {
+        messages::validate_struct_unchanged(
+            &allocation,
+            &old_status.child("allocation"),
+            "resource.AllocationResult",
+            errors,
+        );
     } else if allocation.is_set() {
-        allocation_result(new, &allocation, errors);
+        validate_allocation(new, &allocation, errors);
     }
 }
 
-fn allocation_result(claim: &Value, allocation: &FieldValue<'_>, errors: &mut ErrorList) {
-    const MOST_RESULTS: usize = 32;
-    let known = Requests::of(&FieldValue::of(claim, "spec").child("devices"));
+fn validate_allocation(claim: &Value, allocation: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_RESULTS: usize = 32;
+    let requests = Requests::collect(&FieldValue::top_level(claim, "spec").child("devices"));
     let (results, configs) =
         (allocation.child("devices").child("results"), allocation.child("devices").child("config"));
     for result in results.items() {
-        known.check_name(&result.child("request"), errors);
-        driver_name(&result.child("driver"), errors);
-        pool_name(&result.child("pool"), errors);
+        requests.validate_name(&result.child("request"), errors);
+        validate_driver_name(&result.child("driver"), errors);
+        validate_pool_name(&result.child("pool"), errors);
         result.child("device").syntax(errors, names::dns_label);
     }
-    at_most(&results, MOST_RESULTS, errors);
+    limit_items(&results, MAX_RESULTS, errors);
     for config in configs.items() {
         config.child("source").need_one_of(errors, &["FromClaim", "FromClass"]);
-        known.check_names(&config.child("requests"), errors);
-        configuration(&config, errors);
+        requests.validate_names(&config.child("requests"), errors);
+        validate_configuration(&config, errors);
     }
-    at_most(&configs, 2 * MOST_CONFIGS, errors);
+    limit_items(&configs, 2 * MAX_CONFIGS, errors);
     if allocation.child("nodeSelector").is_set() {
-        affinity::node_selector(&allocation.child("nodeSelector"), errors);
+        affinity::validate_node_selector(&allocation.child("nodeSelector"), errors);
     }
 }
 
@@ -93,9 +102,9 @@ fn device_id<'a>(device: &FieldValue<'a>) -> [&'a str; 3] {
     ["driver", "pool", "device"].map(|field| device.child(field).text())
 }
 
-fn device_statuses(status: &FieldValue<'_>, errors: &mut ErrorList) {
-    const MOST_CONDITIONS: usize = 8;
-    const LONGEST_DATA: usize = 10 * 1_024;
+fn validate_device_statuses(status: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_CONDITIONS: usize = 8;
+    const MAX_DATA_LENGTH: usize = 10 * 1_024;
     let allocated: BTreeSet<[&str; 3]> = status
         .child("allocation")
         .child("devices")
@@ -105,44 +114,44 @@ fn device_statuses(status: &FieldValue<'_>, errors: &mut ErrorList) {
         .collect();
     let mut seen = BTreeSet::new();
     for device in status.child("devices").items() {
-        driver_name(&device.child("driver"), errors);
-        pool_name(&device.child("pool"), errors);
+        validate_driver_name(&device.child("driver"), errors);
+        validate_pool_name(&device.child("pool"), errors);
         device.child("device").syntax(errors, names::dns_label);
         let id = device_id(&device);
         if !allocated.contains(&id) {
-            let shown = format!("{}/{}/{}", id[0], id[1], id[2]);
+            let rendered = format!("{}/{}/{}", id[0], id[1], id[2]);
             errors.push(FieldError::invalid(
                 &device.path,
-                &shown,
+                &rendered,
                 "must be an allocated device in the claim",
             ));
         }
-        at_most(&device.child("conditions"), MOST_CONDITIONS, errors);
+        limit_items(&device.child("conditions"), MAX_CONDITIONS, errors);
         messages::conditions(&device.child("conditions"), errors);
         if device.child("data").is_set() {
-            raw(&device.child("data"), LONGEST_DATA, errors);
+            validate_raw_object(&device.child("data"), MAX_DATA_LENGTH, errors);
         }
-        network_data(&device.child("networkData"), errors);
+        validate_network_data(&device.child("networkData"), errors);
         if !seen.insert(id) {
-            let shown = format!("{}/{}/{}", id[0], id[1], id[2]);
-            errors.push(FieldError::duplicate(&device.path.child("deviceID"), &shown));
+            let rendered = format!("{}/{}/{}", id[0], id[1], id[2]);
+            errors.push(FieldError::duplicate(&device.path.child("deviceID"), &rendered));
         }
     }
 }
 
-fn network_data(data: &FieldValue<'_>, errors: &mut ErrorList) {
-    const MOST_ADDRESSES: usize = 16;
-    for (field, longest) in [("interfaceName", 256), ("hardwareAddress", 128)] {
-        if data.child(field).text().len() > longest {
-            errors.push(FieldError::too_long(&data.child(field).path, longest));
+fn validate_network_data(data: &FieldValue<'_>, errors: &mut ErrorList) {
+    const MAX_ADDRESSES: usize = 16;
+    for (field, max_length) in [("interfaceName", 256), ("hardwareAddress", 128)] {
+        if data.child(field).text().len() > max_length {
+            errors.push(FieldError::too_long(&data.child(field).path, max_length));
         }
     }
     let addresses = data.child("ips");
     for address in addresses.items() {
         match names::parse_cidr(address.text()) {
             None => {
-                let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
-                address.invalid_text(errors, why);
+                let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+                address.invalid_text(errors, detail);
             }
             Some((ip, length)) if address.text() != format!("{ip}/{length}") => {
                 let canonical = quoted(&format!("{ip}/{length}"));
@@ -151,6 +160,6 @@ fn network_data(data: &FieldValue<'_>, errors: &mut ErrorList) {
             Some(_) => {}
         }
     }
-    at_most(&addresses, MOST_ADDRESSES, errors);
-    unique(&addresses, "", errors);
+    limit_items(&addresses, MAX_ADDRESSES, errors);
+    validate_unique(&addresses, "", errors);
 }

@@ -1,8 +1,11 @@
 //! ResourceSlices: the available devices.
 
 use super::super::core::affinity;
-use super::super::{COUNTED, Generation, KindRules, gated, messages};
-use super::common::{at_most, driver_name, pool_name, qualified_name, unique, validate_taint};
+use super::super::{Generation, KindRules, WITH_GENERATION, gated, messages};
+use super::common::{
+    limit_items, validate_driver_name, validate_pool_name, validate_qualified_name, validate_taint,
+    validate_unique,
+};
 use std::collections::BTreeMap;
 
 use pilothouse_apimachinery::error_list::ErrorList;
@@ -14,101 +17,102 @@ use pilothouse_apimachinery::{meta, names};
 /// The rules of a ResourceSlice.
 pub const RULES: KindRules = KindRules {
     gated: gated::rows::DEVICES,
-    generation: Generation { dropped_count: true, ..Generation::SPEC },
+    generation: Generation { counts_dropped_fields: true, ..Generation::SPEC },
     validate: validate_slice,
     validate_update: validate_slice_update,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// Validates a ResourceSlice.
 pub(super) fn validate_slice(slice: &Value, errors: &mut ErrorList) {
-    slice_head(slice, errors);
-    slice_body(slice, errors);
+    validate_pool(slice, errors);
+    validate_devices(slice, errors);
 }
 
 /// Validates an update: node, pool and driver are immutable.
 pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    slice_head(new, errors);
-    let (spec, was) = (FieldValue::of(new, "spec"), FieldValue::of(old, "spec"));
+    validate_pool(new, errors);
+    let (spec, old_spec) = (FieldValue::top_level(new, "spec"), FieldValue::top_level(old, "spec"));
     let table = [
-        (spec.child("pool").child("name"), was.child("pool").child("name")),
-        (spec.child("driver"), was.child("driver")),
-        (spec.child("nodeName"), was.child("nodeName")),
+        (spec.child("pool").child("name"), old_spec.child("pool").child("name")),
+        (spec.child("driver"), old_spec.child("driver")),
+        (spec.child("nodeName"), old_spec.child("nodeName")),
     ];
-    for (now, before) in table {
-        if same(Some(now.value), Some(before.value)) {
+    for (new_field, old_field) in table {
+        if same(Some(new_field.value), Some(old_field.value)) {
             continue;
         }
         // The other two are required.
-        if now.path.to_string().ends_with("nodeName") {
-            now.invalid(errors, meta::IMMUTABLE);
+        if new_field.path.to_string().ends_with("nodeName") {
+            new_field.invalid(errors, meta::IMMUTABLE);
         } else {
-            now.invalid_text(errors, meta::IMMUTABLE);
+            new_field.invalid_text(errors, meta::IMMUTABLE);
         }
     }
-    slice_body(new, errors);
+    validate_devices(new, errors);
 }
 
-fn slice_head(slice: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(slice, "spec");
+fn validate_pool(slice: &Value, errors: &mut ErrorList) {
+    let spec = FieldValue::top_level(slice, "spec");
     let pool = spec.child("pool");
-    driver_name(&spec.child("driver"), errors);
-    pool_name(&pool.child("name"), errors);
+    validate_driver_name(&spec.child("driver"), errors);
+    validate_pool_name(&pool.child("name"), errors);
     let count = pool.child("resourceSliceCount");
     if count.number() <= 0 {
-        let shown = count.number().to_string();
-        errors.push(FieldError::invalid(&count.path, &shown, "must be greater than zero"));
+        let rendered = count.number().to_string();
+        errors.push(FieldError::invalid(&count.path, &rendered, "must be greater than zero"));
     }
     if pool.child("generation").number() < 0 {
         pool.child("generation").invalid(errors, "must be greater than or equal to zero");
     }
 }
 
-/// Validates the node of a slice or device, which is given in one of several fields. Answers which fields are set.
-fn places(holder: &FieldValue<'_>, empty: &str, errors: &mut ErrorList) -> Vec<&'static str> {
-    let mut used = Vec::new();
-    let (node, chosen) = (holder.child("nodeName"), holder.child("nodeSelector"));
+/// Validates the node of a slice or device, which is given in one of several fields. Returns the fields that are set.
+fn validate_node_fields(object: &FieldValue<'_>, empty: &str, errors: &mut ErrorList) -> Vec<&'static str> {
+    let mut set_fields = Vec::new();
+    let (node, selector) = (object.child("nodeName"), object.child("nodeSelector"));
     if node.is_set() && node.is_empty() {
         node.invalid_text(errors, empty);
     } else if node.is_set() {
-        used.push("`nodeName`");
+        set_fields.push("`nodeName`");
         node.syntax(errors, names::dns_subdomain);
     }
-    if chosen.is_set() {
-        used.push("`nodeSelector`");
-        affinity::node_selector(&chosen, errors);
+    if selector.is_set() {
+        set_fields.push("`nodeSelector`");
+        affinity::validate_node_selector(&selector, errors);
     }
-    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")]
+    for (field, rendered) in
+        [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")]
     {
-        match holder.child(field).value.as_bool() {
-            Some(true) => used.push(shown),
-            Some(false) => holder.child(field).invalid(errors, "must be either unset or set to true"),
+        match object.child(field).value.as_bool() {
+            Some(true) => set_fields.push(rendered),
+            Some(false) => object.child(field).invalid(errors, "must be either unset or set to true"),
             None => {}
         }
     }
-    used
+    set_fields
 }
 
-fn slice_body(slice: &Value, errors: &mut ErrorList) {
-    const MOST_DEVICES: usize = 128;
-    const MOST_SHARED: usize = 32;
-    const MOST_DEVICE_COUNTERS: usize = 1_024;
-    const ONE: &str =
+fn validate_devices(slice: &Value, errors: &mut ErrorList) {
+    const MAX_DEVICES: usize = 128;
+    const MAX_SHARED: usize = 32;
+    const MAX_DEVICE_COUNTERS: usize = 1_024;
+    const EXACTLY_ONE: &str =
         "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-    let spec = FieldValue::of(slice, "spec");
-    let used = places(&spec, "must be either unset or set to a non-empty string", errors);
-    let features = spec.child("nodeSelector").child("nodeSelectorTerms");
-    if spec.child("nodeSelector").is_set() && features.len() != 1 {
-        let why = "must have exactly one node selector term";
-        messages::structure(&features.path, "[]core.NodeSelectorTerm", errors, why);
+    let spec = FieldValue::top_level(slice, "spec");
+    let set_fields = validate_node_fields(&spec, "must be either unset or set to a non-empty string", errors);
+    let terms = spec.child("nodeSelector").child("nodeSelectorTerms");
+    if spec.child("nodeSelector").is_set() && terms.len() != 1 {
+        let detail = "must have exactly one node selector term";
+        messages::invalid_struct(&terms.path, "[]core.NodeSelectorTerm", errors, detail);
     }
-    match used.len() {
-        0 => spec.required(errors, ONE),
+    match set_fields.len() {
+        0 => spec.required(errors, EXACTLY_ONE),
         1 => {}
         _ => {
-            let shown = quoted(&format!("{{{}}}", used.join(", ")));
-            let why = format!("{ONE}, but multiple fields are set");
-            errors.push(FieldError::invalid(&spec.path, &shown, &why));
+            let rendered = quoted(&format!("{{{}}}", set_fields.join(", ")));
+            let detail = format!("{EXACTLY_ONE}, but multiple fields are set");
+            errors.push(FieldError::invalid(&spec.path, &rendered, &detail));
         }
     }
     let (devices, shared) = (spec.child("devices"), spec.child("sharedCounters"));
@@ -120,35 +124,35 @@ fn slice_body(slice: &Value, errors: &mut ErrorList) {
     for device in devices.items() {
         validate_device(&device, &spec, &sets, errors);
     }
-    at_most(&devices, MOST_DEVICES, errors);
-    unique(&devices, "name", errors);
+    limit_items(&devices, MAX_DEVICES, errors);
+    validate_unique(&devices, "name", errors);
     let count = |list: &FieldValue<'_>| list.items().map(|set| set.child("counters").len()).sum::<usize>();
-    let in_devices: usize =
-        devices.items().map(|device| count(&basic(&device).child("consumesCounters"))).sum();
-    if in_devices > MOST_DEVICE_COUNTERS {
-        let why = format!("the total number of counters in devices must not exceed {MOST_DEVICE_COUNTERS}");
-        errors.push(FieldError::invalid(&devices.path, &in_devices.to_string(), &why));
+    let device_counters: usize =
+        devices.items().map(|device| count(&device_fields(&device).child("consumesCounters"))).sum();
+    if device_counters > MAX_DEVICE_COUNTERS {
+        let detail = format!("the total number of counters in devices must not exceed {MAX_DEVICE_COUNTERS}");
+        errors.push(FieldError::invalid(&devices.path, &device_counters.to_string(), &detail));
     }
-    if count(&shared) > MOST_SHARED {
-        let why = format!("the total number of shared counters must not exceed {MOST_SHARED}");
-        errors.push(FieldError::invalid(&shared.path, &count(&shared).to_string(), &why));
+    if count(&shared) > MAX_SHARED {
+        let detail = format!("the total number of shared counters must not exceed {MAX_SHARED}");
+        errors.push(FieldError::invalid(&shared.path, &count(&shared).to_string(), &detail));
     }
     for set in shared.items() {
         set.child("name").need_syntax(errors, names::dns_label);
-        counters(&set.child("counters"), errors);
+        validate_counters(&set.child("counters"), errors);
     }
-    unique(&shared, "name", errors);
+    validate_unique(&shared, "name", errors);
 }
 
-pub(super) fn counters(map: &FieldValue<'_>, errors: &mut ErrorList) {
+pub(super) fn validate_counters(map: &FieldValue<'_>, errors: &mut ErrorList) {
     map.need(errors);
     for (name, entry) in map.entries() {
-        meta::texts(errors, &entry.path, name, names::dns_label(name));
+        meta::add_invalid(errors, &entry.path, name, names::dns_label(name));
     }
 }
 
 /// The fields of a device, which are one level deeper in an older version.
-fn basic<'a>(device: &FieldValue<'a>) -> FieldValue<'a> {
+fn device_fields<'a>(device: &FieldValue<'a>) -> FieldValue<'a> {
     match device.child("basic").value {
         Value::Null => device.clone(),
         value => FieldValue { value, path: device.path.clone() },
@@ -161,91 +165,92 @@ fn validate_device(
     shared: &BTreeMap<&str, &Value>,
     errors: &mut ErrorList,
 ) {
-    const MOST_ATTRIBUTES: usize = 32;
-    const MOST_TAINTS: usize = 4;
-    const MOST_COUNTERS: usize = 32;
-    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
+    const MAX_ATTRIBUTES: usize = 32;
+    const MAX_TAINTS: usize = 4;
+    const MAX_COUNTERS: usize = 32;
+    const EXACTLY_ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
                        `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
     device.child("name").syntax(errors, names::dns_label);
-    let device = basic(device);
+    let device = device_fields(device);
     let (attributes, capacity) = (device.child("attributes"), device.child("capacity"));
     let total = attributes.len() + capacity.len();
-    if total > MOST_ATTRIBUTES {
-        let why = format!("the total number of attributes and capacities must not exceed {MOST_ATTRIBUTES}");
-        errors.push(FieldError::invalid(&device.path, &total.to_string(), &why));
+    if total > MAX_ATTRIBUTES {
+        let detail =
+            format!("the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}");
+        errors.push(FieldError::invalid(&device.path, &total.to_string(), &detail));
     }
     for (name, attribute) in attributes.entries() {
-        qualified_name(name, &attribute.path, errors);
+        validate_qualified_name(name, &attribute.path, errors);
         validate_attribute(&attribute, errors);
     }
     for (name, entry) in capacity.entries() {
-        qualified_name(name, &entry.path, errors);
+        validate_qualified_name(name, &entry.path, errors);
     }
     for taint in device.child("taints").items() {
         validate_taint(&taint, errors);
     }
-    at_most(&device.child("taints"), MOST_TAINTS, errors);
+    limit_items(&device.child("taints"), MAX_TAINTS, errors);
     let consumed = device.child("consumesCounters");
     for set in consumed.items() {
         set.child("counterSet").need(errors);
-        counters(&set.child("counters"), errors);
+        validate_counters(&set.child("counters"), errors);
     }
-    unique(&consumed, "counterSet", errors);
-    let used: usize = consumed.items().map(|set| set.child("counters").len()).sum();
-    if used > MOST_COUNTERS {
-        let why = format!("the total number of counters must not exceed {MOST_COUNTERS}");
-        errors.push(FieldError::invalid(&device.path, &used.to_string(), &why));
+    validate_unique(&consumed, "counterSet", errors);
+    let counter_count: usize = consumed.items().map(|set| set.child("counters").len()).sum();
+    if counter_count > MAX_COUNTERS {
+        let detail = format!("the total number of counters must not exceed {MAX_COUNTERS}");
+        errors.push(FieldError::invalid(&device.path, &counter_count.to_string(), &detail));
     }
     for set in consumed.items() {
-        consumes(&set, shared, errors);
+        validate_consumed_counters(&set, shared, errors);
     }
     if spec.child("perDeviceNodeSelection").is_true() {
-        let used = places(&device, "must not be empty", errors);
-        match used.len() {
-            0 => device.required(errors, ONE),
+        let set_fields = validate_node_fields(&device, "must not be empty", errors);
+        match set_fields.len() {
+            0 => device.required(errors, EXACTLY_ONE),
             1 => {}
             _ => {
-                let shown = quoted(&format!("{{{}}}", used.join(", ")));
-                errors.push(FieldError::invalid(&device.path, &shown, ONE));
+                let rendered = quoted(&format!("{{{}}}", set_fields.join(", ")));
+                errors.push(FieldError::invalid(&device.path, &rendered, EXACTLY_ONE));
             }
         }
     } else if ["nodeName", "nodeSelector", "allNodes"].iter().any(|field| device.child(field).is_set()) {
-        let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to \
+        let detail = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to \
                    true in the ResourceSlice spec";
-        errors.push(FieldError::invalid(&device.path, "\"null\"", why));
+        errors.push(FieldError::invalid(&device.path, "\"null\"", detail));
     }
 }
 
-fn consumes(set: &FieldValue<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut ErrorList) {
+fn validate_consumed_counters(set: &FieldValue<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut ErrorList) {
     let name = set.child("counterSet");
-    let Some(known) = shared.get(name.text()) else {
+    let Some(counter_set) = shared.get(name.text()) else {
         name.invalid_text(errors, "must reference a counterSet defined in the ResourceSlice sharedCounters");
         return;
     };
     for (counter, _) in set.child("counters").entries() {
-        if known.at(&["counters", counter]).is_none() {
-            let why = "must reference a counter defined in the ResourceSlice sharedCounters";
-            errors.push(FieldError::invalid(&set.child("counters").path, &quoted(counter), why));
+        if counter_set.at(&["counters", counter]).is_none() {
+            let detail = "must reference a counter defined in the ResourceSlice sharedCounters";
+            errors.push(FieldError::invalid(&set.child("counters").path, &quoted(counter), detail));
         }
     }
 }
 
 fn validate_attribute(attribute: &FieldValue<'_>, errors: &mut ErrorList) {
-    const LONGEST: usize = 64;
+    const MAX_LENGTH: usize = 64;
     let fields = ["bool", "int", "string", "version"];
     for field in ["string", "version"] {
         let value = attribute.child(field);
-        if field == "version" && value.is_set() && crate::misc::version(value.text()).is_none() {
+        if field == "version" && value.is_set() && crate::misc::parse_version(value.text()).is_none() {
             value.invalid_text(errors, "must be a string compatible with semver.org spec 2.0.0");
         }
-        if value.text().len() > LONGEST {
-            errors.push(FieldError::too_long(&value.path, LONGEST));
+        if value.text().len() > MAX_LENGTH {
+            errors.push(FieldError::too_long(&value.path, MAX_LENGTH));
         }
     }
     match fields.iter().filter(|field| attribute.child(field).is_set()).count() {
         0 => attribute.required(errors, "exactly one value must be specified"),
         1 => {}
-        _ => messages::structure(
+        _ => messages::invalid_struct(
             &attribute.path,
             "resource.DeviceAttribute",
             errors,

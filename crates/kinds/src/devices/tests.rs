@@ -1,7 +1,7 @@
-//! Each rule refuses something.
+//! Each violation in a device kind is refused.
 
 use pilothouse_apimachinery::error_list::ErrorList;
-use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object, said};
+use pilothouse_apimachinery::testing::{each_change_refused, each_refused, error_messages, object};
 
 use super::claim::*;
 use super::claim_status::*;
@@ -9,7 +9,7 @@ use super::class::*;
 use super::slice::*;
 
 #[test]
-fn each_rule_of_a_claim_refuses() {
+fn resource_claim_validation_refuses_each_violation() {
     let base = object(
         r#"{"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"c","allocationMode":"ExactCount","count":1,
             "selectors":[{"cel":{"expression":"true"}}],"tolerations":[{"operator":"Exists"}]}},
@@ -41,8 +41,8 @@ fn each_rule_of_a_claim_refuses() {
         ("spec.devices.config.0.opaque".into(), "null", "config[0].opaque: Required value"),
         ("spec.devices.config.0.opaque.parameters".into(), "[1]", "parameters must be a valid JSON object"),
     ];
-    for (path, json, wanted) in &table {
-        each_refused(&base, validate_claim, &[(path.as_str(), json, wanted)]);
+    for (path, json, expected) in &table {
+        each_refused(&base, validate_claim, &[(path.as_str(), json, expected)]);
     }
     each_change_refused(
         &base,
@@ -89,7 +89,7 @@ fn each_rule_of_a_claim_refuses() {
 }
 
 #[test]
-fn each_rule_of_a_slice_refuses() {
+fn resource_slice_validation_refuses_each_violation() {
     let base = object(
         r#"{"spec":{"driver":"a.b","pool":{"name":"p","resourceSliceCount":1},"nodeName":"n","sharedCounters":[{"name":"s","counters":{"c":{"value":"1"}}}],
             "devices":[{"name":"d","attributes":{"x":{"int":1}},"capacity":{"m":{"value":"1"}},
@@ -162,9 +162,9 @@ fn each_rule_of_a_slice_refuses() {
     );
 }
 
-/// A request for all devices was refused because of a count that only the defaults had set.
+/// Regression: a request for all devices was refused because of a defaulted count.
 #[test]
-fn requests_ask_for_one_device_unless_they_say_otherwise() {
+fn device_requests_default_to_one_device() {
     let mut claim = object(
         r#"{"spec":{"devices":{"requests":[{"name":"a","deviceClassName":"c"},{"name":"b","deviceClassName":"c","allocationMode":"All"},
             {"name":"c","exactly":{"deviceClassName":"c"}},
@@ -173,33 +173,33 @@ fn requests_ask_for_one_device_unless_they_say_otherwise() {
     let mut template = object(r#"{"spec":{}}"#);
     template.entry("spec").set("spec", claim.get("spec").cloned().unwrap());
     default_claim(&mut claim);
-    let wanted = object(
+    let expected = object(
         r#"{"spec":{"devices":{"requests":[{"name":"a","deviceClassName":"c","allocationMode":"ExactCount","count":1},
             {"name":"b","deviceClassName":"c","allocationMode":"All"},
             {"name":"c","exactly":{"deviceClassName":"c","allocationMode":"ExactCount","count":1}},
             {"name":"d","firstAvailable":[{"name":"x","allocationMode":"ExactCount","count":1},{"name":"y","allocationMode":"All"},
                 {"name":"z","allocationMode":"ExactCount","count":3}]}]}}}"#,
     );
-    assert_eq!(claim, wanted);
+    assert_eq!(claim, expected);
     default_template(&mut template);
-    assert_eq!(template.at(&["spec", "spec"]), wanted.get("spec"));
+    assert_eq!(template.at(&["spec", "spec"]), expected.get("spec"));
 }
 
 #[test]
-fn what_stays_is_shown_as_it_is() {
+fn claim_errors_print_the_empty_spec() {
     let old = object(
         r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":"c","allocationMode":"All"}]}}}"#,
     );
     let mut errors = ErrorList::new();
     validate_claim_update(&object("{}"), &old, &mut errors);
-    let told = "spec: Invalid value: resource.ResourceClaimSpec{}: field is immutable";
-    assert!(said(&errors).contains(&told.to_owned()), "{errors:?}");
+    let expected = "spec: Invalid value: resource.ResourceClaimSpec{}: field is immutable";
+    assert!(error_messages(&errors).contains(&expected.to_owned()), "{errors:?}");
     let mut errors = ErrorList::new();
     validate_claim(
         &object(r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":""}]}}}"#),
         &mut errors,
     );
-    let told =
+    let expected =
         "spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required";
-    assert_eq!(said(&errors), [told]);
+    assert_eq!(error_messages(&errors), [expected]);
 }

@@ -2,10 +2,10 @@ use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::schema::{Registry, Type, TypeId};
-use pilothouse_apimachinery::testing::{object, said};
+use pilothouse_apimachinery::testing::{error_messages, object};
 
 use super::super::batch::job_status;
-use super::super::core::pod::quality;
+use super::super::core::pod::qos_class;
 use super::super::core::{pod_meta, pod_spec, volume_claim};
 use super::super::table::TABLE;
 use super::super::testing::context;
@@ -21,20 +21,20 @@ fn dropped(row: Gated, new: &str, old: Option<&str>) -> Value {
 }
 
 #[test]
-fn what_is_off_goes_unless_it_was_there() {
-    let row = Gated::by(Feature::ImageVolume, &["a.b", "a.c[].d"]);
+fn disabled_fields_are_dropped_unless_the_old_object_had_them() {
+    let row = Gated::new(Feature::ImageVolume, &["a.b", "a.c[].d"]);
     let new = r#"{"a":{"b":1,"c":[{"d":2},{"e":3}]}}"#;
     assert_eq!(dropped(row, new, None), object(r#"{"a":{"c":[{},{"e":3}]}}"#));
     assert_eq!(dropped(row, new, Some(r#"{"a":{}}"#)), object(r#"{"a":{"c":[{},{"e":3}]}}"#));
     assert_eq!(dropped(row, new, Some(r#"{"a":{"c":[{"d":null},{"d":7}]}}"#)), object(new));
-    let mut kept = object(new);
-    drop_disabled(&[row], NONE.with(Feature::ImageVolume), &mut kept, None);
-    assert_eq!(kept, object(new));
+    let mut kept_object = object(new);
+    drop_disabled(&[row], NONE.with(Feature::ImageVolume), &mut kept_object, None);
+    assert_eq!(kept_object, object(new));
 }
 
 #[test]
-fn a_use_may_be_elsewhere_or_nowhere() {
-    let row = Gated::by(Feature::ImageVolume, &["status.x"]).used_at(&["spec.y"]);
+fn used_at_fields_decide_whether_a_feature_was_used() {
+    let row = Gated::new(Feature::ImageVolume, &["status.x"]).used_at(&["spec.y"]);
     let new = r#"{"spec":{},"status":{"x":1}}"#;
     assert_eq!(dropped(row, new, Some(new)), object(r#"{"spec":{},"status":{}}"#));
     assert_eq!(dropped(row, new, Some(r#"{"spec":{"y":[1]}}"#)), object(new));
@@ -43,19 +43,19 @@ fn a_use_may_be_elsewhere_or_nowhere() {
 }
 
 #[test]
-fn what_is_left_empty_goes_only_where_the_table_says_so() {
-    let row = Gated::by(Feature::ImageVolume, &["containers*.a?.b?.c"]);
+fn emptied_parents_are_dropped_only_with_question_mark() {
+    let row = Gated::new(Feature::ImageVolume, &["containers*.a?.b?.c"]);
     let new = r#"{"containers":[{"a":{"b":{"c":1}}},{"a":{"b":{"c":1,"d":2}}},{"a":{"c":{}}}],
         "initContainers":[{"n":0,"a":{"b":{"c":1}}}]}"#;
-    let wanted = r#"{"containers":[{},{"a":{"b":{"d":2}}},{"a":{"c":{}}}],"initContainers":[{"n":0}]}"#;
-    assert_eq!(dropped(row, new, None), object(wanted));
-    let stays = Gated::by(Feature::ImageVolume, &["a.b"]);
+    let expected = r#"{"containers":[{},{"a":{"b":{"d":2}}},{"a":{"c":{}}}],"initContainers":[{"n":0}]}"#;
+    assert_eq!(dropped(row, new, None), object(expected));
+    let stays = Gated::new(Feature::ImageVolume, &["a.b"]);
     assert_eq!(dropped(stays, r#"{"a":{"b":1}}"#, None), object(r#"{"a":{}}"#));
 }
 
 #[test]
-fn a_field_may_become_a_word() {
-    let row = Gated::by(Feature::ImageVolume, &["c[].m"]).becoming("Default");
+fn disabled_field_is_replaced_with_its_value() {
+    let row = Gated::new(Feature::ImageVolume, &["c[].m"]).replaced_with("Default");
     let new = r#"{"c":[{"m":"Other"},{"m":"Default"},{}]}"#;
     let plain = r#"{"c":[{"m":"Default"},{"m":"Default"},{}]}"#;
     assert_eq!(dropped(row, new, None), object(plain));
@@ -64,33 +64,33 @@ fn a_field_may_become_a_word() {
 }
 
 #[test]
-fn whatever_the_object_looks_like_nothing_breaks() {
-    let row = Gated::by(Feature::ImageVolume, &["a.b[].c"]);
+fn drop_disabled_ignores_objects_of_other_shape() {
+    let row = Gated::new(Feature::ImageVolume, &["a.b[].c"]);
     for text in ["{}", "[]", "null", r#"{"a":1}"#, r#"{"a":{"b":{"c":1}}}"#, r#"{"a":{"b":[1,null]}}"#] {
         assert_eq!(dropped(row, text, Some(text)), object(text));
     }
 }
 
-/// Whether a path of the table leads to a field of a type.
-fn leads_somewhere(registry: &Registry, ty: TypeId, path: &str) -> bool {
+/// Whether a path of the table is a field of a type.
+fn is_field(registry: &Registry, ty: TypeId, path: &str) -> bool {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    let mut one = [""];
-    let (names, listed, _) = step(first, &mut one);
+    let mut buffer = [""];
+    let (names, is_list, _) = parse_element(first, &mut buffer);
     names.iter().all(|name| {
         let Some(field) = registry.structure(ty).and_then(|structure| structure.field(name)) else {
             return false;
         };
-        let below = match (listed, registry.get(field.ty)) {
+        let inner = match (is_list, registry.get(field.ty)) {
             (true, Type::List(list)) => list.item,
             (true, _) => return false,
             (false, _) => field.ty,
         };
-        rest.is_none_or(|rest| leads_somewhere(registry, below, rest))
+        rest.is_none_or(|rest| is_field(registry, inner, rest))
     })
 }
 
 #[test]
-fn every_path_of_the_table_is_a_field() {
+fn table_paths_are_fields_of_the_schema() {
     let registry = Registry::builtin().unwrap();
     let check = |group: &str, kind: &str, root: &[&str], rows: &[Gated]| {
         let types: Vec<TypeId> = registry
@@ -100,13 +100,13 @@ fn every_path_of_the_table_is_a_field() {
             .collect();
         for path in rows.iter().flat_map(|row| row.fields.iter().chain(row.used_at.unwrap_or_default())) {
             let path = root.iter().chain([path]).copied().collect::<Vec<_>>().join(".");
-            assert!(types.iter().any(|ty| leads_somewhere(&registry, *ty, &path)), "{kind}: {path}");
+            assert!(types.iter().any(|ty| is_field(&registry, *ty, &path)), "{kind}: {path}");
         }
     };
     for (group, kind, rules) in TABLE {
         check(group, kind, &[], rules.gated);
-        if !rules.pods_at.is_empty() {
-            check(group, kind, rules.pods_at, rows::POD_SPEC);
+        if !rules.pod_spec_path.is_empty() {
+            check(group, kind, rules.pod_spec_path, rows::POD_SPEC);
         }
     }
 }
@@ -126,52 +126,52 @@ const POD: &str = r#"{"metadata":{"name":"p","namespace":"n","uid":"u","resource
     "volumes":[{"name":"p","projected":{"sources":[{"clusterTrustBundle":{"name":"b","path":"p"}}]}}]}}"#;
 
 #[test]
-fn a_new_pod_keeps_nothing_of_features_that_are_off() {
+fn new_pod_loses_fields_of_disabled_features() {
     let mut new = object(POD);
     drop_disabled(rows::POD_SPEC, EnabledFeatures::RELEASE, new.entry("spec"), None);
-    let wanted = object(
+    let expected = object(
         r#"{"dnsPolicy":"Default","restartPolicy":"Always","os":{"name":"linux"},
             "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","terminationMessagePolicy":"File"}],
             "volumes":[{"name":"p","projected":{"sources":[{}]}}]}"#,
     );
-    assert_eq!(new.get("spec"), Some(&wanted));
+    assert_eq!(new.get("spec"), Some(&expected));
 }
 
 #[test]
-fn a_pod_that_made_use_of_a_feature_keeps_it_when_its_gate_is_closed() {
+fn pod_keeps_fields_of_a_feature_disabled_later() {
     let mut old = object(POD);
     old.entry("spec").remove("resources");
     old.entry("spec").remove("resourceClaims");
     old.entry("spec").remove("volumes");
-    let open = context_with(EnabledFeatures::RELEASE.with(Feature::ContainerStopSignals));
+    let enabled = context_with(EnabledFeatures::RELEASE.with(Feature::ContainerStopSignals));
     assert_eq!(
-        before_create(kind("Pod"), &mut old, &open).map_err(|errors| format!("{errors:?}")),
-        Ok(WarningList::under(open.features))
+        before_create(kind("Pod"), &mut old, &enabled).map_err(|errors| format!("{errors:?}")),
+        Ok(WarningList::with_features(enabled.features))
     );
-    let signal = |pod: &Value| {
+    let has_signal = |pod: &Value| {
         pod.at(&["spec", "containers"]).unwrap().items()[0].at(&["lifecycle", "stopSignal"]).is_some()
     };
-    assert!(signal(&old));
+    assert!(has_signal(&old));
     let mut new = old.clone();
     new.entry("metadata").entry("labels").set("a", "b");
     before_update(kind("Pod"), &mut new, &old, &context_with(EnabledFeatures::RELEASE)).unwrap();
-    assert!(signal(&new), "stored while the gate was open");
-    let mut fresh = object(POD);
-    fresh.entry("spec").remove("volumes");
-    before_create(kind("Pod"), &mut fresh, &context_with(EnabledFeatures::RELEASE)).unwrap();
-    assert!(!signal(&fresh));
+    assert!(has_signal(&new), "stored while the gate was open");
+    let mut created = object(POD);
+    created.entry("spec").remove("volumes");
+    before_create(kind("Pod"), &mut created, &context_with(EnabledFeatures::RELEASE)).unwrap();
+    assert!(!has_signal(&created));
 }
 
-/// What is left of an object of a kind under terms, without and with an old state that had the same.
-fn left(group: &str, name: &str, body: &str, features: EnabledFeatures) -> (Value, Value) {
-    let (mut new, mut again, old) = (object(body), object(body), object(body));
+/// The object after dropping disabled fields, as a new object and as an update of the same object.
+fn after_drop(group: &str, name: &str, body: &str, features: EnabledFeatures) -> (Value, Value) {
+    let (mut new, mut updated, old) = (object(body), object(body), object(body));
     drop_disabled(rules(group, name).gated, features, &mut new, None);
-    drop_disabled(rules(group, name).gated, features, &mut again, Some(&old));
-    (new, again)
+    drop_disabled(rules(group, name).gated, features, &mut updated, Some(&old));
+    (new, updated)
 }
 
 #[test]
-fn each_kind_loses_what_belongs_to_its_features() {
+fn each_kind_loses_fields_of_disabled_features() {
     for (group, name, body, bare) in [
         ("apps", "Deployment", r#"{"status":{"terminatingReplicas":1}}"#, r#"{"status":{}}"#),
         (
@@ -233,13 +233,13 @@ fn each_kind_loses_what_belongs_to_its_features() {
             r#"{"spec":{"devices":[{"basic":{}}]}}"#,
         ),
     ] {
-        let (new, again) = left(group, name, body, EnabledFeatures::NONE);
-        assert_eq!((new, again), (object(bare), object(body)), "{name}");
+        let (new, updated) = after_drop(group, name, body, EnabledFeatures::NONE);
+        assert_eq!((new, updated), (object(bare), object(body)), "{name}");
     }
 }
 
 #[test]
-fn a_lease_keeps_each_field_for_itself() {
+fn lease_fields_are_gated_separately() {
     let mut new = object(r#"{"spec":{"strategy":"s","preferredHolder":"p"}}"#);
     let old = object(r#"{"spec":{"strategy":"t"}}"#);
     drop_disabled(rows::LEASE, EnabledFeatures::RELEASE, &mut new, Some(&old));
@@ -247,22 +247,22 @@ fn a_lease_keeps_each_field_for_itself() {
 }
 
 #[test]
-fn what_the_status_of_a_pod_tells_goes_with_what_its_spec_uses() {
+fn pod_status_fields_depend_on_features_used_in_the_spec() {
     let body = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},
         "status":{"containerStatuses":[{"resources":{},"user":{},"allocatedResourcesStatus":[{}]}]}}"#;
-    let (new, again) = left("", "Pod", body, EnabledFeatures::NONE);
+    let (new, updated) = after_drop("", "Pod", body, EnabledFeatures::NONE);
     let bare = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},"status":{"containerStatuses":[{}]}}"#;
     assert_eq!(new, object(bare));
-    let kept = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},
+    let expected = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},
         "status":{"containerStatuses":[{"resources":{}}]}}"#;
-    assert_eq!(again, object(kept), "nothing else was in use");
+    assert_eq!(updated, object(expected), "nothing else was in use");
 }
 
-/// Each rule that asks the terms, once with its feature on and once off: what is said of the object, or nothing.
+/// Each validation that depends on a feature, with the feature enabled and disabled.
 #[test]
-fn rules_ask_which_features_are_on() {
+fn validation_depends_on_enabled_features() {
     type Check = fn(&Value, &mut ErrorList);
-    let template: Check = |pod, errors| pod_spec::validate(&FieldValue::of(pod, "spec"), None, errors);
+    let template: Check = |pod, errors| pod_spec::validate(&FieldValue::top_level(pod, "spec"), None, errors);
     let shrink: Check = |new, errors| {
         let mut old = new.clone();
         old.entry("spec").entry("resources").entry("requests").set("storage", "3Gi");
@@ -326,7 +326,7 @@ fn rules_ask_which_features_are_on() {
             Feature::PodDeletionCost,
             |pod, errors| {
                 let annotations = pod.at(&["metadata", "annotations"]).unwrap();
-                pod_meta::validate(annotations, &FieldValue::of(pod, "spec"), &FieldPath::new("a"), errors);
+                pod_meta::validate(annotations, &FieldValue::top_level(pod, "spec"), &FieldPath::new("a"), errors);
             },
             r#"{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"x"}}}"#.to_owned(),
             "must be a 32bit integer",
@@ -345,28 +345,28 @@ fn rules_ask_which_features_are_on() {
             "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1",
         ),
     ];
-    for (feature, check, body, when_on, when_off) in table {
+    for (feature, check, body, if_enabled, if_disabled) in table {
         let value = object(&body);
-        for (features, wanted) in [
-            (EnabledFeatures::RELEASE.with(feature), when_on),
-            (EnabledFeatures::RELEASE.without(feature), when_off),
+        for (features, expected) in [
+            (EnabledFeatures::RELEASE.with(feature), if_enabled),
+            (EnabledFeatures::RELEASE.without(feature), if_disabled),
         ] {
-            let mut errors = ErrorList::under(features);
+            let mut errors = ErrorList::with_features(features);
             check(&value, &mut errors);
-            let found = said(&errors);
-            let right = if wanted.is_empty() {
-                found.is_empty()
+            let messages = error_messages(&errors);
+            let is_expected = if expected.is_empty() {
+                messages.is_empty()
             } else {
-                found.len() == 1 && found[0].contains(wanted)
+                messages.len() == 1 && messages[0].contains(expected)
             };
-            assert!(right, "{feature:?} {}: {found:?}", features.has(feature));
+            assert!(is_expected, "{feature:?} {}: {messages:?}", features.has(feature));
         }
     }
 }
 
 #[test]
-fn pods_that_ask_as_a_whole_are_judged_as_a_whole() {
-    let class = |pod: &str, on: bool| quality(&object(pod), on);
+fn qos_class_uses_pod_level_resources() {
+    let class = |pod: &str, is_enabled: bool| qos_class(&object(pod), is_enabled);
     let pod = r#"{"spec":{"resources":{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1","memory":"1Gi"}},
         "containers":[{"name":"c"}]}}"#;
     assert_eq!((class(pod, true), class(pod, false)), ("Guaranteed", "BestEffort"));
@@ -375,43 +375,43 @@ fn pods_that_ask_as_a_whole_are_judged_as_a_whole() {
 }
 
 #[test]
-fn a_new_job_says_only_what_is_on() {
+fn new_job_loses_fields_of_disabled_features() {
     let body = r#"{"metadata":{"name":"j","uid":"u"},"spec":{"managedBy":"a.b/c","template":{}}}"#;
-    for (features, kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
+    for (features, is_kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut job = object(body);
         apply_defaults(rules("batch", "Job"), &mut job, features);
-        assert_eq!(job.at(&["spec", "podReplacementPolicy"]).is_some(), kept);
+        assert_eq!(job.at(&["spec", "podReplacementPolicy"]).is_some(), is_kept);
         job.entry("spec").set("podReplacementPolicy", "Failed");
         (rules("batch", "Job").prepare_create)(&mut job, &context_with(features));
         for field in ["managedBy", "podReplacementPolicy"] {
-            assert_eq!(job.at(&["spec", field]).is_some(), kept, "{field}");
+            assert_eq!(job.at(&["spec", field]).is_some(), is_kept, "{field}");
         }
     }
 }
 
 #[test]
-fn jobs_that_nobody_else_runs_are_looked_at_less_closely() {
+fn job_status_validation_is_lenient_without_managed_by() {
     let job =
         |status: &str| object(&format!(r#"{{"spec":{{"completionMode":"NonIndexed"}},"status":{status}}}"#));
-    let found = |features, new: &str| {
-        let mut errors = ErrorList::under(features);
+    let validation_errors = |features, new: &str| {
+        let mut errors = ErrorList::with_features(features);
         job_status::validate(&job(new), &job(r#"{"failed":2}"#), &mut errors);
-        said(&errors)
+        error_messages(&errors)
     };
     let fewer = r#"{"failed":1}"#;
     let met = r#"{"failed":2,"conditions":[{"type":"SuccessCriteriaMet","status":"True"}]}"#;
-    assert_eq!(found(EnabledFeatures::RELEASE, fewer).len(), 1);
-    assert_eq!(found(EnabledFeatures::RELEASE.without(Feature::JobManagedBy), fewer), [""; 0]);
-    assert_eq!(found(EnabledFeatures::RELEASE.without(Feature::JobManagedBy), met), [""; 0]);
-    let strict = found(EnabledFeatures::NONE, met);
+    assert_eq!(validation_errors(EnabledFeatures::RELEASE, fewer).len(), 1);
+    assert_eq!(validation_errors(EnabledFeatures::RELEASE.without(Feature::JobManagedBy), fewer), [""; 0]);
+    assert_eq!(validation_errors(EnabledFeatures::RELEASE.without(Feature::JobManagedBy), met), [""; 0]);
+    let strict = validation_errors(EnabledFeatures::NONE, met);
     assert!(strict.len() == 2 && strict[0].contains("to NonIndexed Job"), "{strict:?}");
 }
 
 #[test]
-fn a_node_that_is_made_tells_no_features_where_they_are_off() {
-    for (features, kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
+fn new_node_loses_status_features_of_disabled_feature() {
+    for (features, is_kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut node = object(r#"{"status":{"features":{"supplementalGroupsPolicy":true}}}"#);
         (rules("", "Node").prepare_create)(&mut node, &context_with(features));
-        assert_eq!(node.at(&["status", "features"]).is_some(), kept);
+        assert_eq!(node.at(&["status", "features"]).is_some(), is_kept);
     }
 }

@@ -8,7 +8,7 @@ use pilothouse_apimachinery::well_known::annotations;
 use pilothouse_apimachinery::{meta, names};
 
 use super::super::core::address;
-use super::super::{COUNTED, KindRules};
+use super::super::{KindRules, WITH_GENERATION};
 use crate::allowed::networking_v1;
 
 /// The rules of an Ingress.
@@ -17,19 +17,22 @@ pub const INGRESS: KindRules = KindRules {
     validate_update: validate_ingress_update,
     validate_status: validate_ingress_status,
     warn: warn_ingress,
-    warn_status: address::warn_balanced,
-    ..COUNTED
+    warn_status: address::warn_load_balancer,
+    ..WITH_GENERATION
 };
 
 /// The rules of an IngressClass.
-pub const INGRESS_CLASS: KindRules =
-    KindRules { validate: validate_ingress_class, validate_update: validate_ingress_class_update, ..COUNTED };
+pub const INGRESS_CLASS: KindRules = KindRules {
+    validate: validate_ingress_class,
+    validate_update: validate_ingress_class_update,
+    ..WITH_GENERATION
+};
 
 /// Validates an Ingress.
 pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
-    validate_ingress_any(ingress, Allowed::default(), errors);
-    let annotation = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
-    let class = FieldValue::of(ingress, "spec").child("ingressClassName");
+    validate_spec(ingress, Tolerated::default(), errors);
+    let annotation = meta::metadata(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
+    let class = FieldValue::top_level(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
         let path = FieldPath::new("annotations").child(annotations::INGRESS_CLASS);
         FieldValue { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
@@ -38,20 +41,20 @@ pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
 
 /// Invalid values that are tolerated because the stored Ingress has them.
 #[derive(Clone, Copy, Default)]
-struct Allowed {
+struct Tolerated {
     secret_names: bool,
     wildcard_rules: bool,
 }
 
-fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut ErrorList) {
-    let spec = FieldValue::of(ingress, "spec");
+fn validate_spec(ingress: &Value, tolerated: Tolerated, errors: &mut ErrorList) {
+    let spec = FieldValue::top_level(ingress, "spec");
     let (rules, default) = (spec.child("rules"), spec.child("defaultBackend"));
     if rules.is_empty() && !default.is_set() {
-        let wrong = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid(&spec.path, "[]networking.IngressRule(nil)", wrong));
+        let detail = "either `defaultBackend` or `rules` must be specified";
+        errors.push(FieldError::invalid(&spec.path, "[]networking.IngressRule(nil)", detail));
     }
     if default.is_set() {
-        backend(&default, errors);
+        validate_backend(&default, errors);
     }
     for rule in rules.items() {
         let host = rule.child("host");
@@ -59,17 +62,17 @@ fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut ErrorLis
             if names::parse_ip(host.text()).is_some() {
                 host.invalid(errors, "must be a DNS name, not an IP address");
             }
-            host_name(&host, errors);
+            validate_host(&host, errors);
         }
-        if !allowed.wildcard_rules || !host.text().contains('*') {
-            ingress_rule(&rule, errors);
+        if !tolerated.wildcard_rules || !host.text().contains('*') {
+            validate_rule(&rule, errors);
         }
     }
     for tls in spec.child("tls").items() {
         for host in tls.child("hosts").items() {
-            host_name(&host, errors);
+            validate_host(&host, errors);
         }
-        if !allowed.secret_names {
+        if !tolerated.secret_names {
             tls.child("secretName").syntax_if_set(errors, names::dns_subdomain);
         }
     }
@@ -78,17 +81,17 @@ fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut ErrorLis
     }
 }
 
-fn ingress_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_rule(rule: &FieldValue<'_>, errors: &mut ErrorList) {
     let http = rule.child("http");
     if http.is_set() {
         http.child("paths").need(errors);
     }
     for path in http.child("paths").items() {
-        ingress_path(&path, errors);
+        validate_path(&path, errors);
     }
 }
 
-fn host_name(host: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_host(host: &FieldValue<'_>, errors: &mut ErrorList) {
     if host.text().contains('*') {
         host.syntax(errors, names::wildcard_subdomain);
     } else {
@@ -96,16 +99,16 @@ fn host_name(host: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn ingress_path(node: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_path(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let (kind, path) = (node.child("pathType"), node.child("path"));
-    let absolute = path.text().starts_with('/');
+    let is_absolute = path.text().starts_with('/');
     if !kind.is_set() {
         kind.required(errors, "pathType must be specified");
         return;
     }
     match kind.text() {
         "Exact" | "Prefix" => {
-            if !absolute {
+            if !is_absolute {
                 path.invalid_text(errors, "must be an absolute path");
             }
             for part in
@@ -118,31 +121,31 @@ fn ingress_path(node: &FieldValue<'_>, errors: &mut ErrorList) {
             }
         }
         "ImplementationSpecific" => {
-            if !path.is_empty() && !absolute {
+            if !path.is_empty() && !is_absolute {
                 path.invalid(errors, "must be an absolute path");
             }
         }
         _ => kind.one_of(errors, networking_v1::HTTPIngressPath::PATH_TYPE),
     }
-    backend(&node.child("backend"), errors);
+    validate_backend(&node.child("backend"), errors);
 }
 
-pub(super) fn backend(node: &FieldValue<'_>, errors: &mut ErrorList) {
+pub(super) fn validate_backend(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let (resource, service) = (node.child("resource"), node.child("service"));
-    let mut wrong = |why| errors.push(FieldError::invalid(&node.path, "\"\"", why));
+    let mut invalid = |detail| errors.push(FieldError::invalid(&node.path, "\"\"", detail));
     match (resource.is_set(), service.is_set()) {
-        (true, true) => wrong("cannot set both resource and service backends"),
-        (false, false) => wrong("resource or service backend is required"),
+        (true, true) => invalid("cannot set both resource and service backends"),
+        (false, false) => invalid("resource or service backend is required"),
         (true, false) => {
-            local_reference(&resource, errors);
+            validate_local_reference(&resource, errors);
         }
         (false, true) => {
             service.child("name").need_syntax(errors, names::dns_1035_label);
             let (name, number) = (service.child("port").child("name"), service.child("port").child("number"));
             match (!name.is_empty(), number.number() != 0) {
                 (true, true) => {
-                    let why = "cannot set both port name & port number";
-                    errors.push(FieldError::invalid(&node.path, "\"\"", why));
+                    let detail = "cannot set both port name & port number";
+                    errors.push(FieldError::invalid(&node.path, "\"\"", detail));
                 }
                 (true, false) => name.syntax(errors, names::port_name),
                 (false, true) => number.port(errors),
@@ -153,7 +156,7 @@ pub(super) fn backend(node: &FieldValue<'_>, errors: &mut ErrorList) {
 }
 
 /// Validates a reference to an object of any kind in the same namespace.
-fn local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
     if reference.child("apiGroup").is_set() {
         reference.child("apiGroup").syntax(errors, names::dns_subdomain);
     }
@@ -168,30 +171,31 @@ fn local_reference(reference: &FieldValue<'_>, errors: &mut ErrorList) {
 
 /// Validates an update of an Ingress.
 pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let was = FieldValue::of(old, "spec");
-    let bad_name = |tls: FieldValue<'_>| {
+    let old_spec = FieldValue::top_level(old, "spec");
+    let has_bad_secret_name = |tls: FieldValue<'_>| {
         let name = tls.child("secretName");
         !name.is_empty() && !names::dns_subdomain(name.text()).is_empty()
     };
-    let bad_rule = |rule: FieldValue<'_>| {
-        let mut found = ErrorList::new();
-        ingress_rule(&rule, &mut found);
-        rule.child("host").text().contains('*') && !found.is_empty()
+    let is_bad_wildcard_rule = |rule: FieldValue<'_>| {
+        let mut rule_errors = ErrorList::new();
+        validate_rule(&rule, &mut rule_errors);
+        rule.child("host").text().contains('*') && !rule_errors.is_empty()
     };
-    let allowed = Allowed {
-        secret_names: was.child("tls").items().any(bad_name),
-        wildcard_rules: was.child("rules").items().any(bad_rule),
+    let tolerated = Tolerated {
+        secret_names: old_spec.child("tls").items().any(has_bad_secret_name),
+        wildcard_rules: old_spec.child("rules").items().any(is_bad_wildcard_rule),
     };
-    validate_ingress_any(new, allowed, errors);
+    validate_spec(new, tolerated, errors);
 }
 
 /// Validates an update of the status of an Ingress.
 pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let at = |object| FieldValue::of(object, "status").child("loadBalancer").child("ingress");
-    let known = address::listed(at(old).value, "ip");
-    for entry in at(new).items() {
+    let ingress_points =
+        |object| FieldValue::top_level(object, "status").child("loadBalancer").child("ingress");
+    let old_addresses = address::collect_strings(ingress_points(old).value, "ip");
+    for entry in ingress_points(new).items() {
         let (ip, host) = (entry.child("ip"), entry.child("hostname"));
-        if !ip.is_empty() && !known.contains(ip.text()) {
+        if !ip.is_empty() && !old_addresses.contains(ip.text()) {
             ip.syntax(errors, names::ip_address);
         }
         host.syntax_if_set(errors, names::dns_subdomain);
@@ -202,10 +206,13 @@ pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Err
 }
 
 /// Warns about the annotation that `ingressClassName` has replaced.
-pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut WarningList) {
-    let named = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
-    if old.is_none() && named && !FieldValue::of(ingress, "spec").child("ingressClassName").is_set() {
-        warned.push(format!(
+pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warnings: &mut WarningList) {
+    let has_annotation = meta::metadata(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
+    if old.is_none()
+        && has_annotation
+        && !FieldValue::top_level(ingress, "spec").child("ingressClassName").is_set()
+    {
+        warnings.push(format!(
             "annotation \"{}\" is deprecated, please use 'spec.ingressClassName' instead",
             annotations::INGRESS_CLASS
         ));
@@ -214,18 +221,18 @@ pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Wa
 
 /// Validates an IngressClass.
 pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(class, "spec");
-    const LONGEST: usize = 250;
+    let spec = FieldValue::top_level(class, "spec");
+    const MAX_LENGTH: usize = 250;
     let controller = spec.child("controller");
-    if controller.text().len() > LONGEST {
-        errors.push(FieldError::too_long(&controller.path, LONGEST));
+    if controller.text().len() > MAX_LENGTH {
+        errors.push(FieldError::too_long(&controller.path, MAX_LENGTH));
     }
     if controller.need(errors) {
-        for (wrong, part) in names::domain_prefixed_path(controller.text()) {
+        for (detail, part) in names::domain_prefixed_path(controller.text()) {
             errors.push(FieldError::invalid(
                 &controller.path,
                 &pilothouse_apimachinery::field::quoted(&part),
-                &wrong,
+                &detail,
             ));
         }
     }
@@ -233,7 +240,7 @@ pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
     if !parameters.is_set() {
         return;
     }
-    local_reference(&parameters, errors);
+    validate_local_reference(&parameters, errors);
     let (scope, namespace) = (parameters.child("scope"), parameters.child("namespace"));
     match scope.text() {
         "" if !scope.is_set() => scope.required(errors, ""),
@@ -251,7 +258,7 @@ pub(super) fn validate_ingress_class(class: &Value, errors: &mut ErrorList) {
 
 /// Validates an update of an IngressClass.
 pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let controller = |object| FieldValue::of(object, "spec").child("controller");
+    let controller = |object| FieldValue::top_level(object, "spec").child("controller");
     if controller(new).text() != controller(old).text() {
         controller(new).invalid_text(errors, meta::IMMUTABLE);
     }

@@ -8,17 +8,17 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::super::core::address;
-use super::super::{COUNTED, Generation, KindRules, Revalidation, messages};
+use super::super::{Generation, KindRules, Revalidation, WITH_GENERATION, messages};
 use crate::allowed::networking_v1;
 
 /// The rules of a NetworkPolicy.
 pub const RULES: KindRules = KindRules {
-    generation: Generation { empty_lists_count: true, ..Generation::SPEC },
+    generation: Generation { counts_empty_lists: true, ..Generation::SPEC },
     default: default_policy,
     validate: validate_policy,
     revalidation: Revalidation::Twice,
     warn: warn_policy,
-    ..COUNTED
+    ..WITH_GENERATION
 };
 
 /// The default policy types: Ingress, and Egress if there are egress rules.
@@ -35,22 +35,22 @@ pub fn default_policy(policy: &mut Value) {
 
 /// Validates a NetworkPolicy.
 pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
-    let spec = FieldValue::of(policy, "spec");
+    let spec = FieldValue::top_level(policy, "spec");
     label_selector::validate(&spec.child("podSelector"), errors);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.child(direction).items() {
             for port in rule.child("ports").items() {
-                policy_port(&port, errors);
+                validate_port(&port, errors);
             }
             for peer in rule.child(peers).items() {
-                policy_peer(&peer, errors);
+                validate_peer(&peer, errors);
             }
         }
     }
     let types = spec.child("policyTypes");
     if types.len() > 2 {
-        let shown = messages::shown_texts(&types, "networking.PolicyType");
-        errors.push(FieldError::invalid(&types.path, &shown, "may not specify more than two policyTypes"));
+        let rendered = messages::render_strings(&types, "networking.PolicyType");
+        errors.push(FieldError::invalid(&types.path, &rendered, "may not specify more than two policyTypes"));
         return;
     }
     for kind in types.items() {
@@ -58,14 +58,14 @@ pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
     }
 }
 
-fn policy_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
     node.child("protocol").one_of_if_set(errors, networking_v1::NetworkPolicyPort::PROTOCOL);
     let (port, end) = (node.child("port"), node.child("endPort"));
     if let Some(first) = port.int() {
         port.port(errors);
         if end.int().is_some_and(|end| end < first) {
-            let wrong = "must be greater than or equal to `port`";
-            errors.push(FieldError::invalid(&end.path, &first.to_string(), wrong));
+            let detail = "must be greater than or equal to `port`";
+            errors.push(FieldError::invalid(&end.path, &first.to_string(), detail));
         }
         if end.is_set() {
             end.port(errors);
@@ -80,13 +80,13 @@ fn policy_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn policy_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
     let (pods, namespaces, block) =
         (peer.child("podSelector"), peer.child("namespaceSelector"), peer.child("ipBlock"));
     label_selector::validate(&pods, errors);
     label_selector::validate(&namespaces, errors);
     if block.is_set() {
-        ip_block(&block, errors);
+        validate_ip_block(&block, errors);
     }
     match (pods.is_set() || namespaces.is_set(), block.is_set()) {
         (false, false) => peer.required(errors, "must specify a peer"),
@@ -95,7 +95,7 @@ fn policy_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
     let range = block.child("cidr");
     if !range.need(errors) {
         return;
@@ -117,27 +117,29 @@ pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net:
     let shift = |width: u8| u32::from(width.saturating_sub(length));
     match (network, address) {
         (V4(network), V4(address)) => {
-            let cut = |ip: std::net::Ipv4Addr| u32::from(ip).checked_shr(shift(32)).unwrap_or_default();
-            cut(network) == cut(address)
+            let prefix_bits =
+                |ip: std::net::Ipv4Addr| u32::from(ip).checked_shr(shift(32)).unwrap_or_default();
+            prefix_bits(network) == prefix_bits(address)
         }
         (V6(network), V6(address)) => {
-            let cut = |ip: std::net::Ipv6Addr| u128::from(ip).checked_shr(shift(128)).unwrap_or_default();
-            cut(network) == cut(address)
+            let prefix_bits =
+                |ip: std::net::Ipv6Addr| u128::from(ip).checked_shr(shift(128)).unwrap_or_default();
+            prefix_bits(network) == prefix_bits(address)
         }
         _ => false,
     }
 }
 
 /// Warns about CIDRs in a non-canonical form.
-pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut WarningList) {
-    let spec = FieldValue::of(policy, "spec");
+pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
+    let spec = FieldValue::top_level(policy, "spec");
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.child(direction).items() {
             for peer in rule.child(peers).items() {
                 let block = peer.child("ipBlock");
-                address::warn_cidr(&block.child("cidr").path, block.child("cidr").text(), warned);
+                address::warn_cidr(&block.child("cidr").path, block.child("cidr").text(), warnings);
                 for except in block.child("except").items() {
-                    address::warn_cidr(&except.path, except.text(), warned);
+                    address::warn_cidr(&except.path, except.text(), warnings);
                 }
             }
         }

@@ -6,7 +6,9 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::super::{BASE, KindRules, MetaRevalidation, PLAIN, Revalidation, StatusMeta, messages};
+use super::super::{
+    BASE, KindRules, MetaRevalidation, Revalidation, StatusMeta, WITHOUT_GENERATION, messages,
+};
 
 /// The rules of an IPAddress.
 pub const IP_ADDRESS: KindRules = KindRules {
@@ -15,12 +17,12 @@ pub const IP_ADDRESS: KindRules = KindRules {
     validate: validate_address,
     revalidation: Revalidation::Once,
     validate_update: validate_address_update,
-    ..PLAIN
+    ..WITHOUT_GENERATION
 };
 
 /// The rules of a ServiceCIDR.
 pub const SERVICE_CIDR: KindRules = KindRules {
-    status_meta: StatusMeta::Fixed,
+    status_meta: StatusMeta::DescriptionsKept,
     validate: validate_service_cidr,
     validate_update: validate_service_cidr_update,
     // No field is reset on create or update.
@@ -32,7 +34,7 @@ pub const SERVICE_CIDR: KindRules = KindRules {
 
 /// Validates an IPAddress.
 pub fn validate_address(address: &Value, errors: &mut ErrorList) {
-    let parent = FieldValue::of(address, "spec").child("parentRef");
+    let parent = FieldValue::top_level(address, "spec").child("parentRef");
     if !parent.is_set() {
         parent.required(errors, "");
         return;
@@ -53,22 +55,22 @@ pub fn validate_address(address: &Value, errors: &mut ErrorList) {
 
 /// Validates an update: the parent reference is immutable.
 pub(super) fn validate_address_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let parent = |object| FieldValue::of(object, "spec").child("parentRef");
-    messages::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
+    let parent = |object| FieldValue::top_level(object, "spec").child("parentRef");
+    messages::validate_struct_unchanged(&parent(new), &parent(old), "networking.ParentReference", errors);
 }
 
 /// Validates a ServiceCIDR.
 pub(super) fn validate_service_cidr(object: &Value, errors: &mut ErrorList) {
-    service_ranges(&FieldValue::of(object, "spec").child("cidrs"), errors);
+    validate_ranges(&FieldValue::top_level(object, "spec").child("cidrs"), errors);
 }
 
-fn service_ranges(ranges: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_ranges(ranges: &FieldValue<'_>, errors: &mut ErrorList) {
     if ranges.is_empty() {
         ranges.required(errors, "at least one CIDR required");
         return;
     }
     if ranges.len() > 2 {
-        messages::structure(
+        messages::invalid_struct(
             &ranges.path,
             "networking.ServiceCIDRSpec",
             errors,
@@ -78,36 +80,37 @@ fn service_ranges(ranges: &FieldValue<'_>, errors: &mut ErrorList) {
     }
     let mut families = Vec::new();
     for range in ranges.items() {
-        messages::strict_range(&range, errors);
+        messages::validate_canonical_cidr(&range, errors);
         families.extend(names::parse_cidr(range.text()).map(|(address, _)| address.is_ipv4()));
     }
-    if matches!(families.as_slice(), [one, other] if one == other) {
-        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
-        ranges.invalid(errors, why);
+    if matches!(families.as_slice(), [first, second] if first == second) {
+        let detail =
+            "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        ranges.invalid(errors, detail);
     }
 }
 
 /// Validates an update: CIDRs are immutable, but a second one may be added.
 pub(super) fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let at = |object| FieldValue::of(object, "spec").child("cidrs");
-    let (ranges, before) = (at(new), at(old));
-    let pairs = ranges.items().zip(before.items());
-    match (before.len(), ranges.len()) {
-        (had, has) if had == has || (had, has) == (1, 2) => {
-            for (range, _) in pairs.filter(|(range, was)| range.text() != was.text()) {
+    let cidrs = |object| FieldValue::top_level(object, "spec").child("cidrs");
+    let (ranges, old_ranges) = (cidrs(new), cidrs(old));
+    let pairs = ranges.items().zip(old_ranges.items());
+    match (old_ranges.len(), ranges.len()) {
+        (old_len, new_len) if old_len == new_len || (old_len, new_len) == (1, 2) => {
+            for (range, _) in pairs.filter(|(range, old_range)| range.text() != old_range.text()) {
                 range.invalid(errors, meta::IMMUTABLE);
             }
-            if had != has {
-                service_ranges(&ranges, errors);
+            if old_len != new_len {
+                validate_ranges(&ranges, errors);
             }
         }
         _ => {
-            let shown = if ranges.is_set() && ranges.is_empty() {
+            let rendered = if ranges.is_set() && ranges.is_empty() {
                 "[]string{}".to_owned()
             } else {
-                messages::shown_texts(&ranges, "string")
+                messages::render_strings(&ranges, "string")
             };
-            errors.push(FieldError::invalid(&ranges.path, &shown, meta::IMMUTABLE));
+            errors.push(FieldError::invalid(&ranges.path, &rendered, meta::IMMUTABLE));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Each rule refuses something.
+//! Each violation in a networking kind is refused.
 
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
@@ -9,14 +9,15 @@ use super::policy::*;
 use super::ranges::*;
 
 #[test]
-fn each_rule_of_an_ingress_refuses() {
+fn ingress_validation_refuses_each_violation() {
     let base = object(
         r#"{"spec":{"ingressClassName":"x","tls":[{"hosts":["a.b"],"secretName":"s"}],"rules":[{"host":"a.b","http":{"paths":[
             {"path":"/","pathType":"Prefix","backend":{"service":{"name":"s","port":{"number":80}}}}]}}]}}"#,
     );
     let backend = "spec.rules.0.http.paths.0.backend";
-    let at = |rest: &str| format!("{backend}.{rest}");
-    let (name, port, resource) = (at("service.name"), at("service.port"), at("resource"));
+    let backend_path = |rest: &str| format!("{backend}.{rest}");
+    let (name, port, resource) =
+        (backend_path("service.name"), backend_path("service.port"), backend_path("resource"));
     each_refused(
         &base,
         validate_ingress,
@@ -61,7 +62,7 @@ fn each_rule_of_an_ingress_refuses() {
 }
 
 #[test]
-fn the_rest_of_an_ingress_is_checked_too() {
+fn ingress_status_update_and_warnings_are_checked() {
     each_change_refused(
         &object(r#"{"status":{"loadBalancer":{"ingress":[{"ip":"10.0.0.1"}]}}}"#),
         validate_ingress_status,
@@ -84,13 +85,13 @@ fn the_rest_of_an_ingress_is_checked_too() {
     );
     let mut errors = ErrorList::new();
     validate_ingress_update(&old, &old, &mut errors);
-    assert_eq!(errors, [], "what was wrong before may stay");
+    assert_eq!(errors, [], "violations of the old object are tolerated");
     validate_ingress_update(&old, &object("{}"), &mut errors);
     assert_eq!(errors.len(), 2);
-    let mut warned = WarningList::new();
-    warn_ingress(&old, None, &mut warned);
+    let mut warnings = WarningList::new();
+    warn_ingress(&old, None, &mut warnings);
     assert_eq!(
-        warned,
+        warnings,
         [
             "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
         ]
@@ -98,14 +99,14 @@ fn the_rest_of_an_ingress_is_checked_too() {
     let policy = object(
         r#"{"spec":{"ingress":[{"from":[{"ipBlock":{"cidr":"10.1.0.0/8","except":["010.1.0.0/16"]}}]}]}}"#,
     );
-    let mut warned = WarningList::new();
-    warn_policy(&policy, None, &mut warned);
-    assert!(warned[0].starts_with("spec.ingress[0].from[0].ipBlock.cidr: CIDR value"));
-    assert!(warned[1].starts_with("spec.ingress[0].from[0].ipBlock.except[0]: non-standard CIDR value"));
+    let mut warnings = WarningList::new();
+    warn_policy(&policy, None, &mut warnings);
+    assert!(warnings[0].starts_with("spec.ingress[0].from[0].ipBlock.cidr: CIDR value"));
+    assert!(warnings[1].starts_with("spec.ingress[0].from[0].ipBlock.except[0]: non-standard CIDR value"));
 }
 
 #[test]
-fn each_rule_of_a_policy_refuses() {
+fn network_policy_validation_refuses_each_violation() {
     let mut base = object(
         r#"{"spec":{"podSelector":{},"ingress":[{"ports":[{"port":80,"endPort":90,"protocol":"TCP"}],
             "from":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}]}],"egress":[{}]}}"#,
@@ -145,7 +146,7 @@ fn each_rule_of_a_policy_refuses() {
 }
 
 #[test]
-fn each_rule_of_the_others_refuses() {
+fn ingress_class_ip_address_and_service_cidr_validation_refuses_each_violation() {
     let class = filled(
         ("networking.k8s.io", "v1"),
         "IngressClass",

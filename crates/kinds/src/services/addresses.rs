@@ -1,7 +1,7 @@
 //! Ranges of cluster IPs, and the order in which free addresses are searched.
 //!
 //! The lower band of a range is for addresses that clients choose. The server allocates from the upper band, and from the lower
-//! one only when the upper is full. So a fixed address is rarely taken.
+//! band only when the upper one is full, so that a chosen address is rarely in use.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pilothouse_apimachinery::names;
 
 /// The maximum number of host bits of a range: a search must be able to count them.
-const MOST_BITS: u8 = 64;
+const MAX_BITS: u8 = 64;
 /// The lower band is this fraction of the range.
-const LOWER_PART: u64 = 16;
+const LOWER_BAND_FRACTION: u64 = 16;
 /// The minimum size of the lower band. A range of no more addresses has none.
-const LOWER_LEAST: u64 = 16;
+const MIN_LOWER_BAND: u64 = 16;
 /// The maximum size of the lower band.
-const LOWER_MOST: u64 = 256;
+const MAX_LOWER_BAND: u64 = 256;
 
 /// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +28,7 @@ pub enum Family {
 
 impl Family {
     /// The family of an address.
-    pub fn of(address: IpAddr) -> Family {
+    pub fn from_address(address: IpAddr) -> Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
@@ -59,13 +59,13 @@ impl Family {
 }
 
 /// The canonical text of an address.
-pub fn name(written: &str) -> Option<String> {
-    parse(written).map(|address| address.to_string())
+pub fn canonical(text: &str) -> Option<String> {
+    parse(text).map(|address| address.to_string())
 }
 
 /// Parses an address; an IPv4-mapped IPv6 address is an IPv4 address.
-pub fn parse(written: &str) -> Option<IpAddr> {
-    names::parse_ip(written).map(|address| address.to_canonical())
+pub fn parse(text: &str) -> Option<IpAddr> {
+    names::parse_ip(text).map(|address| address.to_canonical())
 }
 
 /// A range of cluster IPs.
@@ -80,11 +80,11 @@ impl AddressRange {
     pub fn new(address: IpAddr, prefix: u8) -> Option<AddressRange> {
         let width = width(address);
         let bits = width.checked_sub(prefix)?;
-        if bits > MOST_BITS {
+        if bits > MAX_BITS {
             return None;
         }
-        let low = (1u128 << bits) - 1;
-        Some(AddressRange { network: address_at(address, number(address) & !low), prefix })
+        let host_mask = (1u128 << bits) - 1;
+        Some(AddressRange { network: address_at(address, number(address) & !host_mask), prefix })
     }
 
     /// Parses a CIDR.
@@ -94,7 +94,7 @@ impl AddressRange {
 
     /// The family of its addresses.
     pub fn family(&self) -> Family {
-        Family::of(self.network)
+        Family::from_address(self.network)
     }
 
     /// The network address, which no service gets.
@@ -105,20 +105,20 @@ impl AddressRange {
     /// The number of usable addresses: without the network address, and without the IPv4 broadcast address.
     pub fn size(&self) -> u64 {
         let bits = u32::from(width(self.network) - self.prefix);
-        let all = 1u128 << bits;
+        let total = 1u128 << bits;
         let reserved = if self.network.is_ipv4() { 2 } else { 1 };
-        u64::try_from(all.saturating_sub(reserved)).unwrap_or(u64::MAX)
+        u64::try_from(total.saturating_sub(reserved)).unwrap_or(u64::MAX)
     }
 
     /// The address number `offset`, from 0.
-    pub fn at(&self, offset: u64) -> Option<IpAddr> {
+    pub fn address_at(&self, offset: u64) -> Option<IpAddr> {
         (offset < self.size())
             .then(|| address_at(self.network, number(self.network) + 1 + u128::from(offset)))
     }
 
     /// Whether services may have this address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        if Family::of(address) != self.family() {
+        if Family::from_address(address) != self.family() {
             return false;
         }
         let offset = number(address).checked_sub(number(self.network) + 1);
@@ -128,15 +128,15 @@ impl AddressRange {
     /// The size of the lower band.
     pub fn lower_band(&self) -> u64 {
         let bits = u32::from(width(self.network) - self.prefix);
-        let all = u64::try_from(1u128 << bits).unwrap_or(u64::MAX);
-        lower_band(all, LOWER_PART, LOWER_LEAST, LOWER_MOST).min(self.size())
+        let total = u64::try_from(1u128 << bits).unwrap_or(u64::MAX);
+        lower_band(total, LOWER_BAND_FRACTION, MIN_LOWER_BAND, MAX_LOWER_BAND).min(self.size())
     }
 
     /// All addresses in search order. `random` returns a number below its argument.
     pub fn candidates(&self, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = IpAddr> + use<> {
         let (range, lower, size) = (*self, self.lower_band(), self.size());
-        let turns = [turn(lower, size - lower, random), turn(0, lower, random)];
-        turns.into_iter().flatten().filter_map(move |offset| range.at(offset))
+        let bands = [rotated(lower, size - lower, random), rotated(0, lower, random)];
+        bands.into_iter().flatten().filter_map(move |offset| range.address_at(offset))
     }
 }
 
@@ -147,12 +147,12 @@ impl fmt::Display for AddressRange {
 }
 
 /// The size of the lower band of `size` addresses.
-fn lower_band(size: u64, part: u64, least: u64, most: u64) -> u64 {
-    if size <= least { 0 } else { (size / part).clamp(least, most) }
+fn lower_band(size: u64, fraction: u64, min: u64, max: u64) -> u64 {
+    if size <= min { 0 } else { (size / fraction).clamp(min, max) }
 }
 
 /// `count` numbers from `first` on, cyclically from a random start.
-fn turn(first: u64, count: u64, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = u64> + use<> {
+fn rotated(first: u64, count: u64, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = u64> + use<> {
     let start = if count == 0 { 0 } else { random(count) % count };
     (start..count).chain(0..start).map(move |offset| first + offset)
 }
@@ -169,8 +169,8 @@ fn number(address: IpAddr) -> u128 {
 }
 
 /// The address with this number, of the same family.
-fn address_at(like: IpAddr, number: u128) -> IpAddr {
-    match like {
+fn address_at(family_of: IpAddr, number: u128) -> IpAddr {
+    match family_of {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX))),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number)),
     }
@@ -189,15 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_one_name_however_it_is_written() {
-        assert_eq!(name("::ffff:10.96.0.7").as_deref(), Some("10.96.0.7"));
-        assert_eq!(name("010.96.0.7").as_deref(), Some("10.96.0.7"));
-        assert_eq!(name("FD00::0:1").as_deref(), Some("fd00::1"));
-        assert_eq!(parse("::ffff:10.96.0.7").map(Family::of), Some(Family::V4));
+    fn canonical_name_ignores_the_spelling() {
+        assert_eq!(canonical("::ffff:10.96.0.7").as_deref(), Some("10.96.0.7"));
+        assert_eq!(canonical("010.96.0.7").as_deref(), Some("10.96.0.7"));
+        assert_eq!(canonical("FD00::0:1").as_deref(), Some("fd00::1"));
+        assert_eq!(parse("::ffff:10.96.0.7").map(Family::from_address), Some(Family::V4));
     }
 
     #[test]
-    fn a_range_leaves_out_its_ends() {
+    fn address_range_excludes_network_and_broadcast() {
         let table = [
             ("10.96.0.0/16", "10.96.0.1", 65_534, 256),
             ("10.0.0.0/24", "10.0.0.1", 254, 16),
@@ -208,10 +208,16 @@ mod tests {
         ];
         for (text, first, size, lower) in table {
             let range = range(text);
-            assert_eq!(range.at(0).unwrap().to_string(), first, "{text}");
+            assert_eq!(range.address_at(0).unwrap().to_string(), first, "{text}");
             assert_eq!((range.size(), range.lower_band()), (size, lower), "{text}");
-            assert!(range.contains(range.at(0).unwrap()) && !range.contains(range.network()), "{text}");
-            assert!(range.contains(range.at(size - 1).unwrap()) && range.at(size).is_none(), "{text}");
+            assert!(
+                range.contains(range.address_at(0).unwrap()) && !range.contains(range.network()),
+                "{text}"
+            );
+            assert!(
+                range.contains(range.address_at(size - 1).unwrap()) && range.address_at(size).is_none(),
+                "{text}"
+            );
         }
         assert!(!range("10.0.0.0/24").contains("10.0.0.255".parse().unwrap()));
         assert!(range("fd00::/120").contains("fd00::ff".parse().unwrap()));
@@ -222,24 +228,24 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_band_comes_first() {
+    fn candidates_start_with_the_upper_band() {
         let range = range("10.0.0.0/24");
         let order: Vec<IpAddr> = range.candidates(&mut |bound| bound / 2).collect();
-        let lower = |address: &IpAddr| *address < range.at(16).unwrap();
-        assert!(!order[..238].iter().any(lower) && order[238..].iter().all(lower));
-        assert_eq!(range.candidates(&mut |_| 0).next(), range.at(16));
+        let is_lower = |address: &IpAddr| *address < range.address_at(16).unwrap();
+        assert!(!order[..238].iter().any(is_lower) && order[238..].iter().all(is_lower));
+        assert_eq!(range.candidates(&mut |_| 0).next(), range.address_at(16));
     }
 
     #[test]
-    fn one_address_has_one_name() {
-        assert_eq!(name("010.0.0.1").as_deref(), Some("10.0.0.1"));
-        assert_eq!(name("FD00:0::1").as_deref(), Some("fd00::1"));
-        assert_eq!(name("None"), None);
+    fn name_is_canonical_or_none() {
+        assert_eq!(canonical("010.0.0.1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(canonical("FD00:0::1").as_deref(), Some("fd00::1"));
+        assert_eq!(canonical("None"), None);
     }
 
     proptest! {
         #[test]
-        fn a_search_meets_every_address_once(start: u32, prefix in 20u8..=32, seed: u64) {
+        fn candidates_contain_every_address_once(start: u32, prefix in 20u8..=32, seed: u64) {
             let range = AddressRange::new(IpAddr::V4(Ipv4Addr::from_bits(start)), prefix).unwrap();
             let order: Vec<IpAddr> = range.candidates(&mut |bound| seed % bound.max(1)).collect();
             let distinct: BTreeSet<&IpAddr> = order.iter().collect();
@@ -249,9 +255,9 @@ mod tests {
         }
 
         #[test]
-        fn every_offset_lies_in_its_range(start: u128, prefix in 64u8..=128, offset: u64) {
+        fn every_offset_is_in_the_range(start: u128, prefix in 64u8..=128, offset: u64) {
             let range = AddressRange::new(IpAddr::V6(Ipv6Addr::from_bits(start)), prefix).unwrap();
-            match range.at(offset) {
+            match range.address_at(offset) {
                 Some(address) => prop_assert!(range.contains(address)),
                 None => prop_assert!(offset >= range.size()),
             }

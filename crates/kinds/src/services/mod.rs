@@ -1,5 +1,5 @@
-//! Cluster IPs and node ports of services. Which ones a service requests, keeps and releases is decided here, as pure functions;
-//! `backend/services.rs` allocates them.
+//! Cluster IPs and node ports of services. Which ones a service requests, keeps and releases is decided here, as pure
+//! functions; `backend/services.rs` allocates them.
 
 pub mod addresses;
 pub mod families;
@@ -65,21 +65,21 @@ pub struct ServiceAllocations {
 
 impl ServiceAllocations {
     /// The allocations of this service.
-    pub fn of(service: &Value) -> ServiceAllocations {
+    pub fn from_service(service: &Value) -> ServiceAllocations {
         let spec = spec(service);
-        let mut held = ServiceAllocations::default();
+        let mut allocations = ServiceAllocations::default();
         if needs_address(spec) && !is_headless(spec) {
-            let written = list(spec, "clusterIPs");
-            held.addresses = written.into_iter().filter_map(addresses::name).collect();
+            let cluster_ips = list(spec, "clusterIPs");
+            allocations.addresses = cluster_ips.into_iter().filter_map(addresses::canonical).collect();
         }
         if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
-            held.ports.extend(node_ports(spec).filter_map(|port| u16::try_from(port).ok()));
+            allocations.ports.extend(node_ports(spec).filter_map(|port| u16::try_from(port).ok()));
         }
         if needs_health_port(spec) {
             let port = spec.get("healthCheckNodePort").and_then(Value::as_int).unwrap_or(0);
-            held.ports.extend(u16::try_from(port).ok().filter(|port| *port > 0));
+            allocations.ports.extend(u16::try_from(port).ok().filter(|port| *port > 0));
         }
-        held
+        allocations
     }
 
     /// Whether there are none.
@@ -102,24 +102,30 @@ mod tests {
 
     use super::*;
 
-    fn held(json: &str) -> (Vec<String>, Vec<u16>) {
-        let held = ServiceAllocations::of(&object(json));
-        (held.addresses.into_iter().collect(), held.ports.into_iter().collect())
+    fn allocations_of(json: &str) -> (Vec<String>, Vec<u16>) {
+        let allocations = ServiceAllocations::from_service(&object(json));
+        (allocations.addresses.into_iter().collect(), allocations.ports.into_iter().collect())
     }
 
     #[test]
-    fn a_service_holds_what_its_type_means() {
-        let some = |addresses: &[&str], ports: &[u16]| {
+    fn allocations_depend_on_the_service_type() {
+        let expected = |addresses: &[&str], ports: &[u16]| {
             (addresses.iter().map(|&address| address.to_owned()).collect::<Vec<_>>(), ports.to_vec())
         };
         assert_eq!(
-            held(r#"{"spec":{"type":"ClusterIP","clusterIPs":["10.0.0.1","FD00::1"]}}"#),
-            some(&["10.0.0.1", "fd00::1"], &[])
+            allocations_of(r#"{"spec":{"type":"ClusterIP","clusterIPs":["10.0.0.1","FD00::1"]}}"#),
+            expected(&["10.0.0.1", "fd00::1"], &[])
         );
-        assert_eq!(held(r#"{"spec":{"type":"ClusterIP","clusterIPs":["None"]}}"#), some(&[], &[]));
-        assert_eq!(held(r#"{"spec":{"type":"ExternalName","clusterIPs":["10.0.0.1"]}}"#), some(&[], &[]));
+        assert_eq!(
+            allocations_of(r#"{"spec":{"type":"ClusterIP","clusterIPs":["None"]}}"#),
+            expected(&[], &[])
+        );
+        assert_eq!(
+            allocations_of(r#"{"spec":{"type":"ExternalName","clusterIPs":["10.0.0.1"]}}"#),
+            expected(&[], &[])
+        );
         let balancer = r#"{"spec":{"type":"LoadBalancer","externalTrafficPolicy":"Local","healthCheckNodePort":30002,
             "ports":[{"port":1,"nodePort":30001},{"port":2,"nodePort":30001},{"port":3}]}}"#;
-        assert_eq!(held(balancer), some(&[], &[30_001, 30_002]));
+        assert_eq!(allocations_of(balancer), expected(&[], &[30_001, 30_002]));
     }
 }

@@ -8,10 +8,10 @@ use pilothouse_apimachinery::value::Value;
 
 use super::{needs_health_port, needs_node_ports, node_ports};
 
-/// A dry run shows unallocatable ports from here on.
+/// The first dummy port of a dry run, outside of the usual range.
 const DUMMY_PORTS: i64 = 32_769;
 
-/// One requested node port.
+/// A requested node port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePortRequest {
     /// This port, or any.
@@ -30,66 +30,69 @@ impl NodePortRequest {
     }
 
     /// The error for a refused port.
-    pub fn refused(&self, why: &str) -> FieldError {
-        FieldError::invalid(&self.path(), &self.wanted.unwrap_or(0).to_string(), why)
+    pub fn refused(&self, detail: &str) -> FieldError {
+        FieldError::invalid(&self.path(), &self.wanted.unwrap_or(0).to_string(), detail)
     }
 }
 
 /// The node ports that a new service requests. Entries with the same port share one: so DNS has one number for both protocols.
 pub fn for_new(spec: &Value) -> Vec<NodePortRequest> {
-    let mut asks: Vec<NodePortRequest> = Vec::new();
+    let mut requests: Vec<NodePortRequest> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
-        // By service port: the request that answers it.
-        let mut answered: BTreeMap<i64, usize> = BTreeMap::new();
+        // Service port to the index of its request.
+        let mut request_of_port: BTreeMap<i64, usize> = BTreeMap::new();
         let entries = entries(spec);
-        // By service port: the first node port that an entry states. Computed once, because a body may have very many entries.
-        let mut named: BTreeMap<i64, i64> = BTreeMap::new();
-        for (port, own) in entries.iter().copied().filter(|(_, own)| *own != 0) {
-            named.entry(port).or_insert(own);
+        // Service port to the first node port that an entry states. Computed once, because a body may have very many entries.
+        let mut stated: BTreeMap<i64, i64> = BTreeMap::new();
+        for (port, node_port) in entries.iter().copied().filter(|(_, node_port)| *node_port != 0) {
+            stated.entry(port).or_insert(node_port);
         }
-        for (index, (port, own)) in entries.iter().copied().enumerate() {
-            if own == 0 && !needs_node_ports(spec) {
+        for (index, (port, node_port)) in entries.iter().copied().enumerate() {
+            if node_port == 0 && !needs_node_ports(spec) {
                 continue;
             }
-            match answered.get(&port) {
-                Some(ask) if own == 0 || asks[*ask].wanted == Some(own) => asks[*ask].entries.push(index),
-                Some(_) => asks.push(NodePortRequest { wanted: Some(own), entries: vec![index] }),
+            match request_of_port.get(&port) {
+                Some(request) if node_port == 0 || requests[*request].wanted == Some(node_port) => {
+                    requests[*request].entries.push(index);
+                }
+                Some(_) => requests.push(NodePortRequest { wanted: Some(node_port), entries: vec![index] }),
                 None => {
-                    answered.insert(port, asks.len());
-                    asks.push(NodePortRequest { wanted: named.get(&port).copied(), entries: vec![index] });
+                    request_of_port.insert(port, requests.len());
+                    requests
+                        .push(NodePortRequest { wanted: stated.get(&port).copied(), entries: vec![index] });
                 }
             }
         }
     }
     if needs_health_port(spec) {
-        asks.push(health(spec));
+        requests.push(health_check_request(spec));
     }
-    asks
+    requests
 }
 
-/// The additional node ports that a changed service requests.
-pub fn for_changed(spec: &Value, was: &Value) -> Vec<NodePortRequest> {
-    let mut asks: Vec<NodePortRequest> = Vec::new();
+/// The additional node ports that an updated service requests.
+pub fn for_updated(spec: &Value, old_spec: &Value) -> Vec<NodePortRequest> {
+    let mut requests: Vec<NodePortRequest> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
         // The ports that it has, and those requested already.
-        let mut known: BTreeSet<i64> = node_ports(was).collect();
-        for (index, (_, own)) in entries(spec).into_iter().enumerate() {
-            if own != 0 && known.insert(own) {
-                asks.push(NodePortRequest { wanted: Some(own), entries: vec![index] });
-            } else if own == 0 && needs_node_ports(spec) {
-                asks.push(NodePortRequest { wanted: None, entries: vec![index] });
+        let mut old_ports: BTreeSet<i64> = node_ports(old_spec).collect();
+        for (index, (_, node_port)) in entries(spec).into_iter().enumerate() {
+            if node_port != 0 && old_ports.insert(node_port) {
+                requests.push(NodePortRequest { wanted: Some(node_port), entries: vec![index] });
+            } else if node_port == 0 && needs_node_ports(spec) {
+                requests.push(NodePortRequest { wanted: None, entries: vec![index] });
             }
         }
     }
-    if needs_health_port(spec) && !needs_health_port(was) {
-        asks.push(health(spec));
+    if needs_health_port(spec) && !needs_health_port(old_spec) {
+        requests.push(health_check_request(spec));
     }
-    asks
+    requests
 }
 
-fn health(spec: &Value) -> NodePortRequest {
-    let own = spec.get("healthCheckNodePort").and_then(Value::as_int).filter(|port| *port != 0);
-    NodePortRequest { wanted: own, entries: Vec::new() }
+fn health_check_request(spec: &Value) -> NodePortRequest {
+    let port = spec.get("healthCheckNodePort").and_then(Value::as_int).filter(|port| *port != 0);
+    NodePortRequest { wanted: port, entries: Vec::new() }
 }
 
 /// The port and node port of each entry.
@@ -100,14 +103,14 @@ fn entries(spec: &Value) -> Vec<(i64, i64)> {
 }
 
 /// Writes the allocated ports, one per request.
-pub fn fill(service: &mut Value, asks: &[NodePortRequest], got: &[i64]) {
+pub fn set_ports(service: &mut Value, requests: &[NodePortRequest], ports: &[i64]) {
     let spec = service.entry("spec");
-    for (ask, port) in asks.iter().zip(got) {
-        if ask.entries.is_empty() {
+    for (request, port) in requests.iter().zip(ports) {
+        if request.entries.is_empty() {
             spec.set("healthCheckNodePort", *port);
         }
         let entries = items_mut(spec, "ports");
-        for index in &ask.entries {
+        for index in &request.entries {
             if let Some(entry) = entries.get_mut(*index) {
                 entry.set("nodePort", *port);
             }
@@ -116,15 +119,15 @@ pub fn fill(service: &mut Value, asks: &[NodePortRequest], got: &[i64]) {
 }
 
 /// The ports of a dry run: the stated ones, and dummies above them.
-pub fn dummies(asks: &[NodePortRequest]) -> Vec<i64> {
+pub fn dummies(requests: &[NodePortRequest]) -> Vec<i64> {
     let mut highest: Option<i64> = None;
-    let shown = |ask: &NodePortRequest| {
+    let dummy = |request: &NodePortRequest| {
         let next = highest.map_or(DUMMY_PORTS, |highest| highest.saturating_add(1));
-        let port = ask.wanted.unwrap_or(next);
+        let port = request.wanted.unwrap_or(next);
         highest = highest.max(Some(port));
         port
     };
-    asks.iter().map(shown).collect()
+    requests.iter().map(dummy).collect()
 }
 
 #[cfg(test)]
@@ -134,55 +137,55 @@ mod tests {
     use super::super::spec;
     use super::*;
 
-    fn asked(asks: &[NodePortRequest]) -> Vec<(Option<i64>, Vec<usize>)> {
-        asks.iter().map(|ask| (ask.wanted, ask.entries.clone())).collect()
+    fn summary(requests: &[NodePortRequest]) -> Vec<(Option<i64>, Vec<usize>)> {
+        requests.iter().map(|request| (request.wanted, request.entries.clone())).collect()
     }
 
     #[test]
-    fn new_services_share_ports_between_protocols() {
+    fn new_service_shares_node_port_between_protocols() {
         let spec = object(
             r#"{"type":"NodePort","ports":[{"port":53},{"port":53,"protocol":"UDP"},{"port":80,"nodePort":30080},
                 {"port":81},{"port":81,"nodePort":30081},{"port":80,"nodePort":30082}]}"#,
         );
-        let wanted = [
+        let expected = [
             (None, vec![0, 1]),
             (Some(30_080), vec![2]),
             (Some(30_081), vec![3, 4]),
             (Some(30_082), vec![5]),
         ];
-        assert_eq!(asked(&for_new(&spec)), wanted);
+        assert_eq!(summary(&for_new(&spec)), expected);
         let mut service = object(r#"{}"#);
         service.set("spec", spec);
-        let asks = for_new(service.get("spec").unwrap());
-        fill(&mut service, &asks, &[1, 2, 3, 4]);
+        let requests = for_new(service.get("spec").unwrap());
+        set_ports(&mut service, &requests, &[1, 2, 3, 4]);
         assert_eq!(node_ports(service.get("spec").unwrap()).collect::<Vec<_>>(), [1, 1, 2, 3, 3, 4]);
     }
 
     #[test]
-    fn only_types_that_need_ports_ask() {
+    fn only_node_port_types_request_node_ports() {
         assert!(for_new(&object(r#"{"type":"ClusterIP","ports":[{"port":1}]}"#)).is_empty());
-        let mute = r#"{"type":"LoadBalancer","allocateLoadBalancerNodePorts":false,"externalTrafficPolicy":"Local",
+        let without_allocation = r#"{"type":"LoadBalancer","allocateLoadBalancerNodePorts":false,"externalTrafficPolicy":"Local",
             "ports":[{"port":1},{"port":2,"nodePort":30001}]}"#;
-        assert_eq!(asked(&for_new(&object(mute))), [(Some(30_001), vec![1]), (None, vec![])]);
+        assert_eq!(summary(&for_new(&object(without_allocation))), [(Some(30_001), vec![1]), (None, vec![])]);
     }
 
     #[test]
-    fn changes_ask_for_what_is_new() {
-        let was = object(r#"{"type":"NodePort","ports":[{"port":1,"nodePort":30001}]}"#);
-        let now = object(
+    fn update_requests_only_additional_node_ports() {
+        let old = object(r#"{"type":"NodePort","ports":[{"port":1,"nodePort":30001}]}"#);
+        let new = object(
             r#"{"type":"LoadBalancer","externalTrafficPolicy":"Local","healthCheckNodePort":30009,
                 "ports":[{"port":1,"nodePort":30001},{"port":2},{"port":3,"nodePort":30003},{"port":4,"nodePort":30003}]}"#,
         );
-        let asks = for_changed(&now, &was);
-        assert_eq!(asked(&asks), [(None, vec![1]), (Some(30_003), vec![2]), (Some(30_009), vec![])]);
-        assert_eq!(dummies(&asks), [32_769, 30_003, 30_009]);
-        assert_eq!(asks[1].refused("x").to_string(), "spec.ports[2].nodePort: Invalid value: 30003: x");
-        assert!(for_changed(&was, &was).is_empty());
+        let requests = for_updated(&new, &old);
+        assert_eq!(summary(&requests), [(None, vec![1]), (Some(30_003), vec![2]), (Some(30_009), vec![])]);
+        assert_eq!(dummies(&requests), [32_769, 30_003, 30_009]);
+        assert_eq!(requests[1].refused("x").to_string(), "spec.ports[2].nodePort: Invalid value: 30003: x");
+        assert!(for_updated(&old, &old).is_empty());
     }
-    /// As many entries as a body can have: quadratic work would take minutes.
+    /// As many entries as fit into a request body: quadratic work would take minutes.
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
-    fn very_many_ports_are_handled_in_one_pass() {
+    #[allow(clippy::disallowed_methods, reason = "the test measures time")]
+    fn handling_of_many_ports_is_linear() {
         let many = 196_000_i64;
         let service = |node_ports: bool| {
             let entry = |port: i64| {
@@ -197,15 +200,15 @@ mod tests {
             service.entry("spec").set("ports", Value::Array((1..=many).map(entry).collect()));
             service
         };
-        let began = std::time::Instant::now();
+        let start = std::time::Instant::now();
         let (mut any, exact) = (service(false), service(true));
-        let (new, changed) = (for_new(spec(&any)), for_changed(spec(&exact), spec(&any)));
+        let (new, changed) = (for_new(spec(&any)), for_updated(spec(&exact), spec(&any)));
         assert_eq!((new.len(), changed.len()), (196_000, 196_000));
-        let got = dummies(&new);
-        assert_eq!(got.last(), Some(&(DUMMY_PORTS + many - 1)));
-        fill(&mut any, &new, &got);
-        assert_eq!(node_ports(spec(&any)).last(), got.last().copied());
-        assert_eq!(for_changed(spec(&exact), spec(&exact)), []);
-        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        let allocated = dummies(&new);
+        assert_eq!(allocated.last(), Some(&(DUMMY_PORTS + many - 1)));
+        set_ports(&mut any, &new, &allocated);
+        assert_eq!(node_ports(spec(&any)).last(), allocated.last().copied());
+        assert_eq!(for_updated(spec(&exact), spec(&exact)), []);
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }
 }

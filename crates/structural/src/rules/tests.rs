@@ -1,4 +1,4 @@
-//! Rules of definitions, and of their objects.
+//! Rules of definitions, and their evaluation for objects.
 
 use super::super::check_rules;
 use super::*;
@@ -7,25 +7,25 @@ fn value(text: &str) -> Value {
     json::read(text.as_bytes()).unwrap()
 }
 
-/// What is told of an object: errors first, then what is only a warning.
-fn told(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
-    let rules = Rules::of(&value(schema), &mut Patterns::default()).unwrap();
-    let (mut errors, mut warned) = (ErrorList::new(), WarningList::new());
+/// The errors of an object, and then its warnings.
+fn evaluate_rules(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
+    let rules = Rules::compile(&value(schema), &mut Patterns::default()).unwrap();
+    let (mut errors, mut warnings) = (ErrorList::new(), WarningList::new());
     let old = old.map(value);
-    let read = Schema::read(&value(schema));
-    rules.check(&read, (&value(new), old.as_ref()), &mut errors, &mut warned);
-    let warned = warned.iter().map(|warning| format!("warning: {warning}"));
-    errors.iter().map(ToString::to_string).chain(warned).collect()
+    let parsed = Schema::read(&value(schema));
+    rules.check(&parsed, (&value(new), old.as_ref()), &mut errors, &mut warnings);
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+    errors.iter().map(ToString::to_string).chain(warnings).collect()
 }
 
-fn refused(schema: &str) -> Vec<String> {
+fn check_schema_rules(schema: &str) -> Vec<String> {
     let mut errors = ErrorList::new();
     check_rules::check(&value(schema), &FieldPath::new("s"), &mut errors);
     errors.iter().map(ToString::to_string).collect()
 }
 
 /// A schema whose spec has these rules.
-fn with(rules: &str) -> String {
+fn schema_with_rules(rules: &str) -> String {
     format!(
         r#"{{"type":"object","properties":{{"spec":{{"type":"object","x-kubernetes-validations":[{rules}],"properties":{{
         "min":{{"type":"integer"}},"max":{{"type":"integer"}},"name":{{"type":"string","maxLength":20}},
@@ -35,25 +35,26 @@ fn with(rules: &str) -> String {
 }
 
 #[test]
-fn what_no_schema_describes_counts_as_changed() {
-    let schema = with(r#"{"rule":"self.min > 1","message":"more"}"#);
-    let wrong = r#"spec: Invalid value: "object": more"#;
+fn objects_with_undescribed_fields_are_not_ratcheted() {
+    let schema = schema_with_rules(r#"{"rule":"self.min > 1","message":"more"}"#);
+    let error = r#"spec: Invalid value: "object": more"#;
     let object = r#"{"spec":{"min":1}}"#;
-    assert_eq!(told(&schema, object, Some(object)), [format!("warning: {wrong}")]);
+    assert_eq!(evaluate_rules(&schema, object, Some(object)), [format!("warning: {error}")]);
     let object = r#"{"spec":{"min":1,"unknown":1}}"#;
-    assert_eq!(told(&schema, object, Some(object)), [wrong]);
+    assert_eq!(evaluate_rules(&schema, object, Some(object)), [error]);
 }
 
 #[test]
-fn a_rule_about_an_optional_old_value_is_not_forgiven_though_nothing_changed() {
-    let schema = with(r#"{"rule":"!oldSelf.hasValue()","optionalOldSelf":true,"message":"new only"}"#);
+fn rules_with_optional_old_self_are_not_ratcheted() {
+    let schema =
+        schema_with_rules(r#"{"rule":"!oldSelf.hasValue()","optionalOldSelf":true,"message":"new only"}"#);
     let object = r#"{"spec":{"min":1}}"#;
-    assert_eq!(told(&schema, object, None), [""; 0]);
-    assert_eq!(told(&schema, object, Some(object)), [r#"spec: Invalid value: "object": new only"#]);
+    assert_eq!(evaluate_rules(&schema, object, None), [""; 0]);
+    assert_eq!(evaluate_rules(&schema, object, Some(object)), [r#"spec: Invalid value: "object": new only"#]);
 }
 
 #[test]
-fn objects_that_break_a_rule_are_refused_in_its_words() {
+fn rule_failures_match_the_reference() {
     let table: &[(&str, &str, &[&str])] = &[
         (r#"{"rule":"self.min <= self.max"}"#, r#"{"spec":{"min":1,"max":2}}"#, &[]),
         (
@@ -110,27 +111,27 @@ fn objects_that_break_a_rule_are_refused_in_its_words() {
         ),
         (r#"{"rule":"oldSelf.min == self.min"}"#, r#"{"spec":{"min":1}}"#, &[]),
     ];
-    for (rule, object, wanted) in table {
-        assert_eq!(told(&with(rule), object, None), *wanted, "{rule} {object}");
+    for (rule, object, expected) in table {
+        assert_eq!(evaluate_rules(&schema_with_rules(rule), object, None), *expected, "{rule} {object}");
     }
     let root = r#"{"type":"object","x-kubernetes-validations":[{"rule":"self.metadata.name.size() < 3"}]}"#;
     assert_eq!(
-        told(root, r#"{"metadata":{"name":"kite"}}"#, None),
+        evaluate_rules(root, r#"{"metadata":{"name":"kite"}}"#, None),
         [r#"<nil>: Invalid value: "object": failed rule: self.metadata.name.size() < 3"#]
     );
 }
 
 #[test]
-fn rules_may_speak_of_what_was_there() {
-    let fixed = with(r#"{"rule":"self.name == oldSelf.name","message":"stays"}"#);
+fn transition_rules_compare_with_old_self() {
+    let fixed = schema_with_rules(r#"{"rule":"self.name == oldSelf.name","message":"stays"}"#);
     let (a, b) = (r#"{"spec":{"name":"a"}}"#, r#"{"spec":{"name":"b"}}"#);
-    assert!(told(&fixed, a, None).is_empty() && told(&fixed, a, Some(a)).is_empty());
-    assert_eq!(told(&fixed, b, Some(a)), [r#"spec: Invalid value: "object": stays"#]);
-    let optional = with(
+    assert!(evaluate_rules(&fixed, a, None).is_empty() && evaluate_rules(&fixed, a, Some(a)).is_empty());
+    assert_eq!(evaluate_rules(&fixed, b, Some(a)), [r#"spec: Invalid value: "object": stays"#]);
+    let optional = schema_with_rules(
         r#"{"rule":"!oldSelf.hasValue() || oldSelf.value().name == self.name","optionalOldSelf":true,"message":"stays"}"#,
     );
-    assert!(told(&optional, a, None).is_empty());
-    assert_eq!(told(&optional, b, Some(a)), [r#"spec: Invalid value: "object": stays"#]);
+    assert!(evaluate_rules(&optional, a, None).is_empty());
+    assert_eq!(evaluate_rules(&optional, b, Some(a)), [r#"spec: Invalid value: "object": stays"#]);
     let lists = |kind: &str| {
         format!(
             r#"{{"type":"object","properties":{{"l":{{"type":"array",{kind}"items":{{"type":"object","properties":{{
@@ -140,41 +141,47 @@ fn rules_may_speak_of_what_was_there() {
     let old = r#"{"l":[{"k":"a","v":5},{"k":"b","v":5}]}"#;
     let new = r#"{"l":[{"k":"c","v":1},{"k":"b","v":6},{"k":"a","v":4}]}"#;
     let keyed = lists(r#""x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"#);
-    assert_eq!(told(&keyed, new, Some(old)), [r#"l[2]: Invalid value: "object": grows"#]);
-    assert!(told(&lists(""), new, Some(old)).is_empty(), "nobody knows what an item was");
+    assert_eq!(evaluate_rules(&keyed, new, Some(old)), [r#"l[2]: Invalid value: "object": grows"#]);
+    assert!(
+        evaluate_rules(&lists(""), new, Some(old)).is_empty(),
+        "items of atomic lists are not correlated"
+    );
 }
 
 #[test]
-fn rules_for_items_of_what_is_no_list_refuse_the_items() {
+fn rules_on_items_of_non_lists_refuse_the_items() {
     let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{"l":{"type":"object",
         "items":{"type":"object","properties":{"v":{"type":"integer"}},"x-kubernetes-validations":[{"rule":"self.v > 0"}]}}}}}}"#;
     let object = r#"{"spec":{"l":[{"v":1}]}}"#;
-    // Even one that was there before: a definition may turn a list into something else.
+    // Also if the object existed before: a new version of a definition may change the type of a field.
     for old in [None, Some(object)] {
-        let why =
+        let message =
             "rule compiler initialization error: failed to convert to declType for CEL validation rules";
-        assert_eq!(told(schema, object, old), [format!(r#"spec.l[0]: Invalid value: "object": {why}"#)]);
+        assert_eq!(
+            evaluate_rules(schema, object, old),
+            [format!(r#"spec.l[0]: Invalid value: "object": {message}"#)]
+        );
     }
-    assert!(told(schema, r#"{"spec":{"l":{}}}"#, None).is_empty());
+    assert!(evaluate_rules(schema, r#"{"spec":{"l":{}}}"#, None).is_empty());
 }
 
 #[test]
-fn what_was_wrong_before_is_only_told() {
+fn failures_of_unchanged_values_are_warnings() {
     let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
         "a":{"type":"string","x-kubernetes-validations":[{"rule":"self == 'good'"}]},
         "l":{"type":"array","items":{"type":"string","x-kubernetes-validations":[{"rule":"self == 'good'"}]}},
         "n":{"type":"integer"}}}}}"#;
     let old = r#"{"spec":{"a":"bad","l":["bad"],"n":1}}"#;
-    assert_eq!(told(schema, old, None).len(), 2);
+    assert_eq!(evaluate_rules(schema, old, None).len(), 2);
     assert_eq!(
-        told(schema, r#"{"spec":{"a":"bad","l":["bad"],"n":2}}"#, Some(old)),
+        evaluate_rules(schema, r#"{"spec":{"a":"bad","l":["bad"],"n":2}}"#, Some(old)),
         [
             r#"warning: spec.a: Invalid value: "string": failed rule: self == 'good'"#,
             r#"warning: spec.l[0]: Invalid value: "string": failed rule: self == 'good'"#,
         ]
     );
     assert_eq!(
-        told(schema, r#"{"spec":{"a":"worse","l":["bad","good"],"n":2}}"#, Some(old)),
+        evaluate_rules(schema, r#"{"spec":{"a":"worse","l":["bad","good"],"n":2}}"#, Some(old)),
         [
             r#"spec.a: Invalid value: "string": failed rule: self == 'good'"#,
             r#"spec.l[0]: Invalid value: "string": failed rule: self == 'good'"#,
@@ -183,8 +190,9 @@ fn what_was_wrong_before_is_only_told() {
 }
 
 #[test]
-fn an_invalid_object_is_not_asked_rules() {
-    let rules = Rules::of(&value(&with(r#"{"rule":"false"}"#)), &mut Patterns::default()).unwrap();
+fn rules_are_skipped_for_invalid_objects() {
+    let rules =
+        Rules::compile(&value(&schema_with_rules(r#"{"rule":"false"}"#)), &mut Patterns::default()).unwrap();
     let mut errors = ErrorList::new();
     errors.push(FieldError::required(&FieldPath::new("spec"), ""));
     rules.check(&Schema::default(), (&value("{}"), None), &mut errors, &mut WarningList::new());
@@ -196,12 +204,12 @@ fn an_invalid_object_is_not_asked_rules() {
 }
 
 #[test]
-fn what_rules_cost_is_bounded() {
+fn rule_evaluation_stops_at_cost_budget() {
     let schema = r#"{"type":"object","properties":{"l":{"type":"array","items":{"type":"integer"},
         "x-kubernetes-validations":[{"rule":"self.all(x, self.all(y, x != y || x == y))"},{"rule":"false"}]}}}"#;
-    let items: Vec<String> = (0..2_000).map(|at| at.to_string()).collect();
+    let items: Vec<String> = (0..2_000).map(|index| index.to_string()).collect();
     assert_eq!(
-        told(schema, &format!(r#"{{"l":[{}]}}"#, items.join(",")), None),
+        evaluate_rules(schema, &format!(r#"{{"l":[{}]}}"#, items.join(",")), None),
         [
             r#"l: Invalid value: "array": 'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: self.all(x, self.all(y, x != y || x == y))"#
         ]
@@ -209,20 +217,20 @@ fn what_rules_cost_is_bounded() {
     let many = r#"{"type":"object","properties":{"l":{"type":"array","items":{"type":"object","properties":{
         "w":{"type":"array","items":{"type":"integer"},"x-kubernetes-validations":[{"rule":"self.all(x, self.all(y, true))"}]}}}}}}"#;
     let item = format!(r#"{{"w":[{}]}}"#, vec!["1"; 500].join(","));
-    let told = told(many, &format!(r#"{{"l":[{}]}}"#, vec![item; 20].join(",")), None);
-    assert_eq!(told.len(), 1);
+    let errors = evaluate_rules(many, &format!(r#"{{"l":[{}]}}"#, vec![item; 20].join(",")), None);
+    assert_eq!(errors.len(), 1);
     assert!(
-        told[0].ends_with(
+        errors[0].ends_with(
             "validation failed due to running out of cost budget, no further validation rules will be run"
         ),
-        "{told:?}"
+        "{errors:?}"
     );
 }
 
 #[test]
-fn rules_that_make_no_sense_are_refused_with_their_definition() {
-    let one = |rule: &str| refused(&with(rule));
-    let at = "s.properties[spec].x-kubernetes-validations[0]";
+fn invalid_rules_are_errors_of_the_definition() {
+    let check_rule = |rule: &str| check_schema_rules(&schema_with_rules(rule));
+    let rule_path = "s.properties[spec].x-kubernetes-validations[0]";
     let table: &[(&str, &[&str])] = &[
         (r#"{"rule":"self.min > 1"}"#, &[]),
         (
@@ -248,43 +256,44 @@ fn rules_that_make_no_sense_are_refused_with_their_definition() {
             ],
         ),
     ];
-    for (rule, wanted) in table {
-        let told = one(rule);
-        assert_eq!(told.len(), wanted.len(), "{rule}: {told:?}");
-        for (told, wanted) in told.iter().zip(*wanted) {
+    for (rule, expected) in table {
+        let errors = check_rule(rule);
+        assert_eq!(errors.len(), expected.len(), "{rule}: {errors:?}");
+        for (error, expected) in errors.iter().zip(*expected) {
             assert!(
-                told.contains(wanted) && (told.starts_with(at) || told.starts_with("s:")),
-                "{rule}: {told}"
+                error.contains(expected) && (error.starts_with(rule_path) || error.starts_with("s:")),
+                "{rule}: {error}"
             );
         }
     }
-    let shown = &one(r#"{"rule":"self.min"}"#)[0];
+    let error = &check_rule(r#"{"rule":"self.min"}"#)[0];
     assert!(
-        shown.contains(r#"Invalid value: apiextensions.ValidationRule{Rule:"self.min", Message:"", "#),
-        "{shown}"
+        error.contains(r#"Invalid value: apiextensions.ValidationRule{Rule:"self.min", Message:"", "#),
+        "{error}"
     );
-    let unknown = r#"{"type":"object","properties":{"l":{"type":"array","maxItems":9,"items":{"type":"string",
+    let uncorrelatable = r#"{"type":"object","properties":{"l":{"type":"array","maxItems":9,"items":{"type":"string",
         "maxLength":9,"x-kubernetes-validations":[{"rule":"self == oldSelf"}]}}}}"#;
-    assert!(refused(unknown)[0].ends_with(
+    assert!(check_schema_rules(uncorrelatable)[0].ends_with(
         r#"rule: Invalid value: "self == oldSelf": oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"#
     ));
-    let often = |most: &str| {
+    let nested_list = |max_items: &str| {
         format!(
-            r#"{{"type":"object","properties":{{"l":{{"type":"array"{most},"items":{{"type":"object","properties":{{
+            r#"{{"type":"object","properties":{{"l":{{"type":"array"{max_items},"items":{{"type":"object","properties":{{
             "w":{{"type":"array","maxItems":1000,"items":{{"type":"integer"}},"x-kubernetes-validations":[{{"rule":"self.all(x, x > 0)"}}]}}}}}}}}}}}}"#
         )
     };
-    assert!(refused(&often(r#","maxItems":100"#)).is_empty());
+    assert!(check_schema_rules(&nested_list(r#","maxItems":100"#)).is_empty());
     assert!(
-        refused(&often(r#","maxItems":3000"#))[0].contains("exceeds budget by factor of 1.5x"),
+        check_schema_rules(&nested_list(r#","maxItems":3000"#))[0]
+            .contains("exceeds budget by factor of 1.5x"),
         "{:?}",
-        refused(&often(r#","maxItems":3000"#))
+        check_schema_rules(&nested_list(r#","maxItems":3000"#))
     );
-    assert!(refused(&often(""))[0].contains("exceeds budget by factor of more than 100x"));
+    assert!(check_schema_rules(&nested_list(""))[0].contains("exceeds budget by factor of more than 100x"));
 }
 
 #[test]
-fn estimates_are_those_of_the_reference() {
+fn rule_cost_estimates_match_the_reference() {
     let array = |items: &str| format!(r#"{{"type":"array","items":{items}}}"#);
     let map = |values: &str| format!(r#"{{"type":"object","additionalProperties":{values}}}"#);
     let (number, text) = (r#"{"type":"number"}"#, r#"{"type":"string"}"#);
@@ -326,18 +335,18 @@ fn estimates_are_those_of_the_reference() {
             629_154,
         ),
     ];
-    for (schema, rule, wanted) in table {
-        let (schema, mut said) = (value(&schema), Value::object());
-        said.set("rule", rule);
-        let shape = decl_types::shape(&schema, false, "selfType").unwrap();
-        let compiled = CompiledRule::of(&said, &schema, &shape, &mut Patterns::default());
-        assert_eq!((compiled.wrong, compiled.most_cost), (None, wanted), "{rule} of {schema:?}");
+    for (schema, rule, expected) in table {
+        let (schema, mut rule_value) = (value(&schema), Value::object());
+        rule_value.set("rule", rule);
+        let decl_type = decl_types::from_schema(&schema, false, "selfType").unwrap();
+        let compiled = CompiledRule::compile(&rule_value, &schema, &decl_type, &mut Patterns::default());
+        assert_eq!((compiled.compile_error, compiled.max_cost), (None, expected), "{rule} of {schema:?}");
     }
 }
 
 #[test]
-fn defaults_keep_the_rules() {
-    let told = |schema: &str| {
+fn defaults_must_satisfy_rules() {
+    let check = |schema: &str| {
         let schema = value(schema);
         let mut errors = ErrorList::new();
         let path = FieldPath::new("d");
@@ -350,34 +359,38 @@ fn defaults_keep_the_rules() {
         );
         errors.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let with = |rule: &str| {
+    let schema_with_rule = |rule: &str| {
         format!(
             r#"{{"type":"object","default":{{"n":5}},"properties":{{"n":{{"type":"integer","x-kubernetes-validations":[{rule}]}}}}}}"#
         )
     };
-    assert!(told(&with(r#"{"rule":"self > 1"}"#)).is_empty());
-    assert!(told(&with(r#"{"rule":"self == oldSelf"}"#)).is_empty());
+    assert!(check(&schema_with_rule(r#"{"rule":"self > 1"}"#)).is_empty());
+    assert!(check(&schema_with_rule(r#"{"rule":"self == oldSelf"}"#)).is_empty());
     assert_eq!(
-        told(&with(r#"{"rule":"self < 1"}"#)),
+        check(&schema_with_rule(r#"{"rule":"self < 1"}"#)),
         [r#"d.n: Invalid value: "integer": failed rule: self < 1"#]
     );
     assert_eq!(
-        told(&with(r#"{"rule":"oldSelf.hasValue()","optionalOldSelf":true}"#)),
+        check(&schema_with_rule(r#"{"rule":"oldSelf.hasValue()","optionalOldSelf":true}"#)),
         [r#"d.n: Invalid value: "integer": failed rule: oldSelf.hasValue()"#]
     );
 }
 
 #[test]
-fn words_of_the_language_may_be_names_of_fields() {
+fn reserved_words_may_be_field_names() {
     let schema = |rule: &str| {
         format!(
             r#"{{"type":"object","properties":{{"namespace":{{"type":"string"}}}},"x-kubernetes-validations":[{{"rule":"{rule}"}}]}}"#
         )
     };
     for rule in ["self.namespace == 'a'", "self.__namespace__ == 'a'", "has(self.namespace)"] {
-        assert_eq!(refused(&schema(rule)), Vec::<String>::new(), "{rule}");
-        assert_eq!(told(&schema(rule), r#"{"namespace":"a"}"#, None), Vec::<String>::new(), "{rule}");
+        assert_eq!(check_schema_rules(&schema(rule)), Vec::<String>::new(), "{rule}");
+        assert_eq!(
+            evaluate_rules(&schema(rule), r#"{"namespace":"a"}"#, None),
+            Vec::<String>::new(),
+            "{rule}"
+        );
     }
-    assert_eq!(told(&schema("self.namespace == 'a'"), r#"{"namespace":"b"}"#, None).len(), 1);
-    assert_eq!(refused(&schema("self.package == 'a'")).len(), 1, "only of fields that there are");
+    assert_eq!(evaluate_rules(&schema("self.namespace == 'a'"), r#"{"namespace":"b"}"#, None).len(), 1);
+    assert_eq!(check_schema_rules(&schema("self.package == 'a'")).len(), 1, "only if there is such a field");
 }

@@ -6,60 +6,64 @@ use super::*;
 
 const METADATA: &str = "/.well-known/openid-configuration";
 
-fn rules(stage: &TestProvider) -> ClaimMapping {
-    ClaimMapping::new(&flags(&stage.issuer, &["--oidc-signing-algs=ES256,RS256"])).unwrap()
+fn rules(stub: &TestProvider) -> ClaimMapping {
+    ClaimMapping::new(&flags(&stub.issuer, &["--oidc-signing-algs=ES256,RS256"])).unwrap()
 }
 
-fn provider(stage: &TestProvider, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Keys>) {
+fn provider(stub: &TestProvider, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Keys>) {
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-    let mut provider = Provider::new(&rules(stage), authority_pem, keys.clone()).unwrap();
-    provider.document_within = Duration::from_millis(500);
+    let mut provider = Provider::new(&rules(stub), authority_pem, keys.clone()).unwrap();
+    provider.document_timeout = Duration::from_millis(500);
     (provider, keys)
 }
 
 #[actix::test]
-async fn the_keys_are_where_the_provider_says() {
-    let (one, other) = (Signer::fresh(), Signer::new(Algorithm::Rs256));
-    let stage = TestProvider::open(&[&one, &other]).await;
-    let (mut provider, keys) = provider(&stage, Some(stage.authority_pem.clone()));
-    assert!(keys.ring().is_none());
+async fn openid_keys_are_fetched_from_discovered_jwks_uri() {
+    let (first, other) = (Signer::fresh(), Signer::new(Algorithm::Rs256));
+    let stub = TestProvider::open(&[&first, &other]).await;
+    let (mut provider, keys) = provider(&stub, Some(stub.authority_pem.clone()));
+    assert!(keys.key_set().is_none());
     provider.attempt().await.unwrap();
-    let names =
-        |keys: &Keys| keys.ring().unwrap().keys().iter().map(|key| key.id.clone()).collect::<Vec<_>>();
-    assert_eq!(
-        names(&keys),
-        [one.published["kid"].as_str().unwrap(), other.published["kid"].as_str().unwrap()]
-    );
+    let key_ids =
+        |keys: &Keys| keys.key_set().unwrap().keys().iter().map(|key| key.id.clone()).collect::<Vec<_>>();
+    assert_eq!(key_ids(&keys), [first.jwk["kid"].as_str().unwrap(), other.jwk["kid"].as_str().unwrap()]);
 
-    // Once it is known where they are nobody looks for that again, until something goes wrong.
-    stage.say(METADATA, TestResponse::Status(500));
-    stage.publish(&[&other]);
-    stage.say(METADATA, TestResponse::Status(500));
+    // The discovery document is not fetched again until an attempt fails.
+    stub.respond(METADATA, TestResponse::Status(500));
+    stub.publish(&[&other]);
+    stub.respond(METADATA, TestResponse::Status(500));
     provider.attempt().await.unwrap();
-    assert_eq!(names(&keys).len(), 1);
-    stage.say("/keys", TestResponse::Status(404));
+    assert_eq!(key_ids(&keys).len(), 1);
+    stub.respond("/keys", TestResponse::Status(404));
     assert_eq!(provider.attempt().await, Err("the server answered 404".to_owned()));
     assert_eq!(provider.attempt().await, Err("the server answered 500".to_owned()));
-    assert_eq!(names(&keys).len(), 1, "what was known before still counts");
-    let moved = json!({"issuer": stage.issuer, "jwks_uri": format!("{}/moved", stage.issuer)});
-    stage.say(METADATA, TestResponse::Document(moved.to_string()));
-    stage
-        .say("/moved", TestResponse::Document(json!({"keys": [one.published, other.published]}).to_string()));
+    assert_eq!(key_ids(&keys).len(), 1, "the old keys stay valid");
+    let moved = json!({"issuer": stub.issuer, "jwks_uri": format!("{}/moved", stub.issuer)});
+    stub.respond(METADATA, TestResponse::Document(moved.to_string()));
+    stub.respond("/moved", TestResponse::Document(json!({"keys": [first.jwk, other.jwk]}).to_string()));
     provider.attempt().await.unwrap();
-    assert_eq!(names(&keys).len(), 2);
+    assert_eq!(key_ids(&keys).len(), 2);
 }
 
 #[actix::test]
-async fn what_makes_no_sense_or_no_end_is_not_taken() {
-    let stage = TestProvider::open(&[&Signer::fresh()]).await;
+async fn invalid_or_endless_openid_documents_are_refused() {
+    let stub = TestProvider::open(&[&Signer::fresh()]).await;
     let document = |value: serde_json::Value| TestResponse::Document(value.to_string());
-    let keys_at = |place: &str| document(json!({"issuer": stage.issuer, "jwks_uri": place}));
-    let here = format!("{}/keys", stage.issuer);
-    for (metadata, published, part) in [
-        (document(json!({"issuer": "https://other.test", "jwks_uri": here})), None, "issuer did not match"),
-        (document(json!({"issuer": format!("{}/", stage.issuer), "jwks_uri": here})), None, "did not match"),
-        (document(json!({"jwks_uri": here})), None, "issuer did not match"),
-        (keys_at(&here.replace("https:", "http:")), None, "not published over https"),
+    let keys_at = |uri: &str| document(json!({"issuer": stub.issuer, "jwks_uri": uri}));
+    let jwks_uri = format!("{}/keys", stub.issuer);
+    for (metadata, key_response, expected) in [
+        (
+            document(json!({"issuer": "https://other.test", "jwks_uri": jwks_uri})),
+            None,
+            "issuer did not match",
+        ),
+        (
+            document(json!({"issuer": format!("{}/", stub.issuer), "jwks_uri": jwks_uri})),
+            None,
+            "did not match",
+        ),
+        (document(json!({"jwks_uri": jwks_uri})), None, "issuer did not match"),
+        (keys_at(&jwks_uri.replace("https:", "http:")), None, "not published over https"),
         (keys_at(""), None, "not published over https"),
         (document(json!(5)), None, "failed to decode provider discovery object"),
         (TestResponse::Document("<html>".into()), None, "failed to decode provider discovery object"),
@@ -67,75 +71,75 @@ async fn what_makes_no_sense_or_no_end_is_not_taken() {
         (TestResponse::Status(302), None, "answered 302"),
         (TestResponse::Stalls, None, "no answer within"),
         (TestResponse::Grows, None, "too long"),
-        (keys_at(&here), Some(TestResponse::Stalls), "no answer within"),
-        (keys_at(&here), Some(TestResponse::Grows), "too long"),
-        (keys_at(&here), Some(TestResponse::Status(500)), "answered 500"),
-        (keys_at(&here), Some(document(json!({"keys": 5}))), "failed to decode keys"),
-        (keys_at(&here), Some(document(json!({}))), "failed to decode keys"),
+        (keys_at(&jwks_uri), Some(TestResponse::Stalls), "no answer within"),
+        (keys_at(&jwks_uri), Some(TestResponse::Grows), "too long"),
+        (keys_at(&jwks_uri), Some(TestResponse::Status(500)), "answered 500"),
+        (keys_at(&jwks_uri), Some(document(json!({"keys": 5}))), "failed to decode keys"),
+        (keys_at(&jwks_uri), Some(document(json!({}))), "failed to decode keys"),
     ] {
-        stage.say(METADATA, metadata);
-        if let Some(published) = published {
-            stage.say("/keys", published);
+        stub.respond(METADATA, metadata);
+        if let Some(key_response) = key_response {
+            stub.respond("/keys", key_response);
         }
-        let (mut provider, keys) = provider(&stage, Some(stage.authority_pem.clone()));
-        let why = provider.attempt().await.unwrap_err();
-        assert!(why.contains(part), "{part}: {why}");
-        assert!(keys.ring().is_none());
+        let (mut provider, keys) = provider(&stub, Some(stub.authority_pem.clone()));
+        let error = provider.attempt().await.unwrap_err();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(keys.key_set().is_none());
     }
 }
 
 #[actix::test]
-async fn a_provider_may_tell_of_itself_at_another_place() {
-    let stage = TestProvider::open(&[&Signer::fresh()]).await;
-    let told = |issuer: &str| {
+async fn openid_discovery_url_may_differ_from_issuer() {
+    let stub = TestProvider::open(&[&Signer::fresh()]).await;
+    let discovery = |issuer: &str| {
         TestResponse::Document(
-            json!({"issuer": issuer, "jwks_uri": format!("{}/keys", stage.issuer)}).to_string(),
+            json!({"issuer": issuer, "jwks_uri": format!("{}/keys", stub.issuer)}).to_string(),
         )
     };
-    stage.say(METADATA, TestResponse::Status(404));
-    stage.say("/inside", told(&stage.issuer));
-    let mut rules = rules(&stage);
-    rules.discovery = Some(format!("{}/inside", stage.issuer));
+    stub.respond(METADATA, TestResponse::Status(404));
+    stub.respond("/inside", discovery(&stub.issuer));
+    let mut rules = rules(&stub);
+    rules.discovery = Some(format!("{}/inside", stub.issuer));
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-    let mut provider = Provider::new(&rules, Some(stage.authority_pem.clone()), keys.clone()).unwrap();
+    let mut provider = Provider::new(&rules, Some(stub.authority_pem.clone()), keys.clone()).unwrap();
     provider.attempt().await.unwrap();
-    assert_eq!(keys.ring().unwrap().keys().len(), 1);
-    // It must still be the one that tokens name.
-    stage.say("/inside", told(&format!("{}/inside", stage.issuer)));
-    let mut provider = Provider::new(&rules, Some(stage.authority_pem.clone()), keys).unwrap();
+    assert_eq!(keys.key_set().unwrap().keys().len(), 1);
+    // The document must still name the issuer of the tokens.
+    stub.respond("/inside", discovery(&format!("{}/inside", stub.issuer)));
+    let mut provider = Provider::new(&rules, Some(stub.authority_pem.clone()), keys).unwrap();
     assert!(provider.attempt().await.unwrap_err().contains("issuer did not match"));
 }
 
 #[actix::test]
-async fn a_provider_must_prove_who_it_is() {
-    let stage = TestProvider::open(&[&Signer::fresh()]).await;
+async fn openid_provider_certificate_is_verified() {
+    let stub = TestProvider::open(&[&Signer::fresh()]).await;
     let other = TestProvider::open(&[]).await;
     for authority in [None, Some(other.authority_pem.clone())] {
-        let (mut provider, _) = provider(&stage, authority);
-        let why = provider.attempt().await.unwrap_err();
-        assert!(why.contains("failed to verify certificate"), "{why}");
+        let (mut provider, _) = provider(&stub, authority);
+        let error = provider.attempt().await.unwrap_err();
+        assert!(error.contains("failed to verify certificate"), "{error}");
     }
-    for (pem, part) in [("", "does not contain any valid"), ("no PEM", "does not contain any valid")] {
+    for (pem, expected) in [("", "does not contain any valid"), ("no PEM", "does not contain any valid")] {
         let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-        let refused = Provider::new(&rules(&stage), Some(pem.into()), keys).err().unwrap();
-        assert!(refused.contains(part), "{pem}: {refused}");
+        let refused = Provider::new(&rules(&stub), Some(pem.into()), keys).err().unwrap();
+        assert!(refused.contains(expected), "{pem}: {refused}");
     }
 }
 
 #[test]
-fn keys_that_are_of_no_use_cost_the_others_nothing() {
-    let good = Signer::fresh().published;
-    let odd = [
+fn unusable_openid_keys_are_skipped() {
+    let usable = Signer::fresh().jwk;
+    let unusable = [
         json!(5),
         json!({"kty": "new"}),
         json!({"kty": "oct", "k": "c2VjcmV0"}),
         json!({"kty": "RSA", "n": "AQ", "e": "AQAB"}),
     ];
-    let all: Vec<_> = odd.into_iter().chain([good.clone()]).collect();
-    let found = ring(json!({"keys": all}).to_string().as_bytes(), &Algorithm::ALL).unwrap();
-    assert_eq!(found.keys().len(), 1);
-    let many = vec![good; OIDC_KEYS + 20];
-    let found = ring(json!({"keys": many}).to_string().as_bytes(), &Algorithm::ALL).unwrap();
-    assert_eq!(found.keys().len(), OIDC_KEYS);
-    assert_eq!(ring(br#"{"keys":[]}"#, &Algorithm::ALL).unwrap().keys().len(), 0);
+    let all: Vec<_> = unusable.into_iter().chain([usable.clone()]).collect();
+    let parsed = key_set(json!({"keys": all}).to_string().as_bytes(), &Algorithm::ALL).unwrap();
+    assert_eq!(parsed.keys().len(), 1);
+    let many = vec![usable; OIDC_KEYS + 20];
+    let parsed = key_set(json!({"keys": many}).to_string().as_bytes(), &Algorithm::ALL).unwrap();
+    assert_eq!(parsed.keys().len(), OIDC_KEYS);
+    assert_eq!(key_set(br#"{"keys":[]}"#, &Algorithm::ALL).unwrap().keys().len(), 0);
 }

@@ -12,50 +12,50 @@ fn rules(more: &[&str]) -> ClaimMapping {
     ClaimMapping::new(&flags(ISSUER, more)).unwrap()
 }
 
-fn of(value: &Value) -> Claims {
+fn claims_of(value: &Value) -> Claims {
     Claims(value.as_object().unwrap().clone())
 }
 
 fn identity(more: &[&str], changes: &Value) -> Result<Identity, String> {
-    rules(more).identity(&of(&claims(ISSUER, changes)))
+    rules(more).identity(&claims_of(&claims(ISSUER, changes)))
 }
 
 fn name(more: &[&str], changes: &Value) -> Result<String, String> {
     identity(more, changes).map(|identity| identity.name)
 }
 
-/// Why a token is not worth a look at its signature.
-fn refused(more: &[&str], algorithm: &str, changes: &Value) -> Option<String> {
+/// The error of the checks before the signature.
+fn check_error(more: &[&str], algorithm: &str, changes: &Value) -> Option<String> {
     let text = format!("{}.e30.e30", BASE64.encode(json!({"alg": algorithm}).to_string()));
     let (token, now) = (Token::parse(&text).unwrap(), Timestamp(NOW * 1_000_000));
-    rules(more).check(&token, &of(&claims(ISSUER, changes)), now).err()
+    rules(more).check(&token, &claims_of(&claims(ISSUER, changes)), now).err()
 }
 
 #[test]
-fn the_flags_know_the_algorithms_that_there_are() {
+fn openid_flags_accept_all_signing_algorithms() {
     assert_eq!(Algorithm::ALL.map(Algorithm::name), SIGNING_ALGORITHMS);
     assert_eq!(rules(&[]).algorithms, [Algorithm::Rs256]);
     assert_eq!(rules(&["--oidc-signing-algs=ES512,PS256"]).algorithms, [Algorithm::Es512, Algorithm::Ps256]);
 }
 
 #[test]
-fn tokens_of_others_are_none_of_our_business() {
-    let concern = |issuer: &str, said: Value| {
-        ClaimMapping::new(&flags(issuer, &[])).unwrap().concern(&of(&json!({"iss": said})))
+fn openid_token_of_other_issuer_is_ignored() {
+    let applies = |issuer: &str, iss: Value| {
+        ClaimMapping::new(&flags(issuer, &[])).unwrap().applies_to(&claims_of(&json!({"iss": iss})))
     };
-    assert!(concern(ISSUER, ISSUER.into()));
-    for said in
+    assert!(applies(ISSUER, ISSUER.into()));
+    for iss in
         [json!("https://kubernetes.default.svc"), json!("https://login.test/realm/"), json!(""), json!(1)]
     {
-        assert!(!concern(ISSUER, said.clone()), "{said}");
+        assert!(!applies(ISSUER, iss.clone()), "{iss}");
     }
-    assert!(concern("https://accounts.google.com", "accounts.google.com".into()));
-    assert!(!concern(ISSUER, "login.test/realm".into()));
-    assert!(!rules(&[]).concern(&of(&json!({}))));
+    assert!(applies("https://accounts.google.com", "accounts.google.com".into()));
+    assert!(!applies(ISSUER, "login.test/realm".into()));
+    assert!(!rules(&[]).applies_to(&claims_of(&json!({}))));
 }
 
 #[test]
-fn a_file_says_more_than_flags() {
+fn authentication_file_maps_claims_of_several_audiences() {
     let mapping =
         |claim: &str, prefix: &str| Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() });
     let jwt = Jwt {
@@ -67,38 +67,39 @@ fn a_file_says_more_than_flags() {
         required: BTreeMap::from([("hd".into(), "x".into())]),
         ..Jwt::default()
     };
-    let rules = ClaimMapping::of(&jwt);
-    assert_eq!(rules.algorithms, Algorithm::ALL, "in every way that a key takes");
-    let said = json!({"email": "a@x", "id": "7", "roles": ["b"], "hd": "x"});
-    let made = |changes: &Value| {
-        let mut all = said.as_object().unwrap().clone();
+    let rules = ClaimMapping::from_jwt(&jwt);
+    assert_eq!(rules.algorithms, Algorithm::ALL, "all algorithms are accepted");
+    let values = json!({"email": "a@x", "id": "7", "roles": ["b"], "hd": "x"});
+    let map = |changes: &Value| {
+        let mut all = values.as_object().unwrap().clone();
         all.extend(changes.as_object().unwrap().clone());
-        rules.identity(&of(&claims(ISSUER, &all.into())))
+        rules.identity(&claims_of(&claims(ISSUER, &all.into())))
     };
-    let ann = made(&json!({})).unwrap();
+    let ann = map(&json!({})).unwrap();
     assert_eq!((&*ann.name, &*ann.uid, &ann.groups[..]), ("m:a@x", "7", &["r:b".to_owned()][..]));
-    for (changes, why) in [
+    for (changes, expected) in [
         (json!({"id": null}), "oidc: parse uid claim \"id\": claim not present"),
         (json!({"id": 7}), "oidc: parse uid claim \"id\": claim is not a string"),
         (json!({"email_verified": false}), "oidc: email not verified"),
         (json!({"hd": "y"}), "oidc: required claim hd value does not match"),
     ] {
-        assert_eq!(made(&changes).unwrap_err(), why, "{changes}");
+        assert_eq!(map(&changes).unwrap_err(), expected, "{changes}");
     }
     let text = format!("{}.e30.e30", BASE64.encode(json!({"alg": "ES512"}).to_string()));
     let (token, now) = (Token::parse(&text).unwrap(), Timestamp(NOW * 1_000_000));
-    let check = |audiences: Value| rules.check(&token, &of(&claims(ISSUER, &json!({"aud": audiences}))), now);
+    let check =
+        |audiences: Value| rules.check(&token, &claims_of(&claims(ISSUER, &json!({"aud": audiences}))), now);
     assert!(check(json!("c")).is_ok() && check(json!(["x", "d"])).is_ok());
-    let why = "oidc: expected audience in [\"c\" \"d\"] got [\"x\" \"y\"]";
-    assert_eq!(check(json!(["x", "y"])), Err(why.to_owned()));
+    let expected = "oidc: expected audience in [\"c\" \"d\"] got [\"x\" \"y\"]";
+    assert_eq!(check(json!(["x", "y"])), Err(expected.to_owned()));
     assert_eq!(
-        refused(&[], "RS256", &json!({"aud": ["x", "y"]})).as_deref(),
+        check_error(&[], "RS256", &json!({"aud": ["x", "y"]})).as_deref(),
         Some("oidc: expected audience \"c\" got [\"x\" \"y\"]")
     );
 }
 
 #[test]
-fn expressions_make_users_of_claims() {
+fn openid_expressions_map_claims_to_user() {
     let file = format!(
         "apiVersion: apiserver.config.k8s.io/v1beta1
 kind: AuthenticationConfiguration
@@ -115,21 +116,21 @@ jwt:
   - {{expression: \"user.extra.size() < 3 && user.uid != 'root'\"}}
 "
     );
-    let rules = ClaimMapping::of(&AuthenticationFile::parse(file.as_bytes(), &[]).unwrap().jwt[0]);
-    let said = json!({"who": "ann", "level": 3, "id": "7", "b": ["p", ""], "jti": "j"});
-    let made = |changes: &Value| {
-        let mut all = said.as_object().unwrap().clone();
+    let rules = ClaimMapping::from_jwt(&AuthenticationFile::parse(file.as_bytes(), &[]).unwrap().jwt[0]);
+    let values = json!({"who": "ann", "level": 3, "id": "7", "b": ["p", ""], "jti": "j"});
+    let map = |changes: &Value| {
+        let mut all = values.as_object().unwrap().clone();
         all.extend(changes.as_object().unwrap().clone());
-        rules.identity(&of(&claims(ISSUER, &all.into())))
+        rules.identity(&claims_of(&claims(ISSUER, &all.into())))
     };
-    let ann = made(&json!({})).unwrap();
+    let ann = map(&json!({})).unwrap();
     assert_eq!((&*ann.name, &*ann.uid, &ann.groups), ("x:ann", "7", &vec![]));
     assert_eq!(ann.extra["a.test/b"], ["p"]);
     assert_eq!(ann.extra[CREDENTIAL_ID], ["JTI=j"]);
-    assert_eq!(made(&json!({"teams": ["a", "b"]})).unwrap().groups, ["a", "b"]);
-    assert!(!made(&json!({"b": ""})).unwrap().extra.contains_key("a.test/b"), "what is empty is not there");
+    assert_eq!(map(&json!({"teams": ["a", "b"]})).unwrap().groups, ["a", "b"]);
+    assert!(!map(&json!({"b": ""})).unwrap().extra.contains_key("a.test/b"), "empty values are omitted");
     let failed = "resulted in error: no such key: ";
-    for (changes, why) in [
+    for (changes, expected) in [
         (json!({"who": null}), format!("oidc: error evaluating username claim expression: expression ''x:' + claims.who' {failed}who")),
         (json!({"teams": 1}), "oidc: error evaluating group claim expression: expression must return a string or a list of strings".into()),
         (json!({"id": 7}), "oidc: error evaluating uid claim expression: uid claim expression must return a string".into()),
@@ -139,32 +140,32 @@ jwt:
         (json!({"teams": ["system:masters"]}), "oidc: error evaluating user info validation rule: validation expression 'user.groups.all(g, !g.startsWith('system:'))' failed: reserved".into()),
         (json!({"id": "root"}), "oidc: error evaluating user info validation rule: validation expression 'user.extra.size() < 3 && user.uid != 'root'' failed: ".into()),
     ] {
-        assert_eq!(made(&changes).unwrap_err(), why, "{changes}");
+        assert_eq!(map(&changes).unwrap_err(), expected, "{changes}");
     }
     let empty = file.replace("\"'x:' + claims.who\"", "claims.who");
-    let rules = ClaimMapping::of(&AuthenticationFile::parse(empty.as_bytes(), &[]).unwrap().jwt[0]);
+    let rules = ClaimMapping::from_jwt(&AuthenticationFile::parse(empty.as_bytes(), &[]).unwrap().jwt[0]);
     let nameless = json!({"who": "", "level": 3, "id": "7", "b": "p"});
     assert_eq!(
-        rules.identity(&of(&claims(ISSUER, &nameless))).unwrap_err(),
+        rules.identity(&claims_of(&claims(ISSUER, &nameless))).unwrap_err(),
         "oidc: empty username via CEL expression is not allowed"
     );
 }
 
 #[test]
-fn a_user_has_a_prefix_unless_the_operator_wants_none() {
-    let named = |more: &[&str]| name(more, &json!({"name": "Ann", "email": "a@x"})).unwrap();
-    assert_eq!(named(&[]), "https://login.test/realm#ann");
-    assert_eq!(named(&["--oidc-username-claim=name"]), "https://login.test/realm#Ann");
-    assert_eq!(named(&["--oidc-username-claim=name", "--oidc-username-prefix=-"]), "Ann");
-    assert_eq!(named(&["--oidc-username-prefix=oidc:"]), "oidc:ann");
-    assert_eq!(named(&["--oidc-username-claim=email"]), "a@x");
-    assert_eq!(named(&["--oidc-username-claim=email", "--oidc-username-prefix=e:"]), "e:a@x");
+fn openid_username_gets_configured_prefix() {
+    let username = |more: &[&str]| name(more, &json!({"name": "Ann", "email": "a@x"})).unwrap();
+    assert_eq!(username(&[]), "https://login.test/realm#ann");
+    assert_eq!(username(&["--oidc-username-claim=name"]), "https://login.test/realm#Ann");
+    assert_eq!(username(&["--oidc-username-claim=name", "--oidc-username-prefix=-"]), "Ann");
+    assert_eq!(username(&["--oidc-username-prefix=oidc:"]), "oidc:ann");
+    assert_eq!(username(&["--oidc-username-claim=email"]), "a@x");
+    assert_eq!(username(&["--oidc-username-claim=email", "--oidc-username-prefix=e:"]), "e:a@x");
 }
 
 #[test]
-fn a_user_must_have_a_name() {
+fn openid_token_without_username_is_refused() {
     let email = ["--oidc-username-claim=email"];
-    for (more, changes, why) in [
+    for (more, changes, expected) in [
         (&[][..], json!({"sub": null}), "oidc: parse username claims \"sub\": claim not present"),
         (&[], json!({"sub": 5}), "oidc: parse username claims \"sub\": claim is not a string"),
         (&[], json!({"sub": ["ann"]}), "oidc: parse username claims \"sub\": claim is not a string"),
@@ -177,89 +178,89 @@ fn a_user_must_have_a_name() {
             "oidc: parse 'email_verified' claim: not a boolean",
         ),
     ] {
-        assert_eq!(name(more, &changes), Err(why.to_owned()), "{changes}");
+        assert_eq!(name(more, &changes), Err(expected.to_owned()), "{changes}");
     }
     assert_eq!(name(&email, &json!({"email": "a@x", "email_verified": true})).unwrap(), "a@x");
     assert!(
         name(&[], &json!({"email_verified": false})).is_ok(),
-        "it matters only to whom the address names"
+        "it matters only if the email is the username"
     );
 }
 
 #[test]
-fn groups_are_a_text_or_a_list() {
-    let groups = |more: &[&str], said: Value| {
+fn openid_groups_claim_is_string_or_list() {
+    let groups = |more: &[&str], roles: Value| {
         let more: Vec<_> = more.iter().copied().chain(["--oidc-groups-claim=roles"]).collect();
-        identity(&more, &json!({ "roles": said })).map(|identity| identity.groups)
+        identity(&more, &json!({ "roles": roles })).map(|identity| identity.groups)
     };
     assert_eq!(groups(&[], json!(["a", "b"])).unwrap(), ["a", "b"]);
     assert_eq!(groups(&[], json!("a")).unwrap(), ["a"]);
     assert_eq!(groups(&["--oidc-groups-prefix=g:"], json!(["a", "b"])).unwrap(), ["g:a", "g:b"]);
     assert_eq!(groups(&[], json!([])).unwrap(), [""; 0]);
     assert_eq!(groups(&[], Value::Null).unwrap(), [""; 0]);
-    for wrong in [json!(1), json!({"a": "b"}), json!(["a", 1]), json!([["a"]]), json!(true)] {
-        let why = groups(&[], wrong.clone()).unwrap_err();
-        assert!(why.starts_with("oidc: parse groups claim \"roles\": "), "{wrong}: {why}");
+    for invalid in [json!(1), json!({"a": "b"}), json!(["a", 1]), json!([["a"]]), json!(true)] {
+        let error = groups(&[], invalid.clone()).unwrap_err();
+        assert!(error.starts_with("oidc: parse groups claim \"roles\": "), "{invalid}: {error}");
     }
-    let nobody_asked = identity(&[], &json!({"groups": ["system:masters"]})).unwrap();
-    assert!(nobody_asked.groups.is_empty());
+    let unmapped = identity(&[], &json!({"groups": ["system:masters"]})).unwrap();
+    assert!(unmapped.groups.is_empty());
 }
 
 #[test]
-fn required_claims_must_be_there() {
+fn openid_token_without_required_claims_is_refused() {
     let more = ["--oidc-required-claim=hd=example.com", "--oidc-required-claim=tier=gold"];
     assert!(name(&more, &json!({"hd": "example.com", "tier": "gold"})).is_ok());
-    for (changes, why) in [
+    for (changes, expected) in [
         (json!({"hd": "example.com"}), "oidc: required claim tier not present in ID token"),
         (json!({"hd": "example.org", "tier": "gold"}), "oidc: required claim hd value does not match"),
         (json!({"hd": ["example.com"], "tier": "gold"}), "oidc: parse claim hd: claim is not a string"),
     ] {
-        assert_eq!(name(&more, &changes), Err(why.to_owned()), "{changes}");
+        assert_eq!(name(&more, &changes), Err(expected.to_owned()), "{changes}");
     }
 }
 
 #[test]
-fn claims_that_lie_elsewhere_are_refused_where_they_matter() {
+fn openid_distributed_claims_are_refused_if_mapped() {
     let groups = ["--oidc-groups-claim=groups"];
-    let lies = |names: Value| {
+    let distributed = |names: Value| {
         json!({"_claim_names": names, "_claim_sources": {
             "far": {"endpoint": "https://far.test/groups", "access_token": "t"}, "inside": {"JWT": "a.b.c"}}})
     };
     for source in ["far", "inside"] {
-        let why = name(&groups, &lies(json!({"groups": source}))).unwrap_err();
-        assert!(why.contains("\"groups\" is a distributed or aggregated claim"), "{why}");
-        assert!(name(&[], &lies(json!({"groups": source}))).is_ok(), "nobody wants the groups");
+        let error = name(&groups, &distributed(json!({"groups": source}))).unwrap_err();
+        assert!(error.contains("\"groups\" is a distributed or aggregated claim"), "{error}");
+        assert!(name(&[], &distributed(json!({"groups": source}))).is_ok(), "the groups are not mapped");
     }
-    let mut both = lies(json!({"groups": "far"}));
+    let mut both = distributed(json!({"groups": "far"}));
     both["groups"] = json!(["a"]);
-    assert_eq!(identity(&groups, &both).unwrap().groups, ["a"], "what the token says itself counts");
-    let required = name(&["--oidc-required-claim=hd=x"], &lies(json!({"hd": "far"}))).unwrap_err();
+    assert_eq!(identity(&groups, &both).unwrap().groups, ["a"], "the value in the token is used");
+    let required = name(&["--oidc-required-claim=hd=x"], &distributed(json!({"hd": "far"}))).unwrap_err();
     assert!(required.contains("\"hd\" is a distributed"), "{required}");
-    let mut nameless = lies(json!({"sub": "far"}));
+    let mut nameless = distributed(json!({"sub": "far"}));
     nameless["sub"] = Value::Null;
     assert!(name(&[], &nameless).unwrap_err().contains("\"sub\" is a distributed"));
-    for (names, why) in [
+    for (names, expected) in [
         (json!({"groups": "gone"}), "oidc: source does not exist"),
         (json!({"groups": ""}), "oidc: failed to obtain source"),
         (json!({"groups": 1}), "oidc: failed to obtain source"),
         (json!(["groups"]), "_claim_names"),
     ] {
-        let said = refused(&[], "RS256", &lies(names)).unwrap();
-        assert!(said.contains(why), "{said}");
+        let error = check_error(&[], "RS256", &distributed(names)).unwrap();
+        assert!(error.contains(expected), "{error}");
     }
 }
 
 #[test]
-fn a_token_says_which_it_is() {
+fn openid_token_id_becomes_credential_id() {
     let extra = |changes: Value| identity(&[], &changes).unwrap().extra;
     assert_eq!(extra(json!({}))[CREDENTIAL_ID], ["JTI=7"]);
     assert!(extra(json!({"jti": null})).is_empty() && extra(json!({"jti": 7})).is_empty());
 }
 
 #[test]
-fn what_costs_nothing_is_checked_before_the_signature() {
-    assert_eq!(refused(&[], "RS256", &json!({})), None);
-    for (changes, part) in [
+fn openid_claims_are_checked_before_the_signature() {
+    assert_eq!(check_error(&[], "RS256", &json!({})), None);
+    for (changes, expected) in [
         (json!({"aud": null}), "expected audience \"c\" got []"),
         (json!({"aud": "d"}), "expected audience \"c\" got [\"d\"]"),
         (json!({"aud": ["d", "e"]}), "expected audience"),
@@ -272,13 +273,13 @@ fn what_costs_nothing_is_checked_before_the_signature() {
         (json!({"nbf": []}), "nbf is not a time"),
         (json!({"iat": "x"}), "iat is not a time"),
         (json!({"sub": 1}), "sub is not a string"),
-        // The order of the reference: whom it is for, then when, then how.
+        // kube-apiserver's order: audience, then time, then algorithm.
         (json!({"aud": "d", "exp": 1}), "expected audience"),
     ] {
-        let said = refused(&[], "none", &changes).unwrap_or_default();
-        assert!(said.contains(part), "{changes}: {said}");
+        let error = check_error(&[], "none", &changes).unwrap_or_default();
+        assert!(error.contains(expected), "{changes}: {error}");
     }
-    for good in [
+    for valid in [
         json!({"aud": ["d", "c"]}),
         json!({"exp": NOW}),
         json!({"exp": NOW as f64 + 0.5}),
@@ -286,21 +287,21 @@ fn what_costs_nothing_is_checked_before_the_signature() {
         json!({"exp": i64::MAX}),
         json!({"exp": 1e300}),
     ] {
-        assert_eq!(refused(&[], "RS256", &good), None, "{good}");
+        assert_eq!(check_error(&[], "RS256", &valid), None, "{valid}");
     }
-    for wrong in ["none", "HS256", "RS384", "ES256", "", "rs256"] {
-        let said = refused(&[], wrong, &json!({})).unwrap_or_default();
-        assert!(said.contains("unsupported algorithm, expected [\"RS256\"]"), "{wrong}: {said}");
+    for algorithm in ["none", "HS256", "RS384", "ES256", "", "rs256"] {
+        let error = check_error(&[], algorithm, &json!({})).unwrap_or_default();
+        assert!(error.contains("unsupported algorithm, expected [\"RS256\"]"), "{algorithm}: {error}");
     }
-    assert_eq!(refused(&["--oidc-signing-algs=ES256"], "ES256", &json!({})), None);
+    assert_eq!(check_error(&["--oidc-signing-algs=ES256"], "ES256", &json!({})), None);
 }
 
 proptest! {
     #[test]
-    fn a_bearer_has_no_group_that_the_token_does_not_name(groups in proptest::collection::vec(".{0,8}", 0..5)) {
+    fn openid_identity_has_exactly_the_groups_of_the_token(groups in proptest::collection::vec(".{0,8}", 0..5)) {
         let more = ["--oidc-groups-claim=g", "--oidc-groups-prefix=p:"];
-        let found = identity(&more, &json!({"g": groups})).unwrap().groups;
+        let actual = identity(&more, &json!({"g": groups})).unwrap().groups;
         let expected: Vec<_> = groups.iter().map(|group| format!("p:{group}")).collect();
-        prop_assert_eq!(found, expected);
+        prop_assert_eq!(actual, expected);
     }
 }

@@ -19,8 +19,8 @@ use crate::auth::service_account::claims::{Bound, Grant, Reference};
 
 const START: Timestamp = Timestamp(1_790_000_000_000_000);
 
-/// Stores with some objects, a key, and a verifier of both.
-struct House {
+/// Stores, a signing key, and a verifier that uses both.
+struct Fixture {
     stores: Stores,
     key: PKey<Private>,
     clock: Clock,
@@ -32,8 +32,8 @@ fn key() -> PKey<Private> {
     PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap()
 }
 
-impl House {
-    fn new(lookup: bool) -> House {
+impl Fixture {
+    fn new(lookup: bool) -> Fixture {
         let clock = Clock::manual(START);
         let stores =
             directory::start(Box::new(Memory::new()), Options { clock: clock.clone(), ..Options::default() })
@@ -49,7 +49,7 @@ impl House {
         let keys = Arc::new(Keys::new(&[public]).unwrap());
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
         let verifier = ServiceAccountTokens::new(keys, rules, objects, metrics, clock.clone());
-        House { stores, key, clock, verifier }
+        Fixture { stores, key, clock, verifier }
     }
 
     async fn store(&self, plural: &str) -> Addr<Store> {
@@ -60,12 +60,12 @@ impl House {
         let mut object = object.clone();
         object["metadata"]["resourceVersion"] = "".into();
         let text = object.to_string();
-        let revision_at = text.find(r#""resourceVersion":""#).unwrap() + r#""resourceVersion":""#.len();
+        let revision_offset = text.find(r#""resourceVersion":""#).unwrap() + r#""resourceVersion":""#.len();
         let draft = Draft {
             key: Key::from_path(key),
             bytes: Bytes::from(text),
-            revision_at,
-            item_at: 1,
+            revision_offset,
+            item_offset: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),
         };
@@ -76,9 +76,9 @@ impl House {
     async fn delete(&self, plural: &str, key: &str) {
         let (store, key) = (self.store(plural).await, Key::from_path(key));
         let permit = Permit::none();
-        let found: Arc<Object> =
+        let result: Arc<Object> =
             store.send(Get { key: key.clone(), permit: permit.clone() }).await.unwrap().unwrap();
-        store.send(Remove { key, expected: found.revision, permit }).await.unwrap().unwrap();
+        store.send(Remove { key, expected: result.revision, permit }).await.unwrap().unwrap();
     }
 
     fn sign(&self, claims: &Value) -> String {
@@ -99,14 +99,14 @@ impl House {
         }
     }
 
-    async fn refused(&self, token: &str) -> String {
+    async fn refusal(&self, token: &str) -> String {
         match self.verdict(token).await {
-            Verification::Refused(why) => why,
+            Verification::Refused(reason) => reason,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn known(&self, token: &str) -> bool {
+    async fn is_known(&self, token: &str) -> bool {
         matches!(self.verdict(token).await, Verification::KnownFor(..))
     }
 }
@@ -122,170 +122,171 @@ fn object(uid: &str) -> Value {
 }
 
 #[actix::test]
-async fn a_good_token_is_known_and_needs_no_message_the_next_time() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    let token = house.token(|_| {});
-    let Verification::KnownFor(Authenticated { identity, .. }) = house.verdict(&token).await else {
+async fn verified_token_is_cached_until_its_objects_change() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    let token = fixture.token(|_| {});
+    let Verification::KnownFor(Authenticated { identity, .. }) = fixture.verdict(&token).await else {
         panic!("known")
     };
     assert_eq!(identity.name, "system:serviceaccount:n:sa");
-    assert!(house.known(&token).await);
-    let now = |token: &str| matches!(house.verifier.examine(token, &[]), Answer::Now(Ok(Some(_))));
-    assert!(now(&token), "nothing has changed");
-    house.put("pods", "n/p", &object("p")).await;
-    assert!(now(&token), "the token hangs on no pod");
-    house.put("serviceaccounts", "n/other", &object("v")).await;
-    assert!(!now(&token), "an account has changed");
-    assert!(house.known(&token).await && now(&token));
-    house.delete("serviceaccounts", "n/sa").await;
-    assert_eq!(house.refused(&token).await, "serviceaccounts \"sa\" not found");
-    house.put("serviceaccounts", "n/sa", &object("w")).await;
-    assert_eq!(house.refused(&token).await, "service account UID (w) does not match claim (u)");
+    assert!(fixture.is_known(&token).await);
+    let is_immediate = |token: &str| matches!(fixture.verifier.examine(token, &[]), Answer::Now(Ok(Some(_))));
+    assert!(is_immediate(&token), "nothing has changed");
+    fixture.put("pods", "n/p", &object("p")).await;
+    assert!(is_immediate(&token), "the token is not bound to a pod");
+    fixture.put("serviceaccounts", "n/other", &object("v")).await;
+    assert!(!is_immediate(&token), "an account has changed");
+    assert!(fixture.is_known(&token).await && is_immediate(&token));
+    fixture.delete("serviceaccounts", "n/sa").await;
+    assert_eq!(fixture.refusal(&token).await, "serviceaccounts \"sa\" not found");
+    fixture.put("serviceaccounts", "n/sa", &object("w")).await;
+    assert_eq!(fixture.refusal(&token).await, "service account UID (w) does not match claim (u)");
 }
 
 #[actix::test]
-async fn what_is_not_ours_is_nobodys_and_what_is_wrong_is_refused() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
+async fn foreign_token_is_ignored_and_invalid_one_refused() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
     let long = format!("{}.{}.{}", "a".repeat(9_000), "b".repeat(9_000), "c");
-    let strange = house.token(|claims| claims["iss"] = "https://them".into());
-    let typed = house.token(|claims| claims["iss"] = 7.into());
-    for token in ["", "x", "a.b.c", "abcdef.0123456789abcdef", &long, &strange, &typed] {
-        assert_eq!(house.verdict(token).await, Verification::NoOpinion, "{token}");
+    let foreign = fixture.token(|claims| claims["iss"] = "https://them".into());
+    let mistyped = fixture.token(|claims| claims["iss"] = 7.into());
+    for token in ["", "x", "a.b.c", "abcdef.0123456789abcdef", &long, &foreign, &mistyped] {
+        assert_eq!(fixture.verdict(token).await, Verification::NoOpinion, "{token}");
     }
-    assert_eq!(house.verifier.verify(&Credentials::default()).now(), Some(Verification::NoOpinion));
+    assert_eq!(fixture.verifier.verify(&Credentials::default()).immediate(), Some(Verification::NoOpinion));
 
-    for (change, part) in [
+    for (change, expected) in [
         (("aud", json!(["them"])), "token audiences [\"them\"] is invalid"),
         (("exp", json!(START.seconds() - 61)), "has expired"),
         (("nbf", json!(START.seconds() + 61)), "is not valid yet"),
         (("iat", json!(START.seconds() + 61)), "issued in the future"),
         (("kubernetes.io", Value::Null), "names no service account"),
     ] {
-        let why = house.refused(&house.token(|claims| claims[change.0] = change.1.clone())).await;
-        assert!(why.contains(part), "{change:?}: {why}");
+        let reason = fixture.refusal(&fixture.token(|claims| claims[change.0] = change.1.clone())).await;
+        assert!(reason.contains(expected), "{change:?}: {reason}");
     }
-    let other = House::new(true);
-    assert_eq!(house.refused(&other.token(|_| {})).await, "invalid signature, no keys found");
-    assert!(house.known(&house.token(|claims| claims["iss"] = "https://before".into())).await);
-    assert!(house.known(&house.token(|claims| claims["aud"] = "us".into())).await);
-    assert!(house.known(&house.token(|claims| drop(claims.as_object_mut().unwrap().remove("aud")))).await);
+    let other = Fixture::new(true);
+    assert_eq!(fixture.refusal(&other.token(|_| {})).await, "invalid signature, no keys found");
+    assert!(fixture.is_known(&fixture.token(|claims| claims["iss"] = "https://before".into())).await);
+    assert!(fixture.is_known(&fixture.token(|claims| claims["aud"] = "us".into())).await);
+    assert!(
+        fixture.is_known(&fixture.token(|claims| drop(claims.as_object_mut().unwrap().remove("aud")))).await
+    );
 }
 
-/// What empty and absent claims mean.
 #[actix::test]
 async fn empty_claims_match_no_object_and_no_audience() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    house.put("pods", "n/p", &object("1")).await;
-    let absent = |place: &'static [&'static str]| (place, None);
-    let said = |place: &'static [&'static str], value: Value| (place, Some(value));
-    for ((place, value), is_known) in [
-        // No audience is that of this server, as in legacy tokens; an empty one is another.
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    fixture.put("pods", "n/p", &object("1")).await;
+    let absent = |path: &'static [&'static str]| (path, None);
+    let present = |path: &'static [&'static str], value: Value| (path, Some(value));
+    for ((path, value), is_known) in [
+        // A token without audiences is for this server, like legacy tokens; an empty audience is another one.
         (absent(&["aud"]), true),
-        (said(&["aud"], json!([])), true),
-        (said(&["aud"], json!([""])), false),
-        (said(&["aud"], json!("")), false),
-        (said(&["aud"], json!(["", "us"])), true),
-        (said(&["iss"], json!("")), false),
+        (present(&["aud"], json!([])), true),
+        (present(&["aud"], json!([""])), false),
+        (present(&["aud"], json!("")), false),
+        (present(&["aud"], json!(["", "us"])), true),
+        (present(&["iss"], json!("")), false),
         (absent(&["iss"]), false),
         // The issuer of legacy tokens issues no others.
-        (said(&["iss"], json!("kubernetes/serviceaccount")), false),
-        // An empty uid is not any uid.
-        (said(&["kubernetes.io", "serviceaccount", "uid"], json!("")), false),
+        (present(&["iss"], json!("kubernetes/serviceaccount")), false),
+        // An empty UID matches no object.
+        (present(&["kubernetes.io", "serviceaccount", "uid"], json!("")), false),
         (absent(&["kubernetes.io", "serviceaccount", "uid"]), false),
-        (said(&["kubernetes.io", "serviceaccount", "name"], json!("")), false),
-        (said(&["kubernetes.io", "namespace"], json!("")), false),
+        (present(&["kubernetes.io", "serviceaccount", "name"], json!("")), false),
+        (present(&["kubernetes.io", "namespace"], json!("")), false),
         (absent(&["kubernetes.io", "namespace"]), false),
         (absent(&["kubernetes.io"]), false),
-        (said(&["kubernetes.io"], json!({})), false),
-        // A token that is bound to something unnamed is bound all the same.
-        (said(&["kubernetes.io", "pod"], Value::Null), true),
-        (said(&["kubernetes.io", "pod"], json!({})), false),
-        (said(&["kubernetes.io", "pod"], json!({"name": "p"})), false),
-        (said(&["kubernetes.io", "pod"], json!({"uid": "1"})), false),
-        (said(&["kubernetes.io", "pod"], json!({"name": "p", "uid": "1"})), true),
-        (said(&["kubernetes.io", "secret"], json!({})), false),
-        (said(&["kubernetes.io", "node"], json!({})), false),
+        (present(&["kubernetes.io"], json!({})), false),
+        // A token with an empty bound object is still bound.
+        (present(&["kubernetes.io", "pod"], Value::Null), true),
+        (present(&["kubernetes.io", "pod"], json!({})), false),
+        (present(&["kubernetes.io", "pod"], json!({"name": "p"})), false),
+        (present(&["kubernetes.io", "pod"], json!({"uid": "1"})), false),
+        (present(&["kubernetes.io", "pod"], json!({"name": "p", "uid": "1"})), true),
+        (present(&["kubernetes.io", "secret"], json!({})), false),
+        (present(&["kubernetes.io", "node"], json!({})), false),
     ] {
-        let token = house.token(|claims| {
-            let (last, before) = place.split_last().unwrap();
+        let token = fixture.token(|claims| {
+            let (last, before) = path.split_last().unwrap();
             let fields = before.iter().fold(claims, |fields, field| &mut fields[*field]);
             match &value {
                 Some(value) => fields[*last] = value.clone(),
                 None => drop(fields.as_object_mut().unwrap().remove(*last)),
             }
         });
-        assert_eq!(house.known(&token).await, is_known, "{place:?} {value:?}");
+        assert_eq!(fixture.is_known(&token).await, is_known, "{path:?} {value:?}");
     }
 }
 
 #[actix::test]
-async fn a_remembered_token_still_ends() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    let token = house.token(|_| {});
-    assert!(house.known(&token).await && house.known(&token).await);
-    house.clock.advance(Duration::from_secs(660));
-    assert!(house.known(&token).await);
-    house.clock.advance(Duration::from_secs(1));
-    assert_eq!(house.refused(&token).await, "service account token has expired");
+async fn cached_token_expires() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    let token = fixture.token(|_| {});
+    assert!(fixture.is_known(&token).await && fixture.is_known(&token).await);
+    fixture.clock.advance(Duration::from_secs(660));
+    assert!(fixture.is_known(&token).await);
+    fixture.clock.advance(Duration::from_secs(1));
+    assert_eq!(fixture.refusal(&token).await, "service account token has expired");
 }
 
 #[actix::test]
-async fn a_bound_token_ends_with_its_object() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
+async fn bound_token_is_invalid_after_its_object_is_deleted() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
     for (field, plural, key) in [("secret", "secrets", "n/x"), ("pod", "pods", "n/x"), ("node", "nodes", "x")]
     {
-        let token = house.token(|claims| claims["kubernetes.io"][field] = json!({"name": "x", "uid": "1"}));
+        let token = fixture.token(|claims| claims["kubernetes.io"][field] = json!({"name": "x", "uid": "1"}));
         let invalidated = "service account token has been invalidated";
-        assert_eq!(house.refused(&token).await, invalidated, "{field}");
-        house.put(plural, key, &object("1")).await;
+        assert_eq!(fixture.refusal(&token).await, invalidated, "{field}");
+        fixture.put(plural, key, &object("1")).await;
         for _ in 0..3 {
-            assert!(house.known(&token).await, "{field}");
+            assert!(fixture.is_known(&token).await, "{field}");
         }
-        house.delete(plural, key).await;
-        assert_eq!(house.refused(&token).await, invalidated, "{field}");
-        house.put(plural, key, &object("2")).await;
-        let why = house.refused(&token).await;
-        assert_eq!(why, format!("{field} UID (2) does not match service account {field} ref claim (1)"));
-        house.delete(plural, key).await;
+        fixture.delete(plural, key).await;
+        assert_eq!(fixture.refusal(&token).await, invalidated, "{field}");
+        fixture.put(plural, key, &object("2")).await;
+        let reason = fixture.refusal(&token).await;
+        assert_eq!(reason, format!("{field} UID (2) does not match service account {field} ref claim (1)"));
+        fixture.delete(plural, key).await;
     }
 }
 
 #[actix::test]
-async fn an_object_that_is_going_takes_its_tokens_along_a_minute_later() {
-    let house = House::new(true);
+async fn token_is_invalid_after_deletion_of_its_account_plus_leeway() {
+    let fixture = Fixture::new(true);
     let deletion_time =
         pilothouse_apimachinery::time::format_seconds(i64::try_from(START.seconds()).unwrap() + 30);
-    let going = json!({"metadata": {"uid": "u", "deletionTimestamp": deletion_time}});
-    house.put("serviceaccounts", "n/sa", &going).await;
-    let token = house.token(|_| {});
-    assert!(house.known(&token).await && house.known(&token).await);
-    house.clock.advance(Duration::from_secs(90));
-    assert!(house.known(&token).await);
-    house.clock.advance(Duration::from_secs(1));
-    assert_eq!(house.refused(&token).await, "service account n/sa has been deleted");
+    let terminating = json!({"metadata": {"uid": "u", "deletionTimestamp": deletion_time}});
+    fixture.put("serviceaccounts", "n/sa", &terminating).await;
+    let token = fixture.token(|_| {});
+    assert!(fixture.is_known(&token).await && fixture.is_known(&token).await);
+    fixture.clock.advance(Duration::from_secs(90));
+    assert!(fixture.is_known(&token).await);
+    fixture.clock.advance(Duration::from_secs(1));
+    assert_eq!(fixture.refusal(&token).await, "service account n/sa has been deleted");
 }
 
 #[actix::test]
-async fn the_node_of_a_pod_is_only_a_remark() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    house.put("pods", "n/p", &object("1")).await;
-    let token = house.token(|claims| {
+async fn missing_node_of_a_bound_pod_does_not_invalidate_token() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    fixture.put("pods", "n/p", &object("1")).await;
+    let token = fixture.token(|claims| {
         claims["kubernetes.io"]["pod"] = json!({"name": "p", "uid": "1"});
         claims["kubernetes.io"]["node"] = json!({"name": "gone", "uid": "2"});
     });
-    let Verification::KnownFor(Authenticated { identity, .. }) = house.verdict(&token).await else {
+    let Verification::KnownFor(Authenticated { identity, .. }) = fixture.verdict(&token).await else {
         panic!("known")
     };
     assert_eq!(identity.extra["authentication.kubernetes.io/node-name"], ["gone"]);
 }
 
-fn of_secret() -> Value {
+fn legacy_claims() -> Value {
     json!({
         "iss": "kubernetes/serviceaccount",
         "sub": "system:serviceaccount:n:sa",
@@ -297,84 +298,87 @@ fn of_secret() -> Value {
 }
 
 #[actix::test]
-async fn a_token_of_a_secret_is_worth_what_the_secret_says() {
+async fn legacy_token_must_match_its_secret() {
     use base64::Engine as _;
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    let token = house.sign(&of_secret());
-    let kept = |token: &str, labels: Value| {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    let token = fixture.sign(&legacy_claims());
+    let secret = |token: &str, labels: Value| {
         let token = base64::prelude::BASE64_STANDARD.encode(token);
         json!({"metadata": {"labels": labels, "uid": "x"}, "data": {"token": token}})
     };
-    assert_eq!(house.refused(&token).await, "Token has been invalidated");
-    house.put("secrets", "n/s", &kept(&token, json!({}))).await;
-    let Verification::KnownFor(Authenticated { identity, .. }) = house.verdict(&token).await else {
+    assert_eq!(fixture.refusal(&token).await, "Token has been invalidated");
+    fixture.put("secrets", "n/s", &secret(&token, json!({}))).await;
+    let Verification::KnownFor(Authenticated { identity, .. }) = fixture.verdict(&token).await else {
         panic!("known")
     };
     assert_eq!((&*identity.uid, identity.extra.len()), ("u", 0));
-    assert!(house.known(&token).await && house.known(&token).await);
-    house.delete("secrets", "n/s").await;
-    house.put("secrets", "n/s", &kept("another", json!({}))).await;
-    assert_eq!(house.refused(&token).await, "Token does not match server's copy");
-    house.delete("secrets", "n/s").await;
+    assert!(fixture.is_known(&token).await && fixture.is_known(&token).await);
+    fixture.delete("secrets", "n/s").await;
+    fixture.put("secrets", "n/s", &secret("another", json!({}))).await;
+    assert_eq!(fixture.refusal(&token).await, "Token does not match server's copy");
+    fixture.delete("secrets", "n/s").await;
     let marked = json!({"kubernetes.io/legacy-token-invalid-since": "2024-01-01"});
-    house.put("secrets", "n/s", &kept(&token, marked)).await;
-    assert!(house.refused(&token).await.contains("has been marked invalid"));
-    house.delete("serviceaccounts", "n/sa").await;
-    assert_eq!(house.refused(&token).await, "serviceaccounts \"sa\" not found");
+    fixture.put("secrets", "n/s", &secret(&token, marked)).await;
+    assert!(fixture.refusal(&token).await.contains("has been marked invalid"));
+    fixture.delete("serviceaccounts", "n/sa").await;
+    assert_eq!(fixture.refusal(&token).await, "serviceaccounts \"sa\" not found");
 
-    let trusting = House::new(false);
-    assert!(trusting.known(&trusting.sign(&of_secret())).await, "nobody looks it up");
-    let mut lacking = of_secret();
-    lacking["sub"] = "system:serviceaccount:n:other".into();
-    assert_eq!(trusting.refused(&trusting.sign(&lacking)).await, "sub claim is invalid");
+    let without_lookup = Fixture::new(false);
+    assert!(
+        without_lookup.is_known(&without_lookup.sign(&legacy_claims())).await,
+        "objects are not looked up"
+    );
+    let mut mismatched = legacy_claims();
+    mismatched["sub"] = "system:serviceaccount:n:other".into();
+    assert_eq!(without_lookup.refusal(&without_lookup.sign(&mismatched)).await, "sub claim is invalid");
 }
 
 #[actix::test]
-async fn a_review_asks_for_other_audiences() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    let token = house.token(|claims| claims["aud"] = json!(["a", "b"]));
-    assert!(house.refused(&token).await.contains("invalid for the target audiences"));
-    let wanted = ["b".to_owned(), "c".to_owned()];
-    let found = match house.verifier.examine(&token, &wanted) {
-        Answer::Now(found) => found,
-        Answer::Later(found) => found.await,
+async fn token_review_verifies_requested_audiences() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    let token = fixture.token(|claims| claims["aud"] = json!(["a", "b"]));
+    assert!(fixture.refusal(&token).await.contains("invalid for the target audiences"));
+    let requested = ["b".to_owned(), "c".to_owned()];
+    let result = match fixture.verifier.examine(&token, &requested) {
+        Answer::Now(result) => result,
+        Answer::Later(result) => result.await,
     };
-    assert_eq!(found.unwrap().unwrap().audiences, ["b"]);
+    assert_eq!(result.unwrap().unwrap().audiences, ["b"]);
 }
 
 #[actix::test]
-async fn many_tokens_do_not_grow_the_memory() {
-    let house = House::new(false);
+async fn token_cache_is_bounded() {
+    let fixture = Fixture::new(false);
     for number in 0..TOKENS_REMEMBERED + 2 {
-        let mut claims = of_secret();
+        let mut claims = legacy_claims();
         claims["jti"] = number.to_string().into();
-        assert!(house.known(&house.sign(&claims)).await);
+        assert!(fixture.is_known(&fixture.sign(&claims)).await);
     }
-    assert!(house.verifier.0.remembered.lock().len() <= TOKENS_REMEMBERED);
+    assert!(fixture.verifier.0.cache.lock().len() <= TOKENS_REMEMBERED);
 }
 
-/// What is at hand.
-trait Now<T> {
-    fn now(self) -> Option<T>;
+/// The value of an immediate answer.
+trait Immediate<T> {
+    fn immediate(self) -> Option<T>;
 }
 
-impl<T> Now<T> for Answer<T> {
-    fn now(self) -> Option<T> {
+impl<T> Immediate<T> for Answer<T> {
+    fn immediate(self) -> Option<T> {
         match self {
-            Answer::Now(found) => Some(found),
+            Answer::Now(result) => Some(result),
             Answer::Later(_) => None,
         }
     }
 }
 
-/// What is said of a token that is good: the warnings, and what is written down.
-async fn said(house: &House, token: &str) -> (Vec<&'static str>, Vec<(&'static str, String)>) {
+/// The warnings and audit annotations of a valid token.
+async fn remarks(fixture: &Fixture, token: &str) -> (Vec<&'static str>, Vec<(&'static str, String)>) {
     use pilothouse_types::authentication::Remark;
-    let Verification::KnownFor(bearer) = house.verdict(token).await else { panic!("known") };
+    let Verification::KnownFor(authenticated) = fixture.verdict(token).await else { panic!("known") };
     let (mut warnings, mut annotations) = (Vec::new(), Vec::new());
-    for remark in bearer.remarks {
+    for remark in authenticated.remarks {
         match remark {
             Remark::Warning(text) => warnings.push(text),
             Remark::Annotation(key, text) => annotations.push((key, text)),
@@ -384,80 +388,87 @@ async fn said(house: &House, token: &str) -> (Vec<&'static str>, Vec<(&'static s
 }
 
 #[actix::test]
-async fn a_token_grows_stale_also_while_it_is_remembered() {
-    let house = House::new(true);
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    let counted = |house: &House| {
-        let tokens = &house.verifier.0.metrics.tokens;
+async fn cached_token_becomes_stale() {
+    let fixture = Fixture::new(true);
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    let counters = |fixture: &Fixture| {
+        let tokens = &fixture.verifier.0.metrics.tokens;
         (tokens.valid.get(), tokens.stale.get(), tokens.legacy.get())
     };
-    let token = house.token(|claims| claims["kubernetes.io"]["warnafter"] = json!(START.seconds() + 100));
+    let token = fixture.token(|claims| claims["kubernetes.io"]["warnafter"] = json!(START.seconds() + 100));
     for _ in 0..2 {
-        assert_eq!(said(&house, &token).await, (vec![], vec![]));
+        assert_eq!(remarks(&fixture, &token).await, (vec![], vec![]));
     }
-    house.clock.advance(Duration::from_secs(100));
-    assert_eq!(said(&house, &token).await, (vec![], vec![]), "not yet");
-    assert_eq!(counted(&house), (3, 0, 0));
-    house.clock.advance(Duration::from_secs(7));
+    fixture.clock.advance(Duration::from_secs(100));
+    assert_eq!(remarks(&fixture, &token).await, (vec![], vec![]), "not yet");
+    assert_eq!(counters(&fixture), (3, 0, 0));
+    fixture.clock.advance(Duration::from_secs(7));
     for _ in 0..2 {
         let text = "subject: system:serviceaccount:n:sa, seconds after warning threshold: 7".to_owned();
-        assert_eq!(said(&house, &token).await, (vec![], vec![("authentication.k8s.io/stale-token", text)]));
+        assert_eq!(
+            remarks(&fixture, &token).await,
+            (vec![], vec![("authentication.k8s.io/stale-token", text)])
+        );
     }
-    assert_eq!(counted(&house), (3, 2, 0));
-    house.clock.advance(Duration::from_secs(600));
-    assert_eq!(house.refused(&token).await, "service account token has expired", "it ends all the same");
-    assert_eq!(counted(&house), (3, 2, 0));
-    // Nobody said when this one should be replaced.
+    assert_eq!(counters(&fixture), (3, 2, 0));
+    fixture.clock.advance(Duration::from_secs(600));
+    assert_eq!(fixture.refusal(&token).await, "service account token has expired", "it expires nevertheless");
+    assert_eq!(counters(&fixture), (3, 2, 0));
+    // These tokens have no warning threshold.
     let (plain, zero) =
-        (house.token(|_| {}), house.token(|claims| claims["kubernetes.io"]["warnafter"] = 0.into()));
+        (fixture.token(|_| {}), fixture.token(|claims| claims["kubernetes.io"]["warnafter"] = 0.into()));
     for token in [&plain, &zero] {
-        assert_eq!(said(&house, token).await, (vec![], vec![]));
+        assert_eq!(remarks(&fixture, token).await, (vec![], vec![]));
     }
-    let none = house.token(|claims| drop(claims.as_object_mut().unwrap().remove("aud")));
+    let without_audience = fixture.token(|claims| drop(claims.as_object_mut().unwrap().remove("aud")));
     let text = "system:serviceaccount:n:sa".to_owned();
-    assert_eq!(said(&house, &none).await, (vec![], vec![("authentication.k8s.io/legacy-token", text)]));
-    assert_eq!(counted(&house), (3, 2, 1));
+    assert_eq!(
+        remarks(&fixture, &without_audience).await,
+        (vec![], vec![("authentication.k8s.io/legacy-token", text)])
+    );
+    assert_eq!(counters(&fixture), (3, 2, 1));
 }
 
 #[actix::test]
-async fn whoever_shows_a_token_of_a_secret_is_told_so() {
+async fn legacy_token_gets_warning_and_annotations() {
     use base64::Engine as _;
-    let house = House::new(true);
-    let token = house.sign(&of_secret());
-    let kept = base64::prelude::BASE64_STANDARD.encode(&token);
-    let secret = |labels: Value| json!({"metadata": {"uid": "x", "labels": labels}, "data": {"token": kept}});
-    house.put("secrets", "n/s", &secret(json!({}))).await;
-    house.put("serviceaccounts", "n/sa", &object("u")).await;
-    let counted = |house: &House| {
-        let tokens = &house.verifier.0.metrics.tokens;
+    let fixture = Fixture::new(true);
+    let token = fixture.sign(&legacy_claims());
+    let encoded = base64::prelude::BASE64_STANDARD.encode(&token);
+    let secret =
+        |labels: Value| json!({"metadata": {"uid": "x", "labels": labels}, "data": {"token": encoded}});
+    fixture.put("secrets", "n/s", &secret(json!({}))).await;
+    fixture.put("serviceaccounts", "n/sa", &object("u")).await;
+    let counters = |fixture: &Fixture| {
+        let tokens = &fixture.verifier.0.metrics.tokens;
         [&tokens.legacy, &tokens.manual, &tokens.listed, &tokens.invalidated].map(|counter| counter.get())
     };
     let legacy = ("authentication.k8s.io/legacy-token", "system:serviceaccount:n:sa".to_owned());
-    let by_hand = ("authentication.k8s.io/legacy-token-manual-secret", "s".to_owned());
+    let manual = ("authentication.k8s.io/legacy-token-manual-secret", "s".to_owned());
     for _ in 0..2 {
-        assert_eq!(said(&house, &token).await, (vec![], vec![legacy.clone(), by_hand.clone()]));
+        assert_eq!(remarks(&fixture, &token).await, (vec![], vec![legacy.clone(), manual.clone()]));
     }
-    assert_eq!(counted(&house), [2, 2, 0, 0]);
-    // The account lists it from now on.
-    house.delete("serviceaccounts", "n/sa").await;
+    assert_eq!(counters(&fixture), [2, 2, 0, 0]);
+    // Now the account lists the Secret.
+    fixture.delete("serviceaccounts", "n/sa").await;
     let account = json!({"metadata": {"uid": "u"}, "secrets": [{"name": "other"}, {"name": "s"}]});
-    house.put("serviceaccounts", "n/sa", &account).await;
+    fixture.put("serviceaccounts", "n/sa", &account).await;
     let listed = ("authentication.k8s.io/legacy-token-autogenerated-secret", "s".to_owned());
     for _ in 0..2 {
-        let (warnings, annotations) = said(&house, &token).await;
+        let (warnings, annotations) = remarks(&fixture, &token).await;
         assert_eq!(annotations, [legacy.clone(), listed.clone()]);
         assert!(warnings.len() == 1 && warnings[0].starts_with("Use tokens from the TokenRequest API"));
     }
-    assert_eq!(counted(&house), [4, 2, 2, 0]);
-    house.delete("secrets", "n/s").await;
-    house
+    assert_eq!(counters(&fixture), [4, 2, 2, 0]);
+    fixture.delete("secrets", "n/s").await;
+    fixture
         .put("secrets", "n/s", &secret(json!({"kubernetes.io/legacy-token-invalid-since": "2024-01-01"})))
         .await;
-    assert!(house.refused(&token).await.contains("has been marked invalid"));
-    assert_eq!(counted(&house), [5, 2, 2, 1]);
-    // Where nobody looks at secrets, nobody knows which they are.
-    let trusting = House::new(false);
+    assert!(fixture.refusal(&token).await.contains("has been marked invalid"));
+    assert_eq!(counters(&fixture), [5, 2, 2, 1]);
+    // Without lookup the kind of Secret is unknown.
+    let without_lookup = Fixture::new(false);
     let text = "system:serviceaccount:n:sa".to_owned();
     let annotations = vec![("authentication.k8s.io/legacy-token", text)];
-    assert_eq!(said(&trusting, &trusting.sign(&of_secret())).await, (vec![], annotations));
+    assert_eq!(remarks(&without_lookup, &without_lookup.sign(&legacy_claims())).await, (vec![], annotations));
 }

@@ -13,13 +13,13 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::signers;
 use pilothouse_types::authorization::{Action, Decision, Target};
 
-use super::{Allowances, Looked, PODS, find, is_on};
+use super::{Allowances, LookupType, PODS, get_object, is_on};
 use crate::backend::admission::Write;
 use crate::backend::authorization;
 
 /// The signers of the certificates that identify nodes.
 const NODE_SIGNERS: [&str; 2] = [signers::SERVING, signers::KUBELET];
-/// The verb that a node needs for an audience that its pod does not name.
+/// The verb that a node needs for an audience that no volume of its pod uses.
 const ANY_AUDIENCE: &str = "request-serviceaccounts-token-audience";
 /// In-tree volume types, and the CSI driver that serves each.
 const DRIVERS: [(&str, &str); 7] = [
@@ -32,69 +32,75 @@ const DRIVERS: [(&str, &str); 7] = [
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-const CLAIMS: Looked =
-    Looked { group: "", resource: "persistentvolumeclaims", kind: "PersistentVolumeClaim" };
-const VOLUMES: Looked = Looked { group: "", resource: "persistentvolumes", kind: "PersistentVolume" };
-const CSI_DRIVERS: Looked = Looked { group: "storage.k8s.io", resource: "csidrivers", kind: "CSIDriver" };
+const CLAIMS: LookupType =
+    LookupType { group: "", resource: "persistentvolumeclaims", kind: "PersistentVolumeClaim" };
+const VOLUMES: LookupType = LookupType { group: "", resource: "persistentvolumes", kind: "PersistentVolume" };
+const CSI_DRIVERS: LookupType =
+    LookupType { group: "storage.k8s.io", resource: "csidrivers", kind: "CSIDriver" };
 
 /// Refuses a token that is not bound to a pod on the node.
-pub async fn token(write: &Write<'_>, request: &Value, node: &str, allowances: Allowances) -> Result<()> {
-    let no = |why: &str| Err(write.forbidden(request, why));
-    let bound = request.at(&["spec", "boundObjectRef"]).unwrap_or(&Value::Null);
-    let (name, uid) = (bound.str("name"), bound.str("uid"));
-    if bound.str("apiVersion") != "v1" || bound.str("kind") != "Pod" || name.is_empty() {
-        return no("node requested token not bound to a pod");
+pub async fn check_token(
+    write: &Write<'_>,
+    request: &Value,
+    node: &str,
+    allowances: Allowances,
+) -> Result<()> {
+    let refuse = |reason: &str| Err(write.forbidden(request, reason));
+    let bound_object = request.at(&["spec", "boundObjectRef"]).unwrap_or(&Value::Null);
+    let (name, uid) = (bound_object.str("name"), bound_object.str("uid"));
+    if bound_object.str("apiVersion") != "v1" || bound_object.str("kind") != "Pod" || name.is_empty() {
+        return refuse("node requested token not bound to a pod");
     }
     if uid.is_empty() {
-        return no("node requested token with a pod binding without a uid");
+        return refuse("node requested token with a pod binding without a uid");
     }
-    let pod = find(write, &PODS, write.call.namespace, name).await?;
-    if meta::of(&pod).str("uid") != uid {
-        return no(&format!(
+    let pod = get_object(write, &PODS, write.call.namespace, name).await?;
+    if meta::metadata(&pod).str("uid") != uid {
+        return refuse(&format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been \
              deleted and then recreated"
         ));
     }
     if !is_on(Some(&pod), node) {
-        return no("node requested token bound to a pod scheduled on a different node");
+        return refuse("node requested token bound to a pod scheduled on a different node");
     }
     if allowances.any_audience {
         return Ok(());
     }
-    match audience(write, request, &pod).await? {
+    match check_audience(write, request, &pod).await? {
         None => Ok(()),
-        Some(why) => no(&why),
+        Some(reason) => refuse(&reason),
     }
 }
 
-/// Why a token must not have this audience.
-async fn audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Option<String>> {
-    let asked = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
-    let audience = match asked {
+/// The error if the node must not request this audience.
+async fn check_audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Option<String>> {
+    let audiences = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
+    let audience = match audiences {
         [] => "",
-        [one] => one.as_str().unwrap_or_default(),
+        [audience] => audience.as_str().unwrap_or_default(),
         _ => return Ok(Some("node may only request 0 or 1 audiences".to_owned())),
     };
-    let mut trouble = Vec::new();
+    let mut errors = Vec::new();
     for volume in pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default() {
-        if projects(volume, audience) {
+        if projects_token(volume, audience) {
             return Ok(None);
         }
-        match driver_has(write, pod, volume, audience).await {
+        match driver_requests_token(write, pod, volume, audience).await {
             Ok(true) => return Ok(None),
             Ok(false) => {}
-            Err(status) => trouble.push(status.message),
+            Err(status) => errors.push(status.message),
         }
     }
-    match trouble.as_slice() {
+    match errors.as_slice() {
         [] => {}
-        [one] => return Ok(Some(format!("error validating audience {audience:?}: {one}"))),
-        several => {
-            return Ok(Some(format!("error validating audience {audience:?}: [{}]", several.join(", "))));
+        [error] => return Ok(Some(format!("error validating audience {audience:?}: {error}"))),
+        errors => {
+            return Ok(Some(format!("error validating audience {audience:?}: [{}]", errors.join(", "))));
         }
     }
     let user = &write.call.user.name;
-    let missed = format!("audience {audience:?} not found in pod spec volume,");
+    let prefix = format!("audience {audience:?} not found in pod spec volume,");
     let target = Target::Resource {
         group: String::new(),
         version: "v1".to_owned(),
@@ -105,55 +111,60 @@ async fn audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Opt
     };
     let action = Arc::new(Action { verb: ANY_AUDIENCE.to_owned(), target });
     let identity = Arc::new(write.call.user.clone());
-    let asked = AuthorizeExplained { identity, action, selection: Arc::default() };
-    let verdict = authorization::ask(&write.backend.access.authorizer, asked).await?;
+    let command = AuthorizeExplained { identity, action, selection: Arc::default() };
+    let verdict = authorization::send(&write.backend.access.authorizer, command).await?;
     Ok(match (verdict.decision, verdict.error) {
         (Decision::Allowed, _) => None,
         (_, Some(error)) => {
-            Some(format!("{missed} error authorizing {user} to request tokens for this audience: {error}"))
+            Some(format!("{prefix} error authorizing {user} to request tokens for this audience: {error}"))
         }
-        _ => Some(format!("{missed} {user} is not authorized to request tokens for this audience")),
+        _ => Some(format!("{prefix} {user} is not authorized to request tokens for this audience")),
     })
 }
 
 /// Whether a projected volume has a token for this audience.
-fn projects(volume: &Value, audience: &str) -> bool {
+fn projects_token(volume: &Value, audience: &str) -> bool {
     let sources = volume.at(&["projected", "sources"]).map(Value::items).unwrap_or_default();
     let mut tokens = sources.iter().filter_map(|source| source.get("serviceAccountToken"));
     tokens.any(|token| token.str("audience") == audience)
 }
 
 /// Whether the CSI driver of a volume wants tokens for this audience.
-async fn driver_has(write: &Write<'_>, pod: &Value, volume: &Value, audience: &str) -> Result<bool> {
+async fn driver_requests_token(
+    write: &Write<'_>,
+    pod: &Value,
+    volume: &Value,
+    audience: &str,
+) -> Result<bool> {
     let claim = if volume.at(&["ephemeral", "volumeClaimTemplate"]).is_some() {
         Some(format!("{}-{}", meta::name(pod), volume.str("name")))
     } else {
         volume.get("persistentVolumeClaim").map(|source| source.str("claimName").to_owned())
     };
     let driver = match claim {
-        None => driver_of(volume),
+        None => csi_driver(volume),
         Some(claim) => {
-            let claim = find(write, &CLAIMS, write.call.namespace, &claim).await?;
+            let claim = get_object(write, &CLAIMS, write.call.namespace, &claim).await?;
             let name = claim.at(&["spec", "volumeName"]).and_then(Value::as_str).unwrap_or_default();
-            let volume = find(write, &VOLUMES, "", name).await?;
-            driver_of(volume.get("spec").unwrap_or(&Value::Null))
+            let volume = get_object(write, &VOLUMES, "", name).await?;
+            csi_driver(volume.get("spec").unwrap_or(&Value::Null))
         }
     };
     let Some(driver) = driver else { return Ok(false) };
-    let driver = find(write, &CSI_DRIVERS, "", &driver).await?;
-    let wanted = driver.at(&["spec", "tokenRequests"]).map(Value::items).unwrap_or_default();
-    Ok(wanted.iter().any(|request| request.str("audience") == audience))
+    let driver = get_object(write, &CSI_DRIVERS, "", &driver).await?;
+    let requests = driver.at(&["spec", "tokenRequests"]).map(Value::items).unwrap_or_default();
+    Ok(requests.iter().any(|request| request.str("audience") == audience))
 }
 
 /// The CSI driver of a volume, named directly or implied by its type.
-fn driver_of(volume: &Value) -> Option<String> {
-    let named = volume.get("csi").map(|csi| csi.str("driver").to_owned());
-    let of_kind = || DRIVERS.iter().find(|(field, _)| volume.get(field).is_some());
-    named.or_else(|| of_kind().map(|(_, driver)| (*driver).to_owned())).filter(|driver| !driver.is_empty())
+fn csi_driver(volume: &Value) -> Option<String> {
+    let explicit = volume.get("csi").map(|csi| csi.str("driver").to_owned());
+    let in_tree = || DRIVERS.iter().find(|(field, _)| volume.get(field).is_some());
+    explicit.or_else(|| in_tree().map(|(_, driver)| (*driver).to_owned())).filter(|driver| !driver.is_empty())
 }
 
-/// Why a node must not request this certificate.
-pub fn certificate(request: &Value, node: &str) -> Option<String> {
+/// The error if a node must not request this certificate.
+pub fn check_certificate(request: &Value, node: &str) -> Option<String> {
     let spec = request.get("spec").unwrap_or(&Value::Null);
     if !NODE_SIGNERS.contains(&spec.str("signerName")) {
         return None;
@@ -162,7 +173,7 @@ pub fn certificate(request: &Value, node: &str) -> Option<String> {
     let parsed = pem.and_then(|pem| X509Req::from_pem(&pem).map_err(|error| error.to_string()));
     let parsed = match parsed {
         Ok(parsed) => parsed,
-        Err(why) => return Some(format!("unable to parse csr: {why}")),
+        Err(reason) => return Some(format!("unable to parse csr: {reason}")),
     };
     let names = parsed.subject_name().entries_by_nid(Nid::COMMONNAME);
     // The last of several common names counts, as it does in the certificate authenticator.
@@ -197,28 +208,32 @@ mod tests {
     }
 
     #[test]
-    fn a_node_asks_only_for_certificates_of_its_own() {
+    fn node_certificate_request_must_name_the_node() {
         for signer in NODE_SIGNERS {
-            assert_eq!(certificate(&request(signer, "system:node:n"), "n"), None);
+            assert_eq!(check_certificate(&request(signer, "system:node:n"), "n"), None);
             assert_eq!(
-                certificate(&request(signer, "system:node:m"), "n").unwrap(),
+                check_certificate(&request(signer, "system:node:m"), "n").unwrap(),
                 "can only create a node CSR with CN=system:node:n"
             );
         }
-        assert_eq!(certificate(&request("example.com/other", "anybody"), "n"), None);
+        assert_eq!(check_certificate(&request("example.com/other", "anybody"), "n"), None);
         let mut broken = request(NODE_SIGNERS[0], "x");
         broken.entry("spec").set("request", "eA==");
-        assert!(certificate(&broken, "n").unwrap().starts_with("unable to parse csr: "));
+        assert!(check_certificate(&broken, "n").unwrap().starts_with("unable to parse csr: "));
     }
 
     #[test]
-    fn volumes_say_for_whom_tokens_are_meant() {
+    fn volume_token_audiences() {
         let volume = object(
             r#"{"projected":{"sources":[{"secret":{}},{"serviceAccountToken":{"path":"t"}},
                 {"serviceAccountToken":{"audience":"vault","path":"v"}}]}}"#,
         );
-        assert!(projects(&volume, "") && projects(&volume, "vault") && !projects(&volume, "other"));
-        let driver = |text: &str| driver_of(&object(text));
+        assert!(
+            projects_token(&volume, "")
+                && projects_token(&volume, "vault")
+                && !projects_token(&volume, "other")
+        );
+        let driver = |text: &str| csi_driver(&object(text));
         assert_eq!(driver(r#"{"csi":{"driver":"d"}}"#).as_deref(), Some("d"));
         assert_eq!(driver(r#"{"azureDisk":{}}"#).as_deref(), Some("disk.csi.azure.com"));
         assert_eq!(driver(r#"{"emptyDir":{}}"#), None);

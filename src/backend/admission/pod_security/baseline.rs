@@ -7,24 +7,26 @@ use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
-use super::pod::{Pod, Values, Violation, containers, is_true, listed, plural, security, setters, violation};
+use super::pod::{
+    Pod, Values, Violation, containers, is_true, pluralize, quote_list, security, setters, violation,
+};
 
 /// The type of a profile that is neither RuntimeDefault nor Localhost.
-fn bad_profile(profile: Option<&Value>) -> Option<&str> {
+fn forbidden_profile(profile: Option<&Value>) -> Option<&str> {
     profile.map(|profile| profile.str("type")).filter(|kind| !["RuntimeDefault", "Localhost"].contains(kind))
 }
 
 /// AppArmor profiles, from fields or annotations, that do not confine.
 pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     let mut types = Values::new();
-    let of_pod = bad_profile(pod.security(&["appArmorProfile"]));
-    types.extend(of_pod);
-    let culprits = pod.culprits(|container| {
-        let bad = bad_profile(security(container, &["appArmorProfile"]));
-        types.extend(bad);
-        bad.is_some()
+    let pod_type = forbidden_profile(pod.security(&["appArmorProfile"]));
+    types.extend(pod_type);
+    let offenders = pod.offenders(|container| {
+        let kind = forbidden_profile(security(container, &["appArmorProfile"]));
+        types.extend(kind);
+        kind.is_some()
     });
-    let mut said: Vec<String> = setters(of_pod.is_some(), &culprits).into_iter().collect();
+    let mut setters_text: Vec<String> = setters(pod_type.is_some(), &offenders).into_iter().collect();
     let annotations = pod.annotations().filter(|(key, value)| {
         let allowed = value.is_empty() || *value == "runtime/default" || value.starts_with("localhost/");
         key.starts_with(APPARMOR) && !allowed
@@ -33,16 +35,20 @@ pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
         annotations.map(|(key, value)| format!("{key}={}", quoted(value))).collect();
     annotations.sort_unstable();
     if !annotations.is_empty() {
-        said.push(plural("annotation", "annotations", annotations.len()).to_owned());
+        setters_text.push(pluralize("annotation", "annotations", annotations.len()).to_owned());
     }
-    if said.is_empty() {
+    if setters_text.is_empty() {
         return None;
     }
     let count = types.len() + annotations.len();
     let values = types.iter().copied().chain(annotations.iter().map(String::as_str));
     Some(Violation {
-        reason: Cow::Borrowed(plural("forbidden AppArmor profile", "forbidden AppArmor profiles", count)),
-        detail: format!("{} must not set AppArmor profile type to {}", said.join(" and "), listed(values)),
+        reason: Cow::Borrowed(pluralize("forbidden AppArmor profile", "forbidden AppArmor profiles", count)),
+        detail: format!(
+            "{} must not set AppArmor profile type to {}",
+            setters_text.join(" and "),
+            quote_list(values)
+        ),
     })
 }
 
@@ -64,23 +70,23 @@ const CAPABILITIES: [&str; 13] = [
 ];
 
 /// The containers that add other capabilities, and which.
-pub fn adders<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<String> {
-    let mut found = Values::new();
-    let culprits = pod.culprits(|container| {
+pub fn added_capabilities<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<String> {
+    let mut capabilities = Values::new();
+    let offenders = pod.offenders(|container| {
         let added = security(container, &["capabilities", "add"]).map(Value::items).unwrap_or_default();
-        let before = added.iter().filter_map(Value::as_str).filter(|name| !allowed.contains(name));
-        let bad: Vec<&'a str> = before.collect();
-        found.extend(&bad);
-        !bad.is_empty()
+        let forbidden: Vec<&'a str> =
+            added.iter().filter_map(Value::as_str).filter(|name| !allowed.contains(name)).collect();
+        capabilities.extend(&forbidden);
+        !forbidden.is_empty()
     });
-    let (who, what) = (containers(&culprits), listed(&found));
-    (!culprits.is_empty())
-        .then(|| format!("{who} must not include {what} in securityContext.capabilities.add"))
+    let (subject, values) = (containers(&offenders), quote_list(&capabilities));
+    (!offenders.is_empty())
+        .then(|| format!("{subject} must not include {values} in securityContext.capabilities.add"))
 }
 
 /// Capabilities beyond the default ones.
 pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
-    Some(violation("non-default capabilities", adders(pod, &CAPABILITIES)?))
+    Some(violation("non-default capabilities", added_capabilities(pod, &CAPABILITIES)?))
 }
 
 /// Host network, PID and IPC namespaces.
@@ -93,35 +99,39 @@ pub fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
 /// HostPath volumes.
 pub fn host_paths(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec().get("volumes").map(Value::items).unwrap_or_default();
-    let bad = volumes.iter().filter(|volume| volume.get("hostPath").is_some());
-    let names: Vec<&str> = bad.map(|volume| volume.str("name")).collect();
-    let detail = || format!("{} {}", plural("volume", "volumes", names.len()), listed(&names));
+    let host_paths = volumes.iter().filter(|volume| volume.get("hostPath").is_some());
+    let names: Vec<&str> = host_paths.map(|volume| volume.str("name")).collect();
+    let detail = || format!("{} {}", pluralize("volume", "volumes", names.len()), quote_list(&names));
     (!names.is_empty()).then(|| violation("hostPath volumes", detail()))
 }
 
 /// Host ports.
 pub fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
-    let mut found = BTreeSet::new();
-    let culprits = pod.culprits(|container| {
+    let mut numbers_used = BTreeSet::new();
+    let offenders = pod.offenders(|container| {
         let ports = container.get("ports").map(Value::items).unwrap_or_default();
-        let taken = ports.iter().filter_map(|port| port.get("hostPort").and_then(Value::as_int));
-        let taken: Vec<i64> = taken.filter(|port| *port != 0).collect();
-        found.extend(taken.iter().map(ToString::to_string));
-        !taken.is_empty()
+        let numbers = ports.iter().filter_map(|port| port.get("hostPort").and_then(Value::as_int));
+        let numbers: Vec<i64> = numbers.filter(|port| *port != 0).collect();
+        numbers_used.extend(numbers.iter().map(ToString::to_string));
+        !numbers.is_empty()
     });
-    if culprits.is_empty() {
+    if offenders.is_empty() {
         return None;
     }
-    let (uses, ports) = (plural("uses", "use", culprits.len()), plural("hostPort", "hostPorts", found.len()));
-    let found: Vec<String> = found.into_iter().collect();
-    Some(violation("hostPort", format!("{} {uses} {ports} {}", containers(&culprits), found.join(", "))))
+    let (uses, ports) =
+        (pluralize("uses", "use", offenders.len()), pluralize("hostPort", "hostPorts", numbers_used.len()));
+    let numbers_used: Vec<String> = numbers_used.into_iter().collect();
+    Some(violation(
+        "hostPort",
+        format!("{} {uses} {ports} {}", containers(&offenders), numbers_used.join(", ")),
+    ))
 }
 
 /// Privileged containers.
 pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
-    let culprits = pod.culprits(|container| is_true(security(container, &["privileged"])));
-    let detail = || format!("{} must not set securityContext.privileged=true", containers(&culprits));
-    (!culprits.is_empty()).then(|| violation("privileged", detail()))
+    let offenders = pod.offenders(|container| is_true(security(container, &["privileged"])));
+    let detail = || format!("{} must not set securityContext.privileged=true", containers(&offenders));
+    (!offenders.is_empty()).then(|| violation("privileged", detail()))
 }
 
 /// Containers with an unmasked `/proc`.
@@ -129,16 +139,16 @@ pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_relaxed() {
         return None;
     }
-    let mut found = Values::new();
-    let culprits = pod.culprits(|container| {
+    let mut types = Values::new();
+    let offenders = pod.offenders(|container| {
         let set = security(container, &["procMount"]).and_then(Value::as_str);
-        let bad = set.filter(|kind| *kind != "Default");
-        found.extend(bad);
-        bad.is_some()
+        let other = set.filter(|kind| *kind != "Default");
+        types.extend(other);
+        other.is_some()
     });
-    let (who, what) = (containers(&culprits), listed(&found));
-    let detail = || format!("{who} must not set securityContext.procMount to {what}");
-    (!culprits.is_empty()).then(|| violation("procMount", detail()))
+    let (subject, values) = (containers(&offenders), quote_list(&types));
+    let detail = || format!("{subject} must not set securityContext.procMount to {values}");
+    (!offenders.is_empty()).then(|| violation("procMount", detail()))
 }
 
 const SELINUX: [&str; 4] = ["", "container_t", "container_init_t", "container_kvm_t"];
@@ -147,72 +157,76 @@ const SELINUX_31: [&str; 5] =
 
 /// SELinux options other than those for containers.
 pub fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
-    se_linux_of(pod, &SELINUX)
+    check_se_linux(pod, &SELINUX)
 }
 
 /// SELinux options as of 1.31, which allows one more type.
 pub fn se_linux_31(pod: &Pod<'_>) -> Option<Violation> {
-    se_linux_of(pod, &SELINUX_31)
+    check_se_linux(pod, &SELINUX_31)
 }
 
-fn se_linux_of<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<Violation> {
+fn check_se_linux<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<Violation> {
     let (mut types, mut user, mut role) = (Values::new(), false, false);
-    let mut bad = |options: Option<&'a Value>| {
+    let mut is_bad = |options: Option<&'a Value>| {
         let Some(options) = options else { return false };
-        let bad_type = !allowed.contains(&options.str("type"));
-        if bad_type {
+        let is_bad_type = !allowed.contains(&options.str("type"));
+        if is_bad_type {
             types.insert(options.str("type"));
         }
         let (sets_user, sets_role) = (!options.str("user").is_empty(), !options.str("role").is_empty());
         user |= sets_user;
         role |= sets_role;
-        bad_type || sets_user || sets_role
+        is_bad_type || sets_user || sets_role
     };
-    let pod_is_bad = bad(pod.security(&["seLinuxOptions"]));
-    let culprits = pod.culprits(|container| bad(security(container, &["seLinuxOptions"])));
-    let who = setters(pod_is_bad, &culprits)?;
-    let mut what = Vec::new();
+    let is_pod_bad = is_bad(pod.security(&["seLinuxOptions"]));
+    let offenders = pod.offenders(|container| is_bad(security(container, &["seLinuxOptions"])));
+    let subject = setters(is_pod_bad, &offenders)?;
+    let mut values = Vec::new();
     if !types.is_empty() {
-        what.push(format!("{} {}", plural("type", "types", types.len()), listed(&types)));
+        values.push(format!("{} {}", pluralize("type", "types", types.len()), quote_list(&types)));
     }
-    what.extend(user.then(|| "user may not be set".to_owned()));
-    what.extend(role.then(|| "role may not be set".to_owned()));
-    let what = what.join("; ");
-    Some(violation("seLinuxOptions", format!("{who} set forbidden securityContext.seLinuxOptions: {what}")))
+    values.extend(user.then(|| "user may not be set".to_owned()));
+    values.extend(role.then(|| "role may not be set".to_owned()));
+    let values = values.join("; ");
+    Some(violation(
+        "seLinuxOptions",
+        format!("{subject} set forbidden securityContext.seLinuxOptions: {values}"),
+    ))
 }
 
 /// Seccomp profiles in annotations, from before there was a field.
 pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
-    let mut found = BTreeSet::new();
-    let of_containers =
+    let mut forbidden = BTreeSet::new();
+    let container_keys =
         pod.containers().map(|container| format!("{SECCOMP_CONTAINER}{}", container.str("name")));
-    for key in std::iter::once(SECCOMP_POD.to_owned()).chain(of_containers) {
+    for key in std::iter::once(SECCOMP_POD.to_owned()).chain(container_keys) {
         let Some(value) = pod.annotation(&key) else { continue };
-        let known = ["runtime/default", "docker/default"].contains(&value);
-        if !known && !value.starts_with("localhost/") {
-            found.insert(format!("{key}={}", quoted(value)));
+        let is_default = ["runtime/default", "docker/default"].contains(&value);
+        if !is_default && !value.starts_with("localhost/") {
+            forbidden.insert(format!("{key}={}", quoted(value)));
         }
     }
-    let word = plural("annotation", "annotations", found.len());
-    let found: Vec<String> = found.into_iter().collect();
-    (!found.is_empty()).then(|| violation("seccompProfile", format!("forbidden {word} {}", found.join(", "))))
+    let noun = pluralize("annotation", "annotations", forbidden.len());
+    let forbidden: Vec<String> = forbidden.into_iter().collect();
+    (!forbidden.is_empty())
+        .then(|| violation("seccompProfile", format!("forbidden {noun} {}", forbidden.join(", "))))
 }
 
 /// Seccomp profiles that do not confine.
 pub fn seccomp_setters(pod: &Pod<'_>) -> Option<Violation> {
     let mut types = Values::new();
-    let of_pod = bad_profile(pod.security(&["seccompProfile"]));
-    types.extend(of_pod);
-    let culprits = pod.culprits(|container| {
-        let bad = bad_profile(security(container, &["seccompProfile"]));
-        types.extend(bad);
-        bad.is_some()
+    let pod_type = forbidden_profile(pod.security(&["seccompProfile"]));
+    types.extend(pod_type);
+    let offenders = pod.offenders(|container| {
+        let kind = forbidden_profile(security(container, &["seccompProfile"]));
+        types.extend(kind);
+        kind.is_some()
     });
-    let who = setters(of_pod.is_some(), &culprits)?;
-    let what = listed(&types);
+    let subject = setters(pod_type.is_some(), &offenders)?;
+    let values = quote_list(&types);
     Some(violation(
         "seccompProfile",
-        format!("{who} must not set securityContext.seccompProfile.type to {what}"),
+        format!("{subject} must not set securityContext.seccompProfile.type to {values}"),
     ))
 }
 
@@ -237,38 +251,39 @@ const SYSCTLS: [&str; 12] = [
 
 /// Sysctls that are not safe.
 pub fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
-    sysctls_of(pod, 5)
+    check_sysctls(pod, 5)
 }
 
 /// As of 1.27, with one more safe sysctl.
 pub fn sysctls_27(pod: &Pod<'_>) -> Option<Violation> {
-    sysctls_of(pod, 6)
+    check_sysctls(pod, 6)
 }
 
 /// As of 1.29, with the safe sysctls for TCP keepalive and timeouts.
 pub fn sysctls_29(pod: &Pod<'_>) -> Option<Violation> {
-    sysctls_of(pod, 10)
+    check_sysctls(pod, 10)
 }
 
 /// As of 1.32, with the safe sysctls for TCP buffers.
 pub fn sysctls_32(pod: &Pod<'_>) -> Option<Violation> {
-    sysctls_of(pod, SYSCTLS.len())
+    check_sysctls(pod, SYSCTLS.len())
 }
 
-fn sysctls_of(pod: &Pod<'_>, known: usize) -> Option<Violation> {
+fn check_sysctls(pod: &Pod<'_>, allowed_count: usize) -> Option<Violation> {
     let set = pod.security(&["sysctls"]).map(Value::items).unwrap_or_default();
-    let names = set.iter().map(|one| one.str("name"));
-    let bad: Vec<&str> = names.filter(|name| !SYSCTLS.iter().take(known).any(|safe| safe == name)).collect();
-    (!bad.is_empty()).then(|| violation("forbidden sysctls", bad.join(", ")))
+    let names = set.iter().map(|sysctl| sysctl.str("name"));
+    let forbidden: Vec<&str> =
+        names.filter(|name| !SYSCTLS.iter().take(allowed_count).any(|safe| safe == name)).collect();
+    (!forbidden.is_empty()).then(|| violation("forbidden sysctls", forbidden.join(", ")))
 }
 
 /// Windows HostProcess containers.
 pub fn host_process(pod: &Pod<'_>) -> Option<Violation> {
     const FIELD: [&str; 2] = ["windowsOptions", "hostProcess"];
-    let culprits = pod.culprits(|container| is_true(security(container, &FIELD)));
-    let who = setters(is_true(pod.security(&FIELD)), &culprits)?;
+    let offenders = pod.offenders(|container| is_true(security(container, &FIELD)));
+    let subject = setters(is_true(pod.security(&FIELD)), &offenders)?;
     Some(violation(
         "hostProcess",
-        format!("{who} must not set securityContext.windowsOptions.hostProcess=true"),
+        format!("{subject} must not set securityContext.windowsOptions.hostProcess=true"),
     ))
 }

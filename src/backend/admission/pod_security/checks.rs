@@ -4,23 +4,23 @@ use super::levels::{Level, Standard, Version};
 use super::pod::{Pod, Violation};
 use super::{baseline, restricted};
 
-type Judge = fn(&Pod<'_>) -> Option<Violation>;
+type Rule = fn(&Pod<'_>) -> Option<Violation>;
 
 /// One check. Its rule has changed over the releases.
 struct Check {
     level: Level,
     /// The rules by the minor release that introduced them, oldest first.
-    since: &'static [(i64, Judge)],
+    since: &'static [(i64, Rule)],
     /// The index in [`CHECKS`] of a restricted check that is stricter and replaces this one at that level.
-    outdone_by: Option<usize>,
+    superseded_by: Option<usize>,
 }
 
-const fn check(level: Level, since: &'static [(i64, Judge)]) -> Check {
-    Check { level, since, outdone_by: None }
+const fn check(level: Level, since: &'static [(i64, Rule)]) -> Check {
+    Check { level, since, superseded_by: None }
 }
 
-const fn outdone(index: usize, since: &'static [(i64, Judge)]) -> Check {
-    Check { level: Level::Baseline, since, outdone_by: Some(index) }
+const fn superseded(index: usize, since: &'static [(i64, Rule)]) -> Check {
+    Check { level: Level::Baseline, since, superseded_by: Some(index) }
 }
 
 const CAPABILITIES: usize = 12;
@@ -30,14 +30,14 @@ const SECCOMP: usize = 16;
 /// All checks, in the order in which messages name them.
 const CHECKS: [Check; 17] = [
     check(Level::Baseline, &[(0, baseline::app_armor)]),
-    outdone(CAPABILITIES, &[(0, baseline::capabilities)]),
+    superseded(CAPABILITIES, &[(0, baseline::capabilities)]),
     check(Level::Baseline, &[(0, baseline::host_namespaces)]),
-    outdone(VOLUMES, &[(0, baseline::host_paths)]),
+    superseded(VOLUMES, &[(0, baseline::host_paths)]),
     check(Level::Baseline, &[(0, baseline::host_ports)]),
     check(Level::Baseline, &[(0, baseline::privileged)]),
     check(Level::Baseline, &[(0, baseline::proc_mount)]),
     check(Level::Baseline, &[(0, baseline::se_linux), (31, baseline::se_linux_31)]),
-    outdone(SECCOMP, &[(0, baseline::seccomp_annotations), (19, baseline::seccomp_setters)]),
+    superseded(SECCOMP, &[(0, baseline::seccomp_annotations), (19, baseline::seccomp_setters)]),
     check(
         Level::Baseline,
         &[
@@ -58,16 +58,16 @@ const CHECKS: [Check; 17] = [
 
 impl Check {
     /// The rule at a release; `None` before the check existed.
-    fn at(&self, version: Version) -> Option<Judge> {
-        let known = self.since.iter().rev().find(|(since, _)| Version::Minor(*since) <= version);
-        known.map(|(_, judge)| *judge)
+    fn rule_at(&self, version: Version) -> Option<Rule> {
+        let rule = self.since.iter().rev().find(|(since, _)| Version::Minor(*since) <= version);
+        rule.map(|(_, rule)| *rule)
     }
 
-    fn counts(&self, standard: Standard) -> bool {
-        let stricter = self.outdone_by.and_then(|index| CHECKS.get(index));
+    fn applies_to(&self, standard: Standard) -> bool {
+        let stricter = self.superseded_by.and_then(|index| CHECKS.get(index));
         self.level <= standard.level
             && !(standard.level == Level::Restricted
-                && stricter.is_some_and(|other| other.at(standard.version).is_some()))
+                && stricter.is_some_and(|other| other.rule_at(standard.version).is_some()))
     }
 }
 
@@ -77,12 +77,12 @@ pub struct Findings(Vec<Violation>);
 
 impl Findings {
     /// Checks a pod against a standard.
-    pub fn of(pod: &Pod<'_>, standard: Standard) -> Findings {
+    pub fn evaluate(pod: &Pod<'_>, standard: Standard) -> Findings {
         if standard.level == Level::Privileged {
             return Findings::default();
         }
-        let judges = CHECKS.iter().filter(|check| check.counts(standard));
-        Findings(judges.filter_map(|check| check.at(standard.version)?(pod)).collect())
+        let checks = CHECKS.iter().filter(|check| check.applies_to(standard));
+        Findings(checks.filter_map(|check| check.rule_at(standard.version)?(pod)).collect())
     }
 
     /// Whether the pod meets the standard.
@@ -97,10 +97,10 @@ impl Findings {
 
     /// The reasons with details.
     pub fn details(&self) -> String {
-        let told = |violation: &Violation| match violation.detail.as_str() {
+        let rendered = |violation: &Violation| match violation.detail.as_str() {
             "" => violation.reason.to_string(),
             detail => format!("{} ({detail})", violation.reason),
         };
-        self.0.iter().map(told).collect::<Vec<_>>().join(", ")
+        self.0.iter().map(rendered).collect::<Vec<_>>().join(", ")
     }
 }

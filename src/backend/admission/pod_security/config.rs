@@ -38,50 +38,51 @@ impl Configuration {
             runtime_classes: Vec::new(),
         };
         let Some(document) = document else { return Ok(configuration) };
-        let document = Document::of(document, &VERSIONS, "PodSecurityConfiguration")?;
-        document.has_only("", &["apiVersion", "kind", "defaults", "exemptions"])?;
+        let document = Document::typed(document, &VERSIONS, "PodSecurityConfiguration")?;
+        document.check_fields("", &["apiVersion", "kind", "defaults", "exemptions"])?;
         let mut errors = configuration.read_defaults(&document)?;
-        document.has_only("exemptions", &["usernames", "namespaces", "runtimeClasses"])?;
-        let exempt = |field, check: &dyn Fn(&str) -> Vec<String>, errors: &mut Vec<FieldError>| {
+        document.check_fields("exemptions", &["usernames", "namespaces", "runtimeClasses"])?;
+        let read_list = |field, check: &dyn Fn(&str) -> Vec<String>, errors: &mut Vec<FieldError>| {
             let list = document.texts(&["exemptions", field])?;
             check_list(&FieldPath::new("exemptions").child(field), &list, check, errors);
             Ok::<_, String>(list)
         };
-        configuration.namespaces = exempt("namespaces", &|name| names::label_name(name, false), &mut errors)?;
+        configuration.namespaces =
+            read_list("namespaces", &|name| names::label_name(name, false), &mut errors)?;
         configuration.runtime_classes =
-            exempt("runtimeClasses", &|name| names::subdomain_name(name, false), &mut errors)?;
-        let named = |name: &str| match name {
+            read_list("runtimeClasses", &|name| names::subdomain_name(name, false), &mut errors)?;
+        let check_username = |name: &str| match name {
             "" => vec!["username must not be empty".to_owned()],
             _ => Vec::new(),
         };
-        configuration.users = exempt("usernames", &named, &mut errors)?;
-        plugin_document::none_wrong(&errors)?;
+        configuration.users = read_list("usernames", &check_username, &mut errors)?;
+        plugin_document::check_no_errors(&errors)?;
         Ok(configuration)
     }
 
     fn read_defaults(&mut self, document: &Document<'_>) -> Result<Vec<FieldError>, String> {
         let mut errors = Vec::new();
         let fields = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
-        document.has_only("defaults", &fields)?;
+        document.check_fields("defaults", &fields)?;
         for mode in [Mode::Enforce, Mode::Warn, Mode::Audit] {
             let (level, version) = (mode.name(), format!("{}-version", mode.name()));
-            let standard = self.defaults.of_mut(mode);
-            let mut wrong = |field: &str, text: &str, why: &str| {
+            let standard = self.defaults.standard_mut(mode);
+            let mut report_error = |field: &str, text: &str, reason: &str| {
                 let path = FieldPath::new("defaults").child(field);
-                errors.push(FieldError::invalid(&path, &quoted(text), why));
+                errors.push(FieldError::invalid(&path, &quoted(text), reason));
             };
             match document.text(&["defaults", level])? {
                 "" => {}
                 text => match Level::parse(text) {
                     Ok(level) => standard.level = level,
-                    Err(why) => wrong(level, text, why),
+                    Err(reason) => report_error(level, text, reason),
                 },
             }
             match document.text(&["defaults", &version])? {
                 "" => {}
                 text => match Version::parse(text) {
                     Ok(version) => standard.version = version,
-                    Err(why) => wrong(&version, text, why),
+                    Err(reason) => report_error(&version, text, reason),
                 },
             }
         }
@@ -89,23 +90,26 @@ impl Configuration {
     }
 
     /// The standards that the labels of a namespace ask for, and the errors in the labels.
-    pub(super) fn asked<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<FieldError>) {
+    pub(super) fn policy_for<'a>(
+        &self,
+        label: impl Fn(&str) -> Option<&'a str>,
+    ) -> (Policy, Vec<FieldError>) {
         levels::read(label, &self.defaults)
     }
 
     /// The reason why a namespace or user is exempt, if it is.
-    pub(super) fn exempts(&self, namespace: &str, user: &str) -> Option<&'static str> {
-        let has = |list: &[String], name: &str| list.iter().any(|one| one == name);
-        if has(&self.namespaces, namespace) {
+    pub(super) fn exemption(&self, namespace: &str, user: &str) -> Option<&'static str> {
+        let contains = |list: &[String], name: &str| list.iter().any(|entry| entry == name);
+        if contains(&self.namespaces, namespace) {
             return Some("namespace");
         }
-        has(&self.users, user).then_some("user")
+        contains(&self.users, user).then_some("user")
     }
 
     /// Whether the runtime class of a pod is exempt.
-    pub(super) fn exempts_runtime(&self, pod: &Pod<'_>) -> bool {
+    pub(super) fn is_runtime_exempt(&self, pod: &Pod<'_>) -> bool {
         let class = pod.spec().str("runtimeClassName");
-        self.runtime_classes.iter().any(|one| one == class)
+        self.runtime_classes.iter().any(|entry| entry == class)
     }
 }
 
@@ -116,9 +120,9 @@ fn check_list(
     errors: &mut Vec<FieldError>,
 ) {
     for (index, item) in list.iter().enumerate() {
-        let wrong = check(item);
-        if !wrong.is_empty() {
-            errors.push(FieldError::invalid(&path.index(index), &quoted(item), &wrong.join(", ")));
+        let messages = check(item);
+        if !messages.is_empty() {
+            errors.push(FieldError::invalid(&path.index(index), &quoted(item), &messages.join(", ")));
         } else if list.iter().take(index).any(|other| other == item) {
             errors.push(FieldError::duplicate(&path.index(index), &quoted(item)));
         }
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_exemptions() {
+    fn pod_security_config_defaults_and_exemptions() {
         let read = read(
             "defaults: {enforce: baseline, enforce-version: v1.30, warn: restricted}\n\
              exemptions: {usernames: [jane], namespaces: [kube-system], runtimeClasses: [kata]}",
@@ -148,17 +152,17 @@ mod tests {
         assert_eq!(read.defaults.enforce.to_string(), "baseline:v1.30");
         assert_eq!(read.defaults.warn.to_string(), "restricted:latest");
         assert_eq!(read.defaults.audit.to_string(), "privileged:latest");
-        assert_eq!(read.exempts("kube-system", ""), Some("namespace"));
-        assert_eq!((read.exempts("a", "jane"), read.exempts("a", "joe")), (Some("user"), None));
+        assert_eq!(read.exemption("kube-system", ""), Some("namespace"));
+        assert_eq!((read.exemption("a", "jane"), read.exemption("a", "joe")), (Some("user"), None));
         let mut pod = Value::object();
         pod.entry("spec").set("runtimeClassName", "kata");
-        assert!(read.exempts_runtime(&Pod::of(&pod, false)));
-        assert!(!read.exempts_runtime(&Pod::of(&Value::object(), false)));
+        assert!(read.is_runtime_exempt(&Pod::new(&pod, false)));
+        assert!(!read.is_runtime_exempt(&Pod::new(&Value::object(), false)));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (text, wanted) in [
+    fn pod_security_config_errors() {
+        for (text, expected) in [
             (
                 "defaults: {enforce: strict}",
                 "defaults.enforce: Invalid value: \"strict\": must be one of privileged, baseline, restricted",
@@ -176,12 +180,12 @@ mod tests {
             ("defaults: {enforced: baseline}", "unknown field \"defaults.enforced\""),
             ("defaults: {enforce: [baseline]}", "defaults.enforce must be text"),
         ] {
-            assert_eq!(read(text).unwrap_err(), wanted, "{text}");
+            assert_eq!(read(text).unwrap_err(), expected, "{text}");
         }
     }
 
     #[test]
-    fn other_documents_are_refused() {
+    fn pod_security_config_of_other_kind_is_refused() {
         let mut other = Value::object();
         other.set("kind", "PodSecurityConfiguration");
         other.set("apiVersion", "v1");

@@ -9,14 +9,14 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
-use crate::limits::{PODS_WARNED_ABOUT, PODS_WARNED_ABOUT_WITHIN};
+use crate::limits::{POD_WARNINGS_CHECKED, POD_WARNINGS_TIMEOUT};
 
 use super::super::Write;
 use super::super::lookup::PODS;
 use super::checks::Findings;
 use super::config::Configuration;
 use super::levels::Standard;
-use super::pod::{Pod, plural};
+use super::pod::{Pod, pluralize};
 
 /// Pods that are checked before the worker's other requests get a turn.
 const PODS_PER_TURN: usize = 16;
@@ -31,50 +31,51 @@ pub async fn warnings(
     let Ok(snapshot) = PODS.snapshot(write).await else {
         return vec!["failed to list pods while checking new PodSecurity enforce level".to_owned()];
     };
-    let deadline = write.backend.clock.moment().plus(PODS_WARNED_ABOUT_WITHIN);
-    let mut waiting: VecDeque<&Arc<Object>> = snapshot.scan(Some(namespace), Bound::Unbounded).collect();
-    let mut left = waiting.len();
-    let mut tally = Tally { total: left, ..Tally::default() };
+    let deadline = write.backend.clock.moment().plus(POD_WARNINGS_TIMEOUT);
+    let mut queue: VecDeque<&Arc<Object>> = snapshot.scan(Some(namespace), Bound::Unbounded).collect();
+    let mut unseen = queue.len();
+    let mut report = Report { total: unseen, ..Report::default() };
     let mut controllers = HashSet::new();
     let mut turn = YieldEvery::new(PODS_PER_TURN);
-    while let Some(object) = waiting.pop_front() {
+    while let Some(object) = queue.pop_front() {
         turn.worked(1).await;
-        let is_first_round = left > 0;
-        left = left.saturating_sub(1);
+        let is_first_round = unseen > 0;
+        unseen = unseen.saturating_sub(1);
         let Ok(value) = PODS.read(write, object) else { continue };
-        let pod = Pod::of(&value, configuration.relaxed);
-        if configuration.exempts_runtime(&pod) {
-            tally.total -= 1;
-        } else if is_first_round && controller(&value).is_some_and(|uid| !controllers.insert(uid.to_owned()))
+        let pod = Pod::new(&value, configuration.relaxed);
+        if configuration.is_runtime_exempt(&pod) {
+            report.total -= 1;
+        } else if is_first_round
+            && controller_uid(&value).is_some_and(|uid| !controllers.insert(uid.to_owned()))
         {
-            waiting.push_back(object);
+            queue.push_back(object);
         } else {
-            tally.add(meta::name(&value), &Findings::of(&pod, standard));
+            report.add(meta::name(&value), &Findings::evaluate(&pod, standard));
         }
-        if tally.checked >= PODS_WARNED_ABOUT || write.backend.clock.moment() > deadline {
+        if report.checked >= POD_WARNINGS_CHECKED || write.backend.clock.moment() > deadline {
             break;
         }
     }
-    tally.told(namespace, standard)
+    report.into_warnings(namespace, standard)
 }
 
 /// The uid of the controller of a pod.
-fn controller(pod: &Value) -> Option<&str> {
-    let owners = meta::of(pod).get("ownerReferences").map(Value::items).unwrap_or_default();
-    let controls = |owner: &&Value| owner.get("controller").and_then(Value::as_bool) == Some(true);
-    owners.iter().find(controls).map(|owner| owner.str("uid"))
+fn controller_uid(pod: &Value) -> Option<&str> {
+    let owners = meta::metadata(pod).get("ownerReferences").map(Value::items).unwrap_or_default();
+    let is_controller = |owner: &&Value| owner.get("controller").and_then(Value::as_bool) == Some(true);
+    owners.iter().find(is_controller).map(|owner| owner.str("uid"))
 }
 
 /// The results so far.
 #[derive(Default)]
-struct Tally {
+struct Report {
     total: usize,
     checked: usize,
     /// By violation: the first pod's name, and the number of pods.
     failing: BTreeMap<String, (String, usize)>,
 }
 
-impl Tally {
+impl Report {
     fn add(&mut self, name: &str, findings: &Findings) {
         self.checked += 1;
         if findings.is_empty() {
@@ -87,16 +88,16 @@ impl Tally {
         }
     }
 
-    fn told(self, namespace: &str, standard: Standard) -> Vec<String> {
-        let Tally { total, checked, failing } = self;
-        let mut told = Vec::new();
+    fn into_warnings(self, namespace: &str, standard: Standard) -> Vec<String> {
+        let Report { total, checked, failing } = self;
+        let mut warnings = Vec::new();
         if checked < total {
-            told.push(format!(
+            warnings.push(format!(
                 "new PodSecurity enforce level only checked against the first {checked} of {total} existing pods"
             ));
         }
         if !failing.is_empty() {
-            told.push(format!(
+            warnings.push(format!(
                 "existing pods in namespace \"{namespace}\" violate the new PodSecurity enforce level \"{standard}\""
             ));
         }
@@ -104,12 +105,14 @@ impl Tally {
             .into_iter()
             .map(|(reasons, (name, count))| match count - 1 {
                 0 => format!("{name}: {reasons}"),
-                others => format!("{name} (and {others} other {}): {reasons}", plural("pod", "pods", others)),
+                others => {
+                    format!("{name} (and {others} other {}): {reasons}", pluralize("pod", "pods", others))
+                }
             })
             .collect();
         pods.sort_unstable();
-        told.append(&mut pods);
-        told
+        warnings.append(&mut pods);
+        warnings
     }
 }
 
@@ -123,16 +126,16 @@ mod tests {
     fn failing(field: &str) -> Findings {
         let mut pod = Value::object();
         pod.entry("spec").set(field, true);
-        Findings::of(&Pod::of(&pod, false), STANDARD)
+        Findings::evaluate(&Pod::new(&pod, false), STANDARD)
     }
 
     #[test]
-    fn pods_that_fail_alike_are_told_together() {
-        let mut tally = Tally { total: 9, ..Tally::default() };
+    fn warnings_group_pods_by_violation() {
+        let mut report = Report { total: 9, ..Report::default() };
         let windows = {
             let mut pod = Value::object();
             pod.entry("spec").entry("securityContext").entry("windowsOptions").set("hostProcess", true);
-            Findings::of(&Pod::of(&pod, false), STANDARD)
+            Findings::evaluate(&Pod::new(&pod, false), STANDARD)
         };
         for (name, findings) in [
             ("c", &failing("hostPID")),
@@ -142,10 +145,10 @@ mod tests {
             ("y", &windows),
             ("fine", &Findings::default()),
         ] {
-            tally.add(name, findings);
+            report.add(name, findings);
         }
         assert_eq!(
-            tally.told("n", STANDARD),
+            report.into_warnings("n", STANDARD),
             [
                 "new PodSecurity enforce level only checked against the first 6 of 9 existing pods",
                 "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:latest\"",
@@ -153,18 +156,18 @@ mod tests {
                 "y (and 1 other pod): hostProcess",
             ]
         );
-        assert!(Tally::default().told("n", STANDARD).is_empty());
+        assert!(Report::default().into_warnings("n", STANDARD).is_empty());
     }
 
     #[test]
-    fn one_pod_of_a_controller_stands_for_all() {
+    fn controller_uid_of_pod() {
         let mut pod = Value::object();
         let mut owner = Value::object();
         owner.set("uid", "u");
         pod.entry("metadata").set("ownerReferences", vec![owner.clone()]);
-        assert_eq!(controller(&pod), None, "an owner that does not control");
+        assert_eq!(controller_uid(&pod), None, "an owner that does not control");
         owner.set("controller", true);
         pod.entry("metadata").set("ownerReferences", vec![owner]);
-        assert_eq!(controller(&pod), Some("u"));
+        assert_eq!(controller_uid(&pod), Some("u"));
     }
 }

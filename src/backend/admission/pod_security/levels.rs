@@ -18,7 +18,7 @@ pub enum Level {
 impl Level {
     const ALL: [Level; 3] = [Level::Privileged, Level::Baseline, Level::Restricted];
 
-    /// Its name.
+    /// The name, as in labels.
     pub fn name(self) -> &'static str {
         match self {
             Level::Privileged => "privileged",
@@ -29,15 +29,15 @@ impl Level {
 
     /// Parses a level; the error is the reference's.
     pub fn parse(text: &str) -> Result<Level, &'static str> {
-        let found = Level::ALL.into_iter().find(|level| level.name() == text);
-        found.ok_or("must be one of privileged, baseline, restricted")
+        let level = Level::ALL.into_iter().find(|level| level.name() == text);
+        level.ok_or("must be one of privileged, baseline, restricted")
     }
 }
 
-/// The release of this server: 1 and this.
+/// The minor version of this server's release.
 const OWN_MINOR: i64 = 33;
 
-/// The release whose idea of a level is meant.
+/// The release whose definition of a level applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// Release 1 with this minor version.
@@ -49,14 +49,14 @@ pub enum Version {
 impl Version {
     /// Parses `latest` or `v1.7`; the error is the reference's.
     pub fn parse(text: &str) -> Result<Version, &'static str> {
-        const WRONG: &str = "must be \"latest\" or \"v1.x\"";
+        const INVALID: &str = "must be \"latest\" or \"v1.x\"";
         if text == "latest" {
             return Ok(Version::Latest);
         }
-        let minor = text.strip_prefix("v1.").ok_or(WRONG)?;
-        let plain =
+        let minor = text.strip_prefix("v1.").ok_or(INVALID)?;
+        let is_canonical =
             minor.bytes().all(|byte| byte.is_ascii_digit()) && (minor == "0" || !minor.starts_with('0'));
-        minor.parse().ok().filter(|_| plain).map(Version::Minor).ok_or(WRONG)
+        minor.parse().ok().filter(|_| is_canonical).map(Version::Minor).ok_or(INVALID)
     }
 }
 
@@ -82,20 +82,20 @@ impl Standard {
     /// No restrictions.
     pub const PRIVILEGED: Standard = Standard { level: Level::Privileged, version: Version::Latest };
 
-    /// Whose idea it is, in the words of metrics, which shall be few.
-    pub fn told_version(self) -> String {
+    /// The version label of metrics, with few distinct values.
+    pub fn metric_version(self) -> String {
         match self.version {
             Version::Minor(minor) if self.level != Level::Privileged && minor > OWN_MINOR => {
                 "future".to_owned()
             }
             Version::Minor(_) if self.level != Level::Privileged => self.version.to_string(),
-            // Nobody ever thought otherwise of what allows everything.
+            // Privileged is the same in all releases.
             Version::Minor(_) | Version::Latest => "latest".to_owned(),
         }
     }
 
-    /// Whether both ask for the same. Of those that allow everything the version says nothing.
-    fn means(self, other: Standard) -> bool {
+    /// Whether both are the same. The version of privileged does not matter.
+    fn is_equivalent(self, other: Standard) -> bool {
         self == other || (self.level == Level::Privileged && other.level == Level::Privileged)
     }
 }
@@ -164,7 +164,7 @@ impl Policy {
         Policy { enforce: Standard::PRIVILEGED, audit: Standard::PRIVILEGED, warn: Standard::PRIVILEGED };
 
     /// The standard of a mode.
-    pub fn of(&self, mode: Mode) -> Standard {
+    pub fn standard(&self, mode: Mode) -> Standard {
         match mode {
             Mode::Enforce => self.enforce,
             Mode::Audit => self.audit,
@@ -173,7 +173,7 @@ impl Policy {
     }
 
     /// The standard of a mode, to change it.
-    pub fn of_mut(&mut self, mode: Mode) -> &mut Standard {
+    pub fn standard_mut(&mut self, mode: Mode) -> &mut Standard {
         match mode {
             Mode::Enforce => &mut self.enforce,
             Mode::Audit => &mut self.audit,
@@ -183,11 +183,11 @@ impl Policy {
 
     /// Whether all modes are privileged.
     pub fn allows_all(&self) -> bool {
-        Mode::ALL.into_iter().all(|mode| self.of(mode).level == Level::Privileged)
+        Mode::ALL.into_iter().all(|mode| self.standard(mode).level == Level::Privileged)
     }
 
-    fn means(&self, other: &Policy) -> bool {
-        Mode::ALL.into_iter().all(|mode| self.of(mode).means(other.of(mode)))
+    fn is_equivalent(&self, other: &Policy) -> bool {
+        Mode::ALL.into_iter().all(|mode| self.standard(mode).is_equivalent(other.standard(mode)))
     }
 }
 
@@ -197,31 +197,34 @@ pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (
     let mut policy = *defaults;
     let mut errors = Vec::new();
     let labels = FieldPath::new("metadata").child("labels");
-    let mut wrong = |label: &str, text: &str, why: &str| {
-        errors.push(FieldError::invalid(&labels.key(label), &quoted(text), why));
+    let mut report_error = |label: &str, text: &str, reason: &str| {
+        errors.push(FieldError::invalid(&labels.key(label), &quoted(text), reason));
     };
-    let mut enforces = false;
+    let mut has_enforce_label = false;
     for mode in Mode::ALL {
-        let standard = policy.of_mut(mode);
+        let standard = policy.standard_mut(mode);
         if let Some(text) = label(mode.level_label()) {
-            let instead = if mode == Mode::Enforce { Level::Restricted } else { Level::Privileged };
-            let read = Level::parse(text);
-            enforces |= mode == Mode::Enforce && read.is_ok();
-            standard.level = read.unwrap_or_else(|why| {
-                wrong(mode.level_label(), text, why);
-                instead
+            let fallback = if mode == Mode::Enforce { Level::Restricted } else { Level::Privileged };
+            let parsed = Level::parse(text);
+            has_enforce_label |= mode == Mode::Enforce && parsed.is_ok();
+            standard.level = parsed.unwrap_or_else(|reason| {
+                report_error(mode.level_label(), text, reason);
+                fallback
             });
         }
         if let Some(text) = label(mode.version_label()) {
-            standard.version = Version::parse(text).unwrap_or_else(|why| {
-                wrong(mode.version_label(), text, why);
+            standard.version = Version::parse(text).unwrap_or_else(|reason| {
+                report_error(mode.version_label(), text, reason);
                 Version::Latest
             });
         }
     }
     // With an enforce label and no warn label, warnings follow the enforced level: workloads warn about pods that will be
     // refused.
-    if enforces && label(Mode::Warn.level_label()).is_none() && policy.enforce.level > policy.warn.level {
+    if has_enforce_label
+        && label(Mode::Warn.level_label()).is_none()
+        && policy.enforce.level > policy.warn.level
+    {
         policy.warn.level = policy.enforce.level;
         if label(Mode::Warn.version_label()).is_none() {
             policy.warn.version = policy.enforce.version;
@@ -231,24 +234,25 @@ pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (
 }
 
 /// A warning for labels that have no effect, because the namespace is exempt.
-pub fn ignored<'a>(
+pub fn ignored_warning<'a>(
     namespace: &str,
     label: impl Fn(&str) -> Option<&'a str>,
     policy: &Policy,
     defaults: &Policy,
 ) -> Option<String> {
-    if policy.allows_all() || policy.means(defaults) {
+    if policy.allows_all() || policy.is_equivalent(defaults) {
         return None;
     }
-    let said = Mode::ALL.into_iter().filter(|mode| {
-        policy.of(*mode).level != Level::Privileged
+    let policies = Mode::ALL.into_iter().filter(|mode| {
+        policy.standard(*mode).level != Level::Privileged
             && (label(mode.level_label()).is_some() || label(mode.version_label()).is_some())
     });
-    let said: Vec<String> = said.map(|mode| format!("{}={}", mode.name(), policy.of(mode))).collect();
+    let policies: Vec<String> =
+        policies.map(|mode| format!("{}={}", mode.name(), policy.standard(mode))).collect();
     Some(format!(
         "namespace {} is exempt from Pod Security, and the policy ({}) will be ignored",
         quoted(namespace),
-        said.join(", ")
+        policies.join(", ")
     ))
 }
 
@@ -263,15 +267,15 @@ mod tests {
         }
     }
 
-    fn shown(list: &'static [(&'static str, &'static str)]) -> (String, Vec<String>) {
+    fn read_rendered(list: &'static [(&'static str, &'static str)]) -> (String, Vec<String>) {
         let (policy, errors) = read(labels(list), &Policy::PRIVILEGED);
-        let policy = Mode::ALL.map(|mode| policy.of(mode).to_string()).join(" ");
+        let policy = Mode::ALL.map(|mode| policy.standard(mode).to_string()).join(" ");
         (policy, errors.iter().map(ToString::to_string).collect())
     }
 
     #[test]
-    fn labels_make_a_policy() {
-        for (list, wanted) in [
+    fn labels_set_policy() {
+        for (list, expected) in [
             (&[][..], "privileged:latest privileged:latest privileged:latest"),
             (&[("enforce", "baseline")], "baseline:latest privileged:latest baseline:latest"),
             (
@@ -293,13 +297,13 @@ mod tests {
             // A version without a level changes only the version.
             (&[("enforce-version", "v1.3")], "privileged:v1.3 privileged:latest privileged:latest"),
         ] {
-            assert_eq!(shown(list), (wanted.to_owned(), Vec::new()), "{list:?}");
+            assert_eq!(read_rendered(list), (expected.to_owned(), Vec::new()), "{list:?}");
         }
     }
 
     #[test]
-    fn wrong_labels_are_strict_where_it_matters() {
-        let (policy, errors) = shown(&[
+    fn invalid_labels_enforce_restricted() {
+        let (policy, errors) = read_rendered(&[
             ("enforce", "none"),
             ("enforce-version", "1.2"),
             ("audit", "Baseline"),
@@ -317,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn versions() {
-        for (text, wanted) in [
+    fn pod_security_version_parsing() {
+        for (text, expected) in [
             ("latest", Some(Version::Latest)),
             ("v1.0", Some(Version::Minor(0))),
             ("v1.33", Some(Version::Minor(33))),
@@ -328,20 +332,20 @@ mod tests {
             ("v1.99999999999999999999", None),
             ("v1.3\n", None),
         ] {
-            assert_eq!(Version::parse(text).ok(), wanted, "{text}");
+            assert_eq!(Version::parse(text).ok(), expected, "{text}");
         }
         assert!(Version::Minor(99) < Version::Latest && Version::Minor(2) < Version::Minor(10));
     }
 
     #[test]
-    fn exempt_namespaces_are_told_what_they_said() {
-        let told = |list: &'static [(&'static str, &'static str)]| {
+    fn exempt_namespace_labels_cause_warning() {
+        let warning = |list: &'static [(&'static str, &'static str)]| {
             let policy = read(labels(list), &Policy::PRIVILEGED).0;
-            ignored("n", labels(list), &policy, &Policy::PRIVILEGED)
+            ignored_warning("n", labels(list), &policy, &Policy::PRIVILEGED)
         };
-        assert_eq!(told(&[("enforce", "privileged")]), None);
+        assert_eq!(warning(&[("enforce", "privileged")]), None);
         assert_eq!(
-            told(&[("enforce", "baseline"), ("audit", "restricted"), ("audit-version", "v1.2")]).unwrap(),
+            warning(&[("enforce", "baseline"), ("audit", "restricted"), ("audit-version", "v1.2")]).unwrap(),
             "namespace \"n\" is exempt from Pod Security, and the policy (enforce=baseline:latest, \
              audit=restricted:v1.2) will be ignored"
         );

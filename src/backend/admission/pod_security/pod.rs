@@ -16,11 +16,11 @@ pub struct Pod<'a> {
 
 impl<'a> Pod<'a> {
     /// The pod that an object with metadata and a spec describes. `relax` is the feature gate for user namespaces.
-    pub fn of(described: &'a Value, relax: bool) -> Pod<'a> {
-        let part = |name| described.get(name).unwrap_or(&Value::Null);
-        let spec = part("spec");
-        let own_users = spec.get("hostUsers").and_then(Value::as_bool) == Some(false);
-        Pod { meta: part("metadata"), spec, relaxed: relax && own_users }
+    pub fn new(object: &'a Value, relax: bool) -> Pod<'a> {
+        let field = |name| object.get(name).unwrap_or(&Value::Null);
+        let spec = field("spec");
+        let has_user_namespace = spec.get("hostUsers").and_then(Value::as_bool) == Some(false);
+        Pod { meta: field("metadata"), spec, relaxed: relax && has_user_namespace }
     }
 
     /// All containers: init, regular, ephemeral.
@@ -66,9 +66,12 @@ impl<'a> Pod<'a> {
         self.relaxed
     }
 
-    /// The names of the containers for which `bad` is true.
-    pub fn culprits(&self, mut bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
-        self.containers().filter(|container| bad(container)).map(|container| container.str("name")).collect()
+    /// The names of the containers for which `is_bad` is true.
+    pub fn offenders(&self, mut is_bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
+        self.containers()
+            .filter(|container| is_bad(container))
+            .map(|container| container.str("name"))
+            .collect()
     }
 }
 
@@ -97,22 +100,22 @@ pub fn violation(reason: &'static str, detail: String) -> Violation {
 }
 
 /// The singular or the plural.
-pub fn plural<'a>(one: &'a str, several: &'a str, count: usize) -> &'a str {
+pub fn pluralize<'a>(one: &'a str, several: &'a str, count: usize) -> &'a str {
     if count == 1 { one } else { several }
 }
 
 /// Quoted names. They need no escaping, because container and volume names are restricted.
-pub fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+pub fn quote_list<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let quoted: Vec<String> = names.into_iter().map(|name| format!("\"{}\"", name.as_ref())).collect();
     quoted.join(", ")
 }
 
 /// `container "a"`, `containers "a", "b"`.
 pub fn containers(names: &[&str]) -> String {
-    format!("{} {}", plural("container", "containers", names.len()), listed(names))
+    format!("{} {}", pluralize("container", "containers", names.len()), quote_list(names))
 }
 
-/// Who set a field: the pod, these containers, or both. `None` if neither did.
+/// What set a field: the pod, these containers, or both. `None` if neither did.
 pub fn setters(pod: bool, names: &[&str]) -> Option<String> {
     match (pod, names.is_empty()) {
         (false, true) => None,
@@ -122,5 +125,5 @@ pub fn setters(pod: bool, names: &[&str]) -> Option<String> {
     }
 }
 
-/// The distinct values that were found, sorted.
+/// Distinct values, sorted.
 pub type Values<'a> = BTreeSet<&'a str>;

@@ -2,17 +2,17 @@
 
 use pilothouse_apimachinery::value::Value;
 
-use super::baseline::{adders, seccomp_setters};
-use super::pod::{Pod, Values, Violation, containers, listed, plural, security, setters, violation};
+use super::baseline::{added_capabilities, seccomp_setters};
+use super::pod::{Pod, Values, Violation, containers, pluralize, quote_list, security, setters, violation};
 
 /// Containers must set allowPrivilegeEscalation=false.
 pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
-    let culprits = pod.culprits(|container| {
+    let offenders = pod.offenders(|container| {
         security(container, &["allowPrivilegeEscalation"]).and_then(Value::as_bool) != Some(false)
     });
     let detail =
-        || format!("{} must set securityContext.allowPrivilegeEscalation=false", containers(&culprits));
-    (!culprits.is_empty()).then(|| violation("allowPrivilegeEscalation != false", detail()))
+        || format!("{} must set securityContext.allowPrivilegeEscalation=false", containers(&offenders));
+    (!offenders.is_empty()).then(|| violation("allowPrivilegeEscalation != false", detail()))
 }
 
 /// As of 1.25: Windows pods are exempt.
@@ -22,13 +22,14 @@ pub fn escalation_25(pod: &Pod<'_>) -> Option<Violation> {
 
 /// Containers must drop all capabilities, and may add only NET_BIND_SERVICE.
 pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
-    let keepers = pod.culprits(|container| {
+    let without_drop = pod.offenders(|container| {
         let dropped = security(container, &["capabilities", "drop"]).map(Value::items).unwrap_or_default();
         !dropped.iter().any(|name| name.as_str() == Some("ALL"))
     });
-    let kept = || format!("{} must set securityContext.capabilities.drop=[\"ALL\"]", containers(&keepers));
-    let mut details: Vec<String> = (!keepers.is_empty()).then(kept).into_iter().collect();
-    details.extend(adders(pod, &["NET_BIND_SERVICE"]));
+    let detail =
+        || format!("{} must set securityContext.capabilities.drop=[\"ALL\"]", containers(&without_drop));
+    let mut details: Vec<String> = (!without_drop.is_empty()).then(detail).into_iter().collect();
+    details.extend(added_capabilities(pod, &["NET_BIND_SERVICE"]));
     (!details.is_empty()).then(|| violation("unrestricted capabilities", details.join("; ")))
 }
 
@@ -78,19 +79,21 @@ const OTHER_VOLUMES: [&str; 21] = [
 /// Volumes must be of an allowed type.
 pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec().get("volumes").map(Value::items).unwrap_or_default();
-    let has = |volume: &Value, source: &&str| volume.get(source).is_some();
+    let has_source = |volume: &Value, source: &&str| volume.get(source).is_some();
     let (mut names, mut types) = (Vec::new(), Values::new());
-    for volume in volumes.iter().filter(|volume| !VOLUMES.iter().any(|source| has(volume, source))) {
+    for volume in volumes.iter().filter(|volume| !VOLUMES.iter().any(|source| has_source(volume, source))) {
         names.push(volume.str("name"));
-        types.insert(OTHER_VOLUMES.iter().find(|source| has(volume, source)).copied().unwrap_or("unknown"));
+        types.insert(
+            OTHER_VOLUMES.iter().find(|source| has_source(volume, source)).copied().unwrap_or("unknown"),
+        );
     }
     if names.is_empty() {
         return None;
     }
-    let volumes = plural("volume", "volumes", names.len());
-    let uses = plural("uses", "use", names.len());
-    let kinds = plural("restricted volume type", "restricted volume types", types.len());
-    let detail = format!("{volumes} {} {uses} {kinds} {}", listed(&names), listed(&types));
+    let noun = pluralize("volume", "volumes", names.len());
+    let uses = pluralize("uses", "use", names.len());
+    let kinds = pluralize("restricted volume type", "restricted volume types", types.len());
+    let detail = format!("{noun} {} {uses} {kinds} {}", quote_list(&names), quote_list(&types));
     Some(violation("restricted volume types", detail))
 }
 
@@ -100,16 +103,16 @@ pub fn not_root(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_relaxed() {
         return None;
     }
-    let said = |value: Option<&Value>| value.and_then(Value::as_bool);
-    let of_pod = said(pod.security(&["runAsNonRoot"]));
-    let of_container = |container| said(security(container, &["runAsNonRoot"]));
-    let explicit = pod.culprits(|container| of_container(container) == Some(false));
-    if let Some(who) = setters(of_pod == Some(false), &explicit) {
-        return Some(violation(REASON, format!("{who} must not set securityContext.runAsNonRoot=false")));
+    let flag = |value: Option<&Value>| value.and_then(Value::as_bool);
+    let pod_value = flag(pod.security(&["runAsNonRoot"]));
+    let container_value = |container| flag(security(container, &["runAsNonRoot"]));
+    let explicit = pod.offenders(|container| container_value(container) == Some(false));
+    if let Some(subject) = setters(pod_value == Some(false), &explicit) {
+        return Some(violation(REASON, format!("{subject} must not set securityContext.runAsNonRoot=false")));
     }
-    let silent = pod.culprits(|container| of_pod != Some(true) && of_container(container).is_none());
-    let detail = || format!("pod or {} must set securityContext.runAsNonRoot=true", containers(&silent));
-    (!silent.is_empty()).then(|| violation(REASON, detail()))
+    let unset = pod.offenders(|container| pod_value != Some(true) && container_value(container).is_none());
+    let detail = || format!("pod or {} must set securityContext.runAsNonRoot=true", containers(&unset));
+    (!unset.is_empty()).then(|| violation(REASON, detail()))
 }
 
 /// No user ID may be 0.
@@ -118,26 +121,26 @@ pub fn user(pod: &Pod<'_>) -> Option<Violation> {
         return None;
     }
     let is_root = |value: Option<&Value>| value.and_then(Value::as_int) == Some(0);
-    let culprits = pod.culprits(|container| is_root(security(container, &["runAsUser"])));
-    let who = setters(is_root(pod.security(&["runAsUser"])), &culprits)?;
-    Some(violation("runAsUser=0", format!("{who} must not set runAsUser=0")))
+    let offenders = pod.offenders(|container| is_root(security(container, &["runAsUser"])));
+    let subject = setters(is_root(pod.security(&["runAsUser"])), &offenders)?;
+    Some(violation("runAsUser=0", format!("{subject} must not set runAsUser=0")))
 }
 
 /// The pod or all of its containers must set a confining seccomp profile.
 pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
-    if let Some(wrong) = seccomp_setters(pod) {
-        return Some(wrong);
+    if let Some(violation) = seccomp_setters(pod) {
+        return Some(violation);
     }
-    // No profile is wrong, so one on the pod covers all its containers.
+    // All profiles are allowed ones, so one on the pod covers all its containers.
     let covered = pod.security(&["seccompProfile"]).is_some();
-    let silent = pod.culprits(|container| !covered && security(container, &["seccompProfile"]).is_none());
+    let unset = pod.offenders(|container| !covered && security(container, &["seccompProfile"]).is_none());
     let detail = || {
-        let who = containers(&silent);
+        let subject = containers(&unset);
         format!(
-            "pod or {who} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\""
+            "pod or {subject} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\""
         )
     };
-    (!silent.is_empty()).then(|| violation("seccompProfile", detail()))
+    (!unset.is_empty()).then(|| violation("seccompProfile", detail()))
 }
 
 /// As of 1.25: Windows pods are exempt.

@@ -1,4 +1,4 @@
-//! Pods and what the standards of many releases say of them.
+//! Violations of the standards of many releases.
 
 use pilothouse_apimachinery::codec::yaml;
 use pilothouse_apimachinery::value::Value;
@@ -17,19 +17,19 @@ fn standard(level: Level, version: &str) -> Standard {
     Standard { level, version: Version::parse(version).unwrap() }
 }
 
-fn found(level: Level, version: &str, pod: &str) -> String {
-    Findings::of(&Pod::of(&value(pod), false), standard(level, version)).details()
+fn details(level: Level, version: &str, pod: &str) -> String {
+    Findings::evaluate(&Pod::new(&value(pod), false), standard(level, version)).details()
 }
 
 fn baseline(pod: &str) -> String {
-    found(Level::Baseline, "latest", pod)
+    details(Level::Baseline, "latest", pod)
 }
 
 fn restricted(pod: &str) -> String {
-    found(Level::Restricted, "latest", pod)
+    details(Level::Restricted, "latest", pod)
 }
 
-/// A pod with two containers and a context that meets the restricted standard, but for what is said here.
+/// A pod that meets the restricted standard, except for the given additions.
 fn hardened(context: &str, more: &str) -> String {
     format!(
         "spec: {{securityContext: {{runAsNonRoot: true, seccompProfile: {{type: RuntimeDefault}}}}, \
@@ -39,7 +39,7 @@ fn hardened(context: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_plain_pod_is_told_everything_it_lacks() {
+fn restricted_lists_all_violations_of_plain_pod() {
     let pod = "spec: {containers: [{name: a}]}";
     assert_eq!(baseline(pod), "");
     assert_eq!(
@@ -59,8 +59,8 @@ fn a_plain_pod_is_told_everything_it_lacks() {
 }
 
 #[test]
-fn baseline_violations() {
-    for (pod, wanted) in [
+fn baseline_violations_match_reference_messages() {
+    for (pod, expected) in [
         (
             "metadata: {annotations: {container.apparmor.security.beta.kubernetes.io/a: unconfined, \
              container.apparmor.security.beta.kubernetes.io/b: localhost/x}}\nspec: {}",
@@ -127,13 +127,13 @@ fn baseline_violations() {
             "hostProcess (pod and container \"e\" must not set securityContext.windowsOptions.hostProcess=true)",
         ),
     ] {
-        assert_eq!(baseline(pod), wanted, "{pod}");
+        assert_eq!(baseline(pod), expected, "{pod}");
     }
 }
 
 #[test]
-fn restricted_violations() {
-    for (pod, wanted) in [
+fn restricted_violations_match_reference_messages() {
+    for (pod, expected) in [
         (
             hardened(", runAsNonRoot: false", ""),
             "runAsNonRoot != true (container \"a\" must not set securityContext.runAsNonRoot=false)",
@@ -160,7 +160,7 @@ fn restricted_violations() {
              container \"a\" must not include \"CHOWN\" in securityContext.capabilities.add)",
         ),
     ] {
-        assert_eq!(restricted(&pod), wanted, "{pod}");
+        assert_eq!(restricted(&pod), expected, "{pod}");
     }
     // Settings of the pod stand for its containers, but only good ones.
     let silent = "spec: {securityContext: {runAsNonRoot: false}, containers: [{name: a}]}";
@@ -170,7 +170,7 @@ fn restricted_violations() {
 }
 
 #[test]
-fn releases_differ() {
+fn checks_depend_on_version() {
     let annotated = "metadata: {annotations: {seccomp.security.alpha.kubernetes.io/pod: unconfined, \
          container.seccomp.security.alpha.kubernetes.io/a: x, container.seccomp.security.alpha.kubernetes.io/b: y}}\n\
          spec: {containers: [{name: a}]}";
@@ -202,38 +202,38 @@ fn releases_differ() {
         (Level::Privileged, annotated, "v1.0", true),
     ];
     for (level, pod, version, allowed) in table {
-        let found = found(level, version, pod);
-        assert_eq!(found.is_empty(), allowed, "{level:?} {version} {pod}: {found}");
+        let messages = details(level, version, pod);
+        assert_eq!(messages.is_empty(), allowed, "{level:?} {version} {pod}: {messages}");
     }
-    assert_eq!(found(Level::Baseline, "v1.0", annotated), by_annotation);
-    // What the restricted level asks more of is not said twice; before it asked, the baseline did.
+    assert_eq!(details(Level::Baseline, "v1.0", annotated), by_annotation);
+    // A baseline check that a restricted one supersedes is not reported; before that release it is.
     let adds = "spec: {containers: [{name: a, securityContext: {allowPrivilegeEscalation: false, runAsNonRoot: true, \
          capabilities: {add: [BPF]}}}]}";
-    assert!(found(Level::Restricted, "v1.10", adds).starts_with("non-default capabilities ("));
-    assert!(found(Level::Restricted, "v1.22", adds).starts_with("unrestricted capabilities ("));
-    assert!(!found(Level::Restricted, "v1.22", adds).contains("non-default"));
+    assert!(details(Level::Restricted, "v1.10", adds).starts_with("non-default capabilities ("));
+    assert!(details(Level::Restricted, "v1.22", adds).starts_with("unrestricted capabilities ("));
+    assert!(!details(Level::Restricted, "v1.22", adds).contains("non-default"));
 }
 
 #[test]
-fn users_of_its_own_let_a_pod_be_root_where_the_gate_says_so() {
+fn user_namespace_relaxes_restricted_checks_if_gate_is_on() {
     let pod = value(
         "spec: {hostUsers: false, securityContext: {runAsUser: 0, runAsNonRoot: false}, containers: [{name: a, \
          securityContext: {procMount: Unmasked}}]}",
     );
     let reasons =
-        |relax| Findings::of(&Pod::of(&pod, relax), standard(Level::Restricted, "latest")).reasons();
+        |relax| Findings::evaluate(&Pod::new(&pod, relax), standard(Level::Restricted, "latest")).reasons();
     assert!(reasons(false).contains("runAsUser=0") && reasons(false).contains("procMount"));
     let relaxed = reasons(true);
     assert_eq!(relaxed, "allowPrivilegeEscalation != false, unrestricted capabilities, seccompProfile");
 }
 
 #[test]
-fn updates_that_matter() {
+fn significant_pod_updates() {
     let old = value(
         "spec: {containers: [{name: a, image: i}], initContainers: [{name: b, image: i}], ephemeralContainers: \
          [{name: e, image: i}]}",
     );
-    for (change, wanted) in [
+    for (change, expected) in [
         ("spec: {containers: [{name: a, image: i}], initContainers: [{name: b, image: i}]}", false),
         ("spec: {containers: [{name: a, image: j}], initContainers: [{name: b, image: i}]}", true),
         ("spec: {containers: [{name: a, image: i}]}", true),
@@ -253,20 +253,20 @@ fn updates_that_matter() {
             true,
         ),
     ] {
-        assert_eq!(is_significant(&value(change), &old), wanted, "{change}");
+        assert_eq!(is_significant(&value(change), &old), expected, "{change}");
     }
 }
 
-/// A part of a pod, good or bad, chosen by number.
-fn part(list: &[&str], choice: usize) -> String {
+/// One of the texts, chosen by number.
+fn pick_one(list: &[&str], choice: usize) -> String {
     list[choice % list.len()].to_owned()
 }
 
 proptest! {
-    /// What the restricted level allows the baseline allows, and everything allows it where nothing is asked.
+    /// A pod that meets the restricted standard meets the baseline, and every pod meets the privileged standard.
     #[test]
-    fn levels_are_nested(choices in prop::collection::vec(0usize..12, 9), version in 0i64..40, relax: bool) {
-        let pick = |at: usize, list: &[&str]| part(list, choices[at]);
+    fn pod_security_levels_are_nested(choices in prop::collection::vec(0usize..12, 9), version in 0i64..40, relax: bool) {
+        let pick = |index: usize, list: &[&str]| pick_one(list, choices[index]);
         let pod = format!(
             "metadata: {{annotations: {{{}}}}}\nspec: {{{} {} securityContext: {{{} {} {}}}, volumes: [{}], \
              containers: [{{name: a, {} securityContext: {{allowPrivilegeEscalation: false, {}}}}}]}}",
@@ -284,12 +284,12 @@ proptest! {
                 "capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}", "privileged: true"]),
         );
         let pod = value(&pod);
-        let pod = Pod::of(&pod, relax);
+        let pod = Pod::new(&pod, relax);
         let version = if version > 33 { Version::Latest } else { Version::Minor(version) };
-        let judged = |level| Findings::of(&pod, Standard { level, version });
-        if judged(Level::Restricted).is_empty() {
-            prop_assert!(judged(Level::Baseline).is_empty());
+        let violations = |level| Findings::evaluate(&pod, Standard { level, version });
+        if violations(Level::Restricted).is_empty() {
+            prop_assert!(violations(Level::Baseline).is_empty());
         }
-        prop_assert!(judged(Level::Privileged).is_empty());
+        prop_assert!(violations(Level::Privileged).is_empty());
     }
 }

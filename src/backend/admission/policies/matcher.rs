@@ -1,4 +1,4 @@
-//! One request, on its way from policy to policy: which of them mean it, and what they are told of it.
+//! Matches a request against policies and bindings, and prepares the variables of their expressions.
 
 use std::sync::Arc;
 
@@ -12,63 +12,69 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known;
 
-use super::super::attributes::{Options, attributes_of, options, request_value, rights, triple};
+use super::super::attributes::{
+    Options, attributes_of, expression_authorizer, gvk_parts, options, request_info,
+};
 use super::super::lookup::NAMESPACES;
 use super::super::{Kinds, Operation, Write, versioned};
 use super::params;
 
-/// The request.
+/// Matches one request.
 pub struct PolicyMatcher<'a> {
-    /// As a write.
+    /// The write.
     pub write: &'a Write<'a>,
-    /// What would be stored, as it is when policies are found.
+    /// The new object, as it was before any policy changed it.
     object: &'a Value,
-    /// As rules see it.
-    pub asked: AdmissionAttributes<'a>,
+    /// The attributes of the request as it was made.
+    pub attributes: AdmissionAttributes<'a>,
     others: &'a [Arc<Resource>],
     equivalents: Vec<AdmissionAttributes<'a>>,
     options: Options,
-    /// How its policies ask who may do what.
-    pub rights: Authorizer,
-    /// The namespace of the request, once somebody wanted to know.
+    /// The `authorizer` variable.
+    pub authorizer: Authorizer,
+    /// The namespace of the request, once it was needed.
     namespace: Option<Value>,
     kinds: &'a Kinds,
 }
 
-/// What a request is in the eyes of the policy that it matched.
+/// A request that matched a policy.
 #[derive(Clone, Copy)]
 pub struct Matched<'a> {
-    /// The resource that the policy names.
+    /// The resource that the rule of the policy matched.
     pub resource: &'a Arc<Resource>,
-    asked: AdmissionAttributes<'a>,
+    attributes: AdmissionAttributes<'a>,
 }
 
-/// What expressions are told of a request.
+/// Variables of expressions about a request.
 pub struct Context {
-    /// The request as if it had been made for the resource that was matched.
+    /// The request, as if it had been made for the matched resource.
     pub request: Value,
     /// The request as it was made.
-    pub asked: Value,
+    pub original_request: Value,
     /// The namespace that it is in, with all of its metadata; null if it is in none.
     pub namespace: Value,
 }
 
 impl<'a> PolicyMatcher<'a> {
-    /// Of a write. `others` are the resources that show the same objects.
+    /// `others` are the resources that serve the same objects.
     pub fn new(
         write: &'a Write<'a>,
         object: &'a Value,
         others: &'a [Arc<Resource>],
         kinds: &'a Kinds,
     ) -> PolicyMatcher<'a> {
-        let asked = attributes_of(write, object);
-        let equivalents =
-            others.iter().map(|one| asked.as_of(&one.gv.group, &one.gv.version, &one.plural)).collect();
+        let attributes = attributes_of(write, object);
+        let equivalents = others
+            .iter()
+            .map(|resource| {
+                attributes.for_resource(&resource.gv.group, &resource.gv.version, &resource.plural)
+            })
+            .collect();
         PolicyMatcher {
             write,
             object,
-            rights: rights(&asked),
-            asked,
+            authorizer: expression_authorizer(&attributes),
+            attributes,
             others,
             equivalents,
             options: options(write),
@@ -77,9 +83,8 @@ impl<'a> PolicyMatcher<'a> {
         }
     }
 
-    /// What a request is to a policy that means it, and the resource of the policy's parameters. The error says why that is
-    /// not known.
-    pub async fn concerns(
+    /// Matches a policy. Returns the match and the resource of the policy's parameters; an error if the policy is misconfigured.
+    pub async fn match_policy(
         &mut self,
         policy: &Policy,
     ) -> std::result::Result<Option<(Matched<'a>, Option<Arc<Resource>>)>, String> {
@@ -92,21 +97,21 @@ impl<'a> PolicyMatcher<'a> {
         }
     }
 
-    /// The parameters of a binding that means the request; none if it does not.
-    pub async fn prepare(
+    /// Matches a binding. Returns its parameters; none if it does not match.
+    pub async fn match_binding(
         &mut self,
         binding: &Binding,
-        of_params: Option<&Arc<Resource>>,
+        params_resource: Option<&Arc<Resource>>,
     ) -> std::result::Result<Vec<Value>, String> {
         if let Some(matching) = &binding.matching
             && self.matches(matching).await?.is_none()
         {
             return Ok(Vec::new());
         }
-        params::collect(self.write, of_params, binding, self.asked.namespace).await
+        params::collect(self.write, params_resource, binding, self.attributes.namespace).await
     }
 
-    /// Whether a request is meant, and as what.
+    /// Whether the constraints match, and with which resource.
     async fn matches(
         &mut self,
         matching: &MatchConstraints,
@@ -114,27 +119,31 @@ impl<'a> PolicyMatcher<'a> {
         if !matching.selects_object(self.object, self.write.old) {
             return Ok(None);
         }
-        let Some(found) = matching.rules_match(&self.asked, &self.equivalents) else { return Ok(None) };
+        let Some(matched) = matching.rules_match(&self.attributes, &self.equivalents) else {
+            return Ok(None);
+        };
         if matching.selects_namespaces() && !self.selects_namespace(matching).await? {
             return Ok(None);
         }
-        let own = Matched { resource: self.write.call.addressed().0, asked: self.asked };
-        Ok(Some(match found {
-            Match::AsAsked => own,
-            Match::As(place) => match (self.others.get(place), self.equivalents.get(place)) {
-                (Some(resource), Some(asked)) => Matched { resource, asked: *asked },
-                _ => own,
+        let as_requested =
+            Matched { resource: self.write.call.requested_resource().0, attributes: self.attributes };
+        Ok(Some(match matched {
+            Match::Exact => as_requested,
+            Match::Equivalent(index) => match (self.others.get(index), self.equivalents.get(index)) {
+                (Some(resource), Some(attributes)) => Matched { resource, attributes: *attributes },
+                _ => as_requested,
             },
         }))
     }
 
     async fn selects_namespace(&mut self, matching: &MatchConstraints) -> std::result::Result<bool, String> {
-        let is_namespace = self.asked.resource == well_known::NAMESPACES;
-        if self.asked.namespace.is_empty() && !is_namespace {
+        let is_namespace = self.attributes.resource == well_known::NAMESPACES;
+        if self.attributes.namespace.is_empty() && !is_namespace {
             return Ok(true);
         }
-        let is_written =
-            is_namespace && self.asked.subresource.is_empty() && self.write.operation != Operation::Delete;
+        let is_written = is_namespace
+            && self.attributes.subresource.is_empty()
+            && self.write.operation != Operation::Delete;
         if is_written {
             return Ok(matching.selects_namespace(self.object.at(&["metadata", "labels"])));
         }
@@ -142,31 +151,32 @@ impl<'a> PolicyMatcher<'a> {
         Ok(matching.selects_namespace(namespace.at(&["metadata", "labels"])))
     }
 
-    /// The namespace of the request, as a client would be shown it.
+    /// The namespace of the request, with all fields.
     async fn namespace(&mut self) -> Result<&Value> {
         if self.namespace.is_none() {
-            let name = self.asked.namespace;
-            let found = NAMESPACES.get(self.write, name).await?;
-            let of = GroupResource { group: "", resource: well_known::NAMESPACES };
-            let found = found.ok_or_else(|| Status::not_found(of, name))?;
-            let shown = versioned::whole(self.write, &found, &GroupVersion::new("", "v1"), "Namespace")?;
-            self.namespace = Some(shown);
+            let name = self.attributes.namespace;
+            let namespace = NAMESPACES.get(self.write, name).await?;
+            let resource = GroupResource { group: "", resource: well_known::NAMESPACES };
+            let namespace = namespace.ok_or_else(|| Status::not_found(resource, name))?;
+            let complete =
+                versioned::complete(self.write, &namespace, &GroupVersion::new("", "v1"), "Namespace")?;
+            self.namespace = Some(complete);
         }
         Ok(self.namespace.as_ref().unwrap_or(&Value::Null))
     }
 
-    /// What the expressions of a policy are told.
+    /// The variables of the expressions of a policy.
     pub async fn context(&mut self, matched: &Matched<'_>) -> Result<Context> {
-        let kind = triple(versioned::kind(matched.resource, self.asked.subresource));
+        let kind = gvk_parts(versioned::kind(matched.resource, self.attributes.subresource));
         let is_namespace = kind == ("", "v1", "Namespace");
-        let namespace = match self.asked.namespace {
+        let namespace = match self.attributes.namespace {
             name if name.is_empty() || is_namespace => Value::Null,
             _ => self.namespace().await?.clone(),
         };
-        let told = request_value(self.write, self.asked, &self.options);
+        let info = request_info(self.write, self.attributes, &self.options);
         Ok(Context {
-            request: request::request(&told, &matched.asked, kind),
-            asked: request::request(&told, &self.asked, kind),
+            request: request::request(&info, &matched.attributes, kind),
+            original_request: request::request(&info, &self.attributes, kind),
             namespace,
         })
     }

@@ -1,7 +1,7 @@
-//! MutatingAdmissionPolicy: lets the policies of the cluster change what would be stored.
+//! MutatingAdmissionPolicy: policies that change objects.
 //!
-//! Which policies mean a request is found out first, by the object as it is then. They are asked one after the other, each for
-//! what those before it made of the object.
+//! The policies are matched first, with the object as it is then. They are evaluated one after the other, each with the object as
+//! the previous ones have left it.
 
 use pilothouse_admission::policies::decision::{ConditionsResult, evaluate_conditions};
 use pilothouse_admission::policies::evaluate::Inputs;
@@ -24,21 +24,21 @@ use super::matcher::{Context, Matched, PolicyMatcher};
 use super::table::Hook;
 use super::{PolicyDeps, count_conditions};
 
-/// Asks the policies that change objects.
+/// Applies MutatingAdmissionPolicies.
 pub struct MutatingAdmissionPolicy(pub PolicyDeps);
 
 impl Plugin for MutatingAdmissionPolicy {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation != Operation::Delete && self.0.concerns(write)
+        write.operation != Operation::Delete && self.0.may_apply(write)
     }
 
     fn admit<'a>(
         &'a self,
         write: &'a Write<'a>,
         object: &'a mut Value,
-        round: &'a Reinvocation,
+        reinvocation: &'a Reinvocation,
     ) -> Outcome<'a> {
-        Box::pin(self.change(write, object, round))
+        Box::pin(self.apply_policies(write, object, reinvocation))
     }
 
     fn connects(&self) -> bool {
@@ -46,7 +46,7 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 }
 
-/// A policy that is asked: for one of its bindings, with one of the parameters of that.
+/// One evaluation of a policy: for one binding and one parameter object.
 struct Invocation<'h, 'a> {
     policy: &'h Policy,
     binding: &'h Binding,
@@ -55,139 +55,150 @@ struct Invocation<'h, 'a> {
 }
 
 impl Invocation<'_, '_> {
-    /// What it is known by in the rounds of a write.
+    /// Its key for [`Reinvocation`].
     fn key(&self) -> String {
-        let of_params = |field| self.params.at(&["metadata", field]).and_then(Value::as_str).unwrap_or("");
-        // No name has a slash in it.
-        [&self.policy.name, &self.binding.name, of_params("namespace"), of_params("name")].join("/")
+        let params_meta = |field| self.params.at(&["metadata", field]).and_then(Value::as_str).unwrap_or("");
+        // Names contain no slash.
+        [&self.policy.name, &self.binding.name, params_meta("namespace"), params_meta("name")].join("/")
     }
 
-    fn refusal(&self, why: &str) -> Refusal {
-        Refusal { message: denied(self.policy, Some(self.binding), why), reason: "Invalid" }
+    fn refusal(&self, reason: &str) -> Refusal {
+        Refusal { message: denial_message(self.policy, Some(self.binding), reason), reason: "Invalid" }
     }
 }
 
-/// Why a request is refused.
+/// A reason to refuse the request.
 struct Refusal {
     message: String,
     reason: &'static str,
 }
 
-fn denied(policy: &Policy, binding: Option<&Binding>, why: &str) -> String {
+fn denial_message(policy: &Policy, binding: Option<&Binding>, reason: &str) -> String {
     match binding {
         Some(binding) => {
-            format!("policy '{}' with binding '{}' denied request: {why}", policy.name, binding.name)
+            format!("policy '{}' with binding '{}' denied request: {reason}", policy.name, binding.name)
         }
-        None => format!("policy {:?} denied request: {why}", policy.name),
+        None => format!("policy {:?} denied request: {reason}", policy.name),
     }
 }
 
 impl MutatingAdmissionPolicy {
-    async fn change(&self, write: &Write<'_>, object: &mut Value, round: &Reinvocation) -> Result<()> {
+    async fn apply_policies(
+        &self,
+        write: &Write<'_>,
+        object: &mut Value,
+        reinvocation: &Reinvocation,
+    ) -> Result<()> {
         let hooks = self.0.hooks().await?;
         if hooks.is_empty() {
             return Ok(());
         }
-        let (resource, subresource) = write.call.addressed();
+        let (resource, subresource) = write.call.requested_resource();
         let others = (self.0.equivalents)(resource, subresource);
         let before = object.clone();
-        let mut asking = PolicyMatcher::new(write, &before, &others, &self.0.kinds);
+        let mut matcher = PolicyMatcher::new(write, &before, &others, &self.0.kinds);
         let mut refusals = Vec::new();
-        let invocations = find(&mut asking, &hooks, &mut refusals).await;
+        let invocations = match_policies(&mut matcher, &hooks, &mut refusals).await;
         if !invocations.is_empty() {
-            let (turn, metrics) = (&round.policies, &*self.0.metrics);
-            round.begin(turn, object);
-            let mut work = Work {
-                asking,
+            let (state, metrics) = (&reinvocation.policies, &*self.0.metrics);
+            reinvocation.start_turn(state, object);
+            let mut run = MutationRun {
+                matcher,
                 metrics,
-                round,
+                reinvocation,
                 object: before.clone(),
-                is_made: false,
+                is_changed: false,
                 subject: None,
                 refusals,
             };
             for invocation in &invocations {
-                work.ask(invocation).await?;
+                run.invoke(invocation).await?;
             }
-            work.settle().await?;
-            if work.is_made {
-                *object = work.object;
-                round.patched();
-                round.changed(turn);
+            run.store_subject().await?;
+            if run.is_changed {
+                *object = run.object;
+                reinvocation.mark_patched();
+                reinvocation.mark_changed(state);
             }
-            refusals = work.refusals;
-            round.end(turn, object);
+            refusals = run.refusals;
+            reinvocation.end_turn(state, object);
         }
         let Some(first) = refusals.first() else { return Ok(()) };
         let messages = refusals.iter().map(|refusal| refusal.message.as_str());
-        Err(Status::denied_by_policies(write.call.of(), write.name(&before), messages, first.reason))
+        Err(Status::denied_by_policies(
+            write.call.group_resource(),
+            write.name(&before),
+            messages,
+            first.reason,
+        ))
     }
 }
 
-/// The policies that mean a request. Those of which that is not known refuse, unless they say otherwise.
-async fn find<'h, 'a>(
-    asking: &mut PolicyMatcher<'a>,
+/// The policies and bindings that match a request. A misconfigured one refuses it, unless its failurePolicy is Ignore.
+async fn match_policies<'h, 'a>(
+    matcher: &mut PolicyMatcher<'a>,
     hooks: &'h [Hook],
     refusals: &mut Vec<Refusal>,
 ) -> Vec<Invocation<'h, 'a>> {
-    let mut found = Vec::new();
+    let mut invocations = Vec::new();
     for Hook { policy, bindings } in hooks {
-        let mut misconfigured = |binding: Option<&Binding>, why: &str| {
-            if policy.fails {
-                let what = if binding.is_some() { "binding" } else { "policy" };
-                let message = denied(policy, binding, &format!("failed to configure {what}: {why}"));
+        let mut misconfigured = |binding: Option<&Binding>, reason: &str| {
+            if policy.fails_on_error {
+                let object_kind = if binding.is_some() { "binding" } else { "policy" };
+                let message =
+                    denial_message(policy, binding, &format!("failed to configure {object_kind}: {reason}"));
                 refusals.push(Refusal { message, reason: "Forbidden" });
             }
         };
-        let (matched, of_params) = match asking.concerns(policy).await {
+        let (matched, params_resource) = match matcher.match_policy(policy).await {
             Ok(None) => continue,
-            Ok(Some(found)) => found,
-            Err(why) => {
-                misconfigured(None, &why);
+            Ok(Some(pair)) => pair,
+            Err(reason) => {
+                misconfigured(None, &reason);
                 continue;
             }
         };
         for binding in bindings {
-            match asking.prepare(binding, of_params.as_ref()).await {
+            match matcher.match_binding(binding, params_resource.as_ref()).await {
                 Ok(all) => {
-                    found.extend(all.into_iter().map(|params| Invocation {
+                    invocations.extend(all.into_iter().map(|params| Invocation {
                         policy,
                         binding,
                         matched,
                         params,
                     }));
                 }
-                Err(why) => misconfigured(Some(binding), &why),
+                Err(reason) => misconfigured(Some(binding), &reason),
             }
         }
     }
-    found
+    invocations
 }
 
-/// The object as the policies of one version see it.
+/// The object in the version of a policy.
 struct Subject<'a> {
     view: View<'a>,
-    /// What they have made of it, in their version; nothing while no policy had anything to say.
-    made: Option<Value>,
-    /// That as it is shown, and what was there before; null if there is none.
+    /// The changed object with defaults; `None` if no policy of this version has changed it.
+    changed: Option<Value>,
+    /// The new and the old object for expressions; null if absent.
     states: (Value, Value),
 }
 
-/// One request, on its way from policy to policy.
-struct Work<'a, 'r> {
-    asking: PolicyMatcher<'a>,
+/// The evaluation of all matching policies for one request.
+struct MutationRun<'a, 'r> {
+    matcher: PolicyMatcher<'a>,
     metrics: &'r Metrics,
-    round: &'r Reinvocation,
-    /// The object in the stored version, but for what [`Subject::made`] has of it.
+    reinvocation: &'r Reinvocation,
+    /// The object in the stored version, without the changes in [`Subject::changed`].
     object: Value,
-    /// Whether a policy had anything to say.
-    is_made: bool,
+    /// Whether a policy has changed `object`.
+    is_changed: bool,
     subject: Option<Subject<'a>>,
     refusals: Vec<Refusal>,
 }
 
-impl<'a> Work<'a, '_> {
-    /// The object in the version that a policy names.
+impl<'a> MutationRun<'a, '_> {
+    /// The object in the version that the policy matched.
     async fn subject(&mut self, matched: &Matched<'a>) -> Result<Subject<'a>> {
         let resource = matched.resource;
         let is_same = |subject: &Subject<'_>| {
@@ -196,55 +207,59 @@ impl<'a> Work<'a, '_> {
         if let Some(subject) = self.subject.take_if(|subject| is_same(subject)) {
             return Ok(subject);
         }
-        self.settle().await?;
-        let view = View::new(self.asking.write, resource.clone());
+        self.store_subject().await?;
+        let view = View::new(self.matcher.write, resource.clone());
         let states = view.states(&self.object).await?;
-        Ok(Subject { view, made: None, states })
+        Ok(Subject { view, changed: None, states })
     }
 
-    /// Brings what was made of the object back to the stored version.
-    async fn settle(&mut self) -> Result<()> {
-        if let Some(Subject { view, made: Some(made), .. }) = self.subject.take() {
-            self.object = view.stored(made).await?;
-            self.is_made = true;
+    /// Converts the changed object back to the stored version.
+    async fn store_subject(&mut self) -> Result<()> {
+        if let Some(Subject { view, changed: Some(changed), .. }) = self.subject.take() {
+            self.object = view.to_stored(changed).await?;
+            self.is_changed = true;
         }
         Ok(())
     }
 
-    async fn ask(&mut self, invocation: &Invocation<'_, 'a>) -> Result<()> {
+    async fn invoke(&mut self, invocation: &Invocation<'_, 'a>) -> Result<()> {
         let mut subject = self.subject(&invocation.matched).await?;
-        let asked = self.change(invocation, &mut subject).await;
+        let result = self.mutate_subject(invocation, &mut subject).await;
         self.subject = Some(subject);
-        asked
+        result
     }
 
-    /// Lets a policy change the object, if its conditions hold.
-    async fn change(&mut self, invocation: &Invocation<'_, 'a>, subject: &mut Subject<'a>) -> Result<()> {
+    /// Applies the mutations of a policy, if its conditions hold.
+    async fn mutate_subject(
+        &mut self,
+        invocation: &Invocation<'_, 'a>,
+        subject: &mut Subject<'a>,
+    ) -> Result<()> {
         let Invocation { policy, matched, .. } = invocation;
-        let context = self.asking.context(matched).await?;
+        let context = self.matcher.context(matched).await?;
         let key = invocation.key();
-        let (round, turn) = (self.round, &self.round.policies);
-        if !self.meets_conditions(invocation, &context, subject).await? || round.passes_over(turn, &key) {
+        let (reinvocation, state) = (self.reinvocation, &self.reinvocation.policies);
+        if !self.meets_conditions(invocation, &context, subject).await? || reinvocation.skips(state, &key) {
             return Ok(());
         }
         let before = subject.states.0.clone();
-        // What is not there cannot be changed.
+        // There is nothing to change without an object.
         let mutations = policy.mutations.iter().filter(|_| !before.is_null());
         for mutation in mutations {
-            match self.made(invocation, mutation, &context, subject).await? {
-                Ok(made) => {
-                    let made = subject.view.filled(made)?;
-                    subject.states.0 = subject.view.shown(&made)?;
-                    subject.made = Some(made);
+            match self.evaluate_one(invocation, mutation, &context, subject).await? {
+                Ok(changed) => {
+                    let changed = subject.view.apply_defaults(changed)?;
+                    subject.states.0 = subject.view.complete(&changed)?;
+                    subject.changed = Some(changed);
                 }
-                Err(why) if policy.fails => self.refusals.push(invocation.refusal(&why)),
+                Err(reason) if policy.fails_on_error => self.refusals.push(invocation.refusal(&reason)),
                 Err(_) => {}
             }
         }
         if before != subject.states.0 {
-            round.changed(turn);
+            reinvocation.mark_changed(state);
         }
-        round.asked(turn, &key, policy.reinvoke_if_needed);
+        reinvocation.mark_invoked(state, &key, policy.reinvoke_if_needed);
         Ok(())
     }
 
@@ -258,73 +273,72 @@ impl<'a> Work<'a, '_> {
         if policy.conditions.is_empty() {
             return Ok(true);
         }
-        let (write, rights) = (self.asking.write, &self.asking.rights);
+        let (write, authorizer) = (self.matcher.write, &self.matcher.authorizer);
         let inputs = Inputs {
             object: &subject.states.0,
             old: &subject.states.1,
             params,
-            request: &context.asked,
+            request: &context.original_request,
             namespace: &Value::Null,
-            rights: Some(rights),
+            authorizer: Some(authorizer),
         };
         let began = write.backend.clock.moment();
         let evaluate =
-            || evaluate_conditions(&policy.variables, &policy.conditions, inputs, policy.fails).ok();
+            || evaluate_conditions(&policy.variables, &policy.conditions, inputs, policy.fails_on_error).ok();
         let ConditionsResult { hold, errors } =
-            retry_with_decisions(write, rights, &who(policy), evaluate).await?;
+            retry_with_decisions(write, authorizer, &caller_name(policy), evaluate).await?;
         let seconds = write.backend.clock.elapsed(began).as_secs_f64();
-        count_conditions(self.metrics, policy, self.asking.asked.operation, errors, seconds);
-        Ok(hold.unwrap_or_else(|why| {
-            self.refusals.push(invocation.refusal(&why));
+        count_conditions(self.metrics, policy, self.matcher.attributes.operation, errors, seconds);
+        Ok(hold.unwrap_or_else(|reason| {
+            self.refusals.push(invocation.refusal(&reason));
             false
         }))
     }
 
-    /// What a mutation makes of the object, in the version of the policy; an error if it cannot.
-    async fn made(
+    /// Evaluates and applies one mutation, in the version of the policy.
+    async fn evaluate_one(
         &self,
         invocation: &Invocation<'_, 'a>,
         mutation: &Mutation,
         context: &Context,
         subject: &Subject<'a>,
     ) -> Result<std::result::Result<Value, String>> {
-        let (write, rights) = (self.asking.write, &self.asking.rights);
+        let (write, authorizer) = (self.matcher.write, &self.matcher.authorizer);
         let inputs = Inputs {
             object: &subject.states.0,
             old: &subject.states.1,
             params: &invocation.params,
             request: &context.request,
             namespace: &context.namespace,
-            rights: Some(rights),
+            authorizer: Some(authorizer),
         };
         let evaluate = || evaluate_mutation(invocation.policy, mutation, inputs).ok();
-        match retry_with_decisions(write, rights, &who(invocation.policy), evaluate).await? {
-            Ok(change) => applied(&subject.view, &subject.states.0, change),
-            Err(why) => Ok(Err(why)),
+        match retry_with_decisions(write, authorizer, &caller_name(invocation.policy), evaluate).await? {
+            Ok(mutation) => apply_mutation(&subject.view, &subject.states.0, mutation),
+            Err(reason) => Ok(Err(reason)),
         }
     }
 }
 
-/// Who asks for more rights than it may.
-fn who(policy: &Policy) -> String {
+/// The policy, as errors name it.
+fn caller_name(policy: &Policy) -> String {
     format!("policy {:?}", policy.name)
 }
 
-/// What a change makes of an object as it is shown.
-fn applied(
+/// Applies an evaluated mutation to an object.
+fn apply_mutation(
     view: &View<'_>,
     object: &Value,
-    change: ObjectMutation,
+    mutation: ObjectMutation,
 ) -> Result<std::result::Result<Value, String>> {
     let original = json::to_json(object);
-    Ok(match change {
+    Ok(match mutation {
         ObjectMutation::Patch(patch) => {
-            let text = String::from_utf8_lossy(&original);
-            match apply_operations(&patch, &text) {
-                Ok(Some(patched)) => Ok(strictly(view.decoded(patched.as_bytes())?)?),
-                // A test that fails keeps the others from doing anything.
-                Ok(None) | Err(PatchError::Test(_)) => Ok(view.decoded(&original)?.value),
-                Err(PatchError::Other(why)) => Err(format!("JSON Patch: {why}")),
+            match apply_operations(&patch, &String::from_utf8_lossy(&original)) {
+                Ok(Some(text)) => Ok(require_known_fields(view.decode(text.as_bytes())?)?),
+                // A failing test operation skips the whole patch.
+                Ok(None) | Err(PatchError::Test(_)) => Ok(view.decode(&original)?.value),
+                Err(PatchError::Other(reason)) => Err(format!("JSON Patch: {reason}")),
             }
         }
         ObjectMutation::Configuration(mut partial) => {
@@ -336,32 +350,32 @@ fn applied(
                 let gvk = format!("{group}/{version}, Kind={kind}");
                 format!("failed to convert patch object to typed object: no corresponding type for {gvk}")
             };
-            let merged = view.described().ok_or_else(unknown);
+            let merged = view.configuration_type().ok_or_else(unknown);
             let merged = merged.and_then(|ty| apply_configuration(view.registry(), ty, object, &partial));
             match merged {
                 Ok(merged) => {
-                    view.decoded(&json::to_json(&merged)).map(|decoded| decoded.value).map_err(|why| {
+                    view.decode(&json::to_json(&merged)).map(|decoded| decoded.value).map_err(|status| {
                         let (group, version, kind) = kind.words();
-                        let why = why
+                        let reason = status
                             .details
                             .as_ref()
                             .and_then(|details| details.causes.first())
                             .map_or("", |cause| &cause.message);
                         format!(
-                            "unable to convert unstructured object to {group}/{version}, Kind={kind}: {why}"
+                            "unable to convert unstructured object to {group}/{version}, Kind={kind}: {reason}"
                         )
                     })
                 }
-                Err(why) => Err(format!("error applying patch: {why}")),
+                Err(reason) => Err(format!("error applying patch: {reason}")),
             }
         }
     })
 }
 
-/// What was read, if nothing in it is unknown.
-fn strictly(decoded: Decoded) -> Result<Value> {
+/// The decoded value, if it has no unknown or duplicate fields.
+fn require_known_fields(decoded: Decoded) -> Result<Value> {
     match decoded.strict.as_slice() {
         [] => Ok(decoded.value),
-        wrong => Err(Status::internal(format!("strict decoding error: {}", wrong.join(", ")))),
+        errors => Err(Status::internal(format!("strict decoding error: {}", errors.join(", ")))),
     }
 }

@@ -1,4 +1,4 @@
-//! All policies and bindings, compiled: one table for all workers, never older than the last write that was answered.
+//! All policies and bindings, compiled. One table for all workers, never older than the last acknowledged write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -13,18 +13,18 @@ use pilothouse_types::object::Key;
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 
-/// Which policies.
+/// A kind of policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Those that check objects.
+    /// ValidatingAdmissionPolicy.
     Validating,
-    /// Those that change them.
+    /// MutatingAdmissionPolicy.
     Mutating,
 }
 
 impl PolicyKind {
-    /// What is followed: policies and what puts them to use.
-    fn followed(self) -> [FollowedType; 2] {
+    /// The followed types: policies, and their bindings.
+    fn followed_types(self) -> [FollowedType; 2] {
         let (version, types) = match self {
             PolicyKind::Validating => (
                 "v1",
@@ -46,15 +46,15 @@ impl PolicyKind {
     }
 }
 
-/// The table and how it stays true.
+/// The table, kept up to date.
 pub type Policies = LiveIndex<Table>;
 
-/// Reads and compiles all policies that there are of a sort.
-pub async fn open(indexes: &LiveIndexes, sort: PolicyKind) -> std::result::Result<Arc<Policies>, StoreError> {
-    indexes.open(sort.followed(), Table::new(sort)).await
+/// Reads and compiles all policies of a kind.
+pub async fn open(indexes: &LiveIndexes, kind: PolicyKind) -> std::result::Result<Arc<Policies>, StoreError> {
+    indexes.open(kind.followed_types(), Table::new(kind)).await
 }
 
-/// A policy and what puts it to use.
+/// A policy with its bindings.
 pub struct Hook {
     /// The policy.
     pub policy: Arc<Policy>,
@@ -64,19 +64,19 @@ pub struct Hook {
 
 /// Policies and bindings, by name.
 pub struct Table {
-    sort: PolicyKind,
+    kind: PolicyKind,
     /// The policies and bindings that cannot be read: any of them might refuse or change any request.
     unreadable: [BTreeSet<String>; 2],
     policies: BTreeMap<String, Arc<Policy>>,
     bindings: BTreeMap<String, Arc<Binding>>,
-    /// The policies that have bindings; put together when somebody asks after a change.
+    /// The policies that have bindings; built at the first use after a change.
     hooks: OnceLock<Arc<Vec<Hook>>>,
 }
 
 impl Table {
-    fn new(sort: PolicyKind) -> Table {
+    fn new(kind: PolicyKind) -> Table {
         Table {
-            sort,
+            kind,
             unreadable: Default::default(),
             policies: BTreeMap::new(),
             bindings: BTreeMap::new(),
@@ -84,24 +84,24 @@ impl Table {
         }
     }
 
-    /// Whether no request is refused or changed.
+    /// Whether no policy can refuse or change a request.
     pub fn is_idle(&self) -> bool {
         self.unreadable.iter().all(BTreeSet::is_empty) && self.hooks().is_empty()
     }
 
-    /// The policies that count, each with its bindings. An error if some cannot be read.
+    /// The policies that have bindings. An error if some cannot be read.
     pub fn readable_hooks(&self) -> Result<Arc<Vec<Hook>>> {
-        for (followed, names) in self.sort.followed().iter().zip(&self.unreadable) {
+        for (followed, names) in self.kind.followed_types().iter().zip(&self.unreadable) {
             if !names.is_empty() {
-                let of = GroupResource { group: followed.group, resource: followed.resource };
-                return Err(Status::unreadable_guard(of, names.iter().map(String::as_str)));
+                let resource = GroupResource { group: followed.group, resource: followed.resource };
+                return Err(Status::unreadable_guard(resource, names.iter().map(String::as_str)));
             }
         }
         Ok(self.hooks())
     }
 
     fn hooks(&self) -> Arc<Vec<Hook>> {
-        let made = self.hooks.get_or_init(|| {
+        let hooks = self.hooks.get_or_init(|| {
             let mut by_policy: BTreeMap<&str, Vec<Arc<Binding>>> = BTreeMap::new();
             for binding in self.bindings.values() {
                 by_policy.entry(&binding.policy).or_default().push(binding.clone());
@@ -111,23 +111,23 @@ impl Table {
             };
             Arc::new(by_policy.into_iter().filter_map(hook).collect())
         });
-        made.clone()
+        hooks.clone()
     }
 }
 
-/// A policy, and why a part of it cannot be compiled.
+/// A policy, and the error of a part that cannot be compiled.
 pub struct CompiledPolicy {
     policy: Policy,
-    broken: Option<ReadError>,
+    error: Option<ReadError>,
 }
 
 impl From<&Value> for CompiledPolicy {
     fn from(value: &Value) -> CompiledPolicy {
         let mut policy = Policy::read(value);
-        let broken = policy.first_broken().map(ReadError::Part);
-        // What its expressions would say is unknown, whatever becomes of failures otherwise.
-        policy.fails |= broken.is_some();
-        CompiledPolicy { policy, broken }
+        let error = policy.first_compile_error().map(ReadError::Part);
+        // The result of its expressions is unknown, so it must refuse whatever its failurePolicy.
+        policy.fails_on_error |= error.is_some();
+        CompiledPolicy { policy, error }
     }
 }
 
@@ -136,56 +136,56 @@ impl StoreIndex for Table {
     const PREPARES: bool = true;
     type Prepared = CompiledPolicy;
 
-    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
+    fn put(&mut self, type_index: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
         let value = object.value()?;
-        if of == 0 {
-            return self.put_prepared(of, object, CompiledPolicy::from(&value));
+        if type_index == 0 {
+            return self.put_prepared(type_index, object, CompiledPolicy::from(&value));
         }
-        self.remove(of, &object.object.key);
+        self.remove(type_index, &object.object.key);
         self.bindings.insert(object.name().to_owned(), Arc::new(Binding::read(&value)));
         Ok(())
     }
 
-    fn prepare(of: usize, object: &StoredObject<'_>) -> Option<CompiledPolicy> {
-        let value = object.value().ok().filter(|_| of == 0)?;
+    fn prepare(type_index: usize, object: &StoredObject<'_>) -> Option<CompiledPolicy> {
+        let value = object.value().ok().filter(|_| type_index == 0)?;
         Some(CompiledPolicy::from(&value))
     }
 
     fn put_prepared(
         &mut self,
-        of: usize,
+        type_index: usize,
         object: &StoredObject<'_>,
         compiled: CompiledPolicy,
     ) -> std::result::Result<(), ReadError> {
-        self.remove(of, &object.object.key);
+        self.remove(type_index, &object.object.key);
         self.policies.insert(object.name().to_owned(), Arc::new(compiled.policy));
-        compiled.broken.map_or(Ok(()), Err)
+        compiled.error.map_or(Ok(()), Err)
     }
 
-    fn remove(&mut self, of: usize, key: &Key) {
+    fn remove(&mut self, type_index: usize, key: &Key) {
         self.hooks = OnceLock::new();
-        if let Some(names) = self.unreadable.get_mut(of) {
+        if let Some(names) = self.unreadable.get_mut(type_index) {
             names.remove(key.name());
         }
-        match of {
+        match type_index {
             0 => drop(self.policies.remove(key.name())),
             _ => drop(self.bindings.remove(key.name())),
         }
     }
 
-    fn fail_closed(&mut self, of: usize, key: &Key) {
-        self.remove(of, key);
-        if let Some(names) = self.unreadable.get_mut(of) {
+    fn fail_closed(&mut self, type_index: usize, key: &Key) {
+        self.remove(type_index, key);
+        if let Some(names) = self.unreadable.get_mut(type_index) {
             names.insert(key.name().to_owned());
         }
     }
 
-    fn clear(&mut self, of: usize) {
+    fn clear(&mut self, type_index: usize) {
         self.hooks = OnceLock::new();
-        if let Some(names) = self.unreadable.get_mut(of) {
+        if let Some(names) = self.unreadable.get_mut(type_index) {
             names.clear();
         }
-        match of {
+        match type_index {
             0 => self.policies.clear(),
             _ => self.bindings.clear(),
         }
@@ -200,12 +200,12 @@ mod tests {
 
     use super::*;
 
-    fn put(table: &mut Table, of: usize, json: String) -> std::result::Result<(), ReadError> {
+    fn put(table: &mut Table, type_index: usize, json: String) -> std::result::Result<(), ReadError> {
         let mut object = Object::unreadable(Key::cluster("p"), Revision(1));
         object.bytes = json.into();
-        let (registry, types) = (Registry::builtin().unwrap(), PolicyKind::Validating.followed());
-        let stored = StoredObject::new(&types[of], &object, &registry)?;
-        table.put(of, &stored)
+        let (registry, types) = (Registry::builtin().unwrap(), PolicyKind::Validating.followed_types());
+        let stored = StoredObject::new(&types[type_index], &object, &registry)?;
+        table.put(type_index, &stored)
     }
 
     fn policy(expression: &str) -> String {
@@ -215,28 +215,28 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_with_an_unknown_function_fails_where_it_matches() {
+    fn policy_that_does_not_compile_ignores_failure_policy() {
         let mut table = Table::new(PolicyKind::Validating);
         put(&mut table, 1, r#"{"metadata":{"name":"p"},"spec":{"policyName":"p"}}"#.to_owned()).unwrap();
         put(&mut table, 0, policy("true")).unwrap();
-        assert!(!table.readable_hooks().unwrap()[0].policy.fails);
+        assert!(!table.readable_hooks().unwrap()[0].policy.fails_on_error);
         let error = put(&mut table, 0, policy("object.fromTheFuture()")).unwrap_err();
         assert!(matches!(&error, ReadError::Part(reason) if reason.contains("does not compile")), "{error}");
-        assert!(table.readable_hooks().unwrap()[0].policy.fails, "whatever its failurePolicy");
+        assert!(table.readable_hooks().unwrap()[0].policy.fails_on_error, "whatever its failurePolicy");
     }
 
     #[test]
-    fn a_policy_or_binding_that_cannot_be_read_refuses_everything_until_it_is_replaced() {
-        for of in [0, 1] {
+    fn unreadable_policy_or_binding_refuses_until_replaced() {
+        for type_index in [0, 1] {
             let mut table = Table::new(PolicyKind::Validating);
             assert!(table.is_idle());
-            table.fail_closed(of, &Key::cluster("p"));
+            table.fail_closed(type_index, &Key::cluster("p"));
             let refused = table.readable_hooks().err().unwrap();
             assert!(!table.is_idle() && refused.message.contains(r#""p" cannot be read"#), "{refused}");
-            put(&mut table, of, r#"{"metadata":{"name":"p"},"spec":{}}"#.to_owned()).unwrap();
+            put(&mut table, type_index, r#"{"metadata":{"name":"p"},"spec":{}}"#.to_owned()).unwrap();
             assert!(table.is_idle() && table.readable_hooks().is_ok());
-            table.fail_closed(of, &Key::cluster("p"));
-            table.remove(of, &Key::cluster("p"));
+            table.fail_closed(type_index, &Key::cluster("p"));
+            table.remove(type_index, &Key::cluster("p"));
             assert!(table.is_idle());
         }
     }

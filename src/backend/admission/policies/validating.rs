@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: asks the policies of the cluster about what would be stored.
+//! ValidatingAdmissionPolicy: policies that check the object as it would be stored.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
-use crate::limits::POLICY_NOTE_BYTES;
+use crate::limits::POLICY_ANNOTATION_BYTES;
 use crate::metrics::Metrics;
 
 use super::super::attributes::retry_with_decisions;
@@ -19,16 +19,16 @@ use super::matcher::{Matched, PolicyMatcher};
 use super::table::Hook;
 use super::{PolicyDeps, count_conditions};
 
-/// Asks the policies that check.
+/// Evaluates ValidatingAdmissionPolicies.
 pub struct ValidatingAdmissionPolicy(pub PolicyDeps);
 
 impl Plugin for ValidatingAdmissionPolicy {
     fn handles(&self, write: &Write<'_>) -> bool {
-        self.0.concerns(write)
+        self.0.may_apply(write)
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
-        Box::pin(self.ask_all(write, object))
+        Box::pin(self.evaluate_all(write, object))
     }
 
     fn connects(&self) -> bool {
@@ -36,109 +36,115 @@ impl Plugin for ValidatingAdmissionPolicy {
     }
 }
 
-/// Why a request is refused: the first reason that was found.
+/// The first reason to refuse the request.
 struct Denial {
     message: String,
     reason: &'static str,
 }
 
-/// One request, on its way from policy to policy.
+/// The evaluation of all policies for one request.
 struct Evaluation<'a> {
-    asking: PolicyMatcher<'a>,
+    matcher: PolicyMatcher<'a>,
     object: &'a Value,
     denial: Option<Denial>,
     metrics: &'a Metrics,
 }
 
 impl ValidatingAdmissionPolicy {
-    async fn ask_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+    async fn evaluate_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let hooks = self.0.hooks().await?;
         if hooks.is_empty() {
             return Ok(());
         }
-        let (resource, subresource) = write.call.addressed();
+        let (resource, subresource) = write.call.requested_resource();
         let others = (self.0.equivalents)(resource, subresource);
-        let asking = PolicyMatcher::new(write, object, &others, &self.0.kinds);
-        let mut round = Evaluation { asking, object, denial: None, metrics: &self.0.metrics };
+        let matcher = PolicyMatcher::new(write, object, &others, &self.0.kinds);
+        let mut evaluation = Evaluation { matcher, object, denial: None, metrics: &self.0.metrics };
         for hook in hooks.iter() {
-            round.ask(hook).await?;
+            evaluation.evaluate_policy(hook).await?;
         }
-        match round.denial {
+        match evaluation.denial {
             None => Ok(()),
-            Some(Denial { message, reason }) => {
-                Err(Status::denied_by_policy(write.call.of(), write.name(object), &message, reason))
-            }
+            Some(Denial { message, reason }) => Err(Status::denied_by_policy(
+                write.call.group_resource(),
+                write.name(object),
+                &message,
+                reason,
+            )),
         }
     }
 }
 
 impl Evaluation<'_> {
-    /// Asks one policy, for each of its bindings.
-    async fn ask(&mut self, hook: &Hook) -> Result<()> {
+    /// Evaluates one policy for each of its bindings.
+    async fn evaluate_policy(&mut self, hook: &Hook) -> Result<()> {
         let policy = &*hook.policy;
-        let (matched, of_params) = match self.asking.concerns(policy).await {
+        let (matched, params_resource) = match self.matcher.match_policy(policy).await {
             Ok(None) => return Ok(()),
-            Ok(Some(found)) => found,
-            Err(why) => {
-                self.misconfigured(policy, None, &why);
+            Ok(Some(pair)) => pair,
+            Err(reason) => {
+                self.report_misconfiguration(policy, None, &reason);
                 return Ok(());
             }
         };
-        let mut notes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut annotations: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut states = None;
         for binding in &hook.bindings {
-            match self.asking.prepare(binding, of_params.as_ref()).await {
+            match self.matcher.match_binding(binding, params_resource.as_ref()).await {
                 Ok(params) => {
                     for params in params {
-                        self.judge(policy, binding, &matched, &mut states, &params, &mut notes).await?;
+                        self.evaluate_once(policy, binding, &matched, &mut states, &params, &mut annotations)
+                            .await?;
                     }
                 }
-                Err(why) => self.misconfigured(policy, Some(binding), &why),
+                Err(reason) => self.report_misconfiguration(policy, Some(binding), &reason),
             }
         }
-        for (key, values) in notes {
+        for (key, values) in annotations {
             let key = format!("{}/{key}", policy.name);
-            self.asking.write.call.warnings.note(&key, values.join(", "));
+            self.matcher.write.call.warnings.annotate(&key, values.join(", "));
         }
         Ok(())
     }
 
-    /// A policy that cannot be asked refuses, unless it says otherwise.
-    fn misconfigured(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str) {
-        if policy.fails {
-            let what = if binding.is_some() { "binding" } else { "policy" };
-            self.deny(policy, binding, &format!("failed to configure {what}: {why}"), "Invalid");
+    /// A misconfigured policy refuses the request, unless its failurePolicy is Ignore.
+    fn report_misconfiguration(&mut self, policy: &Policy, binding: Option<&Binding>, reason: &str) {
+        if policy.fails_on_error {
+            let object_kind = if binding.is_some() { "binding" } else { "policy" };
+            self.deny(policy, binding, &format!("failed to configure {object_kind}: {reason}"), "Invalid");
         }
     }
 
-    fn deny(&mut self, policy: &Policy, binding: Option<&Binding>, why: &str, reason: &'static str) {
-        let with = binding.map(|binding| format!(" with binding '{}'", binding.name)).unwrap_or_default();
-        let message = format!("ValidatingAdmissionPolicy '{}'{with} denied request: {why}", policy.name);
+    fn deny(&mut self, policy: &Policy, binding: Option<&Binding>, text: &str, reason: &'static str) {
+        let binding_text =
+            binding.map(|binding| format!(" with binding '{}'", binding.name)).unwrap_or_default();
+        let message =
+            format!("ValidatingAdmissionPolicy '{}'{binding_text} denied request: {text}", policy.name);
         self.denial.get_or_insert(Denial { message, reason });
     }
 
-    /// Asks a policy once, and does what the binding says about what it finds.
-    async fn judge(
+    /// Evaluates a policy for one parameter object, and applies the validationActions of the binding.
+    async fn evaluate_once(
         &mut self,
         policy: &Policy,
         binding: &Binding,
         matched: &Matched<'_>,
         states: &mut Option<(Value, Value)>,
         params: &Value,
-        notes: &mut BTreeMap<String, Vec<String>>,
+        annotations: &mut BTreeMap<String, Vec<String>>,
     ) -> Result<()> {
         if states.is_none() {
-            match versioned::states(self.asking.write, self.object, matched.resource).await {
+            match versioned::states(self.matcher.write, self.object, matched.resource).await {
                 Ok(both) => *states = Some(both),
                 Err(status) => {
-                    let why = format!("failed to convert object version: {}", status.message);
-                    self.misconfigured(policy, Some(binding), &why);
+                    let reason = format!("failed to convert object version: {}", status.message);
+                    self.report_misconfiguration(policy, Some(binding), &reason);
                     return Ok(());
                 }
             }
         }
         let Some((new, old)) = states else { return Ok(()) };
-        let context = self.asking.context(matched).await?;
+        let context = self.matcher.context(matched).await?;
         let namespace = request::namespace(&context.namespace);
         let inputs = Inputs {
             object: new,
@@ -146,34 +152,39 @@ impl Evaluation<'_> {
             params,
             request: &context.request,
             namespace: &namespace,
-            rights: Some(&self.asking.rights),
+            authorizer: Some(&self.matcher.authorizer),
         };
-        let (write, rights) = (self.asking.write, &self.asking.rights);
+        let (write, authorizer) = (self.matcher.write, &self.matcher.authorizer);
         let began = write.backend.clock.moment();
-        let case = PolicyInputs { inputs, asked: &context.asked, namespace: &context.namespace };
-        let who = format!("policy {:?}", policy.name);
-        let judgement = retry_with_decisions(write, rights, &who, || decide(policy, case).ok()).await?;
+        let policy_inputs = PolicyInputs {
+            inputs,
+            original_request: &context.original_request,
+            namespace: &context.namespace,
+        };
+        let caller = format!("policy {:?}", policy.name);
+        let result =
+            retry_with_decisions(write, authorizer, &caller, || decide(policy, policy_inputs).ok()).await?;
         let seconds = write.backend.clock.elapsed(began).as_secs_f64();
-        let operation = self.asking.asked.operation;
-        count_conditions(self.metrics, policy, operation, judgement.condition_errors, seconds);
-        self.react(policy, binding, judgement, seconds, notes);
+        let operation = self.matcher.attributes.operation;
+        count_conditions(self.metrics, policy, operation, result.condition_errors, seconds);
+        self.apply_actions(policy, binding, result, seconds, annotations);
         Ok(())
     }
 
-    fn react(
+    fn apply_actions(
         &mut self,
         policy: &Policy,
         binding: &Binding,
-        judgement: PolicyResult,
+        result: PolicyResult,
         seconds: f64,
-        notes: &mut BTreeMap<String, Vec<String>>,
+        annotations: &mut BTreeMap<String, Vec<String>>,
     ) {
         let count = |action: &str, is_admitted: bool, message: &str| {
             let error = error_type(is_admitted, message);
             self.metrics.policies.count(&policy.name, &binding.name, error, action, seconds);
         };
-        let mut refused = Vec::new();
-        for (place, decision) in judgement.decisions.into_iter().enumerate() {
+        let mut denials = Vec::new();
+        for (index, decision) in result.decisions.into_iter().enumerate() {
             let message = &decision.message;
             if !decision.denies {
                 if !decision.is_admitted {
@@ -181,76 +192,77 @@ impl Evaluation<'_> {
                 }
                 continue;
             }
-            for reaction in &binding.validation_actions {
-                match reaction {
+            for action in &binding.validation_actions {
+                match action {
                     ValidationAction::Deny => {
-                        refused.push((message.clone(), decision.reason));
+                        denials.push((message.clone(), decision.reason));
                         count("deny", false, message);
                     }
                     ValidationAction::Warn => {
-                        self.asking.write.call.warnings.add(format!(
+                        self.matcher.write.call.warnings.add(format!(
                             "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
                             policy.name, binding.name
                         ));
                         count("warn", false, message);
                     }
                     ValidationAction::Audit => {
-                        self.asking.write.call.warnings.note(FAILURE, failure(binding, place, message));
+                        let warnings = self.matcher.write.call.warnings;
+                        warnings.annotate(FAILURE_KEY, failure_annotation(binding, index, message));
                         count("audit", false, message);
                     }
                 }
             }
         }
-        for note in judgement.notes {
-            match note {
-                AuditAnnotation::Says(key, mut text) => {
-                    text.truncate(boundary(&text, POLICY_NOTE_BYTES));
-                    let said = notes.entry(key).or_default();
-                    if !said.contains(&text) {
-                        said.push(text);
+        for annotation in result.audit_annotations {
+            match annotation {
+                AuditAnnotation::Value(key, mut value) => {
+                    value.truncate(char_boundary(&value, POLICY_ANNOTATION_BYTES));
+                    let values = annotations.entry(key).or_default();
+                    if !values.contains(&value) {
+                        values.push(value);
                     }
                 }
-                AuditAnnotation::Fails(why) => {
-                    count("deny", false, &why);
-                    refused.push((why, "Invalid"));
+                AuditAnnotation::Error(reason) => {
+                    count("deny", false, &reason);
+                    denials.push((reason, "Invalid"));
                 }
             }
         }
-        for (message, reason) in refused {
+        for (message, reason) in denials {
             self.deny(policy, Some(binding), &message, reason);
         }
     }
 }
 
-/// The key of the note about what a policy found wrong.
-const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
+/// The audit annotation of failed validations.
+const FAILURE_KEY: &str = "validation.policy.admission.k8s.io/validation_failure";
 
-/// What such a note says.
-fn failure(binding: &Binding, place: usize, message: &str) -> String {
-    let word = |reaction: &ValidationAction| match reaction {
+/// The value of the annotation [`FAILURE_KEY`].
+fn failure_annotation(binding: &Binding, index: usize, message: &str) -> String {
+    let word = |action: &ValidationAction| match action {
         ValidationAction::Deny => "Deny",
         ValidationAction::Warn => "Warn",
         ValidationAction::Audit => "Audit",
     };
     let actions: Vec<Value> =
-        binding.validation_actions.iter().map(|reaction| Value::from(word(reaction))).collect();
-    let text = |value: &Value| String::from_utf8_lossy(&json::to_json(value)).into_owned();
-    // In this order, which readers of records know.
+        binding.validation_actions.iter().map(|action| Value::from(word(action))).collect();
+    let to_text = |value: &Value| String::from_utf8_lossy(&json::to_json(value)).into_owned();
+    // The order of the fields is that of the reference.
     format!(
-        r#"[{{"message":{},"policy":{},"binding":{},"expressionIndex":{place},"validationActions":{}}}]"#,
-        text(&Value::from(message)),
-        text(&Value::from(binding.policy.as_str())),
-        text(&Value::from(binding.name.as_str())),
-        text(&Value::Array(actions.into())),
+        r#"[{{"message":{},"policy":{},"binding":{},"expressionIndex":{index},"validationActions":{}}}]"#,
+        to_text(&Value::from(message)),
+        to_text(&Value::from(binding.policy.as_str())),
+        to_text(&Value::from(binding.name.as_str())),
+        to_text(&Value::Array(actions.into())),
     )
 }
 
 /// The end of the last character that fits into so many bytes.
-fn boundary(text: &str, most: usize) -> usize {
-    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+fn char_boundary(text: &str, limit: usize) -> usize {
+    (0..=limit.min(text.len())).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
 }
 
-/// How metrics name what went wrong.
+/// The `error_type` label of metrics.
 fn error_type(is_admitted: bool, message: &str) -> &'static str {
     if is_admitted {
         "no_error"
@@ -268,21 +280,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_cut_between_characters_and_failures_are_told_in_order() {
-        assert_eq!([0, 1, 2, 3, 9].map(|most| boundary("aüb", most)), [0, 1, 1, 3, 4]);
+    fn validation_failure_annotation_matches_reference() {
+        assert_eq!([0, 1, 2, 3, 9].map(|limit| char_boundary("aüb", limit)), [0, 1, 1, 3, 4]);
         let binding = json::read(
             br#"{"metadata":{"name":"b"},"spec":{"policyName":"p","validationActions":["Warn","Audit"]}}"#,
         );
         let binding = Binding::read(&binding.unwrap());
         assert_eq!(
-            failure(&binding, 1, "a \"b\""),
+            failure_annotation(&binding, 1, "a \"b\""),
             r#"[{"message":"a \"b\"","policy":"p","binding":"b","expressionIndex":1,"validationActions":["Warn","Audit"]}]"#
         );
         for (is_admitted, message, word) in [
             (true, "", "no_error"),
             (false, "compilation error: x", "compile_error"),
             (false, "no", "invalid_error"),
-            (false, pilothouse_admission::policies::evaluate::USED_UP, "out_of_budget"),
+            (false, pilothouse_admission::policies::evaluate::BUDGET_EXCEEDED, "out_of_budget"),
         ] {
             assert_eq!(error_type(is_admitted, message), word);
         }

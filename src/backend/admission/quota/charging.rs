@@ -1,8 +1,8 @@
 //! Charges quotas: one round at a time per namespace, for the writes of all workers.
 //!
 //! A round reads the quotas, checks the writes one after the other against the remaining amounts, and stores each changed quota
-//! once, against the version it read. Only clients and the quota controller can cause a conflict. Quotas with a conflict are read
-//! again, this time in their turn ([`WriteTurn`]), so that the round does not lose repeatedly.
+//! once, against the revision it read. Only clients and the quota controller can cause a conflict. Quotas with a conflict are
+//! read again with a write turn ([`WriteTurn`]), so that the round does not lose repeatedly.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -34,14 +34,14 @@ use tokio::sync::oneshot;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::super::super::Warnings;
-use super::super::super::loopback::{Admitted, Loopback, LoopbackRequest, Response, own_identity};
+use super::super::super::loopback::{AdmittedRequest, Loopback, LoopbackRequest, Response, own_identity};
 use super::super::super::stores::{StoreResult, Stores};
 use super::super::lookup::QUOTAS;
 
 const KIND: &str = "ResourceQuota";
-const OF: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };
+const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };
 
-/// Why a write was not charged.
+/// A write could not be charged.
 #[derive(Clone, Debug)]
 pub enum Failure {
     /// A quota is exceeded.
@@ -59,17 +59,17 @@ pub struct Charge {
     new: Value,
     old: Value,
     now: i64,
-    answer: oneshot::Sender<std::result::Result<(), Failure>>,
-    /// The seat of the request: it counts as in flight while it waits.
+    sender: oneshot::Sender<std::result::Result<(), Failure>>,
+    /// The permit of the request: it counts as in flight while it waits.
     _permit: Permit,
 }
 
 impl Charge {
-    /// The write, its permit, and the channel for the outcome.
+    /// Copies the write. `sender` gets the outcome.
     pub fn new(
         request: &Request<'_>,
         permit: Permit,
-        answer: oneshot::Sender<std::result::Result<(), Failure>>,
+        sender: oneshot::Sender<std::result::Result<(), Failure>>,
     ) -> Charge {
         Charge {
             group: request.of.group.to_owned(),
@@ -79,7 +79,7 @@ impl Charge {
             new: request.new.clone(),
             old: request.old.clone(),
             now: request.now,
-            answer,
+            sender,
             _permit: permit,
         }
     }
@@ -95,9 +95,9 @@ impl Charge {
         }
     }
 
-    /// The requester may have gone; then the outcome does not matter.
-    fn end(self, outcome: std::result::Result<(), Failure>) {
-        drop(self.answer.send(outcome));
+    /// Sends the outcome. The requester may have disconnected; then it does not matter.
+    fn finish(self, outcome: std::result::Result<(), Failure>) {
+        drop(self.sender.send(outcome));
     }
 }
 
@@ -117,110 +117,111 @@ pub struct QuotaCharger {
     pub loopback: Option<Arc<Loopback>>,
 }
 
-/// A quota as it was read. Its usage after the round is kept beside it.
+/// A quota as it was read. Its new usage is in a [`Quota`] at the same index.
 struct QuotaState {
     object: Arc<Object>,
     value: Value,
     charged: bool,
-    /// The turn in which it was read, after a conflict.
+    /// The write turn with which it was read, after a conflict.
     turn: Option<WriteTurn>,
 }
 
 impl QuotaCharger {
     /// The handler for the batching actor.
-    pub fn work(self) -> BatchHandler<Charge> {
-        let ledger = Rc::new(self);
+    pub fn into_handler(self) -> BatchHandler<Charge> {
+        let charger = Rc::new(self);
         Box::new(move |namespace, charges| {
-            let ledger = ledger.clone();
-            Box::pin(async move { ledger.round(&namespace, charges).await })
+            let charger = charger.clone();
+            Box::pin(async move { charger.charge_all(&namespace, charges).await })
         })
     }
 
-    async fn round(&self, namespace: &str, mut open: Vec<Charge>) {
+    async fn charge_all(&self, namespace: &str, mut pending: Vec<Charge>) {
         // All quotas at first. After conflicts only those, because the others are charged already.
-        let mut only: Option<BTreeSet<String>> = None;
+        let mut conflicted: Option<BTreeSet<String>> = None;
         for _ in 0..CONFLICT_ATTEMPTS {
             // Writes whose requester no longer waits will not be stored.
-            open.retain(|charge| !charge.answer.is_closed());
-            let (mut pages, mut quotas) = match self.read(namespace, only.as_ref()).await {
+            pending.retain(|charge| !charge.sender.is_closed());
+            let (mut states, mut quotas) = match self.read(namespace, conflicted.as_ref()).await {
                 Ok(read) => read,
-                Err(status) => return fail(open, &status),
+                Err(status) => return fail_all(pending, &status),
             };
             // The first pass has checked that limited resources are covered.
-            let limited = if only.is_none() { self.limited.as_slice() } else { &[] };
-            open = self.check(open, &mut pages, &mut quotas, limited);
-            match self.store(pages, &quotas).await {
-                Ok(late) if late.is_empty() => return open.into_iter().for_each(|charge| charge.end(Ok(()))),
-                Ok(late) => only = Some(late),
-                Err(status) => return fail(open, &status),
+            let limited = if conflicted.is_none() { self.limited.as_slice() } else { &[] };
+            pending = self.check(pending, &mut states, &mut quotas, limited);
+            match self.store(states, &quotas).await {
+                Ok(conflicts) if conflicts.is_empty() => {
+                    return pending.into_iter().for_each(|charge| charge.finish(Ok(())));
+                }
+                Ok(conflicts) => conflicted = Some(conflicts),
+                Err(status) => return fail_all(pending, &status),
             }
         }
-        let name = only.and_then(|mut names| names.pop_first()).unwrap_or_default();
-        fail(open, &Status::stale(OF, &name));
+        let name = conflicted.and_then(|mut names| names.pop_first()).unwrap_or_default();
+        fail_all(pending, &Status::stale(RESOURCE, &name));
     }
 
     /// Reads all quotas of a namespace, or the named ones.
     async fn read(
         &self,
         namespace: &str,
-        only: Option<&BTreeSet<String>>,
+        conflicted: Option<&BTreeSet<String>>,
     ) -> Result<(Vec<QuotaState>, Vec<Quota>)> {
-        let found = match only {
-            None => self.all(namespace).await,
-            Some(names) => self.in_turn(namespace, names).await,
+        let objects = match conflicted {
+            None => self.read_all(namespace).await,
+            Some(names) => self.read_in_turn(namespace, names).await,
         };
-        let (mut pages, mut quotas) = (Vec::new(), Vec::new());
-        for (object, turn) in found.map_err(|error| Status::from_store(&error, OF, ""))? {
+        let (mut states, mut quotas) = (Vec::new(), Vec::new());
+        for (object, turn) in objects.map_err(|error| Status::from_store(&error, RESOURCE, ""))? {
             let value = QUOTAS.decode(&self.registry, &object)?;
             quotas.push(Quota::read(&value));
-            pages.push(QuotaState { object, value, charged: false, turn });
+            states.push(QuotaState { object, value, charged: false, turn });
         }
-        Ok((pages, quotas))
+        Ok((states, quotas))
     }
 
-    async fn all(&self, namespace: &str) -> StoreResult<Vec<(Arc<Object>, Option<WriteTurn>)>> {
+    async fn read_all(&self, namespace: &str) -> StoreResult<Vec<(Arc<Object>, Option<WriteTurn>)>> {
         let snapshot = self.stores.snapshot(&TypeName::new(RESOURCE_QUOTAS), &Permit::none()).await?;
         Ok(snapshot.scan(Some(namespace), Bound::Unbounded).map(|object| (object.clone(), None)).collect())
     }
 
-    /// Reads the quotas that had a conflict, sorted by name: everybody who takes several turns takes them in this order, which
-    /// avoids deadlocks.
-    async fn in_turn(
+    /// Reads the quotas that had a conflict, sorted by name: write turns are always taken in this order, which avoids deadlocks.
+    async fn read_in_turn(
         &self,
         namespace: &str,
         names: &BTreeSet<String>,
     ) -> StoreResult<Vec<(Arc<Object>, Option<WriteTurn>)>> {
-        let mut found = Vec::with_capacity(names.len());
+        let mut objects = Vec::with_capacity(names.len());
         for name in names {
             let key = Key::namespaced(namespace, name);
-            match self.stores.alone(&TypeName::new(RESOURCE_QUOTAS), key, &Permit::none()).await {
-                Ok(alone) => found.push(alone),
+            match self.stores.get_with_turn(&TypeName::new(RESOURCE_QUOTAS), key, &Permit::none()).await {
+                Ok(object) => objects.push(object),
                 // A deleted quota limits nothing.
                 Err(StoreError::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(found)
+        Ok(objects)
     }
 
-    /// Charges each write that the quotas allow. Answers the writes that wait for the charge to be stored; the others are refused
+    /// Charges each write that the quotas allow. Returns the writes that wait for the charge to be stored; the others are refused
     /// here.
     fn check(
         &self,
-        open: Vec<Charge>,
-        pages: &mut [QuotaState],
+        pending: Vec<Charge>,
+        states: &mut [QuotaState],
         quotas: &mut [Quota],
         limited: &[Limited],
     ) -> Vec<Charge> {
         let mut charged = Vec::new();
-        for charge in open {
+        for charge in pending {
             match quota::check(quotas, &charge.request(), limited, self.features) {
-                Err(refusal) => charge.end(Err(Failure::Refused(refusal))),
-                Ok(charges) if charges.is_empty() => charge.end(Ok(())),
+                Err(refusal) => charge.finish(Err(Failure::Refused(refusal))),
+                Ok(charges) if charges.is_empty() => charge.finish(Ok(())),
                 Ok(charges) => {
                     for (index, used) in charges {
-                        if let (Some(page), Some(quota)) = (pages.get_mut(index), quotas.get_mut(index)) {
-                            (page.charged, quota.used) = (true, used);
+                        if let (Some(state), Some(quota)) = (states.get_mut(index), quotas.get_mut(index)) {
+                            (state.charged, quota.used) = (true, used);
                         }
                     }
                     charged.push(charge);
@@ -230,40 +231,40 @@ impl QuotaCharger {
         charged
     }
 
-    /// Stores the changed quotas concurrently. Answers the names of those with a conflict.
-    async fn store(&self, pages: Vec<QuotaState>, quotas: &[Quota]) -> Result<BTreeSet<String>> {
-        let changed = pages.into_iter().zip(quotas).filter(|(page, _)| page.charged);
-        let stored = join_all(changed.map(|(page, quota)| self.store_one(page, &quota.used))).await;
-        let mut late = BTreeSet::new();
-        for outcome in stored {
-            late.extend(outcome?);
+    /// Stores the changed quotas concurrently. Returns the names of those with a conflict.
+    async fn store(&self, states: Vec<QuotaState>, quotas: &[Quota]) -> Result<BTreeSet<String>> {
+        let changed = states.into_iter().zip(quotas).filter(|(state, _)| state.charged);
+        let outcomes = join_all(changed.map(|(state, quota)| self.store_one(state, &quota.used))).await;
+        let mut conflicts = BTreeSet::new();
+        for outcome in outcomes {
+            conflicts.extend(outcome?);
         }
-        Ok(late)
+        Ok(conflicts)
     }
 
-    async fn store_one(&self, page: QuotaState, used: &ResourceList) -> Result<Option<String>> {
-        let (value, draft) = self.draft(&page, used)?;
-        let QuotaState { object, turn, .. } = page;
+    async fn store_one(&self, state: QuotaState, used: &ResourceList) -> Result<Option<String>> {
+        let (value, draft) = self.draft(&state, used)?;
+        let QuotaState { object, turn, .. } = state;
         let (store, name) = (TypeName::new(RESOURCE_QUOTAS), object.key.name());
         let warnings = Warnings::default();
         let admitted = self.audit(&object.key, &value, &warnings).await?;
         let stored = self.stores.replace_in_turn(&store, draft, object.revision, &Permit::none(), turn).await;
         if let Some(admitted) = admitted {
-            let refused = |error| Status::from_store(error, OF, name);
+            let to_status = |error| Status::from_store(error, RESOURCE, name);
             match &stored {
                 Ok(object) => admitted.end(&warnings, Response::Object(200, &object.bytes)).await,
-                Err(error) => admitted.end(&warnings, Response::Status(&refused(error))).await,
+                Err(error) => admitted.end(&warnings, Response::Status(&to_status(error))).await,
             }
         }
         match stored {
             Ok(_) => Ok(None),
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Some(name.to_owned())),
-            Err(error) => Err(Status::from_store(&error, OF, name)),
+            Err(error) => Err(Status::from_store(&error, RESOURCE, name)),
         }
     }
 
     /// Begins to audit the write of a quota, which the reference makes as a request to itself.
-    async fn audit(&self, key: &Key, value: &Value, warnings: &Warnings) -> Result<Option<Admitted>> {
+    async fn audit(&self, key: &Key, value: &Value, warnings: &Warnings) -> Result<Option<AdmittedRequest>> {
         let Some(loopback) = &self.loopback else { return Ok(None) };
         let path = format!("/api/v1/namespaces/{}/{RESOURCE_QUOTAS}/{}/status", key.namespace(), key.name());
         let (user, path) = (&own_identity(), &path);
@@ -271,14 +272,14 @@ impl QuotaCharger {
         let request = LoopbackRequest { user, user_agent, method, path, query, warnings };
         let admitted = loopback.audit(&request).await?;
         let ty = self.registry.kind("", "v1", KIND);
-        warnings.received.note_object(value, |value| Some(codec::encode(&self.registry, ty?, &value)));
+        warnings.audit_body.record_object(value, |value| Some(codec::encode(&self.registry, ty?, &value)));
         Ok(Some(admitted))
     }
 
     /// The quota with its new usage, as a value and for the store.
-    fn draft(&self, page: &QuotaState, used: &ResourceList) -> Result<(Value, Draft)> {
+    fn draft(&self, state: &QuotaState, used: &ResourceList) -> Result<(Value, Draft)> {
         let version = GroupVersion::new("", "v1");
-        let mut value = page.value.clone();
+        let mut value = state.value.clone();
         for (name, amount) in used {
             value.entry("status").entry("used").set(name, amount.to_string());
         }
@@ -298,19 +299,19 @@ impl QuotaCharger {
             elsewhere: None,
             is_custom: false,
         };
-        managed_fields::record(&versions, &write, Some(&page.value), &mut value);
+        managed_fields::record(&versions, &write, Some(&state.value), &mut value);
         let ty =
             self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;
         let encoded = codec::encode_draft(&self.registry, ty, &value);
-        let (key, labels) = (page.object.key.clone(), page.object.labels.clone());
-        let draft = encoded.into_draft(key, labels, select::fields_of("", KIND, &value));
+        let (key, labels) = (state.object.key.clone(), state.object.labels.clone());
+        let draft = encoded.into_draft(key, labels, select::selectable_fields("", KIND, &value));
         Ok((value, draft))
     }
 }
 
-fn fail(open: Vec<Charge>, status: &Status) {
-    for charge in open {
-        charge.end(Err(Failure::Status(Box::new(status.clone()))));
+fn fail_all(pending: Vec<Charge>, status: &Status) {
+    for charge in pending {
+        charge.finish(Err(Failure::Status(Box::new(status.clone()))));
     }
 }
 

@@ -3,7 +3,7 @@
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::ROOT_CERTIFICATE;
 
-use crate::limits::POD_TOKEN_LIFE;
+use crate::limits::POD_TOKEN_LIFETIME;
 
 /// The prefix of the volume's name.
 pub const VOLUME_PREFIX: &str = "kube-api-access-";
@@ -14,26 +14,27 @@ const MODE: i64 = 0o644;
 
 /// Mounts the token into every container that has nothing else mounted at its path. An existing volume with the prefix is used as
 /// it is; otherwise `name` makes a name for a new one.
-pub fn token(spec: &mut Value, name: impl FnOnce() -> String) {
+pub fn mount_token(spec: &mut Value, name: impl FnOnce() -> String) {
     let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
-    let there = volumes.iter().map(|volume| volume.str("name")).find(|name| name.starts_with(VOLUME_PREFIX));
-    let (there, name) = match there {
+    let existing =
+        volumes.iter().map(|volume| volume.str("name")).find(|name| name.starts_with(VOLUME_PREFIX));
+    let (exists, name) = match existing {
         Some(name) => (true, name.to_owned()),
         None => (false, name()),
     };
-    let mut needed = false;
+    let mut is_mounted = false;
     for list in ["initContainers", "containers"] {
-        needed |= mount(spec, list, &name);
+        is_mounted |= mount(spec, list, &name);
     }
-    if needed && !there {
+    if is_mounted && !exists {
         push(spec, "volumes", volume(&name));
     }
 }
 
-/// Mounts the volume into a list of containers. Answers whether any container got it.
+/// Mounts the volume into a list of containers. Returns whether any container got it.
 fn mount(spec: &mut Value, list: &str, name: &str) -> bool {
     let Some(Value::Array(containers)) = spec.get_mut(list) else { return false };
-    let mut any = false;
+    let mut has_mounted = false;
     for container in containers {
         let mounts = container.get("volumeMounts").map(Value::items).unwrap_or_default();
         if mounts.iter().any(|mount| mount.str("mountPath") == PATH) {
@@ -44,9 +45,9 @@ fn mount(spec: &mut Value, list: &str, name: &str) -> bool {
         mount.set("readOnly", true);
         mount.set("mountPath", PATH);
         push(container, "volumeMounts", mount);
-        any = true;
+        has_mounted = true;
     }
-    any
+    has_mounted
 }
 
 fn push(value: &mut Value, list: &str, item: Value) {
@@ -61,7 +62,7 @@ fn volume(name: &str) -> Value {
     let mut token = Value::object();
     let source = token.entry("serviceAccountToken");
     source.set("path", "token");
-    source.set("expirationSeconds", i64::try_from(POD_TOKEN_LIFE.as_secs()).unwrap_or(i64::MAX));
+    source.set("expirationSeconds", i64::try_from(POD_TOKEN_LIFETIME.as_secs()).unwrap_or(i64::MAX));
 
     let mut item = Value::object();
     item.set("key", "ca.crt");

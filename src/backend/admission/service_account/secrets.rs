@@ -21,29 +21,29 @@ const SOURCES: [(&str, &[&str]); 10] = [
 ];
 
 /// Whether the account restricts the secrets that its pods may mount.
-pub fn are_limited(account: &Value) -> bool {
-    let said = account.at(&["metadata", "annotations", ENFORCE_MOUNTABLE_SECRETS]).and_then(Value::as_str);
-    said.is_some_and(|said| matches!(said, "1" | "t" | "T" | "true" | "TRUE" | "True"))
+pub fn restricts_secrets(account: &Value) -> bool {
+    let value = account.at(&["metadata", "annotations", ENFORCE_MOUNTABLE_SECRETS]).and_then(Value::as_str);
+    value.is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 
 /// Whether the pod references any secret.
-pub fn any(spec: &Value) -> bool {
-    let names = |value: &Value, path: &[&str]| {
+pub fn references_secret(spec: &Value) -> bool {
+    let has_name = |value: &Value, path: &[&str]| {
         value.at(path).and_then(Value::as_str).is_some_and(|name| !name.is_empty())
     };
-    let by_volume = |volume: &Value| {
-        SOURCES.iter().any(|(source, path)| volume.get(source).is_some_and(|source| names(source, path)))
-            || volume.get("projected").is_some_and(|it| {
-                items(it, "sources").iter().any(|source| names(source, &["secret", "name"]))
+    let in_volume = |volume: &Value| {
+        SOURCES.iter().any(|(source, path)| volume.get(source).is_some_and(|source| has_name(source, path)))
+            || volume.get("projected").is_some_and(|projected| {
+                items(projected, "sources").iter().any(|source| has_name(source, &["secret", "name"]))
             })
     };
-    let by_container = |container: &Value| {
-        items(container, "envFrom").iter().any(|from| names(from, &["secretRef", "name"]))
-            || items(container, "env").iter().any(|env| names(env, &["valueFrom", "secretKeyRef", "name"]))
+    let in_container = |container: &Value| {
+        items(container, "envFrom").iter().any(|from| has_name(from, &["secretRef", "name"]))
+            || items(container, "env").iter().any(|env| has_name(env, &["valueFrom", "secretKeyRef", "name"]))
     };
-    items(spec, "imagePullSecrets").iter().any(|secret| names(secret, &["name"]))
-        || LISTS.iter().any(|list| items(spec, list).iter().any(by_container))
-        || items(spec, "volumes").iter().any(by_volume)
+    items(spec, "imagePullSecrets").iter().any(|secret| has_name(secret, &["name"]))
+        || LISTS.iter().any(|list| items(spec, list).iter().any(in_container))
+        || items(spec, "volumes").iter().any(in_volume)
 }
 
 /// Whether this list of the account contains a secret.
@@ -58,7 +58,7 @@ pub fn check(spec: &Value, account: &Value) -> Result<(), String> {
         let Some(secret) = volume.get("secret") else { continue };
         let name = secret.str("secretName");
         if !allows(account, "secrets", name) {
-            return Err(format!("volume with secret.secretName={}", refusal(name, owner)));
+            return Err(format!("volume with secret.secretName={}", not_allowed(name, owner)));
         }
     }
     check_containers(items(spec, "initContainers"), "init container", account)?;
@@ -80,19 +80,19 @@ pub fn check_ephemeral(spec: &Value, account: &Value) -> Result<(), String> {
     check_containers(items(spec, "ephemeralContainers"), "ephemeral container", account)
 }
 
-fn check_containers(containers: &[Value], what: &str, account: &Value) -> Result<(), String> {
+fn check_containers(containers: &[Value], container_type: &str, account: &Value) -> Result<(), String> {
     let owner = account.get("metadata").unwrap_or(&Value::Null).str("name");
     for container in containers {
-        let place = || format!("{what} {}", container.str("name"));
+        let container_name = || format!("{container_type} {}", container.str("name"));
         for env in items(container, "env") {
             let Some(secret) = env.at(&["valueFrom", "secretKeyRef"]) else { continue };
             let name = secret.str("name");
             if !allows(account, "secrets", name) {
                 return Err(format!(
                     "{} with envVar {} referencing secret.secretName={}",
-                    place(),
+                    container_name(),
                     env.str("name"),
-                    refusal(name, owner)
+                    not_allowed(name, owner)
                 ));
             }
         }
@@ -102,8 +102,8 @@ fn check_containers(containers: &[Value], what: &str, account: &Value) -> Result
             if !allows(account, "secrets", name) {
                 return Err(format!(
                     "{} with envFrom referencing secret.secretName={}",
-                    place(),
-                    refusal(name, owner)
+                    container_name(),
+                    not_allowed(name, owner)
                 ));
             }
         }
@@ -111,6 +111,6 @@ fn check_containers(containers: &[Value], what: &str, account: &Value) -> Result
     Ok(())
 }
 
-fn refusal(secret: &str, owner: &str) -> String {
+fn not_allowed(secret: &str, owner: &str) -> String {
     format!("\"{secret}\" is not allowed because service account {owner} does not reference that secret")
 }

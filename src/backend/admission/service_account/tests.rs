@@ -6,7 +6,7 @@ fn pod(spec: &str) -> Value {
     object(&format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#))
 }
 
-fn limited() -> Value {
+fn restricted_account() -> Value {
     object(
         r#"{"metadata":{"name":"sa","annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}},
             "secrets":[{"name":"good"}],"imagePullSecrets":[{"name":"pull"}]}"#,
@@ -14,13 +14,13 @@ fn limited() -> Value {
 }
 
 #[test]
-fn every_container_gets_the_token_and_the_pod_its_volume() {
+fn service_account_token_is_mounted_into_every_container() {
     let mut pod = pod(
         r#"{"initContainers":[{"name":"i"}],"containers":[{"name":"a","volumeMounts":[{"name":"v","mountPath":"/v"}]},
             {"name":"b","volumeMounts":[{"name":"v","mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}]}],
             "volumes":[{"name":"v","emptyDir":{}}]}"#,
     );
-    equip(&mut pod, &Value::object());
+    add_token_and_pull_secrets(&mut pod, &Value::object());
     let spec = pod.get("spec").unwrap();
     let volume = items(spec, "volumes").last().unwrap();
     let name = volume.str("name");
@@ -30,7 +30,7 @@ fn every_container_gets_the_token_and_the_pod_its_volume() {
     ));
     assert_eq!(items(&items(spec, "initContainers")[0], "volumeMounts"), std::slice::from_ref(&mount));
     assert_eq!(items(&items(spec, "containers")[0], "volumeMounts")[1], mount);
-    assert_eq!(items(&items(spec, "containers")[1], "volumeMounts").len(), 1, "its own mount stays");
+    assert_eq!(items(&items(spec, "containers")[1], "volumeMounts").len(), 1, "an existing mount stays");
     assert_eq!(
         volume.get("projected"),
         Some(&object(
@@ -45,44 +45,45 @@ fn every_container_gets_the_token_and_the_pod_its_volume() {
 }
 
 #[test]
-fn a_volume_of_that_name_is_used_and_a_pod_may_do_without() {
+fn service_account_token_volume_is_reused_or_disabled() {
     let spec = r#"{"containers":[{"name":"a"}],"volumes":[{"name":"kube-api-access-mine"}]}"#;
-    let mut own = pod(spec);
-    equip(&mut own, &Value::object());
-    assert_eq!(own.at(&["spec", "volumes"]).unwrap().items().len(), 1);
-    let mounted = &items(own.get("spec").unwrap(), "containers")[0];
+    let mut pod_with_volume = pod(spec);
+    add_token_and_pull_secrets(&mut pod_with_volume, &Value::object());
+    assert_eq!(pod_with_volume.at(&["spec", "volumes"]).unwrap().items().len(), 1);
+    let mounted = &items(pod_with_volume.get("spec").unwrap(), "containers")[0];
     assert_eq!(items(mounted, "volumeMounts")[0].str("name"), "kube-api-access-mine");
 
-    let says = |value: &str| object(&format!(r#"{{"automountServiceAccountToken":{value}}}"#));
-    for (pod_says, account_says, mounts) in
+    let account_with_automount =
+        |value: &str| object(&format!(r#"{{"automountServiceAccountToken":{value}}}"#));
+    for (pod_automount, account_automount, mounts) in
         [(None, "false", false), (Some("true"), "false", true), (Some("false"), "true", false)]
     {
         let mut pod = pod(r#"{"containers":[{"name":"a"}]}"#);
-        if let Some(said) = pod_says {
-            pod.entry("spec").set("automountServiceAccountToken", said == "true");
+        if let Some(automount) = pod_automount {
+            pod.entry("spec").set("automountServiceAccountToken", automount == "true");
         }
-        equip(&mut pod, &says(account_says));
-        assert_eq!(pod.at(&["spec", "volumes"]).is_some(), mounts, "{pod_says:?} {account_says}");
+        add_token_and_pull_secrets(&mut pod, &account_with_automount(account_automount));
+        assert_eq!(pod.at(&["spec", "volumes"]).is_some(), mounts, "{pod_automount:?} {account_automount}");
     }
 }
 
 #[test]
-fn pull_secrets_come_from_the_account_unless_the_pod_has_some() {
+fn image_pull_secrets_come_from_account_unless_pod_has_some() {
     let account = object(r#"{"imagePullSecrets":[{"name":"a"},{"name":"b"}]}"#);
     let mut bare = pod(r#"{"containers":[]}"#);
-    equip(&mut bare, &account);
+    add_token_and_pull_secrets(&mut bare, &account);
     assert_eq!(bare.at(&["spec", "imagePullSecrets"]), account.get("imagePullSecrets"));
-    let mut own = pod(r#"{"imagePullSecrets":[{"name":"c"}]}"#);
-    equip(&mut own, &account);
-    assert_eq!(own.at(&["spec", "imagePullSecrets"]), Some(&object(r#"[{"name":"c"}]"#)));
+    let mut pod_with_volume = pod(r#"{"imagePullSecrets":[{"name":"c"}]}"#);
+    add_token_and_pull_secrets(&mut pod_with_volume, &account);
+    assert_eq!(pod_with_volume.at(&["spec", "imagePullSecrets"]), Some(&object(r#"[{"name":"c"}]"#)));
 }
 
 #[test]
-fn a_limited_account_names_the_secrets_of_its_pods() {
-    assert!(secrets::are_limited(&limited()));
-    assert!(!secrets::are_limited(&object(r#"{"secrets":[{"name":"x"}]}"#)));
+fn service_account_restricts_secrets_of_its_pods() {
+    assert!(secrets::restricts_secrets(&restricted_account()));
+    assert!(!secrets::restricts_secrets(&object(r#"{"secrets":[{"name":"x"}]}"#)));
     let tail = "is not allowed because service account sa does not reference that";
-    for (spec, why) in [
+    for (spec, expected) in [
         (r#"{"volumes":[{"secret":{"secretName":"good"}}],"imagePullSecrets":[{"name":"pull"}]}"#, None),
         (
             r#"{"volumes":[{"secret":{"secretName":"bad"}}]}"#,
@@ -103,20 +104,24 @@ fn a_limited_account_names_the_secrets_of_its_pods() {
             Some(format!("imagePullSecrets[1].name=\"good\" {tail} imagePullSecret")),
         ),
     ] {
-        assert_eq!(secrets::check(&object(spec), &limited()).err(), why, "{spec}");
+        assert_eq!(secrets::check(&object(spec), &restricted_account()).err(), expected, "{spec}");
     }
     let spec = r#"{"ephemeralContainers":[{"name":"e","envFrom":[{"secretRef":{"name":"bad"}}]}]}"#;
     assert_eq!(
-        secrets::check_ephemeral(&object(spec), &limited()).unwrap_err(),
+        secrets::check_ephemeral(&object(spec), &restricted_account()).unwrap_err(),
         format!("ephemeral container e with envFrom referencing secret.secretName=\"bad\" {tail} secret")
     );
-    assert_eq!(secrets::check(&object(spec), &limited()), Ok(()), "those come later");
+    assert_eq!(
+        secrets::check(&object(spec), &restricted_account()),
+        Ok(()),
+        "ephemeral containers are checked on their own"
+    );
 }
 
 #[test]
-fn a_mirror_pod_has_nothing_that_needs_an_account() {
+fn mirror_pod_may_not_reference_account_or_secrets() {
     const SECRETS: &str = "a mirror pod may not reference secrets";
-    for (spec, why) in [
+    for (spec, expected) in [
         (r#"{"containers":[{"name":"c"}],"volumes":[{"hostPath":{"path":"/"}}]}"#, None),
         (r#"{"serviceAccountName":"x"}"#, Some("a mirror pod may not reference service accounts")),
         (r#"{"imagePullSecrets":[{"name":"s"}]}"#, Some(SECRETS)),
@@ -129,6 +134,6 @@ fn a_mirror_pod_has_nothing_that_needs_an_account() {
             Some("a mirror pod may not use ServiceAccountToken volume projections"),
         ),
     ] {
-        assert_eq!(check_mirror(&pod(spec)).err(), why, "{spec}");
+        assert_eq!(check_mirror(&pod(spec)).err(), expected, "{spec}");
     }
 }

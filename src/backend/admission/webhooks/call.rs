@@ -10,7 +10,7 @@ use pilothouse_apimachinery::status::Status;
 use pilothouse_apimachinery::value::Value;
 use tokio::time::timeout;
 
-use crate::limits::HOOK_ANSWER_BYTES;
+use crate::limits::HOOK_RESPONSE_BYTES;
 use crate::random;
 use crate::webhook::cluster_webhooks::{WebhookRequest, WebhookResponse, seconds};
 
@@ -28,12 +28,12 @@ pub struct Outcome {
     pub patch: Option<Vec<u8>>,
 }
 
-/// Why a request does not simply go on.
+/// A call that failed or denied the request.
 pub enum CallError {
     /// The call failed or its response is invalid. The code is only counted.
     Calling {
-        /// The reason.
-        why: String,
+        /// The message.
+        reason: String,
         /// The status code for metrics.
         code: u16,
     },
@@ -44,17 +44,17 @@ pub enum CallError {
 }
 
 impl From<InvalidResponse> for CallError {
-    fn from(unusable: InvalidResponse) -> CallError {
-        CallError::Calling { why: unusable.why, code: unusable.code }
+    fn from(response: InvalidResponse) -> CallError {
+        CallError::Calling { reason: response.message, code: response.code }
     }
 }
 
-fn calling(why: impl Into<String>) -> CallError {
-    CallError::Calling { why: why.into(), code: 400 }
+fn call_error(reason: impl Into<String>) -> CallError {
+    CallError::Calling { reason: reason.into(), code: 400 }
 }
 
 /// The AdmissionReview request.
-fn question(
+fn review_request(
     subject: &Subject<'_>,
     object: &Value,
     uid: &str,
@@ -65,7 +65,7 @@ fn question(
     request.set("uid", uid);
     request.set("object", subject.states.0.clone());
     request.set("oldObject", subject.states.1.clone());
-    if options.said.is_null() {
+    if options.value.is_null() {
         request.set("options", Value::Null);
     }
     let mut review = Value::object();
@@ -80,33 +80,34 @@ impl Webhooks {
     pub(super) async fn call(&self, subject: &Subject<'_>, object: &Value) -> Result<Outcome, CallError> {
         let hook = subject.hook;
         let options = options(subject.write);
-        if options.is_trial {
+        if options.is_dry_run {
             match hook.side_effects {
                 SideEffects::None => {}
-                SideEffects::Unsaid => return Err(calling("Webhook SideEffects is nil")),
+                SideEffects::Unspecified => return Err(call_error("Webhook SideEffects is nil")),
                 SideEffects::Some => {
                     let name = quoted(&hook.name);
-                    let why = format!("admission webhook {name} does not support dry run");
-                    return Err(CallError::Server(Status::bad_request(why)));
+                    let reason = format!("admission webhook {name} does not support dry run");
+                    return Err(CallError::Server(Status::bad_request(reason)));
                 }
             }
         }
         let version = hook.version.ok_or_else(|| {
-            calling(
+            call_error(
                 "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, \
                  v1beta1)",
             )
         })?;
         let uid = random::uuid();
-        let body = question(subject, object, &uid, version, &options);
-        // The webhook may take its time, and many may wait for it with large bodies.
+        let body = review_request(subject, object, &uid, version, &options);
+        // Many calls with large bodies may wait for a slow webhook at the same time.
         let claim = subject.write.call.claim();
-        let _copy = subject.write.backend.requests.reserve(body.len(), claim).map_err(CallError::Server)?;
-        let target = WebhookTarget::of(&hook.way, &hook.authority_pem).map_err(calling)?;
-        let reply = self.exchange(subject, &target, body).await?;
-        subject.write.call.work.check_bytes(reply.body.len()).map_err(CallError::Server)?;
-        let said = read(&reply, version, &uid, self.phase == Phase::Mutating)?;
-        self.heed(subject, object, said).await
+        let _reservation =
+            subject.write.backend.requests.reserve(body.len(), claim).map_err(CallError::Server)?;
+        let target = WebhookTarget::new(&hook.client_config, &hook.authority_pem).map_err(call_error)?;
+        let http_response = self.exchange(subject, &target, body).await?;
+        subject.write.call.work.check_bytes(http_response.body.len()).map_err(CallError::Server)?;
+        let response = read_response(&http_response, version, &uid, self.phase == Phase::Mutating)?;
+        self.apply_response(subject, object, response).await
     }
 
     async fn exchange(
@@ -116,99 +117,106 @@ impl Webhooks {
         body: Vec<u8>,
     ) -> Result<WebhookResponse, CallError> {
         let hook = subject.hook;
-        // Nobody waits longer than the client does.
+        // The client stops waiting at its deadline.
         let call = subject.write.call;
-        let left = call.ends.map(|ends| ends.since(subject.write.backend.clock.moment()));
-        let within = left.map_or(hook.timeout, |left| left.min(hook.timeout));
-        let parameter = format!("timeout={}", seconds(within));
-        let asked = async {
-            let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
+        let remaining = call.deadline.map(|deadline| deadline.since(subject.write.backend.clock.moment()));
+        let limit = remaining.map_or(hook.timeout, |remaining| remaining.min(hook.timeout));
+        let parameter = format!("timeout={}", seconds(limit));
+        let exchange = async {
+            let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
             let write = subject.write;
-            let at = webhook_address::connect_address(
+            let address = webhook_address::connect_address(
                 write.backend,
                 &write.call.permit,
                 self.settings.to_endpoints,
-                &hook.way,
+                &hook.client_config,
             )
             .await?;
-            let question = WebhookRequest {
+            let request = WebhookRequest {
                 target: format!("{}?{parameter}", target.path),
                 body: Bytes::from(body),
-                says_port: target.says_port,
-                most: HOOK_ANSWER_BYTES,
+                includes_port: target.includes_port,
+                most: HOOK_RESPONSE_BYTES,
             };
-            self.peers.ask(&target.place, || self.users.of(&target.known_as), at, &question).await
+            self.clients
+                .ask(&target.server, || self.users.for_server(&target.credentials_name), address, &request)
+                .await
         };
-        let reply = timeout(within, asked).await;
-        let reply = reply.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
-        reply.map_err(|why| {
+        let http_response = timeout(limit, exchange).await;
+        let http_response = http_response.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
+        http_response.map_err(|reason| {
             let url = quoted(&format!("{}?{parameter}", target.url));
-            calling(format!("failed to call webhook: Post {url}: {why}"))
+            call_error(format!("failed to call webhook: Post {url}: {reason}"))
         })
     }
 
-    async fn heed(
+    async fn apply_response(
         &self,
         subject: &Subject<'_>,
         object: &Value,
-        said: AdmissionResponse,
+        response: AdmissionResponse,
     ) -> Result<Outcome, CallError> {
         let hook = subject.hook;
-        for (key, value) in said.annotations {
-            subject.write.call.warnings.note(&format!("{}/{key}", hook.name), value);
+        for (key, value) in response.annotations {
+            subject.write.call.warnings.annotate(&format!("{}/{key}", hook.name), value);
         }
-        for warning in said.warnings {
+        for warning in response.warnings {
             subject.write.call.warnings.add(warning);
         }
-        if !said.allowed {
-            return Err(CallError::Denied(response::denial(&hook.name, said.status.as_ref())));
+        if !response.allowed {
+            return Err(CallError::Denied(response::denial(&hook.name, response.status.as_ref())));
         }
-        let Some(patch) = said.patch else { return Ok(Outcome::default()) };
-        let patched = subject.patched(object, &patch).await.map_err(CallError::Server)?;
+        let Some(patch) = response.patch else { return Ok(Outcome::default()) };
+        let patched = subject.patch_object(object, &patch).await.map_err(CallError::Server)?;
         let patch = patched.is_some().then_some(patch);
         Ok(Outcome { patched, patch })
     }
 }
 
-fn read(
-    reply: &WebhookResponse,
+fn read_response(
+    http_response: &WebhookResponse,
     version: ReviewVersion,
     uid: &str,
     mutating: bool,
 ) -> Result<AdmissionResponse, CallError> {
-    let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
-    if !(200..=206).contains(&reply.status) {
-        return Err(response::refused(reply.status, is_text, &reply.body).into());
+    let is_text = http_response.content_type.is_empty() || http_response.content_type.starts_with("text/");
+    if !(200..=206).contains(&http_response.status) {
+        return Err(response::from_http_error(http_response.status, is_text, &http_response.body).into());
     }
-    if reply.body.is_empty() {
-        let sort = if reply.content_type.is_empty() { "application/json" } else { &reply.content_type };
-        return Err(calling(format!(
-            "failed to call webhook: 0-length response with status code: {} and content type: {sort}",
-            reply.status
+    if http_response.body.is_empty() {
+        let content_type = if http_response.content_type.is_empty() {
+            "application/json"
+        } else {
+            &http_response.content_type
+        };
+        return Err(call_error(format!(
+            "failed to call webhook: 0-length response with status code: {} and content type: {content_type}",
+            http_response.status
         )));
     }
-    Ok(response::read(&reply.body, version, uid, mutating)?)
+    Ok(response::read(&http_response.body, version, uid, mutating)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(trouble: CallError) -> (String, u16) {
-        match trouble {
-            CallError::Calling { why, code } => (why, code),
+    fn message_and_code(error: CallError) -> (String, u16) {
+        match error {
+            CallError::Calling { reason, code } => (reason, code),
             CallError::Denied(status) | CallError::Server(status) => (status.message.clone(), status.code),
         }
     }
 
     #[test]
-    fn an_empty_answer_is_none() {
-        let reply = WebhookResponse { status: 200, ..WebhookResponse::default() };
-        let (why, code) = told(read(&reply, ReviewVersion::V1, "u", true).unwrap_err());
+    fn empty_webhook_response_is_call_error() {
+        let http_response = WebhookResponse { status: 200, ..WebhookResponse::default() };
+        let (reason, code) =
+            message_and_code(read_response(&http_response, ReviewVersion::V1, "u", true).unwrap_err());
         assert_eq!(code, 400);
         assert!(
-            why.ends_with("0-length response with status code: 200 and content type: application/json"),
-            "{why}"
+            reason.ends_with("0-length response with status code: 200 and content type: application/json"),
+            "{reason}"
         );
     }
 }

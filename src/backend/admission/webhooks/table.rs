@@ -42,14 +42,15 @@ pub async fn open(indexes: &LiveIndexes, pool: Arc<Pool>) -> std::result::Result
 struct Configuration {
     hooks: Vec<Arc<Webhook>>,
     /// Keeps connections to these webhooks open while the configuration exists.
-    _wanted: Vec<KeepAliveHandle>,
+    _keep_alive: Vec<KeepAliveHandle>,
 }
 
 impl Configuration {
-    fn of(hooks: Vec<Webhook>, pool: &Arc<Pool>) -> Configuration {
-        let targets = hooks.iter().filter_map(|hook| WebhookTarget::of(&hook.way, &hook.authority_pem).ok());
-        let _wanted = targets.map(|target| target.place.wanted(pool, Purpose::Admission)).collect();
-        Configuration { hooks: hooks.into_iter().map(Arc::new).collect(), _wanted }
+    fn new(hooks: Vec<Webhook>, pool: &Arc<Pool>) -> Configuration {
+        let targets =
+            hooks.iter().filter_map(|hook| WebhookTarget::new(&hook.client_config, &hook.authority_pem).ok());
+        let _keep_alive = targets.map(|target| target.server.wanted(pool, Purpose::Admission)).collect();
+        Configuration { hooks: hooks.into_iter().map(Arc::new).collect(), _keep_alive }
     }
 }
 
@@ -64,8 +65,10 @@ struct List {
 }
 
 impl List {
-    fn changed(&mut self) {
-        self.all = Some(self.configurations.values().flat_map(|one| &one.hooks).cloned().collect());
+    fn rebuild(&mut self) {
+        self.all = Some(
+            self.configurations.values().flat_map(|configuration| &configuration.hooks).cloned().collect(),
+        );
     }
 }
 
@@ -100,8 +103,8 @@ impl Table {
             Phase::Mutating => mutating,
             Phase::Validating => validating,
         };
-        let of = GroupResource { group: followed.group, resource: followed.resource };
-        Err(Status::unreadable_guard(of, list.unreadable.iter().map(String::as_str)))
+        let resource = GroupResource { group: followed.group, resource: followed.resource };
+        Err(Status::unreadable_guard(resource, list.unreadable.iter().map(String::as_str)))
     }
 
     /// Whether a phase has no webhooks.
@@ -114,34 +117,34 @@ impl Table {
 impl Table {
     fn insert(
         &mut self,
-        of: usize,
+        type_index: usize,
         name: &str,
         configuration: CompiledHooks,
     ) -> std::result::Result<(), ReadError> {
-        let Some(list) = self.lists.get_mut(of) else { return Ok(()) };
-        let CompiledHooks { hooks, broken } = configuration;
+        let Some(list) = self.lists.get_mut(type_index) else { return Ok(()) };
+        let CompiledHooks { hooks, error } = configuration;
         list.unreadable.remove(name);
-        list.configurations.insert(name.to_owned(), Configuration::of(hooks, &self.pool));
-        list.changed();
-        broken.map_or(Ok(()), Err)
+        list.configurations.insert(name.to_owned(), Configuration::new(hooks, &self.pool));
+        list.rebuild();
+        error.map_or(Ok(()), Err)
     }
 }
 
-/// The webhooks of a configuration, and why a condition of one cannot be compiled.
+/// The webhooks of a configuration, and the error of a condition that cannot be compiled.
 pub struct CompiledHooks {
     hooks: Vec<Webhook>,
-    broken: Option<ReadError>,
+    error: Option<ReadError>,
 }
 
 impl From<&Value> for CompiledHooks {
     fn from(configuration: &Value) -> CompiledHooks {
         let mut hooks = Webhook::read_all(configuration);
-        let broken = hooks.iter().find_map(Webhook::first_broken).map(ReadError::Part);
-        if broken.is_some() {
-            // Whether its conditions match is unknown, whatever becomes of failures otherwise.
-            hooks.iter_mut().for_each(|hook| hook.ignores_failures &= hook.first_broken().is_none());
+        let error = hooks.iter().find_map(Webhook::first_compile_error).map(ReadError::Part);
+        if error.is_some() {
+            // Whether its conditions match is unknown, so the failurePolicy Ignore does not apply.
+            hooks.iter_mut().for_each(|hook| hook.ignores_failures &= hook.first_compile_error().is_none());
         }
-        CompiledHooks { hooks, broken }
+        CompiledHooks { hooks, error }
     }
 }
 
@@ -150,8 +153,8 @@ impl StoreIndex for Table {
     const PREPARES: bool = true;
     type Prepared = CompiledHooks;
 
-    fn put(&mut self, of: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
-        self.insert(of, object.name(), CompiledHooks::from(&object.value()?))
+    fn put(&mut self, type_index: usize, object: &StoredObject<'_>) -> std::result::Result<(), ReadError> {
+        self.insert(type_index, object.name(), CompiledHooks::from(&object.value()?))
     }
 
     fn prepare(_of: usize, object: &StoredObject<'_>) -> Option<CompiledHooks> {
@@ -160,30 +163,30 @@ impl StoreIndex for Table {
 
     fn put_prepared(
         &mut self,
-        of: usize,
+        type_index: usize,
         object: &StoredObject<'_>,
         compiled: CompiledHooks,
     ) -> std::result::Result<(), ReadError> {
-        self.insert(of, object.name(), compiled)
+        self.insert(type_index, object.name(), compiled)
     }
 
-    fn remove(&mut self, of: usize, key: &Key) {
-        if let Some(list) = self.lists.get_mut(of) {
+    fn remove(&mut self, type_index: usize, key: &Key) {
+        if let Some(list) = self.lists.get_mut(type_index) {
             list.unreadable.remove(key.name());
             list.configurations.remove(key.name());
-            list.changed();
+            list.rebuild();
         }
     }
 
-    fn fail_closed(&mut self, of: usize, key: &Key) {
-        self.remove(of, key);
-        if let Some(list) = self.lists.get_mut(of) {
+    fn fail_closed(&mut self, type_index: usize, key: &Key) {
+        self.remove(type_index, key);
+        if let Some(list) = self.lists.get_mut(type_index) {
             list.unreadable.insert(key.name().to_owned());
         }
     }
 
-    fn clear(&mut self, of: usize) {
-        if let Some(list) = self.lists.get_mut(of) {
+    fn clear(&mut self, type_index: usize) {
+        if let Some(list) = self.lists.get_mut(type_index) {
             *list = List::default();
         }
     }
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_are_asked_in_the_order_of_their_names() {
+    fn webhooks_are_ordered_by_configuration_name() {
         let mut table = Table::new(Pool::new(Clock::system()));
         let names = |table: &Table, phase| {
             table.all(phase).unwrap().iter().map(|hook| hook.name.clone()).collect::<Vec<_>>().join(" ")

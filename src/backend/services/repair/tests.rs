@@ -1,4 +1,4 @@
-//! Services that disagree with what is taken for them.
+//! Services whose addresses and ports do not match the allocations.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use pilothouse_actors::ports::CheckPorts;
 use pilothouse_apimachinery::json;
 use pilothouse_types::object::Pairs;
 
-use super::super::testing::running;
+use super::super::testing::start_services;
 use super::*;
 
 async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
@@ -23,38 +23,38 @@ async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
 }
 
 #[actix_rt::test]
-async fn what_is_taken_follows_the_services() {
-    let (_storage, services) = running();
+async fn findings_cover_leaked_and_missing_addresses_and_ports() {
+    let (_storage, services) = start_services();
     let (stored, lost) = (Key::namespaced("n", "stored"), Key::namespaced("n", "lost"));
     assert!(services.findings().await.unwrap().is_empty());
     store(&services, &stored, "10.77.0.5", 30_005).await;
     let leaked: IpAddr = "10.77.0.6".parse().unwrap();
     assert!(services.take_address(leaked, &lost, &Permit::none()).await.unwrap());
-    let take = AllocatePorts {
+    let allocate = AllocatePorts {
         owner: lost.clone(),
         wants: vec![PortRequest::Exactly(30_006)],
         permit: Permit::none(),
     };
-    services.ports.send(take).await.unwrap().unwrap();
+    services.ports.send(allocate).await.unwrap().unwrap();
 
-    let found = services.findings().await.unwrap();
-    let (leaked, rest): (Vec<_>, Vec<_>) =
-        found.iter().cloned().partition(|finding| matches!(finding, Finding::Leaked(..)));
+    let findings = services.findings().await.unwrap();
+    let (leaked, others): (Vec<_>, Vec<_>) =
+        findings.iter().cloned().partition(|finding| matches!(finding, Finding::Leaked(..)));
     assert!(
         matches!(&leaked[..], [Finding::Leaked(address, owner, _)] if address == "10.77.0.6" && *owner == lost)
     );
     assert_eq!(
-        rest,
+        others,
         [
             Finding::Missing("10.77.0.5".to_owned(), stored.clone()),
             Finding::LeakedPort(30_006, lost),
             Finding::MissingPort(30_005, stored)
         ]
     );
-    for finding in &found {
-        services.mend(finding).await.unwrap();
+    for finding in &findings {
+        services.repair_finding(finding).await.unwrap();
     }
     assert!(services.findings().await.unwrap().is_empty());
-    let look = |port| services.ports.send(CheckPorts { ports: vec![port], permit: Permit::none() });
-    assert!(look(30_005).await.unwrap().is_err() && look(30_006).await.unwrap().is_ok());
+    let check = |port| services.ports.send(CheckPorts { ports: vec![port], permit: Permit::none() });
+    assert!(check(30_005).await.unwrap().is_err() && check(30_006).await.unwrap().is_ok());
 }

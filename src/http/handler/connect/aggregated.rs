@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use pilothouse_actors::permit::Permit;
-use pilothouse_api::aggregation::{ApiService, Service, version_at};
+use pilothouse_api::aggregation::{ApiService, Service, parse_discovery_path};
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::connect::{Destination, url};
 use pilothouse_api::path::{Request, Target};
@@ -46,7 +46,7 @@ pub struct AggregationSettings {
     /// Whether redirects are refused.
     pub refuses_redirects: bool,
     /// Whether the user's UID is sent along.
-    pub tells_uid: bool,
+    pub sends_uid: bool,
 }
 
 /// A request for an extension API server.
@@ -55,7 +55,7 @@ pub struct AggregatedRequest<'a> {
     pub registration: Arc<ApiService>,
     /// The unescaped path.
     pub path: &'a str,
-    /// The user who asks.
+    /// The user of the request.
     pub user: &'a Identity,
     /// Whether it is a watch.
     pub is_watch: bool,
@@ -66,26 +66,26 @@ pub struct AggregatedRequest<'a> {
 }
 
 /// The APIService that serves a request, unless this server does. Free for requests that matched a built-in resource. 503 if that
-/// cannot be known: somebody else than the registered server might answer, and clients would take objects for gone.
+/// cannot be known: the wrong server might answer, and clients would believe that objects were deleted.
 pub async fn route(
     worker: &Worker,
     request: &Request<'_>,
     path: &str,
-    known: Option<&Arc<Resource>>,
+    resource: Option<&Arc<Resource>>,
 ) -> Result<Option<Arc<ApiService>>, Box<Status>> {
-    if known.is_some_and(|resource| resource.custom.is_none()) {
+    if resource.is_some_and(|resource| resource.custom.is_none()) {
         return Ok(None);
     }
     let extensions = &worker.shared.extensions;
     let (group, version) = match &request.target {
-        Target::Resource(found) if path.starts_with("/apis/") => (found.group, found.version),
+        Target::Resource(path_info) if path.starts_with("/apis/") => (path_info.group, path_info.version),
         Target::Resource(_) => return Ok(None),
         Target::NonResource(path) => match path.strip_prefix(OPENAPI) {
             Some(document) if !openapi::has_own(worker, document) => {
-                return Ok(extensions.describes(document).await);
+                return Ok(extensions.find_by_openapi_document(document).await);
             }
             Some(_) => return Ok(None),
-            None => match version_at(path) {
+            None => match parse_discovery_path(path) {
                 Some(version) => version,
                 None => return Ok(None),
             },
@@ -94,14 +94,14 @@ pub async fn route(
     if is_builtin(worker, group, version) {
         return Ok(None);
     }
-    let found = extensions.find(group, version).await;
-    let found = found.map_err(|_| Status::unavailable("the APIServices cannot be read"))?;
-    match found {
+    let api_service = extensions.find(group, version).await;
+    let api_service = api_service.map_err(|_| Status::unavailable("the APIServices cannot be read"))?;
+    match api_service {
         Some(registration) if registration.is_unreadable => {
             let name = quoted(&registration.name);
             Err(Status::unavailable(format!("apiservices.apiregistration.k8s.io {name} cannot be read")))
         }
-        found => Ok(found),
+        api_service => Ok(api_service),
     }
 }
 
@@ -117,29 +117,30 @@ pub async fn pass(
     worker: &Rc<Worker>,
     request: &HttpRequest,
     payload: Payload,
-    passed: &AggregatedRequest<'_>,
+    aggregated: &AggregatedRequest<'_>,
 ) -> HttpResponse {
-    let Some(service) = passed.registration.service.as_ref().filter(|_| passed.registration.is_available)
+    let Some(service) =
+        aggregated.registration.service.as_ref().filter(|_| aggregated.registration.is_available)
     else {
         return unavailable("service unavailable");
     };
-    let to = match resolve(worker, service, request, passed).await {
-        Ok(to) => to,
-        Err(why) => {
+    let destination = match resolve(worker, service, request, aggregated).await {
+        Ok(destination) => destination,
+        Err(error) => {
             tracing::debug!(
-                name = passed.registration.name,
-                why,
+                name = aggregated.registration.name,
+                error,
                 "the service of an aggregated API cannot be resolved"
             );
             return unavailable("service unavailable");
         }
     };
-    if let Some(patience) = request.extensions().get::<DeadlineLift>() {
-        patience.have();
+    if let Some(deadline) = request.extensions().get::<DeadlineLift>() {
+        deadline.lift();
     }
-    match headers::asks_to_switch(request) {
-        true => switch(worker, request, &to, passed).await,
-        false => forward(worker, request, payload, &to, passed).await,
+    match headers::is_upgrade_request(request) {
+        true => switch(worker, request, &destination, aggregated).await,
+        false => forward(worker, request, payload, &destination, aggregated).await,
     }
 }
 
@@ -147,33 +148,34 @@ async fn resolve(
     worker: &Worker,
     service: &Service,
     request: &HttpRequest,
-    passed: &AggregatedRequest<'_>,
+    aggregated: &AggregatedRequest<'_>,
 ) -> Result<Destination, String> {
-    let asked = (passed.path, request.query_string());
-    let to = worker.shared.extensions.resolve((&worker.backend, passed.permit), service, asked).await?;
-    Ok(Destination { asker: passed.user.name.clone(), ..to })
+    let url = (aggregated.path, request.query_string());
+    let destination =
+        worker.shared.extensions.resolve((&worker.backend, aggregated.permit), service, url).await?;
+    Ok(Destination { user: aggregated.user.name.clone(), ..destination })
 }
 
-fn unavailable(why: &str) -> HttpResponse {
-    render::plain(503, format!("{why}\n"))
+fn unavailable(message: &str) -> HttpResponse {
+    render::plain(503, format!("{message}\n"))
 }
 
 /// Adds the headers that identify the user and the proxy hop. The client's own versions of them are gone by now. Errors if the
 /// user's identity cannot be put into headers.
-fn tell(
+fn add_identity(
     worker: &Worker,
     headers: &mut HeaderMap,
-    to: &Destination,
-    passed: &AggregatedRequest<'_>,
+    destination: &Destination,
+    aggregated: &AggregatedRequest<'_>,
 ) -> Result<(), String> {
-    let authority = to.location.authority();
+    let authority = destination.location.authority();
     if let Ok(authority) = HeaderValue::try_from(authority) {
         headers.insert(HOST, authority);
     }
-    if let Ok(id) = HeaderValue::from_bytes(passed.audit_id.as_bytes()) {
+    if let Ok(id) = HeaderValue::from_bytes(aggregated.audit_id.as_bytes()) {
         headers.insert(HeaderName::from_static("audit-id"), id);
     }
-    headers.extend(identity_headers(passed.user, worker.shared.manners.tells_uid)?);
+    headers.extend(identity_headers(aggregated.user, worker.shared.aggregation.sends_uid)?);
     Ok(())
 }
 
@@ -185,81 +187,82 @@ async fn forward(
     worker: &Rc<Worker>,
     request: &HttpRequest,
     payload: Payload,
-    to: &Destination,
-    passed: &AggregatedRequest<'_>,
+    destination: &Destination,
+    aggregated: &AggregatedRequest<'_>,
 ) -> HttpResponse {
-    let mut headers = headers::passed_on(request);
-    if let Err(why) = tell(worker, &mut headers, to, passed) {
-        return unavailable(&format!("error trying to reach service: {why}"));
+    let mut headers = headers::for_forwarded_request(request);
+    if let Err(error) = add_identity(worker, &mut headers, destination, aggregated) {
+        return unavailable(&format!("error trying to reach service: {error}"));
     }
     for (name, value) in [
-        ("x-forwarded-uri", url::escape_path(passed.path)),
-        ("x-forwarded-host", to.location.authority()),
+        ("x-forwarded-uri", url::escape_path(aggregated.path)),
+        ("x-forwarded-host", destination.location.authority()),
         ("x-forwarded-proto", "https".to_owned()),
     ] {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(HeaderName::from_static(name), value);
         }
     }
-    let ask = UpstreamRequest { method: method(request), headers, body: proxy::body(request, payload) };
-    let asking = worker.shared.extensions.upstream().ask(to, ask);
-    let answer = match version_at(passed.path) {
-        // Every client asks for discovery, so a slow extension server must not delay it for long.
-        Some(_) => match timeout(EXTENSION_DISCOVERY_TIMEOUT, asking).await {
-            Ok(answer) => answer,
+    let upstream_request =
+        UpstreamRequest { method: method(request), headers, body: proxy::body(request, payload) };
+    let sending = worker.shared.extensions.upstream().ask(destination, upstream_request);
+    let response = match parse_discovery_path(aggregated.path) {
+        // Every client requests discovery, so a slow extension server must not delay it for long.
+        Some(_) => match timeout(EXTENSION_DISCOVERY_TIMEOUT, sending).await {
+            Ok(response) => response,
             Err(_) => return unavailable("error trying to reach service: context deadline exceeded"),
         },
-        None => asking.await,
+        None => sending.await,
     };
-    match answer {
-        Ok(answer) => back(worker, request, answer, passed.is_watch),
+    match response {
+        Ok(response) => pass_response(worker, request, response, aggregated.is_watch),
         Err(failure @ Failure::NoAuthorities) => render::plain(500, format!("{failure}\n")),
         Err(failure) => unavailable(&format!("error trying to reach service: {failure}")),
     }
 }
 
-fn back(
+fn pass_response(
     worker: &Worker,
     request: &HttpRequest,
-    mut answer: UpstreamResponse,
+    mut response: UpstreamResponse,
     is_watch: bool,
 ) -> HttpResponse {
-    let leads_on = answer.status.is_redirection() && answer.headers.contains_key(LOCATION);
-    if leads_on && worker.shared.manners.refuses_redirects {
-        let why = "the backend attempted to redirect this request, which is not permitted";
-        return HttpResponse::BadGateway().content_type(render::PLAIN_TEXT).body(why);
+    let is_redirect = response.status.is_redirection() && response.headers.contains_key(LOCATION);
+    if is_redirect && worker.shared.aggregation.refuses_redirects {
+        let message = "the backend attempted to redirect this request, which is not permitted";
+        return HttpResponse::BadGateway().content_type(render::PLAIN_TEXT).body(message);
     }
-    CORS.iter().for_each(|name| drop(answer.headers.remove(*name)));
-    if is_watch && answer.body.length().is_none() {
+    CORS.iter().for_each(|name| drop(response.headers.remove(*name)));
+    if is_watch && response.body.length().is_none() {
         // Watches have no end: this server ends them at shutdown, as it ends its own.
-        let leaving = worker.shared.connecting.leaving.clone();
-        let body = answer.body.take_until(async move { leaving.begun().await });
-        return proxy::head(answer.status.as_u16(), &answer.headers).streaming(body);
+        let drain = worker.shared.connect.drain.clone();
+        let body = response.body.take_until(async move { drain.begun().await });
+        return proxy::head(response.status.as_u16(), &response.headers).streaming(body);
     }
-    proxy::whole(request, answer)
+    proxy::pass_unchanged(request, response)
 }
 
 /// Upgrades the connection to an extension API server.
 async fn switch(
     worker: &Rc<Worker>,
     request: &HttpRequest,
-    to: &Destination,
-    passed: &AggregatedRequest<'_>,
+    destination: &Destination,
+    aggregated: &AggregatedRequest<'_>,
 ) -> HttpResponse {
     let switch = match upgraded::switch(request) {
         Ok(switch) => switch,
         Err(status) => return unavailable(&status.message),
     };
-    let mut headers = headers::to_switch(request);
-    if let Err(why) = tell(worker, &mut headers, to, passed) {
-        return unavailable(&format!("error dialing backend: {why}"));
+    let mut headers = headers::for_upgrade_request(request);
+    if let Err(error) = add_identity(worker, &mut headers, destination, aggregated) {
+        return unavailable(&format!("error dialing backend: {error}"));
     }
-    let ask = UpstreamRequest { method: method(request), headers, body: RequestBody::Empty };
-    match worker.shared.extensions.upstream().switch(to, ask).await {
+    let upstream_request = UpstreamRequest { method: method(request), headers, body: RequestBody::Empty };
+    match worker.shared.extensions.upstream().switch(destination, upstream_request).await {
         Ok(Switched::Channel(channel)) => upgraded::hand_over(&switch, channel),
-        Ok(Switched::Answer(answer)) => {
-            let refused: Result<HttpResponse, Box<Status>> = upgraded::refused(request, answer);
-            refused.unwrap_or_else(|status| unavailable(&status.message))
+        Ok(Switched::Answer(response)) => {
+            let result: Result<HttpResponse, Box<Status>> = upgraded::refusal_response(request, response);
+            result.unwrap_or_else(|status| unavailable(&status.message))
         }
         Err(failure @ Failure::Broken(_)) => unavailable(&failure.to_string()),
         Err(failure) => unavailable(&format!("error dialing backend: {failure}")),

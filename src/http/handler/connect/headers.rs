@@ -21,7 +21,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const WEBSOCKET_PROTOCOL: HeaderName = HeaderName::from_static("sec-websocket-protocol");
 
 /// Headers that concern one connection only (hop-by-hop).
-fn is_hop(name: &HeaderName) -> bool {
+fn is_hop_by_hop(name: &HeaderName) -> bool {
     [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE]
         .contains(name)
         || matches!(name.as_str(), "keep-alive" | "proxy-connection")
@@ -29,29 +29,29 @@ fn is_hop(name: &HeaderName) -> bool {
 
 /// Credentials stay between client and this server: the backend must not be able to act as the client. Nor may it take a client's
 /// header for one of a front proxy.
-fn is_credential(name: &HeaderName, of_proxies: &[&Headers]) -> bool {
+fn is_credential(name: &HeaderName, proxy_headers: &[&Headers]) -> bool {
     *name == AUTHORIZATION
         || name.as_str().starts_with("impersonate-")
-        || of_proxies.iter().any(|headers| headers.has(name.as_str()))
+        || proxy_headers.iter().any(|headers| headers.has(name.as_str()))
 }
 
 /// Whether the client wants to switch to a protocol other than HTTP. A switch to HTTP/2 is refused: on a connection of this
 /// server's own, the client could impersonate anybody.
-pub(super) fn asks_to_switch(request: &HttpRequest) -> bool {
+pub(super) fn is_upgrade_request(request: &HttpRequest) -> bool {
     let is_http = |protocol: &str| protocol.starts_with("h2") || protocol.starts_with("http");
-    parts(request.headers(), "connection").any(|part| part.contains("upgrade"))
-        && !parts(request.headers(), "upgrade").any(|protocol| is_http(&protocol))
+    list_items(request.headers(), "connection").any(|part| part.contains("upgrade"))
+        && !list_items(request.headers(), "upgrade").any(|protocol| is_http(&protocol))
 }
 
 /// The comma-separated items of a header, in lower case. Invalid UTF-8 is replaced rather than skipped, because the backend may
 /// read the items beside it.
-fn parts(headers: &Incoming, name: &str) -> impl Iterator<Item = String> {
-    let parts = headers.get_all(name).flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    parts.map(|part| String::from_utf8_lossy(part.trim_ascii()).to_ascii_lowercase())
+fn list_items(headers: &Incoming, name: &str) -> impl Iterator<Item = String> {
+    let items = headers.get_all(name).flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    items.map(|part| String::from_utf8_lossy(part.trim_ascii()).to_ascii_lowercase())
 }
 
 /// The headers of a request that this server makes itself.
-pub(super) fn own(location: &Location) -> HeaderMap {
+pub(super) fn for_own_request(location: &Location) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Ok(host) = HeaderValue::try_from(location.authority()) {
         headers.insert(HOST, host);
@@ -61,11 +61,13 @@ pub(super) fn own(location: &Location) -> HeaderMap {
 }
 
 /// The headers of a request that is passed on.
-pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
-    let named = named_in_connection(request.headers());
+pub(super) fn for_forwarded_request(request: &HttpRequest) -> HeaderMap {
+    let connection_options = named_in_connection(request.headers());
     // Subprotocols mean nothing without an upgrade, and one of them may be a bearer token.
-    let mut headers = kept(request, |name| {
-        !is_hop(name) && *name != WEBSOCKET_PROTOCOL && !named.iter().any(|one| name == one.as_str())
+    let mut headers = forwarded_headers(request, |name| {
+        !is_hop_by_hop(name)
+            && *name != WEBSOCKET_PROTOCOL
+            && !connection_options.iter().any(|option| name == option.as_str())
     });
     let te = request.headers().get_all("te");
     if te.into_iter().any(|value| value.to_str().is_ok_and(|value| value.contains("trailers"))) {
@@ -75,16 +77,21 @@ pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
 }
 
 /// The headers of an upgrade request that is passed on.
-pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
-    let named = named_in_connection(request.headers());
-    let is_named = |name: &HeaderName| named.iter().any(|one| name == one.as_str());
-    let mut headers = kept(request, |name| *name == UPGRADE || !is_hop(name) && !is_named(name));
+pub(super) fn for_upgrade_request(request: &HttpRequest) -> HeaderMap {
+    let connection_options = named_in_connection(request.headers());
+    let is_connection_option =
+        |name: &HeaderName| connection_options.iter().any(|option| name == option.as_str());
+    let mut headers = forwarded_headers(request, |name| {
+        *name == UPGRADE || !is_hop_by_hop(name) && !is_connection_option(name)
+    });
     // Other names that the client puts into Connection must not make a proxy on the way drop this server's headers.
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    let kept: Vec<&str> = without_token(request).collect();
+    let protocols: Vec<&str> = without_token(request).collect();
     headers.remove(WEBSOCKET_PROTOCOL);
-    if let Some(kept) = HeaderValue::try_from(kept.join(", ")).ok().filter(|_| !kept.is_empty()) {
-        headers.insert(WEBSOCKET_PROTOCOL, kept);
+    if let Some(protocols) =
+        HeaderValue::try_from(protocols.join(", ")).ok().filter(|_| !protocols.is_empty())
+    {
+        headers.insert(WEBSOCKET_PROTOCOL, protocols);
     }
     headers
 }
@@ -100,16 +107,16 @@ pub(super) fn without_token(request: &HttpRequest) -> impl Iterator<Item = &str>
     protocols(request).filter(|protocol| !protocol.starts_with(TOKEN_PROTOCOL))
 }
 
-fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+fn forwarded_headers(request: &HttpRequest, is_wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let (usual, worker) = (Headers::usual(), request.app_data::<Rc<Worker>>());
-    let own = worker.and_then(|worker| worker.shared.front_headers.as_ref());
-    let of_proxies: Vec<&Headers> = own.into_iter().chain([&usual]).collect();
+    let (usual, worker) = (Headers::standard(), request.app_data::<Rc<Worker>>());
+    let configured = worker.and_then(|worker| worker.shared.front_headers.as_ref());
+    let proxy_headers: Vec<&Headers> = configured.into_iter().chain([&usual]).collect();
     for (name, value) in request.headers() {
         let Some((name, value)) = upstream::header(name.as_str(), value.as_bytes()) else { continue };
         // The body knows its own length, and this server has already answered Expect.
-        let ours = [HOST, CONTENT_LENGTH, EXPECT].contains(&name);
-        if !ours && !is_credential(&name, &of_proxies) && wanted(&name) {
+        let is_replaced = [HOST, CONTENT_LENGTH, EXPECT].contains(&name);
+        if !is_replaced && !is_credential(&name, &proxy_headers) && is_wanted(&name) {
             headers.append(name, value);
         }
     }
@@ -123,24 +130,26 @@ fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMa
 /// Appends the client to X-Forwarded-For.
 fn add_client(request: &HttpRequest, headers: &mut HeaderMap) {
     let Some(client) = client_address(request) else { return };
-    let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
-    let all: Vec<&str> = before.chain([client.as_str()]).collect();
-    if let Ok(all) = HeaderValue::try_from(all.join(", ")) {
-        headers.insert(FORWARDED_FOR, all);
+    let previous = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+    let addresses: Vec<&str> = previous.chain([client.as_str()]).collect();
+    if let Ok(addresses) = HeaderValue::try_from(addresses.join(", ")) {
+        headers.insert(FORWARDED_FOR, addresses);
     }
 }
 
 fn named_in_connection(headers: &Incoming) -> Vec<String> {
-    parts(headers, "connection").collect()
+    list_items(headers, "connection").collect()
 }
 
 /// The headers of a backend's response that the client gets.
-pub(super) fn of_answer(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+pub(super) fn for_response(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let named: Vec<String> =
+    let connection_options: Vec<String> =
         values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect();
     headers.iter().filter(move |(name, _)| {
-        !is_hop(name) && **name != CONTENT_LENGTH && !named.iter().any(|one| *name == one.as_str())
+        !is_hop_by_hop(name)
+            && **name != CONTENT_LENGTH
+            && !connection_options.iter().any(|option| *name == option.as_str())
     })
 }
 
@@ -175,26 +184,26 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_what_concerns_one_connection_stay_here() {
-        let passed = passed_on(&request());
-        assert_eq!(names(&passed), ["host", "x-kept"]);
-        assert_eq!(passed[HOST], "here:6443");
+    fn forwarded_request_has_no_credentials_or_hop_by_hop_headers() {
+        let headers = for_forwarded_request(&request());
+        assert_eq!(names(&headers), ["host", "x-kept"]);
+        assert_eq!(headers[HOST], "here:6443");
     }
 
     #[test]
-    fn a_switch_is_asked_for_as_the_client_did_but_without_its_token() {
-        assert!(asks_to_switch(&request()));
-        let headers = to_switch(&request());
+    fn upgrade_request_is_forwarded_without_its_token() {
+        assert!(is_upgrade_request(&request()));
+        let headers = for_upgrade_request(&request());
         assert_eq!(names(&headers), ["connection", "host", "sec-websocket-protocol", "upgrade", "x-kept"]);
         assert_eq!(headers[CONNECTION], "Upgrade");
         assert_eq!(headers[UPGRADE], "websocket");
         assert_eq!(headers[WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
-        assert!(!asks_to_switch(&TestRequest::get().to_http_request()));
+        assert!(!is_upgrade_request(&TestRequest::get().to_http_request()));
     }
 
     #[test]
-    fn nobody_switches_to_another_http() {
-        for (protocol, switches) in [
+    fn upgrade_to_http_is_refused() {
+        for (protocol, is_upgrade) in [
             (&b"websocket"[..], true),
             (b"SPDY/3.1", true),
             (b"h2c", false),
@@ -208,23 +217,27 @@ mod tests {
                 .insert_header((UPGRADE.as_str(), FromClient::from_bytes(protocol).unwrap()))
                 .insert_header(("HTTP2-Settings", "AAMAAABk"));
             let request = request.to_http_request();
-            assert_eq!(asks_to_switch(&request), switches, "{}", protocol.escape_ascii());
-            assert_eq!(names(&passed_on(&request)), ["host"], "nor does it hear of that");
+            assert_eq!(is_upgrade_request(&request), is_upgrade, "{}", protocol.escape_ascii());
+            assert_eq!(
+                names(&for_forwarded_request(&request)),
+                ["host"],
+                "the backend does not see the upgrade"
+            );
         }
     }
 
     #[test]
-    fn protocols_that_are_proposed_on_many_lines_are_all_passed_on() {
-        let line = |request: TestRequest, text| request.append_header(("Sec-WebSocket-Protocol", text));
+    fn subprotocols_of_several_header_lines_are_forwarded() {
+        let with_line = |request: TestRequest, text| request.append_header(("Sec-WebSocket-Protocol", text));
         let mut request = TestRequest::get().insert_header(("Connection", "Upgrade"));
         for text in ["a.example, ", "base64url.bearer.authorization.k8s.io.c2VjcmV0", "b.example,c.example"] {
-            request = line(request, text);
+            request = with_line(request, text);
         }
-        let headers = to_switch(&request.to_http_request());
+        let headers = for_upgrade_request(&request.to_http_request());
         let lines: Vec<&HeaderValue> = headers.get_all(WEBSOCKET_PROTOCOL).iter().collect();
         assert_eq!(lines, ["a.example, b.example, c.example"]);
         let token = "base64url.bearer.authorization.k8s.io.c2VjcmV0";
-        let alone = line(TestRequest::get(), token).to_http_request();
-        assert_eq!(to_switch(&alone).get(WEBSOCKET_PROTOCOL), None, "nothing is left to propose");
+        let only_token = with_line(TestRequest::get(), token).to_http_request();
+        assert_eq!(for_upgrade_request(&only_token).get(WEBSOCKET_PROTOCOL), None, "no subprotocol is left");
     }
 }

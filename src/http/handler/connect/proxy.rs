@@ -20,27 +20,31 @@ use crate::heavy_pool::OwnedPool;
 use crate::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};
 
 use super::super::render::text;
-use super::{ConnectDeps, ConnectInput, common, headers, host, html_links};
+use super::{ConnectDeps, ConnectInput, common_status, headers, host, html_links};
 
 const FORWARDED_URI: &str = "x-forwarded-uri";
 
 /// Proxies a request.
 pub(super) async fn pass(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
     payload: Payload,
-    mut to: Destination,
-    out: &ConnectInput<'_>,
+    mut destination: Destination,
+    input: &ConnectInput<'_>,
 ) -> Result<HttpResponse> {
     // Without the final slash, relative links of the page would lead outside of the proxy.
-    if to.location.path.is_empty() && matches!(request.method().as_str(), "GET" | "HEAD") {
+    if destination.location.path.is_empty() && matches!(request.method().as_str(), "GET" | "HEAD") {
         return Ok(with_slash(request));
     }
-    request.query_string().clone_into(&mut to.location.query);
-    let links = Links::new(out.path, out.found.rest, to.location.authority(), host(request));
-    let ask = ask(request, payload, &links, &to)?;
-    let answer = connecting.upstream.ask(&to, ask).await.map_err(|failure| unreachable(&to, &failure))?;
-    back(connecting, request, answer, &links, &out.pool).await
+    request.query_string().clone_into(&mut destination.location.query);
+    let links = Links::new(input.path, input.path_info.rest, destination.location.authority(), host(request));
+    let upstream_request = make_request(request, payload, &links, &destination)?;
+    let response = deps
+        .upstream
+        .ask(&destination, upstream_request)
+        .await
+        .map_err(|failure| unreachable(&destination, &failure))?;
+    back(deps, request, response, &links, &input.pool).await
 }
 
 fn with_slash(request: &HttpRequest) -> HttpResponse {
@@ -52,11 +56,16 @@ fn with_slash(request: &HttpRequest) -> HttpResponse {
     HttpResponse::MovedPermanently().insert_header((header::LOCATION, location)).finish()
 }
 
-fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination) -> Result<UpstreamRequest> {
-    let mut headers = headers::passed_on(request);
-    let seen = links.here(&url::escape_path(&to.location.path));
-    if let Ok(seen) = HeaderValue::try_from(seen) {
-        headers.insert(FORWARDED_URI, seen);
+fn make_request(
+    request: &HttpRequest,
+    payload: Payload,
+    links: &Links,
+    destination: &Destination,
+) -> Result<UpstreamRequest> {
+    let mut headers = headers::for_forwarded_request(request);
+    let forwarded_uri = links.proxied_path(&url::escape_path(&destination.location.path));
+    if let Ok(forwarded_uri) = HeaderValue::try_from(forwarded_uri) {
+        headers.insert(FORWARDED_URI, forwarded_uri);
     }
     let method = Method::from_bytes(request.method().as_str().as_bytes());
     let method = method.map_err(|_| Status::method_not_allowed())?;
@@ -74,50 +83,53 @@ pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
 }
 
 /// The error for an unreachable backend: 503 unless the failure has a status of its own.
-pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
+pub(super) fn unreachable(destination: &Destination, failure: &Failure) -> Box<Status> {
     match failure {
         // A node whose address does not resolve.
-        Failure::Lookup(_) if to.reach == AllowedAddresses::GlobalUnicast && to.trust == Trust::Kubelet => {
+        Failure::Lookup(_)
+            if destination.reach == AllowedAddresses::GlobalUnicast
+                && destination.trust == Trust::Kubelet =>
+        {
             Status::bad_request(failure.to_string())
         }
-        _ => common(failure)
+        _ => common_status(failure)
             .unwrap_or_else(|| Status::unavailable(format!("error trying to reach service: {failure}"))),
     }
 }
 
 /// The backend's response as the client gets it.
 async fn back(
-    connecting: &ConnectDeps,
+    deps: &ConnectDeps,
     request: &HttpRequest,
-    mut answer: UpstreamResponse,
+    mut response: UpstreamResponse,
     links: &Links,
     pool: &OwnedPool<Backend>,
 ) -> Result<HttpResponse> {
-    let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+    let location = response.headers.get(LOCATION).and_then(|value| value.to_str().ok());
     if let Some(location) = location {
-        let led_back = links.rewrite(location).and_then(|new| HeaderValue::try_from(new).ok());
-        led_back.map(|new| answer.headers.insert(LOCATION, new));
-        return Ok(whole(request, answer));
+        let rewritten = links.rewrite(location).and_then(|new| HeaderValue::try_from(new).ok());
+        rewritten.map(|new| response.headers.insert(LOCATION, new));
+        return Ok(pass_unchanged(request, response));
     }
-    if !html_links::is_page(&answer.headers) || *request.method() == actix_web::http::Method::HEAD {
-        return Ok(whole(request, answer));
+    if !html_links::is_page(&response.headers) || *request.method() == actix_web::http::Method::HEAD {
+        return Ok(pass_unchanged(request, response));
     }
     // The backend has processed the request. If the page budget is exhausted, safe requests get a 429 and can be repeated; all
     // others get the page without rewritten links.
     let may_refuse = request.method().is_safe();
-    html_links::led_back(answer, links, connecting.pages.nothing(), may_refuse, pool).await
+    html_links::rewrite_links(response, links, deps.pages.empty_reservation(), may_refuse, pool).await
 }
 
 /// Passes a response through unchanged.
-pub(super) fn whole(request: &HttpRequest, answer: UpstreamResponse) -> HttpResponse {
-    let UpstreamResponse { status, headers, body } = answer;
-    let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+pub(super) fn pass_unchanged(request: &HttpRequest, response: UpstreamResponse) -> HttpResponse {
+    let UpstreamResponse { status, headers, body } = response;
+    let content_length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let mut builder = head(status.as_u16(), &headers);
     if *request.method() == actix_web::http::Method::HEAD {
         // HEAD: no body, but its length is known.
-        let nothing = stream::empty::<io::Result<bytes::Bytes>>();
-        return match told {
-            Some(length) => builder.body(SizedStream::new(length, nothing)),
+        let empty = stream::empty::<io::Result<bytes::Bytes>>();
+        return match content_length {
+            Some(length) => builder.body(SizedStream::new(length, empty)),
             None => builder.finish(),
         };
     }
@@ -131,7 +143,7 @@ pub(super) fn whole(request: &HttpRequest, answer: UpstreamResponse) -> HttpResp
 /// Status and headers of a response.
 pub(super) fn head(status: u16, headers: &HeaderMap) -> HttpResponseBuilder {
     let mut builder = HttpResponse::build(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY));
-    for (name, value) in headers::of_answer(headers) {
+    for (name, value) in headers::for_response(headers) {
         builder.append_header((name.as_str(), value.as_bytes()));
     }
     builder

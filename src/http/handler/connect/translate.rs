@@ -26,7 +26,7 @@ use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
 use crate::upstream::{Channel, RequestBody, Switched, UpstreamRequest};
 
 use super::super::render::text;
-use super::upgraded::{failed, refused, switch, switched};
+use super::upgraded::{refusal_response, switch, switching_response, upgrade_error};
 use super::{ConnectDeps, headers};
 
 /// The subprotocol with a close signal for stdin.
@@ -40,14 +40,14 @@ const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version"
 
 /// Whether a client asks for WebSocket.
 pub(super) fn wants_websocket(request: &HttpRequest) -> bool {
-    headers::asks_to_switch(request)
+    headers::is_upgrade_request(request)
         && text(request.headers(), header::UPGRADE).eq_ignore_ascii_case("websocket")
 }
 
 /// The subprotocols that a client proposes; none unless it asks for WebSocket.
 fn proposed(request: &HttpRequest) -> impl Iterator<Item = &str> {
-    let asks = wants_websocket(request);
-    headers::protocols(request).filter(move |_| asks)
+    let is_websocket = wants_websocket(request);
+    headers::protocols(request).filter(move |_| is_websocket)
 }
 
 /// Whether a client asks for exec or attach over WebSocket, which kubelets cannot speak.
@@ -57,12 +57,12 @@ pub(super) fn wants_streams(request: &HttpRequest) -> bool {
 
 /// The protocols that a client proposes inside of a tunnel.
 pub(super) fn wants_tunnel(request: &HttpRequest) -> Vec<String> {
-    let inside = proposed(request).filter(|protocol| protocol.ends_with(".k8s.io"));
-    inside.filter_map(|protocol| protocol.strip_prefix(TUNNEL)).map(str::to_owned).collect()
+    let inner_protocols = proposed(request).filter(|protocol| protocol.ends_with(".k8s.io"));
+    inner_protocols.filter_map(|protocol| protocol.strip_prefix(TUNNEL)).map(str::to_owned).collect()
 }
 
 /// This server's 101 response for WebSocket.
-fn agreement(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
+fn response_head(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
     let key = text(request.headers(), header::SEC_WEBSOCKET_KEY);
     if key.is_empty() || text(request.headers(), header::SEC_WEBSOCKET_VERSION) != "13" {
         return Err(Status::bad_request("the WebSocket handshake has no key, or another version than 13"));
@@ -79,7 +79,7 @@ fn agreement(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
     Ok(head.into_bytes())
 }
 
-fn ask(mut headers: HeaderMap, protocols: impl Iterator<Item = String>) -> UpstreamRequest {
+fn upgrade_request(mut headers: HeaderMap, protocols: impl Iterator<Item = String>) -> UpstreamRequest {
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
     for protocol in protocols {
@@ -90,25 +90,33 @@ fn ask(mut headers: HeaderMap, protocols: impl Iterator<Item = String>) -> Upstr
     UpstreamRequest { method: Method::POST, headers, body: RequestBody::Empty }
 }
 
-fn agreed_on(channel: &Channel) -> String {
+fn negotiated_protocol(channel: &Channel) -> String {
     channel.headers.get(PROTOCOL).and_then(|value| value.to_str().ok()).unwrap_or_default().trim().to_owned()
 }
 
 /// Exec and attach: the streams of a process.
 pub(super) async fn streams(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    to: &Destination,
+    destination: &Destination,
     streams: &StreamOptions,
 ) -> Result<HttpResponse> {
-    let (switch, head) = (switch(request)?, agreement(request, STREAMS)?);
-    let ask = ask(headers::own(&to.location), OVER_SPDY.iter().map(|one| (*one).to_owned()));
-    match connecting.upstream.switch(to, ask).await.map_err(|failure| failed(&failure))? {
-        Switched::Answer(answer) => refused(request, answer),
+    let (switch, head) = (switch(request)?, response_head(request, STREAMS)?);
+    let request_to_kubelet = upgrade_request(
+        headers::for_own_request(&destination.location),
+        OVER_SPDY.iter().map(|protocol| (*protocol).to_owned()),
+    );
+    match deps
+        .upstream
+        .switch(destination, request_to_kubelet)
+        .await
+        .map_err(|failure| upgrade_error(&failure))?
+    {
+        Switched::Answer(response) => refusal_response(request, response),
         Switched::Channel(channel) => {
             let streams = streams.clone();
-            switch.turn(Box::new(move |client| Box::pin(command::run(client, channel, head, streams))));
-            Ok(switched())
+            switch.leave_http(Box::new(move |client| Box::pin(command::run(client, channel, head, streams))));
+            Ok(switching_response())
         }
     }
 }
@@ -119,44 +127,49 @@ pub(super) fn log(
     log: impl Stream<Item = io::Result<Bytes>> + Unpin + 'static,
 ) -> Result<HttpResponse> {
     let switch = switch(request)?;
-    let Some((protocol, form)) = log::Form::agreed(headers::without_token(request)) else {
+    let Some((protocol, encoding)) = log::MessageEncoding::negotiate(headers::without_token(request)) else {
         return Ok(HttpResponse::Forbidden().finish());
     };
-    let head = agreement(request, protocol)?;
-    switch.turn(Box::new(move |client| Box::pin(log::tell(client, log, head, form))));
-    Ok(switched())
+    let head = response_head(request, protocol)?;
+    switch.leave_http(Box::new(move |client| Box::pin(log::send_log(client, log, head, encoding))));
+    Ok(switching_response())
 }
 
 /// Port-forward: SPDY inside of WebSocket.
 pub(super) async fn tunnel(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    to: &Destination,
-    inside: Vec<String>,
+    destination: &Destination,
+    inner_protocols: Vec<String>,
 ) -> Result<HttpResponse> {
     let switch = switch(request)?;
-    let mut headers = headers::to_switch(request);
+    let mut headers = headers::for_upgrade_request(request);
     for name in ["sec-websocket-protocol", "sec-websocket-key", "sec-websocket-version", PROTOCOL.as_str()] {
         headers.remove(name);
     }
     headers.remove("sec-websocket-extensions");
-    let ask = ask(headers, inside.into_iter());
-    match connecting.upstream.switch(to, ask).await.map_err(|failure| failed(&failure))? {
-        Switched::Answer(answer) => refused(request, answer),
+    let request_to_kubelet = upgrade_request(headers, inner_protocols.into_iter());
+    match deps
+        .upstream
+        .switch(destination, request_to_kubelet)
+        .await
+        .map_err(|failure| upgrade_error(&failure))?
+    {
+        Switched::Answer(response) => refusal_response(request, response),
         Switched::Channel(channel) => {
-            let protocol = match agreed_on(&channel) {
-                none if none.is_empty() => none,
-                inside => format!("{TUNNEL}{inside}"),
+            let protocol = match negotiated_protocol(&channel) {
+                protocol if protocol.is_empty() => protocol,
+                protocol => format!("{TUNNEL}{protocol}"),
             };
-            let head = agreement(request, &protocol)?;
-            switch.turn(Box::new(move |client| Box::pin(unpack(client, channel, head))));
-            Ok(switched())
+            let head = response_head(request, &protocol)?;
+            switch.leave_http(Box::new(move |client| Box::pin(copy_tunnel(client, channel, head))));
+            Ok(switching_response())
         }
     }
 }
 
 /// Copies between WebSocket messages and the byte stream of a kubelet.
-async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Channel, head: Vec<u8>) {
+async fn copy_tunnel<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Channel, head: Vec<u8>) {
     let (from_client, mut to_client) = tokio::io::split(client);
     if to_client.write_all(&head).await.is_err() || to_client.flush().await.is_err() {
         return;
@@ -164,7 +177,7 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
     let client = Mutex::new(websocket::Writer::new(to_client));
     let (mut from_kubelet, mut to_kubelet) = tokio::io::split(channel.io());
     let mut reader = websocket::Reader::new(from_client);
-    let (pings, mut pinged) = pongs::waiting();
+    let (pings, mut received_pings) = pongs::ping_queue();
     let inward = async move {
         loop {
             match reader.next().await {
@@ -192,7 +205,7 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
             () = outward => {}
         }
     };
-    pongs::beside(conversation, pongs::to_client(&mut pinged, &client)).await;
+    pongs::run_with_pongs(conversation, pongs::to_client(&mut received_pings, &client)).await;
     let _ = timeout(DISCONNECT_TIMEOUT, async { client.lock().await.close().await }).await;
 }
 
@@ -203,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proposals_may_stand_on_many_lines() {
+    fn subprotocols_are_read_from_all_header_lines() {
         let mut request = TestRequest::get()
             .insert_header(("Connection", "Upgrade"))
             .insert_header(("Upgrade", "websocket"));

@@ -17,138 +17,143 @@ use crate::http::switch::Switch;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
 use crate::upstream::{Channel, Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
 
-use super::{ConnectDeps, common, headers, proxy, translate};
+use super::{ConnectDeps, common_status, headers, proxy, translate};
 
 /// Exec and attach: the streams of a process.
 pub(super) async fn streams(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    to: &Destination,
+    destination: &Destination,
     streams: &StreamOptions,
 ) -> Result<HttpResponse> {
-    if connecting.translates_streams && translate::wants_streams(request) {
-        return translate::streams(connecting, request, to, streams).await;
+    if deps.translates_streams && translate::wants_streams(request) {
+        return translate::streams(deps, request, destination, streams).await;
     }
-    pass_through(connecting, request, to).await
+    pass_through(deps, request, destination).await
 }
 
 /// Port-forward.
 pub(super) async fn ports(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    to: &Destination,
+    destination: &Destination,
 ) -> Result<HttpResponse> {
-    let inside = if connecting.unpacks_tunnels { translate::wants_tunnel(request) } else { Vec::new() };
-    if !inside.is_empty() {
-        return translate::tunnel(connecting, request, to, inside).await;
+    let inner_protocols = if deps.unpacks_tunnels { translate::wants_tunnel(request) } else { Vec::new() };
+    if !inner_protocols.is_empty() {
+        return translate::tunnel(deps, request, destination, inner_protocols).await;
     }
-    pass_through(connecting, request, to).await
+    pass_through(deps, request, destination).await
 }
 
 /// An upgrade through a proxy, to whatever protocol client and backend agree on.
 pub(super) async fn through_proxy(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    mut to: Destination,
+    mut destination: Destination,
 ) -> Result<HttpResponse> {
-    request.query_string().clone_into(&mut to.location.query);
-    pass_through(connecting, request, &to).await
+    request.query_string().clone_into(&mut destination.location.query);
+    pass_through(deps, request, &destination).await
 }
 
 async fn pass_through(
-    connecting: &Arc<ConnectDeps>,
+    deps: &Arc<ConnectDeps>,
     request: &HttpRequest,
-    to: &Destination,
+    destination: &Destination,
 ) -> Result<HttpResponse> {
     let switch = switch(request)?;
     let method = Method::from_bytes(request.method().as_str().as_bytes());
     let method = method.map_err(|_| Status::method_not_allowed())?;
-    let ask = UpstreamRequest { method, headers: headers::to_switch(request), body: RequestBody::Empty };
-    match connecting.upstream.switch(to, ask).await.map_err(|failure| failed(&failure))? {
-        Switched::Answer(answer) => refused(request, answer),
+    let upstream_request =
+        UpstreamRequest { method, headers: headers::for_upgrade_request(request), body: RequestBody::Empty };
+    match deps
+        .upstream
+        .switch(destination, upstream_request)
+        .await
+        .map_err(|failure| upgrade_error(&failure))?
+    {
+        Switched::Answer(response) => refusal_response(request, response),
         Switched::Channel(channel) => Ok(hand_over(&switch, channel)),
     }
 }
 
 /// Hands the client's connection over to the backend's.
 pub(super) fn hand_over(switch: &Switch, channel: Channel) -> HttpResponse {
-    let head = agreement(&channel.headers);
-    switch.turn(Box::new(move |client| Box::pin(converse(client, channel, head))));
-    switched()
+    let head = response_head(&channel.headers);
+    switch.leave_http(Box::new(move |client| Box::pin(run_conversation(client, channel, head))));
+    switching_response()
 }
 
 /// The switch by which the connection of a request leaves HTTP. HTTP/2 has no upgrade.
 pub(super) fn switch(request: &HttpRequest) -> Result<Switch> {
-    let switch = request.conn_data::<Switch>().filter(|_| headers::asks_to_switch(request));
+    let switch = request.conn_data::<Switch>().filter(|_| headers::is_upgrade_request(request));
     switch.cloned().ok_or_else(|| Status::bad_request("Upgrade request required"))
 }
 
 /// A placeholder: the conversation writes the real response.
-pub(super) fn switched() -> HttpResponse {
+pub(super) fn switching_response() -> HttpResponse {
     HttpResponse::SwitchingProtocols().finish()
 }
 
-pub(super) fn failed(failure: &Failure) -> Box<Status> {
-    common(failure).unwrap_or_else(|| match failure {
+pub(super) fn upgrade_error(failure: &Failure) -> Box<Status> {
+    common_status(failure).unwrap_or_else(|| match failure {
         Failure::Broken(_) => Status::unexplained(failure.to_string()),
         _ => Status::unexplained(format!("error dialing backend: {failure}")),
     })
 }
 
 /// The response of a backend that refuses to switch.
-pub(super) fn refused(request: &HttpRequest, answer: UpstreamResponse) -> Result<HttpResponse> {
-    if answer.status.as_u16() < 400 {
-        let code = answer.status.as_u16();
+pub(super) fn refusal_response(request: &HttpRequest, response: UpstreamResponse) -> Result<HttpResponse> {
+    if response.status.as_u16() < 400 {
+        let code = response.status.as_u16();
         return Err(Status::unexplained(format!("invalid upgrade response: status code {code}")));
     }
-    Ok(proxy::whole(request, answer))
+    Ok(proxy::pass_unchanged(request, response))
 }
 
 /// The backend's 101 response, for the client.
-fn agreement(headers: &HeaderMap) -> Vec<u8> {
+fn response_head(headers: &HeaderMap) -> Vec<u8> {
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     h1_stream::head("101 Switching Protocols", headers)
 }
 
-async fn converse<C>(mut client: C, mut channel: Channel, head: Vec<u8>)
+async fn run_conversation<C>(mut client: C, mut channel: Channel, head: Vec<u8>)
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
     if client.write_all(&head).await.is_ok() && client.flush().await.is_ok() {
-        carry(&mut client, channel.io()).await;
+        copy_both_ways(&mut client, channel.io()).await;
     }
-    // Both ends are told that nothing follows, but neither is waited for.
+    // Both ends are shut down, but neither is waited for.
     let ending = async { tokio::join!(client.shutdown(), channel.io().shutdown()) };
     let _ = timeout(DISCONNECT_TIMEOUT, ending).await;
 }
 
-/// Carries bytes both ways until one end has no more to say. What the other end says within a moment after that still
-/// arrives.
-pub(super) async fn carry<C, U>(client: &mut C, other: &mut U)
+/// Copies bytes both ways until one end closes. Bytes that the other end sends shortly after that still arrive.
+pub(super) async fn copy_both_ways<C, U>(client: &mut C, backend: &mut U)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_other, mut to_other) = tokio::io::split(other);
-    let back = copy(&mut from_other, &mut to_client);
-    tokio::pin!(back);
+    let (mut from_backend, mut to_backend) = tokio::io::split(backend);
+    let to_client_copy = copy(&mut from_backend, &mut to_client);
+    tokio::pin!(to_client_copy);
     tokio::select! {
-        () = &mut back => {}
-        () = copy(&mut from_client, &mut to_other) => {
-            let _ = timeout(DISCONNECT_TIMEOUT, async { let _ = to_other.shutdown().await; back.await }).await;
+        () = &mut to_client_copy => {}
+        () = copy(&mut from_client, &mut to_backend) => {
+            let _ = timeout(DISCONNECT_TIMEOUT, async { let _ = to_backend.shutdown().await; to_client_copy.await }).await;
         }
     }
 }
 
-async fn copy<R, W>(from: &mut R, to: &mut W)
+async fn copy<R, W>(reader: &mut R, writer: &mut W)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let mut buffer = vec![0; CONVERSATION_BYTES];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        if to.write_all(&buffer[..read]).await.is_err() || to.flush().await.is_err() {
+    while let Ok(read @ 1..) = reader.read(&mut buffer).await {
+        if writer.write_all(&buffer[..read]).await.is_err() || writer.flush().await.is_err() {
             return;
         }
     }
@@ -159,32 +164,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agreement_is_spelled_as_clients_know_it() {
+    fn switching_response_has_canonical_header_names() {
         let mut headers = HeaderMap::new();
         headers.insert("upgrade", "SPDY/3.1".parse().unwrap());
         headers.insert("x-stream-protocol-version", "v4.channel.k8s.io".parse().unwrap());
-        let head = String::from_utf8(agreement(&headers)).unwrap();
+        let head = String::from_utf8(response_head(&headers)).unwrap();
         assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
         assert!(head.contains("\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"), "{head}");
         assert!(head.ends_with("\r\n\r\n"), "{head}");
     }
 
     #[actix_rt::test]
-    async fn bytes_pass_both_ways_and_what_was_said_last_arrives() {
+    async fn upgraded_connection_copies_both_ways_until_the_last_bytes() {
         let (mut client, mut near) = tokio::io::duplex(8);
-        let (mut far, mut other) = tokio::io::duplex(8);
-        let carrying = actix_rt::spawn(async move { carry(&mut near, &mut far).await });
-        let answering = actix_rt::spawn(async move {
-            let mut said = String::new();
-            other.read_to_string(&mut said).await.unwrap();
-            other.write_all(said.to_uppercase().as_bytes()).await.unwrap();
+        let (mut far, mut backend) = tokio::io::duplex(8);
+        let copying = actix_rt::spawn(async move { copy_both_ways(&mut near, &mut far).await });
+        let backend_task = actix_rt::spawn(async move {
+            let mut text = String::new();
+            backend.read_to_string(&mut text).await.unwrap();
+            backend.write_all(text.to_uppercase().as_bytes()).await.unwrap();
         });
         client.write_all(b"a longer question").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer, "A LONGER QUESTION");
-        carrying.await.unwrap();
-        answering.await.unwrap();
+        let mut response = String::new();
+        client.read_to_string(&mut response).await.unwrap();
+        assert_eq!(response, "A LONGER QUESTION");
+        copying.await.unwrap();
+        backend_task.await.unwrap();
     }
 }

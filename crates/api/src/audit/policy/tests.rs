@@ -12,13 +12,13 @@ fn policy(rules: &str) -> Policy {
     read(rules).unwrap().policy
 }
 
-fn decided(policy: &Policy, user: Option<&Identity>, method: &str, uri: &str) -> Level {
+fn decide(policy: &Policy, user: Option<&Identity>, method: &str, uri: &str) -> Level {
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
     policy.decide(user, &Request::parse(method, path, &Query::parse(query)).unwrap()).level
 }
 
 #[test]
-fn the_first_rule_that_means_a_request_counts() {
+fn first_matching_rule_decides_the_level() {
     let policy = policy(
         "rules:
 - {level: None, users: [quiet]}
@@ -34,22 +34,22 @@ fn the_first_rule_that_means_a_request_counts() {
     };
     let (quiet, dev, other) = (user("quiet", &["devs"]), user("ann", &["x", "devs"]), user("bob", &[]));
     let pods = "/api/v1/namespaces/nn/pods";
-    for (user, method, wanted) in [
+    for (user, method, expected) in [
         (Some(&quiet), "POST", Level::None),
         (Some(&dev), "POST", Level::Request),
         (Some(&dev), "GET", Level::Metadata),
         (Some(&other), "GET", Level::RequestResponse),
         (None, "GET", Level::RequestResponse),
     ] {
-        assert_eq!(decided(&policy, user, method, pods), wanted, "{user:?} {method}");
+        assert_eq!(decide(&policy, user, method, pods), expected, "{user:?} {method}");
     }
-    assert_eq!(decided(&policy, Some(&other), "DELETE", pods), Level::RequestResponse, "deletecollection");
+    assert_eq!(decide(&policy, Some(&other), "DELETE", pods), Level::RequestResponse, "deletecollection");
 }
 
 #[test]
-fn rules_know_resources_parts_names_namespaces_and_paths() {
+fn rules_match_resources_subresources_names_namespaces_and_paths() {
     let pod = "/api/v1/namespaces/nn/pods/a";
-    for (rule, method, uri, wanted) in [
+    for (rule, method, uri, expected) in [
         ("resources: [{resources: [pods]}]", "GET", pod, true),
         ("resources: [{resources: [pods]}]", "GET", "/api/v1/namespaces/nn/pods/a/log", false),
         ("resources: [{resources: [pods/log]}]", "GET", "/api/v1/namespaces/nn/pods/a/log", true),
@@ -85,13 +85,13 @@ fn rules_know_resources_parts_names_namespaces_and_paths() {
         ("verbs: [list]", "GET", "/api/v1/pods?watch=1", false),
     ] {
         let policy = policy(&format!("rules:\n- level: Metadata\n  {rule}\n"));
-        let level = decided(&policy, None, method, uri);
-        assert_eq!(level, if wanted { Level::Metadata } else { Level::None }, "{rule} {uri}");
+        let level = decide(&policy, None, method, uri);
+        assert_eq!(level, if expected { Level::Metadata } else { Level::None }, "{rule} {uri}");
     }
 }
 
 #[test]
-fn stages_add_up_and_owners_are_dropped_where_the_nearest_says_so() {
+fn omitted_stages_add_up_and_rule_overrides_omit_managed_fields() {
     let policy = policy(
         "omitStages: [RequestReceived]
 omitManagedFields: true
@@ -100,21 +100,21 @@ rules:
 - {level: Metadata, verbs: [list]}
 ",
     );
-    let of = |uri: &str| {
+    let decide = |uri: &str| {
         let query = Query::parse("");
         policy.decide(None, &Request::parse("GET", uri, &query).unwrap())
     };
-    let one = of("/api/v1/nodes/a");
-    assert!(one.omitted.contain(Stage::RequestReceived) && one.omitted.contain(Stage::Panic));
-    assert!(!one.omitted.contain(Stage::ResponseComplete) && !one.drops_owners);
-    let other = of("/api/v1/nodes");
-    assert!(!other.omitted.contain(Stage::Panic) && other.drops_owners);
-    assert_eq!(of("/version").level, Level::Metadata);
+    let first = decide("/api/v1/nodes/a");
+    assert!(first.omitted.contains(Stage::RequestReceived) && first.omitted.contains(Stage::Panic));
+    assert!(!first.omitted.contains(Stage::ResponseComplete) && !first.omits_managed_fields);
+    let second = decide("/api/v1/nodes");
+    assert!(!second.omitted.contains(Stage::Panic) && second.omits_managed_fields);
+    assert_eq!(decide("/version").level, Level::Metadata);
 }
 
 #[test]
-fn what_is_wrong_is_told_in_the_words_of_the_reference() {
-    for (rules, wanted) in [
+fn invalid_audit_policies_are_refused() {
+    for (rules, expected) in [
         ("", "loaded illegal policy with 0 rules"),
         ("rules: []", "loaded illegal policy with 0 rules"),
         ("rules: [{}]", "rules[0].level: Required value"),
@@ -149,14 +149,14 @@ fn what_is_wrong_is_told_in_the_words_of_the_reference() {
             "failed decoding: json: cannot unmarshal number into Go struct field PolicyRule.rules.users of type string",
         ),
     ] {
-        assert_eq!(read(rules).unwrap_err(), wanted, "{rules}");
+        assert_eq!(read(rules).unwrap_err(), expected, "{rules}");
     }
     assert!(
         read("rules: [{level: None, resources: [{group: a/v1}]}]")
             .unwrap_err()
             .contains("resources.group: Inv")
     );
-    for (head, wanted) in [
+    for (head, expected) in [
         (
             r#"{"kind":"Policy","apiVersion":"audit.k8s.io/v1beta1"}"#,
             "failed decoding: no kind \"Policy\" is registered",
@@ -169,8 +169,8 @@ fn what_is_wrong_is_told_in_the_words_of_the_reference() {
         (r#"{"kind":"Policy"}"#, "unknown group version field"),
         (r#"{"apiVersion":"audit.k8s.io/v1"}"#, "loaded illegal policy with 0 rules"),
     ] {
-        let why = Policy::read(&yaml::read(head.as_bytes()).unwrap()).unwrap_err();
-        assert!(why.starts_with(wanted), "{why}");
+        let error = Policy::read(&yaml::read(head.as_bytes()).unwrap()).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
     }
     let lenient = read("rules: [{level: None, userz: [a]}]").unwrap();
     assert_eq!(lenient.unknown, ["unknown field \"rules[0].userz\""]);

@@ -5,7 +5,7 @@ const SIGN: u16 = 0x8000;
 const UNIT: f64 = 1.0 / 16_777_216.0;
 
 /// The number of 16 bits.
-pub(super) fn read(bits: u16) -> f64 {
+pub(super) fn from_bits(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     let size = match exponent {
         0 => fraction * UNIT,
@@ -17,7 +17,7 @@ pub(super) fn read(bits: u16) -> f64 {
 }
 
 /// The 16 bits that represent exactly this number, if there are any.
-pub(super) fn written(number: f64) -> Option<u16> {
+pub(super) fn to_bits(number: f64) -> Option<u16> {
     let sign = if number.is_sign_negative() { SIGN } else { 0 };
     let units = number.abs() / UNIT;
     // The maximum is 2047 times two to the power of 29 units. Below 2048 the units are the bits themselves; above, the leading
@@ -40,23 +40,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_is_written_as_it_was_read() {
+    fn half_floats_round_trip() {
         for bits in 0..=u16::MAX {
-            let number = read(bits);
+            let number = from_bits(bits);
             if number.is_finite() {
-                assert_eq!(written(number), Some(bits), "{number}");
+                assert_eq!(to_bits(number), Some(bits), "{number}");
             } else {
                 assert_eq!(bits & 0x7c00, 0x7c00);
-                assert_eq!(written(number), None);
+                assert_eq!(to_bits(number), None);
             }
         }
-        assert_eq!((read(0x3c00), read(0xc000), read(0x7bff), read(1)), (1.0, -2.0, 65504.0, UNIT));
+        assert_eq!(
+            (from_bits(0x3c00), from_bits(0xc000), from_bits(0x7bff), from_bits(1)),
+            (1.0, -2.0, 65504.0, UNIT)
+        );
     }
 
     #[test]
-    fn what_does_not_fit_is_not_written() {
+    fn inexact_numbers_have_no_half_float() {
         for number in [0.1, 65505.0, 65536.0, 2049.0, 1e300, UNIT / 2.0, 1.0 + 1.0 / 2048.0] {
-            assert_eq!(written(number), None, "{number}");
+            assert_eq!(to_bits(number), None, "{number}");
         }
     }
 }

@@ -19,12 +19,12 @@ fn refusal(name: &str, body: &[u8]) -> String {
     decode(name, body).unwrap_err().message
 }
 
-fn shown(value: &Value) -> String {
+fn to_json_text(value: &Value) -> String {
     String::from_utf8(json::to_json(value)).unwrap()
 }
 
 #[test]
-fn values_have_one_form() {
+fn encoding_is_deterministic() {
     for (text, bytes) in [
         ("null", "f6"),
         ("true", "f5"),
@@ -46,12 +46,12 @@ fn values_have_one_form() {
 }
 
 #[test]
-fn bytes_carry_their_tag_and_may_come_as_text() {
+fn bytes_are_encoded_with_tag_and_decoded_from_text() {
     let registry = Registry::builtin().unwrap();
     let secret = registry.kind("", "v1", "Secret").unwrap();
     let decoded = decode("Secret", &cbor(r#"{"data":{"k":"AQI="}}"#)).unwrap().value;
     assert_eq!(decoded.at(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
-    let bytes = encode_object(&registry, secret, &decoded, EmptyLists::Kept);
+    let bytes = encode_object(&registry, secret, &decoded, EmptyLists::AsStored);
     assert!(hex(&bytes).contains("416bd6420102"), "key k, tag 22, two bytes: {}", hex(&bytes));
     assert_eq!(decode("Secret", &bytes).unwrap().value, decoded);
     assert_eq!(read(&bytes).unwrap().at(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
@@ -65,7 +65,7 @@ fn bytes_carry_their_tag_and_may_come_as_text() {
 }
 
 #[test]
-fn tags_decide_what_bytes_become_as_text() {
+fn tags_determine_the_text_of_bytes() {
     for (bytes, text) in [
         (&b"\x41a"[..], "a"),
         (b"\x61a", "a"),
@@ -82,11 +82,11 @@ fn tags_decide_what_bytes_become_as_text() {
     ] {
         assert_eq!(read(bytes).unwrap(), Value::from(text), "{bytes:02x?}");
     }
-    assert_eq!(shown(&read(b"\xd6\xa1\x41a\x81\x41b").unwrap()), r#"{"YQ==":["Yg=="]}"#);
+    assert_eq!(to_json_text(&read(b"\xd6\xa1\x41a\x81\x41b").unwrap()), r#"{"YQ==":["Yg=="]}"#);
 }
 
 #[test]
-fn what_json_cannot_say_is_refused() {
+fn values_without_json_equivalent_are_refused() {
     for (bytes, message) in [
         (
             &b"\x1b\xff\xff\xff\xff\xff\xff\xff\xff"[..],
@@ -119,11 +119,11 @@ fn what_json_cannot_say_is_refused() {
 }
 
 #[test]
-fn objects_are_read_and_refused_as_the_api_does() {
+fn cbor_objects_are_decoded_or_refused_with_the_reference_message() {
     let good = b"\xd9\xd9\xf7\xa4JapiVersionBv1DkindIConfigMapHmetadata\xa1DnameAaDdata\xa1AxA1";
     let decoded = decode("ConfigMap", good).unwrap();
     assert_eq!(
-        shown(&decoded.value),
+        to_json_text(&decoded.value),
         r#"{"apiVersion":"v1","data":{"x":"1"},"kind":"ConfigMap","metadata":{"name":"a"}}"#
     );
     assert_eq!(decoded, decode("ConfigMap", &good[3..]).unwrap(), "the tag may be missing");
@@ -136,7 +136,7 @@ fn objects_are_read_and_refused_as_the_api_does() {
         refusal("ConfigMap", b"\xff"),
         "the object provided is unrecognized (must be of type ConfigMap): unable to determine group/version/kind: cbor: unexpected \"break\" code (ff)"
     );
-    let why = |text: &str| {
+    let error_detail = |text: &str| {
         let message = refusal("ConfigMap", &cbor(text));
         message
             .strip_prefix("ConfigMap in version \"v1\" cannot be handled as a ConfigMap: ")
@@ -144,15 +144,15 @@ fn objects_are_read_and_refused_as_the_api_does() {
             .to_owned()
     };
     assert_eq!(
-        why(r#"{"data":{"a":1}}"#),
+        error_detail(r#"{"data":{"a":1}}"#),
         "cbor: cannot unmarshal positive integer into Go struct field v1.ConfigMap.data of type string"
     );
     assert_eq!(
-        why(r#"{"metadata":{"generation":"a"}}"#),
+        error_detail(r#"{"metadata":{"generation":"a"}}"#),
         "cbor: cannot unmarshal byte string into Go struct field v1.ConfigMap.metadata of type int64"
     );
     assert_eq!(
-        why(r#"{"metadata":[]}"#),
+        error_detail(r#"{"metadata":[]}"#),
         "cbor: cannot unmarshal array into Go struct field v1.ConfigMap.metadata of type v1.ObjectMeta (cannot decode CBOR array to struct without toarray option)"
     );
     assert!(refusal("ConfigMap", &cbor(r#"{"kind":7}"#)).contains(
@@ -160,15 +160,15 @@ fn objects_are_read_and_refused_as_the_api_does() {
     ));
     assert!(refusal("ConfigMap", &cbor(r#"{"kind":"Nope","apiVersion":"v1"}"#)).contains("no kind \"Nope\""));
     assert_eq!(
-        why(r#"{"metadata":{"creationTimestamp":"x"}}"#),
+        error_detail(r#"{"metadata":{"creationTimestamp":"x"}}"#),
         "parsing time \"x\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"x\" as \"2006\""
     );
-    // A key that stands twice is noticed as soon as the kind is looked for.
+    // A duplicate key is reported as soon as the kind is detected.
     for (body, key) in [(b"\xa2\x44data\xa0\x64data\xa0", "data"), (b"\xa2\x44zzzz\xa0\x64zzzz\xa0", "zzzz")]
     {
         let message = refusal("ConfigMap", body);
-        let said = format!("cbor: found duplicate map key \"{key}\" at map element index 1 (");
-        assert!(message.contains(&said), "{message}");
+        let expected = format!("cbor: found duplicate map key \"{key}\" at map element index 1 (");
+        assert!(message.contains(&expected), "{message}");
     }
     let deep = b"\xa1\x48metadata\xa2\x44name\x41a\x44name\x41b";
     assert!(
@@ -179,7 +179,7 @@ fn objects_are_read_and_refused_as_the_api_does() {
 }
 
 #[test]
-fn an_unknown_field_further_out_is_the_one_that_is_told() {
+fn outermost_unknown_field_is_reported() {
     let strict = |text: &str| decode("ConfigMap", &cbor(text)).unwrap().strict;
     let index = |index: usize| [format!("cbor: found unknown field at map element index {index}")];
     assert_eq!(strict(r#"{"metadata":{"name":"a","zzzzz":1}}"#), index(1));
@@ -188,7 +188,7 @@ fn an_unknown_field_further_out_is_the_one_that_is_told() {
 }
 
 #[test]
-fn special_scalars_are_canonical() {
+fn quantities_times_and_raw_values_are_canonical() {
     let registry = Registry::builtin().unwrap();
     let pod = r#"{"spec":{"containers":[{"name":"a","resources":{"limits":{"cpu":"0.5"}},"ports":null,
         "livenessProbe":{"httpGet":{"port":"http"}}}]},"metadata":{"creationTimestamp":null}}"#;
@@ -201,12 +201,12 @@ fn special_scalars_are_canonical() {
     assert_eq!(
         decoded.at(&["request", "object", "a"]),
         Some(&Value::Int(1)),
-        "JSON does not tell 1.0 from 1"
+        "JSON does not distinguish 1.0 from 1"
     );
 }
 
 #[test]
-fn lists_and_events_are_put_together_from_parts() {
+fn lists_and_watch_events_are_assembled_from_encoded_objects() {
     let registry = Registry::builtin().unwrap();
     let map = registry.kind("", "v1", "ConfigMap").unwrap();
     let value = json::read(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#).unwrap();
@@ -215,7 +215,7 @@ fn lists_and_events_are_put_together_from_parts() {
     let item = encode_item(&registry, map, &value);
     let list = [head, item.clone(), item, tail].concat();
     assert_eq!(
-        shown(&read(&list).unwrap()),
+        to_json_text(&read(&list).unwrap()),
         r#"{"apiVersion":"v1","items":[{"metadata":{"creationTimestamp":null,"name":"a"}},{"metadata":{"creationTimestamp":null,"name":"a"}}],"kind":"ConfigMapList","metadata":{"resourceVersion":"5"}}"#
     );
     assert_eq!(list, encode(&read(&list).unwrap()), "the frame has the order of keys that the encoder has");
@@ -225,7 +225,7 @@ fn lists_and_events_are_put_together_from_parts() {
 }
 
 #[test]
-fn options_may_name_any_group() {
+fn delete_options_may_have_any_api_version() {
     let registry = Registry::builtin().unwrap();
     let options = kind("meta.k8s.io", "v1", "DeleteOptions");
     let body = cbor(r#"{"kind":"DeleteOptions","apiVersion":"apps/v1","gracePeriodSeconds":5}"#);
@@ -256,7 +256,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(value in any_value()) {
+    fn cbor_output_round_trips(value in any_value()) {
         let bytes = encode(&value);
         prop_assert_eq!(&read(&bytes).unwrap(), &value);
         prop_assert_eq!(encode(&read(&bytes).unwrap()), bytes);

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::read::{Fault, Walk, integer, twice};
-use super::wellformed::{Head, Left, Major};
+use super::read::{Fault, ItemDecoder, duplicate_key, integer};
+use super::wellformed::{Head, Major, Remaining};
 use crate::quantity::Quantity;
 use crate::schema::decode::{Decoded, store, zero};
 use crate::schema::{Field, Other, Registry, Scalar, Struct, Type, TypeId, base64 as lenient};
@@ -15,58 +15,59 @@ use crate::value::{Fields, Value};
 
 /// Decodes a checked body of type `ty`.
 pub(super) fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Fault> {
-    let mut typed = Typed { registry, walk: Walk::new(body), unknown: None };
-    let value = typed.value(ty, false)?.unwrap_or_else(Value::object);
-    let strict = typed.unknown.map(|index| format!("cbor: found unknown field at map element index {index}"));
+    let mut decoder = TypedDecoder { registry, decoder: ItemDecoder::new(body), unknown: None };
+    let value = decoder.value(ty, false)?.unwrap_or_else(Value::object);
+    let strict =
+        decoder.unknown.map(|index| format!("cbor: found unknown field at map element index {index}"));
     Ok(Decoded { value, strict: strict.into_iter().collect() })
 }
 
-struct Typed<'r, 'b> {
+struct TypedDecoder<'r, 'b> {
     registry: &'r Registry,
-    walk: Walk<'b>,
+    decoder: ItemDecoder<'b>,
     /// The index of the unknown field to report: the first one of a map, and outer maps before inner ones.
     unknown: Option<usize>,
 }
 
-/// A key that is no field.
+/// A key that is not a field of the struct.
 #[derive(PartialEq, Eq, Hash)]
-enum Stray {
+enum UnknownKey {
     Text(Vec<u8>),
     Int(i64),
 }
 
-impl Typed<'_, '_> {
+impl TypedDecoder<'_, '_> {
     /// The next item. `None` is null, which means absent.
     fn value(&mut self, ty: TypeId, pointer: bool) -> Result<Option<Value>, Fault> {
-        if pointer && self.walk.reader.is_null() {
-            self.walk.reader.skip()?;
+        if pointer && self.decoder.reader.is_null() {
+            self.decoder.reader.skip()?;
             return Ok(None);
         }
         if let Type::Scalar(scalar) = self.registry.get(ty)
             && scalar.always_printed() | matches!(scalar, Scalar::RawJson | Scalar::Free)
         {
             // The reference decodes these separately, so outer tags have no effect.
-            let outer = std::mem::take(&mut self.walk.later);
-            let value = self.enclosed(*scalar);
-            self.walk.later = outer;
+            let outer = std::mem::take(&mut self.decoder.tagged_encodings);
+            let value = self.self_contained(*scalar);
+            self.decoder.tagged_encodings = outer;
             return value;
         }
-        let outer = self.walk.later.len();
-        let value = self.walk.tags().and_then(|_| self.untagged(ty));
-        self.walk.later.truncate(outer);
+        let outer = self.decoder.tagged_encodings.len();
+        let value = self.decoder.tags().and_then(|_| self.untagged(ty));
+        self.decoder.tagged_encodings.truncate(outer);
         value
     }
 
     fn untagged(&mut self, ty: TypeId) -> Result<Option<Value>, Fault> {
         let registry = self.registry;
-        let head = self.walk.reader.head()?;
+        let head = self.decoder.reader.head()?;
         match (registry.get(ty), head.major) {
             (Type::Struct(structure), Major::Map) => self.fields(structure, &head).map(Some),
             (Type::List(list), Major::Array) => self.items(list.item, &head).map(Some),
             (Type::Map(map), Major::Map) => self.entries(map.value, &head).map(Some),
             (Type::Either(either), Major::Map) => match registry.get(either.object) {
                 Type::Struct(structure) => self.fields(structure, &head).map(Some),
-                _ => self.walk.no_part(&head, &registry.type_name(ty)),
+                _ => self.decoder.null_or_mismatch(&head, &registry.type_name(ty)),
             },
             (Type::Either(either), major) => match (either.other, major) {
                 (Other::Bool, Major::Simple) if head.float.is_none() && matches!(head.info, 20 | 21) => {
@@ -74,18 +75,18 @@ impl Typed<'_, '_> {
                 }
                 (Other::List(list), Major::Array) => match registry.get(list) {
                     Type::List(list) => self.items(list.item, &head).map(Some),
-                    _ => self.walk.no_part(&head, &registry.type_name(ty)),
+                    _ => self.decoder.null_or_mismatch(&head, &registry.type_name(ty)),
                 },
-                _ => self.walk.no_part(&head, &registry.type_name(ty)),
+                _ => self.decoder.null_or_mismatch(&head, &registry.type_name(ty)),
             },
             (Type::Struct(structure), Major::Array) => {
-                self.walk.no_part::<Value>(&head, "").ok();
-                let more = "cannot decode CBOR array to struct without toarray option".to_owned();
-                Err(Fault::explained(head.major, struct_name(structure), more))
+                self.decoder.null_or_mismatch::<Value>(&head, "").ok();
+                let detail = "cannot decode CBOR array to struct without toarray option".to_owned();
+                Err(Fault::mismatch_with_detail(head.major, struct_name(structure), detail))
             }
-            (Type::Struct(structure), _) => self.walk.no_part(&head, &struct_name(structure)),
+            (Type::Struct(structure), _) => self.decoder.null_or_mismatch(&head, &struct_name(structure)),
             (Type::Scalar(scalar), _) => self.scalar(*scalar, &head),
-            _ => self.walk.no_part(&head, &registry.type_name(ty)),
+            _ => self.decoder.null_or_mismatch(&head, &registry.type_name(ty)),
         }
     }
 
@@ -93,28 +94,28 @@ impl Typed<'_, '_> {
         let name = scalar.type_name();
         match (scalar, head.major) {
             (Scalar::String, Major::Bytes | Major::Text) => {
-                self.walk.text(head).map(|text| Some(text.into()))
+                self.decoder.text(head).map(|text| Some(text.into()))
             }
             (Scalar::Bytes, Major::Bytes) => self.bytes(head).map(Some),
             (Scalar::Bytes, Major::Array) => {
-                let bytes = self.walk.items(head, |walk| {
-                    let head = walk.reader.head()?;
+                let bytes = self.decoder.items(head, |items| {
+                    let head = items.reader.head()?;
                     match head.major {
                         Major::Unsigned => u8::try_from(head.argument).map_err(|_| {
-                            let more = format!("{} overflows uint8", head.argument);
-                            Fault::explained(head.major, "uint8", more)
+                            let detail = format!("{} overflows uint8", head.argument);
+                            Fault::mismatch_with_detail(head.major, "uint8", detail)
                         }),
-                        _ => walk.no_part(&head, "uint8").map(Option::unwrap_or_default),
+                        _ => items.null_or_mismatch(&head, "uint8").map(Option::unwrap_or_default),
                     }
                 })?;
                 Ok(Some(Value::String(STANDARD.encode(bytes))))
             }
             (Scalar::Int32 | Scalar::Int64, Major::Unsigned | Major::Negative) => {
-                let most = if head.major == Major::Negative { "Go's int64" } else { name };
-                let number = integer(head, name, most)?;
+                let overflown = if head.major == Major::Negative { "Go's int64" } else { name };
+                let number = integer(head, name, overflown)?;
                 if scalar == Scalar::Int32 && i32::try_from(number).is_err() {
-                    let more = format!("{number} overflows {name}");
-                    return Err(Fault::explained(head.major, name, more));
+                    let detail = format!("{number} overflows {name}");
+                    return Err(Fault::mismatch_with_detail(head.major, name, detail));
                 }
                 Ok(Some(Value::Int(number)))
             }
@@ -126,48 +127,49 @@ impl Typed<'_, '_> {
             (Scalar::Bool, Major::Simple) if head.float.is_none() && matches!(head.info, 20 | 21) => {
                 Ok(Some(Value::Bool(head.info == 21)))
             }
-            _ => self.walk.no_part(head, name),
+            _ => self.decoder.null_or_mismatch(head, name),
         }
     }
 
-    /// The bytes themselves if a tag gives their text encoding, else their base64.
+    /// The base64 of bytes: tagged ones are the data itself, others are base64 already.
     fn bytes(&mut self, head: &Head) -> Result<Value, Fault> {
-        let bytes = self.walk.reader.string(head)?;
-        if !self.walk.later.is_empty() {
+        let bytes = self.decoder.reader.string(head)?;
+        if !self.decoder.tagged_encodings.is_empty() {
             return Ok(Value::String(STANDARD.encode(bytes)));
         }
         // Invalid UTF-8 is invalid base64, and each bad byte must stay one character for the position in the message.
         let text: String =
             bytes.iter().map(|byte| if byte.is_ascii() { char::from(*byte) } else { '\x01' }).collect();
-        lenient::canonical(&text).map(|text| Value::String(text.into_owned())).map_err(|at| {
-            let why = format!("illegal base64 data at input byte {at}");
-            Fault::Other(format!("cbor: failed to decode base64 from byte string: {why}"))
+        lenient::canonical(&text).map(|text| Value::String(text.into_owned())).map_err(|position| {
+            let error = format!("illegal base64 data at input byte {position}");
+            Fault::Other(format!("cbor: failed to decode base64 from byte string: {error}"))
         })
     }
 
-    fn enclosed(&mut self, scalar: Scalar) -> Result<Option<Value>, Fault> {
+    fn self_contained(&mut self, scalar: Scalar) -> Result<Option<Value>, Fault> {
         match scalar {
             Scalar::Raw | Scalar::RawJson | Scalar::Free => {
-                if self.walk.reader.is_plain_null() {
-                    self.walk.reader.skip()?;
+                if self.decoder.reader.is_plain_null() {
+                    self.decoder.reader.skip()?;
                     return Ok(None);
                 }
-                let what = if scalar == Scalar::Raw {
+                let context = if scalar == Scalar::Raw {
                     "failed to transcode RawExtension to JSON"
                 } else {
                     "failed to transcode FieldsV1 to JSON: metav1.FieldsV1 cbor invalid"
                 };
-                let value = self.walk.any().map_err(|fault| Fault::Other(format!("{what}: {fault}")))?;
-                Ok(Some(as_json(value)).filter(|value| !value.is_null()))
+                let value =
+                    self.decoder.any().map_err(|fault| Fault::Other(format!("{context}: {fault}")))?;
+                Ok(Some(normalize_floats(value)).filter(|value| !value.is_null()))
             }
             Scalar::IntOrString => self.int_or_string().map(Some),
             _ => {
-                if self.walk.reader.is_null() {
-                    self.walk.reader.skip()?;
+                if self.decoder.reader.is_null() {
+                    self.decoder.reader.skip()?;
                     return Ok(None);
                 }
-                match self.walk.string()? {
-                    Some(text) => parsed(scalar, &text),
+                match self.decoder.string()? {
+                    Some(text) => parse_text(scalar, &text),
                     None => Ok(None),
                 }
             }
@@ -175,10 +177,10 @@ impl Typed<'_, '_> {
     }
 
     fn int_or_string(&mut self) -> Result<Value, Fault> {
-        self.walk.tags()?;
-        let head = self.walk.reader.head()?;
+        self.decoder.tags()?;
+        let head = self.decoder.reader.head()?;
         match head.major {
-            Major::Bytes | Major::Text => self.walk.text(&head).map(Value::String),
+            Major::Bytes | Major::Text => self.decoder.text(&head).map(Value::String),
             _ => match self.scalar(Scalar::Int32, &head)? {
                 Some(number) => Ok(number),
                 // Null is decoded as text, because that is tried first.
@@ -189,91 +191,93 @@ impl Typed<'_, '_> {
 
     fn items(&mut self, ty: TypeId, head: &Head) -> Result<Value, Fault> {
         let mut items = Vec::new();
-        let mut fault = None;
-        let mut left = Left::of(head);
-        while left.next(&mut self.walk.reader) {
+        let mut first_fault = None;
+        let mut remaining = Remaining::from_head(head);
+        while remaining.next(&mut self.decoder.reader) {
             match self.value(ty, false) {
                 Ok(item) => items.push(item.unwrap_or_else(|| zero(self.registry, ty))),
-                Err(found) => {
-                    fault.get_or_insert(found);
+                Err(error) => {
+                    first_fault.get_or_insert(error);
                 }
             }
         }
-        fault.map_or(Ok(Value::Array(items.into())), Err)
+        first_fault.map_or(Ok(Value::Array(items.into())), Err)
     }
 
     fn entries(&mut self, ty: TypeId, head: &Head) -> Result<Value, Fault> {
         let mut entries = Fields::new();
-        let mut fault = None;
-        let mut left = Left::of(head);
+        let mut first_fault = None;
+        let mut remaining = Remaining::from_head(head);
         let mut index = 0;
-        while left.next(&mut self.walk.reader) {
-            let entry = match self.walk.string() {
+        while remaining.next(&mut self.decoder.reader) {
+            let entry = match self.decoder.string() {
                 Ok(key) => self.value(ty, false).map(|value| (key.unwrap_or_default(), value)),
-                Err(found) => {
-                    self.walk.reader.skip()?;
-                    Err(found)
+                Err(error) => {
+                    self.decoder.reader.skip()?;
+                    Err(error)
                 }
             };
             match entry {
                 Ok((key, _)) if entries.contains_key(&key) => {
-                    self.walk.pass(left)?;
-                    return Err(twice(&key, index));
+                    self.decoder.skip_entries(remaining)?;
+                    return Err(duplicate_key(&key, index));
                 }
                 Ok((key, value)) => {
                     entries.insert(key, value.unwrap_or_else(|| zero(self.registry, ty)));
                 }
-                Err(found) => {
-                    fault.get_or_insert(found);
+                Err(error) => {
+                    first_fault.get_or_insert(error);
                 }
             }
             index += 1;
         }
-        fault.map_or(Ok(Value::Object(entries.into())), Err)
+        first_fault.map_or(Ok(Value::Object(entries.into())), Err)
     }
 
     fn fields(&mut self, structure: &Struct, head: &Head) -> Result<Value, Fault> {
         let before = self.unknown.take();
         let mut fields = Fields::new();
         let mut seen = HashSet::new();
-        let mut strays = HashSet::new();
-        let (mut own, mut fault) = (None, None);
-        let mut left = Left::of(head);
+        let mut unknown_keys = HashSet::new();
+        let (mut first_unknown, mut first_fault) = (None, None);
+        let mut remaining = Remaining::from_head(head);
         let mut index = 0;
-        while left.next(&mut self.walk.reader) {
-            let found = match self.key(structure) {
-                Ok(Ok((at, field))) if seen.insert(at) => self.field(structure, field, &mut fields),
-                Ok(Ok((_, field))) => return self.repeated(&field.name, index, left),
-                Ok(Err(Stray::Text(name))) if structure.open.is_some() => {
+        while remaining.next(&mut self.decoder.reader) {
+            let result = match self.key(structure) {
+                Ok(Ok((position, field))) if seen.insert(position) => {
+                    self.field(structure, field, &mut fields)
+                }
+                Ok(Ok((_, field))) => return self.duplicate_field(&field.name, index, remaining),
+                Ok(Err(UnknownKey::Text(name))) if structure.open.is_some() => {
                     let name = String::from_utf8_lossy(&name).into_owned();
                     if fields.contains_key(&name) {
-                        return self.repeated(&name, index, left);
+                        return self.duplicate_field(&name, index, remaining);
                     }
-                    self.walk.any().map(|value| drop(fields.insert(name, as_json(value))))
+                    self.decoder.any().map(|value| drop(fields.insert(name, normalize_floats(value))))
                 }
-                Ok(Err(stray)) => {
-                    own.get_or_insert(index);
-                    let name = match &stray {
-                        Stray::Text(text) => String::from_utf8_lossy(text).into_owned(),
-                        Stray::Int(number) => number.to_string(),
+                Ok(Err(key)) => {
+                    first_unknown.get_or_insert(index);
+                    let name = match &key {
+                        UnknownKey::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                        UnknownKey::Int(number) => number.to_string(),
                     };
-                    if !strays.insert(stray) {
-                        return self.repeated(&name, index, left);
+                    if !unknown_keys.insert(key) {
+                        return self.duplicate_field(&name, index, remaining);
                     }
-                    self.walk.reader.skip().map_err(Fault::Other)
+                    self.decoder.reader.skip().map_err(Fault::Other)
                 }
-                Err(found) => {
-                    self.walk.reader.skip()?;
-                    Err(found)
+                Err(error) => {
+                    self.decoder.reader.skip()?;
+                    Err(error)
                 }
             };
-            if let Err(found) = found {
-                fault.get_or_insert(found);
+            if let Err(error) = result {
+                first_fault.get_or_insert(error);
             }
             index += 1;
         }
-        self.unknown = before.or(own).or(self.unknown);
-        fault.map_or(Ok(Value::Object(fields.into())), Err)
+        self.unknown = before.or(first_unknown).or(self.unknown);
+        first_fault.map_or(Ok(Value::Object(fields.into())), Err)
     }
 
     fn field(&mut self, structure: &Struct, field: &Field, fields: &mut Fields) -> Result<(), Fault> {
@@ -282,40 +286,40 @@ impl Typed<'_, '_> {
                 store(self.registry, fields, field, value, false, false);
                 Ok(())
             }
-            Err(Fault::Type { found, wanted, more, .. }) => {
+            Err(Fault::Type { actual, expected, detail, .. }) => {
                 let field = Some(format!("{}.{}", struct_name(structure), field.name));
-                Err(Fault::Type { found, wanted, field, more })
+                Err(Fault::Type { actual, expected, field, detail })
             }
             Err(other) => Err(other),
         }
     }
 
-    fn repeated(&mut self, name: &str, index: usize, left: Left) -> Result<Value, Fault> {
-        self.walk.reader.skip()?;
-        self.walk.pass(left)?;
-        Err(twice(name, index))
+    fn duplicate_field(&mut self, name: &str, index: usize, remaining: Remaining) -> Result<Value, Fault> {
+        self.decoder.reader.skip()?;
+        self.decoder.skip_entries(remaining)?;
+        Err(duplicate_key(name, index))
     }
 
     /// The field of the next key, or a key without a field.
-    fn key<'s>(&mut self, structure: &'s Struct) -> Result<Result<(usize, &'s Field), Stray>, Fault> {
-        let major = self.walk.reader.major();
+    fn key<'s>(&mut self, structure: &'s Struct) -> Result<Result<(usize, &'s Field), UnknownKey>, Fault> {
+        let major = self.decoder.reader.major();
         if matches!(major, Major::Tag | Major::Array | Major::Map | Major::Simple) {
-            self.walk.reader.skip()?;
-            let more = format!("map key is of type {major} and cannot be used to match struct field name");
-            return Err(Fault::explained(major, "string", more));
+            self.decoder.reader.skip()?;
+            let detail = format!("map key is of type {major} and cannot be used to match struct field name");
+            return Err(Fault::mismatch_with_detail(major, "string", detail));
         }
-        let head = self.walk.reader.head()?;
+        let head = self.decoder.reader.head()?;
         if matches!(major, Major::Unsigned | Major::Negative) {
-            return integer(&head, "int64", "Go's int64").map(|number| Err(Stray::Int(number)));
+            return integer(&head, "int64", "Go's int64").map(|number| Err(UnknownKey::Int(number)));
         }
-        let bytes = self.walk.reader.string(&head)?;
+        let bytes = self.decoder.reader.string(&head)?;
         match std::str::from_utf8(&bytes) {
             Err(_) if major == Major::Text => Err(Fault::Other("cbor: invalid UTF-8 string".to_owned())),
-            Err(_) => Ok(Err(Stray::Text(bytes.into_owned()))),
+            Err(_) => Ok(Err(UnknownKey::Text(bytes.into_owned()))),
             Ok(name) => {
-                let at = structure.position(name);
-                let found = at.and_then(|at| Some((at, structure.fields.get(at)?)));
-                Ok(found.ok_or_else(|| Stray::Text(bytes.into_owned())))
+                let position = structure.position(name);
+                let field = position.and_then(|position| Some((position, structure.fields.get(position)?)));
+                Ok(field.ok_or_else(|| UnknownKey::Text(bytes.into_owned())))
             }
         }
     }
@@ -327,8 +331,8 @@ fn struct_name(structure: &Struct) -> String {
 }
 
 /// A quantity or a time from its text.
-fn parsed(scalar: Scalar, text: &str) -> Result<Option<Value>, Fault> {
-    let printed = match scalar {
+fn parse_text(scalar: Scalar, text: &str) -> Result<Option<Value>, Fault> {
+    let text = match scalar {
         Scalar::Quantity => Quantity::canonical(text.trim()).map(Some).map_err(str::to_owned),
         Scalar::Time => time::parse_seconds(text)
             .map(|seconds| (seconds != time::ZERO_SECONDS).then(|| time::format_seconds(seconds))),
@@ -336,22 +340,22 @@ fn parsed(scalar: Scalar, text: &str) -> Result<Option<Value>, Fault> {
             ((seconds, micros) != (time::ZERO_SECONDS, 0)).then(|| time::format_micros(seconds, micros))
         }),
     };
-    printed.map(|text| text.map(Value::String)).map_err(Fault::Other)
+    text.map(|text| text.map(Value::String)).map_err(Fault::Other)
 }
 
-/// The value as it would be after a round trip through JSON, which does not tell 1.0 from 1.
-fn as_json(value: Value) -> Value {
+/// The value as it would be after a round trip through JSON, which does not distinguish 1.0 from 1.
+fn normalize_floats(value: Value) -> Value {
     match value {
-        Value::Float(number) if number.trunc() == number && (-WHOLE..WHOLE).contains(&number) => {
+        Value::Float(number) if number.trunc() == number && (-INT_LIMIT..INT_LIMIT).contains(&number) => {
             Value::Int(number as i64)
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(as_json).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(normalize_floats).collect()),
         Value::Object(fields) => {
-            Value::Object(fields.into_iter().map(|(key, value)| (key, as_json(value))).collect())
+            Value::Object(fields.into_iter().map(|(key, value)| (key, normalize_floats(value))).collect())
         }
         other => other,
     }
 }
 
 /// The smallest double above all 64-bit integers.
-const WHOLE: f64 = 9_223_372_036_854_775_808.0;
+const INT_LIMIT: f64 = 9_223_372_036_854_775_808.0;

@@ -20,7 +20,7 @@ pub(super) enum Major {
 }
 
 impl Major {
-    fn of(byte: u8) -> Major {
+    fn from_byte(byte: u8) -> Major {
         match byte >> 5 {
             0 => Major::Unsigned,
             1 => Major::Negative,
@@ -63,37 +63,37 @@ pub(super) struct Head {
 
 impl Head {
     /// Whether the length is indefinite, and a break ends the item.
-    pub(super) fn is_endless(&self) -> bool {
-        self.info == ENDLESS
+    pub(super) fn is_indefinite(&self) -> bool {
+        self.info == INDEFINITE
     }
 }
 
-const ENDLESS: u8 = 31;
+const INDEFINITE: u8 = 31;
 const BREAK: u8 = 0xff;
 
-/// The remaining parts of an array or a map.
-pub(super) enum Left {
+/// The remaining items of an array or entries of a map.
+pub(super) enum Remaining {
     Exactly(u64),
     UntilBreak,
 }
 
-impl Left {
-    pub(super) fn of(head: &Head) -> Left {
-        if head.is_endless() { Left::UntilBreak } else { Left::Exactly(head.argument) }
+impl Remaining {
+    pub(super) fn from_head(head: &Head) -> Remaining {
+        if head.is_indefinite() { Remaining::UntilBreak } else { Remaining::Exactly(head.argument) }
     }
 
     /// Whether there is another part; consumes a break.
     pub(super) fn next(&mut self, reader: &mut Reader<'_>) -> bool {
         match self {
-            Left::Exactly(0) => false,
-            Left::Exactly(left) => {
-                *left -= 1;
+            Remaining::Exactly(0) => false,
+            Remaining::Exactly(count) => {
+                *count -= 1;
                 true
             }
-            Left::UntilBreak => match reader.peek() {
+            Remaining::UntilBreak => match reader.peek() {
                 None => false,
                 Some(BREAK) => {
-                    reader.at += 1;
+                    reader.position += 1;
                     false
                 }
                 Some(_) => true,
@@ -105,21 +105,21 @@ impl Left {
 /// A position in a body.
 pub(super) struct Reader<'b> {
     bytes: &'b [u8],
-    at: usize,
+    position: usize,
 }
 
 impl<'b> Reader<'b> {
     pub(super) fn new(bytes: &'b [u8]) -> Reader<'b> {
-        Reader { bytes, at: 0 }
+        Reader { bytes, position: 0 }
     }
 
     pub(super) fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
+        self.bytes.get(self.position).copied()
     }
 
     /// The major type of the next item.
     pub(super) fn major(&self) -> Major {
-        self.peek().map_or(Major::Simple, Major::of)
+        self.peek().map_or(Major::Simple, Major::from_byte)
     }
 
     /// Whether the next item is null, or undefined, which counts as null for optional values.
@@ -133,24 +133,25 @@ impl<'b> Reader<'b> {
     }
 
     fn take(&mut self, length: u64) -> Result<&'b [u8], String> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let taken = usize::try_from(length).ok().and_then(|length| rest.get(..length)).ok_or_else(end)?;
-        self.at += taken.len();
-        Ok(taken)
+        let rest = self.bytes.get(self.position..).unwrap_or_default();
+        let bytes =
+            usize::try_from(length).ok().and_then(|length| rest.get(..length)).ok_or_else(unexpected_end)?;
+        self.position += bytes.len();
+        Ok(bytes)
     }
 
     /// The next head.
     pub(super) fn head(&mut self) -> Result<Head, String> {
         let first = self.take(1)?.first().copied().unwrap_or_default();
-        let (major, info) = (Major::of(first), first & 0x1f);
+        let (major, info) = (Major::from_byte(first), first & 0x1f);
         let invalid = || Err(format!("cbor: invalid additional information {info} for type {major}"));
         let argument = match info {
             0..24 => u64::from(info),
             24..28 => {
-                let wide = self.take(1 << (info - 24))?;
-                wide.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+                let bytes = self.take(1 << (info - 24))?;
+                bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
             }
-            ENDLESS => match major {
+            INDEFINITE => match major {
                 Major::Unsigned | Major::Negative | Major::Tag => return invalid(),
                 Major::Simple => return Err("cbor: unexpected \"break\" code".to_owned()),
                 Major::Bytes | Major::Text | Major::Array | Major::Map => 0,
@@ -163,24 +164,24 @@ impl<'b> Reader<'b> {
 
     /// The content of the string with this head, with its chunks joined.
     pub(super) fn string(&mut self, head: &Head) -> Result<Cow<'b, [u8]>, String> {
-        if !head.is_endless() {
+        if !head.is_indefinite() {
             return self.take(head.argument).map(Cow::Borrowed);
         }
-        let mut whole = Vec::new();
-        let mut left = Left::of(head);
-        while left.next(self) {
-            let piece = self.head()?;
-            let piece = self.take(piece.argument)?;
-            if head.major == Major::Text && std::str::from_utf8(piece).is_err() {
-                while left.next(self) {
+        let mut joined = Vec::new();
+        let mut remaining = Remaining::from_head(head);
+        while remaining.next(self) {
+            let chunk = self.head()?;
+            let chunk = self.take(chunk.argument)?;
+            if head.major == Major::Text && std::str::from_utf8(chunk).is_err() {
+                while remaining.next(self) {
                     self.skip()?;
                 }
                 // No UTF-8 text contains this byte, so the whole string is refused like its chunk.
                 return Ok(Cow::Borrowed(b"\xff"));
             }
-            whole.extend_from_slice(piece);
+            joined.extend_from_slice(chunk);
         }
-        Ok(Cow::Owned(whole))
+        Ok(Cow::Owned(joined))
     }
 
     /// Skips one item of a checked body.
@@ -194,8 +195,8 @@ impl<'b> Reader<'b> {
                 self.string(&head)?;
             }
             Major::Array | Major::Map => {
-                let mut left = Left::of(&head);
-                while left.next(self) {
+                let mut remaining = Remaining::from_head(&head);
+                while remaining.next(self) {
                     self.skip()?;
                     if head.major == Major::Map {
                         self.skip()?;
@@ -207,36 +208,36 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Checks one item with everything inside. The recursion is bounded by the nesting limit, and nothing is allocated, whatever
-    /// the heads claim.
+    /// Checks one item with everything inside. The recursion is bounded by the nesting limit, and nothing is allocated for
+    /// the lengths that heads claim.
     fn check(&mut self, depth: usize) -> Result<(), String> {
         let head = self.head()?;
         match head.major {
-            Major::Bytes | Major::Text if head.is_endless() => self.check_pieces(head.major),
+            Major::Bytes | Major::Text if head.is_indefinite() => self.check_chunks(head.major),
             Major::Bytes | Major::Text => {
                 if head.argument > i64::MAX as u64 {
                     return Err(too_long(&head, "causing"));
                 }
                 self.take(head.argument).map(|_| ())
             }
-            Major::Array | Major::Map => self.check_parts(&head, deeper(depth)?),
+            Major::Array | Major::Map => self.check_parts(&head, next_depth(depth)?),
             Major::Tag => self.check_tagged(head.argument, depth),
             Major::Unsigned | Major::Negative | Major::Simple => Ok(()),
         }
     }
 
-    fn check_pieces(&mut self, major: Major) -> Result<(), String> {
+    fn check_chunks(&mut self, major: Major) -> Result<(), String> {
         loop {
-            match self.peek().ok_or_else(end)? {
+            match self.peek().ok_or_else(unexpected_end)? {
                 BREAK => {
-                    self.at += 1;
+                    self.position += 1;
                     return Ok(());
                 }
-                byte if Major::of(byte) != major => {
-                    let found = Major::of(byte);
-                    return Err(format!("cbor: wrong element type {found} for indefinite-length {major}"));
+                byte if Major::from_byte(byte) != major => {
+                    let actual = Major::from_byte(byte);
+                    return Err(format!("cbor: wrong element type {actual} for indefinite-length {major}"));
                 }
-                byte if byte & 0x1f == ENDLESS => {
+                byte if byte & 0x1f == INDEFINITE => {
                     return Err(format!("cbor: indefinite-length {major} chunk is not definite-length"));
                 }
                 _ => self.check(0)?,
@@ -245,7 +246,7 @@ impl<'b> Reader<'b> {
     }
 
     fn check_parts(&mut self, head: &Head, depth: usize) -> Result<(), String> {
-        let (most, over): (u64, fn() -> String) = if head.major == Major::Array {
+        let (limit, limit_error): (u64, fn() -> String) = if head.major == Major::Array {
             (limits::CBOR_ITEMS, || {
                 format!("cbor: exceeded max number of elements {} for CBOR array", limits::CBOR_ITEMS)
             })
@@ -255,41 +256,41 @@ impl<'b> Reader<'b> {
             })
         };
         let each = if head.major == Major::Map { 2 } else { 1 };
-        if !head.is_endless() {
+        if !head.is_indefinite() {
             if head.argument > i64::MAX as u64 {
                 return Err(too_long(head, "it would cause"));
             }
-            if head.argument > most {
-                return Err(over());
+            if head.argument > limit {
+                return Err(limit_error());
             }
             return (0..head.argument * each).try_for_each(|_| self.check(depth));
         }
         let mut count = 0;
-        while self.peek().ok_or_else(end)? != BREAK {
+        while self.peek().ok_or_else(unexpected_end)? != BREAK {
             self.check(depth)?;
             count += 1;
-            if count % each == 0 && count / each > most {
-                return Err(over());
+            if count % each == 0 && count / each > limit {
+                return Err(limit_error());
             }
         }
         if count % each != 0 {
             return Err("cbor: unexpected \"break\" code".to_owned());
         }
-        self.at += 1;
+        self.position += 1;
         Ok(())
     }
 
     fn check_tagged(&mut self, mut tag: u64, mut depth: usize) -> Result<(), String> {
         loop {
-            let next = self.peek().ok_or_else(end)?;
+            let next = self.peek().ok_or_else(unexpected_end)?;
             if matches!(tag, 2 | 3) {
                 return Err(unacceptable(Major::Tag, "bignum"));
             }
-            if Major::of(next) != Major::Tag {
+            if Major::from_byte(next) != Major::Tag {
                 return self.check(depth);
             }
             tag = self.head()?.argument;
-            depth = deeper(depth)?;
+            depth = next_depth(depth)?;
         }
     }
 }
@@ -301,28 +302,28 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     }
     let mut reader = Reader::new(bytes);
     reader.check(0)?;
-    match bytes.len() - reader.at {
+    match bytes.len() - reader.position {
         0 => Ok(()),
-        extra => Err(format!("cbor: {extra} bytes of extraneous data starting at index {}", reader.at)),
+        extra => Err(format!("cbor: {extra} bytes of extraneous data starting at index {}", reader.position)),
     }
 }
 
 /// Checks the content of a known tag.
 pub(super) fn check_content(tag: u64, next: Option<u8>) -> Result<(), String> {
-    let major = next.map_or(Major::Simple, Major::of);
-    let wanted = match tag {
+    let major = next.map_or(Major::Simple, Major::from_byte);
+    let expected = match tag {
         0 if major != Major::Text => "text string",
         1 if !matches!(major, Major::Unsigned | Major::Negative) && !matches!(next, Some(0xf9..=0xfb)) => {
             "integer or floating-point number"
         }
         _ => return Ok(()),
     };
-    Err(format!("cbor: tag number {tag} must be followed by {wanted}, got {major}"))
+    Err(format!("cbor: tag number {tag} must be followed by {expected}, got {major}"))
 }
 
 /// The error for an item that has no JSON equivalent.
-pub(super) fn unacceptable(major: Major, what: &str) -> String {
-    format!("cbor: data item of cbor type {major} is not accepted by protocol: {what}")
+pub(super) fn unacceptable(major: Major, reason: &str) -> String {
+    format!("cbor: data item of cbor type {major} is not accepted by protocol: {reason}")
 }
 
 /// The number of a float; `None` for other simple values.
@@ -331,7 +332,7 @@ fn simple(info: u8, argument: u64) -> Result<Option<f64>, String> {
         24 if argument < 32 => {
             return Err(format!("cbor: invalid simple value {argument} for type {}", Major::Simple));
         }
-        25 => half::read(argument as u16),
+        25 => half::from_bits(argument as u16),
         26 => f64::from(f32::from_bits(argument as u32)),
         27 => f64::from_bits(argument),
         _ => return Ok(None),
@@ -345,7 +346,7 @@ fn simple(info: u8, argument: u64) -> Result<Option<f64>, String> {
     Ok(Some(number))
 }
 
-fn deeper(depth: usize) -> Result<usize, String> {
+fn next_depth(depth: usize) -> Result<usize, String> {
     if depth >= limits::CBOR_DEPTH {
         return Err(format!("cbor: exceeded max nested level {}", limits::CBOR_DEPTH));
     }
@@ -357,7 +358,7 @@ fn too_long(head: &Head, verb: &str) -> String {
     format!("cbor: {major} length {argument} is too large, {verb} integer overflow")
 }
 
-fn end() -> String {
+fn unexpected_end() -> String {
     "unexpected EOF".to_owned()
 }
 
@@ -366,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_have_the_words_of_the_api() {
+    fn malformed_cbor_has_the_reference_message() {
         for (bytes, message) in [
             (&b""[..], "EOF"),
             (b"\xff", "cbor: unexpected \"break\" code"),
@@ -405,15 +406,15 @@ mod tests {
         ] {
             assert_eq!(check(bytes).unwrap_err(), message, "{bytes:02x?}");
         }
-        for good in
+        for valid in
             [&b"\xf6"[..], b"\xd9\xd9\xf7\xa0", b"\x5f\x41a\x41b\xff", b"\xbf\x41a\x01\xff", b"\x9f\xff"]
         {
-            assert_eq!(check(good), Ok(()), "{good:02x?}");
+            assert_eq!(check(valid), Ok(()), "{valid:02x?}");
         }
     }
 
     #[test]
-    fn nesting_and_sizes_are_bounded() {
+    fn cbor_nesting_and_sizes_are_bounded() {
         let nested = |head: u8, levels: usize| {
             let mut bytes = vec![head; levels];
             bytes.push(0xf6);
@@ -421,14 +422,17 @@ mod tests {
         };
         assert_eq!(check(&nested(0x81, 64)), Ok(()));
         assert_eq!(check(&nested(0x81, 65)).unwrap_err(), "cbor: exceeded max nested level 64");
-        assert_eq!(check(&nested(0xc6, 65)), Ok(()), "the first of a row of tags is no level");
+        assert_eq!(check(&nested(0xc6, 65)), Ok(()), "the first of nested tags is no level");
         assert_eq!(check(&nested(0xc6, 66)).unwrap_err(), "cbor: exceeded max nested level 64");
         assert!(check(&nested(0x81, 1 << 20)).is_err());
-        let mut endless = vec![0x9f];
-        endless.extend(std::iter::repeat_n(0u8, 1025));
-        endless.push(0xff);
-        assert_eq!(check(&endless).unwrap_err(), "cbor: exceeded max number of elements 1024 for CBOR array");
-        // Nothing is allocated for what a head only claims.
+        let mut indefinite = vec![0x9f];
+        indefinite.extend(std::iter::repeat_n(0u8, 1025));
+        indefinite.push(0xff);
+        assert_eq!(
+            check(&indefinite).unwrap_err(),
+            "cbor: exceeded max number of elements 1024 for CBOR array"
+        );
+        // Nothing is allocated for a length that a head only claims.
         assert_eq!(check(b"\x5b\x10\x00\x00\x00\x00\x00\x00\x00").unwrap_err(), "unexpected EOF");
     }
 }

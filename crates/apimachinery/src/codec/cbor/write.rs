@@ -51,8 +51,8 @@ impl Writer {
             Value::Null => {
                 let _ = self.out.null();
             }
-            Value::Bool(truth) => {
-                let _ = self.out.bool(*truth);
+            Value::Bool(boolean) => {
+                let _ = self.out.bool(*boolean);
             }
             Value::Int(number) => {
                 let _ = self.out.i64(*number);
@@ -81,7 +81,7 @@ impl Writer {
             return;
         }
         let single = number as f32;
-        if let Some(bits) = half::written(number) {
+        if let Some(bits) = half::to_bits(number) {
             let [high, low] = bits.to_be_bytes();
             self.append(&[0xf9, high, low]);
         } else if f64::from(single).to_bits() == number.to_bits() {
@@ -137,17 +137,17 @@ impl Writer {
         form: EmptyLists,
         skipped: usize,
     ) {
-        let named = structure.fields.iter().skip(skipped);
-        let named = named.map(|field| (&*field.name, field.ty, printed(registry, field, fields, form)));
-        let mut shown: Vec<(&str, TypeId, Print<'_>)> =
-            named.filter(|(.., print)| !matches!(print, Print::Omit)).collect();
+        let known = structure.fields.iter().skip(skipped);
+        let known = known.map(|field| (&*field.name, field.ty, printed(registry, field, fields, form)));
+        let mut entries: Vec<(&str, TypeId, Print<'_>)> =
+            known.filter(|(.., print)| !matches!(print, Print::Omit)).collect();
         if let (Some(ty), Some(fields)) = (structure.open, fields) {
             let others = fields.iter().filter(|(name, _)| structure.position(name).is_none());
-            shown.extend(others.map(|(name, value)| (name.as_str(), ty, Print::Value(value))));
+            entries.extend(others.map(|(name, value)| (name.as_str(), ty, Print::Value(value))));
         }
-        shown.sort_unstable_by_key(|(name, ..)| (name.len(), name.as_bytes()));
-        self.map(shown.len());
-        for (name, ty, print) in shown {
+        entries.sort_unstable_by_key(|(name, ..)| (name.len(), name.as_bytes()));
+        self.map(entries.len());
+        for (name, ty, print) in entries {
             self.text(name);
             match print {
                 Print::Value(value) => self.typed(registry, ty, value, form),

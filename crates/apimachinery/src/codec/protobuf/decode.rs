@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::reader::{Fault, Reader, Tag, WireType};
 use crate::limits;
-use crate::schema::decode::{is_nothing, zero};
+use crate::schema::decode::{is_absent, zero};
 use crate::schema::{Either, Field, List, Other, Registry, Scalar, Struct, Type, TypeId, WireContent};
 use crate::value::{Fields, Value};
 
@@ -19,18 +19,18 @@ const CAPITALS: [&str; 17] = [
 pub fn read(registry: &Registry, ty: TypeId, message: &[u8]) -> Result<Value, Fault> {
     let mut fields = Fields::new();
     if let Some(structure) = registry.structure(ty) {
-        Walk { registry }.fields(structure, message, &mut fields, limits::PROTOBUF_DEPTH)?;
+        MessageDecoder { registry }.fields(structure, message, &mut fields, limits::PROTOBUF_DEPTH)?;
     }
     Ok(Value::Object(fields.into()))
 }
 
 #[derive(Clone, Copy)]
-struct Walk<'r> {
+struct MessageDecoder<'r> {
     registry: &'r Registry,
 }
 
-impl<'r> Walk<'r> {
-    /// The fields of a struct, merged into what is there. Fields of an inlined type go into the same object.
+impl<'r> MessageDecoder<'r> {
+    /// Decodes the fields of a struct and merges them into `into`. Fields of an inlined type go into the same object.
     fn fields(
         self,
         structure: &'r Struct,
@@ -38,7 +38,7 @@ impl<'r> Walk<'r> {
         into: &mut Fields,
         depth: usize,
     ) -> Result<(), Fault> {
-        let depth = deeper(depth, 1)?;
+        let depth = descend(depth, 1)?;
         let mut reader = Reader::new(message);
         while let Some(tag) = reader.tag(&structure.name)? {
             match structure.slot(tag.number) {
@@ -46,11 +46,11 @@ impl<'r> Walk<'r> {
                 Some(WireContent::Inlined(ty, _)) => {
                     let Some(inner) = self.registry.structure(ty) else { continue };
                     let message = bytes(&mut reader, tag, || inner.name.to_string())?;
-                    // Not a level of the object, but one of the recursion; types inline each other twice at most.
+                    // Not a level of the object, but one of the recursion; types are inlined at most two levels deep.
                     self.fields(inner, message, into, depth)?;
                 }
-                Some(WireContent::Field(at)) => {
-                    let Some(field) = structure.fields.get(usize::from(at)) else { continue };
+                Some(WireContent::Field(index)) => {
+                    let Some(field) = structure.fields.get(usize::from(index)) else { continue };
                     self.field(field, tag, &mut reader, into, depth)?;
                 }
             }
@@ -66,38 +66,38 @@ impl<'r> Walk<'r> {
         into: &mut Fields,
         depth: usize,
     ) -> Result<(), Fault> {
-        let part = FieldDecoder { walk: self, field };
+        let decoder = FieldDecoder { messages: self, field };
         match self.registry.get(field.ty) {
             Type::List(List { name: None, item, .. }) => {
-                let depth = deeper(depth, 1)?;
+                let depth = descend(depth, 1)?;
                 // An empty chunk of packed numbers must not create an empty list.
-                let mut read = Vec::new();
-                part.items(*item, tag, reader, &mut read, depth)?;
-                if !read.is_empty()
-                    && let Some(Value::Array(items)) = occupied(into, field, Value::array)
+                let mut decoded = Vec::new();
+                decoder.items(*item, tag, reader, &mut decoded, depth)?;
+                if !decoded.is_empty()
+                    && let Some(Value::Array(items)) = entry_or_insert(into, field, Value::array)
                 {
-                    // A whole packed list is taken as it is, and not copied.
+                    // A whole packed list is moved, not copied.
                     if items.is_empty() {
-                        *items = read.into();
+                        *items = decoded.into();
                     } else {
-                        items.append(&mut read);
+                        items.append(&mut decoded);
                     }
                 }
                 Ok(())
             }
             Type::Map(map) => {
-                let depth = deeper(depth, 1)?;
-                let entry = bytes(reader, tag, || self.called(field))?;
-                let (key, value) = part.entry(map.value, entry, depth)?;
-                if let Some(Value::Object(entries)) = occupied(into, field, Value::object) {
+                let depth = descend(depth, 1)?;
+                let entry = bytes(reader, tag, || self.go_name(field))?;
+                let (key, value) = decoder.entry(map.value, entry, depth)?;
+                if let Some(Value::Object(entries)) = entry_or_insert(into, field, Value::object) {
                     entries.insert(key, value);
                 }
                 Ok(())
             }
             _ => {
-                let before = if into.is_empty() { None } else { into.remove(&field.name) };
-                let value = part.single(field.ty, tag, reader, before, depth)?;
-                if !value.is_null() && !is_nothing(self.registry, field, &value) {
+                let previous = if into.is_empty() { None } else { into.remove(&field.name) };
+                let value = decoder.single(field.ty, tag, reader, previous, depth)?;
+                if !value.is_null() && !is_absent(self.registry, field, &value) {
                     into.insert((*field.name).to_owned(), value);
                 }
                 Ok(())
@@ -106,7 +106,7 @@ impl<'r> Walk<'r> {
     }
 
     /// The Go name of a field, for error messages.
-    fn called(self, field: &Field) -> String {
+    fn go_name(self, field: &Field) -> String {
         if let Type::Struct(inner) = self.registry.get(field.ty)
             && &*field.name == "metadata"
         {
@@ -124,14 +124,14 @@ impl<'r> Walk<'r> {
 
 /// A field that is being decoded. Scalars are decoded in [`super::scalars`].
 pub(super) struct FieldDecoder<'r, 'f> {
-    walk: Walk<'r>,
+    messages: MessageDecoder<'r>,
     field: &'f Field,
 }
 
 impl<'r> FieldDecoder<'r, '_> {
     /// The name of the field in messages.
     pub(super) fn name(&self) -> String {
-        self.walk.called(self.field)
+        self.messages.go_name(self.field)
     }
 
     fn items(
@@ -142,8 +142,8 @@ impl<'r> FieldDecoder<'r, '_> {
         items: &mut Vec<Value>,
         depth: usize,
     ) -> Result<(), Fault> {
-        let numbers = matches!(self.registry().get(ty), Type::Scalar(Scalar::Int32 | Scalar::Int64));
-        if numbers && tag.form == WireType::BYTES {
+        let is_packable = matches!(self.registry().get(ty), Type::Scalar(Scalar::Int32 | Scalar::Int64));
+        if is_packable && tag.form == WireType::BYTES {
             // Real clients do not write packed lists, but readers must accept them.
             let bytes = reader.bytes()?;
             // The last byte of each number has its highest bit clear.
@@ -183,7 +183,7 @@ impl<'r> FieldDecoder<'r, '_> {
         ty: TypeId,
         tag: Tag,
         reader: &mut Reader<'_>,
-        before: Option<Value>,
+        previous: Option<Value>,
         depth: usize,
     ) -> Result<Value, Fault> {
         match self.registry().get(ty) {
@@ -198,7 +198,7 @@ impl<'r> FieldDecoder<'r, '_> {
             }
             _ => {
                 let message = bytes(reader, tag, || self.name())?;
-                self.message(ty, message, before, depth)
+                self.message(ty, message, previous, depth)
             }
         }
     }
@@ -208,24 +208,24 @@ impl<'r> FieldDecoder<'r, '_> {
         &self,
         ty: TypeId,
         message: &[u8],
-        before: Option<Value>,
+        previous: Option<Value>,
         depth: usize,
     ) -> Result<Value, Fault> {
         match self.registry().get(ty) {
             Type::Struct(structure) => {
-                let mut fields = match before {
+                let mut fields = match previous {
                     Some(Value::Object(fields)) => fields.into_fields(),
                     _ => Fields::new(),
                 };
-                self.walk.fields(structure, message, &mut fields, depth)?;
+                self.messages.fields(structure, message, &mut fields, depth)?;
                 Ok(Value::Object(fields.into()))
             }
             Type::List(list) => {
-                let mut items = match before {
+                let mut items = match previous {
                     Some(Value::Array(items)) => items.into_items(),
                     _ => Vec::new(),
                 };
-                let depth = deeper(depth, 1)?;
+                let depth = descend(depth, 1)?;
                 let mut reader = Reader::new(message);
                 while let Some(tag) = reader.tag(list.name.as_deref().unwrap_or_default())? {
                     match tag.number {
@@ -235,8 +235,8 @@ impl<'r> FieldDecoder<'r, '_> {
                 }
                 Ok(Value::Array(items.into()))
             }
-            Type::Either(either) => self.either(*either, message, before, depth),
-            Type::Scalar(scalar) => self.scalar(*scalar, message, before, depth),
+            Type::Either(either) => self.either(*either, message, previous, depth),
+            Type::Scalar(scalar) => self.scalar(*scalar, message, previous, depth),
             Type::Map(_) => Ok(Value::Null),
         }
     }
@@ -245,15 +245,15 @@ impl<'r> FieldDecoder<'r, '_> {
         &self,
         either: Either,
         message: &[u8],
-        before: Option<Value>,
+        previous: Option<Value>,
         depth: usize,
     ) -> Result<Value, Fault> {
         let (object_number, other_number) = if either.other == Other::Bool { (2, 1) } else { (1, 2) };
-        let (mut object, mut truth, mut items) = (None, false, Vec::new());
-        match before {
-            Some(Value::Array(before)) => items = before.into_items(),
-            Some(Value::Bool(before)) => truth = before,
-            before => object = before.filter(|before| !before.is_null()),
+        let (mut object, mut boolean, mut items) = (None, false, Vec::new());
+        match previous {
+            Some(Value::Array(previous)) => items = previous.into_items(),
+            Some(Value::Bool(previous)) => boolean = previous,
+            previous => object = previous.filter(|previous| !previous.is_null()),
         }
         let mut reader = Reader::new(message);
         while let Some(tag) = reader.tag("JSONSchemaProps")? {
@@ -264,21 +264,21 @@ impl<'r> FieldDecoder<'r, '_> {
             } else if let Other::List(list) = either.other
                 && let Type::List(list) = self.registry().get(list)
             {
-                self.items(list.item, tag, &mut reader, &mut items, deeper(depth, 1)?)?;
+                self.items(list.item, tag, &mut reader, &mut items, descend(depth, 1)?)?;
             } else {
-                truth = self.number(&mut reader, tag)? != 0;
+                boolean = self.number(&mut reader, tag)? != 0;
             }
         }
         Ok(match (object, either.other) {
             (_, Other::List(_)) if !items.is_empty() => Value::Array(items.into()),
             (Some(object), _) => object,
-            (None, Other::Bool) => Value::Bool(truth),
+            (None, Other::Bool) => Value::Bool(boolean),
             (None, Other::List(_)) => Value::Null,
         })
     }
 
     fn registry(&self) -> &'r Registry {
-        self.walk.registry
+        self.messages.registry
     }
 }
 
@@ -294,15 +294,19 @@ pub(super) fn bytes<'a>(
     reader.bytes()
 }
 
-/// The value of a field that is built up in pieces.
-fn occupied<'o>(into: &'o mut Fields, field: &Field, empty: impl FnOnce() -> Value) -> Option<&'o mut Value> {
+/// The value of a repeated field, inserted as empty if absent.
+fn entry_or_insert<'o>(
+    into: &'o mut Fields,
+    field: &Field,
+    empty: impl FnOnce() -> Value,
+) -> Option<&'o mut Value> {
     if !into.contains_key(&field.name) {
         into.insert((*field.name).to_owned(), empty());
     }
     into.get_mut(&field.name)
 }
 
-/// The remaining depth, some levels further down.
-pub(super) fn deeper(depth: usize, levels: usize) -> Result<usize, Fault> {
+/// The remaining depth, `levels` further down.
+pub(super) fn descend(depth: usize, levels: usize) -> Result<usize, Fault> {
     depth.checked_sub(levels).ok_or_else(|| Fault::new("exceeded max depth".to_owned()))
 }

@@ -12,61 +12,61 @@ use crate::schema::{Either, Field, List, Other, Registry, Scalar, Struct, Type, 
 use crate::time;
 
 /// The initial buffer of a message: most objects fit.
-const ROOM_BYTES: usize = 4096;
+const INITIAL_BYTES: usize = 4096;
 /// The usual number of fields in progress: those of all structs from the outermost to the innermost.
 const USUAL_FIELDS: usize = 256;
 
 /// Prepends the message of a value of type `ty`.
 pub fn write<'a>(out: &mut Writer, registry: &Registry, ty: TypeId, value: impl Source<'a>) {
-    let places = Vec::with_capacity(USUAL_FIELDS);
-    Walk { registry, out, places, lifetime: PhantomData }.contents(ty, Some(value));
+    let values = Vec::with_capacity(USUAL_FIELDS);
+    MessageEncoder { registry, out, values, lifetime: PhantomData }.contents(ty, Some(value));
 }
 
-/// A writer for a usual object.
+/// A writer with a buffer that most objects fit into.
 pub fn writer() -> Writer {
-    Writer::with_room(ROOM_BYTES)
+    Writer::with_capacity(INITIAL_BYTES)
 }
 
-struct Walk<'r, 'w, 'a, S> {
+struct MessageEncoder<'r, 'w, 'a, S> {
     registry: &'r Registry,
     out: &'w mut Writer,
     /// The field values of all structs in progress, by position: the keys of the object are looked up once, and not the fields of
     /// the type, which are many more.
-    places: Vec<Option<S>>,
+    values: Vec<Option<S>>,
     lifetime: PhantomData<&'a ()>,
 }
 
-impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
+impl<'r, 'a, S: Source<'a>> MessageEncoder<'r, '_, 'a, S> {
     fn structure(&mut self, structure: &'r Struct, value: Option<S>) {
-        let from = self.places.len();
-        self.places.resize(from + structure.fields.len(), None);
+        let start = self.values.len();
+        self.values.resize(start + structure.fields.len(), None);
         for (name, value) in value.into_iter().flat_map(S::entries_back) {
-            let place = structure.position(&name).and_then(|at| self.places.get_mut(from + at));
-            if let Some(place) = place
+            let slot = structure.position(&name).and_then(|index| self.values.get_mut(start + index));
+            if let Some(slot) = slot
                 && !value.is_null()
             {
-                *place = Some(value);
+                *slot = Some(value);
             }
         }
-        self.fields(structure, from);
-        self.places.truncate(from);
+        self.fields(structure, start);
+        self.values.truncate(start);
     }
 
-    /// The fields of a struct whose values begin at an index.
-    fn fields(&mut self, structure: &'r Struct, from: usize) {
+    /// Writes the fields of a struct whose values begin at index `start`.
+    fn fields(&mut self, structure: &'r Struct, start: usize) {
         for slot in structure.wire.iter().rev() {
-            match slot.what {
-                WireContent::Inlined(ty, at) => {
+            match slot.content {
+                WireContent::Inlined(ty, offset) => {
                     let end = self.out.len();
                     if let Some(inner) = self.registry.structure(ty) {
-                        self.fields(inner, from + usize::from(at));
+                        self.fields(inner, start + usize::from(offset));
                     }
                     self.out.close(slot.number, end);
                 }
-                WireContent::Field(at) => {
-                    let at = usize::from(at);
-                    if let Some(field) = structure.fields.get(at) {
-                        let value = self.places.get(from + at).copied().flatten();
+                WireContent::Field(index) => {
+                    let index = usize::from(index);
+                    if let Some(field) = structure.fields.get(index) {
+                        let value = self.values.get(start + index).copied().flatten();
                         self.field(slot.number, field, value);
                     }
                 }
@@ -100,7 +100,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
         match self.registry.get(ty) {
             Type::Scalar(Scalar::String) => self.out.bytes(number, text(value).as_bytes()),
             Type::Scalar(Scalar::Int32 | Scalar::Int64) => self.out.number(number, integer(value)),
-            Type::Scalar(Scalar::Bool) => self.out.number(number, truth(value)),
+            Type::Scalar(Scalar::Bool) => self.out.number(number, boolean(value)),
             Type::Scalar(Scalar::Double) => {
                 let double = value.and_then(S::double).unwrap_or_default();
                 self.out.eight(number, double.to_le_bytes());
@@ -144,7 +144,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
                 self.single(2, either.object, value);
                 self.out.number(1, 1);
             }
-            Other::Bool => self.out.number(1, truth(value)),
+            Other::Bool => self.out.number(1, boolean(value)),
             Other::List(_) if is_object => self.single(1, either.object, value),
             Other::List(list) => {
                 if let Type::List(list) = self.registry.get(list) {
@@ -206,6 +206,6 @@ fn integer<'a>(value: Option<impl Source<'a>>) -> u64 {
     value.and_then(Source::integer).unwrap_or_default() as u64
 }
 
-fn truth<'a>(value: Option<impl Source<'a>>) -> u64 {
-    u64::from(value.and_then(Source::truth).unwrap_or_default())
+fn boolean<'a>(value: Option<impl Source<'a>>) -> u64 {
+    u64::from(value.and_then(Source::boolean).unwrap_or_default())
 }

@@ -97,7 +97,7 @@ pub struct WatchEvent {
 
 /// An opened envelope. The API ignores its other fields.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Opened<'a> {
+pub struct OpenedEnvelope<'a> {
     /// The apiVersion.
     pub api_version: String,
     /// The kind.
@@ -107,7 +107,7 @@ pub struct Opened<'a> {
 }
 
 /// Opens the envelope of a body. Parsed by hand, because the error messages are the reference's.
-pub fn open(body: &[u8]) -> Result<Opened<'_>, Fault> {
+pub fn open(body: &[u8]) -> Result<OpenedEnvelope<'_>, Fault> {
     if body.is_empty() {
         return Err(Fault::new("empty data".to_owned()));
     }
@@ -120,7 +120,7 @@ pub fn open(body: &[u8]) -> Result<Opened<'_>, Fault> {
     if message.is_empty() {
         return Err(Fault::new("empty body".to_owned()));
     }
-    let mut opened = Opened::default();
+    let mut opened = OpenedEnvelope::default();
     let mut reader = Reader::new(message);
     while let Some(tag) = reader.tag("Unknown")? {
         match tag.number {
@@ -134,7 +134,7 @@ pub fn open(body: &[u8]) -> Result<Opened<'_>, Fault> {
     Ok(opened)
 }
 
-fn type_meta(message: &[u8], opened: &mut Opened<'_>) -> Result<(), Fault> {
+fn type_meta(message: &[u8], opened: &mut OpenedEnvelope<'_>) -> Result<(), Fault> {
     let mut reader = Reader::new(message);
     while let Some(tag) = reader.tag("TypeMeta")? {
         match tag.number {

@@ -11,9 +11,9 @@ use crate::schema::arbitrary;
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::complete().unwrap());
 
 /// Compares two values by their JSON: whole objects are too long to read.
-fn same(one: &Value, other: &Value) -> Result<(), TestCaseError> {
-    let (one, other) = (codec::to_json(one), codec::to_json(other));
-    prop_assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
+fn assert_same_json(left: &Value, right: &Value) -> Result<(), TestCaseError> {
+    let (left, right) = (codec::to_json(left), codec::to_json(right));
+    prop_assert_eq!(String::from_utf8_lossy(&left), String::from_utf8_lossy(&right));
     Ok(())
 }
 
@@ -21,17 +21,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn objects_come_back((kind, ty, value) in arbitrary::object(&REGISTRY)) {
+    fn protobuf_objects_round_trip((kind, ty, value) in arbitrary::object(&REGISTRY)) {
         let body = encode_object(&REGISTRY, ty, &value);
         let decoded = decode_object(&body, &kind, &REGISTRY).unwrap();
-        same(&decoded.value, &value)?;
+        assert_same_json(&decoded.value, &value)?;
         prop_assert_eq!(&decoded.value, &value);
         // Encoding reproduces the input.
         prop_assert_eq!(encode_object(&REGISTRY, ty, &decoded.value), body);
     }
 
     #[test]
-    fn stored_objects_are_transcoded((_, ty, value) in arbitrary::object(&REGISTRY)) {
+    fn transcoded_message_equals_encoded_message((_, ty, value) in arbitrary::object(&REGISTRY)) {
         let stored = codec::encode(&REGISTRY, ty, &value);
         prop_assert_eq!(transcode(&REGISTRY, ty, &stored).unwrap(), message(&REGISTRY, ty, &value));
         let message = transcode(&REGISTRY, ty, &stored).unwrap();
@@ -40,15 +40,15 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_has_a_json_that_is_read_the_same(
+    fn decoded_protobuf_round_trips_through_json(
         (kind, ty, value) in arbitrary::object(&REGISTRY),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in proptest::option::of(any::<prop::sample::Index>()),
     ) {
         let mut body = encode_object(&REGISTRY, ty, &value);
-        for (at, byte) in changes {
-            let at = at.index(body.len());
-            body[at] = byte;
+        for (index, byte) in changes {
+            let index = index.index(body.len());
+            body[index] = byte;
         }
         if let Some(cut) = cut {
             body.truncate(cut.index(body.len()));
@@ -56,12 +56,12 @@ proptest! {
         if let Ok(decoded) = decode_object(&body, &kind, &REGISTRY) {
             let text = codec::encode(&REGISTRY, ty, &decoded.value);
             let again = codec::decode_object(&text, &kind, &REGISTRY).unwrap();
-            same(&again.value, &decoded.value)?;
+            assert_same_json(&again.value, &decoded.value)?;
         }
     }
 
     #[test]
-    fn no_bytes_panic(
+    fn protobuf_decoders_never_panic(
         (kind, _, _) in arbitrary::object(&REGISTRY),
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
     ) {

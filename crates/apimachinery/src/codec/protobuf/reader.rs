@@ -14,8 +14,8 @@ impl Fault {
     }
 
     /// A value with the wrong wire type.
-    pub fn wire_type(found: WireType, field: &str) -> Fault {
-        Fault::new(format!("proto: wrong wireType = {} for field {field}", found.0))
+    pub fn wire_type(actual: WireType, field: &str) -> Fault {
+        Fault::new(format!("proto: wrong wireType = {} for field {field}", actual.0))
     }
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Fault {
 const END: Fault = Fault(Cow::Borrowed("unexpected EOF"));
 const OVERFLOW: Fault = Fault(Cow::Borrowed("proto: integer overflow"));
 const NEGATIVE: Fault = Fault(Cow::Borrowed("proto: negative length found during unmarshaling"));
-const LOOSE_END: Fault = Fault(Cow::Borrowed("proto: unexpected end of group"));
+const UNEXPECTED_GROUP_END: Fault = Fault(Cow::Borrowed("proto: unexpected end of group"));
 
 /// The wire type of a value: the three low bits of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         if form == WireType::GROUP_END {
             return Err(Fault::new(format!("proto: {name}: wiretype end group for non-group")));
         }
-        // The number is a signed 32-bit integer, whatever the higher bits.
+        // The number is a signed 32-bit integer; higher bits are ignored.
         let number = (wire >> 3) as u32 as i32;
         match u32::try_from(number) {
             Ok(number) if number > 0 => Ok(Some(Tag { number, form })),
@@ -88,10 +88,10 @@ impl<'a> Reader<'a> {
     /// A varint. Bits beyond the sixty-fourth are lost.
     pub fn varint(&mut self) -> Result<u64, Fault> {
         let mut number = 0;
-        for (at, &byte) in self.rest.iter().enumerate().take(10) {
-            number |= u64::from(byte & 0x7f) << (7 * at);
+        for (index, &byte) in self.rest.iter().enumerate().take(10) {
+            number |= u64::from(byte & 0x7f) << (7 * index);
             if byte < 0x80 {
-                self.rest = self.rest.get(at + 1..).unwrap_or_default();
+                self.rest = self.rest.get(index + 1..).unwrap_or_default();
                 return Ok(number);
             }
         }
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
                 WireType::BYTES => self.bytes().map(drop)?,
                 WireType::FOUR => self.take(4).map(drop)?,
                 WireType::GROUP => open += 1,
-                WireType::GROUP_END => open = open.checked_sub(1).ok_or(LOOSE_END)?,
+                WireType::GROUP_END => open = open.checked_sub(1).ok_or(UNEXPECTED_GROUP_END)?,
                 WireType(other) => return Err(Fault::new(format!("proto: illegal wireType {other}"))),
             }
             if open == 0 {
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether nothing is left.
+    /// Whether the message ends here.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -149,13 +149,13 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn said<T>(result: Result<T, Fault>) -> Result<T, String> {
+    fn with_message<T>(result: Result<T, Fault>) -> Result<T, String> {
         result.map_err(|fault| fault.to_string())
     }
 
     #[test]
-    fn numbers_have_at_most_ten_bytes() {
-        let read = |bytes: &[u8]| said(Reader::new(bytes).varint());
+    fn varints_have_at_most_ten_bytes() {
+        let read = |bytes: &[u8]| with_message(Reader::new(bytes).varint());
         assert_eq!(read(&[0xac, 2]), Ok(300));
         assert_eq!(read(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), Ok(u64::MAX));
         assert_eq!(read(&[0xff; 9]), Err("unexpected EOF".to_owned()));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn lengths_stay_within_the_message() {
-        let read = |bytes: &'static [u8]| said(Reader::new(bytes).bytes());
+        let read = |bytes: &'static [u8]| with_message(Reader::new(bytes).bytes());
         assert_eq!(read(&[2, 7, 8, 9]), Ok(&[7, 8][..]));
         assert_eq!(read(&[3, 7, 8]), Err("unexpected EOF".to_owned()));
         let negative = "proto: negative length found during unmarshaling".to_owned();
@@ -175,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_named_when_they_are_wrong() {
-        let read = |bytes: &[u8]| said(Reader::new(bytes).tag("Pod"));
+    fn illegal_tags_are_refused() {
+        let read = |bytes: &[u8]| with_message(Reader::new(bytes).tag("Pod"));
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[0x0a]), Ok(Some(Tag { number: 1, form: WireType::BYTES })));
         assert_eq!(read(&[0]), Err("proto: Pod: illegal tag 0 (wire type 0)".to_owned()));
@@ -184,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_of_every_form_are_passed_over() {
+    fn values_of_all_wire_types_are_skipped() {
         let skip = |form: u8, bytes: &[u8]| {
             let mut reader = Reader::new(bytes);
-            said(reader.skip(WireType(form)).map(|()| reader.rest.len()))
+            with_message(reader.skip(WireType(form)).map(|()| reader.rest.len()))
         };
         assert_eq!(skip(0, &[0xff, 1, 9]), Ok(1));
         assert_eq!(skip(1, &[0; 9]), Ok(1));

@@ -1,6 +1,6 @@
 //! Decodes scalars: strings, numbers, and the messages of times, quantities and untyped values.
 
-use super::decode::{FieldDecoder, bytes, deeper};
+use super::decode::{FieldDecoder, bytes, descend};
 use super::reader::{Fault, Reader, Tag, WireType};
 use crate::json;
 use crate::quantity::Quantity;
@@ -19,14 +19,14 @@ impl FieldDecoder<'_, '_> {
         &self,
         scalar: Scalar,
         message: &[u8],
-        before: Option<Value>,
+        previous: Option<Value>,
         depth: usize,
     ) -> Result<Value, Fault> {
         match scalar {
             Scalar::Quantity => self.quantity(message),
             Scalar::Time | Scalar::MicroTime => self.instant(scalar, message),
-            Scalar::IntOrString => self.int_or_string(message, before),
-            _ => self.any(message, before, depth),
+            Scalar::IntOrString => self.int_or_string(message, previous),
+            _ => self.any(message, previous, depth),
         }
     }
 
@@ -73,8 +73,8 @@ impl FieldDecoder<'_, '_> {
         })
     }
 
-    fn int_or_string(&self, message: &[u8], before: Option<Value>) -> Result<Value, Fault> {
-        let (mut kind, mut number, mut text) = match before {
+    fn int_or_string(&self, message: &[u8], previous: Option<Value>) -> Result<Value, Fault> {
+        let (mut kind, mut number, mut text) = match previous {
             Some(Value::Int(number)) => (0, number, String::new()),
             Some(Value::String(text)) => (1, 0, text),
             _ => (0, 0, String::new()),
@@ -96,8 +96,8 @@ impl FieldDecoder<'_, '_> {
     }
 
     /// An untyped value: JSON within the message.
-    fn any(&self, message: &[u8], before: Option<Value>, depth: usize) -> Result<Value, Fault> {
-        let mut value = before.unwrap_or_default();
+    fn any(&self, message: &[u8], previous: Option<Value>, depth: usize) -> Result<Value, Fault> {
+        let mut value = previous.unwrap_or_default();
         let mut reader = Reader::new(message);
         while let Some(tag) = reader.tag("RawExtension")? {
             match tag.number {
@@ -106,7 +106,7 @@ impl FieldDecoder<'_, '_> {
                     value = json::read(text).map_err(|error| {
                         Fault::new(format!("proto: field {} holds no JSON: {error}", self.name()))
                     })?;
-                    deeper(depth, levels(&value))?;
+                    descend(depth, levels(&value))?;
                 }
                 _ => reader.skip(tag.form)?,
             }

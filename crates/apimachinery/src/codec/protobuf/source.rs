@@ -5,20 +5,20 @@ use std::borrow::Cow;
 use crate::json;
 use crate::value::Value;
 
-/// A value. Accessors of the wrong type answer `None` or nothing.
+/// A value. Accessors return `None` or nothing if the value has another type.
 pub trait Source<'a>: Copy {
-    /// Whether it is null.
+    /// Whether the value is null.
     fn is_null(self) -> bool;
-    /// Whether it is an object.
+    /// Whether the value is an object.
     fn is_object(self) -> bool;
-    /// The string.
+    /// The value as a string.
     fn text(self) -> Option<Cow<'a, str>>;
-    /// The integer.
+    /// The value as an integer.
     fn integer(self) -> Option<i64>;
-    /// The number.
+    /// The value as a floating-point number.
     fn double(self) -> Option<f64>;
-    /// The boolean.
-    fn truth(self) -> Option<bool>;
+    /// The value as a boolean.
+    fn boolean(self) -> Option<bool>;
     /// The JSON of the value.
     fn json(self) -> Cow<'a, [u8]>;
     /// The items, last first.
@@ -52,7 +52,7 @@ impl<'a> Source<'a> for &'a Value {
         }
     }
 
-    fn truth(self) -> Option<bool> {
+    fn boolean(self) -> Option<bool> {
         self.as_bool()
     }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::source::Source;
 
 /// The maximum depth of stored objects. Nothing deeper could be decoded otherwise.
-const DEPTH: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// The approximate number of bytes per token, for the initial allocation.
 const BYTES_PER_TOKEN: usize = 16;
 /// No token.
@@ -39,7 +39,7 @@ struct Token {
     /// The last value inside.
     last: u32,
     /// The previous value in the same container.
-    before: u32,
+    previous: u32,
 }
 
 /// A text with the positions of its values.
@@ -54,24 +54,25 @@ impl<'a> Tape<'a> {
     pub fn read(text: &'a [u8]) -> Option<Tape<'a>> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() < NONE as usize)?;
         let tokens = Vec::with_capacity(text.len() / BYTES_PER_TOKEN);
-        let mut scanner = Scanner { text: text.as_bytes(), at: 0, tokens, open: Vec::with_capacity(16) };
+        let mut scanner =
+            Scanner { text: text.as_bytes(), position: 0, tokens, open: Vec::with_capacity(16) };
         scanner.run()?;
         Some(Tape { text, tokens: scanner.tokens })
     }
 
     /// The whole value.
-    pub fn root(&self) -> At<'_> {
-        At { tape: self, index: 0 }
+    pub fn root(&self) -> TapeValue<'_> {
+        TapeValue { tape: self, index: 0 }
     }
 
-    fn slice(&self, (from, to): (u32, u32)) -> &str {
-        self.text.get(from as usize..to as usize).unwrap_or_default()
+    fn slice(&self, (start, end): (u32, u32)) -> &str {
+        self.text.get(start as usize..end as usize).unwrap_or_default()
     }
 }
 
 struct Scanner<'a> {
     text: &'a [u8],
-    at: usize,
+    position: usize,
     tokens: Vec<Token>,
     /// The open objects and arrays.
     open: Vec<u32>,
@@ -84,15 +85,15 @@ impl Scanner<'_> {
             self.value(key, escaped_key)?;
             // Close everything that ends here; then a comma or the end follows.
             loop {
-                match (self.text.get(self.at), self.open.last()) {
+                match (self.text.get(self.position), self.open.last()) {
                     (None, None) => return Some(()),
                     (Some(b','), Some(_)) => {
-                        self.at += 1;
+                        self.position += 1;
                         break;
                     }
                     (Some(b'}' | b']'), Some(_)) => self.close()?,
                     // The first value of a container that was just opened.
-                    (Some(_), Some(&index)) if self.opened(index) => break,
+                    (Some(_), Some(&index)) if self.is_just_opened(index) => break,
                     _ => return None,
                 }
             }
@@ -100,29 +101,29 @@ impl Scanner<'_> {
     }
 
     /// Whether a container was just opened.
-    fn opened(&self, index: u32) -> bool {
-        self.tokens.get(index as usize).is_some_and(|token| token.span.0 as usize + 1 == self.at)
+    fn is_just_opened(&self, index: u32) -> bool {
+        self.tokens.get(index as usize).is_some_and(|token| token.span.0 as usize + 1 == self.position)
     }
 
     /// The next key, inside of an object.
     fn key(&mut self) -> Option<((u32, u32), bool)> {
-        let within = self.open.last().and_then(|index| self.tokens.get(*index as usize));
-        if within.is_none_or(|token| token.kind != Kind::Object) {
+        let container = self.open.last().and_then(|index| self.tokens.get(*index as usize));
+        if container.is_none_or(|token| token.kind != Kind::Object) {
             return Some(((0, 0), false));
         }
         let (key, escaped) = self.string()?;
-        if self.text.get(self.at) != Some(&b':') {
+        if self.text.get(self.position) != Some(&b':') {
             return None;
         }
-        self.at += 1;
+        self.position += 1;
         Some((key, escaped))
     }
 
     fn value(&mut self, key: (u32, u32), escaped_key: bool) -> Option<()> {
-        let from = self.at as u32;
-        let (kind, span) = match *self.text.get(self.at)? {
-            b'{' => (Kind::Object, (from, from)),
-            b'[' => (Kind::Array, (from, from)),
+        let start = self.position as u32;
+        let (kind, span) = match *self.text.get(self.position)? {
+            b'{' => (Kind::Object, (start, start)),
+            b'[' => (Kind::Array, (start, start)),
             b'"' => {
                 let (span, escaped) = self.string()?;
                 (if escaped { Kind::Escaped } else { Kind::Plain }, span)
@@ -130,62 +131,62 @@ impl Scanner<'_> {
             _ => (Kind::Word, self.word()?),
         };
         let index = u32::try_from(self.tokens.len()).ok()?;
-        let within = self.open.last().and_then(|open| self.tokens.get_mut(*open as usize));
-        let before = within.map_or(NONE, |within| std::mem::replace(&mut within.last, index));
-        self.tokens.push(Token { kind, span, key, escaped_key, last: NONE, before });
+        let container = self.open.last().and_then(|open| self.tokens.get_mut(*open as usize));
+        let previous = container.map_or(NONE, |container| std::mem::replace(&mut container.last, index));
+        self.tokens.push(Token { kind, span, key, escaped_key, last: NONE, previous });
         if matches!(kind, Kind::Object | Kind::Array) {
-            self.at += 1;
+            self.position += 1;
             self.open.push(index);
         }
-        (self.open.len() <= DEPTH).then_some(())
+        (self.open.len() <= MAX_DEPTH).then_some(())
     }
 
     fn close(&mut self) -> Option<()> {
-        let byte = *self.text.get(self.at)?;
-        self.at += 1;
+        let byte = *self.text.get(self.position)?;
+        self.position += 1;
         let index = self.open.pop()?;
         let token = self.tokens.get_mut(index as usize)?;
-        token.span.1 = self.at as u32;
-        let closes = if token.kind == Kind::Object { b'}' } else { b']' };
-        (byte == closes).then_some(())
+        token.span.1 = self.position as u32;
+        let expected = if token.kind == Kind::Object { b'}' } else { b']' };
+        (byte == expected).then_some(())
     }
 
     /// A string and whether it has escapes. Moves behind it.
     fn string(&mut self) -> Option<((u32, u32), bool)> {
-        if self.text.get(self.at) != Some(&b'"') {
+        if self.text.get(self.position) != Some(&b'"') {
             return None;
         }
-        let from = self.at + 1;
-        let (mut to, mut escaped) = (from, false);
+        let start = self.position + 1;
+        let (mut end, mut escaped) = (start, false);
         loop {
-            to += memchr::memchr2(b'"', b'\\', self.text.get(to..)?)?;
-            if self.text.get(to) == Some(&b'"') {
+            end += memchr::memchr2(b'"', b'\\', self.text.get(end..)?)?;
+            if self.text.get(end) == Some(&b'"') {
                 break;
             }
             escaped = true;
-            to += 2;
+            end += 2;
         }
-        self.at = to + 1;
-        Some(((from as u32, to as u32), escaped))
+        self.position = end + 1;
+        Some(((start as u32, end as u32), escaped))
     }
 
     fn word(&mut self) -> Option<(u32, u32)> {
-        let rest = self.text.get(self.at..)?;
+        let rest = self.text.get(self.position..)?;
         let length = rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']')).unwrap_or(rest.len());
-        let from = self.at as u32;
-        self.at += length;
-        (length > 0).then_some((from, self.at as u32))
+        let start = self.position as u32;
+        self.position += length;
+        (length > 0).then_some((start, self.position as u32))
     }
 }
 
 /// A value of a tape.
 #[derive(Clone, Copy, Debug)]
-pub struct At<'t> {
+pub struct TapeValue<'t> {
     tape: &'t Tape<'t>,
     index: u32,
 }
 
-impl<'t> At<'t> {
+impl<'t> TapeValue<'t> {
     fn token(self) -> Option<&'t Token> {
         self.tape.tokens.get(self.index as usize)
     }
@@ -194,14 +195,14 @@ impl<'t> At<'t> {
         self.token().filter(|token| token.kind == Kind::Word).map(|token| self.tape.slice(token.span))
     }
 
-    fn within(self, kind: Kind) -> impl Iterator<Item = At<'t>> {
+    fn children(self, kind: Kind) -> impl Iterator<Item = TapeValue<'t>> {
         let tape = self.tape;
-        let found = move |index: u32| {
-            let at = At { tape, index };
-            at.token().map(|_| at)
+        let value_at = move |index: u32| {
+            let value = TapeValue { tape, index };
+            value.token().map(|_| value)
         };
-        let last = self.token().filter(|token| token.kind == kind).and_then(|token| found(token.last));
-        std::iter::successors(last, move |at| at.token().and_then(|token| found(token.before)))
+        let last = self.token().filter(|token| token.kind == kind).and_then(|token| value_at(token.last));
+        std::iter::successors(last, move |value| value.token().and_then(|token| value_at(token.previous)))
     }
 }
 
@@ -210,7 +211,7 @@ fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(&format!("\"{text}\"")).ok().map(Cow::Owned)
 }
 
-impl<'t> Source<'t> for At<'t> {
+impl<'t> Source<'t> for TapeValue<'t> {
     fn is_null(self) -> bool {
         self.word() == Some("null")
     }
@@ -236,7 +237,7 @@ impl<'t> Source<'t> for At<'t> {
         self.word()?.parse().ok()
     }
 
-    fn truth(self) -> Option<bool> {
+    fn boolean(self) -> Option<bool> {
         self.word()?.parse().ok()
     }
 
@@ -248,16 +249,17 @@ impl<'t> Source<'t> for At<'t> {
         Cow::Borrowed(self.tape.slice(span).as_bytes())
     }
 
-    fn items_back(self) -> impl Iterator<Item = At<'t>> {
-        self.within(Kind::Array)
+    fn items_back(self) -> impl Iterator<Item = TapeValue<'t>> {
+        self.children(Kind::Array)
     }
 
-    fn entries_back(self) -> impl Iterator<Item = (Cow<'t, str>, At<'t>)> {
-        self.within(Kind::Object).map(|at| {
-            let (key, escaped) = at.token().map_or(((0, 0), false), |token| (token.key, token.escaped_key));
-            let text = at.tape.slice(key);
+    fn entries_back(self) -> impl Iterator<Item = (Cow<'t, str>, TapeValue<'t>)> {
+        self.children(Kind::Object).map(|value| {
+            let (key, escaped) =
+                value.token().map_or(((0, 0), false), |token| (token.key, token.escaped_key));
+            let text = value.tape.slice(key);
             let key = if escaped { unescaped(text).unwrap_or_default() } else { Cow::Borrowed(text) };
-            (key, at)
+            (key, value)
         })
     }
 }
@@ -271,39 +273,39 @@ mod tests {
     use crate::value::Value;
 
     /// The tree of a tape.
-    fn tree(at: At<'_>) -> Value {
-        if at.is_null() {
+    fn tree(value: TapeValue<'_>) -> Value {
+        if value.is_null() {
             Value::Null
-        } else if let Some(text) = at.text() {
+        } else if let Some(text) = value.text() {
             Value::String(text.into_owned())
-        } else if let Some(number) = at.integer() {
+        } else if let Some(number) = value.integer() {
             Value::Int(number)
-        } else if let Some(truth) = at.truth() {
-            Value::Bool(truth)
-        } else if let Some(number) = at.double() {
+        } else if let Some(boolean) = value.boolean() {
+            Value::Bool(boolean)
+        } else if let Some(number) = value.double() {
             Value::Float(number)
-        } else if at.is_object() {
-            Value::Object(at.entries_back().map(|(key, at)| (key.into_owned(), tree(at))).collect())
+        } else if value.is_object() {
+            Value::Object(value.entries_back().map(|(key, value)| (key.into_owned(), tree(value))).collect())
         } else {
-            let mut items: Vec<Value> = at.items_back().map(tree).collect();
+            let mut items: Vec<Value> = value.items_back().map(tree).collect();
             items.reverse();
             Value::Array(items.into())
         }
     }
 
     #[test]
-    fn values_are_found_in_the_text() {
+    fn tape_yields_the_values_of_the_text() {
         let text = r#"{"a":[],"b":{},"c":[1,[true,null],{"d\n":"\"e\\"}],"f":-1.5e+300,"":"grüße"}"#;
         let tape = Tape::read(text.as_bytes()).unwrap();
         assert_eq!(tree(tape.root()), json::read(text.as_bytes()).unwrap());
         assert_eq!(tape.root().json(), text.as_bytes());
-        let inner: Vec<_> = tape.root().entries_back().map(|(_, at)| at.json()).collect();
+        let inner: Vec<_> = tape.root().entries_back().map(|(_, value)| value.json()).collect();
         assert_eq!(inner[0], "\"grüße\"".as_bytes());
         assert_eq!(inner[2], br#"[1,[true,null],{"d\n":"\"e\\"}]"#.as_slice());
     }
 
     #[test]
-    fn damage_is_seen() {
+    fn corrupt_text_has_no_tape() {
         for text in [
             "", "{", "}", "[1", "[1}", "{\"a\"}", "{\"a\":}", "{1:2}", "\"a", "\"a\\", "[,]", "1,", "[1]]",
             "{}{}",
@@ -316,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "[\\[\\]{}\",:\\\\a1n ]{0,40}") {
+        fn tape_never_panics(text in "[\\[\\]{}\",:\\\\a1n ]{0,40}") {
             if let Some(tape) = Tape::read(text.as_bytes()) {
                 let _ = tree(tape.root());
             }

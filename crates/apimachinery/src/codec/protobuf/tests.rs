@@ -1,4 +1,4 @@
-//! What is easily done wrong on this wire, one by one.
+//! The details of the wire format that are easily done wrong.
 
 use std::sync::LazyLock;
 
@@ -13,18 +13,18 @@ use crate::schema::WireContent;
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
 fn ty(name: &str) -> TypeId {
-    let mut ids = (0..REGISTRY.len()).map(|at| TypeId(at as u32));
+    let mut ids = (0..REGISTRY.len()).map(|index| TypeId(index as u32));
     ids.find(|id| REGISTRY.structure(*id).is_some_and(|structure| &*structure.name == name)).unwrap()
 }
 
-/// The message of the JSON of a type, in hexadecimal.
-fn written(name: &str, text: &str) -> String {
+/// The message for the JSON of a type, in hexadecimal.
+fn encode_hex(name: &str, text: &str) -> String {
     let value = codec::decode_stored(text.as_bytes(), ty(name), &REGISTRY).unwrap();
     hex(&message(&REGISTRY, ty(name), &value))
 }
 
-/// The JSON that a message is read as, without what is printed in any case.
-fn read(name: &str, message: &[u8]) -> String {
+/// The JSON of a decoded message, or the error.
+fn decode_json(name: &str, message: &[u8]) -> String {
     match decode::read(&REGISTRY, ty(name), message) {
         Ok(value) => String::from_utf8(codec::to_json(&value)).unwrap(),
         Err(fault) => fault.to_string(),
@@ -49,21 +49,21 @@ fn refusal(body: &[u8]) -> String {
     decode_object(body, &config_map(), &REGISTRY).unwrap_err().message
 }
 
-/// Whether a list of this type has its metadata first and its items second. All do but the list of partial objects in the first
-/// beta of the meta group, whose numbers stand the other way round.
+/// Whether a list of this type has its metadata first and its items second. All do except PartialObjectMetadataList in
+/// meta.k8s.io/v1beta1, whose field numbers are swapped.
 fn is_metadata_first(registry: &Registry, list: TypeId) -> bool {
-    let is = |number: u32, name: &str| {
+    let has_name = |number: u32, name: &str| {
         let structure = registry.structure(list)?;
         match structure.slot(number)? {
-            WireContent::Field(at) => Some(&*structure.fields.get(usize::from(at))?.name == name),
+            WireContent::Field(index) => Some(&*structure.fields.get(usize::from(index))?.name == name),
             WireContent::Inlined(..) => None,
         }
     };
-    is(1, "metadata") == Some(true) && is(2, "items") == Some(true)
+    has_name(1, "metadata") == Some(true) && has_name(2, "items") == Some(true)
 }
 
 #[test]
-fn the_envelope_names_the_kind_and_ends_with_two_empty_texts() {
+fn envelope_has_type_meta_and_empty_content_fields() {
     let value = json::read(br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"a":"b"}}"#).unwrap();
     let body = encode_object(&REGISTRY, ty("ConfigMap"), &value);
     assert_eq!(body[..4], MAGIC);
@@ -79,7 +79,7 @@ fn the_envelope_names_the_kind_and_ends_with_two_empty_texts() {
 }
 
 #[test]
-fn bodies_are_refused_in_the_words_of_the_api() {
+fn invalid_bodies_have_the_reference_message() {
     let unrecognized = "the object provided is unrecognized (must be of type ConfigMap):";
     let prefix = "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]";
     assert_eq!(refusal(b"garbage"), format!("{unrecognized} {prefix} (67617262616765)"));
@@ -121,7 +121,7 @@ fn bodies_are_refused_in_the_words_of_the_api() {
 }
 
 #[test]
-fn what_an_envelope_does_not_say_is_filled_in() {
+fn missing_kind_and_api_version_of_envelope_are_set() {
     for (api_version, kind) in [("", ""), ("v1", ""), ("", "ConfigMap"), ("no/such/version", "ConfigMap")] {
         let decoded = decode_object(&body(api_version, kind, &[]), &config_map(), &REGISTRY).unwrap();
         assert_eq!(codec::to_json(&decoded.value), br#"{"apiVersion":"v1","kind":"ConfigMap"}"#);
@@ -129,7 +129,7 @@ fn what_an_envelope_does_not_say_is_filled_in() {
 }
 
 #[test]
-fn options_may_name_any_version() {
+fn delete_options_may_have_any_api_version() {
     let expected = GroupVersionKind::new("meta.k8s.io", "v1", "DeleteOptions");
     for api_version in ["v1", "apps/v1", "meta.k8s.io/v1", "example.com/v3", ""] {
         let body = body(api_version, "DeleteOptions", &[0x08, 0]);
@@ -140,101 +140,108 @@ fn options_may_name_any_version() {
 }
 
 #[test]
-fn the_kind_of_what_is_inside_is_lost() {
+fn kind_of_nested_objects_is_not_encoded() {
     let text = r#"{"volumeClaimTemplates":[{"kind":"PersistentVolumeClaim","apiVersion":"v1"}]}"#;
     let bare = r#"{"volumeClaimTemplates":[{}]}"#;
-    assert_eq!(written("StatefulSetSpec", text), written("StatefulSetSpec", bare));
+    assert_eq!(encode_hex("StatefulSetSpec", text), encode_hex("StatefulSetSpec", bare));
 }
 
 #[test]
 fn inlined_types_are_nested_and_always_written() {
-    assert_eq!(written("SecretEnvSource", "{}"), "0a020a00");
-    assert_eq!(written("SecretEnvSource", r#"{"name":"a","optional":false}"#), "0a030a01611000");
+    assert_eq!(encode_hex("SecretEnvSource", "{}"), "0a020a00");
+    assert_eq!(encode_hex("SecretEnvSource", r#"{"name":"a","optional":false}"#), "0a030a01611000");
     assert_eq!(
-        read("SecretEnvSource", &[0x0a, 3, 0x0a, 1, b'a', 0x10, 0]),
+        decode_json("SecretEnvSource", &[0x0a, 3, 0x0a, 1, b'a', 0x10, 0]),
         r#"{"name":"a","optional":false}"#
     );
     let rule = r#"{"resourceNames":["a"],"operations":["*"],"apiGroups":["b"]}"#;
-    assert_eq!(written("NamedRuleWithOperations", rule), "0a016112080a012a12030a0162");
+    assert_eq!(encode_hex("NamedRuleWithOperations", rule), "0a016112080a012a12030a0162");
     let message = [0x0a, 1, b'a', 0x12, 8, 0x0a, 1, b'*', 0x12, 3, 0x0a, 1, b'b'];
     assert_eq!(
-        read("NamedRuleWithOperations", &message),
+        decode_json("NamedRuleWithOperations", &message),
         r#"{"apiGroups":["b"],"operations":["*"],"resourceNames":["a"]}"#
     );
 }
 
 #[test]
-fn instants_have_seconds_and_the_zero_time_is_empty() {
+fn times_have_seconds_and_zero_time_is_empty() {
     // 8 of ObjectMeta is a value, 9 a pointer.
-    let meta = written("ObjectMeta", "{}");
+    let meta = encode_hex("ObjectMeta", "{}");
     assert!(meta.ends_with("38004200"), "{meta}");
-    let meta = written("ObjectMeta", r#"{"deletionTimestamp":"1970-01-01T00:00:01Z"}"#);
+    let meta = encode_hex("ObjectMeta", r#"{"deletionTimestamp":"1970-01-01T00:00:01Z"}"#);
     assert!(meta.ends_with("42004a0408011000"), "{meta}");
-    assert_eq!(read("ObjectMeta", &[0x42, 0, 0x4a, 0]), "{}");
+    assert_eq!(decode_json("ObjectMeta", &[0x42, 0, 0x4a, 0]), "{}");
     let fraction = [0x42, 5, 0x08, 1, 0x10, 0xf4, 3];
-    assert_eq!(read("ObjectMeta", &fraction), r#"{"creationTimestamp":"1970-01-01T00:00:01Z"}"#);
-    // An empty message is no time, a message that says nothing of seconds is 1970.
-    assert_eq!(read("ObjectMeta", &[0x42, 2, 0x10, 0]), r#"{"creationTimestamp":"1970-01-01T00:00:00Z"}"#);
+    assert_eq!(decode_json("ObjectMeta", &fraction), r#"{"creationTimestamp":"1970-01-01T00:00:01Z"}"#);
+    // An empty message is the zero time, a message without seconds is 1970.
+    assert_eq!(
+        decode_json("ObjectMeta", &[0x42, 2, 0x10, 0]),
+        r#"{"creationTimestamp":"1970-01-01T00:00:00Z"}"#
+    );
     let far = [0x42, 10, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
-    assert!(read("ObjectMeta", &far).contains("out of range"));
+    assert!(decode_json("ObjectMeta", &far).contains("out of range"));
 }
 
 #[test]
-fn microseconds_are_cut_not_rounded() {
+fn microseconds_are_truncated() {
     let text = r#"{"renewTime":"1970-01-01T00:00:01.000002Z"}"#;
-    let bytes = written("LeaseSpec", text);
+    let bytes = encode_hex("LeaseSpec", text);
     assert!(bytes.contains("080110d00f"), "{bytes}");
     let cut = [0x22, 5, 0x08, 1, 0x10, 0xb7, 0x17];
-    assert_eq!(read("LeaseSpec", &cut), r#"{"renewTime":"1970-01-01T00:00:01.000002Z"}"#);
+    assert_eq!(decode_json("LeaseSpec", &cut), r#"{"renewTime":"1970-01-01T00:00:01.000002Z"}"#);
 }
 
 #[test]
 fn quantities_are_canonical_texts() {
     let limits = r#"{"limits":{"cpu":"0.5"}}"#;
-    assert_eq!(written("ResourceRequirements", limits), "0a0d0a0363707512060a043530306d");
+    assert_eq!(encode_hex("ResourceRequirements", limits), "0a0d0a0363707512060a043530306d");
     let bare = [0x0a, 10, 0x0a, 1, b'm', 0x12, 5, 0x0a, 3, b'1', b'e', b'3'];
-    assert_eq!(read("ResourceRequirements", &bare), r#"{"limits":{"m":"1e3"}}"#);
+    assert_eq!(decode_json("ResourceRequirements", &bare), r#"{"limits":{"m":"1e3"}}"#);
     let half = [0x0a, 10, 0x0a, 1, b'm', 0x12, 5, 0x0a, 3, b'0', b'.', b'5'];
-    assert_eq!(read("ResourceRequirements", &half), r#"{"limits":{"m":"500m"}}"#);
-    assert_eq!(read("ResourceRequirements", &[0x0a, 3, 0x0a, 1, b'm']), r#"{"limits":{"m":"0"}}"#);
+    assert_eq!(decode_json("ResourceRequirements", &half), r#"{"limits":{"m":"500m"}}"#);
+    assert_eq!(decode_json("ResourceRequirements", &[0x0a, 3, 0x0a, 1, b'm']), r#"{"limits":{"m":"0"}}"#);
     let empty = [0x0a, 7, 0x0a, 1, b'm', 0x12, 2, 0x0a, 0];
-    assert!(read("ResourceRequirements", &empty).starts_with("quantities must match"));
-    // A value that is absent is zero, and written.
-    assert_eq!(written("ResourceMetricSource", "{}"), "0a00");
-    assert_eq!(written("DeviceCapacity", "{}"), "0a030a0130");
+    assert!(decode_json("ResourceRequirements", &empty).starts_with("quantities must match"));
+    // An absent value is encoded as zero.
+    assert_eq!(encode_hex("ResourceMetricSource", "{}"), "0a00");
+    assert_eq!(encode_hex("DeviceCapacity", "{}"), "0a030a0130");
 }
 
 #[test]
-fn integers_that_may_be_texts_are_written_whole() {
+fn int_or_string_is_encoded_with_all_fields() {
     // 4 of a service's port is its target.
-    assert!(written("ServicePort", "{}").contains("2206080010001a00"));
-    assert!(written("ServicePort", r#"{"targetPort":80}"#).contains("2206080010501a00"));
-    assert!(written("ServicePort", r#"{"targetPort":"web"}"#).contains("2209080110001a03776562"));
+    assert!(encode_hex("ServicePort", "{}").contains("2206080010001a00"));
+    assert!(encode_hex("ServicePort", r#"{"targetPort":80}"#).contains("2206080010501a00"));
+    assert!(encode_hex("ServicePort", r#"{"targetPort":"web"}"#).contains("2209080110001a03776562"));
     let both = [0x22, 9, 0x08, 0, 0x10, 80, 0x1a, 3, b'w', b'e', b'b'];
-    assert_eq!(read("ServicePort", &both), r#"{"targetPort":80}"#);
+    assert_eq!(decode_json("ServicePort", &both), r#"{"targetPort":80}"#);
     let neither = [0x22, 2, 0x08, 2];
-    assert_eq!(read("ServicePort", &neither), "impossible IntOrString.Type");
+    assert_eq!(decode_json("ServicePort", &neither), "impossible IntOrString.Type");
     let twice = [0x22, 4, 0x08, 1, 0x10, 9, 0x22, 5, 0x1a, 3, b'w', b'e', b'b'];
-    assert_eq!(read("ServicePort", &twice), r#"{"targetPort":"web"}"#);
+    assert_eq!(decode_json("ServicePort", &twice), r#"{"targetPort":"web"}"#);
 }
 
 #[test]
-fn values_without_a_type_are_json_in_bytes() {
-    // A value is always written, a pointer is not; nothing at all is no bytes.
-    assert!(written("ControllerRevision", "{}").ends_with("12001800"));
-    assert!(written("ControllerRevision", r#"{"data":{"b":1,"a":2}}"#).contains(&hex(br#"{"a":2,"b":1}"#)));
-    assert_eq!(read("ControllerRevision", &[0x12, 0]), "{}");
-    assert_eq!(read("ControllerRevision", &[0x12, 6, 0x0a, 4, b'n', b'u', b'l', b'l']), "{}");
-    assert!(read("ControllerRevision", &[0x12, 3, 0x0a, 1, b'{']).contains("field Data holds no JSON"));
-    assert!(!written("ManagedFieldsEntry", "{}").contains("3a"));
+fn raw_extensions_are_json_in_bytes() {
+    // A value is always encoded, a pointer is not; an absent value has no bytes.
+    assert!(encode_hex("ControllerRevision", "{}").ends_with("12001800"));
+    assert!(
+        encode_hex("ControllerRevision", r#"{"data":{"b":1,"a":2}}"#).contains(&hex(br#"{"a":2,"b":1}"#))
+    );
+    assert_eq!(decode_json("ControllerRevision", &[0x12, 0]), "{}");
+    assert_eq!(decode_json("ControllerRevision", &[0x12, 6, 0x0a, 4, b'n', b'u', b'l', b'l']), "{}");
+    assert!(
+        decode_json("ControllerRevision", &[0x12, 3, 0x0a, 1, b'{']).contains("field Data holds no JSON")
+    );
+    assert!(!encode_hex("ManagedFieldsEntry", "{}").contains("3a"));
 }
 
 #[test]
-fn a_schema_may_be_something_simpler() {
-    let of = |text: &str| written("JSONSchemaProps", text);
-    assert!(of(r#"{"additionalProperties":false}"#).contains("f201020800"));
-    assert!(of(r#"{"additionalProperties":true}"#).contains("f201020801"));
-    assert!(of(r#"{"additionalProperties":{}}"#).contains("080112"), "both are written");
+fn json_schema_unions_are_encoded() {
+    let schema = |text: &str| encode_hex("JSONSchemaProps", text);
+    assert!(schema(r#"{"additionalProperties":false}"#).contains("f201020800"));
+    assert!(schema(r#"{"additionalProperties":true}"#).contains("f201020801"));
+    assert!(schema(r#"{"additionalProperties":{}}"#).contains("080112"), "both are written");
     for text in [
         r#"{"additionalProperties":false}"#,
         r#"{"additionalProperties":{"type":"string"}}"#,
@@ -244,84 +251,84 @@ fn a_schema_may_be_something_simpler() {
         r#"{"default":{"a":1},"enum":["a",1,null]}"#,
     ] {
         let value = codec::decode_stored(text.as_bytes(), ty("JSONSchemaProps"), &REGISTRY).unwrap();
-        assert_eq!(read("JSONSchemaProps", &message(&REGISTRY, ty("JSONSchemaProps"), &value)), text);
+        assert_eq!(decode_json("JSONSchemaProps", &message(&REGISTRY, ty("JSONSchemaProps"), &value)), text);
     }
-    // Where both are said, the list counts.
+    // If both are set, the list wins.
     let both = [0xc2, 0x01, 6, 0x0a, 0, 0x12, 2, 0x2a, 0];
-    assert_eq!(read("JSONSchemaProps", &both), r#"{"items":[{}]}"#);
+    assert_eq!(decode_json("JSONSchemaProps", &both), r#"{"items":[{}]}"#);
 }
 
 #[test]
-fn presence_follows_the_type() {
-    // Values are written also when zero, pointers only when set.
-    assert_eq!(written("OwnerReference", "{}"), "0a001a0022002a00");
-    assert_eq!(written("OwnerReference", r#"{"controller":false}"#), "0a001a0022002a003000");
+fn presence_follows_the_pointer_of_the_type() {
+    // Values are encoded also when zero, pointers only when set.
+    assert_eq!(encode_hex("OwnerReference", "{}"), "0a001a0022002a00");
+    assert_eq!(encode_hex("OwnerReference", r#"{"controller":false}"#), "0a001a0022002a003000");
     let zeros = [0x0a, 0, 0x1a, 0, 0x22, 0, 0x2a, 0, 0x30, 0];
-    assert_eq!(read("OwnerReference", &zeros), r#"{"controller":false}"#);
-    // A value struct that says nothing is nothing; behind a pointer it is something.
-    assert_eq!(read("Pod", &[0x0a, 0, 0x12, 0]), "{}");
-    assert_eq!(read("DeleteOptions", &[0x12, 0]), r#"{"preconditions":{}}"#);
-    // Zero after a number takes it back.
-    assert_eq!(read("ObjectMeta", &[0x38, 7, 0x38, 0]), "{}");
+    assert_eq!(decode_json("OwnerReference", &zeros), r#"{"controller":false}"#);
+    // An empty struct is absent as a value, but present behind a pointer.
+    assert_eq!(decode_json("Pod", &[0x0a, 0, 0x12, 0]), "{}");
+    assert_eq!(decode_json("DeleteOptions", &[0x12, 0]), r#"{"preconditions":{}}"#);
+    // A zero after a number replaces it.
+    assert_eq!(decode_json("ObjectMeta", &[0x38, 7, 0x38, 0]), "{}");
 }
 
 #[test]
-fn bytes_may_be_empty_or_absent() {
+fn empty_and_absent_bytes_differ() {
     assert_eq!(
-        written("ConfigMap", r#"{"binaryData":{"a":"","b":null,"c":"aGk="}}"#)
-            .split_at(written("ConfigMap", "{}").len())
+        encode_hex("ConfigMap", r#"{"binaryData":{"a":"","b":null,"c":"aGk="}}"#)
+            .split_at(encode_hex("ConfigMap", "{}").len())
             .1,
         "1a050a016112001a030a01621a070a016312026869"
     );
-    assert_eq!(read("ConfigMap", &[0x1a, 3, 0x0a, 1, b'b']), r#"{"binaryData":{"b":""}}"#);
-    // The request of a certificate is printed in any case, so that it is empty is kept.
-    assert_eq!(read("CertificateSigningRequestSpec", &[0x0a, 0]), r#"{"request":""}"#);
+    assert_eq!(decode_json("ConfigMap", &[0x1a, 3, 0x0a, 1, b'b']), r#"{"binaryData":{"b":""}}"#);
+    // The request of a certificate is always encoded, so an empty one is kept.
+    assert_eq!(decode_json("CertificateSigningRequestSpec", &[0x0a, 0]), r#"{"request":""}"#);
 }
 
 #[test]
-fn entries_of_maps_are_sorted_and_have_both_parts() {
-    let end = written("ConfigMap", "{}").len();
-    let entries = written("ConfigMap", r#"{"data":{"b":"","a":"1"}}"#);
+fn map_entries_are_sorted_and_have_key_and_value() {
+    let end = encode_hex("ConfigMap", "{}").len();
+    let entries = encode_hex("ConfigMap", r#"{"data":{"b":"","a":"1"}}"#);
     assert_eq!(&entries[end..], "12060a016112013112050a01621200");
-    assert_eq!(read("ConfigMap", &[0x12, 3, 0x12, 1, b'x']), r#"{"data":{"":"x"}}"#);
+    assert_eq!(decode_json("ConfigMap", &[0x12, 3, 0x12, 1, b'x']), r#"{"data":{"":"x"}}"#);
     let again = [0x12, 6, 0x0a, 1, b'a', 0x12, 1, b'1', 0x12, 6, 0x12, 1, b'2', 0x0a, 1, b'a'];
-    assert_eq!(read("ConfigMap", &again), r#"{"data":{"a":"2"}}"#);
+    assert_eq!(decode_json("ConfigMap", &again), r#"{"data":{"a":"2"}}"#);
 }
 
 #[test]
-fn wrappers_are_messages() {
-    assert_eq!(written("UserInfo", r#"{"extra":{"k":["a"]}}"#), "0a00120022080a016b12030a0161");
-    assert_eq!(read("UserInfo", &[0x22, 3, 0x0a, 1, b'k']), r#"{"extra":{"k":[]}}"#);
-    assert!(!written("APIResource", "{}").contains("22"));
-    assert!(written("APIResource", r#"{"verbs":["get"]}"#).contains("22050a03676574"));
+fn named_lists_are_messages() {
+    assert_eq!(encode_hex("UserInfo", r#"{"extra":{"k":["a"]}}"#), "0a00120022080a016b12030a0161");
+    assert_eq!(decode_json("UserInfo", &[0x22, 3, 0x0a, 1, b'k']), r#"{"extra":{"k":[]}}"#);
+    assert!(!encode_hex("APIResource", "{}").contains("22"));
+    assert!(encode_hex("APIResource", r#"{"verbs":["get"]}"#).contains("22050a03676574"));
 }
 
 #[test]
-fn numbers_are_written_apart_and_read_packed_too() {
-    assert!(written("PodSecurityContext", r#"{"supplementalGroups":[1,300]}"#).contains("200120ac02"));
+fn number_lists_are_encoded_unpacked_and_decoded_packed_too() {
+    assert!(encode_hex("PodSecurityContext", r#"{"supplementalGroups":[1,300]}"#).contains("200120ac02"));
     let packed = [0x22, 3, 1, 0xac, 2, 0x20, 7];
-    assert_eq!(read("PodSecurityContext", &packed), r#"{"supplementalGroups":[1,300,7]}"#);
-    assert_eq!(read("PodSecurityContext", &[0x22, 0]), "{}");
-    assert_eq!(read("PodSecurityContext", &[0x22, 1, 0x80]), "unexpected EOF");
+    assert_eq!(decode_json("PodSecurityContext", &packed), r#"{"supplementalGroups":[1,300,7]}"#);
+    assert_eq!(decode_json("PodSecurityContext", &[0x22, 0]), "{}");
+    assert_eq!(decode_json("PodSecurityContext", &[0x22, 1, 0x80]), "unexpected EOF");
     // A negative number has ten bytes, also one of 32 bits.
-    let negative = written("ServicePort", r#"{"nodePort":-1}"#);
+    let negative = encode_hex("ServicePort", r#"{"nodePort":-1}"#);
     assert!(negative.contains("28ffffffffffffffffff01"), "{negative}");
 }
 
 #[test]
-fn a_message_that_stands_twice_is_merged() {
+fn repeated_message_is_merged() {
     let twice = [0x0a, 3, 0x0a, 1, b'a', 0x0a, 3, 0x1a, 1, b'b'];
-    assert_eq!(read("ConfigMap", &twice), r#"{"metadata":{"name":"a","namespace":"b"}}"#);
+    assert_eq!(decode_json("ConfigMap", &twice), r#"{"metadata":{"name":"a","namespace":"b"}}"#);
 }
 
 #[test]
-fn numbers_nobody_knows_are_dropped() {
+fn unknown_field_numbers_are_dropped() {
     let strange = [0xf8, 0x7f, 1, 0xfa, 0x7f, 1, 9, 0xfb, 0x7f, 0x08, 1, 0xfc, 0x7f, 0x12, 0];
-    assert_eq!(read("Pod", &strange), "{}");
+    assert_eq!(decode_json("Pod", &strange), "{}");
 }
 
 #[test]
-fn what_is_malformed_is_refused() {
+fn malformed_messages_are_refused() {
     for (message, fault) in [
         (&[0x0a, 2, 0x0a][..], "unexpected EOF"),
         (&[0x0b], "proto: wrong wireType = 3 for field ObjectMeta"),
@@ -334,32 +341,32 @@ fn what_is_malformed_is_refused() {
         (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], "proto: integer overflow"),
         (&[0x0a, 2, 0x2d, 1], "proto: wrong wireType = 5 for field UID"),
     ] {
-        assert_eq!(read("ConfigMap", message), fault, "{message:x?}");
+        assert_eq!(decode_json("ConfigMap", message), fault, "{message:x?}");
     }
 }
 
 #[test]
-fn what_holds_itself_is_bounded() {
-    // `not` of a schema, within itself a million times, the lengths written from the inside.
-    let mut out = writer::Writer::with_room(0);
+fn recursion_of_messages_is_bounded() {
+    // `not` of a schema, nested in itself a million times, written from the inside.
+    let mut out = writer::Writer::with_capacity(0);
     for _ in 0..1_000_000 {
         out.close(28, 0);
     }
-    assert_eq!(read("JSONSchemaProps", &out.finish()), "exceeded max depth");
+    assert_eq!(decode_json("JSONSchemaProps", &out.finish()), "exceeded max depth");
     let deep = format!("{}{}", "[".repeat(99), "]".repeat(99));
-    let mut out = writer::Writer::with_room(0);
+    let mut out = writer::Writer::with_capacity(0);
     out.bytes(1, deep.as_bytes());
     out.close(2, 0);
-    assert_eq!(read("ControllerRevision", &out.finish()).len(), deep.len() + r#"{"data":}"#.len());
+    assert_eq!(decode_json("ControllerRevision", &out.finish()).len(), deep.len() + r#"{"data":}"#.len());
     let deeper = format!("{}{}", "[".repeat(100), "]".repeat(100));
-    let mut out = writer::Writer::with_room(0);
+    let mut out = writer::Writer::with_capacity(0);
     out.bytes(1, deeper.as_bytes());
     out.close(2, 0);
-    assert_eq!(read("ControllerRevision", &out.finish()), "exceeded max depth");
+    assert_eq!(decode_json("ControllerRevision", &out.finish()), "exceeded max depth");
 }
 
 #[test]
-fn a_list_in_pieces_is_the_list_in_one() {
+fn list_assembled_from_items_equals_encoded_list() {
     let text = br#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
         "items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"data":{"k":"v"}}]}"#;
     let kind = GroupVersionKind::new("", "v1", "ConfigMapList");
@@ -379,7 +386,7 @@ fn a_list_in_pieces_is_the_list_in_one() {
 }
 
 #[test]
-fn the_list_with_its_items_first_in_pieces_is_the_list_in_one() {
+fn list_with_items_first_assembled_equals_encoded_list() {
     let text = br#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1beta1",
         "metadata":{"resourceVersion":"7","continue":"c"},
         "items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b","labels":{"k":"v"}}}]}"#;
@@ -399,20 +406,20 @@ fn the_list_with_its_items_first_in_pieces_is_the_list_in_one() {
 }
 
 #[test]
-fn every_list_but_one_has_its_metadata_first() {
+fn all_lists_except_one_have_metadata_first() {
     let lists = REGISTRY.kinds().filter(|(_, ty)| {
         let structure = REGISTRY.structure(*ty).unwrap();
         structure.field("items").is_some() && structure.field("metadata").is_some()
     });
-    let not: Vec<String> = lists
+    let others: Vec<String> = lists
         .filter(|(_, ty)| !is_metadata_first(&REGISTRY, *ty))
         .map(|(kind, _)| kind.to_string())
         .collect();
-    assert_eq!(not, ["meta.k8s.io/v1beta1, Kind=PartialObjectMetadataList"]);
+    assert_eq!(others, ["meta.k8s.io/v1beta1, Kind=PartialObjectMetadataList"]);
 }
 
 #[test]
-fn a_frame_of_a_watch_has_a_length_and_no_magic_of_its_own() {
+fn watch_frame_has_length_and_no_magic_of_its_own() {
     let frame = watch_frame("ADDED", b"k8s\0object");
     assert_eq!(frame[..4], [0, 0, 0, (frame.len() - 4) as u8]);
     let event = WatchEvent::decode(&frame[4..]).unwrap();
@@ -421,7 +428,7 @@ fn a_frame_of_a_watch_has_a_length_and_no_magic_of_its_own() {
 }
 
 #[test]
-fn kinds_of_earlier_releases_are_unknown_to_a_server() {
+fn removed_kinds_are_only_in_the_complete_registry() {
     assert!(REGISTRY.kind("extensions", "v1beta1", "Ingress").is_none());
     let complete = Registry::complete().unwrap();
     assert!(complete.kind("extensions", "v1beta1", "Ingress").is_some());

@@ -3,31 +3,31 @@
 /// A message that grows at its front.
 #[derive(Debug, Default)]
 pub struct Writer {
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     /// The start of the message; the space before is free.
-    from: usize,
+    start: usize,
 }
 
 impl Writer {
     /// An empty message with space for `bytes`.
-    pub fn with_room(bytes: usize) -> Writer {
-        Writer { room: vec![0; bytes], from: bytes }
+    pub fn with_capacity(bytes: usize) -> Writer {
+        Writer { buffer: vec![0; bytes], start: bytes }
     }
 
     /// The length of the message.
     pub fn len(&self) -> usize {
-        self.room.len() - self.from
+        self.buffer.len() - self.start
     }
 
     /// Prepends bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
-        if self.from < bytes.len() {
+        if self.start < bytes.len() {
             self.grow(bytes.len());
         }
-        let end = self.from;
-        self.from -= bytes.len();
-        if let Some(place) = self.room.get_mut(self.from..end) {
-            place.copy_from_slice(bytes);
+        let end = self.start;
+        self.start -= bytes.len();
+        if let Some(target) = self.buffer.get_mut(self.start..end) {
+            target.copy_from_slice(bytes);
         }
     }
 
@@ -67,7 +67,7 @@ impl Writer {
     /// The finished message.
     pub fn finish(self) -> Vec<u8> {
         // A copy of the right size: the message may be cached for long, and the buffer is several times larger.
-        self.room.get(self.from..).unwrap_or_default().to_vec()
+        self.buffer.get(self.start..).unwrap_or_default().to_vec()
     }
 
     fn header(&mut self, field: u32, length: usize) {
@@ -78,16 +78,16 @@ impl Writer {
     /// Doubles the buffer, or grows it as needed, with the message at its end.
     fn grow(&mut self, needed: usize) {
         let length = self.len();
-        let mut room = vec![0; (2 * self.room.len()).max(length + needed).max(64)];
-        let from = room.len() - length;
-        if let (Some(to), Some(old)) = (room.get_mut(from..), self.room.get(self.from..)) {
-            to.copy_from_slice(old);
+        let mut buffer = vec![0; (2 * self.buffer.len()).max(length + needed).max(64)];
+        let start = buffer.len() - length;
+        if let (Some(target), Some(old)) = (buffer.get_mut(start..), self.buffer.get(self.start..)) {
+            target.copy_from_slice(old);
         }
-        (self.room, self.from) = (room, from);
+        (self.buffer, self.start) = (buffer, start);
     }
 }
 
-/// Writes a varint at the beginning of `bytes`; answers its length.
+/// Writes a varint at the beginning of `bytes`; returns its length.
 pub fn put_varint(bytes: &mut [u8], mut number: u64) -> usize {
     let mut length = 0;
     for byte in bytes {
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_last_stands_first() {
-        let mut writer = Writer::with_room(0);
+    fn message_grows_at_its_front() {
+        let mut writer = Writer::with_capacity(0);
         writer.number(2, 300);
         let end = writer.len();
         writer.bytes(1, b"ab");
@@ -121,8 +121,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_read_back(numbers in proptest::collection::vec(any::<u64>(), 0..40), field in 1u32..1 << 29) {
-            let mut writer = Writer::with_room(3);
+        fn varint_fields_round_trip(numbers in proptest::collection::vec(any::<u64>(), 0..40), field in 1u32..1 << 29) {
+            let mut writer = Writer::with_capacity(3);
             for number in numbers.iter().rev() {
                 writer.number(field, *number);
             }

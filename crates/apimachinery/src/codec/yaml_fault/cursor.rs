@@ -6,17 +6,17 @@ const CHUNK: usize = 512;
 /// A position in a text.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
-    /// Characters before it.
+    /// Characters before the position.
     pub index: usize,
-    /// Lines before it.
+    /// Lines before the position.
     pub line: usize,
-    /// Characters before it on its line.
+    /// Characters before the position on its line.
     pub column: usize,
 }
 
 pub(super) struct Cursor<'t> {
     text: &'t str,
-    at: usize,
+    position: usize,
     pub mark: Mark,
     /// Where reading ends because of an invalid character.
     barrier: Option<usize>,
@@ -25,35 +25,36 @@ pub(super) struct Cursor<'t> {
 impl<'t> Cursor<'t> {
     pub(super) fn new(text: &'t str) -> Cursor<'t> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let strange = text.char_indices().find(|(_, c)| !is_printable(*c)).map(|(at, _)| at / CHUNK * CHUNK);
-        Cursor { text, at: 0, mark: Mark { index: 0, line: 0, column: 0 }, barrier: strange }
+        let unprintable = text.char_indices().find(|(_, c)| !is_printable(*c));
+        let barrier = unprintable.map(|(position, _)| position / CHUNK * CHUNK);
+        Cursor { text, position: 0, mark: Mark { index: 0, line: 0, column: 0 }, barrier }
     }
 
     /// Whether the next characters cannot be read.
     pub(super) fn is_barred(&self) -> bool {
         // The reference always reads a few characters ahead.
-        self.barrier.is_some_and(|barrier| self.at + 4 > barrier)
+        self.barrier.is_some_and(|barrier| self.position + 4 > barrier)
     }
 
     pub(super) fn rest(&self) -> &'t str {
-        self.text.get(self.at..).unwrap_or_default()
+        self.text.get(self.position..).unwrap_or_default()
     }
 
     pub(super) fn char(&self) -> Option<char> {
         self.rest().chars().next()
     }
 
-    /// The byte some places ahead; 0 after the end.
+    /// The byte `ahead` bytes from here; 0 after the end.
     pub(super) fn byte(&self, ahead: usize) -> u8 {
-        self.text.as_bytes().get(self.at + ahead).copied().unwrap_or_default()
+        self.text.as_bytes().get(self.position + ahead).copied().unwrap_or_default()
     }
 
-    fn char_behind(&self, ahead: usize) -> Option<char> {
-        self.text.get(self.at + ahead..).and_then(|rest| rest.chars().next())
+    fn char_ahead(&self, ahead: usize) -> Option<char> {
+        self.text.get(self.position + ahead..).and_then(|rest| rest.chars().next())
     }
 
     pub(super) fn is_end(&self) -> bool {
-        self.at >= self.text.len()
+        self.position >= self.text.len()
     }
 
     pub(super) fn is_break(&self) -> bool {
@@ -70,7 +71,7 @@ impl<'t> Cursor<'t> {
 
     /// Whether there is whitespace or the end some ASCII bytes ahead.
     pub(super) fn is_space(&self, ahead: usize) -> bool {
-        self.char_behind(ahead).is_none_or(|c| matches!(c, ' ' | '\t') || is_line_break(c))
+        self.char_ahead(ahead).is_none_or(|c| matches!(c, ' ' | '\t') || is_line_break(c))
     }
 
     /// Whether a document marker is here.
@@ -82,18 +83,18 @@ impl<'t> Cursor<'t> {
     pub(super) fn skip(&mut self, count: usize) {
         for _ in 0..count {
             let Some(c) = self.char() else { return };
-            self.at += c.len_utf8();
+            self.position += c.len_utf8();
             self.mark.index += 1;
             self.mark.column += 1;
         }
     }
 
-    pub(super) fn skip_while(&mut self, wanted: impl Fn(char) -> bool) -> &'t str {
-        let from = self.at;
-        while self.char().is_some_and(&wanted) {
+    pub(super) fn skip_while(&mut self, predicate: impl Fn(char) -> bool) -> &'t str {
+        let start = self.position;
+        while self.char().is_some_and(&predicate) {
             self.skip(1);
         }
-        self.text.get(from..self.at).unwrap_or_default()
+        self.text.get(start..self.position).unwrap_or_default()
     }
 
     pub(super) fn skip_comment(&mut self) {
@@ -106,7 +107,7 @@ impl<'t> Cursor<'t> {
     pub(super) fn skip_break(&mut self) {
         let Some(c) = self.char() else { return };
         let length = if self.rest().starts_with("\r\n") { 2 } else { c.len_utf8() };
-        self.at += length;
+        self.position += length;
         self.mark = Mark { index: self.mark.index + 1, line: self.mark.line + 1, column: 0 };
     }
 

@@ -2,14 +2,14 @@
 
 use super::cursor::is_line_break;
 use super::scan::{Kind, Scanner, is_word};
-use super::{Fault, Found};
+use super::{Fault, ParseResult};
 
 impl<'t> Scanner<'t> {
     /// A plain scalar. It may continue on lines that are indented further.
-    pub(super) fn plain_scalar(&mut self) -> Found<()> {
+    pub(super) fn plain_scalar(&mut self) -> ParseResult<()> {
         let indent = usize::try_from(self.indent + 1).unwrap_or_default();
         let flow = self.in_flow();
-        let mut broken = false;
+        let mut after_break = false;
         loop {
             if self.cursor.is_document_mark("---") || self.cursor.is_document_mark("...") {
                 break;
@@ -18,15 +18,15 @@ impl<'t> Scanner<'t> {
                 break;
             }
             while !self.cursor.is_space(0) {
-                let ends = match self.cursor.byte(0) {
+                let is_end = match self.cursor.byte(0) {
                     b':' => self.cursor.is_space(1),
                     b',' | b'?' | b'[' | b']' | b'{' | b'}' => flow,
                     _ => false,
                 };
-                if ends {
+                if is_end {
                     break;
                 }
-                broken = false;
+                after_break = false;
                 self.cursor.skip(1);
             }
             if !(self.cursor.is_blank() || self.cursor.is_break()) {
@@ -35,8 +35,8 @@ impl<'t> Scanner<'t> {
             while self.cursor.is_blank() || self.cursor.is_break() {
                 if self.cursor.is_break() {
                     self.cursor.skip_break();
-                    broken = true;
-                } else if broken && self.cursor.mark.column < indent && self.cursor.byte(0) == b'\t' {
+                    after_break = true;
+                } else if after_break && self.cursor.mark.column < indent && self.cursor.byte(0) == b'\t' {
                     return Err(self.fault("found a tab character that violates indentation"));
                 } else {
                     self.cursor.skip(1);
@@ -46,20 +46,20 @@ impl<'t> Scanner<'t> {
                 break;
             }
         }
-        if broken {
+        if after_break {
             self.key_may_begin = true;
         }
         Ok(())
     }
 
-    pub(super) fn quoted_scalar(&mut self, quote: u8) -> Found<()> {
+    pub(super) fn quoted_scalar(&mut self, quote: u8) -> ParseResult<()> {
         self.cursor.skip(1);
         loop {
             if self.cursor.is_document_mark("---") || self.cursor.is_document_mark("...") {
                 return Err(self.fault("found unexpected document indicator"));
             }
             if self.cursor.is_barred() {
-                return Err(Fault::nowhere("control characters are not allowed".to_owned()));
+                return Err(Fault::without_line("control characters are not allowed".to_owned()));
             }
             if self.cursor.is_end() {
                 return Err(self.fault("found unexpected end of stream"));
@@ -67,7 +67,7 @@ impl<'t> Scanner<'t> {
             while !self.cursor.is_space(0) {
                 match self.cursor.byte(0) {
                     b'\'' if quote == b'\'' && self.cursor.byte(1) == b'\'' => self.cursor.skip(2),
-                    found if found == quote => break,
+                    byte if byte == quote => break,
                     b'\\' if quote == b'"' => {
                         if self.escape()? {
                             break;
@@ -90,8 +90,8 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// One escape; answers whether it was a line break.
-    fn escape(&mut self) -> Found<bool> {
+    /// Skips one escape; returns whether it was a line break.
+    fn escape(&mut self) -> ParseResult<bool> {
         let next = self.cursor.rest().chars().nth(1);
         if next.is_some_and(is_line_break) {
             self.cursor.skip(1);
@@ -118,7 +118,7 @@ impl<'t> Scanner<'t> {
         Ok(false)
     }
 
-    pub(super) fn block_scalar(&mut self) -> Found<()> {
+    pub(super) fn block_scalar(&mut self) -> ParseResult<()> {
         self.cursor.skip(1);
         let mut increment = 0;
         let mut signs = 0;
@@ -138,8 +138,8 @@ impl<'t> Scanner<'t> {
             return Err(self.fault("did not find expected comment or line break"));
         }
         self.cursor.skip_break();
-        let around = usize::try_from(self.indent).unwrap_or_default();
-        let mut indent = if increment > 0 { around + increment } else { 0 };
+        let outer = usize::try_from(self.indent).unwrap_or_default();
+        let mut indent = if increment > 0 { outer + increment } else { 0 };
         self.block_breaks(&mut indent)?;
         while self.cursor.mark.column == indent && !self.cursor.is_end() {
             self.cursor.skip_while(|c| !is_line_break(c));
@@ -150,15 +150,15 @@ impl<'t> Scanner<'t> {
     }
 
     /// The empty lines and the indentation before text in a block; an unknown indentation is that of the first line.
-    fn block_breaks(&mut self, indent: &mut usize) -> Found<()> {
+    fn block_breaks(&mut self, indent: &mut usize) -> ParseResult<()> {
         let mut widest = 0;
         loop {
-            let open = |column| *indent == 0 || column < *indent;
-            while open(self.cursor.mark.column) && self.cursor.byte(0) == b' ' {
+            let is_inside = |column| *indent == 0 || column < *indent;
+            while is_inside(self.cursor.mark.column) && self.cursor.byte(0) == b' ' {
                 self.cursor.skip(1);
             }
             widest = widest.max(self.cursor.mark.column);
-            if open(self.cursor.mark.column) && self.cursor.byte(0) == b'\t' {
+            if is_inside(self.cursor.mark.column) && self.cursor.byte(0) == b'\t' {
                 return Err(self.fault("found a tab character where an indentation space is expected"));
             }
             if !self.cursor.is_break() {
@@ -172,7 +172,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    pub(super) fn tag(&mut self) -> Found<()> {
+    pub(super) fn tag(&mut self) -> ParseResult<()> {
         let line = self.cursor.mark.line;
         let mut handle = "";
         if self.cursor.byte(1) == b'<' {
@@ -202,9 +202,9 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// The URI of a tag. `begun`: whether a part of it has been read.
-    fn tag_uri(&mut self, begun: bool) -> Found<()> {
-        let from = self.cursor.mark.index;
+    /// The URI of a tag. `is_begun`: whether a part of it has been read.
+    fn tag_uri(&mut self, is_begun: bool) -> ParseResult<()> {
+        let start = self.cursor.mark.index;
         loop {
             self.cursor.skip_while(|c| is_word(c) || ";/?:@&=+$,.!~*'()[]".contains(c));
             if self.cursor.byte(0) != b'%' {
@@ -212,23 +212,23 @@ impl<'t> Scanner<'t> {
             }
             self.escaped_char()?;
         }
-        if !begun && self.cursor.mark.index == from {
+        if !is_begun && self.cursor.mark.index == start {
             return Err(self.fault("did not find expected tag URI"));
         }
         Ok(())
     }
 
     /// A character as escaped octets.
-    fn escaped_char(&mut self) -> Found<()> {
-        let mut left = 0;
+    fn escaped_char(&mut self) -> ParseResult<()> {
+        let mut remaining = 0;
         let mut first = true;
-        while first || left > 0 {
+        while first || remaining > 0 {
             let octet = self.cursor.rest().get(1..3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
             let Some(octet) = octet.filter(|_| self.cursor.byte(0) == b'%') else {
                 return Err(self.fault("did not find URI escaped octet"));
             };
             if first {
-                left = match octet {
+                remaining = match octet {
                     0..=0x7f => 1,
                     0xc0..=0xdf => 2,
                     0xe0..=0xef => 3,
@@ -240,12 +240,12 @@ impl<'t> Scanner<'t> {
                 return Err(self.fault("found an incorrect trailing UTF-8 octet"));
             }
             self.cursor.skip(3);
-            left -= 1;
+            remaining -= 1;
         }
         Ok(())
     }
 
-    pub(super) fn directive(&mut self) -> Found<()> {
+    pub(super) fn directive(&mut self) -> ParseResult<()> {
         let line = self.cursor.mark.line;
         self.cursor.skip(1);
         let name = self.cursor.skip_while(is_word);
@@ -270,7 +270,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    fn version(&mut self) -> Found<Kind<'t>> {
+    fn version(&mut self) -> ParseResult<Kind<'t>> {
         self.cursor.skip_while(|c| matches!(c, ' ' | '\t'));
         let major = self.version_number()?;
         if self.cursor.byte(0) != b'.' {
@@ -281,7 +281,7 @@ impl<'t> Scanner<'t> {
         Ok(Kind::Version { known: (major, minor) == ("1", "1") })
     }
 
-    fn version_number(&mut self) -> Found<&'t str> {
+    fn version_number(&mut self) -> ParseResult<&'t str> {
         let digits = self.cursor.skip_while(|c| c.is_ascii_digit());
         match digits.len() {
             0 => Err(self.fault("did not find expected version number")),
@@ -290,7 +290,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    fn tag_directive(&mut self) -> Found<Kind<'t>> {
+    fn tag_directive(&mut self) -> ParseResult<Kind<'t>> {
         self.cursor.skip_while(|c| matches!(c, ' ' | '\t'));
         if self.cursor.byte(0) != b'!' {
             return Err(self.fault("did not find expected '!'"));

@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::cursor::{Cursor, Mark};
-use super::{Fault, Found};
+use super::{Fault, ParseResult};
 
 /// The maximum distance of a colon from the beginning of a simple key.
-const LONGEST_KEY: usize = 1024;
+const MAX_KEY_LENGTH: usize = 1024;
 /// The maximum depth of brackets and indentation.
-const DEEPEST: usize = 10_000;
+const MAX_DEPTH: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind<'t> {
@@ -45,7 +45,7 @@ pub(super) enum Kind<'t> {
 #[derive(Clone, Debug)]
 pub(super) struct Token<'t> {
     pub kind: Kind<'t>,
-    /// Lines before the one it begins on.
+    /// Lines before the one on which the token begins.
     pub line: usize,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Token<'t> {
 #[derive(Clone, Copy)]
 struct Candidate {
     possible: bool,
-    /// Nothing else is allowed there.
+    /// Whether only a key is allowed there.
     required: bool,
-    /// The number of its token.
+    /// The number of the token, counted from the start of the stream.
     number: usize,
     mark: Mark,
 }
@@ -63,7 +63,8 @@ struct Candidate {
 pub(super) struct Scanner<'t> {
     pub(super) cursor: Cursor<'t>,
     ready: VecDeque<Token<'t>>,
-    taken: usize,
+    /// The number of consumed tokens, which is the number of the first one in `ready`.
+    consumed: usize,
     ended: bool,
     pub(super) indent: isize,
     indents: Vec<isize>,
@@ -71,7 +72,8 @@ pub(super) struct Scanner<'t> {
     pub(super) key_may_begin: bool,
     /// One per open bracket, and one for the outermost level.
     candidates: Vec<Candidate>,
-    by_token: HashMap<usize, usize>,
+    /// The level of each candidate by the number of its token.
+    candidate_by_token: HashMap<usize, usize>,
 }
 
 impl<'t> Scanner<'t> {
@@ -81,18 +83,18 @@ impl<'t> Scanner<'t> {
         Scanner {
             cursor,
             ready: VecDeque::new(),
-            taken: 0,
+            consumed: 0,
             ended: false,
             indent: -1,
             indents: Vec::new(),
             key_may_begin: true,
             candidates: vec![none],
-            by_token: HashMap::new(),
+            candidate_by_token: HashMap::new(),
         }
     }
 
-    /// The next token, which stays.
-    pub(super) fn peek(&mut self) -> Found<Token<'t>> {
+    /// The next token, without consuming it.
+    pub(super) fn peek(&mut self) -> ParseResult<Token<'t>> {
         while self.needs_more()? && !self.ended {
             self.fetch()?;
         }
@@ -101,25 +103,25 @@ impl<'t> Scanner<'t> {
     }
 
     /// Consumes the next token.
-    pub(super) fn take(&mut self) {
+    pub(super) fn consume(&mut self) {
         if self.ready.pop_front().is_some() {
-            self.taken += 1;
+            self.consumed += 1;
         }
     }
 
     /// Whether the next token is missing, or may have to come after a key token.
-    fn needs_more(&mut self) -> Found<bool> {
+    fn needs_more(&mut self) -> ParseResult<bool> {
         if self.ready.is_empty() {
             return Ok(true);
         }
-        match self.by_token.get(&self.taken).copied() {
+        match self.candidate_by_token.get(&self.consumed).copied() {
             Some(level) => self.is_valid(level),
             None => Ok(false),
         }
     }
 
-    pub(super) fn fault(&self, what: &str) -> Fault {
-        Fault::of_scanner(what, self.cursor.mark.line)
+    pub(super) fn fault(&self, message: &str) -> Fault {
+        Fault::from_scanner(message, self.cursor.mark.line)
     }
 
     pub(super) fn in_flow(&self) -> bool {
@@ -127,13 +129,14 @@ impl<'t> Scanner<'t> {
     }
 
     /// Whether a candidate can still be a key: its colon must be on the same line, and near.
-    fn is_valid(&mut self, level: usize) -> Found<bool> {
-        let now = self.cursor.mark;
+    fn is_valid(&mut self, level: usize) -> ParseResult<bool> {
+        let current = self.cursor.mark;
         let Some(candidate) = self.candidates.get_mut(level).filter(|candidate| candidate.possible) else {
             return Ok(false);
         };
-        let lost = candidate.mark.line < now.line || candidate.mark.index + LONGEST_KEY < now.index;
-        if !lost {
+        let is_too_far =
+            candidate.mark.line < current.line || candidate.mark.index + MAX_KEY_LENGTH < current.index;
+        if !is_too_far {
             return Ok(true);
         }
         if candidate.required {
@@ -144,10 +147,10 @@ impl<'t> Scanner<'t> {
     }
 
     fn next_number(&self) -> usize {
-        self.taken + self.ready.len()
+        self.consumed + self.ready.len()
     }
 
-    fn save_key(&mut self) -> Found<()> {
+    fn save_key(&mut self) -> ParseResult<()> {
         if self.key_may_begin {
             let mark = self.cursor.mark;
             let required = !self.in_flow() && usize::try_from(self.indent) == Ok(mark.column);
@@ -156,19 +159,19 @@ impl<'t> Scanner<'t> {
             if let Some(last) = self.candidates.last_mut() {
                 *last = Candidate { possible: true, required, number, mark };
             }
-            self.by_token.insert(number, self.candidates.len() - 1);
+            self.candidate_by_token.insert(number, self.candidates.len() - 1);
         }
         Ok(())
     }
 
-    fn drop_key(&mut self) -> Found<()> {
+    fn drop_key(&mut self) -> ParseResult<()> {
         let Some(last) = self.candidates.last_mut().filter(|last| last.possible) else { return Ok(()) };
         if last.required {
             return Err(self.fault("could not find expected ':'"));
         }
         last.possible = false;
         let number = last.number;
-        self.by_token.remove(&number);
+        self.candidate_by_token.remove(&number);
         Ok(())
     }
 
@@ -176,24 +179,30 @@ impl<'t> Scanner<'t> {
         self.ready.push_back(Token { kind, line });
     }
 
-    /// Inserts a token before one with a given number; at the end if that is gone.
+    /// Inserts a token before one with a given number; at the end if that was consumed.
     fn put_before(&mut self, number: usize, kind: Kind<'t>, line: usize) {
         let token = Token { kind, line };
-        match number.checked_sub(self.taken).filter(|at| *at <= self.ready.len()) {
-            Some(at) => self.ready.insert(at, token),
+        match number.checked_sub(self.consumed).filter(|index| *index <= self.ready.len()) {
+            Some(index) => self.ready.insert(index, token),
             None => self.ready.push_back(token),
         }
     }
 
     /// Begins a block collection if the column is indented further.
-    fn indent_to(&mut self, column: usize, number: Option<usize>, kind: Kind<'t>, line: usize) -> Found<()> {
+    fn indent_to(
+        &mut self,
+        column: usize,
+        number: Option<usize>,
+        kind: Kind<'t>,
+        line: usize,
+    ) -> ParseResult<()> {
         let column = isize::try_from(column).unwrap_or(isize::MAX);
         if self.in_flow() || self.indent >= column {
             return Ok(());
         }
         self.indents.push(self.indent);
         self.indent = column;
-        if self.indents.len() > DEEPEST {
+        if self.indents.len() > MAX_DEPTH {
             return Err(self.fault("exceeded max depth of 10000"));
         }
         match number {
@@ -211,16 +220,16 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    fn fetch(&mut self) -> Found<()> {
+    fn fetch(&mut self) -> ParseResult<()> {
         self.skip_to_token();
         if self.cursor.is_barred() {
-            return Err(Fault::nowhere("control characters are not allowed".to_owned()));
+            return Err(Fault::without_line("control characters are not allowed".to_owned()));
         }
         self.unindent_to(isize::try_from(self.cursor.mark.column).unwrap_or(isize::MAX));
         if self.cursor.is_end() {
             self.cursor.end_line();
             self.ended = true;
-            return self.fetch_mark(0, Kind::StreamEnd);
+            return self.fetch_marker(0, Kind::StreamEnd);
         }
         if self.cursor.mark.column == 0 && self.cursor.byte(0) == b'%' {
             self.unindent_to(-1);
@@ -229,13 +238,13 @@ impl<'t> Scanner<'t> {
             return self.directive();
         }
         if self.cursor.is_document_mark("---") {
-            return self.fetch_mark(3, Kind::DocumentStart);
+            return self.fetch_marker(3, Kind::DocumentStart);
         }
         if self.cursor.is_document_mark("...") {
-            return self.fetch_mark(3, Kind::DocumentEnd);
+            return self.fetch_marker(3, Kind::DocumentEnd);
         }
         let flow = self.in_flow();
-        let alone = self.cursor.is_space(1);
+        let before_space = self.cursor.is_space(1);
         match self.cursor.byte(0) {
             b'[' => self.fetch_open(Kind::ListStart),
             b'{' => self.fetch_open(Kind::MapStart),
@@ -244,11 +253,11 @@ impl<'t> Scanner<'t> {
             b',' => {
                 self.drop_key()?;
                 self.key_may_begin = true;
-                self.fetch_sign(Kind::FlowEntry)
+                self.fetch_char(Kind::FlowEntry)
             }
-            b'-' if alone => self.fetch_announced(Kind::BlockEntry, Kind::BlockListStart),
-            b'?' if flow || alone => self.fetch_announced(Kind::Key, Kind::BlockMapStart),
-            b':' if flow || alone => self.fetch_value(),
+            b'-' if before_space => self.fetch_indicator(Kind::BlockEntry, Kind::BlockListStart),
+            b'?' if flow || before_space => self.fetch_indicator(Kind::Key, Kind::BlockMapStart),
+            b':' if flow || before_space => self.fetch_value(),
             b'*' => self.fetch_name(Kind::Alias),
             b'&' => self.fetch_name(Kind::Anchor),
             b'!' => {
@@ -286,7 +295,7 @@ impl<'t> Scanner<'t> {
     }
 
     /// A token that ends all indentation.
-    fn fetch_mark(&mut self, length: usize, kind: Kind<'t>) -> Found<()> {
+    fn fetch_marker(&mut self, length: usize, kind: Kind<'t>) -> ParseResult<()> {
         self.unindent_to(-1);
         self.drop_key()?;
         self.key_may_begin = false;
@@ -295,51 +304,51 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    fn fetch_sign(&mut self, kind: Kind<'t>) -> Found<()> {
+    fn fetch_char(&mut self, kind: Kind<'t>) -> ParseResult<()> {
         self.put(kind, self.cursor.mark.line);
         self.cursor.skip(1);
         Ok(())
     }
 
-    fn fetch_open(&mut self, kind: Kind<'t>) -> Found<()> {
+    fn fetch_open(&mut self, kind: Kind<'t>) -> ParseResult<()> {
         self.save_key()?;
         let number = self.next_number();
         self.candidates.push(Candidate { possible: false, required: false, number, mark: self.cursor.mark });
-        if self.candidates.len() > DEEPEST + 1 {
+        if self.candidates.len() > MAX_DEPTH + 1 {
             return Err(self.fault("exceeded max depth of 10000"));
         }
         self.key_may_begin = true;
-        self.fetch_sign(kind)
+        self.fetch_char(kind)
     }
 
-    fn fetch_close(&mut self, kind: Kind<'t>) -> Found<()> {
+    fn fetch_close(&mut self, kind: Kind<'t>) -> ParseResult<()> {
         self.drop_key()?;
         if self.in_flow()
             && let Some(last) = self.candidates.pop()
         {
-            self.by_token.remove(&last.number);
+            self.candidate_by_token.remove(&last.number);
         }
         self.key_may_begin = false;
-        self.fetch_sign(kind)
+        self.fetch_char(kind)
     }
 
     /// A list item, or an explicit key.
-    fn fetch_announced(&mut self, kind: Kind<'t>, start: Kind<'t>) -> Found<()> {
+    fn fetch_indicator(&mut self, kind: Kind<'t>, start: Kind<'t>) -> ParseResult<()> {
         let flow = self.in_flow();
         let is_entry = kind == Kind::BlockEntry;
         if !flow {
             if !self.key_may_begin {
-                let what = if is_entry { "block sequence entries" } else { "mapping keys" };
-                return Err(self.fault(&format!("{what} are not allowed in this context")));
+                let name = if is_entry { "block sequence entries" } else { "mapping keys" };
+                return Err(self.fault(&format!("{name} are not allowed in this context")));
             }
             self.indent_to(self.cursor.mark.column, None, start, self.cursor.mark.line)?;
         }
         self.drop_key()?;
         self.key_may_begin = is_entry || !flow;
-        self.fetch_sign(kind)
+        self.fetch_char(kind)
     }
 
-    fn fetch_value(&mut self) -> Found<()> {
+    fn fetch_value(&mut self) -> ParseResult<()> {
         let level = self.candidates.len() - 1;
         if self.is_valid(level)?
             && let Some(key) = self.candidates.last_mut()
@@ -348,7 +357,7 @@ impl<'t> Scanner<'t> {
             let key = *key;
             self.put_before(key.number, Kind::Key, key.mark.line);
             self.indent_to(key.mark.column, Some(key.number), Kind::BlockMapStart, key.mark.line)?;
-            self.by_token.remove(&key.number);
+            self.candidate_by_token.remove(&key.number);
             self.key_may_begin = false;
         } else {
             let flow = self.in_flow();
@@ -360,17 +369,17 @@ impl<'t> Scanner<'t> {
             }
             self.key_may_begin = !flow;
         }
-        self.fetch_sign(Kind::Value)
+        self.fetch_char(Kind::Value)
     }
 
-    fn fetch_name(&mut self, kind: impl Fn(&'t str) -> Kind<'t>) -> Found<()> {
+    fn fetch_name(&mut self, kind: impl Fn(&'t str) -> Kind<'t>) -> ParseResult<()> {
         self.save_key()?;
         self.key_may_begin = false;
         let line = self.cursor.mark.line;
         self.cursor.skip(1);
         let name = self.cursor.skip_while(is_word);
-        let ends = matches!(self.cursor.byte(0), b'?' | b':' | b',' | b']' | b'}' | b'%' | b'@' | b'`');
-        if name.is_empty() || !(ends || self.cursor.is_space(0)) {
+        let is_end = matches!(self.cursor.byte(0), b'?' | b':' | b',' | b']' | b'}' | b'%' | b'@' | b'`');
+        if name.is_empty() || !(is_end || self.cursor.is_space(0)) {
             return Err(self.fault("did not find expected alphabetic or numeric character"));
         }
         self.put(kind(name), line);
@@ -378,13 +387,13 @@ impl<'t> Scanner<'t> {
     }
 
     /// A scalar that may be a key.
-    fn fetch_word(&mut self, read: impl Fn(&mut Self) -> Found<()>) -> Found<()> {
+    fn fetch_word(&mut self, read: impl Fn(&mut Self) -> ParseResult<()>) -> ParseResult<()> {
         self.save_key()?;
         self.key_may_begin = false;
         self.scalar(read)
     }
 
-    fn scalar(&mut self, read: impl Fn(&mut Self) -> Found<()>) -> Found<()> {
+    fn scalar(&mut self, read: impl Fn(&mut Self) -> ParseResult<()>) -> ParseResult<()> {
         let line = self.cursor.mark.line;
         read(self)?;
         self.put(Kind::Scalar, line);

@@ -1,10 +1,10 @@
-//! Faults in the words of the reference's reader, which were taken from what it says.
+//! The expected messages were recorded from the reference's parser.
 
 use super::find;
 
 #[test]
-fn nothing_is_wrong_with_what_is_right() {
-    let right = [
+fn valid_documents_have_no_fault() {
+    let valid = [
         "",
         "a: 1\n",
         "{}: a\n",
@@ -19,13 +19,13 @@ fn nothing_is_wrong_with_what_is_right() {
         "[a, b: c, ? d : e, ]\n",
         "a: b\r\nc: d\r\n",
     ];
-    for text in right {
+    for text in valid {
         assert_eq!(find(text), None, "{text:?}");
     }
 }
 
 #[test]
-fn faults_are_told_in_known_words() {
+fn faults_have_the_reference_message() {
     let table = [
         ("{", "line 1: did not find expected node content"),
         ("{a: b", "line 1: did not find expected ',' or '}'"),
@@ -54,7 +54,7 @@ fn faults_are_told_in_known_words() {
 }
 
 #[test]
-fn keys_have_their_colon_on_their_line() {
+fn simple_keys_need_their_colon_on_the_same_line() {
     let table = [
         ("\"two\n lines\": v\n", "line 2: mapping values are not allowed in this context"),
         ("a: b: c\n", "mapping values are not allowed in this context"),
@@ -66,12 +66,12 @@ fn keys_have_their_colon_on_their_line() {
     for (text, expected) in table {
         assert_eq!(find(text).as_deref(), Some(expected), "{text:?}");
     }
-    let far = format!("{}: v\n", "k".repeat(1025));
-    assert_eq!(find(&far).as_deref(), Some("mapping values are not allowed in this context"));
+    let distant = format!("{}: v\n", "k".repeat(1025));
+    assert_eq!(find(&distant).as_deref(), Some("mapping values are not allowed in this context"));
 }
 
 #[test]
-fn brackets_tabs_and_signs() {
+fn faults_of_brackets_tabs_and_indicators() {
     let table = [
         ("key: [a, b}\n", "did not find expected ',' or ']'"),
         ("a:\n b: x\n\tc: d\n", "line 3: found a tab character that violates indentation"),
@@ -91,7 +91,7 @@ fn brackets_tabs_and_signs() {
 }
 
 #[test]
-fn no_text_is_too_deep() {
+fn nesting_depth_is_bounded() {
     assert!(find(&"[".repeat(20_000)).unwrap().ends_with("exceeded max depth of 10000"));
     assert!(find(&"- ".repeat(20_000)).unwrap().ends_with("exceeded max depth of 10000"));
     assert_eq!(find(&format!("{}{}", "[".repeat(9_000), "]".repeat(9_000))), None);

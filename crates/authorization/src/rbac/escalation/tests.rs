@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::{path_rule, rule};
 
-fn lacking(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
+fn missing_lines(held: &[Rule], granted: &[Rule]) -> Vec<String> {
     let held = Role::new(held.to_vec());
-    match missing(&[&held], wanted) {
+    match missing(&[&held], granted) {
         None => Vec::new(),
         Some(missing) => {
             let text = refusal("u", &["a".into(), "b".into()], &missing, &[]);
@@ -18,26 +18,26 @@ fn lacking(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
 }
 
 #[test]
-fn what_several_rules_cover_together_is_covered() {
+fn several_held_rules_cover_a_rule_together() {
     let held = [rule("get", "core", "pods", ""), rule("list", "core", "pods secrets", "")];
-    assert_eq!(lacking(&held, &[rule("get list", "core", "pods", "")]), [""; 0]);
+    assert_eq!(missing_lines(&held, &[rule("get list", "core", "pods", "")]), [""; 0]);
     assert_eq!(
-        lacking(&held, &[rule("get list watch", "core", "pods secrets", "")]),
+        missing_lines(&held, &[rule("get list watch", "core", "pods secrets", "")]),
         [
             r#"{APIGroups:[""], Resources:["pods"], Verbs:["watch"]}"#,
             r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get" "watch"]}"#
         ]
     );
     assert_eq!(
-        lacking(&held, &everything()),
+        missing_lines(&held, &everything()),
         [r#"{APIGroups:["*"], Resources:["*"], Verbs:["*"]}"#, r#"{NonResourceURLs:["*"], Verbs:["*"]}"#]
     );
-    assert_eq!(lacking(&everything(), &[path_rule("get put", "/x"), held[1].clone()]), [""; 0]);
+    assert_eq!(missing_lines(&everything(), &[path_rule("get put", "/x"), held[1].clone()]), [""; 0]);
 }
 
 #[test]
-fn the_refusal_names_user_and_groups_and_what_was_in_the_way() {
-    let missing = Missing::Rules(vec![rule("get", "core", "pods", "a")]);
+fn refusal_names_user_groups_and_resolution_errors() {
+    let missing = MissingPermissions::Rules(vec![rule("get", "core", "pods", "a")]);
     let text = refusal("u", &["g".into()], &missing, &["x not found".into()]);
     assert_eq!(
         text,
@@ -48,26 +48,29 @@ fn the_refusal_names_user_and_groups_and_what_was_in_the_way() {
 }
 
 #[test]
-fn a_rule_that_multiplies_is_refused_without_counting_it_out() {
+fn rule_with_too_many_permissions_is_refused() {
     let many = (0..2_000).map(|n| format!("w{n} ")).collect::<String>();
     let huge = rule(&many, &many, &many, &many);
-    assert_eq!(missing(&[], [&huge]), Some(Missing::TooMany));
+    assert_eq!(missing(&[], [&huge]), Some(MissingPermissions::TooMany));
     let all = Role::new(everything().into());
-    assert_eq!(missing(&[&all], [&huge]), None, "whoever has all may grant all");
+    assert_eq!(missing(&[&all], [&huge]), None, "all permissions cover every rule");
 }
 
 #[test]
-fn nobody_compares_for_ever() {
+fn comparison_stops_at_word_limit() {
     let names = (0..10_000).map(|n| format!("n{n} ")).collect::<String>();
     let held: Vec<Rule> = (0..5_000).map(|n| rule("list", &format!("g{n}"), "pods", "")).collect();
     let held = Role::new(held);
-    let wanted = rule("get", "core", "pods", &names);
-    assert_eq!(missing(&[&held], [&wanted]), Some(Missing::TooMany));
-    assert!(refusal("u", &[], &Missing::TooMany, &[]).ends_with("more permissions than can be compared"));
+    let granted = rule("get", "core", "pods", &names);
+    assert_eq!(missing(&[&held], [&granted]), Some(MissingPermissions::TooMany));
+    assert!(
+        refusal("u", &[], &MissingPermissions::TooMany, &[])
+            .ends_with("more permissions than can be compared")
+    );
 }
 
 #[test]
-fn what_is_held_by_the_index_is_what_a_rule_covers() {
+fn role_index_covers_what_its_rules_cover() {
     let words = ["get", "*", "pods", "pods/log", "*/log", "core", "apps", "a"];
     let rules: Vec<Rule> = words
         .iter()
@@ -81,9 +84,9 @@ fn what_is_held_by_the_index_is_what_a_rule_covers() {
         .chain([path_rule("get", "/a /b*"), path_rule("*", "/a*"), path_rule("get", "*")])
         .collect();
     for held in &rules {
-        for wanted in &rules {
+        for granted in &rules {
             let role = Role::new(vec![held.clone()]);
-            assert_eq!(missing(&[&role], [wanted]).is_none(), held.covers(wanted), "{held} {wanted}");
+            assert_eq!(missing(&[&role], [granted]).is_none(), held.covers(granted), "{held} {granted}");
         }
     }
 }
@@ -93,31 +96,31 @@ fn list(words: &[&str]) -> StringList {
 }
 
 #[test]
-fn the_empty_name_is_not_all_names() {
+fn empty_resource_name_is_not_all_names() {
     let all = rule("get", "core", "secrets", "");
     let empty = Rule { resource_names: list(&[""]), ..all.clone() };
     assert_eq!(
-        lacking(std::slice::from_ref(&empty), std::slice::from_ref(&all)),
+        missing_lines(std::slice::from_ref(&empty), std::slice::from_ref(&all)),
         [r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}"#]
     );
-    assert_eq!(lacking(std::slice::from_ref(&all), std::slice::from_ref(&empty)), [""; 0]);
-    assert_eq!(lacking(std::slice::from_ref(&empty), std::slice::from_ref(&empty)), [""; 0]);
+    assert_eq!(missing_lines(std::slice::from_ref(&all), std::slice::from_ref(&empty)), [""; 0]);
+    assert_eq!(missing_lines(std::slice::from_ref(&empty), std::slice::from_ref(&empty)), [""; 0]);
     let both = [all, Rule { verbs: list(&["list"]), ..empty }];
-    let wanted = [
+    let expected = [
         r#"{APIGroups:[""], Resources:["secrets"], ResourceNames:[""], Verbs:["list"]}"#,
         r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}"#,
     ];
-    assert_eq!(lacking(&[], &both), wanted, "they are told apart in the message");
+    assert_eq!(missing_lines(&[], &both), expected, "the message distinguishes them");
 }
 
 #[test]
-fn a_rule_with_names_covers_no_path() {
+fn rule_with_resource_names_covers_no_path() {
     let named = Rule { resource_names: list(&["a"]), ..path_rule("get", "/x") };
     assert_eq!(
-        lacking(std::slice::from_ref(&named), &[path_rule("get", "/x")]),
+        missing_lines(std::slice::from_ref(&named), &[path_rule("get", "/x")]),
         [r#"{NonResourceURLs:["/x"], Verbs:["get"]}"#]
     );
-    assert!(!named.covers(&named), "nor does it as a whole");
+    assert!(!named.covers(&named), "nor as a whole rule");
 }
 
 /// Small universes with the words that could be taken for others.
@@ -146,28 +149,32 @@ fn any_rule() -> impl Strategy<Value = Rule> {
 
 /// Every single permission of a rule: group, resource, verb and a name or none; or a path and a verb.
 fn single_permissions(rule: &Rule) -> Vec<Rule> {
-    let one = |word: &str| list(&[word]);
+    let list_of = |word: &str| list(&[word]);
     let mut all = Vec::new();
     for verb in &rule.verbs {
-        for (group, resource) in
-            rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(move |one| (group, one)))
+        for (group, resource) in rule
+            .api_groups
+            .iter()
+            .flat_map(|group| rule.resources.iter().map(move |resource| (group, resource)))
         {
             let single = Rule {
-                verbs: one(verb),
-                api_groups: one(group),
-                resources: one(resource),
+                verbs: list_of(verb),
+                api_groups: list_of(group),
+                resources: list_of(resource),
                 ..Rule::default()
             };
             if rule.resource_names.is_empty() {
                 all.push(single.clone());
             }
             all.extend(
-                rule.resource_names.iter().map(|name| Rule { resource_names: one(name), ..single.clone() }),
+                rule.resource_names
+                    .iter()
+                    .map(|name| Rule { resource_names: list_of(name), ..single.clone() }),
             );
         }
         all.extend(rule.paths.iter().map(|path| Rule {
-            verbs: one(verb),
-            paths: one(path),
+            verbs: list_of(verb),
+            paths: list_of(path),
             ..Rule::default()
         }));
     }
@@ -176,20 +183,21 @@ fn single_permissions(rule: &Rule) -> Vec<Rule> {
 
 /// Whether one held rule has every word of a single permission, or the wildcard for it.
 fn has_each_word(held: &Rule, single: &Rule) -> bool {
-    let has = |words: &StringList, wanted: &str| words.iter().any(|word| **word == *wanted);
-    let each = |words: &StringList, wanted: &StringList| {
-        wanted.iter().all(|word| has(words, "*") || has(words, word))
+    let has = |words: &StringList, expected: &str| words.iter().any(|word| **word == *expected);
+    let each = |words: &StringList, expected: &StringList| {
+        expected.iter().all(|word| has(words, "*") || has(words, word))
     };
     let resource = single.resources.iter().all(|resource| {
-        let of_part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
+        let any_with_part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
         has(&held.resources, "*")
             || has(&held.resources, resource)
-            || of_part.is_some_and(|any| has(&held.resources, &any))
+            || any_with_part.is_some_and(|any| has(&held.resources, &any))
     });
     let path = single.paths.iter().all(|path| {
-        held.paths
-            .iter()
-            .any(|mine| mine == path || (mine.ends_with('*') && path.starts_with(mine.trim_end_matches('*'))))
+        held.paths.iter().any(|held_path| {
+            held_path == path
+                || (held_path.ends_with('*') && path.starts_with(held_path.trim_end_matches('*')))
+        })
     });
     let name = held.resource_names.is_empty()
         || (!single.resource_names.is_empty()
@@ -197,7 +205,7 @@ fn has_each_word(held: &Rule, single: &Rule) -> bool {
     each(&held.verbs, &single.verbs) && each(&held.api_groups, &single.api_groups) && resource && path && name
 }
 
-/// Every request of a universe that is a little larger than what rules name.
+/// Every request of a universe that is a little larger than that of the rules.
 fn requests() -> Vec<Action> {
     let mut all = Vec::new();
     for verb in VERBS.into_iter().chain(["delete"]) {
@@ -224,49 +232,49 @@ fn requests() -> Vec<Action> {
 }
 
 proptest! {
-    /// What is missing is exactly the single permissions that no held rule has by itself.
+    /// The missing permissions are exactly the single permissions that no held rule covers by itself.
     #[test]
     fn missing_permissions_are_those_of_the_enumeration(
         held in prop::collection::vec(any_rule(), 0..4),
-        wanted in prop::collection::vec(any_rule(), 0..3),
+        granted in prop::collection::vec(any_rule(), 0..3),
     ) {
-        let is_lacking = |single: &Rule| !held.iter().any(|mine| has_each_word(mine, single));
-        let mut lacking: Vec<String> = wanted.iter().flat_map(single_permissions)
-            .filter(is_lacking).map(|single| single.to_string()).collect();
-        lacking.sort_unstable();
+        let is_missing = |single: &Rule| !held.iter().any(|held_rule| has_each_word(held_rule, single));
+        let mut expected: Vec<String> = granted.iter().flat_map(single_permissions)
+            .filter(is_missing).map(|single| single.to_string()).collect();
+        expected.sort_unstable();
         let roles: Vec<Role> = held.iter().map(|rule| Role::new(vec![rule.clone()])).collect();
         let together = Role::new(held.clone());
         for held in [roles.iter().collect(), vec![&together]] {
-            let mut found: Vec<String> = match missing(&held, &wanted) {
+            let mut actual: Vec<String> = match missing(&held, &granted) {
                 None => Vec::new(),
-                Some(Missing::Rules(rules)) => rules.iter().map(Rule::to_string).collect(),
-                Some(Missing::TooMany) => vec!["too many".to_owned()],
+                Some(MissingPermissions::Rules(rules)) => rules.iter().map(Rule::to_string).collect(),
+                Some(MissingPermissions::TooMany) => vec!["too many".to_owned()],
             };
-            found.sort_unstable();
-            prop_assert_eq!(&found, &lacking);
+            actual.sort_unstable();
+            prop_assert_eq!(&actual, &expected);
         }
     }
 
-    /// Nobody who may grant a role gains a request by it.
+    /// A user who may grant a role gains no request by it.
     #[test]
     fn granted_rules_allow_no_request_that_the_held_ones_refuse(
         held in prop::collection::vec(any_rule(), 1..4),
-        wanted in prop::collection::vec(any_rule(), 1..3),
+        granted in prop::collection::vec(any_rule(), 1..3),
     ) {
-        let (held, granted) = (Role::new(held), Role::new(wanted.clone()));
-        if missing(&[&held], &wanted).is_none() {
+        let (held, granted_role) = (Role::new(held), Role::new(granted.clone()));
+        if missing(&[&held], &granted).is_none() {
             for action in requests() {
-                let ask = PreparedAction::from(&action);
-                prop_assert!(!granted.allows(&ask) || held.allows(&ask), "{:?}", action);
+                let prepared = PreparedAction::from(&action);
+                prop_assert!(!granted_role.allows(&prepared) || held.allows(&prepared), "{:?}", action);
             }
         }
     }
 
-    /// Whole rules are compared like their permissions: the way out for rules that are too large to enumerate.
+    /// The comparison of whole rules, which is used for rules that are too large to enumerate, agrees with that of single permissions.
     #[test]
-    fn a_rule_that_covers_another_covers_each_of_its_permissions(held in any_rule(), wanted in any_rule()) {
-        if held.covers(&wanted) {
-            prop_assert!(single_permissions(&wanted).iter().all(|single| has_each_word(&held, single)));
+    fn covering_rule_covers_each_permission(held in any_rule(), granted in any_rule()) {
+        if held.covers(&granted) {
+            prop_assert!(single_permissions(&granted).iter().all(|single| has_each_word(&held, single)));
         }
     }
 }

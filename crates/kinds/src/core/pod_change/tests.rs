@@ -1,6 +1,6 @@
-//! Each change that a pod refuses, by way of the pod and of its sub-resources.
+//! Updates that a pod and its subresources refuse.
 
-use pilothouse_apimachinery::testing::{each_change_refused, object, said, with};
+use pilothouse_apimachinery::testing::{each_change_refused, error_messages, object, with};
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn base() -> Value {
 }
 
 #[test]
-fn each_forbidden_change_is_refused() {
+fn pod_update_refuses_each_immutable_field() {
     each_change_refused(
         &base(),
         validate,
@@ -47,7 +47,7 @@ fn each_forbidden_change_is_refused() {
 }
 
 #[test]
-fn a_pod_that_is_held_back_may_be_placed_more_narrowly() {
+fn gated_pod_may_only_narrow_its_placement() {
     let term = |keys: &str| format!(r#"{{"matchExpressions":[{keys}]}}"#);
     let key = |name: &str| format!(r#"{{"key":"{name}","operator":"Exists"}}"#);
     let affinity =
@@ -55,35 +55,39 @@ fn a_pod_that_is_held_back_may_be_placed_more_narrowly() {
     let base = with(&base(), "spec.schedulingGates", r#"[{"name":"g"}]"#);
     let base = with(&base, "spec.nodeSelector", r#"{"a":"b"}"#);
     let base = with(&base, "spec.affinity", &affinity(&term(&key("x"))));
-    let two = affinity(&format!("{},{}", term(&key("x")), term(&key("y"))));
-    let other = affinity(&term(&key("y")));
-    let more = affinity(&term(&format!("{},{}", key("x"), key("y"))));
+    let two_terms = affinity(&format!("{},{}", term(&key("x")), term(&key("y"))));
+    let other_key = affinity(&term(&key("y")));
+    let more_keys = affinity(&term(&format!("{},{}", key("x"), key("y"))));
     each_change_refused(
         &base,
         validate,
         &[
             ("spec.nodeSelector", r#"{"c":"d"}"#, "only additions to spec.nodeSelector are allowed"),
-            ("spec.affinity", &two, "no additions/deletions to non-empty NodeSelectorTerms list"),
-            ("spec.affinity", &other, "nodeSelectorTerms[0]: Invalid value"),
+            ("spec.affinity", &two_terms, "no additions/deletions to non-empty NodeSelectorTerms list"),
+            ("spec.affinity", &other_key, "nodeSelectorTerms[0]: Invalid value"),
         ],
     );
-    let anywhere = with(&base, "spec.affinity", "null");
+    let unrestricted = with(&base, "spec.affinity", "null");
     for (path, json, old) in [
         ("spec.nodeSelector", r#"{"a":"b","c":"d"}"#, &base),
-        ("spec.affinity", more.as_str(), &base),
-        ("spec.affinity", more.as_str(), &anywhere),
-        ("spec.affinity", more.as_str(), &with(&base, "spec.affinity", "{}")),
+        ("spec.affinity", more_keys.as_str(), &base),
+        ("spec.affinity", more_keys.as_str(), &unrestricted),
+        ("spec.affinity", more_keys.as_str(), &with(&base, "spec.affinity", "{}")),
     ] {
         let mut errors = ErrorList::new();
         validate(&with(old, path, json), old, &mut errors);
-        assert_eq!(said(&errors), Vec::<String>::new(), "{path}");
+        assert_eq!(error_messages(&errors), Vec::<String>::new(), "{path}");
     }
-    // An affinity that wants nothing is one.
-    each_change_refused(&anywhere, validate, &[("spec.affinity", "{}", "pod updates may not change fields")]);
+    // An empty affinity differs from none.
+    each_change_refused(
+        &unrestricted,
+        validate,
+        &[("spec.affinity", "{}", "pod updates may not change fields")],
+    );
 }
 
 #[test]
-fn debugging_containers_stay() {
+fn ephemeral_containers_are_immutable() {
     let old = with(&base(), "spec.ephemeralContainers", r#"[{"name":"e","image":"i"}]"#);
     each_change_refused(
         &old,
@@ -100,7 +104,7 @@ fn debugging_containers_stay() {
     let mut errors = ErrorList::new();
     validate_ephemeral(&with(&old, "spec.ephemeralContainers.0.lifecycle", "{}"), &old, &mut errors);
     assert_eq!(
-        said(&errors),
+        error_messages(&errors),
         [
             "spec.ephemeralContainers[0].lifecycle: Forbidden: cannot be set for an Ephemeral Container",
             "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed",
@@ -114,11 +118,11 @@ fn debugging_containers_stay() {
     let mut errors = ErrorList::new();
     let mirror = with(&old, "metadata.annotations", r#"{"kubernetes.io/config.mirror":"x"}"#);
     validate_ephemeral(&mirror, &mirror, &mut errors);
-    assert_eq!(said(&errors), ["[]: Forbidden: static pods do not support ephemeral containers"]);
+    assert_eq!(error_messages(&errors), ["[]: Forbidden: static pods do not support ephemeral containers"]);
 }
 
 #[test]
-fn only_amounts_are_resized() {
+fn resize_may_change_only_cpu_and_memory() {
     let base = with(
         &base(),
         "spec.containers.0.resources",
@@ -153,26 +157,36 @@ fn only_amounts_are_resized() {
     let larger = with(&base, "spec.containers.0.resources.requests.cpu", r#""2""#);
     let mut errors = ErrorList::new();
     validate_resize(&larger, &base, &mut errors);
-    assert_eq!(said(&errors), Vec::<String>::new());
+    assert_eq!(error_messages(&errors), Vec::<String>::new());
     let mut new = with(&larger, "spec.restartPolicy", r#""Never""#);
     prepare_resize(&mut new, &base);
     assert_eq!(new, larger);
-    let best = with(&base, "spec.containers.0.resources", "null");
-    validate_resize(&larger, &best, &mut errors);
-    assert!(!said(&errors).iter().any(|error| error.contains("only cpu and memory")), "{errors:?}");
+    let best_effort = with(&base, "spec.containers.0.resources", "null");
+    validate_resize(&larger, &best_effort, &mut errors);
+    assert!(!error_messages(&errors).iter().any(|error| error.contains("only cpu and memory")), "{errors:?}");
     assert_eq!(errors[0].path.to_string(), "spec");
     assert!(errors[0].message.contains("Pod QOS Class may not change as a result of resizing"));
-    // Where nothing was said, anything may be said that does not change the class.
-    let devices =
-        with(&best, "spec.containers.0.resources", r#"{"limits":{"a.b/c":"1"},"requests":{"a.b/c":"1"}}"#);
+    // A container without resources may get any that keep the QoS class.
+    let devices = with(
+        &best_effort,
+        "spec.containers.0.resources",
+        r#"{"limits":{"a.b/c":"1"},"requests":{"a.b/c":"1"}}"#,
+    );
     let mut errors = ErrorList::new();
-    validate_resize(&devices, &best, &mut errors);
-    assert_eq!(said(&errors), Vec::<String>::new());
-    let more = with(&base, "spec.containers.0.resources.limits", r#"{"memory":"2Gi","a.b/c":"1"}"#);
+    validate_resize(&devices, &best_effort, &mut errors);
+    assert_eq!(error_messages(&errors), Vec::<String>::new());
+    let more_keys = with(&base, "spec.containers.0.resources.limits", r#"{"memory":"2Gi","a.b/c":"1"}"#);
     validate_resize(
-        &with(&more, "spec.containers.0.resources.requests", r#"{"cpu":"1","memory":"1Gi","a.b/c":"1"}"#),
+        &with(
+            &more_keys,
+            "spec.containers.0.resources.requests",
+            r#"{"cpu":"1","memory":"1Gi","a.b/c":"1"}"#,
+        ),
         &base,
         &mut errors,
     );
-    assert!(said(&errors).contains(&"spec: Forbidden: only cpu and memory resources are mutable".to_owned()));
+    assert!(
+        error_messages(&errors)
+            .contains(&"spec: Forbidden: only cpu and memory resources are mutable".to_owned())
+    );
 }

@@ -1,4 +1,4 @@
-//! Each warning appears for what it is about, and a plain pod gives none.
+//! Each warning appears for its field, and a pod without dubious fields gives none.
 
 use pilothouse_apimachinery::testing::{object, with};
 
@@ -12,13 +12,13 @@ fn base() -> Value {
 }
 
 fn warnings(object: &Value) -> WarningList {
-    let mut warned = WarningList::new();
-    pod(object, None, &mut warned);
-    warned
+    let mut list = WarningList::new();
+    warn_pod(object, None, &mut list);
+    list
 }
 
 #[test]
-fn each_dubious_field_is_named_once() {
+fn each_dubious_pod_field_gives_one_warning() {
     assert_eq!(warnings(&base()), WarningList::new());
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -56,52 +56,52 @@ fn each_dubious_field_is_named_once() {
         ("spec.containers.0.ports.0.hostIP", r#""1.1.1.1""#.into(), "spec.containers[0].ports[0]: hostIP set without hostPort: {Name: HostPort:0 ContainerPort:80 Protocol:TCP HostIP:1.1.1.1}"),
         ("spec.terminationGracePeriodSeconds", "-1".into(), "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"),
     ];
-    for (path, json, wanted) in table {
-        assert_eq!(warnings(&with(&base(), path, &json)), [wanted], "{path}={json}");
+    for (path, json, expected) in table {
+        assert_eq!(warnings(&with(&base(), path, &json)), [expected], "{path}={json}");
     }
 }
 
 #[test]
-fn a_variable_may_build_upon_the_one_it_replaces() {
-    let built =
+fn variable_that_extends_its_previous_value_gives_no_warning() {
+    let extended =
         with(&base(), "spec.containers.0.env", r#"[{"name":"A","value":"1"},{"name":"A","value":"x $(A)"}]"#);
-    assert_eq!(warnings(&built), WarningList::new());
+    assert_eq!(warnings(&extended), WarningList::new());
 }
 
 #[test]
-fn templates_warn_of_annotations_that_pods_turn_into_fields() {
+fn template_with_apparmor_annotation_gives_a_warning() {
     let template = with(
         &base(),
         "metadata.annotations",
         r#"{"container.apparmor.security.beta.kubernetes.io/c":"runtime/default"}"#,
     );
-    let mut warned = WarningList::new();
-    spec_and_meta(&FieldPath::new("template"), &template, true, &mut warned);
+    let mut list = WarningList::new();
+    warn_spec_and_meta(&FieldPath::new("template"), &template, true, &mut list);
     assert_eq!(
-        warned,
+        list,
         [
             "template.metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
         ]
     );
     assert_eq!(warnings(&template), WarningList::new());
-    let mut later = WarningList::new();
-    pod(&with(&base(), "metadata.name", r#""a.b""#), Some(&base()), &mut later);
-    assert_eq!(later, WarningList::new(), "an update of a pod warns about nothing");
+    let mut on_update = WarningList::new();
+    warn_pod(&with(&base(), "metadata.name", r#""a.b""#), Some(&base()), &mut on_update);
+    assert_eq!(on_update, WarningList::new(), "an update of a pod warns about nothing");
 }
 
 #[test]
-fn addresses_of_a_status_are_looked_at_when_it_is_written() {
+fn status_write_warns_about_noncanonical_addresses() {
     let mut pod = base();
     pod.set(
         "status",
         object(r#"{"podIPs":[{"ip":"10.0.0.1"},{"ip":"2001:DB8::1"}],"hostIPs":[{"ip":"010.0.0.1"}]}"#),
     );
     assert_eq!(warnings(&pod), WarningList::new());
-    let mut warned = WarningList::new();
-    status(&pod, &mut warned);
+    let mut list = WarningList::new();
+    warn_status(&pod, &mut list);
     let expected = [
         "status.podIPs[1].ip: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")",
         "status.hostIPs[0].ip: non-standard IP address \"010.0.0.1\" will be considered invalid in a future Kubernetes release: use \"10.0.0.1\"",
     ];
-    assert_eq!(warned, expected);
+    assert_eq!(list, expected);
 }

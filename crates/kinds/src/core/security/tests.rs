@@ -1,11 +1,11 @@
-//! Each rule of the security contexts refuses what it is about.
+//! Each violation in a security context is refused.
 
 use pilothouse_apimachinery::testing::{each_refused, object};
 
 use super::*;
 
 #[test]
-fn each_rule_of_a_pod_refuses() {
+fn pod_security_context_validation_refuses_each_violation() {
     let base = object(
         r#"{"spec":{"hostNetwork":true,"hostIPC":true,"hostPID":true,"securityContext":{"runAsUser":1,"sysctls":[{"name":"kernel.pid_max"}],
             "windowsOptions":{"runAsUserName":"d\\u","gmsaCredentialSpecName":"a"},"seccompProfile":{"type":"RuntimeDefault"},
@@ -13,7 +13,7 @@ fn each_rule_of_a_pod_refuses() {
     );
     each_refused(
         &base,
-        |object, errors| pod(&FieldValue::of(object, "spec"), errors),
+        |object, errors| validate_pod(&FieldValue::top_level(object, "spec"), errors),
         &[
             ("spec.securityContext.fsGroup", "-1", "spec.securityContext.fsGroup: Invalid value: -1"),
             (
@@ -127,10 +127,10 @@ fn each_rule_of_a_pod_refuses() {
 }
 
 #[test]
-fn each_rule_of_a_container_refuses() {
+fn container_security_context_validation_refuses_each_violation() {
     each_refused(
         &object(r#"{"c":{"allowPrivilegeEscalation":false,"runAsUser":5}}"#),
-        |object, errors| container(&FieldValue::of(object, "c"), true, errors),
+        |object, errors| validate_container(&FieldValue::top_level(object, "c"), true, errors),
         &[
             (
                 "c.runAsGroup",
@@ -153,7 +153,7 @@ fn each_rule_of_a_container_refuses() {
     );
     let both = object(r#"{"c":{"allowPrivilegeEscalation":false,"privileged":true}}"#);
     let mut errors = ErrorList::new();
-    container(&FieldValue::of(&both, "c"), true, &mut errors);
+    validate_container(&FieldValue::top_level(&both, "c"), true, &mut errors);
     assert_eq!(errors.len(), 2);
     assert!(
         errors[1].message.contains("cannot set `allowPrivilegeEscalation` to false and `privileged` to true")

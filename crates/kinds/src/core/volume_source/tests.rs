@@ -1,18 +1,18 @@
-//! Each source is refused for each thing that it lacks.
+//! Each violation in a volume source is refused.
 
-use pilothouse_apimachinery::testing::{object, said};
+use pilothouse_apimachinery::testing::{error_messages, object};
 
 use super::*;
 
 fn errors(kind: &str, json: &str, owner: Owner<'_>) -> Vec<String> {
-    let holder = object(&format!(r#"{{"v":{{"{kind}":{json}}}}}"#));
+    let object_with_source = object(&format!(r#"{{"v":{{"{kind}":{json}}}}}"#));
     let mut errors = ErrorList::new();
-    validate(kind, &FieldValue::of(&holder, "v").child(kind), owner, &mut errors);
-    said(&errors)
+    validate(kind, &FieldValue::top_level(&object_with_source, "v").child(kind), owner, &mut errors);
+    error_messages(&errors)
 }
 
 #[test]
-fn each_rule_of_a_source_refuses() {
+fn volume_source_validation_refuses_each_violation() {
     let pod = Owner::Pod;
     let volume = Owner::Volume("p");
     let table = [
@@ -145,8 +145,8 @@ fn each_rule_of_a_source_refuses() {
             "v.csi.nodePublishSecretRef.name: Required value",
         ),
     ];
-    for (kind, json, owner, wanted) in table {
-        assert_eq!(errors(kind, json, owner), [wanted], "{kind} {json}");
+    for (kind, json, owner, expected) in table {
+        assert_eq!(errors(kind, json, owner), [expected], "{kind} {json}");
     }
     let both = errors("nfs", r#"{"server":"s"}"#, pod);
     assert_eq!(
@@ -157,7 +157,7 @@ fn each_rule_of_a_source_refuses() {
 }
 
 #[test]
-fn good_sources_are_accepted() {
+fn valid_volume_sources_are_accepted() {
     let table = [
         (
             "iscsi",

@@ -9,51 +9,51 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::frames::{spdy, websocket};
-use crate::limits::{DISCONNECT_TIMEOUT, LAST_WORD_BYTES, STREAMS_OPEN_TIMEOUT};
+use crate::limits::{COMMAND_STATUS_BYTES, DISCONNECT_TIMEOUT, STREAMS_OPEN_TIMEOUT};
 use crate::upstream::Channel;
 
-use super::agreed_on;
+use super::negotiated_protocol;
 use super::pongs::{self, Pings};
 
 /// WebSocket channel numbers.
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
-const LAST_WORD: u8 = 3;
+const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 /// SPDY stream ids of a command's streams; zero means not opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Opened {
-    last_word: u32,
+struct StreamIds {
+    error_stream: u32,
     stdin: u32,
     stdout: u32,
     stderr: u32,
     resize: u32,
 }
 
-impl Opened {
+impl StreamIds {
     /// The streams that these options ask for, with their types, in the order that kubelets expect.
-    fn plan(options: &StreamOptions) -> (Opened, Vec<(u32, &'static str)>) {
+    fn plan(options: &StreamOptions) -> (StreamIds, Vec<(u32, &'static str)>) {
         let mut planned = Vec::new();
-        let mut plan = |wanted: bool, word| {
-            let number = if wanted { u32::try_from(planned.len()).unwrap_or_default() * 2 + 1 } else { 0 };
-            planned.extend(wanted.then_some((number, word)));
-            number
+        let mut plan = |is_requested: bool, stream_type| {
+            let id = if is_requested { u32::try_from(planned.len()).unwrap_or_default() * 2 + 1 } else { 0 };
+            planned.extend(is_requested.then_some((id, stream_type)));
+            id
         };
-        let opened = Opened {
-            last_word: plan(true, "error"),
+        let ids = StreamIds {
+            error_stream: plan(true, "error"),
             stdin: plan(options.stdin, "stdin"),
             stdout: plan(options.stdout, "stdout"),
             stderr: plan(options.stderr && !options.tty, "stderr"),
             resize: plan(options.tty, "resize"),
         };
-        (opened, planned)
+        (ids, planned)
     }
 }
 
-/// Carries the streams of a command until it has ended or the client has gone.
+/// Copies the streams of a command until it has ended or the client has disconnected.
 pub(super) async fn run<C>(client: C, mut channel: Channel, head: Vec<u8>, options: StreamOptions)
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -64,46 +64,49 @@ where
     }
     let client = Mutex::new(websocket::Writer::new(to_client));
     // Clients wait for a first, empty message.
-    let first = [(options.stdout, STDOUT), (options.stderr, STDERR), (true, LAST_WORD)];
-    let first = first.into_iter().find_map(|(wanted, number)| wanted.then_some(number)).unwrap_or(LAST_WORD);
+    let first = [(options.stdout, STDOUT), (options.stderr, STDERR), (true, ERROR)];
+    let first = first
+        .into_iter()
+        .find_map(|(is_requested, channel_number)| is_requested.then_some(channel_number))
+        .unwrap_or(ERROR);
     if client.lock().await.message(&[first], &[]).await.is_err() {
         return;
     }
-    let protocol = agreed_on(&channel);
+    let protocol = negotiated_protocol(&channel);
     let (from_kubelet, to_kubelet) = tokio::io::split(channel.io());
-    let mut ends = Ends {
+    let mut endpoints = Endpoints {
         from_client: websocket::Reader::new(from_client),
         from_kubelet: spdy::Reader::new(from_kubelet),
         client,
         kubelet: Mutex::new(spdy::Writer::new(to_kubelet)),
     };
-    let status = ends.carry(&options, &protocol).await;
-    let _ = timeout(DISCONNECT_TIMEOUT, ends.close(status)).await;
+    let status = endpoints.copy_streams(&options, &protocol).await;
+    let _ = timeout(DISCONNECT_TIMEOUT, endpoints.close(status)).await;
 }
 
 /// Both ends of a translated connection.
-struct Ends<CR, CW, KR, KW> {
+struct Endpoints<CR, CW, KR, KW> {
     from_client: websocket::Reader<CR>,
     from_kubelet: spdy::Reader<KR>,
     client: Mutex<websocket::Writer<CW>>,
     kubelet: Mutex<spdy::Writer<KW>>,
 }
 
-impl<CR, CW, KR, KW> Ends<CR, CW, KR, KW>
+impl<CR, CW, KR, KW> Endpoints<CR, CW, KR, KW>
 where
     CR: AsyncRead + Unpin,
     CW: AsyncWrite + Unpin,
     KR: AsyncRead + Unpin,
     KW: AsyncWrite + Unpin,
 {
-    /// Copies the streams. Answers the status of the command, or `None` if the client has gone.
-    async fn carry(&mut self, options: &StreamOptions, protocol: &str) -> Option<Vec<u8>> {
-        let Ends { from_client, from_kubelet, client, kubelet } = self;
+    /// Copies the streams. Returns the status of the command, or `None` if the client has gone.
+    async fn copy_streams(&mut self, options: &StreamOptions, protocol: &str) -> Option<Vec<u8>> {
+        let Endpoints { from_client, from_kubelet, client, kubelet } = self;
         let (client, kubelet) = (&*client, &*kubelet);
-        let (opened, planned) = Opened::plan(options);
-        let (client_pings, mut client_pinged) = pongs::waiting();
-        let (kubelet_pings, mut kubelet_pinged) = pongs::waiting();
-        let mut output = Output::new(opened, client, kubelet_pings);
+        let (ids, planned) = StreamIds::plan(options);
+        let (client_pings, mut client_pinged) = pongs::ping_queue();
+        let (kubelet_pings, mut kubelet_pinged) = pongs::ping_queue();
+        let mut output = Output::new(ids, client, kubelet_pings);
         let conversation = async move {
             match timeout(STREAMS_OPEN_TIMEOUT, open(from_kubelet, kubelet, &planned, &mut output)).await {
                 Err(_) => Some(exit_status::failure("the kubelet did not open the streams in time")),
@@ -111,26 +114,26 @@ where
                     Some(exit_status::failure(&format!("the kubelet did not open the streams: {error}")))
                 }
                 Ok(Ok(())) => tokio::select! {
-                    said = outward(from_kubelet, output) => {
-                        said.ok().map(|said| exit_status::of_last_word(protocol, &said))
+                    output_result = outward(from_kubelet, output) => {
+                        output_result.ok().map(|output_result| exit_status::from_final_message(protocol, &output_result))
                     }
-                    () = inward(from_client, &client_pings, kubelet, &opened) => None,
+                    () = inward(from_client, &client_pings, kubelet, &ids) => None,
                 },
             }
         };
-        let answering = async {
+        let answering_pings = async {
             tokio::join!(
                 pongs::to_client(&mut client_pinged, client),
                 pongs::to_kubelet(&mut kubelet_pinged, kubelet)
             );
         };
-        pongs::beside(conversation, answering).await
+        pongs::run_with_pongs(conversation, answering_pings).await
     }
 
     async fn close(&self, status: Option<Vec<u8>>) -> io::Result<()> {
         let mut client = self.client.lock().await;
         if let Some(status) = status {
-            client.message(&[LAST_WORD], &status).await?;
+            client.message(&[ERROR], &status).await?;
         }
         client.close().await?;
         self.kubelet.lock().await.close().await
@@ -139,28 +142,28 @@ where
 
 /// Copies a kubelet's output to the client.
 struct Output<'a, W> {
-    opened: Opened,
+    opened: StreamIds,
     /// Streams that are still open.
-    going: Vec<u32>,
-    last_word: Vec<u8>,
+    open_streams: Vec<u32>,
+    error_stream: Vec<u8>,
     client: &'a Mutex<websocket::Writer<W>>,
     pings: Pings<u32>,
 }
 
 impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
-    fn new(opened: Opened, client: &'a Mutex<websocket::Writer<W>>, pings: Pings<u32>) -> Output<'a, W> {
-        let mut going: Vec<u32> = [opened.last_word, opened.stdout, opened.stderr].into();
-        going.retain(|stream| *stream != 0);
-        Output { opened, going, last_word: Vec::new(), client, pings }
+    fn new(ids: StreamIds, client: &'a Mutex<websocket::Writer<W>>, pings: Pings<u32>) -> Output<'a, W> {
+        let mut open_streams: Vec<u32> = [ids.error_stream, ids.stdout, ids.stderr].into();
+        open_streams.retain(|stream| *stream != 0);
+        Output { opened: ids, open_streams, error_stream: Vec::new(), client, pings }
     }
 
     fn end(&mut self, stream: u32) {
-        self.going.retain(|one| *one != stream);
+        self.open_streams.retain(|open| *open != stream);
     }
 
     /// Handles one frame. An error means that the client has gone.
-    async fn hear(&mut self, said: spdy::SpdyFrame) -> io::Result<()> {
-        match said {
+    async fn handle(&mut self, frame: spdy::SpdyFrame) -> io::Result<()> {
+        match frame {
             spdy::SpdyFrame::Data(stream, bytes, last) => {
                 self.pass(stream, &bytes).await?;
                 if last {
@@ -176,10 +179,10 @@ impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
     }
 
     async fn pass(&mut self, stream: u32, bytes: &[u8]) -> io::Result<()> {
-        let to = match stream {
-            stream if stream == self.opened.last_word => {
-                let room = LAST_WORD_BYTES - self.last_word.len();
-                self.last_word.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let channel_number = match stream {
+            stream if stream == self.opened.error_stream => {
+                let remaining = COMMAND_STATUS_BYTES - self.error_stream.len();
+                self.error_stream.extend_from_slice(&bytes[..bytes.len().min(remaining)]);
                 return Ok(());
             }
             stream if stream == self.opened.stdout => STDOUT,
@@ -188,7 +191,7 @@ impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
         };
         match bytes {
             [] => Ok(()),
-            bytes => self.client.lock().await.message(&[to], bytes).await,
+            bytes => self.client.lock().await.message(&[channel_number], bytes).await,
         }
     }
 }
@@ -206,37 +209,37 @@ where
     W: AsyncWrite + Unpin,
     C: AsyncWrite + Unpin,
 {
-    for (number, word) in planned {
-        kubelet.lock().await.open(*number, "streamtype", word).await?;
+    for (id, stream_type) in planned {
+        kubelet.lock().await.open(*id, "streamtype", stream_type).await?;
     }
-    let mut missing: Vec<u32> = planned.iter().map(|(number, _)| *number).collect();
+    let mut missing: Vec<u32> = planned.iter().map(|(id, _)| *id).collect();
     while !missing.is_empty() {
-        let said = from_kubelet.next().await?;
-        match said {
-            spdy::SpdyFrame::Reply(stream, _) => missing.retain(|one| *one != stream),
-            spdy::SpdyFrame::Reset(_) | spdy::SpdyFrame::Leaving => {
+        let frame = from_kubelet.next().await?;
+        match frame {
+            spdy::SpdyFrame::Reply(stream, _) => missing.retain(|id| *id != stream),
+            spdy::SpdyFrame::Reset(_) | spdy::SpdyFrame::GoAway => {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             _ => {}
         }
-        output.hear(said).await?;
+        output.handle(frame).await?;
     }
     Ok(())
 }
 
-/// Copies from kubelet to client until every stream has ended; answers the command's status. An error means that the client has
+/// Copies from kubelet to client until every stream has ended; returns the command's status. An error means that the client has
 /// gone.
 async fn outward<R, C>(from_kubelet: &mut spdy::Reader<R>, mut output: Output<'_, C>) -> io::Result<Vec<u8>>
 where
     R: AsyncRead + Unpin,
     C: AsyncWrite + Unpin,
 {
-    while !output.going.is_empty() {
+    while !output.open_streams.is_empty() {
         // A kubelet that disconnects has sent everything.
-        let Ok(said) = from_kubelet.next().await else { break };
-        output.hear(said).await?;
+        let Ok(frame) = from_kubelet.next().await else { break };
+        output.handle(frame).await?;
     }
-    Ok(output.last_word)
+    Ok(output.error_stream)
 }
 
 /// Copies from client to kubelet until the client has gone. It does not end when the kubelet stops reading: output may still be
@@ -245,21 +248,21 @@ async fn inward<R, W>(
     from_client: &mut websocket::Reader<R>,
     pings: &Pings<Vec<u8>>,
     kubelet: &Mutex<spdy::Writer<W>>,
-    opened: &Opened,
+    opened: &StreamIds,
 ) where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let stream_of = |number: u8| match number {
+    let stream_for = |channel_number: u8| match channel_number {
         STDIN => opened.stdin,
         RESIZE => opened.resize,
         _ => 0,
     };
-    let mut to = LAST_WORD;
+    let mut channel_number = ERROR;
     // Streams that the client has closed: SPDY allows no data after that.
     let mut closed = Vec::new();
-    while let Ok(said) = from_client.next().await {
-        let bytes = match said {
+    while let Ok(frame) = from_client.next().await {
+        let bytes = match frame {
             websocket::WebSocketFrame::Close => return,
             websocket::WebSocketFrame::Ping(bytes) => {
                 pings.note(bytes);
@@ -267,14 +270,14 @@ async fn inward<R, W>(
             }
             websocket::WebSocketFrame::Piece(first, mut bytes) => {
                 if first {
-                    to = bytes.remove(0);
+                    channel_number = bytes.remove(0);
                 }
                 bytes
             }
         };
-        let (stream, last) = match (to, bytes.first()) {
-            (CLOSE, Some(which)) => (stream_of(*which), true),
-            (number, Some(_)) => (stream_of(number), false),
+        let (stream, last) = match (channel_number, bytes.first()) {
+            (CLOSE, Some(closed_channel)) => (stream_for(*closed_channel), true),
+            (channel_number, Some(_)) => (stream_for(channel_number), false),
             (_, None) => continue,
         };
         if stream == 0 || closed.contains(&stream) {
@@ -302,17 +305,17 @@ mod tests {
     const CAP: Duration = Duration::from_secs(20);
 
     #[test]
-    fn streams_are_opened_in_the_order_that_kubelets_expect() {
+    fn spdy_streams_are_opened_in_the_order_kubelets_expect() {
         let all = StreamOptions { stdin: true, stdout: true, stderr: true, ..StreamOptions::default() };
-        let (opened, planned) = Opened::plan(&all);
+        let (opened, planned) = StreamIds::plan(&all);
         assert_eq!(planned, [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")]);
-        assert_eq!(opened, Opened { last_word: 1, stdin: 3, stdout: 5, stderr: 7, resize: 0 });
-        let (opened, planned) = Opened::plan(&StreamOptions { tty: true, ..all });
+        assert_eq!(opened, StreamIds { error_stream: 1, stdin: 3, stdout: 5, stderr: 7, resize: 0 });
+        let (opened, planned) = StreamIds::plan(&StreamOptions { tty: true, ..all });
         assert_eq!(planned, [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")]);
         assert_eq!((opened.stderr, opened.resize), (0, 7), "a terminal has one output");
     }
 
-    type Between = Ends<
+    type DuplexEndpoints = Endpoints<
         ReadHalf<DuplexStream>,
         WriteHalf<DuplexStream>,
         ReadHalf<DuplexStream>,
@@ -320,16 +323,16 @@ mod tests {
     >;
 
     /// A translated connection through pipes of a few bytes, and its two ends.
-    fn between() -> (Between, DuplexStream, DuplexStream) {
+    fn duplex_endpoints() -> (DuplexEndpoints, DuplexStream, DuplexStream) {
         let ((client, near), (far, kubelet)) = (duplex(64), duplex(64));
         let ((from_client, to_client), (from_kubelet, to_kubelet)) = (split(near), split(far));
-        let ends = Ends {
+        let endpoints = Endpoints {
             from_client: websocket::Reader::new(from_client),
             from_kubelet: spdy::Reader::new(from_kubelet),
             client: Mutex::new(websocket::Writer::new(to_client)),
             kubelet: Mutex::new(spdy::Writer::new(to_kubelet)),
         };
-        (ends, client, kubelet)
+        (endpoints, client, kubelet)
     }
 
     fn reply(stream: u8, flags: u8) -> [u8; 12] {
@@ -350,10 +353,10 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn streams_that_end_while_they_are_opened_are_open_and_ended_and_nothing_said_meanwhile_is_lost() {
-        let (mut ends, mut client, mut kubelet) = between();
+    async fn output_before_all_streams_are_open_is_not_lost() {
+        let (mut endpoints, mut client, mut kubelet) = duplex_endpoints();
         let options = StreamOptions { stdout: true, stderr: true, ..StreamOptions::default() };
-        let playing = async {
+        let peers = async {
             for _ in 0..3 {
                 assert_eq!(frame(&mut kubelet).await.0, 1);
             }
@@ -364,20 +367,20 @@ mod tests {
             // The last reply ends the stream at once, so nothing is left to wait for.
             kubelet.write_all(&reply(1, 1)).await.unwrap();
         };
-        let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+        let both = async { tokio::join!(endpoints.copy_streams(&options, "v4.channel.k8s.io"), peers).0 };
         let status = timeout(CAP, both).await.expect("every stream was opened, and has ended");
-        assert_eq!(status, Some(exit_status::of_last_word("v4.channel.k8s.io", b"")));
+        assert_eq!(status, Some(exit_status::from_final_message("v4.channel.k8s.io", b"")));
         let mut out = [0; 8];
         client.read_exact(&mut out).await.unwrap();
         assert_eq!(out, *b"\x82\x06\x01early");
     }
 
     #[actix_rt::test]
-    async fn a_ping_of_a_kubelet_that_reads_no_input_does_not_stop_its_output() {
-        let (mut ends, client, mut kubelet) = between();
+    async fn ping_of_kubelet_that_reads_no_input_does_not_block_output() {
+        let (mut endpoints, client, mut kubelet) = duplex_endpoints();
         let options = StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() };
         let (mut from_server, mut to_server) = split(client);
-        let playing = async {
+        let peers = async {
             for stream in [1, 3, 5] {
                 assert_eq!(frame(&mut kubelet).await.0, 1);
                 kubelet.write_all(&reply(stream, 0)).await.unwrap();
@@ -409,16 +412,16 @@ mod tests {
             };
             tokio::join!(async { to_server.write_all(&input).await.unwrap() }, pinging, reading);
         };
-        let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+        let both = async { tokio::join!(endpoints.copy_streams(&options, "v4.channel.k8s.io"), peers).0 };
         assert!(timeout(CAP, both).await.expect("nobody waits for ever").is_some());
     }
 
     #[actix_rt::test]
-    async fn a_ping_of_a_client_that_reads_no_output_does_not_stop_its_input() {
-        let (mut ends, client, mut kubelet) = between();
+    async fn ping_of_client_that_reads_no_output_does_not_block_input() {
+        let (mut endpoints, client, mut kubelet) = duplex_endpoints();
         let options = StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() };
         let (mut from_server, mut to_server) = split(client);
-        let playing = async {
+        let peers = async {
             for stream in [1, 3, 5] {
                 assert_eq!(frame(&mut kubelet).await.0, 1);
                 kubelet.write_all(&reply(stream, 0)).await.unwrap();
@@ -449,31 +452,31 @@ mod tests {
                 kubelet.write_all(&data(stream, b"", 1)).await.unwrap();
             }
         };
-        let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+        let both = async { tokio::join!(endpoints.copy_streams(&options, "v4.channel.k8s.io"), peers).0 };
         assert!(timeout(CAP, both).await.expect("nobody waits for ever").is_some());
     }
 
     #[actix_rt::test]
-    async fn a_ping_that_was_read_is_answered_even_if_the_command_ends_at_once() {
+    async fn received_ping_is_answered_when_the_command_ends_at_once() {
         let options = StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() };
         let ping_and_input = [0x89, 0x81, 0, 0, 0, 0, b'?', 0x82, 0x82, 0, 0, 0, 0, STDIN, b'x'];
         let accepted = [reply(1, 0), reply(3, 0), reply(5, 0)].concat();
-        let said = [accepted, data(1, b"", 1), data(5, b"", 1)].concat();
+        let kubelet_frames = [accepted, data(1, b"", 1), data(5, b"", 1)].concat();
         let mut read = 0;
         // Everything is there at once, and which part runs first is chance, so it is tried often.
         for _ in 0..200 {
-            let (mut ends, mut client, mut kubelet) = between();
+            let (mut endpoints, mut client, mut kubelet) = duplex_endpoints();
             client.write_all(&ping_and_input).await.unwrap();
-            kubelet.write_all(&said).await.unwrap();
-            let carrying = async {
-                assert!(ends.carry(&options, "v4.channel.k8s.io").await.is_some());
-                drop(ends);
+            kubelet.write_all(&kubelet_frames).await.unwrap();
+            let copying = async {
+                assert!(endpoints.copy_streams(&options, "v4.channel.k8s.io").await.is_some());
+                drop(endpoints);
             };
             let (mut to_client, mut to_kubelet) = (Vec::new(), Vec::new());
             let all = async {
                 let reading = client.read_to_end(&mut to_client);
                 let ((), from_server, by_kubelet) =
-                    tokio::join!(carrying, reading, kubelet.read_to_end(&mut to_kubelet));
+                    tokio::join!(copying, reading, kubelet.read_to_end(&mut to_kubelet));
                 from_server.and(by_kubelet)
             };
             timeout(CAP, all).await.expect("the command has ended").unwrap();

@@ -24,47 +24,48 @@ impl<T> Pings<T> {
 }
 
 /// A bounded queue of pings.
-pub(super) fn waiting<T>() -> (Pings<T>, mpsc::Receiver<T>) {
-    let (pings, waiting) = mpsc::channel(PINGS_WAITING);
-    (Pings(pings), waiting)
+pub(super) fn ping_queue<T>() -> (Pings<T>, mpsc::Receiver<T>) {
+    let (pings, queue) = mpsc::channel(PINGS_WAITING);
+    (Pings(pings), queue)
 }
 
 /// Runs a conversation beside the task that answers its pings. The conversation owns the [`Pings`]: when it ends, those that it
 /// noted are still answered, and no pong is cut off in the middle of its frame.
-pub(super) async fn beside<T>(
+pub(super) async fn run_with_pongs<T>(
     conversation: impl Future<Output = T>,
-    answering: impl Future<Output = ()>,
+    answering_pings: impl Future<Output = ()>,
 ) -> T {
     let mut conversation = pin!(conversation.fuse());
-    let mut answering = pin!(answering.fuse());
-    let ended = loop {
+    let mut answering_pings = pin!(answering_pings.fuse());
+    let output = loop {
         tokio::select! {
-            ended = &mut conversation => break ended,
-            () = &mut answering, if !answering.is_terminated() => {}
+            output = &mut conversation => break output,
+            () = &mut answering_pings, if !answering_pings.is_terminated() => {}
         }
     };
-    if !answering.is_terminated() {
-        let _ = timeout(DISCONNECT_TIMEOUT, answering).await;
+    if !answering_pings.is_terminated() {
+        let _ = timeout(DISCONNECT_TIMEOUT, answering_pings).await;
     }
-    ended
+    output
 }
 
-/// Answers a client's pings one by one, until none can come any more. A failed write does not end the connection: the reading task will notice.
+/// Answers a client's pings one by one, until none can come any more. A failed write does not end the connection: the reading
+/// task will notice.
 pub(super) async fn to_client<W: AsyncWrite + Unpin>(
-    waiting: &mut mpsc::Receiver<Vec<u8>>,
+    queue: &mut mpsc::Receiver<Vec<u8>>,
     client: &Mutex<websocket::Writer<W>>,
 ) {
-    while let Some(bytes) = waiting.recv().await {
+    while let Some(bytes) = queue.recv().await {
         let _ = client.lock().await.pong(&bytes).await;
     }
 }
 
 /// Answers a kubelet's pings one by one, until none can come any more.
 pub(super) async fn to_kubelet<W: AsyncWrite + Unpin>(
-    waiting: &mut mpsc::Receiver<u32>,
+    queue: &mut mpsc::Receiver<u32>,
     kubelet: &Mutex<spdy::Writer<W>>,
 ) {
-    while let Some(number) = waiting.recv().await {
+    while let Some(number) = queue.recv().await {
         let _ = kubelet.lock().await.pong(number).await;
     }
 }
