@@ -110,7 +110,7 @@ impl Actor for Broadcaster {
         // Waiting calls would be lost with the broadcaster.
         for wake in self.to_wake.drain(..) {
             if let WakeTask::Session(waker) = wake {
-                waker.wake();
+                waker.wake_session();
             }
         }
     }
@@ -185,7 +185,7 @@ impl Broadcaster {
         for _ in 0..WAKES_PER_TURN {
             match self.to_wake.pop_front() {
                 None => break,
-                Some(WakeTask::Session(waker)) => waker.wake(),
+                Some(WakeTask::Session(waker)) => waker.wake_session(),
                 Some(WakeTask::Pause(type_name, _)) if !self.begin_pause(&type_name) => {}
                 Some(WakeTask::Pause(type_name, pause)) => {
                     context.run_later(pause, move |broadcaster, context| {

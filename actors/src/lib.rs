@@ -27,6 +27,7 @@ pub mod fair_queuing;
 pub mod fatal;
 mod key_queue;
 pub mod limits;
+mod live_sessions;
 pub mod notifier;
 pub mod permit;
 pub mod point_in_time;

@@ -58,8 +58,8 @@ pub const SESSION_EVENTS_PER_TURN: usize = 256;
 pub const ENCODED_ASIDE_BYTES: usize = 128 << 10;
 /// Bytes of an object that count as one more event of a turn: what is sent of a large object may be small, but takes as long.
 pub const SESSION_BYTES_PER_EVENT: usize = 2 << 10;
-/// Messages that may wait for a session: one wake, because all its tasks are on one note.
-pub const SESSION_MAILBOX: usize = 1;
+/// Announced events after which a session that takes none of them counts as stalled.
+pub const STALLED_FROM_EVENTS: usize = 64;
 /// Small frames are joined up to this many bytes: a chunk each would cost a socket write each.
 pub const FEED_CHUNK_BYTES: usize = 64 << 10;
 /// What an open watch takes when it has nothing to say: its session, the state of its stream, the index of watchers.

@@ -1,26 +1,21 @@
 //! One watch: a cursor into the history of a type, and a bounded queue towards the client. It pulls, it is never pushed.
 //!
-//! It runs on the thread of its connection and answers only to its [`SessionWaker`]: the broadcaster calls it when an event may
-//! interest it. It reads the window then, in order, and stops when the queue is full. Nobody else notices a client that does not
-//! read.
-//!
-//! Where the watch stands is its `WatchProgress`, which the body of the response knows too: a body that waits for something to
-//! read is called in the session's place, takes the turn itself and writes at once. That is one task to wake instead of two for
-//! each event, and the memory of a session is touched once. Whatever takes longer than a turn, and every turn for which no body
-//! waits, is the session's.
+//! A session is an actor that the body of its response runs ([`feed`]), on the thread of the connection. The broadcaster wakes it
+//! ([`crate::session_waker`]) when an event may interest it. It reads the window then, in order ([`progress`]), and stops when the queue is
+//! full. Nobody else notices a client that does not read.
 //!
 //! Invariant: everything up to the cursor that the filter wants is in the queue or has left it, exactly once, in order.
 
 pub mod feed;
 pub(crate) mod progress;
+pub(crate) mod queue;
 
-use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use actix::fut::wrap_future;
 use actix::prelude::*;
 use bytes::Bytes;
 use pilothouse_types::clock::Timestamp;
@@ -30,9 +25,10 @@ use pilothouse_types::object::{Object, Revision, TypeName, Variant};
 use self::progress::{AfterTurn, WatchProgress};
 use crate::broadcaster::Broadcaster;
 use crate::event::Event;
-use crate::limits::{MEMORY_PAUSE, SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
-use crate::session::feed::Feed;
-use crate::session_waker::{SessionWaker, Wake};
+use crate::limits::{MEMORY_PAUSE, SESSION_EVENTS_PER_TURN};
+pub use crate::live_sessions::LiveSessions;
+use crate::session::feed::{Feed, SessionContext};
+use crate::session_waker::{SessionWaker, WakeReasons};
 use crate::watch_event::WatchEventType;
 use crate::watch_memory::WatchAccount;
 use crate::window::Window;
@@ -78,28 +74,6 @@ pub type FrameAside = Pin<Box<dyn Future<Output = Bytes>>>;
 /// The objects that were there when a watch began.
 pub type InitialObjects = Box<dyn Iterator<Item = Arc<Object>>>;
 
-/// How many sessions live, on all threads together.
-#[derive(Clone, Debug, Default)]
-pub struct LiveSessions(Arc<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    live: AtomicUsize,
-    stalled: AtomicUsize,
-}
-
-impl LiveSessions {
-    /// The number at this moment.
-    pub fn count(&self) -> usize {
-        self.0.live.load(Ordering::Relaxed)
-    }
-
-    /// How many of them have something to tell and a client that does not read.
-    pub fn stalled(&self) -> usize {
-        self.0.stalled.load(Ordering::Relaxed)
-    }
-}
-
 /// What a client asked to watch.
 pub struct Watch {
     /// The type.
@@ -132,95 +106,114 @@ pub struct Watch {
     pub is_current: Box<dyn Fn() -> bool>,
 }
 
-/// The actor of one watch. See the module text.
+/// The actor of one watch: how it starts and ends. Its state is in its context, where the body of the response finds it.
 pub struct Session {
-    progress: Rc<RefCell<WatchProgress>>,
     deadline: Option<Duration>,
     is_current: Box<dyn Fn() -> bool>,
 }
 
 impl Session {
-    /// Starts the session of a watch on this thread, which must run an actix system, and returns what its body reads.
+    /// The body of a watch. It runs on this thread, which must run an actix system.
     pub fn open(mut watch: Watch) -> Feed {
-        let context = Context::new();
         let deadline = watch.deadline;
         let is_current = std::mem::replace(&mut watch.is_current, Box::new(|| true));
-        let (progress, mut feed) =
-            WatchProgress::new(watch, SessionWaker::new(context.address().recipient()));
-        let progress = Rc::new(RefCell::new(progress));
-        feed.follow(Rc::downgrade(&progress));
-        context.run(Session { progress, deadline, is_current });
-        feed
-    }
-
-    fn take_turn(&mut self, context: &mut Context<Self>) {
-        let next = self.progress.borrow_mut().run_by_session();
-        match next {
-            AfterTurn::Wait => {}
-            AfterTurn::Again => {
-                let later = tokio::task::yield_now().into_actor(self);
-                context.spawn(later.map(|(), session, _| session.progress.borrow().waker.resume()));
-            }
-            AfterTurn::Fetch(archive_reader, through) => {
-                let cursor = self.progress.borrow().cursor;
-                let read = async move { archive_reader.read(cursor, through, SESSION_EVENTS_PER_TURN).await };
-                context.spawn(read.into_actor(self).map(|read, session, _| {
-                    let mut progress = session.progress.borrow_mut();
-                    progress.fetched(read);
-                    progress.waker.resume();
-                }));
-            }
-            AfterTurn::Prepare => {
-                let Some(preparation) = self.progress.borrow_mut().preparation.take() else { return };
-                context.spawn(preparation.into_actor(self).map(|prepared, session, _| {
-                    let mut progress = session.progress.borrow_mut();
-                    progress.prepared(prepared);
-                    progress.waker.resume();
-                }));
-            }
-            AfterTurn::Encode => {
-                let Some(frame) = self.progress.borrow_mut().frame_aside.take() else { return };
-                context.spawn(frame.into_actor(self).map(|frame, session, _| {
-                    let mut progress = session.progress.borrow_mut();
-                    progress.encoded(frame);
-                    progress.waker.resume();
-                }));
-            }
-            AfterTurn::Pause => {
-                context.run_later(MEMORY_PAUSE, |session, _| session.progress.borrow().waker.resume());
-            }
-            AfterTurn::Stop => context.stop(),
-        }
+        let waker = SessionWaker::new(watch.live.clone());
+        let (progress, queue) = WatchProgress::new(watch, Arc::clone(&waker));
+        Feed::new(Session { deadline, is_current }, progress, queue, waker)
     }
 }
 
 impl Actor for Session {
-    type Context = Context<Self>;
+    type Context = SessionContext;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.set_mailbox_capacity(SESSION_MAILBOX);
-        let subscribed = self.progress.borrow().subscribe();
-        if let Some(deadline) = self.deadline {
-            context.run_later(deadline, |session, context| {
-                session.progress.borrow_mut().finish();
-                context.stop();
-            });
+        // A body that is dropped before it was read starts its session to stop it.
+        if context.state() != ActorState::Running {
+            return;
         }
-        if !subscribed {
+        if let Some(deadline) = self.deadline {
+            context.run_later(deadline, |_, context| context.finish());
+        }
+        if !context.progress.subscribe() {
             context.stop();
         } else if !(self.is_current)() {
-            self.progress.borrow_mut().finish();
-            context.stop();
+            context.finish();
         } else {
-            self.take_turn(context);
+            context.take_turn(WakeReasons::default());
         }
+    }
+
+    /// Nobody has the address of a session, so actix takes one that waits for nothing for abandoned. Only `stop` ends it.
+    fn stopping(&mut self, context: &mut Self::Context) -> Running {
+        if context.state() == ActorState::Running { Running::Continue } else { Running::Stop }
     }
 }
 
-impl Handler<Wake> for Session {
-    type Result = ();
+impl SessionContext {
+    /// Ends the watch where it stands.
+    fn finish(&mut self) {
+        self.progress.finish(&mut self.queue);
+        self.stop();
+    }
 
-    fn handle(&mut self, _: Wake, context: &mut Self::Context) {
-        self.take_turn(context);
+    /// Takes a turn. Returns whether the actor has to run: something has to be waited for, or it stops.
+    pub(super) fn take_turn(&mut self, reasons: WakeReasons) -> bool {
+        match self.progress.turn(reasons, &mut self.queue) {
+            AfterTurn::Wait => false,
+            next => {
+                self.wait_for(next);
+                true
+            }
+        }
+    }
+
+    /// Waits for what the next turn needs, then takes it.
+    fn wait_for(&mut self, next: AfterTurn) {
+        match next {
+            AfterTurn::Wait => {}
+            AfterTurn::Again => self.schedule_turn(tokio::task::yield_now()),
+            AfterTurn::Fetch(archive_reader, through) => {
+                let cursor = self.progress.cursor;
+                let read = async move { archive_reader.read(cursor, through, SESSION_EVENTS_PER_TURN).await };
+                self.resume_after(read, |read, context| context.progress.fetched(read, &mut context.queue));
+            }
+            AfterTurn::Prepare(preparation) => self.resume_after(preparation, |prepared, context| {
+                context.progress.prepared(prepared, &mut context.queue);
+                None
+            }),
+            AfterTurn::Encode(frame) => self.resume_after(frame, |frame, context| {
+                context.progress.encoded(frame, &mut context.queue);
+                None
+            }),
+            AfterTurn::Pause => self.schedule_turn(tokio::time::sleep(MEMORY_PAUSE)),
+            AfterTurn::Stop => self.stop(),
+        }
+    }
+
+    /// Takes another turn after `pause`. One at most waits, also if a pause is then longer than needed:
+    /// a session that is woken meanwhile must not gather them.
+    fn schedule_turn(&mut self, pause: impl Future<Output = ()> + 'static) {
+        if !std::mem::replace(&mut self.is_turn_scheduled, true) {
+            self.resume_after(pause, |(), context| {
+                context.is_turn_scheduled = false;
+                None
+            });
+        }
+    }
+
+    /// Gives the output of a future to `apply`, then goes on with what that returns, or with a turn.
+    fn resume_after<T: 'static>(
+        &mut self,
+        future: impl Future<Output = T> + 'static,
+        apply: impl FnOnce(T, &mut SessionContext) -> Option<AfterTurn> + 'static,
+    ) {
+        self.spawn(wrap_future::<_, Session>(future).map(
+            |output, _, context: &mut SessionContext| match apply(output, context) {
+                Some(next) => context.wait_for(next),
+                None => {
+                    context.take_turn(WakeReasons::default());
+                }
+            },
+        ));
     }
 }

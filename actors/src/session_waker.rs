@@ -1,32 +1,25 @@
-//! How a session is called: by a wake state with its tasks, and one call that announces it. The call wakes the task of the
-//! response body if that waits for something to read. Otherwise it is a message to the session.
+//! How a session is woken: by a mailbox of one entry ([`WakeReasons`]), in which the broadcaster notes everything that the session has to
+//! do, and by the futures that it waits for. Both wake the task of the response body, which runs what is due.
 //!
-//! Invariants: for a nonempty wake state, either a call was made, or a caller has promised one, or the session waits for its client
-//! and continues when that reads. Nothing on the wake state is lost when the session's mailbox is full, because the session reads
-//! the wake state with every message. If a body was called but does not come, because its client does not read, the next task goes
-//! to the session instead.
+//! Invariant: while there are reasons, either the task was woken, or a caller has promised to wake it. A task that does not come,
+//! because its client does not read, is not woken again; nothing is lost, because it takes all reasons when it comes.
 
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Wake, Waker};
 
-use actix::prelude::*;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::Revision;
 
-/// The wake state of the session's [`SessionWaker`] has tasks.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Wake;
+use crate::limits::STALLED_FROM_EVENTS;
+use crate::live_sessions::LiveSessions;
 
-/// The tasks of a session.
+/// What a session has to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeReasons {
     /// Events may concern the session. All newly announced events are after this revision.
     pub news_after: Option<Revision>,
     /// A bookmark is due. All events up to this revision that concern the session have been announced.
     pub bookmark: Option<Revision>,
-    /// The session may have stopped in the middle, and can continue now.
-    pub resume: bool,
     /// The watch ends.
     pub close: Option<Close>,
 }
@@ -40,216 +33,239 @@ pub enum Close {
     AtOnce,
 }
 
-/// The wake state and the ways to call the session. Shared by the session, its broadcaster and its feed.
+/// What a session has to do when its task runs.
+pub(crate) struct Due {
+    pub(crate) has_ready_future: bool,
+    pub(crate) reasons: Option<WakeReasons>,
+}
+
+/// The wake state of a session. Shared by the session and its broadcaster.
 pub struct SessionWaker {
-    session: Recipient<Wake>,
-    /// A plain lock: everybody who takes it runs on the session's thread, so it is never contended.
+    /// A plain lock: nearly everybody who takes it runs on the session's thread. Only futures that another thread completes wake the
+    /// session from there.
     state: Lock<WakeState>,
+    live: LiveSessions,
 }
 
 #[derive(Default)]
 struct WakeState {
     reasons: WakeReasons,
-    /// Wakes the task of the body.
-    body: Option<Waker>,
-    /// Whether the body has nothing to read: then it is called, and runs the session's turn.
-    body_waits: bool,
-    /// Whether somebody has promised to make a call.
+    /// The task that runs the session.
+    task: Option<Waker>,
+    /// Whether there are reasons.
+    has_reasons: bool,
+    /// Whether a caller has promised to wake the task.
     is_promised: bool,
-    /// Whether the session was called and has not read the wake state yet.
-    is_session_woken: bool,
-    /// Whether the session already has events that its client leaves no room for: further events need no call.
-    is_stalled: bool,
+    /// Whether the task was woken for its reasons and has not taken them yet.
+    is_called: bool,
+    /// Whether a future that the session waits for has woken it.
+    has_ready_future: bool,
+    /// Events that were announced since the task was woken for them.
+    unread: usize,
+    /// Whether the session is gone. Its broadcaster may not know yet.
+    is_gone: bool,
 }
 
 impl SessionWaker {
-    /// An empty wake state.
-    pub fn new(session: Recipient<Wake>) -> Arc<SessionWaker> {
-        Arc::new(SessionWaker { session, state: Lock::default() })
+    /// The wake state of a session that has nothing to do.
+    pub fn new(live: LiveSessions) -> Arc<SessionWaker> {
+        // A new session has to start.
+        let state = WakeState { has_ready_future: true, ..WakeState::default() };
+        Arc::new(SessionWaker { state: Lock::new(state), live })
     }
 
-    /// Announces an event after `after`, and calls the session.
+    /// Announces an event after `after`, and wakes the session.
     pub fn announce(&self, after: Revision) {
         if self.mark_news(after) {
-            self.wake();
+            self.wake_session();
         }
     }
 
-    /// Like [`SessionWaker::announce`], but the caller calls the session later. Answers whether it must: not if a call is made or
-    /// promised already.
+    /// Like [`SessionWaker::announce`], but the caller wakes the session later. Returns whether it must: not if the session is woken
+    /// already.
     #[must_use]
     pub fn mark_news(&self, after: Revision) -> bool {
         let mut state = self.state.lock();
+        if state.is_gone {
+            return false;
+        }
         let known = state.reasons.news_after;
         state.reasons.news_after = Some(known.map_or(after, |known| known.min(after)));
-        !state.is_stalled && state.promise()
+        state.has_reasons = true;
+        if state.is_called {
+            state.unread += 1;
+            if state.unread == STALLED_FROM_EVENTS {
+                self.live.add_stalled();
+            }
+            return false;
+        }
+        !std::mem::replace(&mut state.is_promised, true)
     }
 
-    /// Sets whether events are withheld from the session, because its client does not read.
-    pub(crate) fn stall(&self, is_stalled: bool) {
-        self.state.lock().is_stalled = is_stalled;
-    }
-
-    /// Announces the wake state: to the body if it waits, else to the session.
-    pub fn wake(&self) {
+    /// Wakes the session for its reasons, unless it has taken them in the meantime.
+    pub fn wake_session(&self) {
         let mut state = self.state.lock();
         state.is_promised = false;
-        if state.reasons == WakeReasons::default() {
-            return;
+        if state.has_reasons {
+            state.call();
         }
-        if state.wake_body() {
-            return;
-        }
-        // A body that was called before and did not come belongs to a client that does not read.
-        state.is_session_woken = true;
-        drop(state);
-        self.wake_session();
     }
 
-    /// Sends the session a message.
-    pub(crate) fn wake_session(&self) {
-        // If the mailbox is full, the session reads the wake state with the message that fills it. If it is closed, the session has
-        // ended.
-        let _ = self.session.try_send(Wake);
+    /// Takes what is due. This task is woken when there is more.
+    pub(crate) fn take_due(&self, task: &Waker) -> Due {
+        let mut state = self.state.lock();
+        if !state.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+            state.task = Some(task.clone());
+        }
+        Due {
+            has_ready_future: std::mem::take(&mut state.has_ready_future),
+            reasons: state.take_reasons(&self.live),
+        }
+    }
+
+    /// The session has ended. Its broadcaster may not know yet.
+    pub(crate) fn close_mailbox(&self) {
+        let mut state = self.state.lock();
+        (state.task, state.is_gone) = (None, true);
+        state.forget_unread(&self.live);
     }
 
     /// Asks for a bookmark; all events up to `announced` have been announced.
     pub fn ask_for_bookmark(&self, announced: Revision) {
-        self.write(|reasons| reasons.bookmark = Some(announced));
+        self.note(|reasons| reasons.bookmark = Some(announced));
     }
 
-    /// Asks the session to continue where it stopped.
-    pub fn resume(&self) {
-        self.write(|reasons| reasons.resume = true);
-    }
-
-    /// Asks the session to end the watch. Never left to the body, whose client may not read.
+    /// Asks the session to end the watch.
     pub fn close(&self, how: Close) {
-        let mut state = self.state.lock();
-        state.reasons.close = state.reasons.close.max(Some(how));
-        drop(state);
-        self.wake_session();
+        self.note(|reasons| reasons.close = reasons.close.max(Some(how)));
     }
 
-    /// Takes the tasks. Called before the session reads its window: an event that comes during the read is a new task.
-    pub fn take_reasons(&self) -> WakeReasons {
+    fn note(&self, write: impl FnOnce(&mut WakeReasons)) {
         let mut state = self.state.lock();
-        state.is_session_woken = false;
-        std::mem::take(&mut state.reasons)
-    }
-
-    /// Whether there are tasks. If not, the body's task is woken in the session's place at the next one, once.
-    pub(crate) fn has_reasons_or_parks(&self, body: &Waker) -> bool {
-        let mut state = self.state.lock();
-        if state.reasons != WakeReasons::default() {
-            return true;
+        write(&mut state.reasons);
+        state.has_reasons = true;
+        if !state.is_promised && !state.is_called {
+            state.call();
         }
-        if !state.body.as_ref().is_some_and(|known| known.will_wake(body)) {
-            state.body = Some(body.clone());
-        }
-        state.body_waits = true;
-        false
     }
 
-    /// Wakes the body: there is something to read.
-    pub(crate) fn wake_waiting_body(&self) {
-        self.state.lock().wake_body();
+    /// Takes the reasons, if there are any. The session reads its window after this: an event that comes during the read is a new
+    /// reason.
+    pub fn take_reasons(&self) -> Option<WakeReasons> {
+        self.state.lock().take_reasons(&self.live)
+    }
+}
+
+/// For the futures that a session waits for.
+impl Wake for SessionWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
     }
 
-    /// Forgets the body, which is gone.
-    pub(crate) fn forget_body(&self) {
+    fn wake_by_ref(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        (state.body, state.body_waits) = (None, false);
-    }
-
-    fn write(&self, entry: impl FnOnce(&mut WakeReasons)) {
-        let mut state = self.state.lock();
-        entry(&mut state.reasons);
-        let must_wake = state.promise();
-        drop(state);
-        if must_wake {
-            self.wake();
-        }
+        state.has_ready_future = true;
+        state.wake_task();
     }
 }
 
 impl WakeState {
-    /// Answers whether a call is needed for what was written. Then the caller has promised it.
-    fn promise(&mut self) -> bool {
-        let wake = !self.is_promised && !self.is_session_woken;
-        self.is_promised |= wake;
-        wake
+    fn call(&mut self) {
+        self.is_called = true;
+        self.wake_task();
     }
 
-    /// Wakes the body if it waits; answers whether it did.
-    fn wake_body(&mut self) -> bool {
-        let waited = std::mem::take(&mut self.body_waits);
-        if let Some(body) = self.body.as_ref().filter(|_| waited) {
-            body.wake_by_ref();
+    fn wake_task(&self) {
+        if let Some(task) = &self.task {
+            task.wake_by_ref();
         }
-        waited
+    }
+
+    fn take_reasons(&mut self, live: &LiveSessions) -> Option<WakeReasons> {
+        if !std::mem::take(&mut self.has_reasons) {
+            return None;
+        }
+        self.is_called = false;
+        self.forget_unread(live);
+        Some(std::mem::take(&mut self.reasons))
+    }
+
+    fn forget_unread(&mut self, live: &LiveSessions) {
+        if std::mem::take(&mut self.unread) >= STALLED_FROM_EVENTS {
+            live.remove_stalled();
+        }
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::cell::Cell;
-    use std::rc::Rc;
-
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// An actor that counts its wakes and never reads the wake state.
-    pub(crate) struct Counter(pub(crate) Rc<Cell<usize>>);
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    pub(crate) struct WakeCounter(AtomicUsize);
 
-    impl Actor for Counter {
-        type Context = Context<Self>;
-    }
-
-    impl Handler<Wake> for Counter {
-        type Result = ();
-
-        fn handle(&mut self, _: Wake, _: &mut Self::Context) {
-            self.0.set(self.0.get() + 1);
+    impl Wake for WakeCounter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    async fn settle() {
-        for _ in 0..8 {
-            tokio::task::yield_now().await;
+    impl WakeCounter {
+        pub(crate) fn count(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        /// Lets this task wait for a session.
+        pub(crate) fn wait_for(self: &Arc<Self>, session: &SessionWaker) {
+            let task = Waker::from(Arc::clone(self));
+            session.take_due(&task);
         }
     }
 
-    #[actix::test]
-    async fn many_errands_are_one_wake() {
-        let woken = Rc::new(Cell::new(0));
-        let waker = SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient());
+    #[test]
+    fn reasons_gather_and_the_task_is_woken_once() {
+        let waker = SessionWaker::new(LiveSessions::default());
+        let task = Arc::new(WakeCounter::default());
+        task.wait_for(&waker);
         for revision in [9, 7, 8] {
             waker.announce(Revision(revision));
-            settle().await;
         }
         waker.ask_for_bookmark(Revision(3));
-        settle().await;
-        assert_eq!(woken.get(), 1);
-        let reasons = waker.take_reasons();
+        assert_eq!(task.count(), 1);
+        let reasons = waker.take_reasons().unwrap();
         assert_eq!((reasons.news_after, reasons.bookmark), (Some(Revision(7)), Some(Revision(3))));
-        assert_eq!(waker.take_reasons(), WakeReasons::default());
+        assert_eq!(waker.take_reasons(), None);
         waker.close(Close::AtOnce);
-        settle().await;
-        assert_eq!(woken.get(), 2);
+        assert_eq!(task.count(), 2);
         waker.close(Close::WhenCaughtUp);
-        assert_eq!(waker.take_reasons().close, Some(Close::AtOnce));
+        assert_eq!(waker.take_reasons().unwrap().close, Some(Close::AtOnce));
     }
 
-    #[actix::test]
-    async fn a_full_mailbox_loses_nothing() {
-        let woken = Rc::new(Cell::new(0));
-        let recipient: Recipient<Wake> = Counter(Rc::clone(&woken)).start().recipient();
-        while recipient.try_send(Wake).is_ok() {}
-        let before = woken.get();
-        let waker = SessionWaker::new(recipient);
-        waker.announce(Revision(4));
-        settle().await;
-        assert!(woken.get() > before, "what filled the mailbox is handled, and then the note is read");
-        assert_eq!(waker.take_reasons().news_after, Some(Revision(4)));
+    #[test]
+    fn late_wake_of_a_session_that_has_come_wakes_nobody() {
+        let waker = SessionWaker::new(LiveSessions::default());
+        let task = Arc::new(WakeCounter::default());
+        task.wait_for(&waker);
+        assert!(waker.mark_news(Revision(4)));
+        assert!(waker.take_reasons().is_some());
+        waker.wake_session();
+        assert_eq!(task.count(), 0);
+    }
+
+    #[test]
+    fn session_counts_as_stalled_until_it_takes_its_events_or_ends() {
+        let live = LiveSessions::default();
+        let waker = SessionWaker::new(live.clone());
+        let announce = || (0..=STALLED_FROM_EVENTS as u64).for_each(|after| waker.announce(Revision(after)));
+        announce();
+        assert_eq!(live.stalled(), 1);
+        waker.take_reasons();
+        assert_eq!(live.stalled(), 0);
+        announce();
+        waker.close_mailbox();
+        announce();
+        assert_eq!(live.stalled(), 0);
     }
 }

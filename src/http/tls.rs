@@ -280,6 +280,9 @@ impl TlsStream {
     /// Detects a disconnect while a response is written. Input that arrives meanwhile is kept for the next read: if it stayed
     /// unread, the end behind it would go unnoticed. Errors if the client is gone or sends more than is kept.
     pub(super) fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.has_nothing_to_read(cx)? {
+            return Ok(());
+        }
         let mut piece = [0; OVERHEARD_PIECE_BYTES];
         loop {
             let mut said = ReadBuf::new(&mut piece);
@@ -297,8 +300,13 @@ impl TlsStream {
         }
     }
 
+    /// Whether the socket is known to be empty. Then the task is woken when something comes.
+    fn has_nothing_to_read(&self, cx: &mut Context<'_>) -> io::Result<bool> {
+        Ok(self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending())
+    }
+
     fn poll_hear(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending() {
+        if self.has_nothing_to_read(cx)? {
             return Poll::Pending;
         }
         ready!(self.turn.poll_turn(cx));

@@ -98,7 +98,7 @@ impl Upgrade {
     }
 
     /// Accepts the upgrade and sends the events of a watch.
-    pub fn accept(self, feed: Feed, payload: Payload, encoding: Encoding) -> HttpResponse {
+    pub fn accept(self, mut feed: Feed, payload: Payload, encoding: Encoding) -> HttpResponse {
         let mut builder = HttpResponse::build(StatusCode::SWITCHING_PROTOCOLS);
         builder.upgrade("websocket").insert_header((header::SEC_WEBSOCKET_ACCEPT, self.accept_key));
         if let Some(protocol) = self.protocol {

@@ -13,7 +13,7 @@ const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 
 pub struct WatchMetrics {
     events: IntCounterVec,
     lag: Histogram,
-    /// Watches with unsent events whose clients do not read.
+    /// Watches whose clients left 64 or more announced events unread.
     pub stalled: IntGauge,
     /// Bytes that the lists in flight hold.
     pub list_bytes: IntGauge,
@@ -42,7 +42,7 @@ impl WatchMetrics {
             )?,
             stalled: registry.gauge(
                 "pilothouse_watch_stalled_sessions",
-                "Watches with unsent events whose clients do not read.",
+                "Watches whose clients left 64 or more announced events unread.",
             )?,
             list_bytes: registry
                 .gauge("pilothouse_list_bytes_inflight", "Bytes that the lists in flight hold.")?,

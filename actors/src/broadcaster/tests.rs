@@ -1,14 +1,12 @@
-use std::cell::Cell;
-use std::rc::Rc;
-
 use bytes::Bytes;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::*;
 use crate::event::{Change, Event};
-use crate::session_waker::tests::Counter;
-use crate::session_waker::{Close, SessionWaker};
+use crate::session::LiveSessions;
+use crate::session_waker::tests::WakeCounter;
+use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_index::IndexKey;
 use crate::window::Window;
 
@@ -30,7 +28,11 @@ fn replaced(from: &str, to: &str, revision: u64) -> Arc<Event> {
 }
 
 fn waker() -> Arc<SessionWaker> {
-    SessionWaker::new(Counter(Rc::new(Cell::new(0))).start().recipient())
+    SessionWaker::new(LiveSessions::default())
+}
+
+fn reasons(waker: &SessionWaker) -> WakeReasons {
+    waker.take_reasons().unwrap_or_default()
 }
 
 fn broadcaster() -> Broadcaster {
@@ -86,12 +88,12 @@ async fn only_who_is_concerned_is_called_also_by_what_the_object_was() {
     window.append(replaced("1", "2", 5));
     broadcaster.notifier.notify(&pods());
     assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(one.take_reasons().news_after, Some(Revision(4)));
-    assert_eq!(two.take_reasons().news_after, Some(Revision(4)));
-    assert_eq!(three.take_reasons().news_after, Some(Revision(1)));
+    assert_eq!(reasons(&one).news_after, Some(Revision(4)));
+    assert_eq!(reasons(&two).news_after, Some(Revision(4)));
+    assert_eq!(reasons(&three).news_after, Some(Revision(1)));
     broadcaster.notifier.notify(&pods());
     broadcaster.find_concerned();
-    assert_eq!(one.take_reasons().news_after, None, "an event is announced once");
+    assert_eq!(reasons(&one).news_after, None, "an event is announced once");
 }
 
 #[actix::test]
@@ -100,7 +102,7 @@ async fn who_joins_late_is_called_at_once() {
     let mut broadcaster = broadcaster();
     window.append(replaced("1", "1", 2));
     let (_, late) = join(&mut broadcaster, &window, node("1"));
-    assert_eq!(late.take_reasons().news_after, Some(Revision(1)));
+    assert_eq!(reasons(&late).news_after, Some(Revision(1)));
 }
 
 #[actix::test]
@@ -116,10 +118,10 @@ async fn a_burst_is_handled_in_turns() {
     broadcaster.notifier.notify(&pods());
     let unfinished = broadcaster.find_concerned();
     assert_eq!(unfinished, [pods()]);
-    assert_eq!(last.take_reasons().news_after, None);
+    assert_eq!(reasons(&last).news_after, None);
     broadcaster.notifier.notify(&pods());
     assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(last.take_reasons().news_after, Some(Revision(newest - 1)));
+    assert_eq!(reasons(&last).news_after, Some(Revision(newest - 1)));
 }
 
 #[actix::test]
@@ -127,32 +129,36 @@ async fn a_crowd_is_called_in_turns_and_nobody_twice() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let notifiers = ChangeNotifiers::default();
     let broadcaster = Broadcaster::begin(&notifiers, &Fatal::new());
-    let woken = Rc::new(Cell::new(0));
+    let task = Arc::new(WakeCounter::default());
+    let mut crowd = Vec::new();
     for _ in 0..3 * WAKES_PER_TURN {
+        let waker = waker();
+        task.wait_for(&waker);
         let subscribe = Subscribe {
             id: SubscriptionId::fresh(),
             type_name: pods(),
             window: Arc::clone(&window),
             cursor: Revision(1),
             interest: IndexKey::All,
-            waker: SessionWaker::new(Counter(Rc::clone(&woken)).start().recipient()),
+            waker: Arc::clone(&waker),
             bookmarks: false,
         };
         broadcaster.send(subscribe).await.unwrap();
+        crowd.push(waker);
     }
     window.append(replaced("1", "1", 2));
     notifiers.notify(&pods());
     let mut seen = Vec::new();
-    while woken.get() < 3 * WAKES_PER_TURN {
+    while task.count() < 3 * WAKES_PER_TURN {
         tokio::task::yield_now().await;
-        seen.push(woken.get());
+        seen.push(task.count());
         // Events that come meanwhile wait until the rest is over.
         window.append(replaced("1", "1", 2 + seen.len() as u64));
         notifiers.notify(&pods());
     }
     assert!(seen.iter().any(|woken| (1..3 * WAKES_PER_TURN).contains(woken)), "{seen:?}");
     tokio::time::sleep(3 * LONGEST_PAUSE).await;
-    assert_eq!(woken.get(), 3 * WAKES_PER_TURN, "nobody has read the note yet");
+    assert_eq!(task.count(), 3 * WAKES_PER_TURN, "nobody has read the note yet");
 }
 
 #[actix::test]
@@ -167,12 +173,12 @@ async fn a_crowd_rests_and_hears_of_everything_then_and_a_few_do_not() {
         assert!(broadcaster.find_concerned().is_empty());
     };
     let news = |crowd: &[Arc<SessionWaker>]| {
-        let mut news: Vec<_> = crowd.iter().map(|one| one.take_reasons().news_after).collect();
+        let mut news: Vec<_> = crowd.iter().map(|one| reasons(one).news_after).collect();
         news.dedup();
         news
     };
     hear(&mut broadcaster, "2", "2", 2);
-    assert_eq!(lonely.take_reasons().news_after, Some(Revision(1)));
+    assert_eq!(reasons(&lonely).news_after, Some(Revision(1)));
     hear(&mut broadcaster, "1", "1", 3);
     assert_eq!(news(&crowd), [Some(Revision(2))]);
     for revision in 4..6 {
@@ -201,11 +207,11 @@ async fn when_events_are_lost_everyone_is_called() {
     window.append(replaced("1", "1", 3));
     broadcaster.notifier.notify(&pods());
     assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(idle.take_reasons().news_after, Some(Revision(1)));
+    assert_eq!(reasons(&idle).news_after, Some(Revision(1)));
     window.append(replaced("1", "1", 4));
     broadcaster.notifier.notify(&pods());
     broadcaster.find_concerned();
-    assert_eq!(idle.take_reasons().news_after, None, "and only once");
+    assert_eq!(reasons(&idle).news_after, None, "and only once");
 }
 
 #[actix::test]
@@ -219,7 +225,7 @@ async fn nothing_is_kept_for_a_type_that_nobody_follows() {
     window.append(replaced("1", "1", 2));
     broadcaster.notifier.notify(&pods());
     assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(gone.take_reasons().news_after, None);
+    assert_eq!(reasons(&gone).news_after, None);
 }
 
 #[actix::test]
@@ -233,7 +239,7 @@ async fn bookmarks_come_once_a_round_at_what_was_looked_up() {
     let asked: Vec<Revision> = (0..BOOKMARK_SLOTS)
         .filter_map(|_| {
             broadcaster.ask_for_bookmarks();
-            reader.take_reasons().bookmark
+            reasons(&reader).bookmark
         })
         .collect();
     assert_eq!(asked, [Revision(9)]);
@@ -247,7 +253,7 @@ async fn closing_ends_those_who_are_here_and_those_who_come() {
     broadcaster.close_all();
     let (_, late) = join(&mut broadcaster, &window, IndexKey::All);
     let at_once = Some(Close::AtOnce);
-    assert_eq!((here.take_reasons().close, late.take_reasons().close), (at_once, at_once));
+    assert_eq!((reasons(&here).close, reasons(&late).close), (at_once, at_once));
     assert_eq!(
         broadcaster.watchers_by_type.values().map(|watchers| watchers.members.len()).sum::<usize>(),
         1
@@ -260,5 +266,5 @@ async fn a_type_that_comes_again_closes_the_watches_of_its_former_life() {
     let mut broadcaster = broadcaster();
     let (_, old) = join(&mut broadcaster, &former, IndexKey::All);
     let (_, new) = join(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), IndexKey::All);
-    assert_eq!((old.take_reasons().close, new.take_reasons().close), (Some(Close::WhenCaughtUp), None));
+    assert_eq!((reasons(&old).close, reasons(&new).close), (Some(Close::WhenCaughtUp), None));
 }

@@ -1,8 +1,7 @@
-//! Where one watch stands, and how it goes on: reads its history and puts what its client asked for into the queue.
+//! Where one watch stands, and how it goes on: it reads the history of its type and queues the frames that its client wants.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use actix::Addr;
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use crate::archive::{ArchiveError, ArchiveReader};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::event::{Change, Event};
 use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
-use crate::session::feed::{Feed, FeedWriter, feed};
+use crate::session::queue::Queue;
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
 use crate::watch_index::IndexKey;
@@ -45,6 +44,8 @@ struct NextFrame {
     source: FrameSource,
     /// The form in which it is written.
     variant: Variant,
+    /// Who writes it, until the session waits for that.
+    frame: Option<FrameAside>,
 }
 
 enum FrameSource {
@@ -64,25 +65,25 @@ enum Sending {
 }
 
 /// What a session does after a turn.
-#[derive(Debug, PartialEq)]
 pub(crate) enum AfterTurn {
-    /// Waits until it is called.
+    /// Waits until it is woken.
     Wait,
-    /// Goes on when the other tasks of the thread had their turn.
+    /// Goes on when its client has taken everything and the other tasks of the thread had their turn.
     Again,
     /// Goes on when the log was read.
     Fetch(ArchiveReader, Revision),
-    /// Goes on when what it found can be written.
-    Prepare,
-    /// Goes on when the next frame is written.
-    Encode,
+    /// Goes on when the events it read can be encoded.
+    Prepare(Preparation),
+    /// Goes on when the next frame is encoded.
+    Encode(FrameAside),
     /// Goes on after a while: there is no memory for the next frame.
     Pause,
     /// Stops.
     Stop,
 }
 
-/// What a session and its body share. One of them is at it at a time: both run on the thread of the connection.
+/// The state of a watch. Its turns are plain functions that write into the queue of the response; whatever has to be waited for is
+/// returned to the session ([`AfterTurn`]).
 pub(crate) struct WatchProgress {
     id: SubscriptionId,
     type_name: TypeName,
@@ -91,21 +92,12 @@ pub(crate) struct WatchProgress {
     pub(super) cursor: Revision,
     filter: Filter,
     encoder: Rc<dyn EventEncoder>,
-    writer: FeedWriter,
-    pub(super) waker: Arc<SessionWaker>,
+    waker: Arc<SessionWaker>,
     broadcaster: Addr<Broadcaster>,
     bookmarks: bool,
     initial_end_bookmark: bool,
     /// An object of the start for whose frame there was no memory.
     unsent: Option<Arc<Object>>,
-    /// What a turn that the body took left for the session to do.
-    owed: Option<AfterTurn>,
-    /// What [`AfterTurn::Prepare`] means.
-    pub(super) preparation: Option<Preparation>,
-    /// What [`AfterTurn::Encode`] means.
-    pub(super) frame_aside: Option<FrameAside>,
-    /// Whether it is counted as one whose client does not read.
-    stalled: bool,
     /// Whether it ends with the last event of its type.
     ends_when_caught_up: bool,
     /// Whether there was no memory for the next frame.
@@ -117,20 +109,19 @@ pub(crate) struct WatchProgress {
 /// stays subscribed would never be forgotten.
 impl Drop for WatchProgress {
     fn drop(&mut self) {
-        self.writer.end();
         let unsubscribe = Unsubscribe { type_name: self.type_name.clone(), id: self.id };
         // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per session.
         let _ = self.broadcaster.clone().try_send(unsubscribe);
-        self.count_stalled(false);
-        self.live.0.live.fetch_sub(1, Ordering::Relaxed);
+        self.waker.close_mailbox();
+        self.live.remove();
     }
 }
 
 impl WatchProgress {
-    /// The beginning of a watch, and what its body reads.
-    pub(super) fn new(watch: Watch, waker: Arc<SessionWaker>) -> (WatchProgress, Feed) {
-        let (writer, feed) = feed(Arc::clone(&waker), watch.account);
-        watch.live.0.live.fetch_add(1, Ordering::Relaxed);
+    /// The beginning of a watch, and the queue that its turns fill.
+    pub(super) fn new(watch: Watch, waker: Arc<SessionWaker>) -> (WatchProgress, Queue) {
+        watch.live.add();
+        let queue = Queue::new(watch.account);
         let progress = WatchProgress {
             id: SubscriptionId::fresh(),
             type_name: watch.type_name,
@@ -139,21 +130,16 @@ impl WatchProgress {
             cursor: watch.cursor,
             filter: watch.filter,
             encoder: watch.encoder,
-            writer,
             waker,
             broadcaster: watch.broadcaster,
             bookmarks: watch.bookmarks,
             initial_end_bookmark: watch.initial_end_bookmark,
             unsent: None,
-            owed: None,
-            preparation: None,
-            frame_aside: None,
-            stalled: false,
             ends_when_caught_up: false,
             lacks_memory: false,
             live: watch.live,
         };
-        (progress, feed)
+        (progress, queue)
     }
 
     /// Whether the broadcaster is there to call.
@@ -171,36 +157,11 @@ impl WatchProgress {
         self.broadcaster.clone().try_send(subscribe).is_ok()
     }
 
-    /// A turn that the body takes because it has nothing to read. What takes longer than a turn is left to the session.
-    pub(crate) fn run_by_body(&mut self) {
-        match self.turn() {
-            AfterTurn::Wait => {}
-            next => self.owed = Some(next),
-        }
-        // The session itself may owe something and have found the body waiting when it called.
-        if self.owed.is_some() {
-            self.waker.wake_session();
-        }
-    }
-
-    /// A turn of the session. It reads the wake state also where something is owed: whoever called for what stands there may have
-    /// found the mailbox full, and calls nobody again before it is read.
-    pub(super) fn run_by_session(&mut self) -> AfterTurn {
-        match (self.turn(), self.owed.take()) {
-            (AfterTurn::Wait, Some(owed)) => owed,
-            (next, _) => next,
-        }
-    }
-
-    /// Does what stands on the wake state, then pulls.
-    pub(super) fn turn(&mut self) -> AfterTurn {
-        let reasons = self.waker.take_reasons();
-        if self.writer.is_abandoned() {
-            return AfterTurn::Stop;
-        }
+    /// Does what it was called for, then pulls.
+    pub(super) fn turn(&mut self, reasons: WakeReasons, out: &mut Queue) -> AfterTurn {
         match reasons.close {
             Some(Close::AtOnce) => {
-                self.finish();
+                self.finish(out);
                 return AfterTurn::Stop;
             }
             Some(Close::WhenCaughtUp) => self.ends_when_caught_up = true,
@@ -211,15 +172,13 @@ impl WatchProgress {
             // The last events may not have been announced yet.
             self.state = State::CatchingUp;
         }
-        let next = self.pull();
+        let next = self.pull(out);
         if self.ends_when_caught_up && matches!(self.state, State::CaughtUp) {
-            self.finish();
+            self.finish(out);
             return AfterTurn::Stop;
         }
-        let waits = matches!(self.state, State::Initial(_) | State::CatchingUp);
-        self.count_stalled(waits && !self.writer.has_room());
-        if reasons.bookmark.is_some() && self.bookmarks && self.writer.has_room() {
-            self.bookmark();
+        if reasons.bookmark.is_some() && self.bookmarks && out.has_room() {
+            self.bookmark(out);
         }
         next
     }
@@ -241,7 +200,7 @@ impl WatchProgress {
     }
 
     /// Takes in what there is, until the queue is full or the turn is over.
-    fn pull(&mut self) -> AfterTurn {
+    fn pull(&mut self, out: &mut Queue) -> AfterTurn {
         let mut left = SESSION_EVENTS_PER_TURN;
         while left > 0 {
             if std::mem::take(&mut self.lacks_memory) {
@@ -250,21 +209,22 @@ impl WatchProgress {
             match &mut self.state {
                 State::CaughtUp | State::Fetching | State::Encoding(_) => return AfterTurn::Wait,
                 State::Ended => return AfterTurn::Stop,
-                State::Initial(_) | State::CatchingUp if !self.writer.has_room() => return AfterTurn::Wait,
-                State::Initial(_) | State::CatchingUp if !self.writer.has_memory() => {
+                State::Initial(_) | State::CatchingUp if !out.has_room() => return AfterTurn::Again,
+                State::Initial(_) | State::CatchingUp if !out.has_memory() => {
                     return AfterTurn::Pause;
                 }
                 State::Initial(source) => match self.unsent.take().or_else(|| source.next()) {
                     Some(object) => {
                         left = left.saturating_sub(weight(&object));
-                        if self.send_initial(object) == Sending::Encoding {
-                            return AfterTurn::Encode;
+                        self.send_initial(object, out);
+                        if let Some(encode) = self.frame_to_wait_for() {
+                            return encode;
                         }
                     }
-                    None => self.end_initial(),
+                    None => self.end_initial(out),
                 },
                 State::CatchingUp => {
-                    if let Err(fetch) = self.catch_up(&mut left) {
+                    if let Err(fetch) = self.catch_up(&mut left, out) {
                         return fetch;
                     }
                 }
@@ -273,50 +233,48 @@ impl WatchProgress {
         AfterTurn::Again
     }
 
-    fn send_initial(&mut self, object: Arc<Object>) -> Sending {
+    /// What the session has to wait for if the next frame is being written.
+    fn frame_to_wait_for(&mut self) -> Option<AfterTurn> {
+        let State::Encoding(next) = &mut self.state else { return None };
+        next.frame.take().map(AfterTurn::Encode)
+    }
+
+    fn send_initial(&mut self, object: Arc<Object>, out: &mut Queue) {
         if !object.is_readable() && self.filter.matches_key(&object.key) {
-            self.end_unreadable(&object, false);
-            return Sending::Skipped;
+            return self.end_unreadable(&object, false, out);
         }
         if !self.filter.matches(&object) {
-            return Sending::Skipped;
+            return;
         }
         let variant = WatchEventType::Added.frame_of(self.encoder.variant());
         if self.is_long_work(&object) && !object.has_frame(variant) {
-            return self.encode_initial(object, variant);
+            return self.encode_initial(object, variant, out);
         }
         let frame = object.frame(variant, || {
-            self.writer.make(object.bytes.len(), || self.encoder.frame(WatchEventType::Added, &object))
+            out.make(object.bytes.len(), || self.encoder.frame(WatchEventType::Added, &object))
         });
-        self.push_initial(object, frame)
+        self.push_initial(object, frame, out);
     }
 
     /// Has the frame of an object of the start written by another thread.
-    fn encode_initial(&mut self, object: Arc<Object>, variant: Variant) -> Sending {
-        if self.writer.may_make(object.bytes.len()).is_err() {
+    fn encode_initial(&mut self, object: Arc<Object>, variant: Variant, out: &Queue) {
+        if out.may_make(object.bytes.len()).is_err() {
             (self.unsent, self.lacks_memory) = (Some(object), true);
-            return Sending::Skipped;
+            return;
         }
-        self.frame_aside = Some(self.encoder.frame_aside(WatchEventType::Added, Arc::clone(&object)));
+        let frame = Some(self.encoder.frame_aside(WatchEventType::Added, Arc::clone(&object)));
         if let State::Initial(left) = std::mem::replace(&mut self.state, State::CatchingUp) {
             let source = FrameSource::Initial(object, left);
-            self.state = State::Encoding(Box::new(NextFrame { source, variant }));
+            self.state = State::Encoding(Box::new(NextFrame { source, variant, frame }));
         }
-        Sending::Encoding
     }
 
     /// Queues the frame of an object of the start. It comes from [`Object::frame`]: many watches begin with the same objects, and
     /// those who do not read would hold a copy each of a large one.
-    fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>) -> Sending {
-        match frame.and_then(|frame| self.writer.push_event(frame)) {
-            Ok(()) => {
-                self.encoder.sent();
-                Sending::Sent
-            }
-            Err(OutOfMemory) => {
-                (self.unsent, self.lacks_memory) = (Some(object), true);
-                Sending::Skipped
-            }
+    fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>, out: &mut Queue) {
+        match frame.and_then(|frame| out.push_event(frame)) {
+            Ok(()) => self.encoder.sent(),
+            Err(OutOfMemory) => (self.unsent, self.lacks_memory) = (Some(object), true),
         }
     }
 
@@ -326,7 +284,7 @@ impl WatchProgress {
     }
 
     /// Queues the frame that another thread has written.
-    pub(super) fn encoded(&mut self, written: Bytes) {
+    pub(super) fn encoded(&mut self, written: Bytes, out: &mut Queue) {
         if !matches!(self.state, State::Encoding(_)) {
             return;
         }
@@ -335,11 +293,11 @@ impl WatchProgress {
             FrameSource::Initial(object, left) => {
                 self.state = State::Initial(left);
                 let frame = object.frame(next.variant, || Ok(written));
-                self.push_initial(object, frame);
+                self.push_initial(object, frame, out);
             }
             FrameSource::Event(event) => {
                 let frame = event.frame(next.variant, || Ok(written));
-                match frame.and_then(|frame| self.writer.push_event(frame)) {
+                match frame.and_then(|frame| out.push_event(frame)) {
                     Ok(()) => {
                         self.encoder.sent();
                         self.encoder.delivered(1, event.at);
@@ -352,16 +310,16 @@ impl WatchProgress {
         }
     }
 
-    fn end_initial(&mut self) {
+    fn end_initial(&mut self, out: &mut Queue) {
         if self.initial_end_bookmark {
-            self.writer.push(self.encoder.bookmark(self.cursor, true));
+            out.push(self.encoder.bookmark(self.cursor, true));
             self.encoder.sent();
         }
         self.state = State::CatchingUp;
     }
 
     /// Reads and takes in events, as many as are `left` of the turn; or returns that they must be read from the log.
-    fn catch_up(&mut self, left: &mut usize) -> Result<(), AfterTurn> {
+    fn catch_up(&mut self, left: &mut usize, out: &mut Queue) -> Result<(), AfterTurn> {
         let most = *left;
         // Before the read: every event up to this head is in what the read returns.
         let head = self.window.head();
@@ -372,16 +330,16 @@ impl WatchProgress {
                 return Err(AfterTurn::Fetch(archive_reader, through));
             }
             Read::Expired(floor) => {
-                self.expire(floor);
+                self.expire(floor, out);
                 return Ok(());
             }
         };
-        if self.must_wait_for(&events) {
-            return Err(AfterTurn::Prepare);
+        if let Some(prepare) = self.prepare(&events) {
+            return Err(prepare);
         }
-        let taken = self.take_in(&events, left);
-        if matches!(self.state, State::Encoding(_)) {
-            return Err(AfterTurn::Encode);
+        let taken = self.take_in(&events, left, out);
+        if let Some(encode) = self.frame_to_wait_for() {
+            return Err(encode);
         }
         if taken == events.len() && events.len() < most {
             self.cursor = self.cursor.max(head);
@@ -392,64 +350,65 @@ impl WatchProgress {
 
     /// Takes in what the log had. What finds no room is read again later: a client that does not read must not cost
     /// memory.
-    pub(super) fn fetched(&mut self, read: Result<Vec<Arc<Event>>, ArchiveError>) {
+    pub(super) fn fetched(
+        &mut self,
+        read: Result<Vec<Arc<Event>>, ArchiveError>,
+        out: &mut Queue,
+    ) -> Option<AfterTurn> {
         if !matches!(self.state, State::Fetching) {
-            return;
+            return None;
         }
         self.state = State::CatchingUp;
         match read {
-            // They are read again once they are ready: then nothing has to be kept meanwhile.
-            Ok(events) if self.must_wait_for(&events) => {
-                self.owed = Some(AfterTurn::Prepare);
-            }
             Ok(events) => {
-                self.take_in(&events, &mut { SESSION_EVENTS_PER_TURN });
-                if matches!(self.state, State::Encoding(_)) {
-                    self.owed = Some(AfterTurn::Encode);
+                // They are read again once they are ready: then nothing has to be kept meanwhile.
+                if let Some(prepare) = self.prepare(&events) {
+                    return Some(prepare);
                 }
+                self.take_in(&events, &mut { SESSION_EVENTS_PER_TURN }, out);
+                return self.frame_to_wait_for();
             }
             Err(error) => {
                 if error != ArchiveError::Gone {
                     tracing::error!(%error, type_name = %self.type_name, "a watch failed to read its history");
                 }
-                self.expire(self.window.floor());
+                self.expire(self.window.floor(), out);
             }
         }
+        None
     }
 
-    /// Whether events have to be made ready before they can be written.
-    fn must_wait_for(&mut self, events: &[Arc<Event>]) -> bool {
-        self.preparation = self.encoder.prepare(events);
-        if self.preparation.is_some() {
-            self.state = State::Fetching;
-        }
-        self.preparation.is_some()
+    /// What the session has to wait for before these events can be encoded, if anything.
+    fn prepare(&mut self, events: &[Arc<Event>]) -> Option<AfterTurn> {
+        let preparation = self.encoder.prepare(events)?;
+        self.state = State::Fetching;
+        Some(AfterTurn::Prepare(preparation))
     }
 
     /// What had to be made ready is, or cannot be.
-    pub(super) fn prepared(&mut self, prepared: Result<(), Bytes>) {
+    pub(super) fn prepared(&mut self, prepared: Result<(), Bytes>, out: &mut Queue) {
         if !matches!(self.state, State::Fetching) {
             return;
         }
         self.state = State::CatchingUp;
         if let Err(frame) = prepared {
-            self.writer.push(frame);
+            out.push(frame);
             self.end();
         }
     }
 
     /// Tells events in order until there is no room or nothing `left` of the turn; returns how many the client now knows of.
-    fn take_in(&mut self, events: &[Arc<Event>], left: &mut usize) -> usize {
+    fn take_in(&mut self, events: &[Arc<Event>], left: &mut usize, out: &mut Queue) -> usize {
         let (mut taken, mut delivered, mut oldest) = (0, 0, None);
         for event in events {
-            if *left == 0 || !self.writer.has_room() {
+            if *left == 0 || !out.has_room() {
                 break;
             }
             if !event.object.is_readable() && self.filter.matches_key(&event.object.key) {
-                self.end_unreadable(&event.object, event.change == Change::Removed);
+                self.end_unreadable(&event.object, event.change == Change::Removed, out);
                 break;
             }
-            let is_sent = match self.send(event) {
+            let is_sent = match self.send(event, out) {
                 Ok(Sending::Encoding) => break,
                 Ok(sending) => sending == Sending::Sent,
                 Err(OutOfMemory) => {
@@ -471,79 +430,66 @@ impl WatchProgress {
         taken
     }
 
-    fn expire(&mut self, floor: Revision) {
-        self.writer.push(self.encoder.expired(self.cursor, floor));
+    fn expire(&mut self, floor: Revision, out: &mut Queue) {
+        out.push(self.encoder.expired(self.cursor, floor));
         self.end();
     }
 
-    fn count_stalled(&mut self, stalled: bool) {
-        if stalled != std::mem::replace(&mut self.stalled, stalled) {
-            self.waker.stall(stalled);
-            let count = &self.live.0.stalled;
-            if stalled {
-                count.fetch_add(1, Ordering::Relaxed)
-            } else {
-                count.fetch_sub(1, Ordering::Relaxed)
-            };
-        }
-    }
-
     /// Tells one event, if it is of interest.
-    fn send(&mut self, event: &Arc<Event>) -> Result<Sending, OutOfMemory> {
+    fn send(&mut self, event: &Arc<Event>, out: &mut Queue) -> Result<Sending, OutOfMemory> {
         let Some(event_type) = watch_event::event_type_for(&self.filter, event) else {
             return Ok(Sending::Skipped);
         };
         let variant = event_type.frame_of(self.encoder.variant());
         let object = watch_event::shown_object(event_type, event);
         if self.is_long_work(object) && !event.is_written(variant) {
-            self.writer.may_make(object.bytes.len())?;
+            out.may_make(object.bytes.len())?;
             let object = watch_event::object_for(event_type, event);
-            self.frame_aside = Some(self.encoder.frame_aside(event_type, object));
+            let frame = Some(self.encoder.frame_aside(event_type, object));
             let source = FrameSource::Event(Arc::clone(event));
-            self.state = State::Encoding(Box::new(NextFrame { source, variant }));
+            self.state = State::Encoding(Box::new(NextFrame { source, variant, frame }));
             return Ok(Sending::Encoding);
         }
         let frame = event.frame(variant, || {
-            self.writer.make(event.object.bytes.len(), || {
+            out.make(event.object.bytes.len(), || {
                 self.encoder.frame(event_type, &watch_event::object_for(event_type, event))
             })
         })?;
-        self.writer.push_event(frame)?;
+        out.push_event(frame)?;
         self.encoder.sent();
         Ok(Sending::Sent)
     }
 
     /// Tells how far the client has come, unless it still lacks objects of the start.
-    fn bookmark(&self) {
+    fn bookmark(&self, out: &mut Queue) {
         let has_told_initial = match &self.state {
             State::CatchingUp | State::Fetching | State::CaughtUp => true,
             State::Encoding(next) => matches!(next.source, FrameSource::Event(_)),
             State::Initial(_) | State::Ended => false,
         };
         if has_told_initial {
-            self.writer.push(self.encoder.bookmark(self.cursor, false));
+            out.push(self.encoder.bookmark(self.cursor, false));
             self.encoder.sent();
         }
     }
 
     /// Ends the watch where it stands: the client can go on from the last revision it was told.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn finish(&mut self, out: &mut Queue) {
         if self.bookmarks {
-            self.bookmark();
+            self.bookmark(out);
         }
         self.end();
     }
 
     /// Ends the watch at an object that cannot be shown. Whether the filter wants it nobody can tell, and whoever is not
     /// told of it would believe for ever in what it was.
-    fn end_unreadable(&mut self, object: &Object, is_gone: bool) {
-        self.writer.push(self.encoder.unreadable(object, is_gone));
+    fn end_unreadable(&mut self, object: &Object, is_gone: bool, out: &mut Queue) {
+        out.push(self.encoder.unreadable(object, is_gone));
         self.end();
     }
 
     fn end(&mut self) {
         self.state = State::Ended;
-        self.writer.end();
     }
 }
 

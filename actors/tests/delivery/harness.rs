@@ -1,5 +1,7 @@
 //! One type, its objects, and the clients that watch it; and random steps for them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 
 pub const EXPIRED: &str = "expired";
@@ -125,13 +127,19 @@ impl Client {
         }
         let waker = Waker::from(Arc::clone(&self.is_woken));
         for count in 0..limit {
-            match feed.poll_next_unpin(&mut TaskContext::from_waker(&waker)) {
-                Poll::Ready(Some(chunk)) => {
+            let mut cx = TaskContext::from_waker(&waker);
+            match catch_unwind(AssertUnwindSafe(|| feed.poll_next_unpin(&mut cx))) {
+                Ok(Poll::Ready(Some(chunk))) => {
                     assert!(!chunk.is_empty());
                     self.received.push_str(&String::from_utf8_lossy(&chunk));
                 }
-                Poll::Ready(None) => self.ended = true,
-                Poll::Pending => return count > 0,
+                Ok(Poll::Ready(None)) => self.ended = true,
+                Ok(Poll::Pending) => return count > 0,
+                // As in a server: the task of the connection ends and drops the body.
+                Err(_) => {
+                    (self.feed, self.ended) = (None, true);
+                    return true;
+                }
             }
         }
         self.is_woken.0.store(true, Ordering::SeqCst);

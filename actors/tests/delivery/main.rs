@@ -93,7 +93,7 @@ fn dropped_feed_ends_session_immediately() {
         for _ in 0..100 {
             harness.open(Filter::everything(), 0);
         }
-        settle().await;
+        harness.drain(|_| true).await;
         assert_eq!(harness.live.count(), 100);
         harness.clients.truncate(1);
         settle().await;
@@ -149,7 +149,7 @@ fn session_panic_ends_only_its_own_watch() {
         let mut harness = Harness::new(1 << 20);
         harness.open_as(Filter::everything(), 0, Rc::new(Broken));
         harness.open(Filter::everything(), 0);
-        settle().await;
+        harness.drain(|_| true).await;
         harness.write(0, Some(ObjectState { app: "web", node: "1" }));
         harness.notifiers.notify(&harness.type_name);
         harness.drain(|_| true).await;
@@ -164,6 +164,7 @@ fn filtered_watch_survives_window_overflow_by_other_events() {
     in_system(async {
         let mut harness = Harness::new(2_000);
         harness.open(in_namespace("x"), 0);
+        harness.drain(|_| true).await;
         settle().await;
         let state = || Some(ObjectState { app: "web", node: "1" });
         for _ in 0..500 {

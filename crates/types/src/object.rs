@@ -89,6 +89,14 @@ impl Key {
         self.0.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
+    /// Whether this is the namespace. Cheaper than comparing [`Key::namespace`], which has to search for its end.
+    pub fn is_in(&self, namespace: &str) -> bool {
+        if namespace.is_empty() {
+            return self.namespace().is_empty();
+        }
+        self.0.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
+    }
+
     /// The name within the namespace.
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)

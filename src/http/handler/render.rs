@@ -231,7 +231,7 @@ pub async fn render_reply(
             document(context, negotiated, status.code, &json)
         }
         Reply::List(listing) => list(context, negotiated, listing).await,
-        Reply::Watch(feed) => {
+        Reply::Watch(mut feed) => {
             let media = negotiated.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer()))?;
             let cut = feed.cut_signal();
             let body = feed.map(Ok::<_, Infallible>);
