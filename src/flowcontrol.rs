@@ -70,7 +70,7 @@ struct InFlight([IntGauge; 2]);
 
 impl InFlight {
     fn new(metrics: &Metrics) -> InFlight {
-        InFlight(["readOnly", "mutating"].map(|kind| metrics.inflight.with_label_values(&[kind])))
+        InFlight(["readOnly", "mutating"].map(|kind| metrics.requests.inflight.with_label_values(&[kind])))
     }
 
     fn count(&self, info: &RequestInfo<'_>) -> InFlightGuard {

@@ -32,9 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
-use prometheus::{
-    Encoder as _, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
-};
+use prometheus::{Encoder as _, IntCounter, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use self::admission_webhooks::AdmissionWebhooks;
 use self::aggregation::Aggregation;
@@ -52,6 +50,7 @@ use self::own_process::Process;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
 use self::registration::{MetricRegistry, Result};
+use self::requests::RequestMetrics;
 use self::service_account_tokens::Tokens;
 use self::slis::Slis;
 use self::watches::{OpenWatch, WatchMetrics};
@@ -68,13 +67,8 @@ const STORE: &str = "etcd-0";
 /// All metrics. One per server, shared by all its threads.
 pub struct Metrics {
     registry: Registry,
-    requests: IntCounterVec,
-    durations: HistogramVec,
-    deprecated: IntGaugeVec,
-    /// Requests in flight, by whether they write.
-    pub inflight: IntGaugeVec,
-    /// Open long-running requests.
-    longrunning: IntGaugeVec,
+    /// Requests by resource and verb.
+    pub requests: RequestMetrics,
     /// Events of watches, their lag, and the watch cache.
     pub watching: WatchMetrics,
     /// Objects by type.
@@ -148,37 +142,8 @@ impl Metrics {
         let builder = MetricRegistry(&registry);
         let mismatches =
             |name: &str| builder.counter(name, "How often declarative and handwritten validation disagreed.");
-        let request =
-            ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
         Ok(Metrics {
-            requests: builder.counters(
-                "apiserver_request_total",
-                "Requests by verb, dry run value, group, version, resource, scope, component and HTTP response code.",
-                &[&request[..], &["code"]].concat(),
-            )?,
-            durations: builder.histograms(
-                "apiserver_request_duration_seconds",
-                "How long requests took until the response began, by verb, dry run value, group, version, resource, \
-                 subresource, scope and component.",
-                &request,
-                &SECONDS,
-            )?,
-            deprecated: builder.gauges(
-                "apiserver_requested_deprecated_apis",
-                "Deprecated APIs that were requested, by group, version, resource, subresource and the release that \
-                 no longer has them.",
-                &["group", "version", "resource", "subresource", "removed_release"],
-            )?,
-            inflight: builder.gauges(
-                "apiserver_current_inflight_requests",
-                "Requests in flight, by kind: read-only or mutating.",
-                &["request_kind"],
-            )?,
-            longrunning: builder.gauges(
-                "apiserver_longrunning_requests",
-                "Open long-running requests, by verb, group, version, resource, subresource, scope and component.",
-                &["verb", "group", "version", "resource", "subresource", "scope", "component"],
-            )?,
+            requests: RequestMetrics::new(&builder)?,
             objects: builder.gauges(
                 "apiserver_storage_objects",
                 "Stored objects, by resource.",
@@ -232,7 +197,7 @@ impl Metrics {
     pub fn watch(&self, resource: &Resource, scope: &str) -> OpenWatch {
         let (group, version) = (&*resource.gv.group, &*resource.gv.version);
         let labels = ["WATCH", group, version, &resource.plural, "", scope, COMPONENT];
-        let open = self.longrunning.with_label_values(&labels);
+        let open = self.requests.longrunning.with_label_values(&labels);
         open.inc();
         self.watching.open(open, resource)
     }

@@ -51,15 +51,64 @@ struct ResultCounters {
     duration: Histogram,
 }
 
+impl ResultCounters {
+    fn new(count: &IntCounterVec, duration: &HistogramVec, label: &str) -> ResultCounters {
+        ResultCounters {
+            count: count.with_label_values(&[label]),
+            duration: duration.with_label_values(&[label]),
+        }
+    }
+}
+
+/// Counters of the token cache.
+struct TokenCacheMetrics {
+    hits: ResultCounters,
+    misses: ResultCounters,
+    /// Verifications in flight, succeeded and failed.
+    fetches: (IntGauge, IntCounter, IntCounter),
+}
+
+impl TokenCacheMetrics {
+    fn new(registry: &MetricRegistry<'_>) -> Result<TokenCacheMetrics> {
+        let lookups = registry.counters(
+            "authentication_token_cache_request_total",
+            "Lookups in the token cache, by status: hit or miss.",
+            &["status"],
+        )?;
+        let lookup_durations = registry.histograms(
+            "authentication_token_cache_request_duration_seconds",
+            "How long the authentication of tokens took, by cache status.",
+            &["status"],
+            DEFAULT_BUCKETS,
+        )?;
+        let fetches = registry.counters(
+            "authentication_token_cache_fetch_total",
+            "Tokens that were not cached and had to be verified, by status: ok or error.",
+            &["status"],
+        )?;
+        let active = registry.gauges(
+            "authentication_token_cache_active_fetch_count",
+            "Tokens that are being verified because they were not cached.",
+            &["status"],
+        )?;
+        Ok(TokenCacheMetrics {
+            hits: ResultCounters::new(&lookups, &lookup_durations, "hit"),
+            misses: ResultCounters::new(&lookups, &lookup_durations, "miss"),
+            fetches: (
+                active.with_label_values(&["in_flight"]),
+                fetches.with_label_values(&["ok"]),
+                fetches.with_label_values(&["error"]),
+            ),
+        })
+    }
+}
+
 /// Counters of authentication. They are looked up once, because a lookup by labels costs more than counting.
 pub struct Authentication {
     by_result: [ResultCounters; 3],
     /// By user: the named users, e-mail addresses, and all others.
     by_user: [IntCounter; NAMED_USERS.len() + 2],
-    /// Token cache hits, and misses.
-    by_cache_hit: [ResultCounters; 2],
-    /// Token verifications in flight, succeeded and failed.
-    fetches: (IntGauge, IntCounter, IntCounter),
+    token_cache: TokenCacheMetrics,
     /// The remaining lifetimes of client certificates.
     pub certificate_left: Histogram,
     latencies: HistogramVec,
@@ -85,45 +134,16 @@ impl Authentication {
             "Requests of authenticated users, by name for the users that every cluster has.",
             &["username"],
         )?;
-        let lookups = registry.counters(
-            "authentication_token_cache_request_total",
-            "Lookups in the token cache, by status: hit or miss.",
-            &["status"],
-        )?;
-        let lookup_durations = registry.histograms(
-            "authentication_token_cache_request_duration_seconds",
-            "How long the authentication of tokens took, by cache status.",
-            &["status"],
-            DEFAULT_BUCKETS,
-        )?;
-        let fetches = registry.counters(
-            "authentication_token_cache_fetch_total",
-            "Tokens that were not cached and had to be verified, by status: ok or error.",
-            &["status"],
-        )?;
-        let active = registry.gauges(
-            "authentication_token_cache_active_fetch_count",
-            "Tokens that are being verified because they were not cached.",
-            &["status"],
-        )?;
         let reload_prefix = "apiserver_authentication_config_controller_automatic_reload";
-        let counters = |count: &IntCounterVec, duration: &HistogramVec, label: &str| ResultCounters {
-            count: count.with_label_values(&[label]),
-            duration: duration.with_label_values(&[label]),
-        };
         Ok(Authentication {
-            by_result: ["success", "failure", "error"].map(|label| counters(&attempts, &durations, label)),
+            by_result: ["success", "failure", "error"]
+                .map(|label| ResultCounters::new(&attempts, &durations, label)),
             by_user: std::array::from_fn(|index| {
                 let fallback = [EMAIL, OTHER].get(index.saturating_sub(NAMED_USERS.len())).copied();
                 let name = NAMED_USERS.get(index).copied().or(fallback).unwrap_or(OTHER);
                 users.with_label_values(&[name])
             }),
-            by_cache_hit: ["hit", "miss"].map(|label| counters(&lookups, &lookup_durations, label)),
-            fetches: (
-                active.with_label_values(&["in_flight"]),
-                fetches.with_label_values(&["ok"]),
-                fetches.with_label_values(&["error"]),
-            ),
+            token_cache: TokenCacheMetrics::new(registry)?,
             certificate_left: registry.histogram(
                 "apiserver_client_certificate_expiration_seconds",
                 "Remaining lifetimes of the client certificates of requests.",
@@ -164,7 +184,7 @@ impl Authentication {
 
     /// Counts a lookup in the token cache.
     pub fn count_cache_lookup(&self, hit: bool, elapsed: Duration) {
-        let [hits, misses] = &self.by_cache_hit;
+        let TokenCacheMetrics { hits, misses, .. } = &self.token_cache;
         if hit { hits } else { misses }.count(elapsed);
     }
 
@@ -188,7 +208,7 @@ impl Authentication {
 
     /// Counts the verification of a token that was not cached. It counts as failed unless [`Fetch::succeeded`] is called.
     pub fn fetch(&self) -> Fetch {
-        let (active, ok, error) = self.fetches.clone();
+        let (active, ok, error) = self.token_cache.fetches.clone();
         active.inc();
         Fetch { active, ok, error: Some(error) }
     }

@@ -9,9 +9,57 @@ use pilothouse_api::connect::ConnectSubresource;
 use pilothouse_api::path::{Request, ResourcePath, Target};
 use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::clock::Moment;
-use prometheus::{Histogram, IntCounter};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
-use super::{COMPONENT, Metrics};
+use super::registration::{MetricRegistry, Result};
+use super::{COMPONENT, Metrics, SECONDS};
+
+/// Metrics of all requests.
+pub struct RequestMetrics {
+    total: IntCounterVec,
+    durations: HistogramVec,
+    deprecated: IntGaugeVec,
+    /// Requests in flight, by whether they write.
+    pub inflight: IntGaugeVec,
+    /// Open long-running requests.
+    pub(super) longrunning: IntGaugeVec,
+}
+
+impl RequestMetrics {
+    pub(super) fn new(builder: &MetricRegistry<'_>) -> Result<RequestMetrics> {
+        let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
+        Ok(RequestMetrics {
+            total: builder.counters(
+                "apiserver_request_total",
+                "Requests by verb, dry run value, group, version, resource, scope, component and HTTP response code.",
+                &[&labels[..], &["code"]].concat(),
+            )?,
+            durations: builder.histograms(
+                "apiserver_request_duration_seconds",
+                "How long requests took until the response began, by verb, dry run value, group, version, resource, \
+                 subresource, scope and component.",
+                &labels,
+                &SECONDS,
+            )?,
+            deprecated: builder.gauges(
+                "apiserver_requested_deprecated_apis",
+                "Deprecated APIs that were requested, by group, version, resource, subresource and the release that \
+                 no longer has them.",
+                &["group", "version", "resource", "subresource", "removed_release"],
+            )?,
+            inflight: builder.gauges(
+                "apiserver_current_inflight_requests",
+                "Requests in flight, by kind: read-only or mutating.",
+                &["request_kind"],
+            )?,
+            longrunning: builder.gauges(
+                "apiserver_longrunning_requests",
+                "Open long-running requests, by verb, group, version, resource, subresource, scope and component.",
+                &["verb", "group", "version", "resource", "subresource", "scope", "component"],
+            )?,
+        })
+    }
+}
 
 /// Paths that are no resources and are counted by name, with that name.
 const PATHS: [(&str, &str); 9] = [
@@ -191,16 +239,20 @@ impl Meter {
         if let Some(removed) = resource.filter(|resource| resource.deprecated.is_some()) {
             let removed =
                 removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
-            self.metrics.deprecated.with_label_values(&[group, version, plural, part, &removed]).set(1);
+            self.metrics
+                .requests
+                .deprecated
+                .with_label_values(&[group, version, plural, part, &removed])
+                .set(1);
         }
         // The reference sets no component label for health checks.
         let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
         let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, component];
         let code = class.code.to_string();
         let with_code = [&labels[..], &[code.as_str()]].concat();
-        let count = self.metrics.requests.with_label_values(&with_code);
+        let count = self.metrics.requests.total.with_label_values(&with_code);
         let is_long = class.verb == Verb::Watch;
-        let duration = (!is_long).then(|| self.metrics.durations.with_label_values(&labels));
+        let duration = (!is_long).then(|| self.metrics.requests.durations.with_label_values(&labels));
         Series { resource: resource.map(Arc::downgrade), count, duration }
     }
 }

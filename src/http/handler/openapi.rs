@@ -21,6 +21,7 @@ use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::Status;
 use pilothouse_apimachinery::well_known::JSON;
+use pilothouse_types::clock::Timestamp;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory};
 
@@ -374,15 +375,16 @@ async fn document(
         insert(&mut response, header::CONTENT_ENCODING, "gzip");
     }
     if !hash.is_empty() {
-        let now = Duration::from_secs(worker.backend.clock.now().seconds());
-        insert(&mut response, header::CACHE_CONTROL, "public, immutable");
-        insert(
-            &mut response,
-            header::EXPIRES,
-            &HttpDate::from(SystemTime::UNIX_EPOCH + now + MAX_AGE).to_string(),
-        );
+        mark_immutable(&mut response, worker.backend.clock.now());
     }
     Some(response)
+}
+
+/// Lets caches keep a document that is addressed by its hash.
+fn mark_immutable(response: &mut HttpResponse, now: Timestamp) {
+    let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(now.seconds()) + MAX_AGE;
+    insert(response, header::CACHE_CONTROL, "public, immutable");
+    insert(response, header::EXPIRES, &HttpDate::from(expires).to_string());
 }
 
 /// The response if the client accepts none of the media types; `None` if there is no document of this name.
