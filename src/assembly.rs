@@ -115,7 +115,7 @@ impl Assemble for Assembly {
         let parts = Arc::new(parts(&context, self.extra_controllers).await?);
         let (worker_parts, heavy_parts) = (parts.clone(), parts.clone());
         let started = parts.shared.heavy.start(move || {
-            backend(&heavy_parts, Authorizer::asking(heavy_parts.auth.authorizers.source()).start())
+            backend(&heavy_parts, Authorizer::with_source(heavy_parts.auth.authorizers.source()).start())
         });
         started.map_err(|error| StartError::part("the threads for heavy work")(&error))?;
         let serving = edge.serve(move || app::application(Rc::new(worker(&worker_parts))))?;
@@ -137,7 +137,7 @@ async fn parts(
     let metrics = Arc::new(metrics.with_features(features).with_store_file(storage::file(&context.config)));
     let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
     memory.observe()?;
-    context.connections.count_in(memory.connections.clone());
+    context.connections.set_memory_budget(memory.connections.clone());
     let storage = storage::open(context, memory.windows.clone())?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
@@ -205,7 +205,7 @@ fn authority(config: &Config) -> Authority {
 /// Starts the actors of the calling worker thread, and gives it the shared state.
 fn worker(parts: &ServerParts) -> Worker {
     Worker {
-        backend: Rc::new(backend(parts, Authorizer::asking(parts.auth.authorizers.source()).start())),
+        backend: Rc::new(backend(parts, Authorizer::with_source(parts.auth.authorizers.source()).start())),
         watching: watch_deps(parts),
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
@@ -268,7 +268,7 @@ struct RunningServer(Arc<ServerParts>);
 impl Application for RunningServer {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
-            let authorizer = Authorizer::asking(self.0.auth.authorizers.source()).start();
+            let authorizer = Authorizer::with_source(self.0.auth.authorizers.source()).start();
             let backend = self::backend(&self.0, authorizer);
             // First, because admission policies for the bootstrap objects may name custom kinds.
             custom_resources::follow(&self.0).await?;
@@ -287,7 +287,7 @@ impl Application for RunningServer {
             actix::spawn(reload.run());
             if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limiter {
                 let seats = flow_controller.seats();
-                actix::spawn(async move { seats.keep().await });
+                actix::spawn(async move { seats.run().await });
             }
             let indexes = self.0.shared.health.indexes.clone();
             actix::spawn(async move {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::fair_queuing::level::{Entry, Level, Refused, Seat};
+use pilothouse_actors::fair_queuing::level::{Entry, Level, Rejection, Seat};
 use pilothouse_actors::fair_queuing::levels::Levels;
 use pilothouse_actors::fair_queuing::queues::{LevelKind, WorkEstimate};
 use pilothouse_actors::permit::Permit;
@@ -184,8 +184,8 @@ impl FlowController {
         flow: &Arc<Flow>,
         info: &RequestInfo<'_>,
         limit: Duration,
-    ) -> Result<Permit, Refused> {
-        let work = work_estimate::estimate(info, &self.load, flow.level.widest());
+    ) -> Result<Permit, Rejection> {
+        let work = work_estimate::estimate(info, &self.load, flow.level.max_seats());
         flow.series().widths.observe(f64::from(work.width()));
         let hash =
             self.secret.hash_one((&*flow.name, flow.schema.distinguisher.value(info.user, info.request)));
@@ -199,8 +199,8 @@ impl FlowController {
         };
         let (entry, start) = match flow.level.enter(arrival, hash, work, record) {
             Entry::Seated(seat) => (Ok(seat), arrival),
-            Entry::Refused(refused) => (Err(refused), arrival),
-            Entry::Waits(waiter) => {
+            Entry::Rejected(rejection) => (Err(rejection), arrival),
+            Entry::Queued(waiter) => {
                 flow.series().lengths.observe(waiter.length() as f64);
                 let _waiting = QueuedRequest::new(flow, work.width());
                 (waiter.wait(limit.min(MAX_QUEUE_WAIT)).await, self.clock.now())
@@ -209,7 +209,7 @@ impl FlowController {
         if !flow.is_exempt {
             flow.series().wait(entry.is_ok(), seconds(arrival, start));
         }
-        let seat = entry.inspect_err(|refused| flow.series().refuse(refused.why))?;
+        let seat = entry.inspect_err(|rejection| flow.series().refuse(rejection.reason))?;
         flow.series().begin(work.width());
         let is_watch = info.request.verb == Verb::Watch;
         let executing = ExecutingRequest {
@@ -229,7 +229,7 @@ impl FlowController {
 
     /// Reports the state of the priority levels to the metrics.
     pub fn report(&self, metrics: &Metrics) {
-        metrics.flows.update(&self.seats.told(), self.seats.fair_part());
+        metrics.flows.update(&self.seats.snapshots(), self.seats.fair_fraction());
     }
 
     /// Renders the debug endpoint of this path; `None` if there is none.
@@ -274,7 +274,7 @@ impl InFlightLimits {
     }
 
     /// Admits a request. Users of `system:masters` are always admitted, so that an administrator can act on an overloaded server.
-    pub fn enter(&self, info: &RequestInfo<'_>) -> Result<Permit, Refused> {
+    pub fn enter(&self, info: &RequestInfo<'_>) -> Result<Permit, Rejection> {
         match self.levels[usize::from(info.is_mutating())].enter(self.clock.now(), 0, WorkEstimate::ONE, ()) {
             Entry::Seated(seat) => {
                 let in_flight = self.inflight.count(info);
@@ -285,9 +285,9 @@ impl InFlightLimits {
                 }))
             }
             _ if info.user.is_in(MASTERS) => Ok(Permit::none()),
-            Entry::Refused(refused) => Err(Refused { seconds: 1, ..refused }),
+            Entry::Rejected(rejection) => Err(Rejection { retry_after: 1, ..rejection }),
             // Nothing waits without queues.
-            Entry::Waits(_) => Ok(Permit::none()),
+            Entry::Queued(_) => Ok(Permit::none()),
         }
     }
 }

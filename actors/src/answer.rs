@@ -11,7 +11,7 @@ use actix::dev::{MessageResponse, OneshotSender};
 use actix::{Actor, Message};
 use futures::future::{Either, LocalBoxFuture, select};
 
-/// A result, now or later. A later one runs on the thread that asked.
+/// A result, now or later. A later one runs on the thread of the caller.
 pub enum Answer<T> {
     /// The result is available.
     Now(T),
@@ -26,10 +26,10 @@ impl<T: 'static> Answer<T> {
     }
 
     /// Transforms the result, now or later.
-    pub fn map<U: 'static>(self, turn: impl FnOnce(T) -> U + 'static) -> Answer<U> {
+    pub fn map<U: 'static>(self, transform: impl FnOnce(T) -> U + 'static) -> Answer<U> {
         match self {
-            Answer::Now(answer) => Answer::Now(turn(answer)),
-            Answer::Later(answer) => Answer::later(async move { turn(answer.await) }),
+            Answer::Now(answer) => Answer::Now(transform(answer)),
+            Answer::Later(answer) => Answer::later(async move { transform(answer.await) }),
         }
     }
 }
@@ -44,27 +44,27 @@ impl<A: Actor, M: Message> MessageResponse<A, M> for Answer<M::Result> {
             }
             Answer::Later(answer) => {
                 actix::spawn(async move {
-                    let answered = match select(answer, pin!(reply.closed())).await {
+                    let result = match select(answer, pin!(reply.closed())).await {
                         Either::Left((answer, _)) => answer,
                         Either::Right(_) => return,
                     };
-                    let _gone = reply.send(answered);
+                    let _gone = reply.send(result);
                 });
             }
         }
     }
 }
 
-/// Asks several sources, one after the other, until one decides.
+/// Calls several sources, one after the other, until one decides.
 pub(crate) trait DecisionChain: Sized + 'static {
-    /// The statement of one source.
+    /// The answer of one source.
     type Opinion: 'static;
     /// The final outcome.
     type Outcome: 'static;
 
-    /// Asks the next source; `None` if all have been asked.
+    /// Calls the next source; `None` if there are no more.
     fn ask(&mut self) -> Option<Answer<Self::Opinion>>;
-    /// Evaluates a statement.
+    /// Evaluates an opinion.
     fn consider(&mut self, opinion: Self::Opinion) -> ControlFlow<Self::Outcome>;
     /// The outcome if no source has decided.
     fn close(self) -> Self::Outcome;
@@ -103,49 +103,49 @@ mod tests {
 
     use super::*;
 
-    /// Asks for an answer that never comes, and shows when it is cancelled.
+    /// A request that is never answered. The count of its value shows when it is cancelled.
     #[derive(Message)]
     #[rtype(result = "()")]
-    struct Never(Arc<()>);
+    struct NeverAnswered(Arc<()>);
 
-    struct Patient;
+    struct Server;
 
-    impl Actor for Patient {
+    impl Actor for Server {
         type Context = actix::Context<Self>;
     }
 
-    impl actix::Handler<Never> for Patient {
+    impl actix::Handler<NeverAnswered> for Server {
         type Result = Answer<()>;
 
-        fn handle(&mut self, Never(kept): Never, _: &mut Self::Context) -> Answer<()> {
+        fn handle(&mut self, NeverAnswered(value): NeverAnswered, _: &mut Self::Context) -> Answer<()> {
             Answer::later(async move {
                 std::future::pending::<()>().await;
-                drop(kept);
+                drop(value);
             })
         }
     }
 
     #[actix::test]
-    async fn what_nobody_waits_for_is_given_up() {
-        let kept = Arc::new(());
-        let patient = Patient.start();
-        let mut asked = Box::pin(patient.send(Never(Arc::clone(&kept))));
+    async fn later_answer_is_cancelled_when_receiver_is_dropped() {
+        let value = Arc::new(());
+        let server = Server.start();
+        let mut request = Box::pin(server.send(NeverAnswered(Arc::clone(&value))));
         for _ in 0..10 {
-            assert!(futures::poll!(&mut asked).is_pending());
+            assert!(futures::poll!(&mut request).is_pending());
             tokio::task::yield_now().await;
         }
-        assert_eq!(Arc::strong_count(&kept), 2, "it is asked for");
-        drop(asked);
+        assert_eq!(Arc::strong_count(&value), 2, "the answer is pending");
+        drop(request);
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(Arc::strong_count(&kept), 1);
+        assert_eq!(Arc::strong_count(&value), 1);
     }
 
     /// Sums numbers until they reach ten.
     struct Sum {
-        words: Vec<Answer<u32>>,
-        so_far: u32,
+        opinions: Vec<Answer<u32>>,
+        sum: u32,
     }
 
     impl DecisionChain for Sum {
@@ -153,32 +153,32 @@ mod tests {
         type Outcome = Result<u32, u32>;
 
         fn ask(&mut self) -> Option<Answer<u32>> {
-            self.words.pop()
+            self.opinions.pop()
         }
 
         fn consider(&mut self, opinion: u32) -> ControlFlow<Result<u32, u32>> {
-            self.so_far += opinion;
-            if self.so_far >= 10 { ControlFlow::Break(Ok(self.so_far)) } else { ControlFlow::Continue(()) }
+            self.sum += opinion;
+            if self.sum >= 10 { ControlFlow::Break(Ok(self.sum)) } else { ControlFlow::Continue(()) }
         }
 
         fn close(self) -> Result<u32, u32> {
-            Err(self.so_far)
+            Err(self.sum)
         }
     }
 
-    fn outcome(words: &[(u32, bool)]) -> (Result<u32, u32>, bool) {
-        let words = words.iter().rev().map(|&(opinion, late)| match late {
+    fn outcome(opinions: &[(u32, bool)]) -> (Result<u32, u32>, bool) {
+        let opinions = opinions.iter().rev().map(|&(opinion, is_late)| match is_late {
             true => Answer::later(async move { opinion }),
             false => Answer::Now(opinion),
         });
-        match run_chain(Sum { words: words.collect(), so_far: 0 }) {
+        match run_chain(Sum { opinions: opinions.collect(), sum: 0 }) {
             Answer::Now(outcome) => (outcome, false),
             Answer::Later(outcome) => (block_on(outcome), true),
         }
     }
 
     #[test]
-    fn a_hearing_ends_with_the_first_decision_and_waits_only_where_it_must() {
+    fn chain_ends_with_first_decision_and_waits_only_for_later_answers() {
         assert_eq!(outcome(&[(4, false), (7, false), (1, true)]), (Ok(11), false));
         assert_eq!(outcome(&[(4, true), (1, false), (6, true), (9, false)]), (Ok(11), true));
         assert_eq!(outcome(&[(4, false), (1, true)]), (Err(5), true));

@@ -16,7 +16,7 @@ use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::Semaphore;
 
 use crate::event::Event;
-use crate::limits::{ARCHIVE_READ_BYTES, ARCHIVE_READERS, ARCHIVE_READS_KEPT};
+use crate::limits::{ARCHIVE_READ_BYTES, ARCHIVE_READERS, ARCHIVE_READS_CACHED};
 
 /// The range of events to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Span {
     pub bytes: usize,
 }
 
-/// Why events cannot be read.
+/// The reason why events cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
     /// They were trimmed meanwhile.
@@ -53,7 +53,7 @@ pub trait Archive: Send + Sync {
 pub struct ArchiveReader {
     archive: Arc<dyn Archive>,
     type_name: TypeName,
-    lately: Arc<Lock<RecentReads>>,
+    recent_reads: Arc<Lock<RecentReads>>,
 }
 
 /// The last reads, the newest at the end. Each is without a gap.
@@ -63,18 +63,18 @@ struct RecentReads(VecDeque<Vec<Arc<Event>>>);
 impl RecentReads {
     /// The events of a span, if a cached read covers its beginning; else empty.
     fn find(&self, span: Span) -> Vec<Arc<Event>> {
-        let wanted = |event: &Arc<Event>| event.revision() > span.after;
-        let found = self.0.iter().rev().find_map(|events| {
-            let begins = events.first()?.revision() <= span.after.next();
-            let from = events.iter().position(wanted).filter(|_| begins)?;
-            events.get(from..)
+        let is_in_span = |event: &Arc<Event>| event.revision() > span.after;
+        let cached = self.0.iter().rev().find_map(|events| {
+            let covers_start = events.first()?.revision() <= span.after.next();
+            let start = events.iter().position(is_in_span).filter(|_| covers_start)?;
+            events.get(start..)
         });
-        let events = found.unwrap_or_default().iter().take(span.most);
+        let events = cached.unwrap_or_default().iter().take(span.most);
         events.take_while(|event| event.revision() <= span.through).cloned().collect()
     }
 
-    fn keep(&mut self, events: &[Arc<Event>]) {
-        if self.0.len() == ARCHIVE_READS_KEPT {
+    fn push(&mut self, events: &[Arc<Event>]) {
+        if self.0.len() == ARCHIVE_READS_CACHED {
             self.0.pop_front();
         }
         self.0.push_back(events.to_vec());
@@ -99,12 +99,12 @@ static READERS: Semaphore = Semaphore::const_new(ARCHIVE_READERS);
 impl ArchiveReader {
     /// The archive of a type.
     pub fn new(archive: Arc<dyn Archive>, type_name: TypeName) -> ArchiveReader {
-        ArchiveReader { archive, type_name, lately: Arc::default() }
+        ArchiveReader { archive, type_name, recent_reads: Arc::default() }
     }
 
     /// Drops the cached reads: the history has moved on.
-    pub fn forget(&self) {
-        self.lately.lock().0 = VecDeque::new();
+    pub fn clear_cache(&self) {
+        self.recent_reads.lock().0 = VecDeque::new();
     }
 
     /// Some events after a cursor, up to `through`, which must be the revision of an event: at least one.
@@ -115,16 +115,16 @@ impl ArchiveReader {
         most: usize,
     ) -> Result<Vec<Arc<Event>>, ArchiveError> {
         let span = Span { after, through, most, bytes: ARCHIVE_READ_BYTES };
-        let lately = || self.lately.lock();
-        let known = lately().find(span);
-        if !known.is_empty() {
-            return Ok(known);
+        let recent_reads = || self.recent_reads.lock();
+        let cached = recent_reads().find(span);
+        if !cached.is_empty() {
+            return Ok(cached);
         }
-        let _turn = READERS.acquire().await.map_err(|_| ArchiveError::Gone)?;
+        let _permit = READERS.acquire().await.map_err(|_| ArchiveError::Gone)?;
         // The previous reader may have read the same span.
-        let known = lately().find(span);
-        if !known.is_empty() {
-            return Ok(known);
+        let cached = recent_reads().find(span);
+        if !cached.is_empty() {
+            return Ok(cached);
         }
         let archive_reader = self.clone();
         let read =
@@ -135,7 +135,7 @@ impl ArchiveReader {
             return Err(ArchiveError::Gone);
         }
         let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
-        lately().keep(&events);
+        recent_reads().push(&events);
         Ok(events)
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn many_at_one_place_read_once_and_share_what_is_encoded() {
+    async fn concurrent_readers_share_reads_and_frames() {
         let (archive, archive_reader) = archive_reader();
         let reads =
             futures::future::join_all((0..50).map(|_| archive_reader.read(Revision(10), Revision(40), 20)))
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn whoever_stands_in_the_middle_gets_the_rest_and_nothing_beyond_what_they_asked_for() {
+    async fn cached_read_serves_overlapping_spans() {
         let (archive, archive_reader) = archive_reader();
         archive_reader.read(Revision(10), Revision(40), 20).await.unwrap();
         assert_eq!(
@@ -211,21 +211,21 @@ mod tests {
         );
         assert_eq!(revisions(&archive_reader.read(Revision(15), Revision(18), 20).await), [16, 17, 18]);
         assert_eq!(revisions(&archive_reader.read(Revision(15), Revision(40), 2).await), [16, 17]);
-        assert_eq!(archive.0.load(Ordering::Relaxed), 1, "all of them from what was read first");
+        assert_eq!(archive.0.load(Ordering::Relaxed), 1, "all are served by the cached read");
         assert_eq!(revisions(&archive_reader.read(Revision(30), Revision(32), 20).await), [31, 32]);
         assert_eq!(revisions(&archive_reader.read(Revision(9), Revision(12), 20).await), [10, 11, 12]);
-        assert_eq!(archive.0.load(Ordering::Relaxed), 3, "what lies outside is read");
+        assert_eq!(archive.0.load(Ordering::Relaxed), 3, "spans outside of it are read");
     }
 
     #[actix_rt::test]
-    async fn only_the_last_reads_are_kept() {
+    async fn oldest_cached_read_is_evicted() {
         let (archive, archive_reader) = archive_reader();
-        for after in 0..=ARCHIVE_READS_KEPT as u64 {
+        for after in 0..=ARCHIVE_READS_CACHED as u64 {
             archive_reader.read(Revision(10 * after), Revision(100), 5).await.unwrap();
         }
         let before = archive.0.load(Ordering::Relaxed);
         archive_reader.read(Revision(0), Revision(100), 5).await.unwrap();
         assert_eq!(archive.0.load(Ordering::Relaxed), before + 1);
-        assert_eq!(archive_reader.lately.lock().0.len(), ARCHIVE_READS_KEPT);
+        assert_eq!(archive_reader.recent_reads.lock().0.len(), ARCHIVE_READS_CACHED);
     }
 }

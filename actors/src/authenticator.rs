@@ -1,6 +1,6 @@
 //! Authentication: one authenticator per HTTP worker thread turns credentials into an identity.
 //!
-//! It owns no state: the verifiers are shared by all threads. They are asked in order, and the first one that knows the caller
+//! It owns no state: the verifiers are shared by all threads. They are called in order, and the first one that knows the caller
 //! decides. The request is refused if a verifier rejected the credentials and none accepted them, or if no verifier knows the
 //! bearer token. A request without credentials is anonymous, if that is allowed.
 
@@ -46,8 +46,8 @@ pub struct AuthenticatorConfig {
     pub audiences: Arc<[String]>,
 }
 
-/// Authenticates a request. Answers the bearer, or why there is none. On Full the sender waits, within its own permit; on Closed
-/// it answers 503.
+/// Authenticates a request. Returns the user, or the reason of the refusal. On Full the sender waits, within its own permit; on
+/// Closed it responds with 503.
 #[derive(Message)]
 #[rtype(result = "Result<Authenticated, Refusal>")]
 pub struct Authenticate {
@@ -55,8 +55,8 @@ pub struct Authenticate {
     pub credentials: Credentials,
 }
 
-/// Verifies somebody else's credentials (TokenReview). Answers the bearer, or why there is none. Without audiences the server's
-/// own are meant. On Full the sender waits, within its own permit; on Closed it answers 503.
+/// Verifies the credentials of another user (TokenReview). Returns the user, or the reason of the refusal. Without audiences those
+/// of the server apply. On Full the sender waits, within its own permit; on Closed it responds with 503.
 #[derive(Message)]
 #[rtype(result = "Result<Authenticated, Refusal>")]
 pub struct ReviewToken {
@@ -78,21 +78,21 @@ impl Authenticator {
 
     /// Authenticates credentials.
     pub fn authenticate(&self, credentials: Credentials) -> Answer<Result<Authenticated, Refusal>> {
-        self.hear(credentials)
+        self.run_verifiers(credentials)
     }
 
-    /// Verifies credentials for audiences.
-    pub fn examine(&self, mut credentials: Credentials) -> Answer<Result<Authenticated, Refusal>> {
+    /// Verifies credentials for the requested audiences, by default those of the server.
+    pub fn review_token(&self, mut credentials: Credentials) -> Answer<Result<Authenticated, Refusal>> {
         if credentials.audiences.is_empty() {
             credentials.audiences = Arc::clone(&self.config.audiences);
         }
-        self.hear(credentials)
+        self.run_verifiers(credentials)
     }
 
-    fn hear(&self, credentials: Credentials) -> Answer<Result<Authenticated, Refusal>> {
+    fn run_verifiers(&self, credentials: Credentials) -> Answer<Result<Authenticated, Refusal>> {
         run_chain(VerifierChain {
             verifiers: Arc::clone(&self.verifiers),
-            asked: 0,
+            next: 0,
             config: Arc::clone(&self.config),
             credentials,
             reasons: Vec::new(),
@@ -119,15 +119,16 @@ impl Handler<Authenticate> for Authenticator {
 impl Handler<ReviewToken> for Authenticator {
     type Result = Answer<Result<Authenticated, Refusal>>;
 
-    fn handle(&mut self, examine: ReviewToken, _: &mut Self::Context) -> Self::Result {
-        self.examine(examine.credentials)
+    fn handle(&mut self, review: ReviewToken, _: &mut Self::Context) -> Self::Result {
+        self.review_token(review.credentials)
     }
 }
 
-/// The state of asking the verifiers.
+/// The verification of one request's credentials.
 struct VerifierChain {
     verifiers: Arc<[Arc<dyn Verifier>]>,
-    asked: usize,
+    /// The index of the next verifier.
+    next: usize,
     config: Arc<AuthenticatorConfig>,
     credentials: Credentials,
     /// The reasons of verifiers that rejected the credentials.
@@ -139,31 +140,31 @@ impl DecisionChain for VerifierChain {
     type Outcome = Result<Authenticated, Refusal>;
 
     fn ask(&mut self) -> Option<Answer<Verification>> {
-        let verifier = self.verifiers.get(self.asked)?;
-        self.asked += 1;
+        let verifier = self.verifiers.get(self.next)?;
+        self.next += 1;
         Some(verifier.verify(&self.credentials))
     }
 
-    fn consider(&mut self, verdict: Verification) -> ControlFlow<Self::Outcome> {
-        let mut bearer = match verdict {
+    fn consider(&mut self, verification: Verification) -> ControlFlow<Self::Outcome> {
+        let mut user = match verification {
             Verification::Known(identity) => {
-                let wanted = &self.credentials.audiences;
-                let common = self.config.meant_for(wanted);
+                let requested = &self.credentials.audiences;
+                let common = self.config.common_audiences(requested);
                 // The token is valid, but not for these audiences: another verifier may accept it.
-                if common.is_empty() && !wanted.is_empty() {
+                if common.is_empty() && !requested.is_empty() {
                     return ControlFlow::Continue(());
                 }
                 Authenticated { identity, audiences: common, remarks: Vec::new() }
             }
-            Verification::KnownFor(bearer) => bearer,
+            Verification::KnownFor(user) => user,
             Verification::NoOpinion => return ControlFlow::Continue(()),
             Verification::Refused(reason) => {
                 self.reasons.push(reason);
                 return ControlFlow::Continue(());
             }
         };
-        bearer.identity = self.config.welcome(bearer.identity);
-        ControlFlow::Break(Ok(bearer))
+        user.identity = self.config.add_authenticated_group(user.identity);
+        ControlFlow::Break(Ok(user))
     }
 
     fn close(mut self) -> Self::Outcome {
@@ -187,15 +188,15 @@ impl DecisionChain for VerifierChain {
 
 impl AuthenticatorConfig {
     /// Those of the requested audiences that credentials without audiences are valid for.
-    fn meant_for(&self, wanted: &[String]) -> Vec<String> {
-        wanted.iter().filter(|name| self.audiences.contains(name)).cloned().collect()
+    fn common_audiences(&self, requested: &[String]) -> Vec<String> {
+        requested.iter().filter(|name| self.audiences.contains(name)).cloned().collect()
     }
 
     /// Adds the group of authenticated users, unless a verifier returned the anonymous user, by name or by group.
-    fn welcome(&self, identity: Arc<Identity>) -> Arc<Identity> {
-        let anonymous = identity.name == self.anonymous.name
+    fn add_authenticated_group(&self, identity: Arc<Identity>) -> Arc<Identity> {
+        let is_anonymous = identity.name == self.anonymous.name
             || self.anonymous.groups.iter().any(|group| identity.is_in(group));
-        if anonymous || identity.is_in(&self.authenticated_group) {
+        if is_anonymous || identity.is_in(&self.authenticated_group) {
             return identity;
         }
         let mut identity = Arc::unwrap_or_clone(identity);
@@ -210,25 +211,28 @@ mod tests {
 
     use super::*;
 
-    struct Says(Verification, bool);
+    struct FixedVerifier {
+        result: Verification,
+        is_late: bool,
+    }
 
-    impl Verifier for Says {
+    impl Verifier for FixedVerifier {
         fn verify(&self, _: &Credentials) -> Answer<Verification> {
-            let verdict = self.0.clone();
-            match self.1 {
-                true => Answer::later(async { verdict }),
-                false => Answer::Now(verdict),
+            let result = self.result.clone();
+            match self.is_late {
+                true => Answer::later(async { result }),
+                false => Answer::Now(result),
             }
         }
     }
 
-    fn person(name: &str, groups: &[&str]) -> Arc<Identity> {
+    fn user(name: &str, groups: &[&str]) -> Arc<Identity> {
         let groups = groups.iter().copied().map(String::from).collect();
         Arc::new(Identity { name: name.into(), groups, ..Identity::default() })
     }
 
     fn config(admits_anonymous: bool) -> Arc<AuthenticatorConfig> {
-        let anonymous = person("nobody", &["strangers"]);
+        let anonymous = user("nobody", &["strangers"]);
         Arc::new(AuthenticatorConfig {
             anonymous,
             admits_anonymous,
@@ -237,90 +241,105 @@ mod tests {
         })
     }
 
-    async fn asked(verdicts: &[Verification], admits_anonymous: bool) -> Result<Arc<Identity>, Refusal> {
-        let mut answers = Vec::new();
-        for late in [false, true] {
-            let verifiers =
-                verdicts.iter().map(|verdict| Arc::new(Says(verdict.clone(), late)) as Arc<dyn Verifier>);
+    async fn authenticate(
+        results: &[Verification],
+        admits_anonymous: bool,
+    ) -> Result<Arc<Identity>, Refusal> {
+        let mut responses = Vec::new();
+        for is_late in [false, true] {
+            let verifiers = results.iter().map(|result| {
+                Arc::new(FixedVerifier { result: result.clone(), is_late }) as Arc<dyn Verifier>
+            });
             let address = Authenticator::new(verifiers.collect(), config(admits_anonymous)).start();
-            answers.push(address.send(Authenticate { credentials: Credentials::default() }).await.unwrap());
+            responses.push(address.send(Authenticate { credentials: Credentials::default() }).await.unwrap());
         }
-        assert_eq!(answers[0], answers[1], "late answers weigh the same");
-        answers.remove(0).map(|bearer| bearer.identity)
+        assert_eq!(responses[0], responses[1], "late answers count the same");
+        responses.remove(0).map(|user| user.identity)
     }
 
     #[actix::test]
-    async fn the_first_who_knows_decides() {
+    async fn authenticator_uses_first_verifier_that_knows_the_user() {
         let refused = Verification::Refused("expired".into());
-        let known = |name| Verification::Known(person(name, &[]));
-        let verdicts = [Verification::NoOpinion, refused, known("ann"), known("bob")];
-        assert_eq!(asked(&verdicts, true).await, Ok(person("ann", &["members"])));
+        let known = |name| Verification::Known(user(name, &[]));
+        let results = [Verification::NoOpinion, refused, known("ann"), known("bob")];
+        assert_eq!(authenticate(&results, true).await, Ok(user("ann", &["members"])));
     }
 
     #[actix::test]
-    async fn a_refusal_is_not_anonymous() {
-        let verdicts = [
+    async fn rejected_credentials_are_not_anonymous() {
+        let results = [
             Verification::Refused("expired".into()),
             Verification::NoOpinion,
             Verification::Refused("b".into()),
         ];
-        assert_eq!(asked(&verdicts, true).await, Err(Refusal::Refused(vec!["expired".into(), "b".into()])));
+        assert_eq!(
+            authenticate(&results, true).await,
+            Err(Refusal::Refused(vec!["expired".into(), "b".into()]))
+        );
     }
 
     #[actix::test]
-    async fn who_shows_nothing_is_anonymous_where_that_is_allowed() {
-        assert_eq!(asked(&[Verification::NoOpinion], true).await, Ok(person("nobody", &["strangers"])));
-        assert_eq!(asked(&[Verification::NoOpinion], false).await, Err(Refusal::Anonymous));
-        assert_eq!(asked(&[], false).await, Err(Refusal::Anonymous));
-        let inside = Credentials { never_anonymous: true, ..Credentials::default() };
-        let Answer::Now(found) = Authenticator::new(Arc::new([]), config(true)).authenticate(inside) else {
-            panic!("at once")
+    async fn request_without_credentials_is_anonymous_if_allowed() {
+        assert_eq!(authenticate(&[Verification::NoOpinion], true).await, Ok(user("nobody", &["strangers"])));
+        assert_eq!(authenticate(&[Verification::NoOpinion], false).await, Err(Refusal::Anonymous));
+        assert_eq!(authenticate(&[], false).await, Err(Refusal::Anonymous));
+        let credentials = Credentials { never_anonymous: true, ..Credentials::default() };
+        let Answer::Now(result) = Authenticator::new(Arc::new([]), config(true)).authenticate(credentials)
+        else {
+            panic!("not immediate")
         };
-        assert_eq!(found, Err(Refusal::Anonymous), "not at this place");
+        assert_eq!(result, Err(Refusal::Anonymous), "not for this request");
     }
 
     #[actix::test]
-    async fn a_token_that_nobody_knows_is_refused_and_not_anonymous() {
+    async fn unknown_bearer_token_is_rejected_and_not_anonymous() {
         let authenticator = Authenticator::new(Arc::new([]), config(true));
         let credentials = Credentials { bearer: Some("t".into()), ..Credentials::default() };
-        let Answer::Now(found) = authenticator.authenticate(credentials) else { panic!("at once") };
-        assert_eq!(found, Err(Refusal::Refused(vec![UNKNOWN_TOKEN.into()])));
+        let Answer::Now(result) = authenticator.authenticate(credentials) else { panic!("not immediate") };
+        assert_eq!(result, Err(Refusal::Refused(vec![UNKNOWN_TOKEN.into()])));
     }
 
     #[test]
-    fn what_credentials_are_meant_for_is_said_and_counts() {
-        let examined = |verdict: Verification, audiences: &[&str]| {
-            let verifiers: [Arc<dyn Verifier>; 1] = [Arc::new(Says(verdict, false))];
+    fn token_review_returns_common_audiences() {
+        let review = |result: Verification, audiences: &[&str]| {
+            let verifiers: [Arc<dyn Verifier>; 1] = [Arc::new(FixedVerifier { result, is_late: false })];
             let audiences = audiences.iter().copied().map(String::from).collect();
             let credentials = Credentials { bearer: Some("t".into()), audiences, ..Credentials::default() };
-            match Authenticator::new(Arc::new(verifiers), config(true)).examine(credentials) {
-                Answer::Now(found) => found.map(|bearer| bearer.audiences),
-                Answer::Later(_) => panic!("at once"),
+            match Authenticator::new(Arc::new(verifiers), config(true)).review_token(credentials) {
+                Answer::Now(result) => result.map(|user| user.audiences),
+                Answer::Later(_) => panic!("not immediate"),
             }
         };
-        let known = || Verification::Known(person("ann", &[]));
-        assert_eq!(examined(known(), &[]).unwrap(), ["here", "there"], "those of the house");
-        assert_eq!(examined(known(), &["x", "there", "here"]).unwrap(), ["there", "here"], "as asked");
-        assert!(examined(known(), &["x"]).is_err(), "for nobody here");
+        let known = || Verification::Known(user("ann", &[]));
+        assert_eq!(review(known(), &[]).unwrap(), ["here", "there"], "those of the server");
+        assert_eq!(
+            review(known(), &["x", "there", "here"]).unwrap(),
+            ["there", "here"],
+            "in the requested order"
+        );
+        assert!(review(known(), &["x"]).is_err(), "no common audience");
         let remarks = vec![Remark::Warning("old")];
-        let own =
-            Authenticated { identity: person("ann", &["members"]), audiences: vec!["x".into()], remarks };
-        assert_eq!(examined(Verification::KnownFor(own.clone()), &["x", "y"]).unwrap(), ["x"]);
-        let verifiers: [Arc<dyn Verifier>; 1] = [Arc::new(Says(Verification::KnownFor(own.clone()), false))];
+        let user_of_verifier =
+            Authenticated { identity: user("ann", &["members"]), audiences: vec!["x".into()], remarks };
+        assert_eq!(review(Verification::KnownFor(user_of_verifier.clone()), &["x", "y"]).unwrap(), ["x"]);
+        let verifiers: [Arc<dyn Verifier>; 1] = [Arc::new(FixedVerifier {
+            result: Verification::KnownFor(user_of_verifier.clone()),
+            is_late: false,
+        })];
         let authenticator = Authenticator::new(Arc::new(verifiers), config(true));
-        let Answer::Now(found) = authenticator.authenticate(Credentials::default()) else {
-            panic!("at once")
+        let Answer::Now(result) = authenticator.authenticate(Credentials::default()) else {
+            panic!("not immediate")
         };
-        assert_eq!(found, Ok(own), "with what there is to say of them");
+        assert_eq!(result, Ok(user_of_verifier), "with its remarks");
     }
 
     #[test]
-    fn members_are_made_once_and_strangers_never() {
+    fn authenticated_group_is_added_once_and_never_to_anonymous() {
         let config = config(true);
-        let unchanged = [person("ann", &["members"]), person("nobody", &[]), person("x", &["strangers"])];
+        let unchanged = [user("ann", &["members"]), user("nobody", &[]), user("x", &["strangers"])];
         for identity in unchanged {
-            assert!(Arc::ptr_eq(&config.welcome(Arc::clone(&identity)), &identity));
+            assert!(Arc::ptr_eq(&config.add_authenticated_group(Arc::clone(&identity)), &identity));
         }
-        assert_eq!(config.welcome(person("ann", &["staff"])).groups, ["staff", "members"]);
+        assert_eq!(config.add_authenticated_group(user("ann", &["staff"])).groups, ["staff", "members"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Authorization: one authorizer per HTTP worker thread decides what an identity may do.
 //!
-//! It owns no state: the policies are shared by all threads. They are asked in order, and the first one that allows or denies
+//! It owns no state: the policies are shared by all threads. They are called in order, and the first one that allows or denies
 //! decides. If no policy has an opinion, the action is not allowed.
 
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ pub trait Policy: Send + Sync {
     }
 }
 
-/// May this user do this? Answers the decision. On Full the sender waits, within its own permit; on Closed it answers 503.
+/// Authorizes an action of a user. On Full the sender waits, within its own permit; on Closed it responds with 503.
 #[derive(Message)]
 #[rtype(result = "Decision")]
 pub struct Authorize {
@@ -49,7 +49,7 @@ pub struct Authorize {
     pub action: Arc<Action>,
 }
 
-/// May this user do this, and why? Answers the verdict. Full and Closed as for [`Authorize`].
+/// Authorizes an action of a user, and explains the decision. Full and Closed as for [`Authorize`].
 #[derive(Message)]
 #[rtype(result = "ExplainedDecision")]
 pub struct AuthorizeExplained {
@@ -61,7 +61,7 @@ pub struct AuthorizeExplained {
     pub selection: Arc<Selection>,
 }
 
-/// Which rights has this user in a namespace? Answers the rights of all policies together. Full and Closed as for [`Authorize`].
+/// Lists the rights of a user in a namespace, of all policies together. Full and Closed as for [`Authorize`].
 #[derive(Message)]
 #[rtype(result = "Grants")]
 pub struct ListGrants {
@@ -71,8 +71,7 @@ pub struct ListGrants {
     pub namespace: String,
 }
 
-/// What would have to exist for this user to be allowed this? Answers `None` if no policy knows. Full and Closed as for
-/// [`Authorize`].
+/// Asks what would have to exist for an action to be allowed; `None` if no policy knows. Full and Closed as for [`Authorize`].
 #[derive(Message)]
 #[rtype(result = "Option<String>")]
 pub struct Hint {
@@ -82,10 +81,10 @@ pub struct Hint {
     pub action: Arc<Action>,
 }
 
-/// Policies, in the order in which they are asked.
+/// Policies, in the order in which they are called.
 pub type Policies = Arc<Vec<Arc<dyn Policy>>>;
 
-/// The current policies. Called for every question, so it must be fast.
+/// Returns the current policies. Called for every request, so it must be fast.
 pub type PolicySource = Arc<dyn Fn() -> Policies + Send + Sync>;
 
 /// The actor. See the module documentation.
@@ -96,18 +95,18 @@ pub struct Authorizer {
 impl Authorizer {
     /// An authorizer with fixed policies.
     pub fn new(policies: Policies) -> Authorizer {
-        Authorizer::asking(Arc::new(move || Arc::clone(&policies)))
+        Authorizer::with_source(Arc::new(move || Arc::clone(&policies)))
     }
 
-    /// An authorizer with changing policies. One question is judged by the same policies to its end.
-    pub fn asking(source: PolicySource) -> Authorizer {
+    /// An authorizer with changing policies. One request is decided by the same policies to its end.
+    pub fn with_source(source: PolicySource) -> Authorizer {
         Authorizer { source }
     }
 
     /// Decides, with reasons.
-    pub fn judge(&self, question: AuthorizeExplained) -> Answer<ExplainedDecision> {
+    pub fn judge(&self, request: AuthorizeExplained) -> Answer<ExplainedDecision> {
         let policies = (self.source)();
-        run_chain(PolicyChain { policies, asked: 0, question, reasons: Vec::new(), errors: Vec::new() })
+        run_chain(PolicyChain { policies, next: 0, request, reasons: Vec::new(), errors: Vec::new() })
     }
 
     /// Decides.
@@ -136,33 +135,34 @@ impl Handler<Authorize> for Authorizer {
 impl Handler<AuthorizeExplained> for Authorizer {
     type Result = Answer<ExplainedDecision>;
 
-    fn handle(&mut self, question: AuthorizeExplained, _: &mut Self::Context) -> Self::Result {
-        self.judge(question)
+    fn handle(&mut self, request: AuthorizeExplained, _: &mut Self::Context) -> Self::Result {
+        self.judge(request)
     }
 }
 
 impl Handler<ListGrants> for Authorizer {
     type Result = Answer<Grants>;
 
-    fn handle(&mut self, question: ListGrants, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, request: ListGrants, _: &mut Self::Context) -> Self::Result {
         let policies = (self.source)();
-        run_chain(GrantCollector { policies, asked: 0, question, so_far: Grants::default() })
+        run_chain(GrantCollector { policies, next: 0, request, collected: Grants::default() })
     }
 }
 
 impl Handler<Hint> for Authorizer {
     type Result = Option<String>;
 
-    fn handle(&mut self, question: Hint, _: &mut Self::Context) -> Self::Result {
-        (self.source)().iter().find_map(|policy| policy.hint(&question.identity, &question.action))
+    fn handle(&mut self, request: Hint, _: &mut Self::Context) -> Self::Result {
+        (self.source)().iter().find_map(|policy| policy.hint(&request.identity, &request.action))
     }
 }
 
-/// The state of asking the policies.
+/// The decision about one request.
 struct PolicyChain {
     policies: Policies,
-    asked: usize,
-    question: AuthorizeExplained,
+    /// The index of the next policy.
+    next: usize,
+    request: AuthorizeExplained,
     /// The reasons of policies without an opinion.
     reasons: Vec<String>,
     /// The errors of policies.
@@ -174,9 +174,9 @@ impl DecisionChain for PolicyChain {
     type Outcome = ExplainedDecision;
 
     fn ask(&mut self) -> Option<Answer<ExplainedDecision>> {
-        let policy = self.policies.get(self.asked)?;
-        self.asked += 1;
-        let AuthorizeExplained { identity, action, selection } = &self.question;
+        let policy = self.policies.get(self.next)?;
+        self.next += 1;
+        let AuthorizeExplained { identity, action, selection } = &self.request;
         Some(policy.judge(identity, action, selection))
     }
 
@@ -197,7 +197,7 @@ impl DecisionChain for PolicyChain {
     fn close(self) -> ExplainedDecision {
         let error = match self.errors.as_slice() {
             [] => None,
-            [one] => Some(one.clone()),
+            [error] => Some(error.clone()),
             several => Some(format!("[{}]", several.join(", "))),
         };
         ExplainedDecision {
@@ -211,9 +211,10 @@ impl DecisionChain for PolicyChain {
 /// Collects the rights of all policies.
 struct GrantCollector {
     policies: Policies,
-    asked: usize,
-    question: ListGrants,
-    so_far: Grants,
+    /// The index of the next policy.
+    next: usize,
+    request: ListGrants,
+    collected: Grants,
 }
 
 impl DecisionChain for GrantCollector {
@@ -221,24 +222,24 @@ impl DecisionChain for GrantCollector {
     type Outcome = Grants;
 
     fn ask(&mut self) -> Option<Answer<Grants>> {
-        let policy = self.policies.get(self.asked)?;
-        self.asked += 1;
-        Some(policy.grants(&self.question.identity, &self.question.namespace))
+        let policy = self.policies.get(self.next)?;
+        self.next += 1;
+        Some(policy.grants(&self.request.identity, &self.request.namespace))
     }
 
-    fn consider(&mut self, more: Grants) -> ControlFlow<Grants> {
-        self.so_far.grants.extend(more.grants);
-        self.so_far.incomplete |= more.incomplete;
-        for error in more.errors {
-            if !self.so_far.errors.contains(&error) {
-                self.so_far.errors.push(error);
+    fn consider(&mut self, grants: Grants) -> ControlFlow<Grants> {
+        self.collected.grants.extend(grants.grants);
+        self.collected.incomplete |= grants.incomplete;
+        for error in grants.errors {
+            if !self.collected.errors.contains(&error) {
+                self.collected.errors.push(error);
             }
         }
         ControlFlow::Continue(())
     }
 
     fn close(self) -> Grants {
-        self.so_far
+        self.collected
     }
 }
 
@@ -248,43 +249,48 @@ mod tests {
 
     use super::*;
 
-    struct Says(Decision, bool);
+    struct FixedPolicy {
+        decision: Decision,
+        is_late: bool,
+    }
 
-    impl Policy for Says {
+    impl Policy for FixedPolicy {
         fn decide(&self, _: &Identity, _: &Action) -> Answer<Decision> {
-            let decision = self.0.clone();
-            match self.1 {
+            let decision = self.decision.clone();
+            match self.is_late {
                 true => Answer::later(async { decision }),
                 false => Answer::Now(decision),
             }
         }
     }
 
-    async fn asked(decisions: &[Decision]) -> Decision {
-        let mut answers = Vec::new();
-        for late in [false, true] {
-            let policies =
-                decisions.iter().map(|decision| Arc::new(Says(decision.clone(), late)) as Arc<dyn Policy>);
+    async fn authorize(decisions: &[Decision]) -> Decision {
+        let mut responses = Vec::new();
+        for is_late in [false, true] {
+            let policies = decisions.iter().map(|decision| {
+                Arc::new(FixedPolicy { decision: decision.clone(), is_late }) as Arc<dyn Policy>
+            });
             let action = Action { verb: "get".into(), target: Target::Path("/version".into()) };
-            let question = Authorize { identity: Arc::default(), action: Arc::new(action) };
-            answers.push(Authorizer::new(Arc::new(policies.collect())).start().send(question).await.unwrap());
+            let request = Authorize { identity: Arc::default(), action: Arc::new(action) };
+            responses
+                .push(Authorizer::new(Arc::new(policies.collect())).start().send(request).await.unwrap());
         }
-        assert_eq!(answers[0], answers[1], "late answers weigh the same");
-        answers.remove(0)
+        assert_eq!(responses[0], responses[1], "late answers count the same");
+        responses.remove(0)
     }
 
     #[actix::test]
-    async fn the_first_opinion_decides() {
+    async fn authorizer_uses_first_policy_with_an_opinion() {
         let silent = || Decision::NoOpinion("no rule".into());
         let denied = || Decision::Denied("not here".into());
-        assert_eq!(asked(&[silent(), Decision::Allowed, denied()]).await, Decision::Allowed);
-        assert_eq!(asked(&[silent(), denied(), Decision::Allowed]).await, denied());
+        assert_eq!(authorize(&[silent(), Decision::Allowed, denied()]).await, Decision::Allowed);
+        assert_eq!(authorize(&[silent(), denied(), Decision::Allowed]).await, denied());
     }
 
     #[actix::test]
-    async fn without_an_opinion_nothing_is_allowed_and_all_reasons_are_told() {
+    async fn authorizer_without_opinion_returns_all_reasons() {
         let reasons = ["no role", "", "no node"].map(|reason| Decision::NoOpinion(reason.into()));
-        assert_eq!(asked(&reasons).await, Decision::NoOpinion("no role\nno node".into()));
-        assert_eq!(asked(&[]).await, Decision::NoOpinion(String::new()));
+        assert_eq!(authorize(&reasons).await, Decision::NoOpinion("no role\nno node".into()));
+        assert_eq!(authorize(&[]).await, Decision::NoOpinion(String::new()));
     }
 }

@@ -15,7 +15,7 @@ use futures::future::LocalBoxFuture;
 use crate::fatal::Fatal;
 use crate::limits::{BATCHER_ITEMS, BATCHER_MAILBOX};
 
-/// Adds an item to the next round of a key. Answers when it is accepted. On Full the sender waits, within its own permit; on
+/// Adds an item to the next round of a key. Returns when it is accepted. On Full the sender waits, within its own permit; on
 /// Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -44,8 +44,8 @@ impl<T> Batcher<T> {
         Batcher { work, waiting: HashMap::new(), fatal }
     }
 
-    /// Queues an item. Returns it if its key has no round in progress.
-    fn wait(&mut self, key: &str, item: T) -> Option<T> {
+    /// Queues an item. Returns it if its key has no round in progress: then the caller starts one.
+    fn enqueue(&mut self, key: &str, item: T) -> Option<T> {
         if let Some(waiting) = self.waiting.get_mut(key) {
             waiting.push(item);
             return None;
@@ -55,7 +55,7 @@ impl<T> Batcher<T> {
     }
 
     /// The items of the next round of a key after one has ended; `None` if there are none.
-    fn next(&mut self, key: &str) -> Option<Vec<T>> {
+    fn next_round(&mut self, key: &str) -> Option<Vec<T>> {
         let waiting = self.waiting.get_mut(key)?;
         if waiting.is_empty() {
             self.waiting.remove(key);
@@ -70,7 +70,7 @@ impl<T: Unpin + 'static> Batcher<T> {
     fn run(&mut self, key: String, items: Vec<T>, context: &mut Context<Batcher<T>>) {
         let batch = (self.work)(key.clone(), items).into_actor(self);
         let batch = batch.map(move |(), batcher, context| {
-            if let Some(items) = batcher.next(&key) {
+            if let Some(items) = batcher.next_round(&key) {
                 batcher.run(key, items, context);
             }
         });
@@ -89,7 +89,7 @@ impl<T: Unpin + 'static> Actor for Batcher<T> {
 impl<T> Drop for Batcher<T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fatal.raise("the keeper of rounds panicked".to_owned());
+            self.fatal.raise("the batcher panicked".to_owned());
         }
     }
 }
@@ -98,7 +98,7 @@ impl<T: Send + Unpin + 'static> Handler<Enqueue<T>> for Batcher<T> {
     type Result = ();
 
     fn handle(&mut self, command: Enqueue<T>, context: &mut Self::Context) -> Self::Result {
-        if let Some(item) = self.wait(&command.key, command.item) {
+        if let Some(item) = self.enqueue(&command.key, command.item) {
             self.run(command.key, vec![item], context);
         }
     }
@@ -113,50 +113,50 @@ mod tests {
 
     use super::*;
 
-    fn idle() -> Batcher<u32> {
+    fn batcher() -> Batcher<u32> {
         Batcher::new(Box::new(|_, _| Box::pin(async {})), Fatal::new())
     }
 
     #[test]
-    fn those_who_come_during_a_round_share_the_next() {
-        let mut batcher = idle();
-        assert_eq!(batcher.wait("a", 1), Some(1));
-        assert_eq!(batcher.wait("a", 2), None);
-        assert_eq!(batcher.wait("b", 3), Some(3));
-        assert_eq!(batcher.wait("a", 4), None);
-        assert_eq!(batcher.next("a"), Some(vec![2, 4]));
-        assert_eq!(batcher.wait("a", 5), None);
-        assert_eq!(batcher.next("a"), Some(vec![5]));
-        assert_eq!(batcher.next("a"), None);
-        assert_eq!(batcher.next("b"), None);
+    fn items_enqueued_during_a_round_share_the_next() {
+        let mut batcher = batcher();
+        assert_eq!(batcher.enqueue("a", 1), Some(1));
+        assert_eq!(batcher.enqueue("a", 2), None);
+        assert_eq!(batcher.enqueue("b", 3), Some(3));
+        assert_eq!(batcher.enqueue("a", 4), None);
+        assert_eq!(batcher.next_round("a"), Some(vec![2, 4]));
+        assert_eq!(batcher.enqueue("a", 5), None);
+        assert_eq!(batcher.next_round("a"), Some(vec![5]));
+        assert_eq!(batcher.next_round("a"), None);
+        assert_eq!(batcher.next_round("b"), None);
         assert!(batcher.waiting.is_empty(), "an idle key costs nothing");
-        assert_eq!(batcher.wait("a", 6), Some(6));
+        assert_eq!(batcher.enqueue("a", 6), Some(6));
     }
 
     #[test]
-    fn a_round_has_a_bound() {
-        let mut batcher = idle();
-        assert_eq!(batcher.wait("a", 0), Some(0));
+    fn round_takes_at_most_the_limit_of_items() {
+        let mut batcher = batcher();
+        assert_eq!(batcher.enqueue("a", 0), Some(0));
         let many = BATCHER_ITEMS as u32 + 2;
-        assert!((1..=many).all(|item| batcher.wait("a", item).is_none()));
-        assert_eq!(batcher.next("a").map(|items| items.len()), Some(BATCHER_ITEMS));
-        assert_eq!(batcher.next("a"), Some(vec![many - 1, many]));
-        assert_eq!(batcher.next("a"), None);
+        assert!((1..=many).all(|item| batcher.enqueue("a", item).is_none()));
+        assert_eq!(batcher.next_round("a").map(|items| items.len()), Some(BATCHER_ITEMS));
+        assert_eq!(batcher.next_round("a"), Some(vec![many - 1, many]));
+        assert_eq!(batcher.next_round("a"), None);
     }
 
     #[actix_rt::test]
-    async fn rounds_of_a_key_never_overlap_and_every_item_has_its_turn() {
+    async fn rounds_of_a_key_never_overlap_and_process_every_item() {
         type Item = (u32, oneshot::Sender<()>);
-        let (running, seen) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+        let (running, rounds) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
         let gate = std::sync::Arc::new(Semaphore::new(0));
         let work: BatchHandler<Item> = {
-            let (running, seen, gate) = (running.clone(), seen.clone(), gate.clone());
+            let (running, rounds, gate) = (running.clone(), rounds.clone(), gate.clone());
             Box::new(move |key, items| {
-                let (running, seen, gate) = (running.clone(), seen.clone(), gate.clone());
+                let (running, rounds, gate) = (running.clone(), rounds.clone(), gate.clone());
                 Box::pin(async move {
                     assert_eq!(running.replace(running.get() + 1), 0, "{key}");
                     gate.acquire().await.unwrap().forget();
-                    seen.borrow_mut().push(items.len());
+                    rounds.borrow_mut().push(items.len());
                     running.set(running.get() - 1);
                     items.into_iter().for_each(|(_, answer)| answer.send(()).unwrap());
                 })
@@ -173,6 +173,6 @@ mod tests {
         for answered in answers {
             answered.await.unwrap();
         }
-        assert_eq!(*seen.borrow(), [1, 39]);
+        assert_eq!(*rounds.borrow(), [1, 39]);
     }
 }

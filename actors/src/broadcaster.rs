@@ -11,8 +11,8 @@
 //! the less each event costs. For the same reason a type with many concerned sessions rests after calling them if there are more
 //! events by then, in proportion to their number. Other types do not wait for it.
 //!
-//! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its place in
-//! the index matches, before or after the change. Each message drains the notifier first, so a notification that found the mailbox
+//! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its index key
+//! matches, before or after the change. Each message drains the notifier first, so a notification that found the mailbox
 //! full is not lost. A session waits at most once to be called.
 
 mod messages;
@@ -64,7 +64,7 @@ enum Phase {
 impl Broadcaster {
     /// Starts the broadcaster of this thread and adds its notifier. `fatal` is raised if it dies: otherwise the watches of the
     /// thread would stay open without events.
-    pub fn begin(notifiers: &ChangeNotifiers, fatal: &Fatal) -> Addr<Broadcaster> {
+    pub fn spawn(notifiers: &ChangeNotifiers, fatal: &Fatal) -> Addr<Broadcaster> {
         Broadcaster::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
             Broadcaster::new(notifier, notifiers.clone(), fatal.clone())
@@ -100,7 +100,7 @@ impl Actor for Broadcaster {
         context.set_mailbox_capacity(BROADCASTER_MAILBOX);
         context.run_interval(BOOKMARK_EVERY / BOOKMARK_SLOTS, |broadcaster, context| {
             broadcaster.dispatch(context);
-            broadcaster.ask_for_bookmarks();
+            broadcaster.request_bookmarks();
         });
     }
 
@@ -157,7 +157,7 @@ impl Handler<CloseType> for Broadcaster {
     fn handle(&mut self, CloseType { type_name, how }: CloseType, context: &mut Self::Context) {
         self.dispatch(context);
         if let Some(watchers) = self.watchers_by_type.get(&type_name) {
-            watchers.each(|watcher| watcher.waker.close(how));
+            watchers.for_each(|watcher| watcher.waker.close(how));
         }
     }
 }
@@ -165,7 +165,7 @@ impl Handler<CloseType> for Broadcaster {
 impl Broadcaster {
     /// Drains the notifier. Work beyond one turn is announced again, after other tasks of the thread have run.
     fn dispatch(&mut self, context: &mut Context<Self>) {
-        let unfinished = self.find_concerned();
+        let unfinished = self.find_sessions();
         self.wake_some(context);
         if !unfinished.is_empty() {
             let later = tokio::task::yield_now().into_actor(self).map(move |(), broadcaster, _| {
@@ -205,8 +205,8 @@ impl Broadcaster {
         }
     }
 
-    /// Looks up the events of the types that changed; answers the types that have more events.
-    fn find_concerned(&mut self) -> Vec<TypeName> {
+    /// Looks up the sessions of new events and queues them to be woken. Returns the types that have more events.
+    fn find_sessions(&mut self) -> Vec<TypeName> {
         let mut notified = self.notifier.drain();
         notified.retain(|type_name| {
             let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
@@ -215,13 +215,13 @@ impl Broadcaster {
                 return false;
             }
             let before = self.to_wake.len();
-            let is_all = watchers.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_wake);
+            let is_complete = watchers.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_wake);
             if let Some(pause) = pause_after(self.to_wake.len() - before) {
                 self.to_wake.push_back(WakeTask::Pause(type_name.clone(), pause));
-                (watchers.is_paused, watchers.is_notified) = (true, !is_all);
+                (watchers.is_paused, watchers.is_notified) = (true, !is_complete);
                 return false;
             }
-            !is_all
+            !is_complete
         });
         notified
     }
@@ -252,7 +252,7 @@ impl Broadcaster {
             self.watchers_by_type.entry(type_name).or_insert_with(|| TypeWatchers::new(Arc::clone(&window)));
         if !Arc::ptr_eq(&watchers.window, &window) {
             // The type was removed and created again: the old window gets no more events.
-            watchers.each(|watcher| watcher.waker.close(Close::WhenCaughtUp));
+            watchers.for_each(|watcher| watcher.waker.close(Close::WhenCaughtUp));
             *watchers = TypeWatchers::new(window);
         }
         if cursor < watchers.cursor {
@@ -276,17 +276,18 @@ impl Broadcaster {
     fn close_all(&mut self) {
         self.phase = Phase::Closing;
         for watchers in self.watchers_by_type.values() {
-            watchers.each(|watcher| watcher.waker.close(Close::AtOnce));
+            watchers.for_each(|watcher| watcher.waker.close(Close::AtOnce));
         }
     }
 
-    fn ask_for_bookmarks(&mut self) {
+    fn request_bookmarks(&mut self) {
         self.slot = (self.slot + 1) % BOOKMARK_SLOTS;
         let slot = u64::from(self.slot);
         for watchers in self.watchers_by_type.values() {
-            let due = |id: &SubscriptionId| id.0 % u64::from(BOOKMARK_SLOTS) == slot;
-            for watcher in watchers.members.iter().filter(|(id, m)| m.bookmarks && due(id)).map(|(_, m)| m) {
-                watcher.waker.ask_for_bookmark(watchers.cursor);
+            let is_due = |id: &SubscriptionId| id.0 % u64::from(BOOKMARK_SLOTS) == slot;
+            let members = watchers.members.iter();
+            for (_, watcher) in members.filter(|(id, watcher)| watcher.bookmarks && is_due(id)) {
+                watcher.waker.request_bookmark(watchers.cursor);
             }
         }
     }

@@ -19,41 +19,44 @@ pub struct Checkpoints(Lock<Vec<Checkpoint>>);
 struct Checkpoint {
     state: Snapshot,
     /// Bytes of objects from the archive; `None` if all objects are in the window or in the current snapshot.
-    besides: Option<usize>,
+    archived_bytes: Option<usize>,
 }
 
 impl Checkpoints {
-    /// Keeps a snapshot. `besides`: bytes of objects that are neither in the window nor in the current snapshot.
-    pub fn keep(&self, state: Snapshot, besides: Option<usize>) {
-        let mut kept = self.0.lock();
-        if kept.iter().any(|one| one.state.revision == state.revision) {
+    /// Keeps a snapshot. `archived_bytes`: bytes of objects that are neither in the window nor in the current snapshot.
+    pub fn keep(&self, state: Snapshot, archived_bytes: Option<usize>) {
+        let mut checkpoints = self.0.lock();
+        if checkpoints.iter().any(|checkpoint| checkpoint.state.revision == state.revision) {
             return;
         }
-        let held: usize = kept.iter().filter_map(|one| one.besides).sum();
-        if besides.is_some_and(|bytes| held + bytes > CHECKPOINT_BYTES) {
+        let total: usize = checkpoints.iter().filter_map(|checkpoint| checkpoint.archived_bytes).sum();
+        if archived_bytes.is_some_and(|bytes| total + bytes > CHECKPOINT_BYTES) {
             return;
         }
-        if kept.len() >= CHECKPOINTS {
-            kept.remove(0);
+        if checkpoints.len() >= CHECKPOINTS {
+            checkpoints.remove(0);
         }
-        kept.push(Checkpoint { state, besides });
+        checkpoints.push(Checkpoint { state, archived_bytes });
     }
 
     /// The oldest snapshot at or after this revision.
     pub fn nearest(&self, revision: Revision) -> Option<Snapshot> {
-        let mut kept = self.0.lock();
-        let found = kept.iter().enumerate().filter(|(_, one)| one.state.revision >= revision);
-        let (at, _) = found.min_by_key(|(_, one)| one.state.revision)?;
+        let mut checkpoints = self.0.lock();
+        let candidates = checkpoints.iter().enumerate().filter(|(_, entry)| entry.state.revision >= revision);
+        let (index, _) = candidates.min_by_key(|(_, entry)| entry.state.revision)?;
         // A used snapshot moves to the end, so the first one is the least recently used.
-        kept.get_mut(at..)?.rotate_left(1);
-        kept.last().map(|one| one.state.clone())
+        checkpoints.get_mut(index..)?.rotate_left(1);
+        checkpoints.last().map(|checkpoint| checkpoint.state.clone())
     }
 
     /// Drops snapshots older than the history, and those without archived objects that the window no longer covers.
     pub(crate) fn forget_before(&self, in_memory: Revision, floor: Revision) {
-        let mut kept = self.0.lock();
-        if !kept.is_empty() {
-            kept.retain(|one| one.state.revision >= if one.besides.is_some() { floor } else { in_memory });
+        let mut checkpoints = self.0.lock();
+        if !checkpoints.is_empty() {
+            checkpoints.retain(|checkpoint| {
+                let oldest = if checkpoint.archived_bytes.is_some() { floor } else { in_memory };
+                checkpoint.state.revision >= oldest
+            });
         }
     }
 }
@@ -68,17 +71,18 @@ mod tests {
         Snapshot { revision: Revision(revision), objects: OrdMap::new() }
     }
 
-    fn nearest(kept: &Checkpoints, revision: u64) -> Option<u64> {
-        kept.nearest(Revision(revision)).map(|state| state.revision.0)
+    fn nearest(checkpoints: &Checkpoints, revision: u64) -> Option<u64> {
+        checkpoints.nearest(Revision(revision)).map(|state| state.revision.0)
     }
 
     #[test]
-    fn the_nearest_state_that_is_not_older_is_found() {
-        let kept = Checkpoints::default();
+    fn nearest_returns_oldest_checkpoint_at_or_after_revision() {
+        let checkpoints = Checkpoints::default();
         for revision in [9, 5, 7] {
-            kept.keep(state(revision), None);
+            checkpoints.keep(state(revision), None);
         }
-        assert_eq!([4, 5, 6, 8, 9, 10].map(|at| nearest(&kept, at)), [5, 5, 7, 9, 9, 0].map(some));
+        let actual = [4, 5, 6, 8, 9, 10].map(|revision| nearest(&checkpoints, revision));
+        assert_eq!(actual, [5, 5, 7, 9, 9, 0].map(some));
     }
 
     fn some(revision: u64) -> Option<u64> {
@@ -86,28 +90,28 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_nobody_asks_for_makes_room() {
-        let kept = Checkpoints::default();
+    fn least_recently_used_checkpoint_is_evicted() {
+        let checkpoints = Checkpoints::default();
         for revision in 0..CHECKPOINTS as u64 {
-            kept.keep(state(revision), None);
+            checkpoints.keep(state(revision), None);
         }
-        assert_eq!(nearest(&kept, 0), Some(0));
-        kept.keep(state(100), None);
-        assert_eq!(nearest(&kept, 0), Some(0), "it was used");
-        assert_eq!(nearest(&kept, 1), Some(2), "it was not");
+        assert_eq!(nearest(&checkpoints, 0), Some(0));
+        checkpoints.keep(state(100), None);
+        assert_eq!(nearest(&checkpoints, 0), Some(0), "recently used");
+        assert_eq!(nearest(&checkpoints, 1), Some(2), "1 was evicted");
     }
 
     #[test]
-    fn states_go_with_what_holds_their_objects() {
-        let kept = Checkpoints::default();
-        kept.keep(state(5), None);
-        kept.keep(state(4), Some(CHECKPOINT_BYTES));
-        kept.keep(state(3), Some(1));
-        assert_eq!(nearest(&kept, 1), Some(4), "no more than the bound came from the archive");
-        kept.forget_before(Revision(6), Revision(4));
-        assert_eq!(nearest(&kept, 1), Some(4));
-        assert_eq!(nearest(&kept, 5), None);
-        kept.forget_before(Revision(6), Revision(5));
-        assert_eq!(nearest(&kept, 1), None);
+    fn checkpoints_are_dropped_when_window_or_history_moves_on() {
+        let checkpoints = Checkpoints::default();
+        checkpoints.keep(state(5), None);
+        checkpoints.keep(state(4), Some(CHECKPOINT_BYTES));
+        checkpoints.keep(state(3), Some(1));
+        assert_eq!(nearest(&checkpoints, 1), Some(4), "archived bytes are bounded");
+        checkpoints.forget_before(Revision(6), Revision(4));
+        assert_eq!(nearest(&checkpoints, 1), Some(4));
+        assert_eq!(nearest(&checkpoints, 5), None);
+        checkpoints.forget_before(Revision(6), Revision(5));
+        assert_eq!(nearest(&checkpoints, 1), None);
     }
 }

@@ -4,9 +4,9 @@
 //! mailbox and become the next batch: the slower the disk, the larger the batches, and no timer delays a write.
 //!
 //! Stores send it writes; the server sends [`Check`], [`Flush`] and [`Stop`]. Writes become durable in the order of their
-//! arrival, and a store is told in that order.
+//! arrival, and stores are notified in that order.
 //!
-//! After a failed commit the state of the disk is unknown. Waiting writers are told, [`Fatal`] is raised, and no further commit
+//! After a failed commit the state of the disk is unknown. Waiting writers get an error, [`Fatal`] is raised, and no further commit
 //! is made. Recovery decides at the next start.
 
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ use crate::trim_queue::TrimQueue;
 pub struct Commit {
     /// The record to write.
     pub write: Write,
-    /// The store to notify. A handle of its own for each write: see `Committer::tell`.
+    /// The store to notify. A handle of its own for each write: see `Committer::notify_store`.
     pub store: Recipient<Committed>,
 }
 
@@ -50,13 +50,13 @@ pub struct Flush;
 #[rtype(result = "Result<usize, StoreError>")]
 pub struct Tidy;
 
-/// Makes everything durable that was sent before, and closes the log. Answers when it is closed; later writes are told
-/// Unavailable.
+/// Makes everything durable that was sent before, and closes the log. Returns when it is closed; later writes are refused
+/// with Unavailable.
 #[derive(Message)]
 #[rtype(result = "Result<(), StoreError>")]
 pub struct Stop;
 
-/// Tells a store how far its log is durable, or that this is unknown.
+/// Notifies a store how far its log is durable, or that this is unknown.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Committed {
@@ -73,7 +73,7 @@ struct Gathered;
 pub struct Committer {
     /// `None` once the log is closed or its state is unknown.
     engine: Option<Box<dyn Engine>>,
-    /// Writes that are in no batch yet, bounded by the stores' gauge.
+    /// Writes that are in no batch yet, bounded by the write limiter.
     waiting: VecDeque<Commit>,
     /// Whether a [`Gathered`] is on its way.
     gathering: bool,
@@ -106,7 +106,7 @@ impl Committer {
     /// Takes one batch of waiting writes, makes it durable, and notifies the stores.
     fn commit_batch(&mut self) {
         let mut batch = Batch::default();
-        let mut told: HashMap<TypeName, (Recipient<Committed>, Revision)> = HashMap::new();
+        let mut committed: HashMap<TypeName, (Recipient<Committed>, Revision)> = HashMap::new();
         let mut bytes = 0;
         while let Some(next) = self.waiting.front() {
             bytes += next.write.record.weight();
@@ -115,7 +115,7 @@ impl Committer {
                 break;
             }
             let Some(Commit { write, store }) = self.waiting.pop_front() else { break };
-            told.entry(write.type_name.clone()).or_insert((store, write.revision)).1 = write.revision;
+            committed.entry(write.type_name.clone()).or_insert((store, write.revision)).1 = write.revision;
             batch.writes.push(write);
         }
         if batch.writes.is_empty() {
@@ -124,8 +124,8 @@ impl Committer {
         batch.trims = self.trims.take(TRIM_PER_BATCH.min(TRIM_PER_WRITE * batch.writes.len()));
         self.busy = true;
         let outcome = self.commit(&batch);
-        for (store, revision) in told.into_values() {
-            Committer::tell(&store, outcome.clone().map(|()| revision));
+        for (store, revision) in committed.into_values() {
+            Committer::notify_store(&store, outcome.clone().map(|()| revision));
         }
         if outcome.is_err() {
             self.refuse_waiting();
@@ -144,7 +144,7 @@ impl Committer {
         let engine = self.engine.as_deref_mut().ok_or(StoreError::Unavailable)?;
         // If the engine panics, the stores must still get an answer.
         let reason = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
-            Ok(Ok(done)) => return Ok(done),
+            Ok(Ok(output)) => return Ok(output),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the engine panicked".to_owned(),
         };
@@ -155,15 +155,15 @@ impl Committer {
 
     fn refuse_waiting(&mut self) {
         for commit in self.waiting.drain(..) {
-            Committer::tell(&commit.store, Err(StoreError::Unavailable));
+            Committer::notify_store(&commit.store, Err(StoreError::Unavailable));
         }
     }
 
     /// A mailbox counts its bound per handle, and a fresh handle has one free place. Each write brings a fresh handle that is
     /// used once, so clients that fill the mailbox of a store cannot block this message. The places of the writes bound how many
     /// are on their way. Only a dead store refuses, and then `Fatal` is raised.
-    fn tell(store: &Recipient<Committed>, through: Result<Revision, StoreError>) {
-        let _died = store.try_send(Committed { through });
+    fn notify_store(store: &Recipient<Committed>, through: Result<Revision, StoreError>) {
+        let _closed = store.try_send(Committed { through });
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {
@@ -223,7 +223,7 @@ impl Handler<Commit> for Committer {
 
     fn handle(&mut self, commit: Commit, ctx: &mut Self::Context) {
         if self.engine.is_none() {
-            return Committer::tell(&commit.store, Err(StoreError::Unavailable));
+            return Committer::notify_store(&commit.store, Err(StoreError::Unavailable));
         }
         self.waiting.push_back(commit);
         // The whole mailbox is handled before anything else, so a steady stream of writes must commit without waiting for its

@@ -1,7 +1,7 @@
 //! The actor that knows the store of each type, and the function that starts all storage actors.
 //!
-//! Stores start on first use, each on one of the store threads, from the state that recovery found. A type that is never asked
-//! for costs only its objects.
+//! Stores start on first use, each on one of the store threads, from the state that recovery found. A type that is never used
+//! costs only its objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -65,7 +65,7 @@ pub enum Released {
     Busy,
 }
 
-/// Lists every type that was ever written to or asked for, except released ones.
+/// Lists every type that was ever written or looked up, except released ones.
 #[derive(Message)]
 #[rtype(result = "Vec<TypeName>")]
 pub struct Types;
@@ -129,18 +129,18 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     let (fatal, notifiers, write_limiter, trims) =
         (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default(), recovered.trims.clone());
 
-    let committing = Arbiter::try_new()?;
-    let (up, is_up) = mpsc::channel();
-    let committer = Committer::start_in_arbiter(&committing.handle(), {
+    let committer_thread = Arbiter::try_new()?;
+    let (started, startup) = mpsc::channel();
+    let committer = Committer::start_in_arbiter(&committer_thread.handle(), {
         let (trims, fatal) = (trims.clone(), fatal.clone());
         move |ctx| {
             ctx.set_mailbox_capacity(COMMITTER_MAILBOX);
-            let _starter = up.send(());
+            let _ignored = started.send(());
             Committer::new(engine, options.housekeeping_every, trims, fatal)
         }
     });
     // Until the actor exists its mailbox has the default capacity of 16, and would refuse the first burst of writes.
-    is_up.recv().map_err(|_| io::Error::other("the thread of the committer ended"))?;
+    startup.recv().map_err(|_| io::Error::other("the thread of the committer ended"))?;
     let deps = StoreDeps {
         committer: committer.clone(),
         write_limiter: write_limiter.clone(),
@@ -154,11 +154,11 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     let threads =
         (0..options.store_threads.max(1)).map(|_| Arbiter::try_new()).collect::<Result<Vec<Arbiter>, _>>()?;
     let directory = Directory {
-        asleep: recovered.types,
-        awake: HashMap::new(),
-        gone: BTreeMap::new(),
+        idle: recovered.types,
+        running: HashMap::new(),
+        released: BTreeMap::new(),
         threads,
-        committing: Some(committing),
+        committer_thread: Some(committer_thread),
         window_bounds: options.window_bounds,
         archive,
         deps,
@@ -168,15 +168,15 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
 
 /// The actor. See the module documentation.
 pub struct Directory {
-    /// Types that were not asked for since the start.
-    asleep: BTreeMap<TypeName, State>,
-    awake: HashMap<TypeName, Addr<Store>>,
+    /// Recovered types whose stores have not started.
+    idle: BTreeMap<TypeName, State>,
+    running: HashMap<TypeName, Addr<Store>>,
     /// Released types: only their counters.
-    gone: BTreeMap<TypeName, State>,
+    released: BTreeMap<TypeName, State>,
     /// The threads that stores share; empty once the server ends.
     threads: Vec<Arbiter>,
     /// The committer's thread; `None` once the server ends.
-    committing: Option<Arbiter>,
+    committer_thread: Option<Arbiter>,
     window_bounds: WindowBounds,
     /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
@@ -185,13 +185,13 @@ pub struct Directory {
 
 impl Directory {
     fn find(&mut self, type_name: &TypeName) -> Result<Addr<Store>, StoreError> {
-        if let Some(store) = self.awake.get(type_name) {
+        if let Some(store) = self.running.get(type_name) {
             return if store.connected() { Ok(store.clone()) } else { Err(StoreError::Unavailable) };
         }
         // Round robin in the order of first use, which mixes busy and quiet types.
-        let turn = self.awake.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
-        let thread = self.threads.get(turn).ok_or(StoreError::Unavailable)?;
-        let state = self.asleep.remove(type_name).or_else(|| self.gone.remove(type_name));
+        let index = self.running.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
+        let thread = self.threads.get(index).ok_or(StoreError::Unavailable)?;
+        let state = self.idle.remove(type_name).or_else(|| self.released.remove(type_name));
         let state = state.unwrap_or_else(|| {
             let archive_reader = self
                 .archive
@@ -201,13 +201,13 @@ impl Directory {
         });
         let (name, deps) = (type_name.clone(), self.deps.clone());
         let store = Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, deps, ctx));
-        self.awake.insert(type_name.clone(), store.clone());
+        self.running.insert(type_name.clone(), store.clone());
         Ok(store)
     }
 
-    /// Releases a type that was not asked for since the start.
-    fn release_asleep(&mut self, type_name: TypeName) -> Released {
-        match self.asleep.get(&type_name) {
+    /// Releases a type whose store has not started.
+    fn release_idle(&mut self, type_name: TypeName) -> Released {
+        match self.idle.get(&type_name) {
             Some(state) if !state.snapshot.objects.is_empty() => Released::HasObjects,
             // Its history takes memory: a running store expires it over time.
             Some(state) if state.window.extent() != Extent::default() => match self.find(&type_name) {
@@ -215,8 +215,8 @@ impl Directory {
                 Err(_) => Released::Done,
             },
             Some(_) => {
-                let state = self.asleep.remove(&type_name);
-                self.gone.extend(state.map(|state| (type_name, state)));
+                let state = self.idle.remove(&type_name);
+                self.released.extend(state.map(|state| (type_name, state)));
                 Released::Done
             }
             None => Released::Absent,
@@ -224,18 +224,18 @@ impl Directory {
     }
 
     fn types(&self) -> Vec<TypeName> {
-        let types: BTreeSet<&TypeName> = self.asleep.keys().chain(self.awake.keys()).collect();
+        let types: BTreeSet<&TypeName> = self.idle.keys().chain(self.running.keys()).collect();
         types.into_iter().cloned().collect()
     }
 }
 
 /// Stops a thread after all tasks that are ready to run, so that waiting writers still get their answers.
 async fn finish(thread: &Arbiter) {
-    let (done, finished) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     thread.spawn(async move {
-        let _nobody = done.send(());
+        let _ignored = sender.send(());
     });
-    let _ended = finished.await;
+    let _ignored = receiver.await;
     thread.stop();
 }
 
@@ -267,8 +267,8 @@ impl Handler<Release> for Directory {
     type Result = AtomicResponse<Self, Released>;
 
     fn handle(&mut self, Release { type_name }: Release, _: &mut Self::Context) -> Self::Result {
-        // No other message is handled meanwhile, so nobody can find a store that is about to end.
-        let retired = self.awake.get(&type_name).map(|store| store.send(store::Retire));
+        // No other message is handled meanwhile, so a store that is about to end cannot be looked up.
+        let retired = self.running.get(&type_name).map(|store| store.send(store::Retire));
         let retired = async move {
             match retired {
                 Some(retired) => Some(retired.await),
@@ -278,13 +278,13 @@ impl Handler<Release> for Directory {
         AtomicResponse::new(Box::pin(retired.into_actor(self).map(
             move |retired, directory, _| match retired {
                 Some(Ok(Retired::Ended(state))) => {
-                    directory.awake.remove(&type_name);
-                    directory.gone.insert(type_name, state);
+                    directory.running.remove(&type_name);
+                    directory.released.insert(type_name, state);
                     Released::Done
                 }
                 Some(Ok(Retired::HasObjects)) => Released::HasObjects,
                 Some(Ok(Retired::Busy) | Err(_)) => Released::Busy,
-                None => directory.release_asleep(type_name),
+                None => directory.release_idle(type_name),
             },
         )))
     }
@@ -303,19 +303,19 @@ impl Handler<Stop> for Directory {
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
         let committer = self.deps.committer.clone();
-        let stores: Vec<Addr<Store>> = self.awake.drain().map(|(_, store)| store).collect();
+        let stores: Vec<Addr<Store>> = self.running.drain().map(|(_, store)| store).collect();
         let threads = std::mem::take(&mut self.threads);
-        let committing = self.committing.take();
-        self.asleep.clear();
-        self.gone.clear();
+        let committer_thread = self.committer_thread.take();
+        self.idle.clear();
+        self.released.clear();
         Box::pin(async move {
             let closed = committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable));
             // The committer has notified the stores of their last writes before it answered; a store handles this message after
             // those.
             for store in stores {
-                let _died = store.send(store::Stop).await;
+                let _closed = store.send(store::Stop).await;
             }
-            for thread in threads.iter().chain(&committing) {
+            for thread in threads.iter().chain(&committer_thread) {
                 finish(thread).await;
             }
             closed

@@ -80,7 +80,7 @@ pub trait Engine: Send {
     fn close(self: Box<Self>) -> Result<(), EngineError>;
 }
 
-/// Why an engine failed to open, load or commit. Retrying does not help with any of these.
+/// The reason why an engine failed to open, load or commit. Retrying does not help with any of these.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// Another process uses the file.
@@ -121,27 +121,27 @@ struct Counters(HashMap<TypeName, Revision>);
 
 impl Counters {
     /// The last revision of each type after the batch, or the write that breaks the order.
-    fn after(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
-        let mut moved: HashMap<TypeName, Revision> = HashMap::new();
+    fn advanced_by(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
+        let mut advanced: HashMap<TypeName, Revision> = HashMap::new();
         for write in &batch.writes {
-            let known = moved.get(&write.type_name).or_else(|| self.0.get(&write.type_name));
-            let last = known.copied().unwrap_or(Revision::FIRST);
+            let last = advanced.get(&write.type_name).or_else(|| self.0.get(&write.type_name));
+            let last = last.copied().unwrap_or(Revision::FIRST);
             if write.revision != last.next() {
                 let type_name = write.type_name.clone();
                 return Err(EngineError::Order { type_name, last, found: write.revision });
             }
-            match moved.get_mut(&write.type_name) {
+            match advanced.get_mut(&write.type_name) {
                 Some(last) => *last = write.revision,
                 None => {
-                    moved.insert(write.type_name.clone(), write.revision);
+                    advanced.insert(write.type_name.clone(), write.revision);
                 }
             }
         }
-        Ok(moved)
+        Ok(advanced)
     }
 
-    fn advance(&mut self, moved: HashMap<TypeName, Revision>) {
-        self.0.extend(moved);
+    fn advance(&mut self, advanced: HashMap<TypeName, Revision>) {
+        self.0.extend(advanced);
     }
 }
 
@@ -155,17 +155,17 @@ mod tests {
 
     fn write(type_name: &str, revision: u64) -> Write {
         let operation = Operation::Remove(Key::cluster("a"), Revision(1));
-        let record = Record { operation, at: Timestamp(0) };
+        let record = Record { operation, accepted_at: Timestamp(0) };
         Write { type_name: TypeName::new(type_name), revision: Revision(revision), record }
     }
 
     #[test]
-    fn a_counter_moves_by_one_and_never_back() {
+    fn counters_refuse_revisions_out_of_order() {
         let mut counters = Counters::default();
         let mut commit = |writes: &[(&str, u64)]| {
             let writes = writes.iter().map(|(name, revision)| write(name, *revision)).collect();
-            let moved = counters.after(&Batch { writes, trims: Vec::new() })?;
-            counters.advance(moved);
+            let advanced = counters.advanced_by(&Batch { writes, trims: Vec::new() })?;
+            counters.advance(advanced);
             Ok::<_, EngineError>(())
         };
         assert!(commit(&[("pods", 2), ("nodes", 2), ("pods", 3)]).is_ok());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Shared by all parts that may find a reason to end. Cheap to clone.
+/// Shared by all parts that may raise it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Fatal(Arc<watch::Sender<Option<String>>>);
 
@@ -29,7 +29,7 @@ impl Fatal {
         });
     }
 
-    /// Why the server must end, if it must.
+    /// The reason why the server must end, if it must.
     pub fn raised(&self) -> Option<String> {
         self.0.borrow().clone()
     }
@@ -39,7 +39,7 @@ impl Fatal {
         self.0.borrow().is_some()
     }
 
-    /// Waits until the server must end and answers why.
+    /// Waits until the server must end, and returns the reason.
     pub async fn wait(&self) -> String {
         let mut changes = self.0.subscribe();
         match changes.wait_for(Option::is_some).await {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[actix_rt::test]
-    async fn the_first_reason_wins_and_wakes_everyone() {
+    async fn fatal_reports_first_reason_to_all_waiters() {
         let fatal = Fatal::new();
         assert_eq!(fatal.raised(), None);
         let waiting = actix_rt::spawn({

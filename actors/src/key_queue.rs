@@ -1,4 +1,4 @@
-//! The line of one key: writes and readers that wait, in order of arrival, until earlier writes of the key are durable. These are
+//! The queue of one key: writes and readers that wait, in order of arrival, until earlier writes of the key are durable. These are
 //! writes that conflict with pending ones, and readers of their result.
 //!
 //! The number of writes is bounded here. Readers are not: a refused reader could only retry, and each holds the permit of its
@@ -26,14 +26,14 @@ pub struct QueuedReader {
 impl QueuedReader {
     /// A reader, and its receiver.
     pub fn new(permit: Permit) -> (QueuedReader, oneshot::Receiver<ReadResult>) {
-        let (reply, seen) = oneshot::channel();
-        (QueuedReader { reply, _permit: permit }, seen)
+        let (reply, receiver) = oneshot::channel();
+        (QueuedReader { reply, _permit: permit }, receiver)
     }
 
     /// Sends the answer.
-    pub fn answer(self, seen: ReadResult) {
+    pub fn answer(self, result: ReadResult) {
         // The reader may have gone.
-        let _gone = self.reply.send(seen);
+        let _gone = self.reply.send(result);
     }
 }
 
@@ -45,7 +45,7 @@ pub enum Queued<W> {
     Reader(QueuedReader),
 }
 
-/// The line of one key. Each entry waits for a revision, and later entries never for an earlier one.
+/// The queue of one key. Each entry waits for a revision, and later entries never for an earlier one.
 pub struct KeyQueue<W> {
     waiting: VecDeque<(Revision, Queued<W>)>,
     writes: usize,
@@ -58,7 +58,7 @@ impl<W> Default for KeyQueue<W> {
 }
 
 impl<W> KeyQueue<W> {
-    /// Lets a write wait until a revision is durable. Returns it if the line is full.
+    /// Lets a write wait until a revision is durable. Returns it if the queue is full.
     pub fn push(&mut self, until: Revision, write: W) -> Result<(), W> {
         if self.writes >= WRITES_WAITING_PER_KEY {
             return Err(write);
@@ -106,49 +106,49 @@ impl<W> KeyQueue<W> {
 mod tests {
     use super::*;
 
-    const AT: Revision = Revision(7);
+    const REVISION: Revision = Revision(7);
 
     #[test]
-    fn readers_keep_their_turn_and_need_no_place() {
+    fn readers_stay_in_order_and_are_not_bounded() {
         let mut queue = KeyQueue::default();
         for write in 0..WRITES_WAITING_PER_KEY {
-            assert_eq!(queue.push(AT, write), Ok(()));
+            assert_eq!(queue.push(REVISION, write), Ok(()));
         }
-        let (reader, mut seen) = QueuedReader::new(Permit::none());
-        queue.push_reader(AT, reader);
-        assert_eq!(queue.push(AT, 1_000), Err(1_000), "a write more than may wait");
-        assert!(matches!(queue.pop(AT), Some(Queued::Write(0))));
-        assert_eq!(queue.push(AT, 1_001), Ok(()), "one has left");
+        let (reader, mut receiver) = QueuedReader::new(Permit::none());
+        queue.push_reader(REVISION, reader);
+        assert_eq!(queue.push(REVISION, 1_000), Err(1_000), "the queue is full");
+        assert!(matches!(queue.pop(REVISION), Some(Queued::Write(0))));
+        assert_eq!(queue.push(REVISION, 1_001), Ok(()), "one has left");
         for write in 1..WRITES_WAITING_PER_KEY {
-            assert!(matches!(queue.pop(AT), Some(Queued::Write(found)) if found == write));
+            assert!(matches!(queue.pop(REVISION), Some(Queued::Write(popped)) if popped == write));
         }
-        assert!(seen.try_recv().is_err());
-        let Some(Queued::Reader(reader)) = queue.pop(AT) else { panic!("the reader comes next") };
+        assert!(receiver.try_recv().is_err());
+        let Some(Queued::Reader(reader)) = queue.pop(REVISION) else { panic!("the reader comes next") };
         reader.answer(Ok(None));
-        assert!(matches!(seen.try_recv(), Ok(Ok(None))));
-        assert!(matches!(queue.pop(AT), Some(Queued::Write(1_001))));
-        assert!(queue.pop(AT).is_none());
+        assert!(matches!(receiver.try_recv(), Ok(Ok(None))));
+        assert!(matches!(queue.pop(REVISION), Some(Queued::Write(1_001))));
+        assert!(queue.pop(REVISION).is_none());
     }
 
     #[test]
-    fn who_came_later_waits_for_who_came_before() {
+    fn delayed_entries_wait_for_the_write_before_them() {
         let mut queue = KeyQueue::default();
-        assert_eq!((queue.push(AT, 1), queue.push(AT, 2)), (Ok(()), Ok(())));
-        assert!(matches!(queue.pop(AT), Some(Queued::Write(1))));
-        queue.delay(AT.next());
-        assert!(queue.pop(AT).is_none());
-        queue.push_front(AT.next(), 1);
-        assert!(matches!(queue.pop(AT.next()), Some(Queued::Write(1))));
-        assert!(matches!(queue.pop(AT.next()), Some(Queued::Write(2))));
+        assert_eq!((queue.push(REVISION, 1), queue.push(REVISION, 2)), (Ok(()), Ok(())));
+        assert!(matches!(queue.pop(REVISION), Some(Queued::Write(1))));
+        queue.delay(REVISION.next());
+        assert!(queue.pop(REVISION).is_none());
+        queue.push_front(REVISION.next(), 1);
+        assert!(matches!(queue.pop(REVISION.next()), Some(Queued::Write(1))));
+        assert!(matches!(queue.pop(REVISION.next()), Some(Queued::Write(2))));
     }
 
     #[test]
-    fn nobody_leaves_before_what_they_wait_for() {
+    fn entry_waits_for_its_revision() {
         let mut queue = KeyQueue::default();
-        assert_eq!((queue.push(AT, 1), queue.push(AT.next(), 2)), (Ok(()), Ok(())));
+        assert_eq!((queue.push(REVISION, 1), queue.push(REVISION.next(), 2)), (Ok(()), Ok(())));
         assert!(queue.pop(Revision(6)).is_none());
-        assert!(matches!(queue.pop(AT), Some(Queued::Write(1))));
-        assert!(queue.pop(AT).is_none());
+        assert!(matches!(queue.pop(REVISION), Some(Queued::Write(1))));
+        assert!(queue.pop(REVISION).is_none());
         assert!(matches!(queue.pop(Revision(9)), Some(Queued::Write(2))));
     }
 }

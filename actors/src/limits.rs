@@ -28,7 +28,7 @@ pub const TRIM_PER_BATCH: usize = 512;
 pub const TRIM_PER_WRITE: usize = 4;
 /// How often stores expire old history, and how often the committer checks whether it is idle; if so, it trims and settles.
 pub const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
-/// Superseded records that may wait for removal before stores stop to expire events. See `trim_queue.rs` for what may come on top.
+/// Superseded records that may wait for removal before stores stop to expire events. See `trim_queue.rs` for exceptions.
 pub const TRIM_WAITING: usize = 1 << 20;
 /// How long a superseded version stays readable and watchable.
 pub const HISTORY: Duration = Duration::from_secs(300);
@@ -41,7 +41,7 @@ pub const ARCHIVED_EVENTS: usize = 1 << 20;
 /// Bytes of objects that one read from the log returns.
 pub const ARCHIVE_READ_BYTES: usize = SESSION_BYTES;
 /// Reads from the log that are cached per type, for other watches that are equally late.
-pub const ARCHIVE_READS_KEPT: usize = 2;
+pub const ARCHIVE_READS_CACHED: usize = 2;
 /// Concurrent reads from the log: enough for a disk, few enough that many late watches do not take all threads.
 pub const ARCHIVE_READERS: usize = 2;
 /// Snapshots at older revisions that one type keeps for chunked lists.
@@ -49,23 +49,23 @@ pub const CHECKPOINTS: usize = 16;
 /// Bytes of objects that such snapshots may hold besides the window.
 pub const CHECKPOINT_BYTES: usize = 16 << 20;
 /// Cached frames of one event. Watches in further forms encode theirs anew.
-pub const FRAMES_KEPT: usize = 4;
+pub const FRAMES_CACHED: usize = 4;
 /// Bytes that a watch session buffers for a client that does not read. Then it stops.
 pub const SESSION_BYTES: usize = 256 << 10;
 /// Events that a session handles in one turn, so that a busy session does not block its thread.
 pub const SESSION_EVENTS_PER_TURN: usize = 256;
-/// Larger objects are written by other threads where that takes more than copying.
-pub const ENCODED_ASIDE_BYTES: usize = 128 << 10;
-/// Bytes of an object that count as one more event of a turn: what is sent of a large object may be small, but takes as long.
+/// Larger objects are encoded by other threads, unless encoding is a plain copy.
+pub const ENCODED_ASYNC_BYTES: usize = 128 << 10;
+/// Bytes of an object that count as one more event of a turn: also if little of a large object is sent, encoding it takes long.
 pub const SESSION_BYTES_PER_EVENT: usize = 2 << 10;
 /// Announced events after which a session that takes none of them counts as stalled.
-pub const STALLED_FROM_EVENTS: usize = 64;
+pub const STALLED_AFTER_EVENTS: usize = 64;
 /// Small frames are joined up to this many bytes: a chunk each would cost a socket write each.
 pub const FEED_CHUNK_BYTES: usize = 64 << 10;
-/// What an open watch takes when it has nothing to say: its session, the state of its stream, the index of watchers.
+/// The memory of an idle watch: its session, the state of its stream, its entry in the index of watchers.
 pub const WATCH_BYTES: usize = 8 << 10;
-/// How long a client must have taken nothing before its watch may be cut in favour of others.
-pub const UNREAD_FOR: Duration = Duration::from_secs(1);
+/// How long a client must have read nothing before its watch may be cut in favour of others.
+pub const UNREAD_BEFORE_CUT: Duration = Duration::from_secs(1);
 /// How often watches may be cut, so that the first ones have given back their memory before others follow.
 pub const RELIEF_EVERY: Duration = Duration::from_millis(50);
 /// How long a session that found no memory waits before it tries again.
@@ -74,7 +74,7 @@ pub const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 pub const WATCH_FRAMES_BYTES: usize = 256 << 20;
 /// Bytes of history that all types together keep in memory, without a memory limit.
 pub const WINDOWS_BYTES: usize = 512 << 20;
-/// Bytes of history that a type may keep even if all types together have too much: a quiet type must not lose what it has to a busy
+/// Bytes of history that a type may keep even if all types together have too much: a quiet type must not lose its history to a busy
 /// one, and none may lose its newest events.
 pub const WINDOW_LEAST_BYTES: usize = 1 << 20;
 /// Bytes of cached encodings of all objects, without a memory limit.
@@ -113,9 +113,9 @@ pub const DIRECTORY_MAILBOX: usize = 1_024;
 /// The cache of redb. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.
 pub const REDB_CACHE_BYTES: usize = 8 << 20;
 /// Files that are smaller are never compacted: it would not be worth the time.
-pub const COMPACTED_FROM_BYTES: u64 = 128 << 20;
-/// A file is compacted if it has more than this many times the bytes of its records. The more is free, the shorter it takes.
-pub const COMPACTED_IF_TIMES: u64 = 8;
+pub const COMPACTION_MIN_BYTES: u64 = 128 << 20;
+/// A file is compacted if its size is more than this many times that of its records. The more is free, the less time it takes.
+pub const COMPACTION_MIN_RATIO: u64 = 8;
 
-/// By how much a clock must have gone back to count as set back. Less is what clocks do by themselves.
+/// By how much a clock must have gone back to count as set back. Smaller steps are normal clock corrections.
 pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);

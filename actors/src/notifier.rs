@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn many_rings_are_one_wake_until_drained() {
+    async fn notifications_coalesce_until_drained() {
         let woken = Arc::new(AtomicUsize::new(0));
         let sleeper = Sleeper(Arc::clone(&woken)).start();
         let notifiers = ChangeNotifiers::default();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_full_mailbox_does_not_swallow_the_wake() {
+    async fn full_mailbox_does_not_lose_the_wake() {
         let woken = Arc::new(AtomicUsize::new(0));
         let sleeper = Sleeper(Arc::clone(&woken)).start();
         sleeper.send(Published).await.unwrap();

@@ -8,18 +8,18 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Permit {
     /// Only held: its drop frees the seat.
-    _place: Option<Arc<dyn Any + Send + Sync>>,
+    _seat: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Permit {
     /// For work without a client request, and for requests that are not counted.
     pub fn none() -> Permit {
-        Permit { _place: None }
+        Permit { _seat: None }
     }
 
     /// Holds any value until the last copy is dropped.
-    pub fn holding(place: impl Any + Send + Sync) -> Permit {
-        Permit { _place: Some(Arc::new(place)) }
+    pub fn holding(seat: impl Any + Send + Sync) -> Permit {
+        Permit { _seat: Some(Arc::new(seat)) }
     }
 }
 
@@ -28,13 +28,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_held_until_the_permit_goes() {
-        let place = Arc::new(());
-        let permit = Permit::holding(place.clone());
+    fn permit_holds_seat_until_last_copy_is_dropped() {
+        let seat = Arc::new(());
+        let permit = Permit::holding(seat.clone());
         let copy = permit.clone();
         drop(permit);
-        assert_eq!(Arc::strong_count(&place), 2);
+        assert_eq!(Arc::strong_count(&seat), 2);
         drop(copy);
-        assert_eq!(Arc::strong_count(&place), 1);
+        assert_eq!(Arc::strong_count(&seat), 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::Read;
 
-/// Why an older state is not available.
+/// The reason why an older state is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointInTimeError {
     /// The revision is outside of the history.
@@ -27,68 +27,69 @@ impl From<ArchiveError> for PointInTimeError {
     fn from(error: ArchiveError) -> PointInTimeError {
         match error {
             ArchiveError::Gone => PointInTimeError::Gone,
-            ArchiveError::Broken(why) => PointInTimeError::Broken(why),
+            ArchiveError::Broken(reason) => PointInTimeError::Broken(reason),
         }
     }
 }
 
-/// The state at `revision`. `room` is called with the size of each part from disk before it is kept.
+/// The state at `revision`. `reserve` is called with the bytes of each batch read from disk, and returns whether memory allows to
+/// keep it.
 ///
 /// The state of an object at a revision is the one that its first later event superseded. So one walk forward to the nearest
 /// known state finds all differences.
-pub async fn state_at(
+pub async fn snapshot_at(
     position: &Position,
     revision: Revision,
-    mut room: impl FnMut(usize) -> bool,
+    mut reserve: impl FnMut(usize) -> bool,
 ) -> Result<Snapshot, PointInTimeError> {
-    let Position { window, snapshot: present, .. } = position;
-    if revision > present.revision {
+    let Position { window, snapshot: current, .. } = position;
+    if revision > current.revision {
         return Err(PointInTimeError::Gone);
     }
-    let known = window.checkpoints().nearest(revision).filter(|state| state.revision < present.revision);
-    let base = known.unwrap_or_else(|| present.clone());
-    let mut was: HashMap<Key, Option<Arc<Object>>> = HashMap::new();
+    let checkpoint = window.checkpoints().nearest(revision).filter(|state| state.revision < current.revision);
+    let base = checkpoint.unwrap_or_else(|| current.clone());
+    let mut past_objects: HashMap<Key, Option<Arc<Object>>> = HashMap::new();
     let mut cursor = revision;
-    let mut besides = None;
+    let mut archived_bytes = None;
     while cursor < base.revision {
         let (events, archived) = match window.read(cursor, EXPIRE_PER_TURN) {
             Read::Events(events) => (events, false),
             Read::Expired(_) => return Err(PointInTimeError::Gone),
             Read::Archived(archive_reader, through) => {
-                // Not only up to `base`: if that is a revision at which nothing happened, there is no event to read before it.
+                // Not only up to `base`: `base` may be at a revision without an event, and a read must end at one.
                 let read = archive_reader.read(cursor, through, EXPIRE_PER_TURN).await;
                 let events = read.map_err(PointInTimeError::from)?;
                 (events, true)
             }
         };
-        let (mut last, mut kept) = (None, 0);
+        let (mut last, mut bytes) = (None, 0);
         for event in events.iter().take_while(|event| event.revision() <= base.revision) {
             last = Some(event.revision());
-            was.entry(event.object.key.clone()).or_insert_with(|| {
-                kept += weight(event);
+            past_objects.entry(event.object.key.clone()).or_insert_with(|| {
+                bytes += weight(event);
                 event.previous.clone()
             });
         }
         if archived {
-            if !room(kept) {
+            if !reserve(bytes) {
                 return Err(PointInTimeError::TooLarge);
             }
-            *besides.get_or_insert(0) += kept;
+            *archived_bytes.get_or_insert(0) += bytes;
         }
         let Some(last) = last else { break };
         cursor = last;
         tokio::task::yield_now().await;
     }
     let mut objects = base.objects;
-    for (key, object) in was {
+    for (key, object) in past_objects {
         match object {
             Some(object) => objects.insert(key, object),
             None => objects.remove(&key),
         };
     }
     let state = Snapshot { revision, objects };
-    if revision < present.revision {
-        window.checkpoints().keep(state.clone(), besides);
+    if revision < current.revision {
+        window.checkpoints().keep(state.clone(), archived_bytes);
     }
     Ok(state)
 }

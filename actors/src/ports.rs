@@ -1,6 +1,7 @@
 //! The actor that allocates node ports.
 //!
-//! One per server: every writer of a Service asks it first, so two writers never get the same port, whichever worker they run on.
+//! One per server: every writer of a Service allocates its ports here first, so two writers never get the same port, whichever
+//! worker they run on.
 //! It keeps nothing on disk: the stored Services contain their ports, and it is rebuilt from them at the start.
 //!
 //! Commands are answered in order. A port becomes free when its owner returns it, and only its owner can.
@@ -14,12 +15,12 @@ use crate::fatal::Fatal;
 use crate::limits::PORTS_MAILBOX;
 use crate::permit::Permit;
 
-/// The lower band is this fraction of the range.
-const LOWER_PART: u32 = 32;
+/// The range divided by this is the size of the lower band.
+const LOWER_BAND_DIVISOR: u32 = 32;
 /// The minimum size of the lower band. A range of no more ports has none.
-const LOWER_LEAST: u32 = 16;
+const LOWER_BAND_MIN: u32 = 16;
 /// The maximum size of the lower band.
-const LOWER_MOST: u32 = 128;
+const LOWER_BAND_MAX: u32 = 128;
 
 /// One requested port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,29 +44,29 @@ pub enum Reason {
 
 /// The refused port, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The index of the want.
-    pub at: usize,
+pub struct PortRefusal {
+    /// The index of the requested port.
+    pub index: usize,
     /// The reason.
     pub reason: Reason,
 }
 
-/// Takes ports, all or none. Answers them in the order of the wants, or the first refusal. On Full the sender waits, within its
-/// own permit; on Closed the server ends.
+/// Allocates ports, all or none. Returns them in the order of the requests, or the first refusal. On Full the sender waits,
+/// within its own permit; on Closed the server ends.
 #[derive(Message)]
-#[rtype(result = "Result<Vec<u16>, Refused>")]
+#[rtype(result = "Result<Vec<u16>, PortRefusal>")]
 pub struct AllocatePorts {
     /// The new owner.
     pub owner: Key,
     /// The requested ports.
-    pub wants: Vec<PortRequest>,
+    pub requests: Vec<PortRequest>,
     /// The seat of the request.
     pub permit: Permit,
 }
 
-/// Checks whether these ports are free, without taking them. Answers the first refusal. Full and Closed as for [`AllocatePorts`].
+/// Checks whether these ports are free, without taking them. Returns the first refusal. Full and Closed as for [`AllocatePorts`].
 #[derive(Message)]
-#[rtype(result = "Result<(), Refused>")]
+#[rtype(result = "Result<(), PortRefusal>")]
 pub struct CheckPorts {
     /// The ports to check.
     pub ports: Vec<i64>,
@@ -107,40 +108,40 @@ impl PortPool {
         PortPool { first, last, owners, free }
     }
 
-    /// Takes all ports, or none.
-    pub fn take(&mut self, owner: &Key, wants: &[PortRequest]) -> Result<Vec<u16>, Refused> {
-        let mut got = Vec::with_capacity(wants.len());
-        for (at, want) in wants.iter().enumerate() {
-            let found = match *want {
-                PortRequest::Exactly(port) => self.find(port),
+    /// Allocates all ports, or none.
+    pub fn allocate(&mut self, owner: &Key, requests: &[PortRequest]) -> Result<Vec<u16>, PortRefusal> {
+        let mut allocated = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let result = match *request {
+                PortRequest::Exactly(port) => self.check_free(port),
                 PortRequest::Any(random) => self.search(random).ok_or(Reason::Full),
             };
-            match found {
+            match result {
                 Ok(port) => {
                     self.owners.insert(port, owner.clone());
                     self.free.remove(&port);
-                    got.push(port);
+                    allocated.push(port);
                 }
                 Err(reason) => {
-                    self.give_back(owner, &got);
-                    return Err(Refused { at, reason });
+                    self.release(owner, &allocated);
+                    return Err(PortRefusal { index, reason });
                 }
             }
         }
-        Ok(got)
+        Ok(allocated)
     }
 
     /// Checks that these ports have no owner. Like the reference's dry run it ignores the range.
-    pub fn look(&self, ports: &[i64]) -> Result<(), Refused> {
+    pub fn check_unowned(&self, ports: &[i64]) -> Result<(), PortRefusal> {
         let taken = |port: &i64| u16::try_from(*port).is_ok_and(|port| self.owners.contains_key(&port));
         match ports.iter().position(taken) {
-            Some(at) => Err(Refused { at, reason: Reason::Taken }),
+            Some(index) => Err(PortRefusal { index, reason: Reason::Taken }),
             None => Ok(()),
         }
     }
 
     /// Frees those of the ports that the owner has.
-    pub fn give_back(&mut self, owner: &Key, ports: &[u16]) {
+    pub fn release(&mut self, owner: &Key, ports: &[u16]) {
         for port in ports {
             if self.owners.get(port) == Some(owner) {
                 self.owners.remove(port);
@@ -151,21 +152,25 @@ impl PortPool {
         }
     }
 
-    fn find(&self, port: i64) -> Result<u16, Reason> {
-        let inside = u16::try_from(port).ok().filter(|port| (self.first..=self.last).contains(port));
-        let port = inside.ok_or(Reason::Outside)?;
+    fn check_free(&self, port: i64) -> Result<u16, Reason> {
+        let in_range = u16::try_from(port).ok().filter(|port| (self.first..=self.last).contains(port));
+        let port = in_range.ok_or(Reason::Outside)?;
         if self.owners.contains_key(&port) { Err(Reason::Taken) } else { Ok(port) }
     }
 
     /// Searches the upper band first and then the lower one, which is reserved for explicit choices.
     fn search(&self, random: u32) -> Option<u16> {
         let size = u32::from(self.last - self.first) + 1;
-        let lower = if size <= LOWER_LEAST { 0 } else { (size / LOWER_PART).clamp(LOWER_LEAST, LOWER_MOST) };
-        let around = |from: u32, count: u32| {
+        let lower = if size <= LOWER_BAND_MIN {
+            0
+        } else {
+            (size / LOWER_BAND_DIVISOR).clamp(LOWER_BAND_MIN, LOWER_BAND_MAX)
+        };
+        let search_band = |from: u32, count: u32| {
             let start = from + random.checked_rem(count)?;
             self.next_free(start, from + count).or_else(|| self.next_free(from, start))
         };
-        around(lower, size - lower).or_else(|| around(0, lower))
+        search_band(lower, size - lower).or_else(|| search_band(0, lower))
     }
 
     /// The first free port between two offsets, excluding the second.
@@ -201,24 +206,24 @@ impl Actor for PortAllocator {
 impl Drop for PortAllocator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fatal.raise("the keeper of ports panicked".to_owned());
+            self.fatal.raise("the port allocator panicked".to_owned());
         }
     }
 }
 
 impl Handler<AllocatePorts> for PortAllocator {
-    type Result = Result<Vec<u16>, Refused>;
+    type Result = Result<Vec<u16>, PortRefusal>;
 
     fn handle(&mut self, command: AllocatePorts, _: &mut Self::Context) -> Self::Result {
-        self.pool.take(&command.owner, &command.wants)
+        self.pool.allocate(&command.owner, &command.requests)
     }
 }
 
 impl Handler<CheckPorts> for PortAllocator {
-    type Result = Result<(), Refused>;
+    type Result = Result<(), PortRefusal>;
 
     fn handle(&mut self, command: CheckPorts, _: &mut Self::Context) -> Self::Result {
-        self.pool.look(&command.ports)
+        self.pool.check_unowned(&command.ports)
     }
 }
 
@@ -234,7 +239,7 @@ impl Handler<ReleasePorts> for PortAllocator {
     type Result = MessageResult<ReleasePorts>;
 
     fn handle(&mut self, command: ReleasePorts, _: &mut Self::Context) -> Self::Result {
-        self.pool.give_back(&command.owner, &command.ports);
+        self.pool.release(&command.owner, &command.ports);
         MessageResult(())
     }
 }
@@ -250,48 +255,54 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_taken_all_or_none_and_only_their_owner_frees_them() {
+    fn ports_are_allocated_all_or_none_and_released_only_by_owner() {
         let mut pool = PortPool::new(30_000, 30_009, [(30_001, owner("old")), (29_000, owner("old"))]);
-        let take = |pool: &mut PortPool, wants: &[PortRequest]| pool.take(&owner("a"), wants);
-        let refused = |at, reason| Err(Refused { at, reason });
+        let allocate = |pool: &mut PortPool, requests: &[PortRequest]| pool.allocate(&owner("a"), requests);
+        let refused = |index, reason| Err(PortRefusal { index, reason });
         let some = [PortRequest::Exactly(30_002), PortRequest::Exactly(30_001)];
-        assert_eq!(take(&mut pool, &some), refused(1, Reason::Taken));
-        assert_eq!(take(&mut pool, &[PortRequest::Exactly(30_002)]), Ok(vec![30_002]));
+        assert_eq!(allocate(&mut pool, &some), refused(1, Reason::Taken));
+        assert_eq!(allocate(&mut pool, &[PortRequest::Exactly(30_002)]), Ok(vec![30_002]));
         for outside in [29_999, 30_010, 70_000, -1, 0] {
             assert_eq!(
-                take(&mut pool, &[PortRequest::Exactly(outside)]),
+                allocate(&mut pool, &[PortRequest::Exactly(outside)]),
                 refused(0, Reason::Outside),
                 "{outside}"
             );
         }
-        assert_eq!(pool.look(&[30_003, 30_002]), Err(Refused { at: 1, reason: Reason::Taken }));
-        assert_eq!(pool.look(&[30_003, 70_000]), Ok(()));
-        pool.give_back(&owner("b"), &[30_001, 30_002]);
-        assert_eq!(take(&mut pool, &[PortRequest::Exactly(30_001)]), refused(0, Reason::Taken));
-        pool.give_back(&owner("old"), &[30_001]);
-        assert_eq!(take(&mut pool, &[PortRequest::Exactly(30_001)]), Ok(vec![30_001]));
+        assert_eq!(
+            pool.check_unowned(&[30_003, 30_002]),
+            Err(PortRefusal { index: 1, reason: Reason::Taken })
+        );
+        assert_eq!(pool.check_unowned(&[30_003, 70_000]), Ok(()));
+        pool.release(&owner("b"), &[30_001, 30_002]);
+        assert_eq!(allocate(&mut pool, &[PortRequest::Exactly(30_001)]), refused(0, Reason::Taken));
+        pool.release(&owner("old"), &[30_001]);
+        assert_eq!(allocate(&mut pool, &[PortRequest::Exactly(30_001)]), Ok(vec![30_001]));
         let rest = [PortRequest::Any(7); 8];
-        assert_eq!(take(&mut pool, &rest).map(|got| got.len()), Ok(8));
-        assert_eq!(take(&mut pool, &[PortRequest::Any(0)]), refused(0, Reason::Full));
+        assert_eq!(allocate(&mut pool, &rest).map(|allocated| allocated.len()), Ok(8));
+        assert_eq!(allocate(&mut pool, &[PortRequest::Any(0)]), refused(0, Reason::Full));
     }
 
     #[test]
-    fn the_lower_band_is_given_last() {
+    fn dynamic_ports_come_from_lower_band_last() {
         let mut pool = PortPool::new(30_000, 32_767, []);
-        let got = pool.take(&owner("a"), &[PortRequest::Any(5); 2_768 - 86]).unwrap();
-        assert!(got.iter().all(|port| *port >= 30_086), "2768 / 32 ports are kept for those who choose");
-        assert!(pool.take(&owner("a"), &[PortRequest::Any(5)]).unwrap()[0] < 30_086);
+        let allocated = pool.allocate(&owner("a"), &[PortRequest::Any(5); 2_768 - 86]).unwrap();
+        assert!(
+            allocated.iter().all(|port| *port >= 30_086),
+            "2768 / 32 ports are reserved for explicit choices"
+        );
+        assert!(pool.allocate(&owner("a"), &[PortRequest::Any(5)]).unwrap()[0] < 30_086);
     }
 
     /// One owner may ask for everything repeatedly: a search that walked over taken ports would block all others.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
-    fn a_range_is_emptied_fast() {
+    fn allocating_a_whole_range_is_fast() {
         let mut pool = PortPool::new(1, u16::MAX, []);
         let began = std::time::Instant::now();
         for _ in 0..8 {
-            let refused = pool.take(&owner("a"), &[PortRequest::Any(77); 1 << 16]);
-            assert_eq!(refused, Err(Refused { at: 65_535, reason: Reason::Full }));
+            let refused = pool.allocate(&owner("a"), &[PortRequest::Any(77); 1 << 16]);
+            assert_eq!(refused, Err(PortRefusal { index: 65_535, reason: Reason::Full }));
             assert_eq!((pool.owners.len(), pool.free.len()), (0, 65_535));
         }
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
@@ -299,15 +310,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_port_is_given_once(first in 1u16..60_000, count in 1u16..200, seeds: Vec<u32>) {
+        fn every_port_is_allocated_once(first in 1u16..60_000, count in 1u16..200, seeds: Vec<u32>) {
             let mut pool = PortPool::new(first, first + count - 1, []);
-            let mut got = BTreeSet::new();
+            let mut allocated = BTreeSet::new();
             for turn in 0..count {
                 let seed = seeds.get(usize::from(turn)).copied().unwrap_or(u32::from(turn));
-                let port = pool.take(&owner("a"), &[PortRequest::Any(seed)]).unwrap()[0];
-                prop_assert!((first..first + count).contains(&port) && got.insert(port));
+                let port = pool.allocate(&owner("a"), &[PortRequest::Any(seed)]).unwrap()[0];
+                prop_assert!((first..first + count).contains(&port) && allocated.insert(port));
             }
-            prop_assert!(pool.take(&owner("a"), &[PortRequest::Any(0)]).is_err());
+            prop_assert!(pool.allocate(&owner("a"), &[PortRequest::Any(0)]).is_err());
         }
     }
 }

@@ -15,8 +15,8 @@ use pilothouse_types::clock::{Clock, Moment};
 use crate::limits::RATES_MAILBOX;
 use crate::permit::Permit;
 
-/// The cost of one token: a bucket that gains `n` tokens a second gains `n` of these units a microsecond.
-const ONE: u64 = 1_000_000;
+/// One token, in units: a bucket that gains `n` tokens a second gains `n` of these units a microsecond.
+const TOKEN: u64 = 1_000_000;
 
 /// The rate limit of events with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Limit {
     pub keys: usize,
 }
 
-/// Takes one token from the bucket of each key: the first key is for the first limit, and so on. Answers for each limit whether a
+/// Takes one token from the bucket of each key: the first key is for the first limit, and so on. Returns for each limit whether a
 /// token was left. On Full the sender waits, within its own permit; on Closed the server ends.
 #[derive(Message)]
 #[rtype(result = "Vec<bool>")]
@@ -43,52 +43,53 @@ pub struct Spend {
 /// The tokens of one key.
 #[derive(Debug)]
 struct Bucket {
-    left: u64,
-    filled: Moment,
-    /// The number of the last question about it.
-    asked: u64,
+    tokens: u64,
+    last_filled: Moment,
+    /// The number of the last call that used it.
+    last_used: u64,
 }
 
 /// A hashed key, because clients choose the texts. Two hashes with independent secrets do not collide by chance, nor by intent.
-type Short = (u64, u64);
+type HashedKey = (u64, u64);
 
 /// One limit and its buckets.
 struct Buckets {
     limit: Limit,
-    known: HashMap<Short, Bucket>,
+    buckets: HashMap<HashedKey, Bucket>,
     /// The keys, least recently used first.
-    by_age: BTreeMap<u64, Short>,
-    questions: u64,
+    by_age: BTreeMap<u64, HashedKey>,
+    calls: u64,
     secrets: (RandomState, RandomState),
 }
 
 impl Buckets {
     fn new(limit: Limit) -> Buckets {
-        let (known, by_age) = (HashMap::new(), BTreeMap::new());
-        Buckets { limit, known, by_age, questions: 0, secrets: (RandomState::new(), RandomState::new()) }
+        let (buckets, by_age) = (HashMap::new(), BTreeMap::new());
+        Buckets { limit, buckets, by_age, calls: 0, secrets: (RandomState::new(), RandomState::new()) }
     }
 
     fn spend(&mut self, key: &str, now: Moment) -> bool {
         let key = (self.secrets.0.hash_one(key), self.secrets.1.hash_one(key));
-        let most = u64::from(self.limit.burst) * ONE;
-        self.questions += 1;
-        let asked = self.questions;
-        let bucket = self.known.entry(key).or_insert_with(|| Bucket { left: most, filled: now, asked });
-        self.by_age.remove(&bucket.asked);
-        self.by_age.insert(asked, key);
-        bucket.asked = asked;
-        let passed = u64::try_from(now.since(bucket.filled).as_micros()).unwrap_or(u64::MAX);
-        let gained = passed.saturating_mul(u64::from(self.limit.per_second));
-        bucket.left = bucket.left.saturating_add(gained).min(most);
-        bucket.filled = now;
-        let left = bucket.left.checked_sub(ONE);
-        bucket.left = left.unwrap_or(bucket.left);
-        if self.known.len() > self.limit.keys.max(1)
+        let max = u64::from(self.limit.burst) * TOKEN;
+        self.calls += 1;
+        let last_used = self.calls;
+        let bucket =
+            self.buckets.entry(key).or_insert_with(|| Bucket { tokens: max, last_filled: now, last_used });
+        self.by_age.remove(&bucket.last_used);
+        self.by_age.insert(last_used, key);
+        bucket.last_used = last_used;
+        let elapsed = u64::try_from(now.since(bucket.last_filled).as_micros()).unwrap_or(u64::MAX);
+        let gained = elapsed.saturating_mul(u64::from(self.limit.per_second));
+        bucket.tokens = bucket.tokens.saturating_add(gained).min(max);
+        bucket.last_filled = now;
+        let remaining = bucket.tokens.checked_sub(TOKEN);
+        bucket.tokens = remaining.unwrap_or(bucket.tokens);
+        if self.buckets.len() > self.limit.keys.max(1)
             && let Some((_, oldest)) = self.by_age.pop_first()
         {
-            self.known.remove(&oldest);
+            self.buckets.remove(&oldest);
         }
-        left.is_some()
+        remaining.is_some()
     }
 }
 
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_fills_at_its_rate_up_to_its_burst() {
+    fn bucket_fills_at_its_rate_up_to_its_burst() {
         let (mut rates, clock) = rates(&[Limit { per_second: 2, burst: 3, keys: 10 }]);
         let mut taken = |times| (0..times).filter(|_| spend(&mut rates, "a")).count();
         assert_eq!(taken(5), 3);
@@ -160,31 +161,31 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_buckets_of_their_own_until_they_are_forgotten() {
+    fn each_key_has_its_own_bucket_until_evicted() {
         let (mut rates, _) = rates(&[Limit { per_second: 1, burst: 1, keys: 2 }]);
         assert!(spend(&mut rates, "a") && spend(&mut rates, "b"));
         assert!(!spend(&mut rates, "a") && !spend(&mut rates, "b"));
-        assert!(!spend(&mut rates, "a"), "asked about last: stays");
-        assert!(spend(&mut rates, "c"), "b goes");
+        assert!(!spend(&mut rates, "a"), "used last: stays");
+        assert!(spend(&mut rates, "c"), "b is evicted");
         assert!(!spend(&mut rates, "a"));
-        assert!(spend(&mut rates, "b"), "and begins again");
-        assert_eq!((rates.limits[0].known.len(), rates.limits[0].by_age.len()), (2, 2));
+        assert!(spend(&mut rates, "b"), "starts with a full bucket");
+        assert_eq!((rates.limits[0].buckets.len(), rates.limits[0].by_age.len()), (2, 2));
     }
 
     #[test]
-    fn every_limit_is_asked() {
-        let one = Limit { per_second: 1, burst: 1, keys: 1 };
-        let (mut rates, _) = rates(&[one, Limit { burst: 2, ..one }]);
+    fn spend_checks_every_limit() {
+        let limit = Limit { per_second: 1, burst: 1, keys: 1 };
+        let (mut rates, _) = rates(&[limit, Limit { burst: 2, ..limit }]);
         let both = ["".to_owned(), "a".to_owned()];
         assert_eq!(rates.spend(&both), [true, true]);
-        assert_eq!(rates.spend(&both), [false, true], "what one limit refuses another has given");
+        assert_eq!(rates.spend(&both), [false, true], "the second limit still allows it");
         assert_eq!(rates.spend(&both), [false, false]);
     }
 
     proptest! {
-        /// Nobody gets more than the burst and the tokens gained since, and memory is bounded.
+        /// No key gets more than its burst and the tokens gained since.
         #[test]
-        fn limits_hold(
+        fn spend_never_exceeds_burst_plus_rate_and_memory_is_bounded(
             steps in prop::collection::vec((0u64..2_000, 0u8..6), 1..200),
             per_second in 1u32..20, burst in 1u32..20, keys in 1usize..5,
         ) {
@@ -199,8 +200,8 @@ mod tests {
                     spend(&mut rates, &key.to_string());
                 }
                 prop_assert!(taken <= u64::from(burst) + passed * u64::from(per_second) / 1_000);
-                prop_assert!(rates.limits[0].known.len() <= keys);
-                prop_assert_eq!(rates.limits[0].known.len(), rates.limits[0].by_age.len());
+                prop_assert!(rates.limits[0].buckets.len() <= keys);
+                prop_assert_eq!(rates.limits[0].buckets.len(), rates.limits[0].by_age.len());
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
 use crate::window::{Window, WindowBounds};
 
-/// What a store starts from.
+/// The state from which a store starts.
 pub struct State {
     /// The objects and the counter.
     pub snapshot: Snapshot,
@@ -28,7 +28,7 @@ pub struct State {
 }
 
 impl State {
-    /// The state of a type that nothing was ever written to. `archive_reader`: where its history can be read again.
+    /// The state of a type that nothing was ever written to. `archive_reader` reads its history back from the log.
     pub fn empty(window_bounds: &WindowBounds, archive_reader: Option<ArchiveReader>) -> State {
         let snapshot = Snapshot::empty();
         let window = Window::new(snapshot.revision, window_bounds.clone()).with_archive(archive_reader);
@@ -80,8 +80,8 @@ struct Recovery {
 struct Rebuilding {
     type_name: TypeName,
     counter: Revision,
-    /// The revision read last.
-    seen: Revision,
+    /// The revision of the last record.
+    last_read: Revision,
     objects: OrdMap<Key, Arc<Object>>,
     /// The newest event that is not whole or not kept.
     floor: Revision,
@@ -100,7 +100,7 @@ impl Visitor for Recovery {
             archive_reader,
             type_name,
             counter: last,
-            seen: Revision::FIRST,
+            last_read: Revision::FIRST,
             objects: OrdMap::new(),
             floor: Revision::FIRST,
             window: None,
@@ -135,42 +135,42 @@ impl Rebuilding {
         horizon: Timestamp,
         window_bounds: &WindowBounds,
     ) -> Result<(), EngineError> {
-        if revision <= self.seen || revision > self.counter {
+        if revision <= self.last_read || revision > self.counter {
             return Err(self.damaged(revision, "lies outside the order of the log"));
         }
-        if revision != self.seen.next() {
+        if revision != self.last_read.next() {
             self.cut(Revision(revision.0 - 1));
         }
-        self.seen = revision;
-        let at = record.at;
-        let too_old = self.window.is_none() && at < horizon;
+        self.last_read = revision;
+        let at = record.accepted_at;
+        let is_too_old = self.window.is_none() && at < horizon;
         let previous = self.apply(revision, &record)?;
         let change = match record.operation {
             Operation::Create(_) => Change::Created,
             Operation::Replace(..) => Change::Replaced,
             Operation::Remove(..) => Change::Removed,
             Operation::Step => {
-                if too_old {
+                if is_too_old {
                     self.cut(revision);
                     self.trims.push(revision);
                 } else {
-                    // Somebody may go on from before it.
+                    // A watch may resume from a revision before it.
                     self.window(window_bounds).step(revision, at);
                 }
                 return Ok(());
             }
         };
-        let now_readable = match &record.operation {
+        let is_readable = match &record.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.is_readable(),
             Operation::Remove(..) | Operation::Step => true,
         };
-        if !now_readable {
+        if !is_readable {
             let (type_name, key) = (&self.type_name, record.key());
             tracing::error!(%type_name, key, %revision, "a record is damaged: this version of the object cannot be read");
         }
-        let before_readable = previous.as_ref().map(|previous| previous.is_readable());
-        let is_whole = now_readable && before_readable.unwrap_or(change == Change::Created);
-        if !is_whole || too_old {
+        let is_previous_readable = previous.as_ref().map(|previous| previous.is_readable());
+        let is_whole = is_readable && is_previous_readable.unwrap_or(change == Change::Created);
+        if !is_whole || is_too_old {
             self.cut(revision);
             self.trims.extend(previous.map(|previous| previous.revision));
             self.trims.extend((change == Change::Removed).then_some(revision));
@@ -182,8 +182,8 @@ impl Rebuilding {
             (Operation::Remove(..), None) | (Operation::Step, _) => return Ok(()),
         };
         let event = Event::new(change, object, previous, at);
-        for gone in self.window(window_bounds).append(Arc::new(event)) {
-            self.trims.extend(freed_by(&gone));
+        for stub in self.window(window_bounds).append(Arc::new(event)) {
+            self.trims.extend(freed_by(&stub));
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Rebuilding {
         })
     }
 
-    /// Moves the objects on by one record and answers the version it superseded, if the log still has it.
+    /// Applies one record to the objects and returns the version it superseded, if the log still has it.
     fn apply(&mut self, revision: Revision, record: &Record) -> Result<Option<Arc<Object>>, EngineError> {
         let (previous, superseded) = match &record.operation {
             Operation::Create(object) => (self.objects.insert(object.key.clone(), Arc::clone(object)), None),
@@ -206,7 +206,7 @@ impl Rebuilding {
             Operation::Remove(key, superseded) => (self.objects.remove(key), Some(*superseded)),
             Operation::Step => (None, None),
         };
-        // A superseded version may have been trimmed; another one in its place means that the log lies.
+        // A superseded version may have been trimmed; another one in its place means that the log is inconsistent.
         match &previous {
             Some(previous) if Some(previous.revision) != superseded => {
                 Err(self.damaged(revision, "does not follow from the version before it"))
@@ -215,18 +215,18 @@ impl Rebuilding {
         }
     }
 
-    /// Lets go of every event up to this revision.
+    /// Drops every event up to this revision.
     fn cut(&mut self, floor: Revision) {
         if let Some(window) = self.window.take() {
-            for gone in window.forget_before(Timestamp(u64::MAX), usize::MAX) {
-                self.trims.extend(freed_by(&gone));
+            for stub in window.forget_before(Timestamp(u64::MAX), usize::MAX) {
+                self.trims.extend(freed_by(&stub));
             }
         }
         self.floor = floor;
     }
 
     fn finish(mut self, window_bounds: &WindowBounds) -> (TypeName, State, Vec<Revision>) {
-        if self.seen != self.counter {
+        if self.last_read != self.counter {
             self.cut(self.counter);
         }
         let window = match self.window {
@@ -238,9 +238,9 @@ impl Rebuilding {
         (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)
     }
 
-    fn damaged(&self, revision: Revision, what: &str) -> EngineError {
+    fn damaged(&self, revision: Revision, problem: &str) -> EngineError {
         let type_name = &self.type_name;
-        EngineError::Damaged(format!("the record at revision {revision} of {type_name} {what}"))
+        EngineError::Damaged(format!("the record at revision {revision} of {type_name} {problem}"))
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
         let pods = TypeName::new("pods");
         let mut engine = Memory::new();
         let writes = operations.into_iter().zip(2..).map(|(operation, revision)| {
-            let record = Record { operation, at: Timestamp(revision * 1_000_000) };
+            let record = Record { operation, accepted_at: Timestamp(revision * 1_000_000) };
             Write { type_name: pods.clone(), revision: Revision(revision), record }
         });
         engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
@@ -294,15 +294,15 @@ mod tests {
     }
 
     /// Live objects, floor, events after the floor, records to trim.
-    type Seen = (Vec<(String, u64)>, u64, Vec<u64>, Vec<u64>);
+    type Summary = (Vec<(String, u64)>, u64, Vec<u64>, Vec<u64>);
 
-    fn recovered(mut engine: Memory, horizon_seconds: u64) -> Result<Seen, EngineError> {
-        let mut found = recover(&mut engine, Timestamp(horizon_seconds * 1_000_000), 1 << 20)?;
-        let state = found.types.remove(&TypeName::new("pods")).unwrap();
+    fn recovered(mut engine: Memory, horizon_seconds: u64) -> Result<Summary, EngineError> {
+        let mut recovered = recover(&mut engine, Timestamp(horizon_seconds * 1_000_000), 1 << 20)?;
+        let state = recovered.types.remove(&TypeName::new("pods")).unwrap();
         let live = state.snapshot.iter().map(|object| (object.key.as_str().to_owned(), object.revision.0));
         let Read::Events(events) = state.window.read(state.window.floor(), usize::MAX) else { panic!() };
         let events = events.iter().map(|event| event.revision().0).collect();
-        let trims = found.trims.take(usize::MAX).into_iter().map(|(_, revision)| revision.0).collect();
+        let trims = recovered.trims.take(usize::MAX).into_iter().map(|(_, revision)| revision.0).collect();
         assert_eq!(state.window.head(), state.snapshot.revision);
         Ok((live.collect(), state.window.floor().0, events, trims))
     }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_young_comes_back() {
+    fn recovery_restores_objects_and_recent_events() {
         let log = log(vec![create("a", 2), create("b", 3), replace("a", 4, 2), remove("b", 3)], &[]);
         let (live, floor, events, trims) = recovered(log, 0).unwrap();
         assert_eq!((live, floor), (names(&[("a", 4)]), 1));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_not_watched_but_trimmed_in_order() {
+    fn recovery_trims_expired_records_in_order() {
         let log = log(vec![create("a", 2), replace("a", 3, 2), remove("a", 3), create("b", 5)], &[]);
         let (live, floor, events, trims) = recovered(log, 5).unwrap();
         assert_eq!((live, floor), (names(&[("b", 5)]), 4));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_begins_after_the_last_hole() {
+    fn recovered_window_starts_after_last_missing_record() {
         let operations = || vec![create("a", 2), create("b", 3), replace("a", 4, 2), create("c", 5)];
         // 2 was superseded by 4, whose event had left the window before 2 could be trimmed.
         let (live, floor, events, trims) = recovered(log(operations(), &[2]), 0).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_without_its_last_version_goes() {
+    fn recovery_trims_tombstone_without_its_version() {
         let log = log(vec![create("a", 2), remove("a", 2)], &[2]);
         let (live, floor, events, trims) = recovered(log, 0).unwrap();
         assert_eq!((live, floor), (vec![], 3));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_outlives_every_record() {
+    fn recovery_keeps_counter_of_empty_log() {
         let log = log(vec![create("a", 2), remove("a", 2)], &[2, 3]);
         let (live, floor, events, trims) = recovered(log, 0).unwrap();
         assert_eq!((live, floor), (vec![], 3));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_cannot_be_read_lives_but_is_no_news() {
+    fn recovery_keeps_unreadable_object_without_its_event() {
         let damaged =
             |name: &str, revision| Arc::new(Object::unreadable(Key::cluster(name), Revision(revision)));
         let operations = vec![
@@ -374,12 +374,12 @@ mod tests {
             replace("b", 5, 4),
         ];
         let (live, floor, events, trims) = recovered(log(operations, &[]), 0).unwrap();
-        assert_eq!((live, floor), (names(&[("b", 5)]), 5), "what went or was written over is not missed");
+        assert_eq!((live, floor), (names(&[("b", 5)]), 5), "removed and replaced versions are not needed");
         assert_eq!((events, trims), (vec![], vec![2, 3, 4]));
     }
 
     #[test]
-    fn a_log_that_contradicts_itself_is_refused() {
+    fn recovery_refuses_inconsistent_log() {
         for operations in [
             vec![create("a", 2), create("a", 3)],
             vec![create("a", 2), replace("a", 3, 2), replace("a", 4, 2)],
@@ -391,35 +391,36 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_window_bound_what_comes_back() {
+    fn recovery_respects_window_bytes() {
         let mut engine = log(vec![create("a", 2), replace("a", 3, 2), replace("a", 4, 3)], &[]);
-        let found = recover(&mut engine, Timestamp(0), 300).unwrap();
-        assert_eq!(found.types[&TypeName::new("pods")].window.floor(), Revision(3));
-        assert_eq!(found.trims.take(9), [(TypeName::new("pods"), Revision(2))]);
+        let recovered = recover(&mut engine, Timestamp(0), 300).unwrap();
+        assert_eq!(recovered.types[&TypeName::new("pods")].window.floor(), Revision(3));
+        assert_eq!(recovered.trims.take(9), [(TypeName::new("pods"), Revision(2))]);
     }
 
-    /// If a start dropped what does not fit, nothing of that type could be trimmed in its run, and the next start would find more.
+    /// If a start dropped the trims that do not fit, later ones of that type could not be trimmed until the next start, which would
+    /// find even more.
     #[test]
-    fn a_start_finds_every_record_that_can_go_however_many() {
+    fn recovery_queues_all_trims_beyond_queue_capacity() {
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
         let mut engine = Memory::new();
-        let of = |type_name: &TypeName, revision, operation| {
-            let record = Record { operation, at: Timestamp(0) };
+        let write = |type_name: &TypeName, revision, operation| {
+            let record = Record { operation, accepted_at: Timestamp(0) };
             Write { type_name: type_name.clone(), revision: Revision(revision), record }
         };
-        let mut writes = vec![of(&pods, 2, create("a", 2)), of(&nodes, 2, create("a", 2))];
-        writes.extend((3..20).map(|revision| of(&pods, revision, replace("a", revision, revision - 1))));
-        writes.push(of(&nodes, 3, replace("a", 3, 2)));
+        let mut writes = vec![write(&pods, 2, create("a", 2)), write(&nodes, 2, create("a", 2))];
+        writes.extend((3..20).map(|revision| write(&pods, revision, replace("a", revision, revision - 1))));
+        writes.push(write(&nodes, 3, replace("a", 3, 2)));
         engine.commit(&Batch { writes, trims: Vec::new() }).unwrap();
         let start = |engine: &mut Memory| {
             recover_with(TrimQueue::new(4), engine, Timestamp(1), (1 << 20).into()).unwrap().trims
         };
         let trims = start(&mut engine);
         assert_eq!((trims.len(), trims.room()), (18, 0));
-        let some = trims.take(5);
-        engine.commit(&Batch { writes: Vec::new(), trims: some }).unwrap();
+        let first = trims.take(5);
+        engine.commit(&Batch { writes: Vec::new(), trims: first }).unwrap();
         let trims = start(&mut engine);
-        assert_eq!(trims.len(), 13, "and so does the next one");
+        assert_eq!(trims.len(), 13, "the next start finds the rest");
         engine.commit(&Batch { writes: Vec::new(), trims: trims.take(usize::MAX) }).unwrap();
         assert_eq!((start(&mut engine).len(), engine.stats().unwrap().records), (0, 2));
     }
@@ -428,23 +429,23 @@ mod tests {
     fn history(choices: &[(usize, bool)]) -> Vec<Operation> {
         let mut live: [Option<u64>; 3] = [None; 3];
         let mut operations = Vec::new();
-        for ((which, removes), revision) in choices.iter().zip(2..) {
-            let name = ["a", "b", "c"][*which];
-            let (operation, now) = match live[*which] {
+        for ((index, removes), revision) in choices.iter().zip(2..) {
+            let name = ["a", "b", "c"][*index];
+            let (operation, now) = match live[*index] {
                 None => (create(name, revision), Some(revision)),
                 Some(last) if *removes => (remove(name, last), None),
                 Some(last) => (replace(name, revision, last), Some(revision)),
             };
-            live[*which] = now;
+            live[*index] = now;
             operations.push(operation);
         }
         operations
     }
 
     proptest! {
-        /// A crash may come between any two steps of trimming: whatever is gone by then, the same objects live.
+        /// A crash may come between any two steps of trimming: the live objects are the same, whatever was trimmed.
         #[test]
-        fn no_prefix_of_the_trims_changes_what_lives(
+        fn recovery_after_partial_trim_finds_the_same_objects(
             choices in prop::collection::vec((0usize..3, any::<bool>()), 1..30),
             horizon in 0u64..40,
         ) {
@@ -453,7 +454,7 @@ mod tests {
                 let (after, floor, events, rest) =
                     recovered(log(history(&choices), &trims[..done]), horizon).unwrap();
                 prop_assert_eq!(&after, &live);
-                prop_assert_eq!(&rest[..], &trims[done..], "and the next start goes on where this one ended");
+                prop_assert_eq!(&rest[..], &trims[done..], "the next start finds the remaining trims");
                 prop_assert_eq!(floor as usize + events.len(), choices.len() + 1);
             }
         }

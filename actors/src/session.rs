@@ -33,80 +33,79 @@ use crate::watch_event::WatchEventType;
 use crate::watch_memory::WatchAccount;
 use crate::window::Window;
 
-/// How what happened is written for one client. Whoever has the same variant writes the same bytes.
+/// Encodes watch events for one client. Encoders of the same variant produce the same bytes.
 pub trait EventEncoder {
-    /// Names this way of writing; an event keeps its frames by it.
+    /// Identifies the encoding; an event caches its frames by it.
     fn variant(&self) -> Variant;
     /// One event.
     fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes;
-    /// A frame was queued: what a client needs to be told only once has been told.
+    /// Called after a frame was queued, for encoders that send something only once.
     fn sent(&self) {}
-    /// The client knows everything up to this revision; `initial_end`: and has now seen all objects of the start.
-    fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes;
-    /// This object, which is there or is gone now, cannot be shown, because its record is damaged.
+    /// A bookmark at this revision. `initial_end`: it marks the end of the initial objects.
+    fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes;
+    /// The error for an object, live or deleted, whose record is damaged.
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes;
-    /// The history before `floor` is gone, the client has come no further than `cursor`, and must read the present state.
+    /// The error for a client whose `cursor` lies before `floor`, where the history starts: it must list again.
     fn expired(&self, cursor: Revision, floor: Revision) -> Bytes;
-    /// What has to be done before these events can be written, if anything has. If it fails the watch ends with the frame that it
-    /// fails with.
+    /// The work that is needed before these events can be encoded, if any. If it fails, the watch ends with the frame of the
+    /// error.
     fn prepare(&self, _events: &[Arc<Event>]) -> Option<Preparation> {
         None
     }
-    /// Whether writing an object in this form takes long if the object is large. Those of large objects are then written by
-    /// [`EventEncoder::frame_aside`].
+    /// Whether encoding a large object takes long. Large objects are then encoded by [`EventEncoder::frame_async`].
     fn is_slow(&self) -> bool {
         false
     }
-    /// One event, written by another thread.
-    fn frame_aside(&self, event_type: WatchEventType, object: Arc<Object>) -> FrameAside {
+    /// One event, encoded by another thread.
+    fn frame_async(&self, event_type: WatchEventType, object: Arc<Object>) -> PendingFrame {
         Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
-    /// So many events were queued, the first of them accepted at `oldest`: for those who count.
+    /// Called after events were queued, for metrics; the first of them was accepted at `oldest`.
     fn delivered(&self, _events: usize, _oldest: Timestamp) {}
 }
 
-/// What has to be done before events can be written.
+/// The work that is needed before events can be encoded.
 pub type Preparation = Pin<Box<dyn Future<Output = Result<(), Bytes>>>>;
 
-/// A frame that another thread is writing.
-pub type FrameAside = Pin<Box<dyn Future<Output = Bytes>>>;
+/// A frame that another thread is encoding.
+pub type PendingFrame = Pin<Box<dyn Future<Output = Bytes>>>;
 
-/// The objects that were there when a watch began.
+/// The objects at the start of a watch.
 pub type InitialObjects = Box<dyn Iterator<Item = Arc<Object>>>;
 
-/// What a client asked to watch.
+/// A watch request.
 pub struct Watch {
     /// The type.
     pub type_name: TypeName,
     /// Its history.
     pub window: Arc<Window>,
-    /// Objects to tell as added before any event, as they were at `cursor`. Read bit by bit as the client takes them;
-    /// those that the filter does not want are left out.
+    /// Objects to send as ADDED before any event, as of `cursor`. Read lazily as the client takes them; those that the filter does
+    /// not match are skipped.
     pub initial: InitialObjects,
-    /// Events after this revision are told.
+    /// Events after this revision are sent.
     pub cursor: Revision,
-    /// The objects that the client asked for.
+    /// The selector of the watch.
     pub filter: Filter,
-    /// How it wants them written.
+    /// Encodes events for the client.
     pub encoder: Rc<dyn EventEncoder>,
     /// The broadcaster of this thread.
     pub broadcaster: Addr<Broadcaster>,
     /// After this time the watch ends.
     pub deadline: Option<Duration>,
-    /// Whether to tell the client from time to time how far it has come.
+    /// Whether to send periodic bookmarks.
     pub bookmarks: bool,
     /// Whether to mark the end of the initial objects with a bookmark.
     pub initial_end_bookmark: bool,
     /// Counts this session while it lives.
     pub live: LiveSessions,
-    /// What it has of the memory of all watches.
+    /// The memory of this watch.
     pub account: WatchAccount,
-    /// Whether what is watched still means what it meant when the client asked. It is asked once, when the session is known to its
-    /// broadcaster: whoever changes the meaning later tells that one to end it, whoever did before is found out here.
+    /// Whether the watched resource is still the one that the client requested. It is called once, after the session has
+    /// subscribed: earlier changes of the resource are detected here, and later ones close the session through its broadcaster.
     pub is_current: Box<dyn Fn() -> bool>,
 }
 
-/// The actor of one watch: how it starts and ends. Its state is in its context, where the body of the response finds it.
+/// The actor of one watch: how it starts and ends. Its state is in its context, which the body of the response polls.
 pub struct Session {
     deadline: Option<Duration>,
     is_current: Box<dyn Fn() -> bool>,
@@ -143,14 +142,14 @@ impl Actor for Session {
         }
     }
 
-    /// Nobody has the address of a session, so actix takes one that waits for nothing for abandoned. Only `stop` ends it.
+    /// Nothing holds the address of a session, so actix would stop it when it has no future to wait for. Only `stop` ends it.
     fn stopping(&mut self, context: &mut Self::Context) -> Running {
         if context.state() == ActorState::Running { Running::Continue } else { Running::Stop }
     }
 }
 
 impl SessionContext {
-    /// Ends the watch where it stands.
+    /// Ends the watch at its cursor.
     fn finish(&mut self) {
         self.progress.finish(&mut self.queue);
         self.stop();

@@ -2,7 +2,7 @@
 //! do, and by the futures that it waits for. Both wake the task of the response body, which runs what is due.
 //!
 //! Invariant: while there are reasons, either the task was woken, or a caller has promised to wake it. A task that does not come,
-//! because its client does not read, is not woken again; nothing is lost, because it takes all reasons when it comes.
+//! because its client does not read, is not woken again; nothing is lost, because it takes all reasons when it runs.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -10,21 +10,21 @@ use std::task::{Wake, Waker};
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::Revision;
 
-use crate::limits::STALLED_FROM_EVENTS;
+use crate::limits::STALLED_AFTER_EVENTS;
 use crate::live_sessions::LiveSessions;
 
 /// What a session has to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeReasons {
     /// Events may concern the session. All newly announced events are after this revision.
-    pub news_after: Option<Revision>,
+    pub events_after: Option<Revision>,
     /// A bookmark is due. All events up to this revision that concern the session have been announced.
     pub bookmark: Option<Revision>,
     /// The watch ends.
     pub close: Option<Close>,
 }
 
-/// How a watch ends. The later variant wins.
+/// How a watch ends. If there are several requests, the later variant wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Close {
     /// Once its client has been sent everything that happened: the type is gone, so there is nothing to come back to.
@@ -41,7 +41,7 @@ pub(crate) struct Due {
 
 /// The wake state of a session. Shared by the session and its broadcaster.
 pub struct SessionWaker {
-    /// A plain lock: nearly everybody who takes it runs on the session's thread. Only futures that another thread completes wake the
+    /// A plain lock: nearly all callers run on the session's thread. Only futures that another thread completes wake the
     /// session from there.
     state: Lock<WakeState>,
     live: LiveSessions,
@@ -76,7 +76,7 @@ impl SessionWaker {
 
     /// Announces an event after `after`, and wakes the session.
     pub fn announce(&self, after: Revision) {
-        if self.mark_news(after) {
+        if self.mark_events(after) {
             self.wake_session();
         }
     }
@@ -84,17 +84,17 @@ impl SessionWaker {
     /// Like [`SessionWaker::announce`], but the caller wakes the session later. Returns whether it must: not if the session is woken
     /// already.
     #[must_use]
-    pub fn mark_news(&self, after: Revision) -> bool {
+    pub fn mark_events(&self, after: Revision) -> bool {
         let mut state = self.state.lock();
         if state.is_gone {
             return false;
         }
-        let known = state.reasons.news_after;
-        state.reasons.news_after = Some(known.map_or(after, |known| known.min(after)));
+        let known = state.reasons.events_after;
+        state.reasons.events_after = Some(known.map_or(after, |known| known.min(after)));
         state.has_reasons = true;
         if state.is_called {
             state.unread += 1;
-            if state.unread == STALLED_FROM_EVENTS {
+            if state.unread == STALLED_AFTER_EVENTS {
                 self.live.add_stalled();
             }
             return false;
@@ -130,19 +130,19 @@ impl SessionWaker {
         state.forget_unread(&self.live);
     }
 
-    /// Asks for a bookmark; all events up to `announced` have been announced.
-    pub fn ask_for_bookmark(&self, announced: Revision) {
-        self.note(|reasons| reasons.bookmark = Some(announced));
+    /// Requests a bookmark; all events up to `announced` have been announced.
+    pub fn request_bookmark(&self, announced: Revision) {
+        self.add_reason(|reasons| reasons.bookmark = Some(announced));
     }
 
     /// Asks the session to end the watch.
     pub fn close(&self, how: Close) {
-        self.note(|reasons| reasons.close = reasons.close.max(Some(how)));
+        self.add_reason(|reasons| reasons.close = reasons.close.max(Some(how)));
     }
 
-    fn note(&self, write: impl FnOnce(&mut WakeReasons)) {
+    fn add_reason(&self, change: impl FnOnce(&mut WakeReasons)) {
         let mut state = self.state.lock();
-        write(&mut state.reasons);
+        change(&mut state.reasons);
         state.has_reasons = true;
         if !state.is_promised && !state.is_called {
             state.call();
@@ -191,7 +191,7 @@ impl WakeState {
     }
 
     fn forget_unread(&mut self, live: &LiveSessions) {
-        if std::mem::take(&mut self.unread) >= STALLED_FROM_EVENTS {
+        if std::mem::take(&mut self.unread) >= STALLED_AFTER_EVENTS {
             live.remove_stalled();
         }
     }
@@ -225,17 +225,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn reasons_gather_and_the_task_is_woken_once() {
+    fn wake_reasons_accumulate_and_wake_the_task_once() {
         let waker = SessionWaker::new(LiveSessions::default());
         let task = Arc::new(WakeCounter::default());
         task.wait_for(&waker);
         for revision in [9, 7, 8] {
             waker.announce(Revision(revision));
         }
-        waker.ask_for_bookmark(Revision(3));
+        waker.request_bookmark(Revision(3));
         assert_eq!(task.count(), 1);
         let reasons = waker.take_reasons().unwrap();
-        assert_eq!((reasons.news_after, reasons.bookmark), (Some(Revision(7)), Some(Revision(3))));
+        assert_eq!((reasons.events_after, reasons.bookmark), (Some(Revision(7)), Some(Revision(3))));
         assert_eq!(waker.take_reasons(), None);
         waker.close(Close::AtOnce);
         assert_eq!(task.count(), 2);
@@ -244,11 +244,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn late_wake_of_a_session_that_has_come_wakes_nobody() {
+    fn wake_after_reasons_were_taken_is_ignored() {
         let waker = SessionWaker::new(LiveSessions::default());
         let task = Arc::new(WakeCounter::default());
         task.wait_for(&waker);
-        assert!(waker.mark_news(Revision(4)));
+        assert!(waker.mark_events(Revision(4)));
         assert!(waker.take_reasons().is_some());
         waker.wake_session();
         assert_eq!(task.count(), 0);
@@ -258,7 +258,7 @@ pub(crate) mod tests {
     fn session_counts_as_stalled_until_it_takes_its_events_or_ends() {
         let live = LiveSessions::default();
         let waker = SessionWaker::new(live.clone());
-        let announce = || (0..=STALLED_FROM_EVENTS as u64).for_each(|after| waker.announce(Revision(after)));
+        let announce = || (0..=STALLED_AFTER_EVENTS as u64).for_each(|after| waker.announce(Revision(after)));
         announce();
         assert_eq!(live.stalled(), 1);
         waker.take_reasons();

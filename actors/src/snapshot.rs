@@ -26,12 +26,12 @@ impl Snapshot {
         self.objects.get(key)
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -56,13 +56,13 @@ impl Snapshot {
             (Some(prefix), Bound::Unbounded) => Bound::Included(prefix),
             (_, start) => start,
         };
-        let found = self.objects.range::<_, str>((first, Bound::Unbounded));
-        found
+        let range = self.objects.range::<_, str>((first, Bound::Unbounded));
+        range
             .map(|(_, object)| object)
             .take_while(move |object| prefix.as_deref().is_none_or(|p| object.key.as_str().starts_with(p)))
     }
 
-    /// Looks for an object of this name in each namespace that has objects, and answers what is there. The cost depends on the
+    /// Looks for an object of this name in each namespace that has objects, and returns each result. The cost depends on the
     /// number of namespaces, not on the size of the type.
     pub fn in_each_namespace<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Option<&'a Arc<Object>>> {
         let mut rest = Bound::Unbounded;
@@ -108,12 +108,12 @@ mod tests {
         snapshot
     }
 
-    fn keys<'a>(found: impl Iterator<Item = &'a Arc<Object>>) -> Vec<&'a str> {
-        found.map(|object| object.key.as_str()).collect()
+    fn keys<'a>(objects: impl Iterator<Item = &'a Arc<Object>>) -> Vec<&'a str> {
+        objects.map(|object| object.key.as_str()).collect()
     }
 
     #[test]
-    fn a_namespace_is_a_range_of_keys() {
+    fn scan_returns_namespace_from_start_key() {
         let all = snapshot(&["a-b/x", "a/x", "a/y", "a/z", "ab/x", "b/x"]);
         assert_eq!(keys(all.iter()), ["a-b/x", "a/x", "a/y", "a/z", "ab/x", "b/x"]);
         assert_eq!(keys(all.scan(Some("a"), Bound::Unbounded)), ["a/x", "a/y", "a/z"]);
@@ -126,25 +126,26 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_for_once_in_each_namespace() {
+    fn name_lookup_visits_each_namespace_once() {
         let all = snapshot(&["a-b/x", "a/x", "a/y", "a/z", "a0/w", "ab/v", "ab/y", "b/x"]);
-        let looked = |snapshot: &Snapshot, name| {
-            let found = snapshot.in_each_namespace(name);
-            found.map(|object| object.map_or("", |object| object.key.as_str()).to_owned()).collect::<Vec<_>>()
+        let lookup = |snapshot: &Snapshot, name| {
+            let objects = snapshot.in_each_namespace(name);
+            let keys = objects.map(|object| object.map_or("", |object| object.key.as_str()).to_owned());
+            keys.collect::<Vec<_>>()
         };
-        assert_eq!(looked(&all, "y"), ["", "a/y", "", "ab/y", ""], "a-b, a, a0, ab, b");
-        assert_eq!(looked(&all, "q"), [""; 5], "not once for each object");
-        assert_eq!(looked(&snapshot(&["a", "b"]), "b"), ["", "b"]);
-        assert_eq!(looked(&Snapshot::empty(), "b"), [""; 0]);
+        assert_eq!(lookup(&all, "y"), ["", "a/y", "", "ab/y", ""], "a-b, a, a0, ab, b");
+        assert_eq!(lookup(&all, "q"), [""; 5], "not once for each object");
+        assert_eq!(lookup(&snapshot(&["a", "b"]), "b"), ["", "b"]);
+        assert_eq!(lookup(&Snapshot::empty(), "b"), [""; 0]);
     }
 
     #[test]
-    fn a_snapshot_does_not_move() {
+    fn snapshot_is_not_changed_by_later_writes() {
         let mut live = snapshot(&["a"]);
-        let taken = live.clone();
+        let snapshot = live.clone();
         live.objects.remove("a");
         assert!(live.get("a").is_none() && live.is_empty());
-        assert!(taken.get("a").is_some());
-        assert_eq!(taken.len(), 1);
+        assert!(snapshot.get("a").is_some());
+        assert_eq!(snapshot.len(), 1);
     }
 }

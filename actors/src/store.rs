@@ -1,11 +1,12 @@
 //! The actor that owns one resource type: its objects, its history, its counter.
 //!
-//! Verbs talk to it, and the committer tells it what is durable. A write takes the next revision when it is passed to the
-//! committer. One that fits the newest state of its key follows it at once, durable or not: the log is written in order, so
-//! neither is durable without the other. One that does not fit waits until what it is refused for is durable.
+//! Request handlers send it reads and writes, and the committer notifies it what is durable. A write takes the next revision
+//! when it is sent to the committer. One that fits the newest state of its key follows it at once, durable or not: the log is
+//! written in order, so neither is durable without the other. One that does not fit waits until the state for which it is
+//! refused is durable.
 //!
-//! Order: when a write is durable, the snapshot has it, then the window, then broadcasters hear of it, then the writer
-//! is answered; and writes appear in the order of their revisions. Readers see nothing that is not durable.
+//! Order: when a write is durable, the snapshot has it, then the window, then broadcasters are notified, then the writer
+//! gets its reply; and writes appear in the order of their revisions. Readers see nothing that is not durable.
 //!
 //! A store that panics takes its type with it, so it raises [`Fatal`] on its way down: the server ends and starts again
 //! from the log.
@@ -48,52 +49,52 @@ pub use messages::{
 };
 use writes::{KeyInFlight, Pending, Responder, WriteCommand};
 
-/// What every store shares with the rest. Cheap to clone.
+/// The dependencies of every store. Cheap to clone.
 #[derive(Clone)]
 pub struct StoreDeps {
-    /// Who makes writes durable.
+    /// Makes writes durable.
     pub committer: Addr<Committer>,
-    /// How much it may hold.
+    /// Bounds the writes that the committer holds.
     pub write_limiter: WriteLimiter,
-    /// Where records go that nothing needs.
+    /// The queue of records to remove.
     pub trims: TrimQueue,
-    /// Who hears of news.
+    /// Notifies the broadcasters of changes.
     pub notifiers: ChangeNotifiers,
     /// Raised when a store dies.
     pub fatal: Fatal,
-    /// The time.
+    /// The source of time.
     pub clock: Clock,
-    /// How long a superseded version stays.
+    /// How long a superseded version stays readable and watchable.
     pub history: Duration,
-    /// How often a store looks for what is older.
+    /// How often a store expires old history.
     pub housekeeping_every: Duration,
 }
 
-/// The actor. See the module text.
+/// The actor. See the module documentation.
 pub struct Store {
     type_name: TypeName,
-    /// What is durable.
+    /// The durable state.
     snapshot: Snapshot,
     window: Arc<Window>,
     /// The last revision that was given to a write; at least that of the snapshot.
     last: Revision,
-    /// When that was; unknown until something happens after a start.
+    /// When `last` was given; `None` until the first write after a start.
     last_at: Option<Timestamp>,
-    /// Writes under way, by revision.
+    /// Writes that are not durable yet, by revision.
     pending: VecDeque<Pending>,
-    /// Every key with a write under way.
+    /// Every key with a pending write.
     in_flight: HashMap<Key, KeyInFlight>,
-    /// Who changes an object next.
+    /// The turns of requests that change contended objects.
     turns: WriteTurns,
-    /// Whether writes that were under way were given up.
-    gave_up: bool,
-    /// This store, for the committer.
-    me: Recipient<Committed>,
+    /// Whether pending writes have failed: the state on disk is unknown.
+    has_failed: bool,
+    /// The address of this store, for the committer.
+    recipient: Recipient<Committed>,
     deps: StoreDeps,
 }
 
 impl Store {
-    /// The store of a type that starts from `state`.
+    /// The store of a type, with its recovered state.
     pub fn new(type_name: TypeName, state: State, deps: StoreDeps, ctx: &Context<Store>) -> Store {
         Store {
             type_name,
@@ -104,30 +105,30 @@ impl Store {
             pending: VecDeque::new(),
             in_flight: HashMap::new(),
             turns: WriteTurns::default(),
-            gave_up: false,
-            me: ctx.address().recipient(),
+            has_failed: false,
+            recipient: ctx.address().recipient(),
             deps,
         }
     }
 
-    /// Takes a write in, or answers at once why not.
+    /// Accepts a write, or refuses it at once.
     fn submit(&mut self, command: WriteCommand, permit: Permit) -> oneshot::Receiver<ObjectResult> {
-        let (reply, answer) = oneshot::channel();
-        let refused = if self.deps.fatal.is_raised() {
+        let (reply, receiver) = oneshot::channel();
+        let error = if self.deps.fatal.is_raised() {
             StoreError::Unavailable
         } else if command.bytes() > RECORD_BYTES {
             StoreError::TooLarge
         } else if let Some(slot) = self.deps.write_limiter.take(command.bytes()) {
             self.enter(command, Responder { reply, _permit: permit, _slot: slot });
-            return answer;
+            return receiver;
         } else {
             StoreError::Busy
         };
-        let _listening = reply.send(Err(refused));
-        answer
+        let _gone = reply.send(Err(error));
+        receiver
     }
 
-    /// What the writes of a key leave once all of them are durable.
+    /// The state of a key once all its pending writes are durable.
     fn newest(&self, key: &Key) -> Option<&Arc<Object>> {
         match self.in_flight.get(key) {
             Some(entry) => entry.newest.as_ref(),
@@ -135,13 +136,14 @@ impl Store {
         }
     }
 
-    /// Begins a write that fits the newest state. One that does not is refused, or waits until it can be said why.
+    /// Begins a write that fits the newest state. One that does not is refused, or waits until the state that refuses it is
+    /// durable.
     fn enter(&mut self, command: WriteCommand, writer: Responder) {
-        let Err(refused) = command.check(self.newest(command.key())) else {
+        let Err(error) = command.check(self.newest(command.key())) else {
             return self.begin(command, writer);
         };
         match self.in_flight.get_mut(command.key()) {
-            None => writer.answer(Err(refused)),
+            None => writer.answer(Err(error)),
             Some(entry) => {
                 if let Err((_, writer)) = entry.queue.push(entry.last, (command, writer)) {
                     writer.answer(Err(StoreError::Busy));
@@ -150,17 +152,17 @@ impl Store {
         }
     }
 
-    /// Passes on a write that fits the newest state of its key.
+    /// Sends the committer a write that fits the newest state of its key.
     fn begin(&mut self, command: WriteCommand, writer: Responder) {
-        let passed = self.plan(command).and_then(|(operation, event)| {
-            self.send_to_committer(event.revision(), Record { operation, at: event.at })?;
+        let sent = self.plan(command).and_then(|(operation, event)| {
+            self.send_to_committer(event.revision(), Record { operation, accepted_at: event.accepted_at })?;
             Ok(event)
         });
-        let event = match passed {
+        let event = match sent {
             Ok(event) => event,
-            Err(refused) => return writer.answer(Err(refused)),
+            Err(error) => return writer.answer(Err(error)),
         };
-        (self.last, self.last_at) = (event.revision(), Some(event.at));
+        (self.last, self.last_at) = (event.revision(), Some(event.accepted_at));
         let entry = self.in_flight.entry(event.object.key.clone()).or_default();
         entry.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
         entry.last = self.last;
@@ -168,7 +170,7 @@ impl Store {
         self.pending.push_back(Pending::Write(event, writer));
     }
 
-    /// Goes on to a revision above this one, unless that is there.
+    /// Advances the type to a revision above this one, unless it is there already.
     fn step(&mut self, above: Revision, writer: Responder<()>) {
         let now = self.deps.clock.now();
         let is_quiet = self.last_at.is_none_or(|last| last < now.minus(self.deps.history));
@@ -176,15 +178,15 @@ impl Store {
             return writer.answer(Ok(()));
         }
         let revision = self.last.next();
-        if let Err(refused) = self.send_to_committer(revision, Record { operation: Operation::Step, at: now })
-        {
-            return writer.answer(Err(refused));
+        let record = Record { operation: Operation::Step, accepted_at: now };
+        if let Err(error) = self.send_to_committer(revision, record) {
+            return writer.answer(Err(error));
         }
         (self.last, self.last_at) = (revision, Some(now));
         self.pending.push_back(Pending::Step(revision, now, writer));
     }
 
-    /// What a write does to the newest state of its key, at the next revision, or why it may not.
+    /// The record and the event of a write at the next revision, or why the newest state of its key refuses it.
     fn plan(&self, command: WriteCommand) -> Result<(Operation, Event), StoreError> {
         let previous = command.check(self.newest(command.key()))?;
         let revision = self.last.next();
@@ -209,29 +211,29 @@ impl Store {
         })
     }
 
-    fn basis(&self, key: &Key, turn: Option<WriteTurn>) -> BaseState {
+    fn base_state(&self, key: &Key, turn: Option<WriteTurn>) -> BaseState {
         let is_durable = !self.in_flight.contains_key(key);
         BaseState { object: self.newest(key).cloned(), is_durable, turn }
     }
 
-    fn give_turn(&self, key: &Key, to: write_turns::TurnWaiter, ctx: &Context<Store>) {
+    fn give_turn(&self, key: &Key, waiter: write_turns::TurnWaiter, ctx: &Context<Store>) {
         let turn = WriteTurn::new(ctx.address(), key.clone());
-        // Where nobody listens any more the turn is dropped here, and ends by itself.
-        to.answer(Ok(self.basis(key, Some(turn))));
+        // If the receiver is gone, the turn is dropped here and ends by itself.
+        waiter.answer(Ok(self.base_state(key, Some(turn))));
     }
 
     fn send_to_committer(&self, revision: Revision, record: Record) -> Result<(), StoreError> {
         let write = Write { type_name: self.type_name.clone(), revision, record };
-        let commit = Commit { write, store: self.me.clone() };
+        let commit = Commit { write, store: self.recipient.clone() };
         self.deps.committer.try_send(commit).map_err(|error| match error {
             SendError::Full(_) => StoreError::Busy,
             SendError::Closed(_) => StoreError::Unavailable,
         })
     }
 
-    /// Makes visible what is durable, in the order that the module text promises.
+    /// Publishes durable writes, in the order that the module documentation promises.
     fn publish(&mut self, through: Revision) {
-        let mut done = Vec::new();
+        let mut published = Vec::new();
         while self.pending.front().is_some_and(|pending| pending.revision() <= through) {
             let (event, writer) = match self.pending.pop_front() {
                 Some(Pending::Write(event, writer)) => (event, writer),
@@ -254,16 +256,16 @@ impl Store {
             if let Some(entry) = self.in_flight.get_mut(&object.key) {
                 entry.writes -= 1;
             }
-            let gone = self.window.append(Arc::new(event));
-            self.trim(&gone);
-            done.push((object, writer));
+            let dropped = self.window.append(Arc::new(event));
+            self.trim(&dropped);
+            published.push((object, writer));
         }
-        if done.is_empty() {
+        if published.is_empty() {
             return;
         }
         self.deps.notifiers.notify(&self.type_name);
-        let mut keys = Vec::with_capacity(done.len());
-        for (object, writer) in done {
+        let mut keys = Vec::with_capacity(published.len());
+        for (object, writer) in published {
             keys.push(object.key.clone());
             writer.answer(Ok(object));
         }
@@ -272,7 +274,7 @@ impl Store {
         }
     }
 
-    /// Some writes of the key are durable: who waited for these can go on.
+    /// Some writes of the key are durable: continues the writes and readers that waited for them.
     fn resume_queue(&mut self, key: &Key) {
         while let Some(entry) = self.in_flight.get_mut(key) {
             match entry.queue.pop(self.snapshot.revision) {
@@ -282,15 +284,15 @@ impl Store {
                 Some(Queued::Write((command, writer))) => {
                     if command.check(entry.newest.as_ref()).is_ok() {
                         self.begin(command, writer);
-                        // Those behind it want to know what becomes of it.
+                        // Entries behind it wait for its result.
                         if let Some(entry) = self.in_flight.get_mut(key) {
                             entry.queue.delay(entry.last);
                         }
                         continue;
                     }
                     match command.check(self.snapshot.get(key.as_str())) {
-                        Err(refused) => writer.answer(Err(refused)),
-                        // It is refused for something that is still under way.
+                        Err(error) => writer.answer(Err(error)),
+                        // A write that is not durable yet refuses it.
                         Ok(_) => entry.queue.push_front(entry.last, (command, writer)),
                     }
                 }
@@ -300,14 +302,14 @@ impl Store {
         }
     }
 
-    /// Whether nobody knows what is on disk, or nobody will write any more.
-    fn is_over(&self) -> bool {
-        self.gave_up || self.deps.fatal.is_raised()
+    /// Whether no write can succeed any more.
+    fn is_unavailable(&self) -> bool {
+        self.has_failed || self.deps.fatal.is_raised()
     }
 
-    /// Nobody knows what is on disk, or nobody will write any more.
-    fn give_up(&mut self) {
-        self.gave_up = true;
+    /// Fails all pending and waiting requests: the state on disk is unknown, or the store ends.
+    fn fail_pending(&mut self) {
+        self.has_failed = true;
         for pending in self.pending.drain(..) {
             match pending {
                 Pending::Write(_, writer) => writer.answer(Err(StoreError::Unavailable)),
@@ -322,22 +324,22 @@ impl Store {
         }
     }
 
-    /// Lets go of a bounded number of events that are older than the history, and of the records only they needed.
+    /// Drops a bounded number of events that are older than the history, and trims the records that only they needed.
     fn expire(&mut self, now: Timestamp) -> usize {
-        let gone = self.window.forget_before(now.minus(self.deps.history), self.most_to_expire());
-        self.trim(&gone);
-        gone.len()
+        let dropped = self.window.forget_before(now.minus(self.deps.history), self.most_to_expire());
+        self.trim(&dropped);
+        dropped.len()
     }
 
-    /// How many events may go in one turn. An event frees at most two records. Without room for them it stays, and the queue short:
-    /// see `TrimQueue`.
+    /// How many events may expire in one turn. An event frees at most two records. Without room for them in the trim queue it
+    /// stays: see `TrimQueue`.
     fn most_to_expire(&self) -> usize {
         EXPIRE_PER_TURN.min(self.deps.trims.room() / 2)
     }
 
-    fn trim(&self, gone: &[EventStub]) {
-        if !gone.is_empty() {
-            self.deps.trims.push(&self.type_name, gone.iter().flat_map(freed_by));
+    fn trim(&self, dropped: &[EventStub]) {
+        if !dropped.is_empty() {
+            self.deps.trims.push(&self.type_name, dropped.iter().flat_map(freed_by));
         }
     }
 }
@@ -355,7 +357,7 @@ impl Actor for Store {
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        self.give_up();
+        self.fail_pending();
     }
 }
 

@@ -5,8 +5,8 @@
 //! same key trimmed, the skipped one would come back to life. So stores push in the order of their history, the committer takes
 //! the records of each type in the same order, and no record is ever refused.
 //!
-//! What keeps the queue short is that stores expire events only while there is room. Two sources push without asking. Recovery
-//! pushes what the log holds at the start and nothing needs: eight bytes each, a fraction of what a record takes on disk.
+//! What keeps the queue short is that stores expire events only while there is room. Two sources push regardless. Recovery
+//! pushes the records of the log that nothing needs any more: eight bytes each, a fraction of what a record takes on disk.
 //! A full window pushes the events that it lets go of, each of which took more memory there; and a batch removes at least as many
 //! records as its writes can push.
 
@@ -19,7 +19,7 @@ use pilothouse_types::object::{Revision, TypeName};
 use crate::event::EventStub;
 use crate::limits::{BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE, TRIM_WAITING};
 
-// What the last sentence of the module documentation says: an event frees at most two records.
+// Guarantees the last sentence of the module documentation: an event frees at most two records.
 const _: () = assert!(TRIM_PER_WRITE >= 2 && TRIM_PER_BATCH >= 2 * BATCH_WRITES);
 
 /// The queue between stores and the committer. Cheap to clone.
@@ -32,21 +32,21 @@ struct Waiting {
     records: HashMap<TypeName, VecDeque<Revision>>,
     /// Every type with records, once: the backlog of one holds up no other.
     turns: VecDeque<TypeName>,
-    /// How many records there are.
+    /// The number of records of all types.
     len: usize,
-    /// Beyond this there is no room.
-    most: usize,
+    /// The length from which stores stop to expire events.
+    capacity: usize,
 }
 
 impl TrimQueue {
-    /// A queue with room for `most` records.
-    pub fn new(most: usize) -> TrimQueue {
-        let waiting = Waiting { records: HashMap::new(), turns: VecDeque::new(), len: 0, most };
+    /// A queue with room for `capacity` records.
+    pub fn new(capacity: usize) -> TrimQueue {
+        let waiting = Waiting { records: HashMap::new(), turns: VecDeque::new(), len: 0, capacity };
         TrimQueue(Arc::new(Lock::new(waiting)))
     }
 
-    /// Adds records of one type that may be removed, in the order of its history. Who can do it later looks for
-    /// [room](TrimQueue::room) first.
+    /// Adds records of one type that may be removed, in the order of its history. A caller that can wait checks
+    /// [`TrimQueue::room`] first.
     pub fn push(&self, type_name: &TypeName, records: impl IntoIterator<Item = Revision>) {
         let mut records = records.into_iter().peekable();
         if records.peek().is_none() {
@@ -67,28 +67,28 @@ impl TrimQueue {
     pub fn take(&self, most: usize) -> Vec<(TypeName, Revision)> {
         let mut guard = self.0.lock();
         let waiting = &mut *guard;
-        let mut taken = Vec::with_capacity(most.min(waiting.len));
-        while taken.len() < most
+        let mut records = Vec::with_capacity(most.min(waiting.len));
+        while records.len() < most
             && let Some(type_name) = waiting.turns.pop_front()
         {
             let Some(of_type) = waiting.records.get_mut(&type_name) else { continue };
-            let share = of_type.len().min(most - taken.len());
-            taken.extend(of_type.drain(..share).map(|revision| (type_name.clone(), revision)));
+            let share = of_type.len().min(most - records.len());
+            records.extend(of_type.drain(..share).map(|revision| (type_name.clone(), revision)));
             if of_type.is_empty() {
-                // With the room of what was there.
+                // This also frees the capacity of its queue.
                 waiting.records.remove(&type_name);
             } else {
                 waiting.turns.push_back(type_name);
             }
         }
-        waiting.len -= taken.len();
-        taken
+        waiting.len -= records.len();
+        records
     }
 
     /// The number of records that still fit.
     pub fn room(&self) -> usize {
         let waiting = self.0.lock();
-        waiting.most.saturating_sub(waiting.len)
+        waiting.capacity.saturating_sub(waiting.len)
     }
 
     /// The number of waiting records.
@@ -122,10 +122,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_goes_before_the_tombstone_that_hides_it() {
+    fn superseded_version_is_trimmed_before_its_tombstone() {
         let freed = |superseded: Option<u64>, removed| {
             let superseded = superseded.map(Revision);
-            let stub = EventStub { revision: Revision(9), at: Timestamp(0), superseded, removed };
+            let stub = EventStub { revision: Revision(9), accepted_at: Timestamp(0), superseded, removed };
             freed_by(&stub).map(|revision| revision.0).collect::<Vec<_>>()
         };
         assert_eq!(freed(None, false), [0; 0]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_skipped_where_there_is_no_room() {
+    fn full_trim_queue_skips_no_record() {
         let trims = TrimQueue::new(2);
         let pods = TypeName::new("pods");
         trims.push(&pods, [2, 3, 4].map(Revision));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_of_one_type_holds_up_no_other() {
+    fn trim_queue_takes_types_in_turns() {
         let trims = TrimQueue::new(2);
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
         trims.push(&pods, (2..100).map(Revision));

@@ -1,33 +1,33 @@
-//! How much of something each user has, so that one user cannot take all of it.
+//! Limits how much of a resource each user holds, so that one user cannot exhaust it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use pilothouse_types::lock::Lock;
 
-/// What each user has of one thing (bytes, watches). Cheap to clone. Users who have nothing take no memory.
+/// The amount of one resource (bytes, watches) that each user holds. Cheap to clone. Users who hold nothing take no memory.
 #[derive(Clone, Debug)]
 pub struct UserShares {
     users: Arc<Lock<HashMap<Arc<str>, usize>>>,
-    /// The most that one user may have.
-    most: usize,
+    /// The maximum amount of one user.
+    max: usize,
 }
 
 impl UserShares {
-    /// Shares of at most `most` for each user.
-    pub fn new(most: usize) -> UserShares {
-        UserShares { users: Arc::default(), most }
+    /// Limits each user to `max`.
+    pub fn new(max: usize) -> UserShares {
+        UserShares { users: Arc::default(), max }
     }
 
-    /// Takes so much for a user; `None` if the user would have too much. A user who has nothing may take any amount.
+    /// Takes an amount for a user; `None` if it exceeds the limit. A user who holds nothing may take any amount.
     pub fn take(&self, user: &str, amount: usize) -> Option<UserShare> {
         let mut users = self.users.lock();
-        let (user, has) = match users.get_key_value(user) {
-            Some((user, has)) => (Arc::clone(user), *has),
+        let (user, held) = match users.get_key_value(user) {
+            Some((user, held)) => (Arc::clone(user), *held),
             None => (Arc::from(user), 0),
         };
-        let sum = has.saturating_add(amount);
-        if has > 0 && sum > self.most {
+        let sum = held.saturating_add(amount);
+        if held > 0 && sum > self.max {
             return None;
         }
         users.insert(Arc::clone(&user), sum);
@@ -35,7 +35,7 @@ impl UserShares {
     }
 }
 
-/// What a user has taken, given back on drop.
+/// An amount that a user holds, released on drop.
 #[derive(Debug)]
 pub struct UserShare {
     shares: UserShares,
@@ -53,9 +53,9 @@ impl UserShare {
 impl Drop for UserShare {
     fn drop(&mut self) {
         let mut users = self.shares.users.lock();
-        if let Some(has) = users.get_mut(&self.user) {
-            *has = has.saturating_sub(self.amount);
-            if *has == 0 {
+        if let Some(held) = users.get_mut(&self.user) {
+            *held = held.saturating_sub(self.amount);
+            if *held == 0 {
                 users.remove(&self.user);
             }
         }
@@ -67,14 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_user_has_a_share_and_nobody_the_share_of_another() {
+    fn user_shares_limit_each_user_separately() {
         let shares = UserShares::new(3);
-        let held: Vec<UserShare> = (0..4).filter_map(|_| shares.take("one", 1)).collect();
-        assert_eq!(held.len(), 3);
+        let taken: Vec<UserShare> = (0..4).filter_map(|_| shares.take("one", 1)).collect();
+        assert_eq!(taken.len(), 3);
         let other = shares.take("other", 3).expect("its own share");
         assert!(shares.take("other", 1).is_none());
-        drop((held, other));
-        assert!(shares.users.lock().is_empty(), "nobody is remembered");
-        assert!(shares.take("one", 7).is_some(), "what is too large for a share may come alone");
+        drop((taken, other));
+        assert!(shares.users.lock().is_empty(), "users who hold nothing are removed");
+        assert!(
+            shares.take("one", 7).is_some(),
+            "an amount above the limit is allowed for a user who holds nothing"
+        );
     }
 }

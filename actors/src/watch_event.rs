@@ -25,7 +25,7 @@ impl WatchEventType {
     /// The number under which an event caches its frame for this variant and event type. All watches see the same object of a
     /// deletion, see [`object_for`], so both numbers identify the frame. Variants are small numbers, far below the two bits that
     /// are lost here.
-    pub fn frame_of(self, variant: Variant) -> Variant {
+    pub fn frame_variant(self, variant: Variant) -> Variant {
         let kind = match self {
             WatchEventType::Added => 0,
             WatchEventType::Modified => 1,
@@ -61,8 +61,8 @@ pub fn event_type_for(filter: &Filter, event: &Event) -> Option<WatchEventType> 
     }
 }
 
-/// The state of the object that the event shows. [`object_for`] answers it at the revision of the event.
-pub fn shown_object(event_type: WatchEventType, event: &Event) -> &Arc<Object> {
+/// The state of the object that the event shows. [`object_for`] returns it at the revision of the event.
+pub fn visible_object(event_type: WatchEventType, event: &Event) -> &Arc<Object> {
     match (event_type, event.change, &event.previous) {
         (WatchEventType::Deleted, Change::Replaced, Some(previous)) => previous,
         _ => &event.object,
@@ -72,7 +72,7 @@ pub fn shown_object(event_type: WatchEventType, event: &Event) -> &Arc<Object> {
 /// The object of the event. An object that left the view is shown in its last state inside the view, at the revision of the
 /// event: the client must not see its new state, and resumes from that revision.
 pub fn object_for(event_type: WatchEventType, event: &Event) -> Arc<Object> {
-    let object = shown_object(event_type, event);
+    let object = visible_object(event_type, event);
     if Arc::ptr_eq(object, &event.object) {
         Arc::clone(object)
     } else {
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_by_what_it_does_to_the_view() {
-        let on_one =
+    fn event_type_follows_from_selector_match_before_and_after() {
+        let filter =
             Filter { fields: vec![FieldRule::Equals("node".into(), "1".into())], ..Filter::default() };
         let replaced = |from: &str, to: &str| {
             Event::new(Change::Replaced, object(to, 3), Some(object(from, 2)), Timestamp(0))
@@ -121,10 +121,10 @@ mod tests {
             (removed("1"), Some(WatchEventType::Deleted)),
             (removed("2"), None),
         ];
-        for (event, wanted) in cases {
+        for (event, expected) in cases {
             assert_eq!(
-                event_type_for(&on_one, &event),
-                wanted,
+                event_type_for(&filter, &event),
+                expected,
                 "{:?} {:?}",
                 event.change,
                 event.object.bytes
@@ -135,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_an_object_sees_it_as_it_was_at_the_revision_of_its_leaving() {
+    fn deleted_event_shows_last_matching_state_at_event_revision() {
         let event = Event::new(Change::Replaced, object("2", 12), Some(object("1", 9)), Timestamp(0));
-        let left = object_for(WatchEventType::Deleted, &event);
-        assert_eq!(&left.bytes[..], br#"{"node":"1","resourceVersion":"12"}"#);
-        assert_eq!(left.revision, Revision(12));
+        let deleted = object_for(WatchEventType::Deleted, &event);
+        assert_eq!(&deleted.bytes[..], br#"{"node":"1","resourceVersion":"12"}"#);
+        assert_eq!(deleted.revision, Revision(12));
         assert_eq!(
             &object_for(WatchEventType::Added, &event).bytes[..],
             br#"{"node":"2","resourceVersion":"12"}"#
@@ -147,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn each_variant_and_kind_has_a_frame_of_its_own() {
+    fn frame_variant_is_unique_per_variant_and_event_type() {
         let all: std::collections::BTreeSet<Variant> = (0..4)
             .flat_map(|v| {
                 [WatchEventType::Added, WatchEventType::Modified, WatchEventType::Deleted]
-                    .map(|told| told.frame_of(Variant(v)))
+                    .map(|event_type| event_type.frame_variant(Variant(v)))
             })
             .collect();
         assert_eq!(all.len(), 12);

@@ -1,6 +1,6 @@
 //! An index of watch sessions by the objects that may concern them.
 //!
-//! Each session has exactly one place in the index: the most selective part of its filter that can be looked up. Finding the
+//! Each session has exactly one key in the index: the most selective part of its filter that can be looked up. Finding the
 //! sessions of an object takes a few lookups, however many sessions there are.
 //!
 //! Invariant: a session whose filter matches an object is found by that object. The reverse need not hold: the session itself
@@ -12,7 +12,7 @@ use std::hash::Hash;
 use pilothouse_types::filter::{FieldRule, Filter, MARK_FIELD};
 use pilothouse_types::object::{Key, Object};
 
-/// The place of a session in the index.
+/// The key of a session in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexKey {
     /// One object.
@@ -30,7 +30,7 @@ pub enum IndexKey {
 
 impl IndexKey {
     /// The most selective part of the filter: one object, one name, one field value, one namespace.
-    pub fn of(filter: &Filter) -> IndexKey {
+    pub fn from_filter(filter: &Filter) -> IndexKey {
         let mark = filter.reader.as_ref().map(|reader| Box::from(reader.mark()));
         let equality = filter.fields.iter().find_map(|rule| match rule {
             FieldRule::Equals(field, value) => Some((field, value)),
@@ -50,10 +50,10 @@ impl IndexKey {
 /// A field, and the mark of objects whose stored fields are current; `None` if they always are.
 pub type IndexedField = (Option<Box<str>>, Box<str>);
 
-/// The sessions in one place, by number.
+/// The sessions with the same index key, by number.
 type Group<T> = BTreeMap<u64, T>;
 
-/// Sessions by place. Empty places are not kept.
+/// Sessions by index key. Empty groups are removed.
 pub struct WatchIndex<T> {
     all: Group<T>,
     namespaces: HashMap<Box<str>, Group<T>>,
@@ -94,12 +94,12 @@ impl<T> WatchIndex<T> {
     pub fn remove(&mut self, number: u64, interest: &IndexKey) {
         match interest {
             IndexKey::All => drop(self.all.remove(&number)),
-            IndexKey::Namespace(namespace) => leave(&mut self.namespaces, namespace, number),
-            IndexKey::Name(name) => leave(&mut self.names, name, number),
-            IndexKey::Key(key) => leave(&mut self.keys, key, number),
+            IndexKey::Namespace(namespace) => remove_from(&mut self.namespaces, namespace, number),
+            IndexKey::Name(name) => remove_from(&mut self.names, name, number),
+            IndexKey::Key(key) => remove_from(&mut self.keys, key, number),
             IndexKey::Field(field, value) => {
                 if let Some(values) = self.fields.get_mut(field) {
-                    leave(values, value, number);
+                    remove_from(values, value, number);
                     if values.is_empty() {
                         self.fields.remove(field);
                     }
@@ -108,39 +108,39 @@ impl<T> WatchIndex<T> {
         }
     }
 
-    /// Calls `found` once for each session that this object may concern. The fields of a corrupt object are unknown, so it
+    /// Calls `visit` once for each session that this object may concern. The fields of a corrupt object are unknown, so it
     /// matches all values.
-    pub fn find(&self, object: &Object, mut found: impl FnMut(&T)) {
-        let places = [
+    pub fn find(&self, object: &Object, mut visit: impl FnMut(&T)) {
+        let groups = [
             Some(&self.all),
             self.namespaces.get(object.key.namespace()),
             self.names.get(object.key.name()),
             self.keys.get(&object.key),
         ];
         let mark = object.fields.get(MARK_FIELD);
-        let is_kept = |place: &IndexedField| {
-            object.is_readable() && place.0.as_deref().is_none_or(|wanted| mark == Some(wanted))
+        let is_stored = |field: &IndexedField| {
+            object.is_readable() && field.0.as_deref().is_none_or(|expected| mark == Some(expected))
         };
-        let by_field = self.fields.iter().filter(|(place, _)| is_kept(place));
+        let by_field = self.fields.iter().filter(|(field, _)| is_stored(field));
         let by_field = by_field
-            .filter_map(|(place, values)| values.get(object.fields.get(&place.1).unwrap_or_default()));
-        let by_any_field = self.fields.iter().filter(|(place, _)| !is_kept(place));
+            .filter_map(|(field, values)| values.get(object.fields.get(&field.1).unwrap_or_default()));
+        let by_any_field = self.fields.iter().filter(|(field, _)| !is_stored(field));
         let by_field = by_field.chain(by_any_field.flat_map(|(_, values)| values.values()));
-        for group in places.into_iter().flatten().chain(by_field) {
-            group.values().for_each(&mut found);
+        for group in groups.into_iter().flatten().chain(by_field) {
+            group.values().for_each(&mut visit);
         }
     }
 }
 
-fn leave<P, Q, T>(places: &mut HashMap<P, Group<T>>, place: &Q, number: u64)
+fn remove_from<P, Q, T>(groups: &mut HashMap<P, Group<T>>, key: &Q, number: u64)
 where
     P: Eq + Hash + std::borrow::Borrow<Q>,
     Q: Eq + Hash + ?Sized,
 {
-    if let Some(group) = places.get_mut(place) {
+    if let Some(group) = groups.get_mut(key) {
         group.remove(&number);
         if group.is_empty() {
-            places.remove(place);
+            groups.remove(key);
         }
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     /// The expected result, without an index.
-    fn stands_where(interest: &IndexKey, object: &Object) -> bool {
+    fn is_expected(interest: &IndexKey, object: &Object) -> bool {
         match interest {
             IndexKey::All => true,
             IndexKey::Namespace(namespace) => object.key.namespace() == &**namespace,
@@ -189,14 +189,14 @@ mod tests {
         let name = prop::option::weighted(0.3, text(&["a", "b"]));
         let labels = prop::option::of(text(&["app"]).prop_map(LabelRule::Exists));
         (namespace, name, labels, rules(), any::<bool>()).prop_map(
-            |(namespace, name, labels, fields, reads)| {
+            |(namespace, name, labels, fields, has_reader)| {
                 Filter {
                     namespace,
                     name,
                     labels: labels.into_iter().collect(),
                     fields,
                     // Fields that are read may differ from stored ones.
-                    reader: reads.then(|| {
+                    reader: has_reader.then(|| {
                         FieldReader::new("1", |_| Pairs::from_iter([("node", "1"), ("phase", "2")]))
                     }),
                 }
@@ -229,37 +229,39 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_whom_asking_everyone_would_find(
+        fn index_finds_the_same_sessions_as_a_full_scan(
             filters in prop::collection::vec((filters(), any::<bool>()), 0..24),
             object in objects(),
         ) {
             let mut index = WatchIndex::default();
-            let places: Vec<IndexKey> = filters.iter().map(|(filter, _)| IndexKey::of(filter)).collect();
-            for (number, place) in places.iter().enumerate() {
-                index.insert(number as u64, place, number);
+            let keys: Vec<IndexKey> =
+                filters.iter().map(|(filter, _)| IndexKey::from_filter(filter)).collect();
+            for (number, key) in keys.iter().enumerate() {
+                index.insert(number as u64, key, number);
             }
-            for (number, place) in places.iter().enumerate().filter(|(number, _)| filters[*number].1) {
-                index.remove(number as u64, place);
+            for (number, key) in keys.iter().enumerate().filter(|(number, _)| filters[*number].1) {
+                index.remove(number as u64, key);
             }
-            let mut found = Vec::new();
-            index.find(&object, |number| found.push(*number));
-            let once: BTreeSet<usize> = found.iter().copied().collect();
-            prop_assert_eq!(once.len(), found.len(), "each is found once");
-            for (number, (filter, gone)) in filters.iter().enumerate() {
-                let wanted = !gone && stands_where(&places[number], &object);
-                prop_assert_eq!(once.contains(&number), wanted, "{:?}", &places[number]);
-                prop_assert!(*gone || !filter.matches(&object) || once.contains(&number), "{:?}", filter);
+            let mut matches = Vec::new();
+            index.find(&object, |number| matches.push(*number));
+            let distinct: BTreeSet<usize> = matches.iter().copied().collect();
+            prop_assert_eq!(distinct.len(), matches.len(), "each is found once");
+            for (number, (filter, is_removed)) in filters.iter().enumerate() {
+                let expected = !is_removed && is_expected(&keys[number], &object);
+                prop_assert_eq!(distinct.contains(&number), expected, "{:?}", &keys[number]);
+                let is_missed = filter.matches(&object) && !distinct.contains(&number);
+                prop_assert!(*is_removed || !is_missed, "{:?}", filter);
             }
         }
 
         #[test]
-        fn nothing_stays_behind(filters in prop::collection::vec(filters(), 0..24)) {
+        fn index_is_empty_after_all_sessions_are_removed(filters in prop::collection::vec(filters(), 0..24)) {
             let mut index = WatchIndex::default();
             for (number, filter) in filters.iter().enumerate() {
-                index.insert(number as u64, &IndexKey::of(filter), ());
+                index.insert(number as u64, &IndexKey::from_filter(filter), ());
             }
             for (number, filter) in filters.iter().enumerate() {
-                index.remove(number as u64, &IndexKey::of(filter));
+                index.remove(number as u64, &IndexKey::from_filter(filter));
             }
             prop_assert!(index.all.is_empty() && index.namespaces.is_empty() && index.names.is_empty());
             prop_assert!(index.keys.is_empty() && index.fields.is_empty());
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_one_node_costs_the_others_nothing() {
+    fn field_index_finds_only_matching_sessions() {
         let mut index = WatchIndex::default();
         for node in 0..10_000_u64 {
             index.insert(node, &IndexKey::Field((None, "node".into()), node.to_string().into()), node);
@@ -280,8 +282,8 @@ mod tests {
             labels: Pairs::default(),
             fields: Pairs::from_iter([("node", "77")]),
         };
-        let mut found = Vec::new();
-        index.find(&Object::new(draft, Revision(2)), |node| found.push(*node));
-        assert_eq!(found, [77]);
+        let mut matches = Vec::new();
+        index.find(&Object::new(draft, Revision(2)), |node| matches.push(*node));
+        assert_eq!(matches, [77]);
     }
 }

@@ -1,9 +1,9 @@
 //! The memory of watches: how many a user may have, and the frames that clients have not read.
 //!
-//! A frame of one event is shared by all watches ([`pilothouse_types::frame`]). Who does not read keeps it alive, and a client that is in no
-//! hurry can keep many. So each watch also notes what it holds and when its client last took
-//! something ([`WatchHoldings`]). A watch that finds no memory for its next frame waits, because it pulls; meanwhile the watches of
-//! the user who holds most, and whose clients take nothing, are cut ([`WatchMemory::relieve`]). They resume where they were.
+//! A frame of one event is shared by all watches ([`pilothouse_types::frame`]). A client that does not read keeps it
+//! alive, and a slow one can keep many. So each watch also counts the bytes that it holds, and notes when its client last read
+//! something ([`WatchHoldings`]). A watch without memory for its next frame waits; meanwhile watches of the user who
+//! holds most, whose clients do not read, are cut ([`WatchMemory::relieve`]). They resume where they were.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use pilothouse_types::limits::LARGE_FRAME_BYTES;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
 
-use crate::limits::{RELIEF_EVERY, UNREAD_FOR, WATCH_BYTES};
+use crate::limits::{RELIEF_EVERY, UNREAD_BEFORE_CUT, WATCH_BYTES};
 use crate::throttle::Throttle;
 use crate::user_shares::{UserShare, UserShares};
 
@@ -30,7 +30,7 @@ pub struct WatchMemory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Open watches, by what each takes when it has nothing to say.
+    /// The memory of open watches without their frames.
     open: MemoryBudget,
     /// Frames that no client has read yet.
     frames: MemoryBudget,
@@ -109,7 +109,7 @@ impl WatchMemory {
         let mut unread: HashMap<&Arc<str>, Vec<(&Arc<WatchHoldings>, usize)>> = HashMap::new();
         for holder in holders.values() {
             let bytes = holder.bytes.load(Ordering::Relaxed);
-            if bytes > 0 && !holder.cut.is_raised() && holder.unread_for(now) >= UNREAD_FOR {
+            if bytes > 0 && !holder.cut.is_raised() && holder.unread_for(now) >= UNREAD_BEFORE_CUT {
                 unread.entry(&holder.user).or_default().push((holder, bytes));
             }
         }
@@ -120,10 +120,10 @@ impl WatchMemory {
             return;
         };
         watches.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.unread_for(now)));
-        let wanted = self.0.frames.most() / 8;
+        let target = self.0.frames.most() / 8;
         let (mut freed, mut cut) = (0, 0);
         for (holder, bytes) in watches {
-            if freed >= wanted {
+            if freed >= target {
                 break;
             }
             holder.cut.raise();
@@ -134,7 +134,7 @@ impl WatchMemory {
     }
 }
 
-/// What one watch has of the memory of all. Dropped with its session.
+/// The share of one watch in the memory of all. Dropped with its session.
 #[derive(Debug)]
 pub struct WatchAccount {
     memory: WatchMemory,
@@ -159,11 +159,11 @@ impl WatchAccount {
 
     /// Whether a queue that holds more than a small frame may grow.
     pub(crate) fn may_grow(&self) -> bool {
-        let may = !self.memory.0.frames.is_exhausted();
-        if !may {
+        let can_grow = !self.memory.0.frames.is_exhausted();
+        if !can_grow {
             self.memory.relieve();
         }
-        may
+        can_grow
     }
 
     /// The bytes of a large frame, noted as held by this watch until they are sent.
@@ -180,7 +180,7 @@ impl WatchAccount {
         }
         self.enlist();
         let reserved = Arc::new(self.memory.0.frames.charge(chunk.len()));
-        Bytes::from_owner(HeldFrame::new(Held::Alone(chunk), &self.holdings, reserved))
+        Bytes::from_owner(HeldFrame::new(Held::Joined(chunk), &self.holdings, reserved))
     }
 
     /// Lists the holdings among those that may be cut.
@@ -250,18 +250,18 @@ impl WatchHoldings {
         self.taken_at.store(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long its client has taken nothing.
+    /// How long its client has read nothing.
     fn unread_for(&self, now: Moment) -> Duration {
         now.since(Moment::default().plus(Duration::from_micros(self.taken_at.load(Ordering::Relaxed))))
     }
 }
 
-/// What a watch holds.
+/// The bytes of a held frame.
 enum Held {
     /// A frame that others may hold as well.
     Shared(Arc<LargeFrame>),
     /// Several frames in one piece.
-    Alone(Bytes),
+    Joined(Bytes),
 }
 
 /// Bytes that a watch holds, and their share of the memory.
@@ -283,7 +283,7 @@ impl AsRef<[u8]> for HeldFrame {
     fn as_ref(&self) -> &[u8] {
         match &self.held {
             Held::Shared(frame) => frame.bytes(),
-            Held::Alone(bytes) => bytes,
+            Held::Joined(bytes) => bytes,
         }
     }
 }
@@ -294,7 +294,7 @@ impl Drop for HeldFrame {
     }
 }
 
-/// Tells whoever sends a response, or serves a connection, to stop at once and drop what it has.
+/// Tells the sender of a response, or the server of a connection, to stop at once and drop its buffers.
 #[derive(Clone, Debug, Default)]
 pub struct CutSignal(Arc<Cut>);
 
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_so_many_watches_and_others_have_theirs() {
+    fn watches_are_limited_per_user() {
         let (memory, _) = memory(2);
         let held: Vec<WatchAccount> = (0..3).filter_map(|_| memory.open("one").ok()).collect();
         assert_eq!(held.len(), 2);
@@ -372,37 +372,38 @@ mod tests {
     }
 
     #[test]
-    fn unread_frames_of_the_greediest_user_make_room_and_who_reads_is_spared() {
+    fn relief_cuts_unread_watches_of_the_largest_user_only() {
         let (memory, clock) = memory(usize::MAX);
         let mut greedy: Vec<WatchAccount> = (0..5).map(|_| memory.open("greedy").unwrap()).collect();
         let mut modest = memory.open("modest").unwrap();
         let mut reader = memory.open("greedy").unwrap();
         let unread: Vec<Bytes> = greedy.iter_mut().filter_map(frame).collect();
-        let kept = frame(&mut modest).unwrap();
+        let modest_frame = frame(&mut modest).unwrap();
         let _read: Vec<Bytes> = (0..2).filter_map(|_| frame(&mut reader)).collect();
         assert_eq!(memory.0.frames.bytes(), FRAMES * FRAME);
         assert!(frame(&mut modest).is_none(), "full, and nobody has been idle for long");
         assert_eq!(memory.cut(), 0);
 
-        clock.advance(UNREAD_FOR);
+        clock.advance(UNREAD_BEFORE_CUT);
         reader.holdings.note_progress();
         assert!(frame(&mut modest).is_none());
         assert_eq!(memory.cut(), 1, "an eighth is enough");
-        let cut: Vec<bool> = greedy.iter().map(|one| one.cut_signal().now_or_never().is_some()).collect();
+        let is_cut = |account: &WatchAccount| account.cut_signal().now_or_never().is_some();
+        let cut: Vec<bool> = greedy.iter().map(is_cut).collect();
         assert_eq!(cut.iter().filter(|cut| **cut).count(), 1);
         assert!(modest.cut_signal().now_or_never().is_none() && reader.cut_signal().now_or_never().is_none());
-        // The sender of a watch that is cut drops what it had.
+        // The sender of a watch that is cut drops its buffers.
         drop(unread);
         assert!(frame(&mut modest).is_some());
-        drop(kept);
+        drop(modest_frame);
     }
 
     #[test]
-    fn small_frames_that_wait_in_a_queue_can_be_cut_as_well() {
+    fn watch_with_queued_small_frames_can_be_cut() {
         let (memory, clock) = memory(usize::MAX);
         let mut unread = memory.open("greedy").unwrap();
         unread.hold_queued(FRAMES * FRAME);
-        clock.advance(UNREAD_FOR);
+        clock.advance(UNREAD_BEFORE_CUT);
         assert!(frame(&mut memory.open("modest").unwrap()).is_none());
         assert!(memory.cut() == 1 && unread.cut_signal().now_or_never().is_some());
         unread.hold_queued(0);
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_many_share_counts_once() {
+    fn shared_frame_counts_once() {
         let (memory, _) = memory(usize::MAX);
         let mut watches: Vec<WatchAccount> = (0..100).map(|_| memory.open("one").unwrap()).collect();
         let shared = large_frame();

@@ -2,7 +2,7 @@
 //! thread without disturbing it.
 //!
 //! The bytes that a window holds are bounded. Where there is a log to read them from again, events that no longer fit
-//! stay readable for the rest of the history: the window remembers that they were and what they superseded
+//! stay readable for the rest of the history: the window remembers their revisions and the versions they superseded
 //! ([`EventStub`]), and a reader that far back is sent to the [`ArchiveReader`].
 //!
 //! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
@@ -21,13 +21,13 @@ use crate::checkpoints::Checkpoints;
 use crate::event::{Event, EventStub};
 use crate::limits::{ARCHIVED_EVENTS, CLOCK_SET_BACK, WINDOW_LEAST_BYTES};
 
-/// What a read from a cursor found.
+/// The result of a read from a cursor.
 pub enum Read {
     /// The events after the cursor, in order; none when the reader has caught up.
     Events(Vec<Arc<Event>>),
     /// The cursor lies before what memory holds: the events up to this revision are to be read from the archive.
     Archived(ArchiveReader, Revision),
-    /// The cursor lies before the history: the reader has missed events that nobody holds any more.
+    /// The cursor lies before the history: the reader has missed events that are gone.
     Expired(Revision),
 }
 
@@ -36,7 +36,7 @@ pub enum Read {
 pub struct Extent {
     /// Events in memory.
     pub events: usize,
-    /// What they weigh.
+    /// The memory that they take.
     pub bytes: usize,
     /// Events that only the log holds.
     pub archived: usize,
@@ -61,47 +61,47 @@ impl From<usize> for WindowBounds {
 }
 
 impl WindowBounds {
-    /// Whether a window that grows and weighs so much must let go of events. Where all windows together are too large, the busy
+    /// Whether a growing window of this size must drop events. Where all windows together are too large, the busy
     /// ones shrink.
     fn exceeded_by(&self, bytes: usize) -> bool {
         bytes > self.each || (bytes > WINDOW_LEAST_BYTES && self.all.is_exhausted())
     }
 
-    /// Whether a window that weighs so much should let go of events that can be read again: memory becomes short.
+    /// Whether a window of this size should drop events that can be read again: memory becomes short.
     fn should_shrink(&self, bytes: usize) -> bool {
         bytes > WINDOW_LEAST_BYTES && !self.all.may_keep()
     }
 }
 
-/// The history itself. See the module text.
+/// The history itself. See the module documentation.
 pub struct Window {
     inner: SharedLock<Inner>,
-    /// A copy of the head, for those who look often and seldom find anything.
+    /// A copy of the head, which frequent pollers read without the lock.
     latest: AtomicU64,
     bounds: WindowBounds,
-    /// Where events are read from again that no longer fit; nowhere, if the log lives in memory too.
+    /// Reads events that no longer fit; `None` if the log is in memory, too.
     archive_reader: Option<ArchiveReader>,
-    /// States at older revisions that lists in chunks go on from.
+    /// States at older revisions, from which chunked lists continue.
     checkpoints: Checkpoints,
 }
 
 struct Inner {
     events: VecDeque<Arc<Event>>,
-    /// What the events weigh, as part of what those of all types do.
+    /// The memory of the events, as a part of the budget of all types.
     bytes: Reservation,
     /// A cursor below this must be read from the archive.
     in_memory: Revision,
-    /// What is in the archive: the events after `floor`, up to `in_memory`.
+    /// The events that only the log holds: those after `floor`, up to `in_memory`.
     archived: VecDeque<EventStub>,
-    /// Revisions after `floor` at which nothing happened. A cursor before one has missed nothing, as long as the log shows it.
-    /// Nothing is hidden by their records, which leave the log like those of removals: by themselves.
+    /// Revisions after `floor` without an event. Their records show that the log has no hole there. They supersede nothing, so
+    /// they are trimmed by themselves, as tombstones are.
     steps: VecDeque<EventStub>,
-    /// The revision of the newest of all this. At a start the head is ahead of it, until everything is read back.
+    /// The revision of the newest event or step. At a start the head is ahead of it, until everything is read back.
     newest: Revision,
-    /// When that was accepted.
+    /// When `newest` was accepted.
     newest_at: Timestamp,
     /// Where the clock was set back: everything up to a revision is at least as old as the time beside it. Both rise. Without
-    /// this one write of a moment in which the clock was wrong would keep all later ones until that time has come.
+    /// this, one write with a timestamp in the future would keep all later events until that time.
     set_back: VecDeque<(Revision, Timestamp)>,
     /// A cursor below this has missed something.
     floor: Revision,
@@ -110,7 +110,7 @@ struct Inner {
 }
 
 impl Window {
-    /// An empty window of a type that stands at `head`: nothing before it is known.
+    /// An empty window of a type whose newest revision is `head`, without earlier history.
     pub fn new(head: Revision, bounds: impl Into<WindowBounds>) -> Window {
         let bounds = bounds.into();
         let inner = Inner {
@@ -140,8 +140,8 @@ impl Window {
         self
     }
 
-    /// An empty window of a type that stands at `head` and whose events after `floor` follow, from disk. `floor` is the oldest
-    /// cursor from which nothing is missing.
+    /// An empty window of a type whose newest revision is `head`; its events after `floor` follow, from disk. `floor` is the
+    /// oldest cursor from which nothing is missing.
     pub fn restored(floor: Revision, head: Revision, bounds: impl Into<WindowBounds>) -> Window {
         let window = Window::new(head, bounds);
         {
@@ -156,29 +156,29 @@ impl Window {
     pub fn append(&self, event: Arc<Event>) -> Vec<EventStub> {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
-        inner.note_time(event.revision(), event.at);
-        inner.weigh(|bytes| bytes + event.weight());
+        inner.note_time(event.revision(), event.accepted_at);
+        inner.recharge(|bytes| bytes + event.weight());
         inner.head = inner.head.max(event.revision());
         inner.events.push_back(event);
         self.latest.store(inner.head.0, Ordering::Release);
-        let mut gone = Vec::new();
+        let mut dropped = Vec::new();
         while inner.events.len() > 1 && self.bounds.exceeded_by(inner.bytes.bytes()) {
             match (inner.pop(), &self.archive_reader) {
                 (Some(stub), Some(_)) => inner.archived.push_back(stub),
-                (Some(stub), None) => gone.push(inner.forget(stub)),
+                (Some(stub), None) => dropped.push(inner.raise_floor(stub)),
                 (None, _) => break,
             }
         }
-        self.bound_archive(&mut inner, &mut gone);
-        gone
+        self.bound_archive(&mut inner, &mut dropped);
+        dropped
     }
 
-    /// Lets go of at most `most` events if memory is short and they can be read from the log again. Returns what the archive cannot
+    /// Drops at most `most` events if memory is short and they can be read from the log again. Returns what the archive cannot
     /// keep, as [`Window::append`] does.
     pub fn shrink(&self, most: usize) -> Vec<EventStub> {
-        let mut gone = Vec::new();
+        let mut dropped = Vec::new();
         if self.archive_reader.is_none() || !self.bounds.should_shrink(self.read_lock().bytes.bytes()) {
-            return gone;
+            return dropped;
         }
         let mut inner = self.write();
         for _ in 0..most {
@@ -188,58 +188,60 @@ impl Window {
             let oldest = inner.pop();
             inner.archived.extend(oldest);
         }
-        self.bound_archive(&mut inner, &mut gone);
-        gone
+        self.bound_archive(&mut inner, &mut dropped);
+        dropped
     }
 
     /// Forgets the oldest events of an archive that has become too long.
-    fn bound_archive(&self, inner: &mut Inner, gone: &mut Vec<EventStub>) {
+    fn bound_archive(&self, inner: &mut Inner, dropped: &mut Vec<EventStub>) {
         while inner.archived.len() > ARCHIVED_EVENTS {
-            let oldest = inner.archived.pop_front().map(|stub| inner.forget(stub));
-            gone.extend(oldest);
+            let oldest = inner.archived.pop_front().map(|stub| inner.raise_floor(stub));
+            dropped.extend(oldest);
         }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
     }
 
-    /// The type went on to this revision without an event. Only its store calls this.
+    /// Advances the type to this revision without an event. Only its store calls this.
     pub fn step(&self, to: Revision, at: Timestamp) {
         let mut inner = self.write();
         inner.note_time(to, at);
-        inner.steps.push_back(EventStub { revision: to, at, superseded: None, removed: true });
+        inner.steps.push_back(EventStub { revision: to, accepted_at: at, superseded: None, removed: true });
         inner.head = inner.head.max(to);
         self.latest.store(inner.head.0, Ordering::Release);
     }
 
-    /// Lets go of at most `most` events from before `horizon` and returns what is left of them.
+    /// Drops at most `most` events from before `horizon` and returns their stubs.
     pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<EventStub> {
         let mut inner = self.write();
-        let mut gone = Vec::new();
-        while gone.len() < most {
+        let mut dropped = Vec::new();
+        while dropped.len() < most {
             let stub = match (inner.archived.front(), inner.events.front()) {
-                (Some(oldest), _) if inner.is_before(horizon, oldest.revision, oldest.at) => {
+                (Some(oldest), _) if inner.is_before(horizon, oldest.revision, oldest.accepted_at) => {
                     inner.archived.pop_front()
                 }
-                (None, Some(oldest)) if inner.is_before(horizon, oldest.revision(), oldest.at) => inner.pop(),
+                (None, Some(oldest)) if inner.is_before(horizon, oldest.revision(), oldest.accepted_at) => {
+                    inner.pop()
+                }
                 _ => break,
             };
-            gone.extend(stub.map(|stub| inner.forget(stub)));
+            dropped.extend(stub.map(|stub| inner.raise_floor(stub)));
         }
         while let Some(step) = inner.step_before(horizon) {
-            gone.push(inner.forget(step));
+            dropped.push(inner.raise_floor(step));
             inner.in_memory = inner.in_memory.max(inner.floor);
         }
         let floor = inner.floor;
         inner.set_back.retain(|(revision, _)| *revision > floor);
         if inner.events.is_empty() && inner.archived.is_empty() {
-            // The room of what was there once goes with it.
+            // This frees their capacity, too.
             (inner.events, inner.archived) = (VecDeque::new(), VecDeque::new());
         }
-        if inner.archived.is_empty() && !gone.is_empty() {
-            // Nobody is sent there any more for what it read last.
-            self.archive_reader.iter().for_each(ArchiveReader::forget);
+        if inner.archived.is_empty() && !dropped.is_empty() {
+            // No reader is sent to the archive any more, so its cached reads are of no use.
+            self.archive_reader.iter().for_each(ArchiveReader::clear_cache);
         }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
-        gone
+        dropped
     }
 
     /// At most `most` events after `cursor`, in order.
@@ -271,12 +273,12 @@ impl Window {
     /// How much it holds.
     pub fn extent(&self) -> Extent {
         let inner = self.read_lock();
-        let archived = inner.archived.front().map(|stub| stub.at);
+        let archived = inner.archived.front().map(|stub| stub.accepted_at);
         Extent {
             events: inner.events.len(),
             bytes: inner.bytes.bytes(),
             archived: inner.archived.len(),
-            oldest: archived.or_else(|| inner.events.front().map(|event| event.at)),
+            oldest: archived.or_else(|| inner.events.front().map(|event| event.accepted_at)),
         }
     }
 
@@ -285,8 +287,8 @@ impl Window {
         &self.checkpoints
     }
 
-    /// The newest revision that readers may see, without waiting for anybody. Whoever finds it newer than their own
-    /// position gets the events by [`Window::read`].
+    /// The newest revision that readers may see, without taking the lock. A reader whose cursor is older
+    /// gets the events by [`Window::read`].
     pub fn latest(&self) -> Revision {
         Revision(self.latest.load(Ordering::Acquire))
     }
@@ -304,18 +306,18 @@ impl Inner {
     /// Takes the oldest event out of memory.
     fn pop(&mut self) -> Option<EventStub> {
         let oldest = self.events.pop_front()?;
-        self.weigh(|bytes| bytes.saturating_sub(oldest.weight()));
+        self.recharge(|bytes| bytes.saturating_sub(oldest.weight()));
         self.in_memory = oldest.revision();
         Some(EventStub::from(&*oldest))
     }
 
-    /// Changes what the events weigh.
-    fn weigh(&mut self, change: impl FnOnce(usize) -> usize) {
+    /// Changes the memory that the events are charged for.
+    fn recharge(&mut self, change: impl FnOnce(usize) -> usize) {
         let bytes = change(self.bytes.bytes());
         self.bytes.charge_to(bytes);
     }
 
-    /// The next event was accepted at this time.
+    /// Notes the time of the next event, and whether the clock was set back before it.
     fn note_time(&mut self, revision: Revision, at: Timestamp) {
         if at.plus(CLOCK_SET_BACK) < self.newest_at {
             while self.set_back.back().is_some_and(|(_, before)| *before >= at) {
@@ -326,25 +328,25 @@ impl Inner {
         (self.newest, self.newest_at) = (revision, at);
     }
 
-    /// Whether something is from before `horizon` that says of itself that it was accepted at `at`.
+    /// Whether an event with the timestamp `at` is from before `horizon`, also if the clock was set back later.
     fn is_before(&self, horizon: Timestamp, revision: Revision, at: Timestamp) -> bool {
-        let later = self.set_back.iter().find(|(until, _)| *until >= revision);
-        later.map_or(at, |(_, before)| at.min(*before)) < horizon
+        let correction = self.set_back.iter().find(|(until, _)| *until >= revision);
+        correction.map_or(at, |(_, before)| at.min(*before)) < horizon
     }
 
-    /// Takes out the oldest step, if it is from before `horizon` and so is all that happened before it.
+    /// Takes out the oldest step, if it and all events before it are from before `horizon`.
     fn step_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
         let (archived, in_memory) = (self.archived.front(), self.events.front());
         let oldest = archived.map(|stub| stub.revision).or_else(|| in_memory.map(|event| event.revision()));
-        let goes = |step: &EventStub| {
-            self.is_before(horizon, step.revision, step.at)
+        let is_expired = |step: &EventStub| {
+            self.is_before(horizon, step.revision, step.accepted_at)
                 && oldest.is_none_or(|oldest| step.revision < oldest)
         };
-        self.steps.front().is_some_and(goes).then(|| self.steps.pop_front())?
+        self.steps.front().is_some_and(is_expired).then(|| self.steps.pop_front())?
     }
 
-    /// Nobody can read this event any more.
-    fn forget(&mut self, stub: EventStub) -> EventStub {
+    /// Moves the floor past an event that was dropped for good.
+    fn raise_floor(&mut self, stub: EventStub) -> EventStub {
         self.floor = self.floor.max(stub.revision);
         stub
     }
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_what_follows_its_cursor() {
+    fn read_returns_events_after_cursor() {
         let window = Window::new(Revision(1), 1 << 20);
         for revision in 2..=6 {
             window.append(event(revision));
@@ -401,64 +403,64 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_expires_honestly() {
+    fn cursor_before_floor_is_expired() {
         let window = Window::new(Revision(1), 1 << 20);
         for revision in 2..=6 {
             window.append(event(revision));
         }
-        let gone = window.forget_before(Timestamp(0).plus(Duration::from_secs(4)), 10);
-        assert_eq!(gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
+        let dropped = window.forget_before(Timestamp(0).plus(Duration::from_secs(4)), 10);
+        assert_eq!(dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert_eq!(revisions(window.read(Revision(3), 9)), [4, 5, 6]);
     }
 
     #[test]
-    fn a_moment_in_which_the_clock_was_wrong_keeps_nothing_for_longer() {
+    fn events_with_future_timestamps_expire_with_their_successors() {
         let window = Window::new(Revision(1), 1 << 20);
         for (revision, second) in [(2, 2), (3, 90_000), (4, 90_001), (5, 5), (6, 6)] {
             window.append(event_at(revision, second));
         }
         window.step(Revision(7), Timestamp(7_000_000));
-        let gone = |second: u64| {
-            let gone = window.forget_before(Timestamp(second * 1_000_000), 10);
-            gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>()
+        let dropped = |second: u64| {
+            let dropped = window.forget_before(Timestamp(second * 1_000_000), 10);
+            dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>()
         };
-        assert_eq!(gone(3), [2]);
-        assert_eq!(gone(5), [0; 0], "they are no older than what came next");
-        assert_eq!(gone(6), [3, 4, 5]);
-        assert_eq!((gone(8), window.floor()), (vec![6, 7], Revision(7)));
+        assert_eq!(dropped(3), [2]);
+        assert_eq!(dropped(5), [0; 0], "they are not older than revision 5");
+        assert_eq!(dropped(6), [3, 4, 5]);
+        assert_eq!((dropped(8), window.floor()), (vec![6, 7], Revision(7)));
     }
 
     #[test]
-    fn a_clock_that_was_set_back_before_a_start_ages_nothing_that_came_later() {
+    fn clock_set_back_before_restart_expires_no_later_events() {
         let window = Window::restored(Revision(1), Revision(6), 1 << 20);
         for (revision, second) in [(2, 90_000), (3, 90_001), (4, 5), (5, 100), (6, 200)] {
             window.append(event_at(revision, second));
         }
-        let gone = window.forget_before(Timestamp(50_000_000), 10);
-        assert_eq!(gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3, 4]);
+        let dropped = window.forget_before(Timestamp(50_000_000), 10);
+        assert_eq!(dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(revisions(window.read(Revision(4), 9)), [5, 6], "they are younger");
     }
 
     #[test]
-    fn bytes_bound_the_window_but_the_newest_event_stays() {
+    fn full_window_drops_old_events_but_keeps_the_newest() {
         let window = Window::new(Revision(1), 320);
         assert!(window.append(event(2)).is_empty());
         assert_eq!(window.append(event(3)).len(), 1);
         assert_eq!(revisions(window.read(Revision(2), 9)), [3]);
     }
 
-    struct Nothing;
+    struct EmptyArchive;
 
-    impl Archive for Nothing {
+    impl Archive for EmptyArchive {
         fn read(&self, _: &TypeName, _: Span) -> Result<Vec<Event>, ArchiveError> {
             Err(ArchiveError::Gone)
         }
     }
 
     #[test]
-    fn what_no_longer_fits_is_on_the_shelf_until_it_is_too_old() {
-        let archive_reader = ArchiveReader::new(Arc::new(Nothing), TypeName::new("pods"));
+    fn evicted_events_are_read_from_archive_until_they_expire() {
+        let archive_reader = ArchiveReader::new(Arc::new(EmptyArchive), TypeName::new("pods"));
         let window = Window::new(Revision(1), 320).with_archive(Some(archive_reader));
         for revision in 2..=5 {
             assert!(window.append(event(revision)).is_empty(), "the log has it");
@@ -467,8 +469,8 @@ mod tests {
         assert!(matches!(window.read(Revision(1), 9), Read::Archived(_, Revision(4))));
         assert_eq!((window.floor(), window.extent().archived), (Revision(1), 3));
         let second = |second| Timestamp(0).plus(Duration::from_secs(second));
-        let gone = window.forget_before(second(4), 10);
-        assert_eq!(gone.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
+        let dropped = window.forget_before(second(4), 10);
+        assert_eq!(dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert!(matches!(window.read(Revision(3), 9), Read::Archived(..)));
         assert_eq!(window.forget_before(second(9), 10).len(), 2);
@@ -476,12 +478,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_does_not_grow_shrinks_when_memory_is_short() {
+    fn idle_window_shrinks_when_memory_is_short() {
         const LIMIT: usize = 64 << 20;
         let ledger = MemoryLedger::new(Some(LIMIT));
         let all = ledger.cache("windows", LIMIT);
         let bounds = WindowBounds { each: LIMIT, all: all.clone() };
-        let archive_reader = ArchiveReader::new(Arc::new(Nothing), TypeName::new("pods"));
+        let archive_reader = ArchiveReader::new(Arc::new(EmptyArchive), TypeName::new("pods"));
         let in_log = Window::new(Revision(1), bounds.clone()).with_archive(Some(archive_reader));
         let in_memory = Window::new(Revision(1), bounds);
         ledger.observe(0);
@@ -491,7 +493,7 @@ mod tests {
         }
         let whole = all.bytes();
         assert!(in_log.shrink(10).is_empty());
-        assert_eq!(all.bytes(), whole, "there is room");
+        assert_eq!(all.bytes(), whole, "there is enough memory");
         ledger.observe(LIMIT - LIMIT / 16);
         in_log.shrink(10);
         assert_eq!(in_log.extent().archived, 10);
@@ -499,6 +501,6 @@ mod tests {
         assert!(all.bytes() <= whole / 2 + WINDOW_LEAST_BYTES, "{} of {whole}", all.bytes());
         assert!(matches!(in_log.read(Revision(1), 1), Read::Archived(..)));
         in_memory.shrink(usize::MAX);
-        assert_eq!(revisions(in_memory.read(Revision(1), 1)), [2], "nobody could read it again");
+        assert_eq!(revisions(in_memory.read(Revision(1), 1)), [2], "it could not be read again");
     }
 }

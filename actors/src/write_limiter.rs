@@ -16,13 +16,15 @@ struct InFlight {
 }
 
 impl WriteLimiter {
-    /// A place for a write of this size, or `None` at the bound. A write larger than the whole bound is accepted if it is alone.
+    /// Returns a slot for a write of this size, or `None` at the bound. A write larger than the whole bound is accepted if it is
+    /// alone.
     pub fn take(&self, bytes: usize) -> Option<WriteSlot> {
         let slot = WriteSlot { in_flight: Arc::clone(&self.0), bytes };
-        // Counted first and checked afterwards: on failure the drop of `slot` gives the count back.
+        // Counted first and checked afterwards: on failure the drop of `slot` releases the count.
         let writes = self.0.writes.fetch_add(1, Ordering::SeqCst);
-        let held = self.0.bytes.fetch_add(bytes, Ordering::SeqCst);
-        let fits = writes < COMMITTER_WRITES && (held == 0 || held.saturating_add(bytes) <= COMMITTER_BYTES);
+        let pending = self.0.bytes.fetch_add(bytes, Ordering::SeqCst);
+        let fits =
+            writes < COMMITTER_WRITES && (pending == 0 || pending.saturating_add(bytes) <= COMMITTER_BYTES);
         fits.then_some(slot)
     }
 
@@ -37,7 +39,7 @@ impl WriteLimiter {
     }
 }
 
-/// The place of one write, given back on drop.
+/// The slot of one write, released on drop.
 #[derive(Debug)]
 pub struct WriteSlot {
     in_flight: Arc<InFlight>,
@@ -56,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_and_bytes_are_bounded_and_given_back() {
+    fn write_limiter_bounds_writes_and_bytes_and_releases_on_drop() {
         let write_limiter = WriteLimiter::default();
-        let places: Vec<WriteSlot> = std::iter::from_fn(|| write_limiter.take(1)).collect();
-        assert_eq!(places.len(), COMMITTER_WRITES);
+        let slots: Vec<WriteSlot> = std::iter::from_fn(|| write_limiter.take(1)).collect();
+        assert_eq!(slots.len(), COMMITTER_WRITES);
         assert_eq!((write_limiter.writes(), write_limiter.bytes()), (COMMITTER_WRITES, COMMITTER_WRITES));
-        drop(places);
+        drop(slots);
         assert_eq!((write_limiter.writes(), write_limiter.bytes()), (0, 0));
 
         let large = write_limiter.take(COMMITTER_BYTES + 1);

@@ -20,7 +20,7 @@ use pilothouse_actors::event::Change;
 use pilothouse_actors::limits::WINDOW_BYTES;
 use pilothouse_actors::notifier::{ChangeNotifier, Published};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
+use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
 use pilothouse_actors::store::{self, Expire, Get, ObjectResult, Position};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
@@ -279,7 +279,7 @@ impl Harness {
                 key: KEYS.iter().find(|key| **key == event.object.key.as_str()).unwrap(),
                 text: object_text(&event.object),
                 previous: event.previous.as_ref().map(|previous| previous.revision.0),
-                at: event.at,
+                at: event.accepted_at,
             })
             .collect();
         assert_eq!(actual, Vec::from_iter(model.history.iter().cloned()));
@@ -292,7 +292,7 @@ async fn compare_past(model: &TypeModel, position: &Position) {
     let mut revision = model.counter();
     let mut history = model.history.iter().rev();
     loop {
-        let state = state_at(position, Revision(revision), |_| true).await.unwrap();
+        let state = snapshot_at(position, Revision(revision), |_| true).await.unwrap();
         assert_eq!(state.revision, Revision(revision));
         let actual = state.iter().map(|object| (object.key.as_str(), object.revision.0));
         assert_eq!(
@@ -307,12 +307,12 @@ async fn compare_past(model: &TypeModel, position: &Position) {
         revision = event.revision - 1;
     }
     assert_eq!(
-        state_at(position, Revision(model.counter() + 1), |_| true).await.unwrap_err(),
+        snapshot_at(position, Revision(model.counter() + 1), |_| true).await.unwrap_err(),
         PointInTimeError::Gone
     );
     if let Some(floor) = model.floor {
         assert_eq!(
-            state_at(position, Revision(floor - 1), |_| true).await.unwrap_err(),
+            snapshot_at(position, Revision(floor - 1), |_| true).await.unwrap_err(),
             PointInTimeError::Gone
         );
     }

@@ -164,7 +164,7 @@ impl ControllerSetup {
         let parts = parts.clone();
         let running = controllers::start::start(settings, shared_deps, move || {
             let backend =
-                Rc::new(backend(&parts, Authorizer::asking(parts.auth.authorizers.source()).start()));
+                Rc::new(backend(&parts, Authorizer::with_source(parts.auth.authorizers.source()).start()));
             let (shared, tokens) = (parts.shared.clone(), parts.auth.tokens.clone());
             let own_backend = backend.clone();
             let own_parts = parts.clone();

@@ -55,7 +55,7 @@ pub(super) async fn follow(parts: &Arc<ServerParts>) -> Result<(), StartError> {
     let weak_parts = Arc::downgrade(parts);
     let deps = DefinitionsDeps {
         notifiers: parts.storage.notifiers.clone(),
-        backend: backend(parts, Authorizer::asking(parts.auth.authorizers.source()).start()),
+        backend: backend(parts, Authorizer::with_source(parts.auth.authorizers.source()).start()),
         resource,
         catalog: catalog.clone(),
         first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,

@@ -41,7 +41,7 @@ impl WatchSetup {
 
 /// The dependencies of the calling worker thread's watches; starts its broadcaster.
 pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
-    let broadcaster = Broadcaster::begin(&parts.storage.notifiers, &parts.storage.fatal);
+    let broadcaster = Broadcaster::spawn(&parts.storage.notifiers, &parts.storage.fatal);
     let watches = &parts.watches;
     watches.broadcasters.lock().push(broadcaster.clone());
     WatchDeps {

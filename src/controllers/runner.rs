@@ -317,8 +317,13 @@ impl<L: Controller> Handler<Changed> for Runner<L> {
             if !is_deleted && !object.is_readable() {
                 continue;
             }
-            let change =
-                ObjectChange { type_name: &type_name, object, previous, is_deleted, time: Some(event.at) };
+            let change = ObjectChange {
+                type_name: &type_name,
+                object,
+                previous,
+                is_deleted,
+                time: Some(event.accepted_at),
+            };
             self.controller.on_change(&change, &mut self.queue);
         }
     }

@@ -92,7 +92,7 @@ pub fn render(levels: &Levels<RequestRecord>, path: &str, query: &Query<'_>) -> 
 
 fn levels_table(levels: &Levels<RequestRecord>) -> String {
     let mut rows = vec![LEVEL_COLUMNS.map(str::to_owned).to_vec()];
-    for (name, is_wanted, level) in levels.named() {
+    for (name, is_wanted, level) in levels.list() {
         let (load, counts, (_, queues)) = (level.load(), level.counts(), level.queues());
         let active = queues.iter().filter(|queue| queue.waiting > 0).count();
         rows.push(vec![
@@ -114,7 +114,7 @@ fn levels_table(levels: &Levels<RequestRecord>) -> String {
 
 fn queues_table(levels: &Levels<RequestRecord>) -> String {
     let mut rows = vec![QUEUE_COLUMNS.map(str::to_owned).to_vec()];
-    for (name, _, level) in levels.named() {
+    for (name, _, level) in levels.list() {
         let (queue_count, used) = level.queues();
         // Empty queues have nothing but their index.
         let empty = (0..queue_count).take_while(|_| queue_count <= DUMPED_EMPTY_QUEUES);
@@ -125,17 +125,17 @@ fn queues_table(levels: &Levels<RequestRecord>) -> String {
         let mut queues: Vec<QueueSnapshot> = used.iter().copied().chain(empty).collect();
         queues.sort_by_key(|queue| queue.index);
         for queue in queues {
-            let [first, max] = queue.wanted;
+            let [first, max] = queue.waiting_seats;
             rows.push(vec![
                 name.clone(),
                 queue.index.to_string(),
                 queue.waiting.to_string(),
                 queue.executing.to_string(),
                 queue.seats.to_string(),
-                seat_seconds(queue.next),
+                seat_seconds(queue.next_start),
                 first.to_string(),
                 max.to_string(),
-                seat_seconds(queue.amount as f64),
+                seat_seconds(queue.queued_work as f64),
             ]);
         }
     }
@@ -145,7 +145,7 @@ fn queues_table(levels: &Levels<RequestRecord>) -> String {
 fn requests_table(levels: &Levels<RequestRecord>, with_details: bool) -> String {
     let head = REQUEST_COLUMNS.iter().chain(DETAIL_COLUMNS.iter().filter(|_| with_details));
     let mut rows = vec![head.map(|name| (*name).to_owned()).collect()];
-    for (name, _, level) in levels.named() {
+    for (name, _, level) in levels.list() {
         rows.extend(level.requests().iter().map(|position| request_row(&name, position, with_details)));
     }
     align(&rows)
@@ -153,10 +153,10 @@ fn requests_table(levels: &Levels<RequestRecord>, with_details: bool) -> String 
 
 fn request_row(
     level: &str,
-    RequestPosition { entry, place }: &RequestPosition<RequestRecord>,
+    RequestPosition { entry, position }: &RequestPosition<RequestRecord>,
     with_details: bool,
 ) -> Vec<String> {
-    let RequestRecord { flow, user, verb, path, name } = &entry.about;
+    let RequestRecord { flow, user, verb, path, name } = &entry.record;
     let no_index = "-1".to_owned();
     let query = Query::parse("");
     // The path has been parsed before, so this cannot fail; the verb is the stored one.
@@ -166,13 +166,13 @@ fn request_row(
         level.to_owned(),
         flow.name.clone(),
         entry.queue.map_or_else(|| no_index.clone(), |queue| queue.to_string()),
-        place.map_or_else(|| no_index.clone(), |place| place.to_string()),
+        position.map_or_else(|| no_index.clone(), |position| position.to_string()),
         cell_text(distinguisher),
-        format_time(entry.came),
+        format_time(entry.arrival),
         entry.work.seats.to_string(),
-        entry.work.after.to_string(),
+        entry.work.final_seats.to_string(),
         format_duration(entry.work.linger),
-        entry.began.map_or_else(|| ZERO_TIME.to_owned(), format_time),
+        entry.start.map_or_else(|| ZERO_TIME.to_owned(), format_time),
     ];
     if with_details {
         let no_resource = ResourcePath::default();

@@ -175,5 +175,5 @@ fn priority_level_keeps_its_state_when_schemas_change() {
     assert!(!Arc::ptr_eq(&before, &after) && Arc::ptr_eq(&before.level, &after.level));
     flows.put_level("system", None);
     assert!(Arc::ptr_eq(&before.level, &flows.classify(&alice, &request).unwrap().level));
-    assert_eq!(flows.seats.told().len(), 7);
+    assert_eq!(flows.seats.snapshots().len(), 7);
 }

@@ -66,8 +66,8 @@ fn write(watchers: usize, widest: u32) -> WorkEstimate {
         return WorkEstimate::ONE;
     }
     let seats_needed = seats(watchers, WATCHERS_PER_SEAT);
-    let after = seats_needed.clamp(1, widest.max(1));
-    WorkEstimate { seats: 1, after, linger: NOTIFICATION_TIME * seats_needed / after }
+    let final_seats = seats_needed.clamp(1, widest.max(1));
+    WorkEstimate { seats: 1, final_seats, linger: NOTIFICATION_TIME * seats_needed / final_seats }
 }
 
 fn seats(count: usize, per_seat: usize) -> u32 {
@@ -101,8 +101,8 @@ mod tests {
                 resource: resource.map(|resource| &**resource),
                 query: &query,
             };
-            let WorkEstimate { seats, after, linger } = estimate(&info, &load, 10);
-            (seats, after, linger.as_micros())
+            let WorkEstimate { seats, final_seats, linger } = estimate(&info, &load, 10);
+            (seats, final_seats, linger.as_micros())
         };
         let pods = "/api/v1/namespaces/n/pods";
         let minimal = (1, 0, 0);

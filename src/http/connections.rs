@@ -1,4 +1,4 @@
-//! The table of open connections: how many there are of whom, and which one is closed when there are too many.
+//! The table of open connections: their number per source, and which one is evicted when there are too many.
 //!
 //! A connection proves nothing about its client until a request on it was authenticated. So there are bounds on all connections,
 //! on those of one source address and on those that are still in their TLS handshake; with a memory limit each must also fit below
@@ -62,8 +62,8 @@ impl Bounds {
             config.limits.memory_limit.bytes().map_or(usize::MAX, |limit| {
                 limit / limits::CONNECTIONS_MEMORY_PART / limits::CONNECTION_BYTES
             });
-        let total = chosen(config.serving.max_connections, by_default).min(by_memory).max(1);
-        let per_source = chosen(config.serving.max_connections_per_source, total / 2).min(total).max(1);
+        let total = flag_or(config.serving.max_connections, by_default).min(by_memory).max(1);
+        let per_source = flag_or(config.serving.max_connections_per_source, total / 2).min(total).max(1);
         let handshakes = limits::HANDSHAKES.min(total);
         Bounds {
             total,
@@ -76,7 +76,7 @@ impl Bounds {
 }
 
 /// The value of a flag whose zero means a default.
-fn chosen(flag: usize, default: usize) -> usize {
+fn flag_or(flag: usize, default: usize) -> usize {
     if flag == 0 { default } else { flag }
 }
 
@@ -117,7 +117,7 @@ pub enum Standing {
     Exempt,
 }
 
-/// Why a connection was refused, or a request on it.
+/// The reason why a connection was refused, or a request on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     /// There are too many.
@@ -132,7 +132,7 @@ pub enum RefusalReason {
     Reserve,
 }
 
-/// Why an open connection was closed for another.
+/// The reason why an open connection was closed for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionReason {
     /// No request was authenticated on it, and none was in flight.
@@ -193,7 +193,7 @@ pub struct Connections(Arc<Shared>);
 struct Shared {
     clock: Clock,
     table: Lock<Table>,
-    /// What they may take; empty until the memory of the server is divided, before it serves.
+    /// The budget of all connections; empty until the memory of the server is divided, before it serves.
     memory: OnceLock<MemoryBudget>,
 }
 
@@ -204,7 +204,7 @@ impl Connections {
     }
 
     /// Counts the connections from now on in this budget. The first one that is given stays.
-    pub fn count_in(&self, memory: MemoryBudget) {
+    pub fn set_memory_budget(&self, memory: MemoryBudget) {
         self.0.memory.get_or_init(|| memory);
     }
 
@@ -225,8 +225,8 @@ impl Connections {
             eviction: CutSignal::default(),
         });
         // There was room a moment ago, and it stays reserved until the connection leaves the table.
-        let held = memory.map(|memory| memory.charge(limits::CONNECTION_BYTES));
-        table.insert(Arc::clone(&state), source, held, now);
+        let reservation = memory.map(|memory| memory.charge(limits::CONNECTION_BYTES));
+        table.insert(Arc::clone(&state), source, reservation, now);
         Ok(OpenConnection(ConnectionState(state)))
     }
 
@@ -260,13 +260,13 @@ impl OpenConnection {
         let mut can_be_evicted = true;
         poll_fn(|cx| {
             if driving.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Served::Wholly);
+                return Poll::Ready(Served::Completed);
             }
             if can_be_evicted {
                 if self.0.0.eviction.poll_raised(cx).is_ready() {
                     return Poll::Ready(Served::Evicted);
                 }
-                // Then it is in no queue of the table any more. A watch does not look at the signal with every event.
+                // An authenticated connection is never evicted, so its watches need not check the signal with every event.
                 can_be_evicted = !self.0.is_authenticated();
             }
             Poll::Pending
@@ -278,9 +278,9 @@ impl OpenConnection {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// By itself.
-    Wholly,
-    /// For another.
+    /// The client or the server has ended it.
+    Completed,
+    /// It was evicted for another connection.
     Evicted,
 }
 
@@ -312,7 +312,7 @@ struct State {
 impl ConnectionState {
     /// Notes that the TLS handshake is complete.
     pub fn note_handshake(&self) {
-        self.rise(Standing::Anonymous);
+        self.raise_standing(Standing::Anonymous);
     }
 
     /// Notes who sent a request. `false` if the request must be refused and the connection closed: it was admitted to the reserve,
@@ -327,7 +327,7 @@ impl ConnectionState {
             }
             state.is_in_reserve.store(false, Ordering::Relaxed);
         }
-        self.rise(caller);
+        self.raise_standing(caller);
         true
     }
 
@@ -335,7 +335,7 @@ impl ConnectionState {
         self.0.standing.load(Ordering::Relaxed) >= Standing::Authenticated as u8
     }
 
-    fn rise(&self, standing: Standing) {
+    fn raise_standing(&self, standing: Standing) {
         let state = &*self.0;
         if state.standing.load(Ordering::Relaxed) >= standing as u8 {
             return;
@@ -351,8 +351,8 @@ impl ConnectionState {
             return None;
         }
         let state = &*self.0;
-        let more = |requests: usize| (requests != EVICTED).then(|| requests + 1);
-        let counted = state.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        let increment = |requests: usize| (requests != EVICTED).then(|| requests + 1);
+        let counted = state.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, increment);
         counted.is_ok().then(|| RequestInFlight(self.clone()))
     }
 }

@@ -48,7 +48,7 @@ impl H1 {
                 if !can_leave || !is_endless(&response) || !switch.can_leave_now().await {
                     return Ok(response);
                 }
-                switch.stream(Streaming::of(response, &dates));
+                switch.stream(Streaming::new(response, &dates));
                 Ok(Response::ok())
             }
         });
@@ -113,7 +113,7 @@ impl H1 {
     /// Waits for the first byte of the next request, with no more memory than TLS takes. After a response the driver would also
     /// count this wait as a request that arrives too slowly.
     pub(super) async fn has_next_request(&self, io: &mut TlsStream, limit: Duration) -> bool {
-        let first_byte = poll_fn(|cx| io.poll_heard(cx));
+        let first_byte = poll_fn(|cx| io.poll_has_input(cx));
         tokio::select! {
             first_byte = timeout(limit, first_byte) => first_byte.unwrap_or(false),
             () = self.drain.begun() => false,

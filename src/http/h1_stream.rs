@@ -31,7 +31,7 @@ pub(super) struct Endless;
 
 thread_local! {
     /// Assembles chunks: one buffer for all connections of the thread, so that none keeps memory for it.
-    static PIECE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(COPIED_BYTES + 16));
+    static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(COPIED_BYTES + 16));
 }
 
 /// A response that has left the driver.
@@ -41,8 +41,8 @@ pub(super) struct Streaming {
     cut: Option<CutSignal>,
 }
 
-/// Whether the response to this request can be sent without the driver: the request says nothing special about the connection,
-/// and has no body that the driver would have to read.
+/// Whether the response to this request can be sent without the driver: the request keeps the connection alive, and
+/// has no body that the driver would have to read.
 pub(super) fn is_plain(request: &mut Request) -> bool {
     request.version() == Version::HTTP_11
         && request.head().connection_type() == ConnectionType::KeepAlive
@@ -59,7 +59,7 @@ pub(super) fn is_endless(response: &Response<BoxBody>) -> bool {
 
 impl Streaming {
     /// Takes a response that may last for hours.
-    pub(super) fn of(response: Response<BoxBody>, dates: &Dates) -> Streaming {
+    pub(super) fn new(response: Response<BoxBody>, dates: &Dates) -> Streaming {
         let (response, body) = response.into_parts();
         let cut = response.extensions().get::<CutSignal>().cloned();
         let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -70,13 +70,13 @@ impl Streaming {
         Streaming { head: Bytes::from(head), body, cut }
     }
 
-    /// Sends the response until it ends. Answers the connection if it can serve more requests.
+    /// Sends the response until it ends. Returns the connection if it can serve more requests.
     pub(super) async fn send(self, io: TlsStream) -> Option<TlsStream> {
         let unsent = VecDeque::from([self.head]);
-        let mut writing =
-            Writing { io, body: Some(self.body), unsent, stall: Stall::default(), cut: self.cut };
-        match poll_fn(|cx| writing.poll(cx)).await {
-            Ok(()) => Some(writing.io),
+        let mut writer =
+            ResponseWriter { io, body: Some(self.body), unsent, stall: Stall::default(), cut: self.cut };
+        match poll_fn(|cx| writer.poll(cx)).await {
+            Ok(()) => Some(writer.io),
             Err(error) => {
                 tracing::debug!(%error, "a watch over HTTP/1.1 was cut");
                 None
@@ -103,7 +103,7 @@ pub(super) fn head<'a>(status: &str, headers: impl Iterator<Item = (&'a str, &'a
     head
 }
 
-struct Writing {
+struct ResponseWriter {
     io: TlsStream,
     /// `None` once the body has ended.
     body: Option<BoxBody>,
@@ -115,14 +115,14 @@ struct Writing {
     cut: Option<CutSignal>,
 }
 
-impl Writing {
+impl ResponseWriter {
     /// Ready when the whole response is sent, or cannot be.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Without this, a quiet watch would never notice that its client is gone.
-        self.io.listen(cx)?;
+        self.io.check_disconnect(cx)?;
         let sent = self.poll_send(cx);
-        // Only while the client leaves something unread. Most watches never do, and with thousands of them each look would fetch
-        // the signal from far memory for every event.
+        // Only while the client leaves something unread. Most watches never do, and with thousands of them each check would
+        // be a cache miss for every event.
         if sent.is_pending() && !self.unsent.is_empty() && self.is_cut(cx) {
             return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
         }
@@ -141,7 +141,7 @@ impl Writing {
                 Some(Ok(chunk)) if chunk.is_empty() => {}
                 Some(Ok(chunk)) => {
                     // Another attempt in the same turn would not let the other connections have theirs.
-                    if !self.say(cx, chunk)? {
+                    if !self.send_chunk(cx, chunk)? {
                         return Poll::Pending;
                     }
                 }
@@ -155,21 +155,21 @@ impl Writing {
         }
     }
 
-    /// Sends a chunk, or keeps it to be flushed; whether the client takes more.
-    fn say(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> io::Result<bool> {
+    /// Sends a chunk, or queues it to be flushed. Returns whether the client takes more.
+    fn send_chunk(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> io::Result<bool> {
         if chunk.len() > COPIED_BYTES {
             let size = format!("{:x}\r\n", chunk.len());
             self.unsent.extend([Bytes::from(size), chunk, Bytes::from_static(LINE_END)]);
             return Ok(true);
         }
-        PIECE.with_borrow_mut(|piece| {
-            piece.clear();
-            push_hex(piece, chunk.len());
-            piece.extend_from_slice(LINE_END);
-            piece.extend_from_slice(&chunk);
-            piece.extend_from_slice(LINE_END);
-            let sent = self.write(cx, piece)?;
-            if let Some(rest) = piece.get(sent..).filter(|rest| !rest.is_empty()) {
+        CHUNK_BUFFER.with_borrow_mut(|buffer| {
+            buffer.clear();
+            push_hex(buffer, chunk.len());
+            buffer.extend_from_slice(LINE_END);
+            buffer.extend_from_slice(&chunk);
+            buffer.extend_from_slice(LINE_END);
+            let sent = self.write(cx, buffer)?;
+            if let Some(rest) = buffer.get(sent..).filter(|rest| !rest.is_empty()) {
                 self.unsent.push_back(Bytes::copy_from_slice(rest));
             }
             Ok(self.unsent.is_empty())
@@ -191,10 +191,10 @@ impl Writing {
     fn write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
-            let written = Pin::new(&mut self.io).poll_write(cx, rest);
-            match self.stall.check(cx, written) {
+            let result = Pin::new(&mut self.io).poll_write(cx, rest);
+            match self.stall.check(cx, result) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(more)) => sent += more,
+                Poll::Ready(Ok(bytes)) => sent += bytes,
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => break,
             }
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_counted_in_hexadecimal() {
+    fn chunk_size_is_hexadecimal() {
         for number in [0, 1, 9, 10, 15, 16, 255, 256, 4_095, 4_096, 65_535, 1 << 20, usize::MAX] {
             let mut written = Vec::new();
             push_hex(&mut written, number);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_headers_have_their_words_in_capitals() {
+    fn header_names_are_capitalized() {
         let headers = [("audit-id", b"x".as_slice()), ("date", b"now")];
         let head = head("200 OK", headers.into_iter());
         assert_eq!(String::from_utf8(head).unwrap(), "HTTP/1.1 200 OK\r\nAudit-Id: x\r\nDate: now\r\n\r\n");

@@ -27,10 +27,10 @@ use crate::config::{Serving, TlsVersion};
 use crate::limits::{CONNECTION_TURN_BYTES, INPUT_DURING_WATCH_BYTES};
 use crate::pki::{Identity, Pki, SniCertificate};
 
-const BOTH: &[u8] = b"\x02h2\x08http/1.1";
+const HTTP2_AND_HTTP1: &[u8] = b"\x02h2\x08http/1.1";
 const HTTP1: &[u8] = b"\x08http/1.1";
-/// Input that arrives during a watch is read in pieces of this size.
-const OVERHEARD_PIECE_BYTES: usize = 512;
+/// Input that arrives during a watch is read in chunks of this size.
+const INPUT_CHUNK_BYTES: usize = 512;
 /// The reference's response to plain HTTP.
 const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
@@ -72,14 +72,14 @@ pub enum TlsError {
 /// The TLS settings of the server. Certificates can be replaced at run time: new connections use the new ones. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls {
-    now: Arc<ArcSwap<Contexts>>,
-    /// The slot in which a connection keeps its contexts until the server name is known.
-    chosen_from: Index<Ssl, Arc<Contexts>>,
+    contexts: Arc<ArcSwap<Contexts>>,
+    /// The OpenSSL slot in which a connection keeps its contexts until the server name is known.
+    contexts_index: Index<Ssl, Arc<Contexts>>,
 }
 
 /// OpenSSL contexts by the certificate that they present.
 struct Contexts {
-    own: SslContext,
+    default: SslContext,
     /// By lower-case host name, possibly with a wildcard as the first label.
     named: HashMap<String, SslContext>,
 }
@@ -88,66 +88,66 @@ impl Contexts {
     fn new(
         serving: &Serving,
         pki: &Pki,
-        chosen_from: Index<Ssl, Arc<Contexts>>,
+        contexts_index: Index<Ssl, Arc<Contexts>>,
     ) -> Result<Contexts, TlsError> {
-        let own = context(serving, pki, &pki.serving, chosen_from)?;
+        let default = context(serving, pki, &pki.serving, contexts_index)?;
         let mut named = HashMap::new();
         // The first certificate of a name wins, so it is inserted last.
         for SniCertificate { identity, names } in pki.sni_certificates.iter().rev() {
-            let context = context(serving, pki, identity, chosen_from)?;
+            let context = context(serving, pki, identity, contexts_index)?;
             named.extend(names.iter().map(|name| (name.clone(), context.clone())));
         }
-        Ok(Contexts { own, named })
+        Ok(Contexts { default, named })
     }
 
     /// The context for a host name (SNI).
-    fn of_host(&self, host: &str) -> &SslContext {
+    fn for_host(&self, host: &str) -> &SslContext {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
-        let starred = || match host.split_once('.') {
+        let wildcard = || match host.split_once('.') {
             Some((_, rest)) => self.named.get(&format!("*.{rest}")),
             None => self.named.get("*"),
         };
-        self.named.get(&host).or_else(starred).unwrap_or(&self.own)
+        self.named.get(&host).or_else(wildcard).unwrap_or(&self.default)
     }
 
     /// The context for a client that sends no host name, by the address it connected to.
-    fn of_address(&self, address: Option<SocketAddr>) -> &SslContext {
-        let found = address.and_then(|address| self.named.get(&address.ip().to_canonical().to_string()));
-        found.unwrap_or(&self.own)
+    fn for_address(&self, address: Option<SocketAddr>) -> &SslContext {
+        let named = address.and_then(|address| self.named.get(&address.ip().to_canonical().to_string()));
+        named.unwrap_or(&self.default)
     }
 }
 
 impl Tls {
     /// TLS with the certificates of `pki`.
     pub fn new(serving: &Serving, pki: &Pki) -> Result<Tls, TlsError> {
-        let chosen_from = Ssl::new_ex_index()?;
-        let now = Contexts::new(serving, pki, chosen_from)?;
-        Ok(Tls { now: Arc::new(ArcSwap::from_pointee(now)), chosen_from })
+        let contexts_index = Ssl::new_ex_index()?;
+        let contexts = Contexts::new(serving, pki, contexts_index)?;
+        Ok(Tls { contexts: Arc::new(ArcSwap::from_pointee(contexts)), contexts_index })
     }
 
     /// Uses these certificates from the next connection on.
     pub fn replace(&self, serving: &Serving, pki: &Pki) -> Result<(), TlsError> {
-        self.now.store(Arc::new(Contexts::new(serving, pki, self.chosen_from)?));
+        self.contexts.store(Arc::new(Contexts::new(serving, pki, self.contexts_index)?));
         Ok(())
     }
 
     /// Performs the handshake.
     pub(super) async fn accept(&self, io: TcpStream) -> io::Result<TlsStream> {
         let address = io.peer_addr().ok();
-        let contexts = self.now.load_full();
+        let contexts = self.contexts.load_full();
         let ssl = if contexts.named.is_empty() {
-            Ssl::new(&contexts.own)?
+            Ssl::new(&contexts.default)?
         } else {
-            let mut ssl = Ssl::new(contexts.of_address(io.local_addr().ok()))?;
-            ssl.set_ex_data(self.chosen_from, contexts);
+            let mut ssl = Ssl::new(contexts.for_address(io.local_addr().ok()))?;
+            ssl.set_ex_data(self.contexts_index, contexts);
             ssl
         };
         let mut stream = SslStream::new(ssl, io)?;
         if let Err(error) = Pin::new(&mut stream).accept().await {
-            let plain = error
-                .ssl_error()
-                .is_some_and(|stack| stack.errors().iter().any(|one| one.reason() == Some("http request")));
-            if plain {
+            let is_plain_http = error.ssl_error().is_some_and(|stack| {
+                stack.errors().iter().any(|error| error.reason() == Some("http request"))
+            });
+            if is_plain_http {
                 // Best effort: the client may be gone already.
                 let _ = stream.get_mut().write_all(NOT_TLS).await;
             }
@@ -155,7 +155,7 @@ impl Tls {
         }
         let peer = Peer { address, certificates: PeerCertificates::from_ssl(stream.ssl()), connection: None };
         let turn = YieldEvery::new(CONNECTION_TURN_BYTES);
-        Ok(TlsStream { stream, is_drained: false, overheard: Vec::new(), turn, peer })
+        Ok(TlsStream { stream, is_drained: false, buffered_input: Vec::new(), turn, peer })
     }
 }
 
@@ -163,22 +163,22 @@ fn context(
     serving: &Serving,
     pki: &Pki,
     identity: &Identity,
-    chosen_from: Index<Ssl, Arc<Contexts>>,
+    contexts_index: Index<Ssl, Arc<Contexts>>,
 ) -> Result<SslContext, TlsError> {
     let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
     let context: &mut SslContextBuilder = &mut acceptor;
-    let oldest = match serving.tls_min_version {
+    let min_version = match serving.tls_min_version {
         TlsVersion::Tls12 => SslVersion::TLS1_2,
         TlsVersion::Tls13 => SslVersion::TLS1_3,
     };
-    context.set_min_proto_version(Some(oldest))?;
+    context.set_min_proto_version(Some(min_version))?;
     set_suites(context, &serving.tls_cipher_suites)?;
     set_identity(context, identity)?;
     if !pki.sni_certificates.is_empty() {
         context.set_servername_callback(move |ssl, _| {
-            let Some(contexts) = ssl.ex_data(chosen_from).cloned() else { return Ok(()) };
+            let Some(contexts) = ssl.ex_data(contexts_index).cloned() else { return Ok(()) };
             let Some(host) = ssl.servername(NameType::HOST_NAME).map(str::to_owned) else { return Ok(()) };
-            ssl.set_ssl_context(contexts.of_host(&host)).map_err(|_| SniError::ALERT_FATAL)
+            ssl.set_ssl_context(contexts.for_host(&host)).map_err(|_| SniError::ALERT_FATAL)
         });
     }
 
@@ -199,7 +199,7 @@ fn context(
     context.set_options(SslOptions::NO_TICKET);
     context.set_num_tickets(0)?;
 
-    let protocols = if serving.disable_http2_serving { HTTP1 } else { BOTH };
+    let protocols = if serving.disable_http2_serving { HTTP1 } else { HTTP2_AND_HTTP1 };
     context.set_alpn_select_callback(move |_, offered| {
         select_next_proto(protocols, offered).ok_or(AlpnError::NOACK)
     });
@@ -208,8 +208,8 @@ fn context(
 
 fn set_identity(context: &mut SslContextBuilder, identity: &Identity) -> Result<(), TlsError> {
     let mut chain = X509::stack_from_pem(&identity.certificates_pem)?.into_iter();
-    if let Some(own) = chain.next() {
-        context.set_certificate(&own)?;
+    if let Some(certificate) = chain.next() {
+        context.set_certificate(&certificate)?;
     }
     for intermediate in chain {
         context.add_extra_chain_cert(intermediate)?;
@@ -220,22 +220,22 @@ fn set_identity(context: &mut SslContextBuilder, identity: &Identity) -> Result<
     Ok(())
 }
 
-fn set_suites(context: &mut SslContextBuilder, wanted: &[String]) -> Result<(), TlsError> {
-    let (mut older, mut newer) = (Vec::new(), Vec::new());
-    for name in wanted {
+fn set_suites(context: &mut SslContextBuilder, names: &[String]) -> Result<(), TlsError> {
+    let (mut tls12, mut tls13) = (Vec::new(), Vec::new());
+    for name in names {
         if let Some((_, openssl)) = SUITES.iter().find(|(iana, _)| iana == name) {
-            older.push(*openssl);
+            tls12.push(*openssl);
         } else if SUITES_13.contains(&name.as_str()) {
-            newer.push(name.as_str());
+            tls13.push(name.as_str());
         } else {
             return Err(TlsError::UnknownSuite(name.clone()));
         }
     }
-    if !older.is_empty() {
-        context.set_cipher_list(&older.join(":"))?;
+    if !tls12.is_empty() {
+        context.set_cipher_list(&tls12.join(":"))?;
     }
-    if !newer.is_empty() {
-        context.set_ciphersuites(&newer.join(":"))?;
+    if !tls13.is_empty() {
+        context.set_ciphersuites(&tls13.join(":"))?;
     }
     Ok(())
 }
@@ -247,9 +247,9 @@ pub(super) struct TlsStream {
     /// flag every event of a watch would cost a system call that finds nothing.
     is_drained: bool,
     /// Input that arrived while a watch was being written; it is read next.
-    overheard: Vec<u8>,
-    /// Encryption takes most of the time of a large body, and a client that reads as fast as it is sent never makes a write wait.
-    /// So a connection that moves much leaves the worker to the others now and then.
+    buffered_input: Vec<u8>,
+    /// Encryption takes most of the time of a large body, and writes to a client that reads fast enough are never pending.
+    /// So a busy connection yields to the other tasks of the worker now and then.
     turn: YieldEvery,
     pub(super) peer: Peer,
 }
@@ -260,9 +260,9 @@ impl TlsStream {
         self.stream.ssl().selected_alpn_protocol() == Some(b"h2")
     }
 
-    /// Ready with `true` when the client has sent something, which stays unread; `false` when it is gone.
-    pub(super) fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        if !self.overheard.is_empty() {
+    /// Ready with `true` when there is input, which stays unread; with `false` when the client has disconnected.
+    pub(super) fn poll_has_input(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if !self.buffered_input.is_empty() {
             return Poll::Ready(true);
         }
         if self.is_drained {
@@ -272,31 +272,31 @@ impl TlsStream {
                 Poll::Ready(Ok(())) => {}
             }
         }
-        let heard = Pin::new(&mut self.stream).poll_peek(cx, &mut [0]);
-        self.is_drained = heard.is_pending();
-        heard.map(|heard| heard.is_ok_and(|bytes| bytes > 0))
+        let peeked = Pin::new(&mut self.stream).poll_peek(cx, &mut [0]);
+        self.is_drained = peeked.is_pending();
+        peeked.map(|result| result.is_ok_and(|bytes| bytes > 0))
     }
 
     /// Detects a disconnect while a response is written. Input that arrives meanwhile is kept for the next read: if it stayed
     /// unread, the end behind it would go unnoticed. Errors if the client is gone or sends more than is kept.
-    pub(super) fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    pub(super) fn check_disconnect(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.has_nothing_to_read(cx)? {
             return Ok(());
         }
-        let mut piece = [0; OVERHEARD_PIECE_BYTES];
+        let mut chunk = [0; INPUT_CHUNK_BYTES];
         loop {
-            let mut said = ReadBuf::new(&mut piece);
-            match self.poll_hear(cx, &mut said) {
+            let mut buffer = ReadBuf::new(&mut chunk);
+            match self.poll_read_stream(cx, &mut buffer) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(heard) => heard?,
+                Poll::Ready(result) => result?,
             }
-            if said.filled().is_empty() {
+            if buffer.filled().is_empty() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            if self.overheard.len() + said.filled().len() > INPUT_DURING_WATCH_BYTES {
-                return Err(io::Error::other("the client says too much while it is told something"));
+            if self.buffered_input.len() + buffer.filled().len() > INPUT_DURING_WATCH_BYTES {
+                return Err(io::Error::other("the client sends too much during a response"));
             }
-            self.overheard.extend_from_slice(said.filled());
+            self.buffered_input.extend_from_slice(buffer.filled());
         }
     }
 
@@ -305,7 +305,7 @@ impl TlsStream {
         Ok(self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending())
     }
 
-    fn poll_hear(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read_stream(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.has_nothing_to_read(cx)? {
             return Poll::Pending;
         }
@@ -324,12 +324,12 @@ impl AsyncRead for TlsStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.overheard.is_empty() {
-            return self.poll_hear(cx, buf);
+        if self.buffered_input.is_empty() {
+            return self.poll_read_stream(cx, buf);
         }
-        let read = self.overheard.len().min(buf.remaining());
-        buf.put_slice(&self.overheard[..read]);
-        self.overheard.drain(..read);
+        let read = self.buffered_input.len().min(buf.remaining());
+        buf.put_slice(&self.buffered_input[..read]);
+        self.buffered_input.drain(..read);
         Poll::Ready(Ok(()))
     }
 }
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suite_that_is_offered_is_known_to_openssl() {
+    fn every_listed_cipher_suite_is_known_to_openssl() {
         for name in SUITES.iter().map(|(iana, _)| iana).chain(SUITES_13) {
             let mut config = Config::ephemeral();
             config.serving.tls_cipher_suites = vec![(*name).to_owned()];
@@ -379,15 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_suite_is_named() {
+    fn unknown_cipher_suite_is_named_in_error() {
         let mut config = Config::ephemeral();
         config.serving.tls_cipher_suites = vec!["TLS_NONSENSE".to_owned()];
         assert!(tls(&config).err().unwrap().to_string().contains("TLS_NONSENSE"));
     }
 
-    /// A client that reads as fast as it is sent never makes a write wait.
+    /// Writes to a client that reads fast enough are never pending.
     #[actix_rt::test]
-    async fn a_connection_that_writes_much_leaves_the_worker_to_others() {
+    async fn tls_stream_yields_after_its_turn_bytes() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let reader = std::thread::spawn(move || {
@@ -399,11 +399,11 @@ mod tests {
         });
         let (io, _) = listener.accept().await.unwrap();
         let mut stream = tls(&Config::ephemeral()).unwrap().accept(io).await.unwrap();
-        let (piece, mut turns, mut total) = ([7; TLS_RECORD_BYTES], Vec::new(), 0);
+        let (chunk, mut turns, mut total) = ([7; TLS_RECORD_BYTES], Vec::new(), 0);
         while total < 8 * CONNECTION_TURN_BYTES {
             let mut written = 0;
             poll_fn(|cx| {
-                while let Poll::Ready(bytes) = Pin::new(&mut stream).poll_write(cx, &piece) {
+                while let Poll::Ready(bytes) = Pin::new(&mut stream).poll_write(cx, &chunk) {
                     written += bytes.unwrap();
                 }
                 if written > 0 { Poll::Ready(()) } else { Poll::Pending }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use pilothouse_actors::fair_queuing::levels::LevelSnapshot;
-use pilothouse_actors::fair_queuing::queues::Refusal;
-use pilothouse_actors::fair_queuing::utilization::{BOUNDS, TimeByPart};
+use pilothouse_actors::fair_queuing::queues::RejectReason;
+use pilothouse_actors::fair_queuing::utilization::{BOUNDS, UtilizationHistogram};
 use pilothouse_types::lock::Lock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
@@ -27,11 +27,11 @@ const EXECUTED: [&str; 2] = ["true", "false"];
 /// The labels for what is executed.
 const TYPES: [&str; 2] = ["regular", "watch"];
 
-fn reason(refusal: Refusal) -> &'static str {
+fn reason(refusal: RejectReason) -> &'static str {
     match refusal {
-        Refusal::NoSeat => REASONS[0],
-        Refusal::QueueFull => REASONS[1],
-        Refusal::TimedOut => REASONS[2],
+        RejectReason::NoSeat => REASONS[0],
+        RejectReason::QueueFull => REASONS[1],
+        RejectReason::TimedOut => REASONS[2],
     }
 }
 
@@ -69,7 +69,7 @@ pub struct FlowControlMetrics {
     levels: Vec<GaugeVec>,
     fair: Gauge,
     known: Lock<KnownLabels>,
-    utilization: Lock<Vec<(String, TimeByPart)>>,
+    utilization: Lock<Vec<(String, UtilizationHistogram)>>,
 }
 
 /// The labels that have series.
@@ -232,7 +232,7 @@ impl FlowControlMetrics {
         }
         let help = "The fraction of the level's seats that is in use, in each nanosecond.";
         text.extend(format!("# HELP {name} {help}\n# TYPE {name} histogram\n").bytes());
-        for (level, TimeByPart { micros, sum }) in &*levels {
+        for (level, UtilizationHistogram { micros, sum }) in &*levels {
             let labels = format!("phase=\"executing\",{LEVEL}=\"{level}\"");
             let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
             let mut count = 0_u64;
@@ -268,7 +268,7 @@ fn forget<T: MetricVecBuilder>(metric: &MetricVec<T>, labels: &[&str]) {
 
 impl FlowSeries {
     /// Counts a refusal.
-    pub fn refuse(&self, refusal: Refusal) {
+    pub fn refuse(&self, refusal: RejectReason) {
         let [level, schema] = &self.labels;
         self.rejected.with_label_values(&[level.as_str(), schema.as_str(), reason(refusal)]).inc();
     }
@@ -332,7 +332,7 @@ mod tests {
             flow.begin(2);
             flow.wait(true, 0.1);
             flow.end(2, false, 0.1);
-            flow.refuse(Refusal::QueueFull);
+            flow.refuse(RejectReason::QueueFull);
         }
         assert!(series("a") > 20 && series("a") == series("b"));
         flows.retain(names(&["b"]));

@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, WeakShared};
 use pilothouse_actors::event::Event;
-use pilothouse_actors::session::{EventEncoder, FrameAside, Preparation};
+use pilothouse_actors::session::{EventEncoder, PendingFrame, Preparation};
 use pilothouse_actors::watch_event::{self, WatchEventType};
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::print;
@@ -47,7 +47,7 @@ type SharedFrame = WeakShared<LocalBoxFuture<'static, Bytes>>;
 
 impl FramesAside {
     /// Waits for a frame that is already being encoded, or else for `encode`.
-    fn get_or_encode(&self, key: FrameKey, encode: impl Future<Output = Bytes> + 'static) -> FrameAside {
+    fn get_or_encode(&self, key: FrameKey, encode: impl Future<Output = Bytes> + 'static) -> PendingFrame {
         let mut frames = self.0.borrow_mut();
         frames.retain(|_, frame| frame.upgrade().is_some());
         if let Some(frame) = frames.get(&key).and_then(WeakShared::upgrade) {
@@ -95,11 +95,11 @@ impl EventFrames {
             return states.filter(|object| self.filter.matches_key(&object.key)).collect();
         }
         let Some(event_type) = watch_event::event_type_for(&self.filter, event) else { return Vec::new() };
-        if event.is_written(event_type.frame_of(self.variant())) {
+        if event.has_frame(event_type.frame_variant(self.variant())) {
             return Vec::new();
         }
         // The cache belongs to the object itself, whose revision may differ.
-        vec![watch_event::shown_object(event_type, event)]
+        vec![watch_event::visible_object(event_type, event)]
     }
 
     pub(super) fn error(&self, status: &Status) -> Bytes {
@@ -168,10 +168,10 @@ impl EventEncoder for EventFrames {
         !is_sent_as_stored(&self.resource, self.form)
     }
 
-    fn frame_aside(&self, event_type: WatchEventType, object: Arc<Object>) -> FrameAside {
+    fn frame_async(&self, event_type: WatchEventType, object: Arc<Object>) -> PendingFrame {
         let key = FrameKey {
             revision: object.revision,
-            variant: event_type.frame_of(self.variant()),
+            variant: event_type.frame_variant(self.variant()),
             is_exempt: self.pool.owner.is_exempt,
         };
         let object = self.converted.borrow().get(&object.bytes).cloned().unwrap_or(object);

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
+use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 use pilothouse_api::select;
@@ -186,7 +186,7 @@ async fn state_at_revision(
         }
         out_of_memory.is_none()
     };
-    match state_at(position, Revision(revision), reserve).await {
+    match snapshot_at(position, Revision(revision), reserve).await {
         Ok(snapshot) => Ok(Some(ListState { held, ..ListState::current(snapshot, backend.clock.now()) })),
         Err(PointInTimeError::Gone) => Ok(None),
         Err(PointInTimeError::TooLarge) => {

@@ -58,7 +58,7 @@ pub async fn watch(
     // miss all changes until then. The reference does wait; this server returns an error, so that the client starts over.
     let position = match wait_for_revision(backend, call, open(backend, call).await?, requested).await {
         Ok(position) => position,
-        Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::only(encoder.error(&status)))),
+        Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::single(encoder.error(&status)))),
         Err(status) => return Err(status),
     };
     let account = deps.memory.open(&call.user.name)?;

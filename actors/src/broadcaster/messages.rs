@@ -35,7 +35,7 @@ pub struct Subscribe {
     pub window: Arc<Window>,
     /// The session has seen everything up to here.
     pub cursor: Revision,
-    /// The place of the session in the index.
+    /// The key of the session in the index.
     pub interest: IndexKey,
     /// How to call the session.
     pub waker: Arc<SessionWaker>,
@@ -53,7 +53,7 @@ pub struct Unsubscribe {
     pub id: SubscriptionId,
 }
 
-/// Ends all watches cleanly, including new ones: the server stops. Answers when all have been told. On Full the sender waits; on
+/// Ends all watches cleanly, including new ones: the server stops. Answers when all were asked to end. On Full the sender waits; on
 /// Closed there is no watch.
 #[derive(Message)]
 #[rtype(result = "()")]

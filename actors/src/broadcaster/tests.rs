@@ -36,16 +36,16 @@ fn reasons(waker: &SessionWaker) -> WakeReasons {
 }
 
 fn broadcaster() -> Broadcaster {
-    struct Deaf;
-    impl Actor for Deaf {
+    struct NullActor;
+    impl Actor for NullActor {
         type Context = Context<Self>;
     }
-    impl Handler<Published> for Deaf {
+    impl Handler<Published> for NullActor {
         type Result = ();
         fn handle(&mut self, _: Published, _: &mut Self::Context) {}
     }
     Broadcaster::new(
-        Arc::new(ChangeNotifier::new(Deaf.start().recipient())),
+        Arc::new(ChangeNotifier::new(NullActor.start().recipient())),
         ChangeNotifiers::default(),
         Fatal::new(),
     )
@@ -56,7 +56,7 @@ fn pods() -> TypeName {
 }
 
 /// Subscribes a session at revision 1 and returns its waker.
-fn join(
+fn subscribe(
     broadcaster: &mut Broadcaster,
     window: &Arc<Window>,
     interest: IndexKey,
@@ -79,56 +79,56 @@ fn node(value: &str) -> IndexKey {
 }
 
 #[actix::test]
-async fn only_who_is_concerned_is_called_also_by_what_the_object_was() {
+async fn event_wakes_sessions_that_match_before_or_after_the_change() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
     let [(_, one), (_, two), (_, three)] =
-        ["1", "2", "3"].map(|value| join(&mut broadcaster, &window, node(value)));
+        ["1", "2", "3"].map(|value| subscribe(&mut broadcaster, &window, node(value)));
     window.append(replaced("3", "3", 2));
     window.append(replaced("1", "2", 5));
     broadcaster.notifier.notify(&pods());
-    assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(reasons(&one).news_after, Some(Revision(4)));
-    assert_eq!(reasons(&two).news_after, Some(Revision(4)));
-    assert_eq!(reasons(&three).news_after, Some(Revision(1)));
+    assert!(broadcaster.find_sessions().is_empty());
+    assert_eq!(reasons(&one).events_after, Some(Revision(4)));
+    assert_eq!(reasons(&two).events_after, Some(Revision(4)));
+    assert_eq!(reasons(&three).events_after, Some(Revision(1)));
     broadcaster.notifier.notify(&pods());
-    broadcaster.find_concerned();
-    assert_eq!(reasons(&one).news_after, None, "an event is announced once");
+    broadcaster.find_sessions();
+    assert_eq!(reasons(&one).events_after, None, "an event is announced once");
 }
 
 #[actix::test]
-async fn who_joins_late_is_called_at_once() {
+async fn session_behind_the_broadcaster_is_woken_on_subscribe() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
     window.append(replaced("1", "1", 2));
-    let (_, late) = join(&mut broadcaster, &window, node("1"));
-    assert_eq!(reasons(&late).news_after, Some(Revision(1)));
+    let (_, late) = subscribe(&mut broadcaster, &window, node("1"));
+    assert_eq!(reasons(&late).events_after, Some(Revision(1)));
 }
 
 #[actix::test]
-async fn a_burst_is_handled_in_turns() {
+async fn burst_of_events_is_dispatched_in_turns() {
     let window = Arc::new(Window::new(Revision(1), 1 << 30));
     let mut broadcaster = broadcaster();
-    let (_, last) = join(&mut broadcaster, &window, node("last"));
+    let (_, last) = subscribe(&mut broadcaster, &window, node("last"));
     for revision in 0..BROADCAST_EVENTS_PER_TURN as u64 {
         window.append(replaced("1", "1", revision + 2));
     }
     let newest = BROADCAST_EVENTS_PER_TURN as u64 + 2;
     window.append(replaced("1", "last", newest));
     broadcaster.notifier.notify(&pods());
-    let unfinished = broadcaster.find_concerned();
+    let unfinished = broadcaster.find_sessions();
     assert_eq!(unfinished, [pods()]);
-    assert_eq!(reasons(&last).news_after, None);
+    assert_eq!(reasons(&last).events_after, None);
     broadcaster.notifier.notify(&pods());
-    assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(reasons(&last).news_after, Some(Revision(newest - 1)));
+    assert!(broadcaster.find_sessions().is_empty());
+    assert_eq!(reasons(&last).events_after, Some(Revision(newest - 1)));
 }
 
 #[actix::test]
-async fn a_crowd_is_called_in_turns_and_nobody_twice() {
+async fn many_sessions_are_woken_in_turns_and_each_once() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let notifiers = ChangeNotifiers::default();
-    let broadcaster = Broadcaster::begin(&notifiers, &Fatal::new());
+    let broadcaster = Broadcaster::spawn(&notifiers, &Fatal::new());
     let task = Arc::new(WakeCounter::default());
     let mut crowd = Vec::new();
     for _ in 0..3 * WAKES_PER_TURN {
@@ -162,96 +162,97 @@ async fn a_crowd_is_called_in_turns_and_nobody_twice() {
 }
 
 #[actix::test]
-async fn a_crowd_rests_and_hears_of_everything_then_and_a_few_do_not() {
+async fn type_with_many_sessions_pauses_between_dispatches() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let crowd: Vec<_> = (0..=WAKES_PER_TURN).map(|_| join(&mut broadcaster, &window, node("1")).1).collect();
-    let (_, lonely) = join(&mut broadcaster, &window, node("2"));
-    let hear = |broadcaster: &mut Broadcaster, from, to, revision| {
+    let crowd: Vec<_> =
+        (0..=WAKES_PER_TURN).map(|_| subscribe(&mut broadcaster, &window, node("1")).1).collect();
+    let (_, single) = subscribe(&mut broadcaster, &window, node("2"));
+    let dispatch = |broadcaster: &mut Broadcaster, from, to, revision| {
         window.append(replaced(from, to, revision));
         broadcaster.notifier.notify(&pods());
-        assert!(broadcaster.find_concerned().is_empty());
+        assert!(broadcaster.find_sessions().is_empty());
     };
-    let news = |crowd: &[Arc<SessionWaker>]| {
-        let mut news: Vec<_> = crowd.iter().map(|one| reasons(one).news_after).collect();
-        news.dedup();
-        news
+    let announced = |crowd: &[Arc<SessionWaker>]| {
+        let mut revisions: Vec<_> = crowd.iter().map(|waker| reasons(waker).events_after).collect();
+        revisions.dedup();
+        revisions
     };
-    hear(&mut broadcaster, "2", "2", 2);
-    assert_eq!(reasons(&lonely).news_after, Some(Revision(1)));
-    hear(&mut broadcaster, "1", "1", 3);
-    assert_eq!(news(&crowd), [Some(Revision(2))]);
+    dispatch(&mut broadcaster, "2", "2", 2);
+    assert_eq!(reasons(&single).events_after, Some(Revision(1)));
+    dispatch(&mut broadcaster, "1", "1", 3);
+    assert_eq!(announced(&crowd), [Some(Revision(2))]);
     for revision in 4..6 {
-        hear(&mut broadcaster, "1", "1", revision);
-        assert_eq!(news(&crowd), [None]);
+        dispatch(&mut broadcaster, "1", "1", revision);
+        assert_eq!(announced(&crowd), [None]);
     }
     broadcaster.to_wake.clear();
     assert!(broadcaster.begin_pause(&pods()));
     broadcaster.end_pause(&pods());
-    assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(news(&crowd), [Some(Revision(3))]);
+    assert!(broadcaster.find_sessions().is_empty());
+    assert_eq!(announced(&crowd), [Some(Revision(3))]);
     broadcaster.to_wake.clear();
     assert!(!broadcaster.begin_pause(&pods()), "nothing has happened since");
-    hear(&mut broadcaster, "1", "1", 6);
-    assert_eq!(news(&crowd), [Some(Revision(5))]);
+    dispatch(&mut broadcaster, "1", "1", 6);
+    assert_eq!(announced(&crowd), [Some(Revision(5))]);
     assert_eq!(pause_after(WAKES_PER_TURN), None);
     assert_eq!(pause_after(usize::MAX), Some(LONGEST_PAUSE));
 }
 
 #[actix::test]
-async fn when_events_are_lost_everyone_is_called() {
+async fn lost_events_wake_all_sessions_of_the_type() {
     let window = Arc::new(Window::new(Revision(1), 1));
     let mut broadcaster = broadcaster();
-    let (_, idle) = join(&mut broadcaster, &window, node("other"));
+    let (_, idle) = subscribe(&mut broadcaster, &window, node("other"));
     window.append(replaced("1", "1", 2));
     window.append(replaced("1", "1", 3));
     broadcaster.notifier.notify(&pods());
-    assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(reasons(&idle).news_after, Some(Revision(1)));
+    assert!(broadcaster.find_sessions().is_empty());
+    assert_eq!(reasons(&idle).events_after, Some(Revision(1)));
     window.append(replaced("1", "1", 4));
     broadcaster.notifier.notify(&pods());
-    broadcaster.find_concerned();
-    assert_eq!(reasons(&idle).news_after, None, "and only once");
+    broadcaster.find_sessions();
+    assert_eq!(reasons(&idle).events_after, None, "they are announced once");
 }
 
 #[actix::test]
-async fn nothing_is_kept_for_a_type_that_nobody_follows() {
+async fn last_unsubscribe_drops_the_type() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (id, gone) = join(&mut broadcaster, &window, IndexKey::All);
+    let (id, gone) = subscribe(&mut broadcaster, &window, IndexKey::All);
     broadcaster.unsubscribe(&Unsubscribe { type_name: pods(), id });
     broadcaster.unsubscribe(&Unsubscribe { type_name: pods(), id });
     assert!(broadcaster.watchers_by_type.is_empty());
     window.append(replaced("1", "1", 2));
     broadcaster.notifier.notify(&pods());
-    assert!(broadcaster.find_concerned().is_empty());
-    assert_eq!(reasons(&gone).news_after, None);
+    assert!(broadcaster.find_sessions().is_empty());
+    assert_eq!(reasons(&gone).events_after, None);
 }
 
 #[actix::test]
-async fn bookmarks_come_once_a_round_at_what_was_looked_up() {
+async fn bookmark_is_requested_once_per_period_at_the_dispatched_revision() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (_, reader) = join(&mut broadcaster, &window, node("other"));
+    let (_, reader) = subscribe(&mut broadcaster, &window, node("other"));
     window.append(replaced("1", "1", 9));
     broadcaster.notifier.notify(&pods());
-    broadcaster.find_concerned();
-    let asked: Vec<Revision> = (0..BOOKMARK_SLOTS)
+    broadcaster.find_sessions();
+    let bookmarks: Vec<Revision> = (0..BOOKMARK_SLOTS)
         .filter_map(|_| {
-            broadcaster.ask_for_bookmarks();
+            broadcaster.request_bookmarks();
             reasons(&reader).bookmark
         })
         .collect();
-    assert_eq!(asked, [Revision(9)]);
+    assert_eq!(bookmarks, [Revision(9)]);
 }
 
 #[actix::test]
-async fn closing_ends_those_who_are_here_and_those_who_come() {
+async fn close_all_closes_present_and_new_sessions() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (_, here) = join(&mut broadcaster, &window, IndexKey::All);
+    let (_, here) = subscribe(&mut broadcaster, &window, IndexKey::All);
     broadcaster.close_all();
-    let (_, late) = join(&mut broadcaster, &window, IndexKey::All);
+    let (_, late) = subscribe(&mut broadcaster, &window, IndexKey::All);
     let at_once = Some(Close::AtOnce);
     assert_eq!((reasons(&here).close, reasons(&late).close), (at_once, at_once));
     assert_eq!(
@@ -261,10 +262,10 @@ async fn closing_ends_those_who_are_here_and_those_who_come() {
 }
 
 #[actix::test]
-async fn a_type_that_comes_again_closes_the_watches_of_its_former_life() {
+async fn recreated_type_closes_watches_of_the_old_window() {
     let former = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
-    let (_, old) = join(&mut broadcaster, &former, IndexKey::All);
-    let (_, new) = join(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), IndexKey::All);
+    let (_, old) = subscribe(&mut broadcaster, &former, IndexKey::All);
+    let (_, new) = subscribe(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), IndexKey::All);
     assert_eq!((reasons(&old).close, reasons(&new).close), (Some(Close::WhenCaughtUp), None));
 }

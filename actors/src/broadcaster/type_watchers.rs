@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_types::object::{Revision, TypeName};
+use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::SubscriptionId;
 use crate::event::Event;
@@ -24,7 +24,7 @@ pub(super) enum WakeTask {
     Pause(TypeName, Duration),
 }
 
-/// The sessions that watch one type. Dropped when the last of them leaves.
+/// The sessions that watch one type. Dropped when the last of them unsubscribes.
 pub(super) struct TypeWatchers {
     pub(super) window: Arc<Window>,
     /// All events up to here have been looked up.
@@ -52,18 +52,18 @@ impl TypeWatchers {
         TypeWatchers { window, cursor, index, members: HashMap::new(), is_paused: false, is_notified: false }
     }
 
-    pub(super) fn each(&self, act: impl FnMut(&Watcher)) {
-        self.members.values().for_each(act);
+    pub(super) fn for_each(&self, visit: impl FnMut(&Watcher)) {
+        self.members.values().for_each(visit);
     }
 
-    /// Looks up at most `most` events and queues calls to the concerned sessions. Answers whether these were all events.
+    /// Looks up at most `most` events and queues calls to the concerned sessions. Returns whether these were all events.
     pub(super) fn advance(&mut self, most: usize, wakes: &mut WakeQueue) -> bool {
         // Before the read: the read returns every event up to this head.
         let head = self.window.head();
         let Read::Events(events) = self.window.read(self.cursor, most) else {
             // The events are lost, so it is unknown which sessions they concerned. Each session reads from their beginning and
             // finds out whether it missed something.
-            self.each(|watcher| mark_news(&watcher.waker, self.cursor, wakes));
+            self.for_each(|watcher| mark_events(&watcher.waker, self.cursor, wakes));
             self.cursor = head;
             return true;
         };
@@ -71,29 +71,30 @@ impl TypeWatchers {
             self.announce(event, wakes);
             self.cursor = event.revision();
         }
-        let all = events.len() < most;
-        if all {
+        let is_complete = events.len() < most;
+        if is_complete {
             self.cursor = self.cursor.max(head);
         }
-        all
+        is_complete
     }
 
     fn announce(&self, event: &Event, wakes: &mut WakeQueue) {
-        let after = Revision(event.revision().0.saturating_sub(1));
-        let (was, is) = (watch_event::before(event), watch_event::after(event));
-        let mut note = |waker: &Arc<SessionWaker>| mark_news(waker, after, wakes);
-        if let Some(object) = is {
-            self.index.find(object, &mut note);
+        let cursor = Revision(event.revision().0.saturating_sub(1));
+        let (before, after) = (watch_event::before(event), watch_event::after(event));
+        let mut mark = |waker: &Arc<SessionWaker>| mark_events(waker, cursor, wakes);
+        if let Some(object) = after {
+            self.index.find(object, &mut mark);
         }
         // The key stays the same, so only a changed field can match other sessions.
-        if let Some(object) = was.filter(|was| is.is_none_or(|is| is.fields != was.fields)) {
-            self.index.find(object, &mut note);
+        let differs = |before: &&Arc<Object>| after.is_none_or(|after| after.fields != before.fields);
+        if let Some(object) = before.filter(differs) {
+            self.index.find(object, &mut mark);
         }
     }
 }
 
-fn mark_news(waker: &Arc<SessionWaker>, after: Revision, wakes: &mut WakeQueue) {
-    if waker.mark_news(after) {
+fn mark_events(waker: &Arc<SessionWaker>, after: Revision, wakes: &mut WakeQueue) {
+    if waker.mark_events(after) {
         wakes.push_back(WakeTask::Session(Arc::clone(waker)));
     }
 }

@@ -1,4 +1,4 @@
-//! An engine that fails on demand: it shows the committer a broken, a full or a slow disk.
+//! An engine that fails on demand: it simulates a broken, a full or a slow disk.
 
 use std::sync::{Arc, Condvar};
 
@@ -13,7 +13,7 @@ use super::{Batch, Engine, EngineError, Stats, Visitor};
 pub enum Fault {
     /// The batch is not written.
     Refused,
-    /// The batch is written, but the sync reports an error: the caller cannot know that.
+    /// The batch is written, but the sync reports an error, so the caller does not know.
     Unknown,
     /// The engine panics.
     Panic,
@@ -32,7 +32,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     fault: Option<(usize, Fault)>,
-    held: bool,
+    is_blocked: bool,
     /// The number of writes of every commit so far.
     commits: Vec<usize>,
     /// The maximum number of removals in one commit.
@@ -40,20 +40,20 @@ struct Plan {
 }
 
 impl Faults {
-    /// Lets the commit after `sound` further ones fail.
-    pub fn fail_after(&self, sound: usize, fault: Fault) {
+    /// Lets the commit after `successes` further ones fail.
+    pub fn fail_after(&self, successes: usize, fault: Fault) {
         let mut plan = self.0.plan.lock();
-        plan.fault = Some((plan.commits.len() + sound, fault));
+        plan.fault = Some((plan.commits.len() + successes, fault));
     }
 
     /// Blocks all commits from now on until [`Faults::release`].
     pub fn hold(&self) {
-        self.0.plan.lock().held = true;
+        self.0.plan.lock().is_blocked = true;
     }
 
     /// Lets blocked commits go on.
     pub fn release(&self) {
-        self.0.plan.lock().held = false;
+        self.0.plan.lock().is_blocked = false;
         self.0.changed.notify_all();
     }
 
@@ -75,16 +75,16 @@ impl Faults {
         self.0.plan.lock().most_trims
     }
 
-    fn next(&self, batch: &Batch) -> Option<Fault> {
+    fn next_fault(&self, batch: &Batch) -> Option<Fault> {
         let mut plan = self.0.plan.lock();
         let number = plan.commits.len();
         plan.commits.push(batch.writes.len());
         plan.most_trims = plan.most_trims.max(batch.trims.len());
         self.0.changed.notify_all();
-        while plan.held {
+        while plan.is_blocked {
             plan = wait(&self.0.changed, plan);
         }
-        plan.fault.filter(|(at, _)| *at == number).map(|(_, fault)| fault)
+        plan.fault.filter(|(commit, _)| *commit == number).map(|(_, fault)| fault)
     }
 }
 
@@ -106,10 +106,10 @@ impl Engine for Faulty {
         self.inner.load(visitor)
     }
 
-    #[expect(clippy::panic, reason = "a test asked for it")]
+    #[expect(clippy::panic, reason = "tests simulate a panic of the engine")]
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
         let broken = || EngineError::Io(std::io::Error::other("the disk is broken"));
-        match self.faults.next(batch) {
+        match self.faults.next_fault(batch) {
             None => self.inner.commit(batch),
             Some(Fault::Refused) => Err(broken()),
             Some(Fault::Unknown) => {

@@ -42,8 +42,8 @@ impl Engine for Memory {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
         let mut log = self.0.lock();
-        let moved = log.counters.after(batch)?;
-        log.counters.advance(moved);
+        let advanced = log.counters.advanced_by(batch)?;
+        log.counters.advance(advanced);
         for write in &batch.writes {
             let records = log.records.entry(write.type_name.clone()).or_default();
             records.insert(write.revision, write.record.clone());

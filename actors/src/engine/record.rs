@@ -1,16 +1,16 @@
-//! One version of one object as it lies in the log.
+//! The encoding of one version of one object in the log.
 //!
 //! Layout, integers little endian, texts and bytes preceded by their length as u32:
 //!
 //! ```text
 //! format u8 · operation u8 · checksum u32 · checksum of the head u32 · accepted at u64 · superseded revision u64 · key
 //! and, if an object was written:
-//! place of the revision u32 · start of the item u32 · labels · fields · body
+//! offset of the revision u32 · offset of the item u32 · labels · fields · body
 //! ```
 //!
 //! Labels and fields are a count as u32 and that many pairs of texts: loading never parses the body. The checksum covers
-//! everything else and also the place in the log, so a record that lies where it does not belong is found out too. The head
-//! has a checksum of its own, over what stands in the first line: damage behind it costs one object and not the store.
+//! everything else and also the log key (type and revision), so a misplaced record is detected, too. The head, which is the
+//! first line, has a checksum of its own: damage behind it costs one object and not the store.
 
 use std::sync::Arc;
 
@@ -22,30 +22,30 @@ use crate::engine::EngineError;
 
 /// The format this code writes. It reads this one only.
 const FORMAT: u8 = 2;
-const CHECKSUM_AT: usize = 2;
+const CHECKSUM_OFFSET: usize = 2;
 const CHECKSUM_END: usize = 6;
-const HEAD_AT: usize = 10;
+const HEAD_OFFSET: usize = 10;
 
-/// What a write did.
+/// The operation of a write.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// The object was not there.
+    /// The object was created.
     Create(Arc<Object>),
     /// The object superseded the version at this revision.
     Replace(Arc<Object>, Revision),
-    /// The object with this key is gone; its last version is at this revision. No body: it lies in that version.
+    /// The object with this key was deleted; its last version is at this revision. That record has the body.
     Remove(Key, Revision),
-    /// Nothing: the type went on by a revision. It stands in the log so that there is no hole where nothing is missing.
+    /// No change: the type advanced by a revision. The record shows that no other record is missing there.
     Step,
 }
 
 /// A write, and when it was accepted.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What it did.
+    /// The operation.
     pub operation: Operation,
-    /// When a store accepted it: its age decides how long what it superseded is kept.
-    pub at: Timestamp,
+    /// When a store accepted it: its age decides how long the superseded version is kept.
+    pub accepted_at: Timestamp,
 }
 
 impl Record {
@@ -58,7 +58,7 @@ impl Record {
         }
     }
 
-    /// What this record weighs in a batch.
+    /// The size that this record counts for in a batch.
     pub fn weight(&self) -> usize {
         const OVERHEAD: usize = 128;
         match &self.operation {
@@ -67,7 +67,7 @@ impl Record {
         }
     }
 
-    /// Writes the record for its place in the log over what `out` held.
+    /// Encodes the record for its key in the log. Replaces the content of `out`.
     pub fn encode(&self, type_id: u32, revision: Revision, out: &mut Vec<u8>) {
         let (code, superseded, object) = match &self.operation {
             Operation::Create(object) => (1, Revision::ZERO, Some(object)),
@@ -77,12 +77,12 @@ impl Record {
         };
         out.clear();
         out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0, 0, 0, 0, 0]);
-        out.extend_from_slice(&self.at.0.to_le_bytes());
+        out.extend_from_slice(&self.accepted_at.0.to_le_bytes());
         out.extend_from_slice(&superseded.0.to_le_bytes());
         put(out, self.key().as_bytes());
         let head = head_checksum(type_id, revision, out, out.len()).to_le_bytes();
-        if let Some(gap) = out.get_mut(CHECKSUM_END..HEAD_AT) {
-            gap.copy_from_slice(&head);
+        if let Some(field) = out.get_mut(CHECKSUM_END..HEAD_OFFSET) {
+            field.copy_from_slice(&head);
         }
         if let Some(object) = object {
             put_length(out, object.revision_offset());
@@ -92,18 +92,18 @@ impl Record {
             put(out, &object.bytes);
         }
         let checksum = checksum(type_id, revision, out).to_le_bytes();
-        if let Some(gap) = out.get_mut(CHECKSUM_AT..CHECKSUM_END) {
-            gap.copy_from_slice(&checksum);
+        if let Some(field) = out.get_mut(CHECKSUM_OFFSET..CHECKSUM_END) {
+            field.copy_from_slice(&checksum);
         }
     }
 
-    /// Reads back what lies at this place in the log. If only what stands behind the head is damaged, the object is
+    /// Decodes the record with this key in the log. If only the part behind the head is damaged, the object is
     /// [`Object::unreadable`].
     pub fn decode(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<Record, EngineError> {
-        let damaged = |what: &str| {
-            EngineError::Damaged(format!("the record at revision {revision} of type {type_id} {what}"))
+        let damaged = |problem: &str| {
+            EngineError::Damaged(format!("the record at revision {revision} of type {type_id} {problem}"))
         };
-        let stored = bytes.get(CHECKSUM_AT..CHECKSUM_END).ok_or_else(|| damaged("is cut short"))?;
+        let stored = bytes.get(CHECKSUM_OFFSET..CHECKSUM_END).ok_or_else(|| damaged("is cut short"))?;
         if stored != checksum(type_id, revision, bytes).to_le_bytes() {
             return salvage(type_id, revision, bytes).ok_or_else(|| damaged("has a wrong checksum"));
         }
@@ -116,28 +116,28 @@ impl Record {
 }
 
 fn parse(revision: Revision, bytes: &[u8]) -> Option<Record> {
-    let mut rest = Reader(bytes.get(HEAD_AT..)?);
+    let mut rest = Reader(bytes.get(HEAD_OFFSET..)?);
     let record = rest.record(revision, bytes, Reader::object)?;
     rest.0.is_empty().then_some(record)
 }
 
-/// What a record says whose head is sound and whose rest is not.
+/// Decodes a record whose head is intact and whose rest is not.
 fn salvage(type_id: u32, revision: Revision, bytes: &[u8]) -> Option<Record> {
-    let mut rest = Reader(bytes.get(HEAD_AT..)?);
+    let mut rest = Reader(bytes.get(HEAD_OFFSET..)?);
     let unreadable = |_: &mut Reader<'_>, key, revision| Some(Arc::new(Object::unreadable(key, revision)));
     let record = rest.record(revision, bytes, unreadable)?;
     let head = head_checksum(type_id, revision, bytes, bytes.len() - rest.0.len());
-    let sound = bytes.get(CHECKSUM_END..HEAD_AT)? == head.to_le_bytes() && bytes.first() == Some(&FORMAT);
-    sound.then_some(record)
+    let stored = bytes.get(CHECKSUM_END..HEAD_OFFSET)?;
+    (stored == head.to_le_bytes() && bytes.first() == Some(&FORMAT)).then_some(record)
 }
 
-/// The checksum of what says which object a record is about: all that stands before `end`, but the checksums.
+/// The checksum of the head: everything before `end` but the checksums.
 fn head_checksum(type_id: u32, revision: Revision, bytes: &[u8], end: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&type_id.to_le_bytes());
     hasher.update(&revision.0.to_le_bytes());
-    hasher.update(bytes.get(..CHECKSUM_AT).unwrap_or_default());
-    hasher.update(bytes.get(HEAD_AT..end).unwrap_or_default());
+    hasher.update(bytes.get(..CHECKSUM_OFFSET).unwrap_or_default());
+    hasher.update(bytes.get(HEAD_OFFSET..end).unwrap_or_default());
     hasher.finalize()
 }
 
@@ -146,7 +146,7 @@ fn checksum(type_id: u32, revision: Revision, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&type_id.to_le_bytes());
     hasher.update(&revision.0.to_le_bytes());
-    hasher.update(bytes.get(..CHECKSUM_AT).unwrap_or_default());
+    hasher.update(bytes.get(..CHECKSUM_OFFSET).unwrap_or_default());
     hasher.update(bytes.get(CHECKSUM_END..).unwrap_or_default());
     hasher.finalize()
 }
@@ -170,17 +170,17 @@ fn put_pairs(out: &mut Vec<u8>, pairs: &Pairs) {
     }
 }
 
-/// Reads from the front of what is left; `None` where it ends too early.
+/// Reads from the front of the remaining bytes; `None` if they end too early.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        Some(taken)
+        Some(bytes)
     }
 
-    fn long(&mut self) -> Option<u64> {
+    fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
@@ -199,25 +199,25 @@ impl<'a> Reader<'a> {
 
     fn pairs(&mut self) -> Option<Pairs> {
         let count = self.length()?;
-        let mut missing = false;
+        let mut is_truncated = false;
         let pairs = std::iter::from_fn(|| {
             let pair = self.text().and_then(|key| Some((key, self.text()?)));
-            missing |= pair.is_none();
+            is_truncated |= pair.is_none();
             pair
         });
         let pairs = Pairs::from_iter(pairs.take(count));
-        (!missing).then_some(pairs)
+        (!is_truncated).then_some(pairs)
     }
 
-    /// The record whose head begins here; `object` reads what stands behind the head.
+    /// The record whose head begins here; `object` reads the rest.
     fn record(
         &mut self,
         revision: Revision,
         bytes: &[u8],
         object: impl FnOnce(&mut Reader<'a>, Key, Revision) -> Option<Arc<Object>>,
     ) -> Option<Record> {
-        let at = Timestamp(self.long()?);
-        let superseded = Revision(self.long()?);
+        let accepted_at = Timestamp(self.u64()?);
+        let superseded = Revision(self.u64()?);
         let key = Key::from_path(self.text()?);
         let operation = match *bytes.get(1)? {
             1 if superseded == Revision::ZERO => Operation::Create(object(self, key, revision)?),
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
             4 if superseded == Revision::ZERO && key.as_str().is_empty() => Operation::Step,
             _ => return None,
         };
-        Some(Record { operation, at })
+        Some(Record { operation, accepted_at })
     }
 
     fn object(&mut self, key: Key, revision: Revision) -> Option<Arc<Object>> {
@@ -264,7 +264,7 @@ mod tests {
     fn records() -> impl Strategy<Value = (Record, Revision)> {
         let labels = prop::collection::vec(("[a-z]{0,8}", "[a-z]{0,8}"), 0..4);
         (0u8..3, "[a-z]{0,40}", labels, 3u64..u64::MAX, any::<u64>()).prop_map(
-            |(kind, body, labels, revision, at)| {
+            |(kind, body, labels, revision, time)| {
                 let revision = Revision(revision);
                 let operation = match kind {
                     0 => Operation::Create(object(&body, labels, revision)),
@@ -272,19 +272,19 @@ mod tests {
                     2 => Operation::Remove(Key::cluster("gone"), Revision(2)),
                     _ => Operation::Step,
                 };
-                (Record { operation, at: Timestamp(at) }, revision)
+                (Record { operation, accepted_at: Timestamp(time) }, revision)
             },
         )
     }
 
-    /// Whether `read` says of the record what its head does, and nothing more.
+    /// Whether `read` has the head of the record and no content.
     fn is_remnant(read: &Record, record: &Record) -> bool {
-        let gone = |object: &Arc<Object>| !object.is_readable();
-        (read.key(), read.at) == (record.key(), record.at)
+        let is_unreadable = |object: &Arc<Object>| !object.is_readable();
+        (read.key(), read.accepted_at) == (record.key(), record.accepted_at)
             && match (&read.operation, &record.operation) {
-                (Operation::Create(a), Operation::Create(b)) => gone(a) && a.revision == b.revision,
+                (Operation::Create(a), Operation::Create(b)) => is_unreadable(a) && a.revision == b.revision,
                 (Operation::Replace(a, x), Operation::Replace(b, y)) => {
-                    gone(a) && a.revision == b.revision && x == y
+                    is_unreadable(a) && a.revision == b.revision && x == y
                 }
                 (Operation::Remove(_, x), Operation::Remove(_, y)) => x == y,
                 (Operation::Step, Operation::Step) => true,
@@ -301,7 +301,7 @@ mod tests {
                 && a.fields == b.fields
                 && (a.revision_offset(), a.item_offset()) == (b.revision_offset(), b.item_offset())
         };
-        a.at == b.at
+        a.accepted_at == b.accepted_at
             && match (&a.operation, &b.operation) {
                 (Operation::Create(a), Operation::Create(b)) => objects(a, b),
                 (Operation::Replace(a, x), Operation::Replace(b, y)) => objects(a, b) && x == y,
@@ -313,25 +313,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back((record, revision) in records()) {
+        fn record_round_trips((record, revision) in records()) {
             let mut bytes = Vec::new();
             record.encode(7, revision, &mut bytes);
             prop_assert!(same(&Record::decode(7, revision, &bytes).unwrap(), &record));
         }
 
         #[test]
-        fn damage_is_found((record, revision) in records(), at: prop::sample::Index, bit in 0u8..8, cut: prop::sample::Index) {
+        fn damaged_record_is_detected((record, revision) in records(), flip: prop::sample::Index, bit in 0u8..8, cut: prop::sample::Index) {
             let mut bytes = Vec::new();
             record.encode(7, revision, &mut bytes);
             let whole = bytes.clone();
-            let head = HEAD_AT + 8 + 8 + 4 + record.key().len();
-            let (at, cut) = (at.index(whole.len()), cut.index(whole.len()));
-            bytes[at] ^= 1 << bit;
-            for (damaged, first) in [(&bytes[..], at), (&whole[..cut], cut)] {
+            let head = HEAD_OFFSET + 8 + 8 + 4 + record.key().len();
+            let (flip, cut) = (flip.index(whole.len()), cut.index(whole.len()));
+            bytes[flip] ^= 1 << bit;
+            for (damaged, first) in [(&bytes[..], flip), (&whole[..cut], cut)] {
                 let read = Record::decode(7, revision, damaged);
-                let in_head = first < head && !(CHECKSUM_AT..CHECKSUM_END).contains(&first);
+                let in_head = first < head && !(CHECKSUM_OFFSET..CHECKSUM_END).contains(&first);
                 prop_assert_eq!(read.is_err(), in_head || damaged.len() < head);
-                // All that is left of it is which object it was, and what became of it.
+                // Only its key and operation are left.
                 if let Ok(read) = read {
                     prop_assert!(is_remnant(&read, &record));
                 }
@@ -342,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_record_of_another_format_is_named_as_such() {
-        let record =
-            Record { operation: Operation::Remove(Key::cluster("a"), Revision(2)), at: Timestamp(0) };
+    fn record_of_unknown_format_is_reported_as_such() {
+        let operation = Operation::Remove(Key::cluster("a"), Revision(2));
+        let record = Record { operation, accepted_at: Timestamp(0) };
         let mut bytes = Vec::new();
         record.encode(1, Revision(3), &mut bytes);
         bytes[0] = FORMAT + 1;
         let sum = checksum(1, Revision(3), &bytes).to_le_bytes();
-        bytes[CHECKSUM_AT..CHECKSUM_END].copy_from_slice(&sum);
+        bytes[CHECKSUM_OFFSET..CHECKSUM_END].copy_from_slice(&sum);
         let error = Record::decode(1, Revision(3), &bytes).unwrap_err();
         assert!(matches!(error, EngineError::Format { found: 3, known: 2 }), "{error}");
     }

@@ -3,7 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `meta` | `format` | the format of this file |
-//! | `meta` | `record_bytes` | how many bytes the records had when the server was idle last |
+//! | `meta` | `record_bytes` | the bytes of all records when the server was last idle |
 //! | `types` | name of a type | its id |
 //! | `counters` | id | last revision of the type |
 //! | `log` | (id, revision) | the record |
@@ -30,7 +30,7 @@ use self::reader::Reader;
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
 use crate::archive::Archive;
 use crate::engine::record::Record;
-use crate::limits::{COMPACTED_FROM_BYTES, COMPACTED_IF_TIMES, REDB_CACHE_BYTES};
+use crate::limits::{COMPACTION_MIN_BYTES, COMPACTION_MIN_RATIO, REDB_CACHE_BYTES};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const TYPES: TableDefinition<&str, u32> = TableDefinition::new("types");
@@ -47,13 +47,13 @@ const FORMAT: u64 = 1;
 const REDB_FORMAT: u64 = 3;
 
 /// How long closing waits for a reader of the archive, and in how many steps.
-const CLOSING_TURNS: u32 = 400;
-const CLOSING_TURN: Duration = Duration::from_millis(5);
+const CLOSING_STEPS: u32 = 400;
+const CLOSING_STEP: Duration = Duration::from_millis(5);
 
 /// The open file.
 pub struct Redb {
     path: PathBuf,
-    database: Closing,
+    database: OpenDatabase,
     /// The ids of all types in the file.
     ids: HashMap<TypeName, u32>,
     counters: Counters,
@@ -67,31 +67,31 @@ pub struct Redb {
     scratch: Vec<u8>,
 }
 
-/// A database that survives a panic while closing: closing writes to the file, and may find damage that was never read before.
+/// An open database. Closing writes to the file and may panic on damage that was never read before; this catches the panic.
 ///
 /// Readers of the archive hold it as well, for the time of one read.
-struct Closing(Option<Arc<Database>>);
+struct OpenDatabase(Option<Arc<Database>>);
 
-impl Deref for Closing {
+impl Deref for OpenDatabase {
     type Target = Database;
 
-    #[expect(clippy::expect_used, reason = "only the end takes it out")]
+    #[expect(clippy::expect_used, reason = "only drop takes it out")]
     fn deref(&self) -> &Database {
         self.0.as_ref().expect("an open database")
     }
 }
 
-impl Drop for Closing {
+impl Drop for OpenDatabase {
     fn drop(&mut self) {
         let database = self.0.take();
         // The file may be reopened when this returns, so a read in progress is waited for.
-        for _ in 0..CLOSING_TURNS {
+        for _ in 0..CLOSING_STEPS {
             if database.as_ref().is_none_or(|database| Arc::strong_count(database) == 1) {
                 break;
             }
-            std::thread::sleep(CLOSING_TURN);
+            std::thread::sleep(CLOSING_STEP);
         }
-        if let Err(error) = guarded(|| {
+        if let Err(error) = catch_panic(|| {
             drop(database);
             Ok(())
         }) {
@@ -103,7 +103,7 @@ impl Drop for Closing {
 impl Redb {
     /// Opens the file, or creates it. A large file that is mostly free is made smaller.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
-        Redb::open_and_compact(path, COMPACTED_FROM_BYTES)
+        Redb::open_and_compact(path, COMPACTION_MIN_BYTES)
     }
 
     fn open_and_compact(path: &Path, from_bytes: u64) -> Result<Redb, EngineError> {
@@ -113,14 +113,14 @@ impl Redb {
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         }
         let repaired = Arc::new(AtomicBool::new(false));
-        let database = guarded(|| {
-            let seen = Arc::clone(&repaired);
+        let database = catch_panic(|| {
+            let was_repaired = Arc::clone(&repaired);
             let mut builder = Database::builder();
             builder.set_cache_size(REDB_CACHE_BYTES);
-            builder.set_repair_callback(move |_| seen.store(true, Ordering::SeqCst));
+            builder.set_repair_callback(move |_| was_repaired.store(true, Ordering::SeqCst));
             builder.create(path).map_err(|error| fault(path, error))
         })?;
-        let database = Closing(Some(Arc::new(database)));
+        let database = OpenDatabase(Some(Arc::new(database)));
         // Also for an existing file: the process that created it may have died before this.
         sync_folder(path)?;
         let repaired = repaired.load(Ordering::SeqCst);
@@ -138,16 +138,16 @@ impl Redb {
             repaired,
             scratch: Vec::new(),
         };
-        guarded(|| engine.check_format())?;
-        guarded(|| engine.read_counters())?;
-        guarded(|| engine.compact(from_bytes))?;
+        catch_panic(|| engine.check_format())?;
+        catch_panic(|| engine.read_counters())?;
+        catch_panic(|| engine.compact(from_bytes))?;
         Ok(engine)
     }
 
     /// Gives free pages back to the system, if the file is large and most of it is free. redb itself only reuses them.
     fn compact(&mut self, from_bytes: u64) -> Result<(), EngineError> {
         let before = std::fs::metadata(&self.path)?.len();
-        let is_mostly_free = self.record_bytes.saturating_mul(COMPACTED_IF_TIMES) < before;
+        let is_mostly_free = self.record_bytes.saturating_mul(COMPACTION_MIN_RATIO) < before;
         // After a crash the size of the records is that of an earlier time.
         if self.repaired || before < from_bytes || !is_mostly_free {
             return Ok(());
@@ -168,8 +168,8 @@ impl Redb {
     }
 
     fn check_format(&mut self) -> Result<(), EngineError> {
-        let reading = self.database.begin_read().map_err(|error| self.fault(error))?;
-        let tables: Vec<String> = reading
+        let transaction = self.database.begin_read().map_err(|error| self.fault(error))?;
+        let tables: Vec<String> = transaction
             .list_tables()
             .map_err(|error| self.fault(error))?
             .map(|table| table.name().to_owned())
@@ -177,8 +177,8 @@ impl Redb {
         if tables.is_empty() {
             return self.create_tables();
         }
-        let meta = reading.open_table(META).map_err(|error| self.fault(error))?;
-        match meta.get(FORMAT_KEY).map_err(|error| self.fault(error))?.map(|found| found.value()) {
+        let meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
+        match meta.get(FORMAT_KEY).map_err(|error| self.fault(error))?.map(|format| format.value()) {
             Some(FORMAT) => Ok(()),
             Some(found) => Err(EngineError::Format { found, known: FORMAT }),
             None => Err(EngineError::Damaged(format!("{} does not name its format", self.path.display()))),
@@ -186,23 +186,23 @@ impl Redb {
     }
 
     fn create_tables(&mut self) -> Result<(), EngineError> {
-        let writing = self.database.begin_write().map_err(|error| self.fault(error))?;
+        let transaction = self.database.begin_write().map_err(|error| self.fault(error))?;
         {
-            let mut meta = writing.open_table(META).map_err(|error| self.fault(error))?;
+            let mut meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
             meta.insert(FORMAT_KEY, FORMAT).map_err(|error| self.fault(error))?;
-            writing.open_table(TYPES).map_err(|error| self.fault(error))?;
-            writing.open_table(COUNTERS).map_err(|error| self.fault(error))?;
-            writing.open_table(LOG).map_err(|error| self.fault(error))?;
+            transaction.open_table(TYPES).map_err(|error| self.fault(error))?;
+            transaction.open_table(COUNTERS).map_err(|error| self.fault(error))?;
+            transaction.open_table(LOG).map_err(|error| self.fault(error))?;
         }
         self.unsettled = true;
-        writing.commit().map_err(|error| self.fault(error))
+        transaction.commit().map_err(|error| self.fault(error))
     }
 
     fn read_counters(&mut self) -> Result<(), EngineError> {
         let path = &self.path;
-        let reading = self.database.begin_read().map_err(|error| fault(path, error))?;
-        let types = reading.open_table(TYPES).map_err(|error| fault(path, error))?;
-        let counters = reading.open_table(COUNTERS).map_err(|error| fault(path, error))?;
+        let transaction = self.database.begin_read().map_err(|error| fault(path, error))?;
+        let types = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
+        let counters = transaction.open_table(COUNTERS).map_err(|error| fault(path, error))?;
         for entry in types.iter().map_err(|error| fault(path, error))? {
             let (name, id) = entry.map_err(|error| fault(path, error))?;
             let (name, id) = (TypeName::new(name.value()), id.value());
@@ -212,24 +212,24 @@ impl Redb {
             self.counters.0.insert(name.clone(), Revision(last.value()));
             self.ids.insert(name, id);
         }
-        let log = reading.open_table(LOG).map_err(|error| fault(path, error))?;
+        let log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
         self.records = log.len().map_err(|error| fault(path, error))?;
-        let meta = reading.open_table(META).map_err(|error| fault(path, error))?;
+        let meta = transaction.open_table(META).map_err(|error| fault(path, error))?;
         let record_bytes = meta.get(RECORD_BYTES_KEY).map_err(|error| fault(path, error))?;
-        // Without a note nothing is known to be free.
-        self.record_bytes = record_bytes.map_or(u64::MAX, |noted| noted.value());
+        // Without this entry nothing is known to be free.
+        self.record_bytes = record_bytes.map_or(u64::MAX, |entry| entry.value());
         Ok(())
     }
 
-    /// Answers the size of all records.
+    /// Passes all records to the visitor and returns their size.
     fn scan(&self, visitor: &mut dyn Visitor) -> Result<u64, EngineError> {
         let mut types: Vec<(u32, &TypeName)> = self.ids.iter().map(|(name, id)| (*id, name)).collect();
         types.sort_unstable();
         let mut types = types.into_iter().peekable();
         let mut current = None;
         let (mut records, mut record_bytes) = (0, 0);
-        let reading = self.database.begin_read().map_err(|error| self.fault(error))?;
-        let log = reading.open_table(LOG).map_err(|error| self.fault(error))?;
+        let transaction = self.database.begin_read().map_err(|error| self.fault(error))?;
+        let log = transaction.open_table(LOG).map_err(|error| self.fault(error))?;
         for entry in log.iter().map_err(|error| self.fault(error))? {
             let (place, bytes) = entry.map_err(|error| self.fault(error))?;
             let (id, revision) = place.value();
@@ -250,39 +250,39 @@ impl Redb {
         }
         // A damaged inner page can hide whole leaves, while all remaining records look correct.
         if records != self.records {
-            let wanted = self.records;
+            let expected = self.records;
             return Err(EngineError::Damaged(format!(
-                "the log has {records} records and should have {wanted}"
+                "the log has {records} records and should have {expected}"
             )));
         }
         Ok(record_bytes)
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        let moved = self.counters.after(batch)?;
+        let advanced = self.counters.advanced_by(batch)?;
         let path = &self.path;
-        let fresh: Vec<&TypeName> = moved.keys().filter(|name| !self.ids.contains_key(name)).collect();
+        let new_types: Vec<&TypeName> = advanced.keys().filter(|name| !self.ids.contains_key(name)).collect();
         let first_free = self.ids.values().max().map_or(1, |id| id + 1);
-        let fresh: HashMap<TypeName, u32> = fresh.into_iter().cloned().zip(first_free..).collect();
-        let id_of = |name: &TypeName| self.ids.get(name).or_else(|| fresh.get(name)).copied();
+        let new_ids: HashMap<TypeName, u32> = new_types.into_iter().cloned().zip(first_free..).collect();
+        let find_id = |name: &TypeName| self.ids.get(name).or_else(|| new_ids.get(name)).copied();
         // Acknowledging a write that was skipped would lose it.
-        let must =
-            |name: &TypeName| id_of(name).ok_or_else(|| EngineError::Damaged(format!("{name} has no id")));
+        let require_id =
+            |name: &TypeName| find_id(name).ok_or_else(|| EngineError::Damaged(format!("{name} has no id")));
 
-        let writing = self.database.begin_write().map_err(|error| fault(path, error))?;
+        let transaction = self.database.begin_write().map_err(|error| fault(path, error))?;
         let (mut records, mut record_bytes) = (self.records, self.record_bytes);
         {
-            let mut types = writing.open_table(TYPES).map_err(|error| fault(path, error))?;
-            for (name, id) in &fresh {
+            let mut types = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
+            for (name, id) in &new_ids {
                 types.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
             }
-            let mut counters = writing.open_table(COUNTERS).map_err(|error| fault(path, error))?;
-            for (name, last) in &moved {
-                counters.insert(must(name)?, last.0).map_err(|error| fault(path, error))?;
+            let mut counters = transaction.open_table(COUNTERS).map_err(|error| fault(path, error))?;
+            for (name, last) in &advanced {
+                counters.insert(require_id(name)?, last.0).map_err(|error| fault(path, error))?;
             }
-            let mut log = writing.open_table(LOG).map_err(|error| fault(path, error))?;
+            let mut log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
             for write in &batch.writes {
-                let id = must(&write.type_name)?;
+                let id = require_id(&write.type_name)?;
                 write.record.encode(id, write.revision, &mut self.scratch);
                 log.insert((id, write.revision.0), self.scratch.as_slice())
                     .map_err(|error| fault(path, error))?;
@@ -290,49 +290,49 @@ impl Redb {
                 record_bytes = record_bytes.saturating_add(self.scratch.len() as u64);
             }
             for (name, revision) in &batch.trims {
-                let Some(id) = id_of(name) else { continue };
-                if let Some(gone) = log.remove((id, revision.0)).map_err(|error| fault(path, error))? {
+                let Some(id) = find_id(name) else { continue };
+                if let Some(removed) = log.remove((id, revision.0)).map_err(|error| fault(path, error))? {
                     records -= 1;
-                    record_bytes = record_bytes.saturating_sub(gone.value().len() as u64);
+                    record_bytes = record_bytes.saturating_sub(removed.value().len() as u64);
                 }
             }
         }
-        writing.commit().map_err(|error| fault(path, error))?;
+        transaction.commit().map_err(|error| fault(path, error))?;
         // Update memory only after the commit.
         self.unsettled = true;
         (self.records, self.record_bytes) = (records, record_bytes);
-        self.counters.advance(moved);
-        self.ids.extend(fresh);
+        self.counters.advance(advanced);
+        self.ids.extend(new_ids);
         Ok(())
     }
 
-    /// Corrupts the newest record of an object by changing the last byte of its body, for tests of corrupt objects. Answers
+    /// Corrupts the newest record of an object by changing the last byte of its body, for tests of corrupt objects. Returns
     /// whether there was such a record.
     #[cfg(feature = "testing")]
     pub fn damage(&mut self, type_name: &TypeName, key: &str) -> Result<bool, EngineError> {
         let Some(id) = self.ids.get(type_name).copied() else { return Ok(false) };
-        let writing = self.database.begin_write().map_err(|error| self.fault(error))?;
-        let mut found = None;
+        let transaction = self.database.begin_write().map_err(|error| self.fault(error))?;
+        let mut newest = None;
         {
-            let mut log = writing.open_table(LOG).map_err(|error| self.fault(error))?;
+            let mut log = transaction.open_table(LOG).map_err(|error| self.fault(error))?;
             let all = log.range((id, 0)..=(id, u64::MAX)).map_err(|error| self.fault(error))?;
             for entry in all {
                 let (place, bytes) = entry.map_err(|error| self.fault(error))?;
                 let (_, revision) = place.value();
                 let record = Record::decode(id, Revision(revision), bytes.value())?;
                 if record.key() == key {
-                    found = Some((revision, bytes.value().to_vec()));
+                    newest = Some((revision, bytes.value().to_vec()));
                 }
             }
-            if let Some((revision, bytes)) = &mut found {
+            if let Some((revision, bytes)) = &mut newest {
                 if let Some(last) = bytes.last_mut() {
                     *last ^= 0xff;
                 }
                 log.insert((id, *revision), bytes.as_slice()).map_err(|error| self.fault(error))?;
             }
         }
-        writing.commit().map_err(|error| self.fault(error))?;
-        Ok(found.is_some())
+        transaction.commit().map_err(|error| self.fault(error))?;
+        Ok(newest.is_some())
     }
 
     fn last(&self, name: &TypeName) -> Revision {
@@ -346,7 +346,7 @@ impl Redb {
 
 impl Engine for Redb {
     fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        self.record_bytes = guarded(|| self.scan(visitor))?;
+        self.record_bytes = catch_panic(|| self.scan(visitor))?;
         Ok(())
     }
 
@@ -360,13 +360,13 @@ impl Engine for Redb {
         }
         // A plain commit costs half as much, but drops redb's list of free pages; after a crash that list must be rebuilt by a
         // walk over the file. So the list is written while the server is idle.
-        let mut writing = self.database.begin_write().map_err(|error| self.fault(error))?;
-        writing.set_quick_repair(true);
+        let mut transaction = self.database.begin_write().map_err(|error| self.fault(error))?;
+        transaction.set_quick_repair(true);
         {
-            let mut meta = writing.open_table(META).map_err(|error| self.fault(error))?;
+            let mut meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
             meta.insert(RECORD_BYTES_KEY, self.record_bytes).map_err(|error| self.fault(error))?;
         }
-        writing.commit().map_err(|error| self.fault(error))?;
+        transaction.commit().map_err(|error| self.fault(error))?;
         self.unsettled = false;
         Ok(())
     }
@@ -383,16 +383,16 @@ impl Engine for Redb {
 
     fn close(mut self: Box<Self>) -> Result<(), EngineError> {
         // Dropping the database writes the same list, but reports no errors.
-        guarded(|| self.settle())
+        catch_panic(|| self.settle())
     }
 }
 
-/// redb trusts pages that it did not have to repair, and may panic on damaged ones. At start and shutdown that becomes an error,
-/// not a crash.
-fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+/// Runs work and turns a panic into an error. redb trusts pages that it did not have to repair, and may panic on damaged ones:
+/// at start and shutdown the server must not crash for that.
+fn catch_panic<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("its pages do not fit");
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("inconsistent pages");
         Err(EngineError::Damaged(text.to_owned()))
     })
 }
@@ -403,7 +403,7 @@ fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
         redb::Error::UpgradeRequired(found) => {
             EngineError::Format { found: found.into(), known: REDB_FORMAT }
         }
-        redb::Error::Io(error) if !is_of_content(&error) => EngineError::Io(error),
+        redb::Error::Io(error) if !is_corrupt_content(&error) => EngineError::Io(error),
         error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
             EngineError::Io(io::Error::other(error.to_string()))
         }
@@ -412,7 +412,7 @@ fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
 }
 
 /// Whether an error means corrupt content: an invalid value, or an unexpected end.
-fn is_of_content(error: &io::Error) -> bool {
+fn is_corrupt_content(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
@@ -426,8 +426,8 @@ fn sync_folder(path: &Path) -> Result<(), EngineError> {
 mod tests {
     use super::*;
 
-    /// Writes records into a file until it has about 8 MiB, and leaves every n-th of them.
-    fn written(path: &Path, leaves_each: u64) {
+    /// Writes records into a file until it has about 8 MiB, and trims all but every n-th of them.
+    fn fill_file(path: &Path, keep_every: u64) {
         use pilothouse_types::clock::Timestamp;
         use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
@@ -450,13 +450,13 @@ mod tests {
                     fields: Pairs::default(),
                 };
                 let operation = Operation::Create(Arc::new(Object::new(draft, Revision(revision))));
-                let record = Record { operation, at: Timestamp(0) };
+                let record = Record { operation, accepted_at: Timestamp(0) };
                 Write { type_name: pods.clone(), revision: Revision(revision), record }
             });
             engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
         }
-        let going = (2..2_050).filter(|revision| revision % leaves_each != 0);
-        let trims = going.map(|revision| (pods.clone(), Revision(revision))).collect();
+        let trimmed = (2..2_050).filter(|revision| revision % keep_every != 0);
+        let trims = trimmed.map(|revision| (pods.clone(), Revision(revision))).collect();
         engine.commit(&Batch { writes: Vec::new(), trims }).unwrap();
         engine.close().unwrap();
     }
@@ -477,36 +477,36 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_that_is_mostly_free_is_made_smaller_when_it_is_opened() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("log");
+    fn open_compacts_large_mostly_free_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
         let size = || std::fs::metadata(&path).unwrap().len();
-        let reopened = |from_bytes| {
+        let reopen = |from_bytes| {
             let mut engine = Box::new(Redb::open_and_compact(&path, from_bytes).unwrap());
             let mut counted = Counted::default();
             engine.load(&mut counted).unwrap();
             engine.close().unwrap();
             counted.0
         };
-        written(&path, 64);
+        fill_file(&path, 64);
         let full = size();
         assert!(full > 8 << 20, "{full}");
-        assert_eq!((reopened(full + 1), size()), (32, full), "not large enough to be worth it");
-        assert_eq!(reopened(full), 32);
+        assert_eq!((reopen(full + 1), size()), (32, full), "not large enough to be worth it");
+        assert_eq!(reopen(full), 32);
         assert!(size() < full / 4, "{} of {full}", size());
-        assert_eq!(reopened(full), 32, "and everything is still there");
+        assert_eq!(reopen(full), 32, "all records are still there");
 
         std::fs::remove_file(&path).unwrap();
-        written(&path, 1);
+        fill_file(&path, 1);
         let full = size();
-        assert_eq!((reopened(1), size()), (2_048, full), "not mostly free");
+        assert_eq!((reopen(1), size()), (2_048, full), "not mostly free");
     }
 
     #[test]
-    fn a_file_that_points_beyond_its_end_is_damaged_and_a_disk_that_fails_is_not() {
-        let told = |kind: io::ErrorKind| fault(Path::new("log"), redb::Error::Io(kind.into()));
-        assert!(matches!(told(io::ErrorKind::UnexpectedEof), EngineError::Damaged(_)));
-        assert!(matches!(told(io::ErrorKind::InvalidData), EngineError::Damaged(_)));
-        assert!(matches!(told(io::ErrorKind::StorageFull), EngineError::Io(_)));
+    fn invalid_content_is_damage_and_full_disk_is_io_error() {
+        let engine_error = |kind: io::ErrorKind| fault(Path::new("log"), redb::Error::Io(kind.into()));
+        assert!(matches!(engine_error(io::ErrorKind::UnexpectedEof), EngineError::Damaged(_)));
+        assert!(matches!(engine_error(io::ErrorKind::InvalidData), EngineError::Damaged(_)));
+        assert!(matches!(engine_error(io::ErrorKind::StorageFull), EngineError::Io(_)));
     }
 }

@@ -1,51 +1,51 @@
-//! What wakes whoever frees seats that nobody gives back.
+//! Wakes the task that frees lingering seats.
 //!
-//! One task of all levels frees them. It says when it will look by itself, so a level wakes it only for something that is due
-//! before: under load every request that ends would wake it otherwise, and it has nothing to do.
+//! One task serves all levels. It publishes when it will check them by itself, so a level wakes it only for a release that is due
+//! earlier: otherwise every request that ends under load would wake it for nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pilothouse_types::clock::Timestamp;
 use tokio::sync::Notify;
 
-/// Nothing is due, as far as anybody knows.
+/// No check is scheduled.
 const NEVER: u64 = u64::MAX;
 
-/// See the module text.
+/// The alarm of the task. See the module documentation.
 pub struct Alarm {
-    bell: Notify,
-    /// When the task looks by itself. A level sets its state before it reads this, the task does it the other way around: one of
-    /// them sees what the other did.
-    next_look: AtomicU64,
+    notify: Notify,
+    /// When the task checks by itself. A level changes its state before it reads this, and the task writes this before it reads
+    /// the levels: so at least one of them sees the change of the other.
+    next_check: AtomicU64,
 }
 
 impl Default for Alarm {
     fn default() -> Alarm {
-        Alarm { bell: Notify::new(), next_look: AtomicU64::new(NEVER) }
+        Alarm { notify: Notify::new(), next_check: AtomicU64::new(NEVER) }
     }
 }
 
 impl Alarm {
-    /// Something is due then: rings unless somebody looks by that time anyway. Called with the lock of the level held.
-    pub fn mind(&self, due: Timestamp) {
-        if due.0 < self.next_look.load(Ordering::SeqCst) {
-            self.bell.notify_one();
+    /// Wakes the task, unless it checks by the time `due` anyway. Called with the lock of the level held.
+    pub fn schedule(&self, due: Timestamp) {
+        if due.0 < self.next_check.load(Ordering::SeqCst) {
+            self.notify.notify_one();
         }
     }
 
-    /// The task is about to look at all levels: whatever changes behind its back must ring.
-    pub fn begin_look(&self) {
-        self.next_look.store(NEVER, Ordering::SeqCst);
+    /// The task starts to check all levels: until it ends, every change must wake it again.
+    pub fn begin_check(&self) {
+        self.next_check.store(NEVER, Ordering::SeqCst);
     }
 
-    /// The task has looked, and looks again then; without a time, when it is woken.
-    pub fn end_look(&self, next: Option<Timestamp>) {
-        self.next_look.store(next.map_or(NEVER, |next| next.0), Ordering::SeqCst);
+    /// The task has checked all levels. It checks again at `next`, or only when woken if there is no such time.
+    pub fn end_check(&self, next: Option<Timestamp>) {
+        self.next_check.store(next.map_or(NEVER, |next| next.0), Ordering::SeqCst);
     }
 
-    /// Waits until it rings.
-    pub async fn rung(&self) {
-        self.bell.notified().await;
+    /// Waits until the task is woken.
+    pub async fn wait(&self) {
+        self.notify.notified().await;
     }
 }
 
@@ -57,27 +57,27 @@ mod tests {
 
     use super::*;
 
-    async fn has_rung(alarm: &Alarm) -> bool {
-        timeout(Duration::ZERO, alarm.rung()).await.is_ok()
+    async fn is_woken(alarm: &Alarm) -> bool {
+        timeout(Duration::ZERO, alarm.wait()).await.is_ok()
     }
 
     #[actix_rt::test]
-    async fn it_rings_only_for_what_is_due_before_somebody_looks() {
+    async fn alarm_wakes_only_for_releases_due_before_next_check() {
         let alarm = Alarm::default();
-        alarm.mind(Timestamp(50));
-        assert!(has_rung(&alarm).await, "nobody said that they would look");
-        alarm.end_look(Some(Timestamp(50)));
-        alarm.mind(Timestamp(50));
-        alarm.mind(Timestamp(70));
-        assert!(!has_rung(&alarm).await, "somebody looks then");
-        alarm.mind(Timestamp(40));
-        assert!(has_rung(&alarm).await, "that is too early for them");
-        alarm.begin_look();
-        alarm.mind(Timestamp(70));
-        alarm.end_look(Some(Timestamp(50)));
-        assert!(has_rung(&alarm).await, "they may have looked there already");
-        alarm.end_look(None);
-        alarm.mind(Timestamp(70));
-        assert!(has_rung(&alarm).await);
+        alarm.schedule(Timestamp(50));
+        assert!(is_woken(&alarm).await, "no check is scheduled");
+        alarm.end_check(Some(Timestamp(50)));
+        alarm.schedule(Timestamp(50));
+        alarm.schedule(Timestamp(70));
+        assert!(!is_woken(&alarm).await, "the scheduled check is early enough");
+        alarm.schedule(Timestamp(40));
+        assert!(is_woken(&alarm).await, "due before the scheduled check");
+        alarm.begin_check();
+        alarm.schedule(Timestamp(70));
+        alarm.end_check(Some(Timestamp(50)));
+        assert!(is_woken(&alarm).await, "the level may have been checked already");
+        alarm.end_check(None);
+        alarm.schedule(Timestamp(70));
+        assert!(is_woken(&alarm).await);
     }
 }

@@ -1,7 +1,7 @@
-//! A level of priority as many threads use it: its queues behind a lock that is held for a few steps.
+//! A priority level that threads share: its queues behind a lock that is held for a few steps.
 //!
-//! Whoever has a [`Seat`] gives it back by dropping it, wherever that happens, and calls the next. Whoever waits leaves its queue
-//! by dropping the [`Waiter`]: a client that hangs up does so.
+//! A dropped [`Seat`] is free again, and the next requests are dispatched. A dropped [`Waiter`] leaves its queue: this happens when
+//! a client disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,303 +13,315 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::alarm::Alarm;
-use super::demand::Observed;
-use super::drops::Drops;
-use super::queues::{Arrival, Dispatched, LevelKind, Load, Queues, Refusal, Seated, Ticket, WorkEstimate};
+use super::demand::DemandStats;
+use super::drops::DropTracker;
+use super::queues::{
+    Arrival, Dispatched, ExecutingRequest, LevelKind, Load, Queues, RejectReason, Ticket, WorkEstimate,
+};
 use super::requests::{Counts, QueueSnapshot, RequestEntry, RequestPosition, RequestTable};
-use super::utilization::TimeByPart;
+use super::utilization::UtilizationHistogram;
 
-/// What calls a request that waits: it is told when its turn came.
+/// Wakes a waiting request with the time of its dispatch.
 struct WakeHandle {
-    /// Which request it is.
+    /// The number of the request in the [`RequestTable`].
     number: u64,
-    turn: oneshot::Sender<Timestamp>,
+    sender: oneshot::Sender<Timestamp>,
 }
 
 struct State<G> {
     queues: Queues<WakeHandle>,
-    drops: Drops,
-    book: RequestTable<G>,
+    drops: DropTracker,
+    requests: RequestTable<G>,
 }
 
 impl<G> State<G> {
-    /// Tells those whose turn has come. Under the lock: whoever leaves must find out that they were called.
-    fn tell(&mut self, called: Dispatched<WakeHandle>) {
-        for (WakeHandle { number, turn }, at) in called {
-            // Whoever hung up this moment finds the seat when they leave.
-            let is_there = turn.send(at).is_ok();
-            self.book.seat(number, at, is_there);
+    /// Wakes dispatched requests. Called with the lock held: a waiter that leaves must see that it was dispatched.
+    fn wake(&mut self, dispatched: Dispatched<WakeHandle>) {
+        for (WakeHandle { number, sender }, start) in dispatched {
+            // A waiter that leaves at this moment finds the seat and frees it.
+            let is_connected = sender.send(start).is_ok();
+            self.requests.start(number, start, is_connected);
         }
     }
 
-    fn refuse(&mut self, now: Timestamp, why: Refusal) -> Refused {
-        self.book.counts.rejected += 1;
-        Refused { why, seconds: self.drops.refuse(now) }
+    fn reject(&mut self, now: Timestamp, reason: RejectReason) -> Rejection {
+        self.requests.counts.rejected += 1;
+        Rejection { reason, retry_after: self.drops.record(now) }
     }
 }
 
-/// A level. See the module text. `G`: what is known of those who are in it, for whoever asks.
+/// A priority level. See the module documentation. `G`: the caller's record of each request, for [`Level::requests`].
 pub struct Level<G> {
     /// A std lock: it is held for a few steps, never across a wait.
     state: Lock<State<G>>,
-    /// The most seats that one request shall ask for.
-    widest: AtomicU32,
+    /// The maximum number of seats of one request.
+    max_seats: AtomicU32,
     clock: Clock,
-    /// Rung when somebody waits for seats that nobody gives back.
+    /// Wakes the task that frees lingering seats, if a request waits for them.
     alarm: Arc<Alarm>,
 }
 
-/// What became of a request that came to a level.
+/// The result of a request's arrival at a level.
 pub enum Entry<G> {
-    /// It is worked on.
+    /// The request executes.
     Seated(Seat<G>),
-    /// It has to wait.
-    Waits(Waiter<G>),
-    /// It is refused.
-    Refused(Refused),
+    /// The request has to wait.
+    Queued(Waiter<G>),
+    /// The request is rejected.
+    Rejected(Rejection),
 }
 
-/// A refusal, and after how many seconds to come back.
+/// A rejection with its Retry-After.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// Why.
-    pub why: Refusal,
-    /// When to come back.
-    pub seconds: u64,
+pub struct Rejection {
+    /// The reason, as in the metrics.
+    pub reason: RejectReason,
+    /// The Retry-After in seconds.
+    pub retry_after: u64,
 }
 
 impl<G> Level<G> {
-    /// A level of this shape with so many seats.
+    /// A level without requests. `limit`: its number of seats.
     pub fn new(shape: LevelKind, limit: u32, clock: &Clock, alarm: &Arc<Alarm>) -> Level<G> {
         let queues = Queues::new(shape, limit, clock.now());
         Level {
-            state: Lock::new(State { queues, drops: Drops::default(), book: RequestTable::default() }),
-            widest: AtomicU32::new(1),
+            state: Lock::new(State {
+                queues,
+                drops: DropTracker::default(),
+                requests: RequestTable::default(),
+            }),
+            max_seats: AtomicU32::new(1),
             clock: clock.clone(),
             alarm: alarm.clone(),
         }
     }
 
-    /// The most seats that one request shall ask for.
-    pub fn widest(&self) -> u32 {
-        self.widest.load(Ordering::Relaxed)
+    /// The maximum number of seats of one request.
+    pub fn max_seats(&self) -> u32 {
+        self.max_seats.load(Ordering::Relaxed)
     }
 
-    /// Sets that.
-    pub fn widen(&self, widest: u32) {
-        self.widest.store(widest, Ordering::Relaxed);
+    /// Sets the maximum number of seats of one request.
+    pub fn set_max_seats(&self, max_seats: u32) {
+        self.max_seats.store(max_seats, Ordering::Relaxed);
     }
 
-    /// How much there is of everything.
+    /// The current numbers of requests and seats.
     pub fn load(&self) -> Load {
         self.state.lock().queues.load()
     }
 
-    /// What has become of those who came.
+    /// The counters of requests since the start.
     pub fn counts(&self) -> Counts {
-        self.state.lock().book.counts
+        self.state.lock().requests.counts
     }
 
-    /// How many queues there are, and those that somebody is in.
+    /// The configured number of queues, and the queues with waiting or executing requests.
     pub fn queues(&self) -> (u32, Vec<QueueSnapshot>) {
         let state = self.state.lock();
-        (state.queues.many(), state.queues.told().collect())
+        (state.queues.queue_count(), state.queues.snapshots().collect())
     }
 
-    /// Whether nobody is here.
+    /// Whether no request executes or waits.
     pub fn is_idle(&self) -> bool {
         self.state.lock().queues.is_idle()
     }
 
-    /// A request of this flow comes.
-    pub fn enter(self: &Arc<Level<G>>, now: Timestamp, flow: u64, work: WorkEstimate, about: G) -> Entry<G> {
-        let mut turn = None;
+    /// A request of this flow arrives.
+    pub fn enter(self: &Arc<Level<G>>, now: Timestamp, flow: u64, work: WorkEstimate, record: G) -> Entry<G> {
+        let mut receiver = None;
         let mut state = self.state.lock();
-        let number = state.book.number();
-        let (arrival, called) = state.queues.arrive(now, flow, work, || {
-            let (call, called) = oneshot::channel();
-            turn = Some(called);
-            WakeHandle { number, turn: call }
+        let number = state.requests.next_number();
+        let (arrival, dispatched) = state.queues.arrive(now, flow, work, || {
+            let (sender, created) = oneshot::channel();
+            receiver = Some(created);
+            WakeHandle { number, sender }
         });
-        let entry = |queue| RequestEntry { about, work, came: now, queue, began: None };
-        match (arrival, turn) {
-            (Arrival::Seated(seated), _) => {
-                state.book.enter(number, entry(seated.queue()));
-                state.book.seat(number, now, true);
-                state.tell(called);
-                Entry::Seated(Seat { level: self.clone(), seated: Some(seated), number })
+        let entry = |queue| RequestEntry { record, work, arrival: now, queue, start: None };
+        match (arrival, receiver) {
+            (Arrival::Seated(request), _) => {
+                state.requests.insert(number, entry(request.queue()));
+                state.requests.start(number, now, true);
+                state.wake(dispatched);
+                Entry::Seated(Seat { level: self.clone(), request: Some(request), number })
             }
-            (Arrival::Waits(ticket), Some(turn)) => {
-                state.book.enter(number, entry(Some(ticket.queue())));
-                state.tell(called);
-                self.mind(&state);
-                Entry::Waits(Waiter { level: self.clone(), ticket, turn, number, is_over: false })
+            (Arrival::Queued(ticket), Some(receiver)) => {
+                state.requests.insert(number, entry(Some(ticket.queue())));
+                state.wake(dispatched);
+                self.schedule_release(&state);
+                Entry::Queued(Waiter { level: self.clone(), ticket, receiver, number, has_left: false })
             }
-            (Arrival::Refused(why), _) => {
-                state.tell(called);
-                Entry::Refused(state.refuse(now, why))
+            (Arrival::Rejected(reason), _) => {
+                state.wake(dispatched);
+                Entry::Rejected(state.reject(now, reason))
             }
-            // A ticket comes with a call.
-            (Arrival::Waits(_), None) => Entry::Refused(state.refuse(now, Refusal::QueueFull)),
+            // Cannot happen: the wake handle is created before the ticket.
+            (Arrival::Queued(_), None) => Entry::Rejected(state.reject(now, RejectReason::QueueFull)),
         }
     }
 
-    /// Takes another shape or another number of seats.
+    /// Changes the shape or the number of seats. Waiting requests stay in their queues.
     pub fn reshape(&self, shape: LevelKind, limit: u32) {
         let mut state = self.state.lock();
-        let called = state.queues.reshape(shape, limit, self.clock.now());
-        state.tell(called);
-        self.mind(&state);
+        let dispatched = state.queues.reshape(shape, limit, self.clock.now());
+        state.wake(dispatched);
+        self.schedule_release(&state);
     }
 
-    /// What the demand was since the last look.
-    pub fn observe(&self, before: &Observed) -> Observed {
-        self.state.lock().queues.observe(self.clock.now(), before)
+    /// The demand since the last call. `previous`: the result of the last call.
+    pub fn observe_demand(&self, previous: &DemandStats) -> DemandStats {
+        self.state.lock().queues.observe_demand(self.clock.now(), previous)
     }
 
-    /// For how long which part of the seats was taken.
-    pub fn utilization(&self) -> TimeByPart {
+    /// The histogram of the utilization of the seats.
+    pub fn utilization(&self) -> UtilizationHistogram {
         self.state.lock().queues.utilization(self.clock.now())
     }
 
-    /// Sets the number of seats that all of them are, where there is no limit.
-    pub fn measure_by(&self, seats: u32) {
-        self.state.lock().queues.measure_by(self.clock.now(), seats);
+    /// Sets the number of seats that counts as full utilization. It differs from the limit for exempt levels, which have none.
+    pub fn set_capacity(&self, seats: u32) {
+        self.state.lock().queues.set_capacity(self.clock.now(), seats);
     }
 
-    /// When seats will be free that somebody waits for and nobody gives back.
+    /// When lingering seats become free that requests wait for.
     pub fn next_release(&self) -> Option<Timestamp> {
         self.state.lock().queues.next_release()
     }
 
-    /// Frees seats whose time has come.
+    /// Frees lingering seats whose time is over.
     pub fn release(&self) {
         let mut state = self.state.lock();
-        let called = state.queues.release(self.clock.now());
-        state.tell(called);
+        let dispatched = state.queues.release(self.clock.now());
+        state.wake(dispatched);
     }
 
-    /// Sees to it that somebody comes back for seats that nobody gives back.
-    fn mind(&self, state: &State<G>) {
+    /// Makes sure that lingering seats are freed in time for the requests that wait for them.
+    fn schedule_release(&self, state: &State<G>) {
         if let Some(due) = state.queues.next_release() {
-            self.alarm.mind(due);
+            self.alarm.schedule(due);
         }
     }
 
-    fn finish(&self, now: Timestamp, seated: Seated, number: u64) {
+    fn finish(&self, now: Timestamp, request: ExecutingRequest, number: u64) {
         let mut state = self.state.lock();
-        let called = state.queues.finish(now, seated);
-        state.tell(called);
-        self.mind(&state);
-        let gone = state.book.leave(number);
-        // What is known of it is put away without keeping others.
+        let dispatched = state.queues.finish(now, request);
+        state.wake(dispatched);
+        self.schedule_release(&state);
+        let entry = state.requests.remove(number);
+        // The entry is freed without the lock.
         drop(state);
-        drop(gone);
+        drop(entry);
     }
 }
 
 impl<G: Clone> Level<G> {
-    /// Those who are here: queue by queue those who wait in their order, then those who came out of it and are worked on; in
-    /// the end those who are worked on and never were in one.
+    /// All requests of the level, queue by queue: first the waiting requests in order, then the executing ones that came from the
+    /// queue. Executing requests without a queue come last.
     pub fn requests(&self) -> Vec<RequestPosition<G>> {
         let state = self.state.lock();
-        let mut here = Vec::new();
-        for (place, call) in state.queues.waiting() {
-            let entry = state.book.get(call.number).cloned();
-            here.extend(entry.map(|entry| RequestPosition { entry, place: Some(place) }));
+        let mut positions = Vec::new();
+        for (position, handle) in state.queues.waiting() {
+            let entry = state.requests.get(handle.number).cloned();
+            positions.extend(entry.map(|entry| RequestPosition { entry, position: Some(position) }));
         }
-        let seated = state.book.seated().cloned();
-        here.extend(seated.map(|entry| RequestPosition { entry, place: None }));
-        // Those without a queue come last, and who waits before who does not.
-        here.sort_by_key(|one| (one.entry.queue.is_none(), one.entry.queue, one.place.is_none(), one.place));
-        here
+        let executing = state.requests.executing().cloned();
+        positions.extend(executing.map(|entry| RequestPosition { entry, position: None }));
+        positions.sort_by_key(|request| {
+            let RequestPosition { entry, position } = request;
+            (entry.queue.is_none(), entry.queue, position.is_none(), *position)
+        });
+        positions
     }
 }
 
-/// The place of a request that is worked on; free when this is dropped.
+/// The seats of an executing request, freed on drop.
 pub struct Seat<G> {
     level: Arc<Level<G>>,
-    /// Until it is given back.
-    seated: Option<Seated>,
+    /// `None` once the seats are freed.
+    request: Option<ExecutingRequest>,
     number: u64,
 }
 
 impl<G> Seat<G> {
-    /// Gives it back, for whoever knows what time it is.
+    /// Frees the seats, for callers that know the current time: saves a read of the clock.
     pub fn give_back(mut self, now: Timestamp) {
-        if let Some(seated) = self.seated.take() {
-            self.level.finish(now, seated, self.number);
+        if let Some(request) = self.request.take() {
+            self.level.finish(now, request, self.number);
         }
     }
 }
 
 impl<G> Drop for Seat<G> {
     fn drop(&mut self) {
-        if let Some(seated) = self.seated.take() {
-            self.level.finish(self.level.clock.now(), seated, self.number);
+        if let Some(request) = self.request.take() {
+            self.level.finish(self.level.clock.now(), request, self.number);
         }
     }
 }
 
-/// The place of a request that waits; left when this is dropped.
+/// A waiting request, which leaves its queue on drop.
 pub struct Waiter<G> {
     level: Arc<Level<G>>,
     ticket: Ticket,
-    turn: oneshot::Receiver<Timestamp>,
+    receiver: oneshot::Receiver<Timestamp>,
     number: u64,
-    /// Whether it has left.
-    is_over: bool,
+    has_left: bool,
 }
 
 impl<G> Waiter<G> {
-    /// How many wait in its queue, itself among them.
+    /// The length of its queue at its arrival, including itself.
     pub fn length(&self) -> usize {
         self.ticket.length
     }
 
-    /// Waits for a seat, for so long.
-    pub async fn wait(mut self, most: Duration) -> Result<Seat<G>, Refused> {
-        let turn = timeout(most, &mut self.turn).await;
-        if let Ok(Ok(began)) = turn {
-            return Ok(self.take(began));
+    /// Waits for a seat, at most for `limit`.
+    pub async fn wait(mut self, limit: Duration) -> Result<Seat<G>, Rejection> {
+        let dispatch = timeout(limit, &mut self.receiver).await;
+        if let Ok(Ok(start)) = dispatch {
+            return Ok(self.seat(start));
         }
         match self.leave() {
-            // It came in the last moment.
+            // It was dispatched at the last moment.
             Some(seat) => Ok(seat),
             None => {
                 let now = self.level.clock.now();
-                let seconds = self.level.state.lock().drops.refuse(now);
-                Err(Refused { why: Refusal::TimedOut, seconds })
+                let retry_after = self.level.state.lock().drops.record(now);
+                Err(Rejection { reason: RejectReason::TimedOut, retry_after })
             }
         }
     }
 
-    fn take(&mut self, began: Timestamp) -> Seat<G> {
-        self.is_over = true;
-        Seat { level: self.level.clone(), seated: Some(self.ticket.seated(began)), number: self.number }
+    fn seat(&mut self, start: Timestamp) -> Seat<G> {
+        self.has_left = true;
+        Seat {
+            level: self.level.clone(),
+            request: Some(self.ticket.into_executing(start)),
+            number: self.number,
+        }
     }
 
-    /// Leaves the queue. Answers the seat if it was called before.
+    /// Leaves the queue. Returns the seat if the request was dispatched before.
     fn leave(&mut self) -> Option<Seat<G>> {
-        let (waited, gone) = {
+        let (waited, entry) = {
             let mut state = self.level.state.lock();
-            let (waited, called) = state.queues.leave(self.level.clock.now(), &self.ticket);
-            state.tell(called);
-            (waited, if waited { state.book.give_up(self.number) } else { None })
+            let (waited, dispatched) = state.queues.leave(self.level.clock.now(), &self.ticket);
+            state.wake(dispatched);
+            (waited, if waited { state.requests.cancel(self.number) } else { None })
         };
-        drop(gone);
-        self.is_over = true;
+        // The entry is freed without the lock.
+        drop(entry);
+        self.has_left = true;
         if waited {
             return None;
         }
-        let began = self.turn.try_recv().ok()?;
-        Some(self.take(began))
+        let start = self.receiver.try_recv().ok()?;
+        Some(self.seat(start))
     }
 }
 
 impl<G> Drop for Waiter<G> {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.has_left {
             self.leave();
         }
     }
@@ -327,30 +339,30 @@ mod tests {
         (Arc::new(Level::new(shape, limit, &clock, &Arc::default())), clock)
     }
 
-    fn seated<G>(entry: Entry<G>) -> Seat<G> {
+    fn expect_seat<G>(entry: Entry<G>) -> Seat<G> {
         match entry {
             Entry::Seated(seat) => seat,
             _ => panic!("no seat"),
         }
     }
 
-    fn waits<G>(entry: Entry<G>) -> Waiter<G> {
+    fn expect_waiter<G>(entry: Entry<G>) -> Waiter<G> {
         match entry {
-            Entry::Waits(waiter) => waiter,
+            Entry::Queued(waiter) => waiter,
             _ => panic!("does not wait"),
         }
     }
 
     #[actix_rt::test]
-    async fn a_seat_that_is_given_back_goes_to_who_waits() {
+    async fn level_dispatches_waiting_request_when_seat_is_freed() {
         let (level, _) = level(ONE_QUEUE, 1);
-        let first = seated(level.enter(NOW, 1, WorkEstimate::ONE, ""));
-        let second = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""));
-        let third = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""));
+        let first = expect_seat(level.enter(NOW, 1, WorkEstimate::ONE, ""));
+        let second = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""));
+        let third = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""));
         assert_eq!((second.length(), third.length()), (1, 2));
         assert!(matches!(
             level.enter(NOW, 1, WorkEstimate::ONE, ""),
-            Entry::Refused(Refused { why: Refusal::QueueFull, seconds: 1 })
+            Entry::Rejected(Rejection { reason: RejectReason::QueueFull, retry_after: 1 })
         ));
         drop(first);
         let second = second.wait(Duration::from_secs(5)).await.ok().unwrap();
@@ -361,22 +373,22 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn whoever_hangs_up_leaves_its_queue_and_its_seat() {
+    async fn dropped_waiter_leaves_queue_and_frees_seat() {
         let (level, _) = level(ONE_QUEUE, 1);
-        let first = seated(level.enter(NOW, 1, WorkEstimate::ONE, ""));
-        let second = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""));
-        let third = waits(level.enter(NOW, 3, WorkEstimate::ONE, ""));
+        let first = expect_seat(level.enter(NOW, 1, WorkEstimate::ONE, ""));
+        let second = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""));
+        let third = expect_waiter(level.enter(NOW, 3, WorkEstimate::ONE, ""));
         drop(second);
         assert_eq!(level.load().waiting, 1);
-        // It is called, and hangs up before it has heard of it.
+        // It is dispatched, and dropped before it is polled.
         drop(first);
         assert_eq!(level.load().executing, 1);
         drop(third);
         assert_eq!(level.load(), Load::default());
-        // The same in the middle of waiting.
-        let held = seated(level.enter(NOW, 1, WorkEstimate::ONE, ""));
+        // The same while it is being polled.
+        let held = expect_seat(level.enter(NOW, 1, WorkEstimate::ONE, ""));
         let mut waiting =
-            Box::pin(waits(level.enter(NOW, 2, WorkEstimate::ONE, "")).wait(Duration::from_secs(5)));
+            Box::pin(expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, "")).wait(Duration::from_secs(5)));
         assert!(futures::poll!(&mut waiting).is_pending());
         drop(held);
         drop(waiting);
@@ -384,79 +396,84 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn nobody_waits_for_longer_than_they_may() {
+    async fn waiter_is_rejected_after_its_time_limit() {
         let (level, _) = level(ONE_QUEUE, 1);
-        let held = seated(level.enter(NOW, 1, WorkEstimate::ONE, ""));
-        let refused = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""))
+        let held = expect_seat(level.enter(NOW, 1, WorkEstimate::ONE, ""));
+        let rejection = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""))
             .wait(Duration::from_millis(1))
             .await
             .err()
             .unwrap();
-        assert_eq!(refused, Refused { why: Refusal::TimedOut, seconds: 1 });
+        assert_eq!(rejection, Rejection { reason: RejectReason::TimedOut, retry_after: 1 });
         assert_eq!(level.load().waiting, 0);
-        // A seat that comes with the end of the time is taken.
-        let late = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""));
+        // A seat that becomes free at the time limit is used.
+        let late = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""));
         drop(held);
         assert!(late.wait(Duration::ZERO).await.is_ok());
     }
 
     #[actix_rt::test]
-    async fn seats_that_linger_ring_the_alarm_if_somebody_waits_for_them() {
+    async fn lingering_seats_wake_the_alarm_if_a_request_waits() {
         let clock = Clock::manual(NOW);
         let alarm = Arc::new(Alarm::default());
         let level = Arc::new(Level::new(ONE_QUEUE, 1, &clock, &alarm));
-        let work = WorkEstimate { after: 1, linger: Duration::from_millis(5), ..WorkEstimate::ONE };
-        drop(seated(level.enter(NOW, 1, work, "")));
-        assert_eq!((level.load().seats, level.next_release()), (1, None), "nobody waits");
-        let waiter = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""));
-        alarm.rung().await;
+        let work = WorkEstimate { final_seats: 1, linger: Duration::from_millis(5), ..WorkEstimate::ONE };
+        drop(expect_seat(level.enter(NOW, 1, work, "")));
+        assert_eq!((level.load().seats, level.next_release()), (1, None), "no request waits");
+        let waiter = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""));
+        alarm.wait().await;
         assert_eq!(level.next_release(), Some(Timestamp(1_005_000)));
         clock.advance(Duration::from_millis(5));
         level.release();
         assert!(waiter.wait(Duration::from_secs(5)).await.is_ok());
-        let held = seated(level.enter(NOW, 1, work, ""));
-        let waiter = waits(level.enter(NOW, 2, WorkEstimate::ONE, ""));
+        let held = expect_seat(level.enter(NOW, 1, work, ""));
+        let waiter = expect_waiter(level.enter(NOW, 2, WorkEstimate::ONE, ""));
         drop(held);
-        alarm.rung().await;
+        alarm.wait().await;
         drop(waiter);
     }
 
     #[actix_rt::test]
-    async fn who_is_here_is_told_queue_by_queue() {
+    async fn level_lists_requests_by_queue_and_counts_them() {
         let (level, clock) = level(LevelKind::Queue { queues: 4, hand: 1, length: 2 }, 1);
-        let here = |level: &Level<&'static str>| -> Vec<(&'static str, Option<usize>, Option<Timestamp>)> {
-            level.requests().iter().map(|one| (one.entry.about, one.place, one.entry.began)).collect()
-        };
-        let first = seated(level.enter(NOW, 1, WorkEstimate::ONE, "first"));
-        let wide = WorkEstimate { seats: 2, after: 3, linger: Duration::from_millis(1) };
-        let second = waits(level.enter(NOW, 1, wide, "second"));
-        let third = waits(level.enter(NOW, 1, WorkEstimate::ONE, "third"));
-        assert!(matches!(level.enter(NOW, 1, WorkEstimate::ONE, "no"), Entry::Refused(_)));
+        let requests =
+            |level: &Level<&'static str>| -> Vec<(&'static str, Option<usize>, Option<Timestamp>)> {
+                level
+                    .requests()
+                    .iter()
+                    .map(|request| (request.entry.record, request.position, request.entry.start))
+                    .collect()
+            };
+        let first = expect_seat(level.enter(NOW, 1, WorkEstimate::ONE, "first"));
+        let wide = WorkEstimate { seats: 2, final_seats: 3, linger: Duration::from_millis(1) };
+        let second = expect_waiter(level.enter(NOW, 1, wide, "second"));
+        let third = expect_waiter(level.enter(NOW, 1, WorkEstimate::ONE, "third"));
+        assert!(matches!(level.enter(NOW, 1, WorkEstimate::ONE, "no"), Entry::Rejected(_)));
         assert_eq!(
-            here(&level),
+            requests(&level),
             [("second", Some(0), None), ("third", Some(1), None), ("first", None, Some(NOW))]
         );
-        let (many, queues) = level.queues();
-        assert_eq!((many, queues.len()), (4, 1));
-        let QueueSnapshot { waiting, executing, seats, wanted, amount, .. } = queues[0];
-        assert_eq!((waiting, executing, seats, wanted, amount), (2, 1, 1, [3, 4], 12_000));
+        let (queue_count, queues) = level.queues();
+        assert_eq!((queue_count, queues.len()), (4, 1));
+        let QueueSnapshot { waiting, executing, seats, waiting_seats, queued_work, .. } = queues[0];
+        assert_eq!((waiting, executing, seats, waiting_seats, queued_work), (2, 1, 1, [3, 4], 12_000));
         drop(third);
         clock.advance(Duration::from_secs(1));
         drop(first);
         let second = second.wait(Duration::from_secs(5)).await.ok().unwrap();
-        assert_eq!(here(&level), [("second", None, Some(clock.now()))]);
+        assert_eq!(requests(&level), [("second", None, Some(clock.now()))]);
         drop(second);
-        assert_eq!(here(&level), []);
+        assert_eq!(requests(&level), []);
         assert_eq!(level.counts(), Counts { dispatched: 2, rejected: 2, cancelled: 1 });
     }
 
     #[test]
-    fn a_level_without_queues_tells_who_is_here_all_the_same() {
+    fn level_without_queues_lists_executing_requests() {
         let (level, _) = level(LevelKind::Reject, 1);
-        let held = seated(level.enter(NOW, 1, WorkEstimate::ONE, "held"));
-        assert!(matches!(level.enter(NOW, 1, WorkEstimate::ONE, "no"), Entry::Refused(_)));
+        let held = expect_seat(level.enter(NOW, 1, WorkEstimate::ONE, "held"));
+        assert!(matches!(level.enter(NOW, 1, WorkEstimate::ONE, "no"), Entry::Rejected(_)));
         let requests = level.requests();
-        assert_eq!((requests.len(), requests[0].entry.queue, requests[0].place), (1, None, None));
+        assert_eq!((requests.len(), requests[0].entry.queue, requests[0].position), (1, None, None));
         assert_eq!(level.queues(), (0, Vec::new()));
         drop(held);
         assert!(level.requests().is_empty());

@@ -9,20 +9,20 @@ use pilothouse_types::lock::Lock;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::alarm::Alarm;
-use super::demand::Observed;
+use super::demand::DemandStats;
 use super::level::Level;
 use super::queues::LevelKind;
 use super::shares::{Bounds, LendingLevel, Share, divide, lend};
-use super::utilization::TimeByPart;
+use super::utilization::UtilizationHistogram;
 
 /// How often seats are lent anew; the reference's value.
-const LENT_EVERY: Duration = Duration::from_secs(10);
-/// The maximum seats of one request, absolutely and as a part of its level; the reference's values.
-const WIDEST: u32 = 10;
-const WIDEST_PART: f64 = 0.15;
+const ADJUSTMENT_PERIOD: Duration = Duration::from_secs(10);
+/// The maximum seats of one request, absolutely and as a fraction of its level; the reference's values.
+const MAX_SEATS: u32 = 10;
+const MAX_SEATS_FRACTION: f64 = 0.15;
 
-/// What counts as all seats of a level without a limit, as a part of all; the reference's value.
-const EXEMPT_PART: f64 = 0.1;
+/// The seats that count as full utilization of an exempt level, as a fraction of the server's seats; the reference's value.
+const EXEMPT_FRACTION: f64 = 0.1;
 
 /// The configuration of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,13 +35,13 @@ pub struct Spec {
     pub shape: LevelKind,
 }
 
-/// A level, and what it has.
+/// A level with its configuration and its current seats.
 struct LevelState<G> {
     level: Arc<Level<G>>,
     share: Share,
     shape: LevelKind,
     bounds: Bounds,
-    observed: Observed,
+    observed: DemandStats,
     target: f64,
     seats: u32,
     /// Whether it is still configured; if not, it is dropped once unused.
@@ -58,105 +58,105 @@ pub struct LevelSnapshot {
     /// Its current number of seats.
     pub seats: u32,
     /// Its recent demand.
-    pub observed: Observed,
+    pub observed: DemandStats,
     /// The target of the last lending.
     pub target: f64,
-    /// For how long which part of its seats was taken.
-    pub utilization: TimeByPart,
+    /// The histogram of the utilization of its seats.
+    pub utilization: UtilizationHistogram,
 }
 
-/// All levels that share the seats of a server. `G`: what is known of those who are in them.
+/// All levels that share the seats of a server. `G`: the caller's record of each request.
 pub struct Levels<G> {
     total: u32,
     clock: Clock,
     alarm: Arc<Alarm>,
-    known: Lock<LevelTable<G>>,
+    table: Lock<LevelTable<G>>,
 }
 
 struct LevelTable<G> {
-    standing: BTreeMap<String, LevelState<G>>,
-    fair: f64,
+    levels: BTreeMap<String, LevelState<G>>,
+    fair_fraction: f64,
 }
 
 impl<G> Levels<G> {
-    /// No levels yet that share so many seats.
+    /// Without levels. `total`: the seats of the server.
     pub fn new(total: u32, clock: Clock) -> Levels<G> {
-        let known = LevelTable { standing: BTreeMap::new(), fair: 0.0 };
-        Levels { total, clock, alarm: Arc::default(), known: Lock::new(known) }
+        let table = LevelTable { levels: BTreeMap::new(), fair_fraction: 0.0 };
+        Levels { total, clock, alarm: Arc::default(), table: Lock::new(table) }
     }
 
-    /// Makes the levels these. One that was there stays, with all who are in it.
+    /// Replaces the configuration. A level that existed before keeps its requests.
     pub fn configure(&self, specs: &[Spec]) -> BTreeMap<String, Arc<Level<G>>> {
-        let mut known = self.known.lock();
-        known.standing.values_mut().for_each(|standing| standing.is_wanted = false);
+        let mut table = self.table.lock();
+        table.levels.values_mut().for_each(|state| state.is_wanted = false);
         for spec in specs {
             let make = || LevelState {
                 level: Arc::new(Level::new(spec.shape, 0, &self.clock, &self.alarm)),
                 share: spec.share,
                 shape: spec.shape,
                 bounds: Bounds::default(),
-                observed: Observed::default(),
+                observed: DemandStats::default(),
                 target: 0.0,
                 seats: 0,
                 is_wanted: true,
             };
-            let standing = known.standing.entry(spec.name.clone()).or_insert_with(make);
-            (standing.share, standing.shape, standing.is_wanted) = (spec.share, spec.shape, true);
+            let state = table.levels.entry(spec.name.clone()).or_insert_with(make);
+            (state.share, state.shape, state.is_wanted) = (spec.share, spec.shape, true);
         }
-        known.divide(self.total);
-        let wanted = known.standing.iter().filter(|(_, standing)| standing.is_wanted);
-        wanted.map(|(name, standing)| (name.clone(), standing.level.clone())).collect()
+        table.divide(self.total);
+        let wanted = table.levels.iter().filter(|(_, state)| state.is_wanted);
+        wanted.map(|(name, state)| (name.clone(), state.level.clone())).collect()
     }
 
     /// Lends seats anew, based on the demand since the last time.
     pub fn adjust(&self) {
-        self.known.lock().divide(self.total);
+        self.table.lock().divide(self.total);
     }
 
     /// The state of each level.
-    pub fn told(&self) -> Vec<LevelSnapshot> {
-        let known = self.known.lock();
-        let told = known.standing.iter().map(|(name, standing)| LevelSnapshot {
+    pub fn snapshots(&self) -> Vec<LevelSnapshot> {
+        let table = self.table.lock();
+        let snapshots = table.levels.iter().map(|(name, state)| LevelSnapshot {
             name: name.clone(),
-            bounds: standing.bounds,
-            seats: standing.seats,
-            observed: standing.observed,
-            target: standing.target,
-            utilization: standing.level.utilization(),
+            bounds: state.bounds,
+            seats: state.seats,
+            observed: state.observed,
+            target: state.target,
+            utilization: state.level.utilization(),
         });
-        told.collect()
+        snapshots.collect()
     }
 
-    /// The levels by their names, and whether each is still meant to be there.
-    pub fn named(&self) -> Vec<(String, bool, Arc<Level<G>>)> {
-        let known = self.known.lock();
-        let named = known.standing.iter();
-        named.map(|(name, standing)| (name.clone(), standing.is_wanted, standing.level.clone())).collect()
+    /// The levels with their names, and whether each is still configured.
+    pub fn list(&self) -> Vec<(String, bool, Arc<Level<G>>)> {
+        let table = self.table.lock();
+        let levels = table.levels.iter();
+        levels.map(|(name, state)| (name.clone(), state.is_wanted, state.level.clone())).collect()
     }
 
-    /// How much of its target every level has that is not at a bound.
-    pub fn fair_part(&self) -> f64 {
-        self.known.lock().fair
+    /// The fraction of its target that every level has which is not at a bound.
+    pub fn fair_fraction(&self) -> f64 {
+        self.table.lock().fair_fraction
     }
 
     fn all(&self) -> Vec<Arc<Level<G>>> {
-        self.known.lock().standing.values().map(|standing| standing.level.clone()).collect()
+        self.table.lock().levels.values().map(|state| state.level.clone()).collect()
     }
 
-    /// Frees lingering seats whose time is over. Answers when the next ones become free that requests wait for.
+    /// Frees lingering seats whose time is over. Returns when the next ones become free that requests wait for.
     fn release(&self) -> Option<Timestamp> {
-        self.alarm.begin_look();
+        self.alarm.begin_check();
         let all = self.all();
         all.iter().for_each(|level| level.release());
         let next = all.iter().filter_map(|level| level.next_release()).min();
-        self.alarm.end_look(next);
+        self.alarm.end_check(next);
         next
     }
 
     /// Lends seats periodically, and frees lingering ones. Never ends.
-    pub async fn keep(&self) {
-        let mut turns = interval(LENT_EVERY);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub async fn run(&self) {
+        let mut adjustments = interval(ADJUSTMENT_PERIOD);
+        adjustments.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let due = self.release();
             let release = async {
@@ -166,8 +166,8 @@ impl<G> Levels<G> {
                 }
             };
             tokio::select! {
-                _ = turns.tick() => self.adjust(),
-                () = self.alarm.rung() => {}
+                _ = adjustments.tick() => self.adjust(),
+                () = self.alarm.wait() => {}
                 () = release => {}
             }
         }
@@ -175,43 +175,43 @@ impl<G> Levels<G> {
 }
 
 impl<G> LevelTable<G> {
-    /// Gives every level its seats. Those that are not wanted have some until they are empty.
+    /// Sets the seats of every level. A level that is no longer configured keeps some until it is unused.
     fn divide(&mut self, total: u32) {
         // A request that is about to enter holds its level: it must not wait in one that was dropped.
-        let is_held =
-            |standing: &LevelState<G>| !standing.level.is_idle() || Arc::strong_count(&standing.level) > 1;
-        self.standing.retain(|_, standing| standing.is_wanted || is_held(standing));
-        let shares: Vec<Share> = self.standing.values().map(|standing| standing.share).collect();
-        for (standing, bounds) in self.standing.values_mut().zip(divide(total, &shares)) {
-            standing.bounds = bounds;
-            standing.level.widen(widest(standing.shape, bounds.nominal));
-            standing.observed = standing.level.observe(&standing.observed);
+        let is_held = |state: &LevelState<G>| !state.level.is_idle() || Arc::strong_count(&state.level) > 1;
+        self.levels.retain(|_, state| state.is_wanted || is_held(state));
+        let shares: Vec<Share> = self.levels.values().map(|state| state.share).collect();
+        for (state, bounds) in self.levels.values_mut().zip(divide(total, &shares)) {
+            state.bounds = bounds;
+            state.level.set_max_seats(max_seats(state.shape, bounds.nominal));
+            state.observed = state.level.observe_demand(&state.observed);
         }
-        let level = |standing: &LevelState<G>| LendingLevel {
-            is_exempt: standing.share.is_exempt,
-            bounds: standing.bounds,
-            wanted: standing.observed,
+        let level = |state: &LevelState<G>| LendingLevel {
+            is_exempt: state.share.is_exempt,
+            bounds: state.bounds,
+            demand: state.observed,
         };
-        let lent = lend(&self.standing.values().map(level).collect::<Vec<_>>());
-        self.fair = lent.fair;
-        for ((standing, seats), target) in self.standing.values_mut().zip(lent.seats).zip(lent.targets) {
-            (standing.seats, standing.target) = (seats, target);
-            standing.level.reshape(standing.shape, seats);
-            let exempt_seats = || (f64::from(total) * EXEMPT_PART).round() as u32;
-            standing.level.measure_by(if standing.share.is_exempt { exempt_seats() } else { seats });
+        let allocation = lend(&self.levels.values().map(level).collect::<Vec<_>>());
+        self.fair_fraction = allocation.fair_fraction;
+        for ((state, seats), target) in self.levels.values_mut().zip(allocation.seats).zip(allocation.targets)
+        {
+            (state.seats, state.target) = (seats, target);
+            state.level.reshape(state.shape, seats);
+            let exempt_seats = || (f64::from(total) * EXEMPT_FRACTION).round() as u32;
+            state.level.set_capacity(if state.share.is_exempt { exempt_seats() } else { seats });
         }
     }
 }
 
 /// The maximum number of seats of one request of a level.
-fn widest(shape: LevelKind, nominal: u32) -> u32 {
+fn max_seats(shape: LevelKind, nominal: u32) -> u32 {
     match shape {
         LevelKind::Queue { hand, .. } => {
-            let part = (f64::from(nominal) * WIDEST_PART).ceil() as u32;
-            let of_hand = nominal / u32::try_from(hand.max(1)).unwrap_or(u32::MAX);
-            part.min(of_hand).clamp(1, WIDEST)
+            let by_level = (f64::from(nominal) * MAX_SEATS_FRACTION).ceil() as u32;
+            let by_hand = nominal / u32::try_from(hand.max(1)).unwrap_or(u32::MAX);
+            by_level.min(by_hand).clamp(1, MAX_SEATS)
         }
-        LevelKind::Exempt | LevelKind::Reject => WIDEST,
+        LevelKind::Exempt | LevelKind::Reject => MAX_SEATS,
     }
 }
 
@@ -229,11 +229,11 @@ mod tests {
     }
 
     fn seats(levels: &Levels<()>) -> Vec<(String, u32)> {
-        levels.told().into_iter().map(|told| (told.name, told.seats)).collect()
+        levels.snapshots().into_iter().map(|snapshot| (snapshot.name, snapshot.seats)).collect()
     }
 
     #[test]
-    fn levels_stay_while_they_are_used_and_come_back_as_they_were() {
+    fn unconfigured_level_stays_while_in_use_and_is_reused() {
         let clock = Clock::manual(Timestamp(0));
         let levels = Levels::new(10, clock);
         let both = [spec("a", 1, QUEUE), spec("b", 1, LevelKind::Reject)];
@@ -242,42 +242,42 @@ mod tests {
         let Entry::Seated(seat) = first["b"].enter(Timestamp(0), 1, WorkEstimate::ONE, ()) else {
             panic!("no seat")
         };
-        let left = levels.configure(&both[..1]);
-        assert_eq!((left.len(), levels.told().len()), (1, 2), "somebody is in it");
+        let remaining = levels.configure(&both[..1]);
+        assert_eq!((remaining.len(), levels.snapshots().len()), (1, 2), "a request executes in it");
         let again = levels.configure(&both);
         assert!(Arc::ptr_eq(&again["b"], &first["b"]) && Arc::ptr_eq(&again["a"], &first["a"]));
         levels.configure(&both[..1]);
         drop(seat);
         levels.adjust();
-        assert_eq!(levels.told().len(), 2, "somebody may be about to enter it");
+        assert_eq!(levels.snapshots().len(), 2, "a request may be about to enter it");
         drop((first, again));
         levels.adjust();
         assert_eq!(seats(&levels), [("a".to_owned(), 10)]);
     }
 
     #[test]
-    fn seats_that_are_lent_come_to_who_waits_for_them() {
+    fn lent_seats_dispatch_waiting_requests() {
         let clock = Clock::manual(Timestamp(0));
         let levels = Levels::new(10, clock.clone());
         let mut lender = spec("b", 1, LevelKind::Reject);
         lender.share.lendable = 100;
-        let made = levels.configure(&[spec("a", 1, QUEUE), lender]);
-        let mut here = Vec::new();
+        let configured = levels.configure(&[spec("a", 1, QUEUE), lender]);
+        let mut entries = Vec::new();
         for flow in 0..9 {
-            here.push(made["a"].enter(Timestamp(0), flow, WorkEstimate::ONE, ()));
+            entries.push(configured["a"].enter(Timestamp(0), flow, WorkEstimate::ONE, ()));
         }
-        clock.advance(LENT_EVERY);
+        clock.advance(ADJUSTMENT_PERIOD);
         levels.adjust();
-        assert!(levels.told()[0].seats >= 9, "{:?}", levels.told());
-        assert_eq!(made["a"].load().waiting, 0);
+        assert!(levels.snapshots()[0].seats >= 9, "{:?}", levels.snapshots());
+        assert_eq!(configured["a"].load().waiting, 0);
     }
 
     #[test]
-    fn no_request_is_wider_than_its_level_can_bear() {
-        assert_eq!(widest(QUEUE, 100), 10);
-        assert_eq!(widest(QUEUE, 20), 3);
-        assert_eq!(widest(LevelKind::Queue { queues: 8, hand: 8, length: 1 }, 20), 2);
-        assert_eq!(widest(QUEUE, 0), 1);
-        assert_eq!(widest(LevelKind::Reject, 1), WIDEST);
+    fn max_seats_of_request_depend_on_level() {
+        assert_eq!(max_seats(QUEUE, 100), 10);
+        assert_eq!(max_seats(QUEUE, 20), 3);
+        assert_eq!(max_seats(LevelKind::Queue { queues: 8, hand: 8, length: 1 }, 20), 2);
+        assert_eq!(max_seats(QUEUE, 0), 1);
+        assert_eq!(max_seats(LevelKind::Reject, 1), MAX_SEATS);
     }
 }

@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use pilothouse_types::clock::Timestamp;
 
-use super::demand::{Demand, Observed};
+use super::demand::{Demand, DemandStats};
 use super::hand::Hand;
 use super::requests::QueueSnapshot;
-use super::utilization::{TimeByPart, Utilization};
+use super::utilization::{Utilization, UtilizationHistogram};
 use crate::limits::{CLOCK_SET_BACK, REQUESTS_WAITING_PER_LEVEL};
 
 /// The estimated duration of a request; the reference's value.
-const GUESS: Duration = Duration::from_millis(3);
+const ESTIMATED_DURATION: Duration = Duration::from_millis(3);
 
-/// What a level does with requests without a seat.
+/// What a level does with requests that find no seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelKind {
     /// Every request gets a seat.
@@ -49,23 +49,23 @@ pub struct WorkEstimate {
     /// Seats while it executes.
     pub seats: u32,
     /// Seats after that, for the watch events that it causes.
-    pub after: u32,
+    pub final_seats: u32,
     /// How long those are held.
     pub linger: Duration,
 }
 
 impl WorkEstimate {
     /// The usual cost: one seat, and nothing afterwards.
-    pub const ONE: WorkEstimate = WorkEstimate { seats: 1, after: 0, linger: Duration::ZERO };
+    pub const ONE: WorkEstimate = WorkEstimate { seats: 1, final_seats: 0, linger: Duration::ZERO };
 
     /// The seats that it occupies: the maximum of both.
     pub fn width(&self) -> u32 {
-        self.seats.max(self.after)
+        self.seats.max(self.final_seats)
     }
 
     /// The estimated work, in seat-microseconds.
-    fn amount(&self) -> u64 {
-        u64::from(self.seats) * micros(GUESS) + u64::from(self.after) * micros(self.linger)
+    fn total_work(&self) -> u64 {
+        u64::from(self.seats) * micros(ESTIMATED_DURATION) + u64::from(self.final_seats) * micros(self.linger)
     }
 }
 
@@ -75,7 +75,7 @@ fn micros(span: Duration) -> u64 {
 
 /// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RejectReason {
     /// No seat is free, and the level has no queues.
     NoSeat,
     /// The queue is full.
@@ -88,30 +88,30 @@ pub enum Refusal {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The request executes.
-    Seated(Seated),
+    Seated(ExecutingRequest),
     /// The request waits.
-    Waits(Ticket),
+    Queued(Ticket),
     /// The request is rejected.
-    Refused(Refusal),
+    Rejected(RejectReason),
 }
 
 /// An executing request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seated {
+pub struct ExecutingRequest {
     /// The queue that it came from, if the level has queues.
     queue: Option<u32>,
     work: WorkEstimate,
-    began: Timestamp,
+    start: Timestamp,
 }
 
-impl Seated {
-    /// The queue that it came out of, if there are any.
+impl ExecutingRequest {
+    /// The index of the queue that it came from, if the level has queues.
     pub fn queue(&self) -> Option<u32> {
         self.queue
     }
 }
 
-/// The place of a request that waits.
+/// Identifies a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     queue: u32,
@@ -127,9 +127,9 @@ impl Ticket {
         self.queue
     }
 
-    /// The place of this request once it was called.
-    pub fn seated(self, began: Timestamp) -> Seated {
-        Seated { queue: Some(self.queue), work: self.work, began }
+    /// The request once it is dispatched.
+    pub fn into_executing(self, start: Timestamp) -> ExecutingRequest {
+        ExecutingRequest { queue: Some(self.queue), work: self.work, start }
     }
 }
 
@@ -142,34 +142,34 @@ pub struct Load {
     pub seats: u32,
     /// Waiting requests.
     pub waiting: usize,
-    /// Seats that those need.
+    /// Seats that the waiting requests need.
     pub seats_wanted: u32,
 }
 
-struct Waiting<T> {
+struct WaitingRequest<T> {
     number: u64,
     work: WorkEstimate,
     /// The virtual time of its arrival.
-    came: f64,
+    virtual_arrival: f64,
     token: T,
 }
 
 /// A queue with waiting or executing requests.
 struct Queue<T> {
-    waiting: VecDeque<Waiting<T>>,
+    waiting: VecDeque<WaitingRequest<T>>,
     /// The estimated work of the waiting requests.
-    amount: u64,
+    queued_work: u64,
     /// The virtual time at which its next request starts.
-    next: f64,
+    next_start: f64,
     executing: u32,
     seats: u32,
 }
 
 impl<T> Queue<T> {
     /// No request starts before its arrival, in virtual time either: a queue cannot save up an unused share.
-    fn bound(&mut self) {
+    fn limit_next_start(&mut self) {
         if let Some(oldest) = self.waiting.front() {
-            self.next = self.next.max(oldest.came);
+            self.next_start = self.next_start.max(oldest.virtual_arrival);
         }
     }
 
@@ -178,17 +178,19 @@ impl<T> Queue<T> {
     }
 }
 
-/// The queues of one level. `T`: calls waiting requests.
+/// The queues of one level. `T`: a token of the caller for each waiting request, returned when the request is dispatched.
 pub struct Queues<T> {
     shape: LevelKind,
     limit: u32,
     queues: BTreeMap<u32, Queue<T>>,
     /// The virtual clock, in seat-microseconds.
-    progress: f64,
-    at: Timestamp,
+    virtual_time: f64,
+    /// The time of the last call.
+    now: Timestamp,
     /// The queue that was served last: among equals the one after it is next.
-    served: u32,
-    came: u64,
+    last_served: u32,
+    /// The number of requests that arrived; numbers them, and rotates the hands.
+    arrivals: u64,
     load: Load,
     /// Lingering seats, by when they become free.
     lingering: BinaryHeap<Reverse<(Timestamp, Option<u32>, u32)>>,
@@ -206,10 +208,10 @@ impl<T> Queues<T> {
             shape,
             limit,
             queues: BTreeMap::new(),
-            progress: 0.0,
-            at: now,
-            served: 0,
-            came: 0,
+            virtual_time: 0.0,
+            now,
+            last_served: 0,
+            arrivals: 0,
             load: Load::default(),
             lingering: BinaryHeap::new(),
             demand: Demand::new(now),
@@ -227,78 +229,80 @@ impl<T> Queues<T> {
         self.limit
     }
 
-    /// How many queues there are.
-    pub fn many(&self) -> u32 {
+    /// The configured number of queues.
+    pub fn queue_count(&self) -> u32 {
         match self.shape {
             LevelKind::Queue { queues, .. } => queues,
             LevelKind::Exempt | LevelKind::Reject => 0,
         }
     }
 
-    /// The queues that somebody is in, or came out of and is not done.
-    pub fn told(&self) -> impl Iterator<Item = QueueSnapshot> {
+    /// The queues with waiting or executing requests.
+    pub fn snapshots(&self) -> impl Iterator<Item = QueueSnapshot> {
         self.queues.iter().map(|(index, queue)| {
-            let sum =
-                |of: fn(&WorkEstimate) -> u32| queue.waiting.iter().map(|waiting| of(&waiting.work)).sum();
+            let sum = |seats: fn(&WorkEstimate) -> u32| {
+                queue.waiting.iter().map(|waiting| seats(&waiting.work)).sum()
+            };
             QueueSnapshot {
                 index: *index,
                 waiting: queue.waiting.len(),
                 executing: queue.executing,
                 seats: queue.seats,
-                next: queue.next,
-                wanted: [sum(|work| work.seats), sum(WorkEstimate::width)],
-                amount: queue.amount,
+                next_start: queue.next_start,
+                waiting_seats: [sum(|work| work.seats), sum(WorkEstimate::width)],
+                queued_work: queue.queued_work,
             }
         })
     }
 
-    /// Those who wait, each with its place in its queue.
+    /// The tokens of the waiting requests, each with its position in its queue.
     pub fn waiting(&self) -> impl Iterator<Item = (usize, &T)> {
         self.queues.values().flat_map(|queue| {
-            queue.waiting.iter().enumerate().map(|(place, waiting)| (place, &waiting.token))
+            queue.waiting.iter().enumerate().map(|(position, waiting)| (position, &waiting.token))
         })
     }
 
-    /// Whether nobody is here.
+    /// Whether no request executes or waits.
     pub fn is_idle(&self) -> bool {
         self.load.executing == 0 && self.load.waiting == 0
     }
 
-    /// The demand since the last look.
-    pub fn observe(&mut self, now: Timestamp, before: &Observed) -> Observed {
-        self.demand.look(now, before)
+    /// The demand since the last call. `previous`: the result of the last call.
+    pub fn observe_demand(&mut self, now: Timestamp, previous: &DemandStats) -> DemandStats {
+        self.demand.finish_period(now, previous)
     }
 
-    /// For how long which part of the seats was taken.
-    pub fn utilization(&mut self, now: Timestamp) -> TimeByPart {
-        self.utilization.look(now)
+    /// The histogram of the utilization of the seats.
+    pub fn utilization(&mut self, now: Timestamp) -> UtilizationHistogram {
+        self.utilization.histogram(now)
     }
 
-    /// Sets the number of seats that all of them are.
-    pub fn measure_by(&mut self, now: Timestamp, seats: u32) {
-        self.utilization.measure_by(now, seats);
+    /// Sets the number of seats that counts as full utilization.
+    pub fn set_capacity(&mut self, now: Timestamp, seats: u32) {
+        self.utilization.set_capacity(now, seats);
     }
 
     /// When lingering seats become free that requests wait for.
     pub fn next_release(&self) -> Option<Timestamp> {
-        let first = self.lingering.peek().map(|Reverse((at, ..))| *at);
+        let first = self.lingering.peek().map(|Reverse((due, ..))| *due);
         first.filter(|_| self.load.waiting > 0)
     }
 
     /// Changes the shape or the number of seats. Waiting requests stay in their queues.
     pub fn reshape(&mut self, shape: LevelKind, limit: u32, now: Timestamp) -> Dispatched<T> {
-        self.pass(now);
+        self.advance(now);
         (self.shape, self.limit) = (shape, limit);
-        self.call()
+        self.dispatch()
     }
 
     /// Frees lingering seats whose time is over.
     pub fn release(&mut self, now: Timestamp) -> Dispatched<T> {
-        self.pass(now);
-        self.call()
+        self.advance(now);
+        self.dispatch()
     }
 
-    /// A request of this flow arrives. `token` is made if it has to wait; it may be among those called at once.
+    /// A request of this flow arrives. `token` is called if the request has to wait; its result may be among those dispatched at
+    /// once.
     pub fn arrive(
         &mut self,
         now: Timestamp,
@@ -306,139 +310,140 @@ impl<T> Queues<T> {
         work: WorkEstimate,
         token: impl FnOnce() -> T,
     ) -> (Arrival, Dispatched<T>) {
-        self.pass(now);
+        self.advance(now);
         let LevelKind::Queue { queues, hand, length } = self.shape else {
             let fits = self.fits(work.width());
-            let arrival = if fits { self.seat(None, work) } else { Arrival::Refused(Refusal::NoSeat) };
+            let arrival = if fits { self.start(None, work) } else { Arrival::Rejected(RejectReason::NoSeat) };
             return (arrival, Vec::new());
         };
-        let queue = self.emptiest(&Hand::deal(flow, queues, hand));
+        let queue = self.choose_queue(&Hand::deal(flow, queues, hand));
         if self.load.waiting == 0 && self.load.seats < self.limit && self.fits(work.width()) {
-            let progress = self.progress;
-            let into = self.queue(queue);
-            // As for waiting requests, see [`Queue::bound`].
-            into.next = into.next.max(progress);
-            return (self.seat(Some(queue), work), Vec::new());
+            let virtual_time = self.virtual_time;
+            let target = self.queue_mut(queue);
+            // As for waiting requests, see [`Queue::limit_next_start`].
+            target.next_start = target.next_start.max(virtual_time);
+            return (self.start(Some(queue), work), Vec::new());
         }
-        let before = self.queues.get(&queue).map_or(0, |queue| queue.waiting.len());
-        let is_full = self.load.seats >= self.limit && before >= length;
+        let waiting_before = self.queues.get(&queue).map_or(0, |queue| queue.waiting.len());
+        let is_full = self.load.seats >= self.limit && waiting_before >= length;
         if is_full || self.load.waiting >= REQUESTS_WAITING_PER_LEVEL {
-            return (Arrival::Refused(Refusal::QueueFull), Vec::new());
+            return (Arrival::Rejected(RejectReason::QueueFull), Vec::new());
         }
-        let (number, came) = (self.came, self.progress);
-        let waiting = Waiting { number, work, came, token: token() };
-        let into = self.queue(queue);
-        into.amount += work.amount();
-        into.waiting.push_back(waiting);
-        into.bound();
+        let number = self.arrivals;
+        let waiting = WaitingRequest { number, work, virtual_arrival: self.virtual_time, token: token() };
+        let target = self.queue_mut(queue);
+        target.queued_work += work.total_work();
+        target.waiting.push_back(waiting);
+        target.limit_next_start();
         self.load.waiting += 1;
         self.load.seats_wanted += work.width();
-        self.note_demand();
-        let ticket = Ticket { queue, number, work, length: before + 1 };
-        (Arrival::Waits(ticket), self.call())
+        self.record_load();
+        let ticket = Ticket { queue, number, work, length: waiting_before + 1 };
+        (Arrival::Queued(ticket), self.dispatch())
     }
 
-    /// A waiting request leaves. Answers whether it still waited; if not, its turn has come.
+    /// A waiting request leaves. Returns whether it still waited; if not, it was dispatched before.
     pub fn leave(&mut self, now: Timestamp, ticket: &Ticket) -> (bool, Dispatched<T>) {
-        self.pass(now);
+        self.advance(now);
         let Some(queue) = self.queues.get_mut(&ticket.queue) else { return (false, Vec::new()) };
-        let Ok(at) = queue.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number) else {
+        let Ok(index) = queue.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number) else {
             return (false, Vec::new());
         };
-        queue.waiting.remove(at);
-        queue.amount -= ticket.work.amount();
-        queue.bound();
-        self.tidy(ticket.queue);
+        queue.waiting.remove(index);
+        queue.queued_work -= ticket.work.total_work();
+        queue.limit_next_start();
+        self.remove_if_idle(ticket.queue);
         self.load.waiting -= 1;
         self.load.seats_wanted -= ticket.work.width();
-        self.note_demand();
+        self.record_load();
         // The request may have been wide and blocked narrower ones.
-        (true, self.call())
+        (true, self.dispatch())
     }
 
     /// A request has ended.
-    pub fn finish(&mut self, now: Timestamp, seated: Seated) -> Dispatched<T> {
-        self.pass(now);
-        let Seated { queue: from, work, began } = seated;
+    pub fn finish(&mut self, now: Timestamp, request: ExecutingRequest) -> Dispatched<T> {
+        self.advance(now);
+        let ExecutingRequest { queue: from, work, start } = request;
         self.load.executing -= 1;
         if let Some(queue) = from.and_then(|from| self.queues.get_mut(&from)) {
             queue.executing -= 1;
-            let (guess, took) = (micros(GUESS) as f64, now.0.saturating_sub(began.0) as f64);
-            queue.next += (took - guess) * f64::from(work.seats);
-            queue.bound();
+            let (estimated, actual) =
+                (micros(ESTIMATED_DURATION) as f64, now.0.saturating_sub(start.0) as f64);
+            queue.next_start += (actual - estimated) * f64::from(work.seats);
+            queue.limit_next_start();
         }
-        if work.after > 0 && !work.linger.is_zero() && self.shape != LevelKind::Exempt {
+        if work.final_seats > 0 && !work.linger.is_zero() && self.shape != LevelKind::Exempt {
             self.lingering.push(Reverse((now.plus(work.linger), from, work.width())));
         } else {
-            self.free(from, work.width());
+            self.free_seats(from, work.width());
         }
-        self.call()
+        self.dispatch()
     }
 
     /// Advances the virtual clock by the time since the last call.
-    fn pass(&mut self, now: Timestamp) {
-        let elapsed = now.0.saturating_sub(self.at.0) as f64;
-        let back = Duration::from_micros(self.at.0.saturating_sub(now.0));
-        if back < CLOCK_SET_BACK {
-            self.at = self.at.max(now);
+    fn advance(&mut self, now: Timestamp) {
+        let elapsed = now.0.saturating_sub(self.now.0) as f64;
+        let set_back = Duration::from_micros(self.now.0.saturating_sub(now.0));
+        if set_back < CLOCK_SET_BACK {
+            self.now = self.now.max(now);
         } else {
-            // The clock was set back: whoever lingers shall not do so until it has caught up.
+            // The clock was set back: lingering seats must not stay until it has caught up.
             let lingering = std::mem::take(&mut self.lingering).into_iter();
-            let earlier = |Reverse((at, from, seats)): Reverse<(Timestamp, _, _)>| {
-                Reverse((at.minus(back), from, seats))
+            let earlier = |Reverse((due, from, seats)): Reverse<(Timestamp, _, _)>| {
+                Reverse((due.minus(set_back), from, seats))
             };
             self.lingering = lingering.map(earlier).collect();
-            self.at = now;
+            self.now = now;
         }
         if self.queues.is_empty() {
-            // No queue refers to an old reading.
-            self.progress = 0.0;
+            // No queue refers to an old virtual time.
+            self.virtual_time = 0.0;
         } else {
             // Seats that are free because the next request needs more of them serve nobody. If they were counted, the virtual
             // clock would run ahead of all queues.
-            self.progress += elapsed * f64::from(self.load.seats) / self.queues.len() as f64;
+            self.virtual_time += elapsed * f64::from(self.load.seats) / self.queues.len() as f64;
         }
-        while let Some(Reverse((at, from, seats))) = self.lingering.peek().copied()
-            && at <= self.at
+        while let Some(Reverse((due, from, seats))) = self.lingering.peek().copied()
+            && due <= self.now
         {
             self.lingering.pop();
-            self.free(from, seats);
+            self.free_seats(from, seats);
         }
     }
 
-    fn free(&mut self, from: Option<u32>, seats: u32) {
+    fn free_seats(&mut self, from: Option<u32>, seats: u32) {
         self.load.seats -= seats;
-        self.note_demand();
+        self.record_load();
         if let Some(from) = from {
             if let Some(queue) = self.queues.get_mut(&from) {
                 queue.seats -= seats;
             }
-            self.tidy(from);
+            self.remove_if_idle(from);
         }
     }
 
-    fn tidy(&mut self, queue: u32) {
+    fn remove_if_idle(&mut self, queue: u32) {
         if self.queues.get(&queue).is_some_and(Queue::is_idle) {
             self.queues.remove(&queue);
         }
     }
 
-    fn note_demand(&mut self) {
-        self.demand.set(self.at, f64::from(self.load.seats + self.load.seats_wanted));
-        self.utilization.set(self.at, self.load.seats);
+    fn record_load(&mut self) {
+        self.demand.set(self.now, f64::from(self.load.seats + self.load.seats_wanted));
+        self.utilization.set(self.now, self.load.seats);
     }
 
     /// The queue of the hand with the least waiting work.
-    fn emptiest(&mut self, hand: &Hand) -> u32 {
-        let turn = usize::try_from(self.came).unwrap_or_default();
-        self.came += 1;
-        let amount = |queue: &u32| self.queues.get(queue).map_or(0, |queue| queue.amount);
-        hand.from(turn).min_by_key(amount).unwrap_or_default()
+    fn choose_queue(&mut self, hand: &Hand) -> u32 {
+        let turn = usize::try_from(self.arrivals).unwrap_or_default();
+        self.arrivals += 1;
+        let queued_work = |queue: &u32| self.queues.get(queue).map_or(0, |queue| queue.queued_work);
+        hand.iter_from(turn).min_by_key(queued_work).unwrap_or_default()
     }
 
-    fn queue(&mut self, index: u32) -> &mut Queue<T> {
-        let next = self.progress;
-        let make = || Queue { waiting: VecDeque::new(), amount: 0, next, executing: 0, seats: 0 };
+    fn queue_mut(&mut self, index: u32) -> &mut Queue<T> {
+        let next_start = self.virtual_time;
+        let make = || Queue { waiting: VecDeque::new(), queued_work: 0, next_start, executing: 0, seats: 0 };
         self.queues.entry(index).or_insert_with(make)
     }
 
@@ -451,49 +456,49 @@ impl<T> Queues<T> {
         }
     }
 
-    fn seat(&mut self, from: Option<u32>, work: WorkEstimate) -> Arrival {
+    fn start(&mut self, from: Option<u32>, work: WorkEstimate) -> Arrival {
         self.load.executing += 1;
         self.load.seats += work.width();
-        self.note_demand();
+        self.record_load();
         if let Some(queue) = from.and_then(|from| self.queues.get_mut(&from)) {
             queue.executing += 1;
             queue.seats += work.width();
-            queue.next += work.amount() as f64;
-            queue.bound();
-            self.served = from.unwrap_or_default();
+            queue.next_start += work.total_work() as f64;
+            queue.limit_next_start();
+            self.last_served = from.unwrap_or_default();
         }
-        Arrival::Seated(Seated { queue: from, work, began: self.at })
+        Arrival::Seated(ExecutingRequest { queue: from, work, start: self.now })
     }
 
-    /// Calls as many requests as there are seats for.
-    fn call(&mut self) -> Dispatched<T> {
-        let mut called = Vec::new();
+    /// Dispatches as many requests as there are seats for.
+    fn dispatch(&mut self) -> Dispatched<T> {
+        let mut dispatched = Vec::new();
         while self.load.waiting > 0
             && self.load.seats < self.limit
-            && let Some(next) = self.next()
+            && let Some(next) = self.next_queue()
         {
             let Some(queue) = self.queues.get_mut(&next) else { break };
-            let Some(Waiting { work, token, .. }) = queue.waiting.pop_front() else { break };
-            queue.amount -= work.amount();
+            let Some(WaitingRequest { work, token, .. }) = queue.waiting.pop_front() else { break };
+            queue.queued_work -= work.total_work();
             self.load.waiting -= 1;
             self.load.seats_wanted -= work.width();
-            self.seat(Some(next), work);
-            called.push((token, self.at));
+            self.start(Some(next), work);
+            dispatched.push((token, self.now));
         }
-        called
+        dispatched
     }
 
     /// The queue whose oldest request has the earliest virtual finish; among equals the one after the last served. `None` if its
     /// seats are not free: otherwise wide requests would starve.
-    fn next(&self) -> Option<u32> {
-        let after = self.queues.range(self.served.saturating_add(1)..);
-        let before = self.queues.range(..=self.served);
-        let ends = after.chain(before).filter_map(|(index, queue)| {
+    fn next_queue(&self) -> Option<u32> {
+        let after = self.queues.range(self.last_served.saturating_add(1)..);
+        let before = self.queues.range(..=self.last_served);
+        let finishes = after.chain(before).filter_map(|(index, queue)| {
             let oldest = queue.waiting.front()?;
-            Some((queue.next + oldest.work.amount() as f64, *index, oldest.work.width()))
+            Some((queue.next_start + oldest.work.total_work() as f64, *index, oldest.work.width()))
         });
         // The first of equals wins.
-        let first = ends.reduce(|best, other| if other.0 < best.0 { other } else { best });
+        let first = finishes.reduce(|best, other| if other.0 < best.0 { other } else { best });
         first.filter(|(_, _, seats)| self.fits(*seats)).map(|(_, index, _)| index)
     }
 }

@@ -1,4 +1,4 @@
-//! Who is in a level, for whoever asks; and what has become of those who came.
+//! The requests that execute or wait in a level, for debugging endpoints, and counters of those that left it.
 
 use std::collections::BTreeMap;
 
@@ -6,115 +6,123 @@ use pilothouse_types::clock::Timestamp;
 
 use super::queues::WorkEstimate;
 
-/// Somebody who is in a level.
+/// A request that executes or waits in a level.
 #[derive(Clone, Debug)]
 pub struct RequestEntry<G> {
-    /// What is known of them.
-    pub about: G,
-    /// What they ask for.
+    /// The caller's record of the request.
+    pub record: G,
+    /// Its estimated cost.
     pub work: WorkEstimate,
-    /// When they came.
-    pub came: Timestamp,
-    /// The queue that they are in or came out of, if the level has any.
+    /// The time of its arrival.
+    pub arrival: Timestamp,
+    /// The index of the queue that it waits in or came from, if the level has queues.
     pub queue: Option<u32>,
-    /// Since when they are worked on; nothing for whoever waits.
-    pub began: Option<Timestamp>,
+    /// The start of its execution; `None` while it waits.
+    pub start: Option<Timestamp>,
 }
 
-/// Somebody who is in a level, and where.
+/// A request and its position in its queue.
 #[derive(Clone, Debug)]
 pub struct RequestPosition<G> {
-    /// Who.
+    /// The request.
     pub entry: RequestEntry<G>,
-    /// Which it is in its queue, for whoever waits.
-    pub place: Option<usize>,
+    /// The position in its queue; `None` for an executing request.
+    pub position: Option<usize>,
 }
 
-/// What has become of those who came.
+/// Counters of the requests of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// They were worked on.
+    /// Requests that were executed.
     pub dispatched: u64,
-    /// They were refused, at once or after they had waited.
+    /// Requests that were rejected, at once or after they had waited.
     pub rejected: u64,
-    /// They waited and left: their time or their patience was over.
+    /// Requests that left their queue, because of their time limit or because the client disconnected. They count as rejected too.
     pub cancelled: u64,
 }
 
-/// What is told of a queue that somebody is in, or came out of and is not done.
+/// A queue with waiting or executing requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueSnapshot {
-    /// Which it is.
+    /// The index of the queue in its level.
     pub index: u32,
-    /// How many wait in it.
+    /// The number of waiting requests.
     pub waiting: usize,
-    /// How many are worked on that came out of it.
+    /// The number of executing requests that came from it.
     pub executing: u32,
-    /// The seats of those.
+    /// The seats of the executing requests, including lingering ones.
     pub seats: u32,
-    /// The reading of the meter at which its next request begins in the ideal world, in seats and microseconds.
-    pub next: f64,
-    /// Seats that those who wait want at first, and at most.
-    pub wanted: [u32; 2],
-    /// What those who wait are thought to take, in seats and microseconds.
-    pub amount: u64,
+    /// The virtual time at which its next request starts, in seat-microseconds.
+    pub next_start: f64,
+    /// The seats of the waiting requests: initially, and at most.
+    pub waiting_seats: [u32; 2],
+    /// The estimated work of the waiting requests, in seat-microseconds.
+    pub queued_work: u64,
 }
 
 impl QueueSnapshot {
-    /// What is told of a queue that nobody is in.
-    pub const EMPTY: QueueSnapshot =
-        QueueSnapshot { index: 0, waiting: 0, executing: 0, seats: 0, next: 0.0, wanted: [0, 0], amount: 0 };
+    /// A queue without requests.
+    pub const EMPTY: QueueSnapshot = QueueSnapshot {
+        index: 0,
+        waiting: 0,
+        executing: 0,
+        seats: 0,
+        next_start: 0.0,
+        waiting_seats: [0, 0],
+        queued_work: 0,
+    };
 }
 
 /// The requests of one level.
 pub(super) struct RequestTable<G> {
     requests: BTreeMap<u64, RequestEntry<G>>,
-    came: u64,
+    /// The last number that was given to a request.
+    last_number: u64,
     pub(super) counts: Counts,
 }
 
 impl<G> Default for RequestTable<G> {
     fn default() -> RequestTable<G> {
-        RequestTable { requests: BTreeMap::new(), came: 0, counts: Counts::default() }
+        RequestTable { requests: BTreeMap::new(), last_number: 0, counts: Counts::default() }
     }
 }
 
 impl<G> RequestTable<G> {
-    /// A number for whoever comes.
-    pub(super) fn number(&mut self) -> u64 {
-        self.came += 1;
-        self.came
+    /// The number of a new request.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
-    pub(super) fn enter(&mut self, number: u64, entry: RequestEntry<G>) {
+    pub(super) fn insert(&mut self, number: u64, entry: RequestEntry<G>) {
         self.requests.insert(number, entry);
     }
 
-    /// They have a seat now. Those who hung up before they heard of it are not counted.
-    pub(super) fn seat(&mut self, number: u64, now: Timestamp, is_there: bool) {
-        self.counts.dispatched += u64::from(is_there);
+    /// A request has got its seats. It is not counted if its client disconnected before it was woken.
+    pub(super) fn start(&mut self, number: u64, now: Timestamp, is_connected: bool) {
+        self.counts.dispatched += u64::from(is_connected);
         if let Some(entry) = self.requests.get_mut(&number) {
-            entry.began = Some(now);
+            entry.start = Some(now);
         }
     }
 
-    pub(super) fn leave(&mut self, number: u64) -> Option<RequestEntry<G>> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<RequestEntry<G>> {
         self.requests.remove(&number)
     }
 
-    /// They leave without ever having had a seat.
-    pub(super) fn give_up(&mut self, number: u64) -> Option<RequestEntry<G>> {
+    /// A waiting request leaves without having had a seat.
+    pub(super) fn cancel(&mut self, number: u64) -> Option<RequestEntry<G>> {
         self.counts.rejected += 1;
         self.counts.cancelled += 1;
-        self.leave(number)
+        self.remove(number)
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&RequestEntry<G>> {
         self.requests.get(&number)
     }
 
-    /// Those who are worked on, in the order in which they came.
-    pub(super) fn seated(&self) -> impl Iterator<Item = &RequestEntry<G>> {
-        self.requests.values().filter(|entry| entry.began.is_some())
+    /// The executing requests, in the order of their arrival.
+    pub(super) fn executing(&self) -> impl Iterator<Item = &RequestEntry<G>> {
+        self.requests.values().filter(|entry| entry.start.is_some())
     }
 }

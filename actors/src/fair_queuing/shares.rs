@@ -1,6 +1,6 @@
 //! The number of seats of each level: its nominal share, and what it lends or borrows.
 
-use super::demand::Observed;
+use super::demand::DemandStats;
 
 /// The minimum target, because it is a divisor.
 const SMALLEST_TARGET: f64 = 0.001;
@@ -32,10 +32,10 @@ pub struct Bounds {
 /// Divides all seats. Each share is rounded up, so that every level with a share gets a seat.
 pub fn divide(total: u32, shares: &[Share]) -> Vec<Bounds> {
     let sum: f64 = shares.iter().map(|share| f64::from(share.shares)).sum();
-    let percent = |of: u32, percent: u32| (f64::from(of) * f64::from(percent) / 100.0).round() as u32;
+    let percent = |seats: u32, percent: u32| (f64::from(seats) * f64::from(percent) / 100.0).round() as u32;
     let bounds = |share: &Share| {
-        let part = f64::from(total) * f64::from(share.shares) / sum.max(1.0);
-        let nominal = part.ceil() as u32;
+        let exact = f64::from(total) * f64::from(share.shares) / sum.max(1.0);
+        let nominal = exact.ceil() as u32;
         let lends = percent(nominal, share.lendable.min(100));
         let borrows = share.borrowing.map_or(total, |borrowing| percent(nominal, borrowing));
         Bounds { nominal, lower: nominal - lends, upper: nominal.saturating_add(borrows) }
@@ -51,73 +51,79 @@ pub struct LendingLevel {
     /// Its bounds.
     pub bounds: Bounds,
     /// Its recent demand.
-    pub wanted: Observed,
+    pub demand: DemandStats,
 }
 
 impl LendingLevel {
     /// The seats that it keeps in any case: the ones of its own that it used.
-    fn kept(&self) -> u32 {
-        let high = self.wanted.high.round() as u32;
+    fn min_seats(&self) -> u32 {
+        let high = self.demand.high.round() as u32;
         let used = if self.is_exempt { high } else { high.min(self.bounds.nominal) };
         self.bounds.lower.max(used)
     }
 
-    fn at_least(&self, seats: u32) -> u32 {
+    /// Every level with a share keeps one seat.
+    fn at_least_one(&self, seats: u32) -> u32 {
         seats.max(self.bounds.nominal.min(1))
     }
 }
 
-/// The result of lending.
+/// The seats of all levels after lending, in the order of the levels.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lent {
+pub struct SeatAllocation {
     /// The current seats of each level.
     pub seats: Vec<u32>,
     /// The target of each level.
     pub targets: Vec<f64>,
-    /// The part of its target that every level gets which is not at a bound.
-    pub fair: f64,
+    /// The fraction of its target that every level gets which is not at a bound.
+    pub fair_fraction: f64,
 }
 
 /// Lends seats according to demand. Every level with a share keeps one seat: the next request of an unused level must not wait
 /// for the next adjustment.
-pub fn lend(levels: &[LendingLevel]) -> Lent {
+pub fn lend(levels: &[LendingLevel]) -> SeatAllocation {
     let total: u32 = levels.iter().map(|level| level.bounds.nominal).sum();
-    let exempt: u32 = levels.iter().filter(|level| level.is_exempt).map(LendingLevel::kept).sum();
-    let left = total.saturating_sub(exempt);
+    let exempt: u32 = levels.iter().filter(|level| level.is_exempt).map(LendingLevel::min_seats).sum();
+    let available = total.saturating_sub(exempt);
     let limited = || levels.iter().filter(|level| !level.is_exempt);
     let lower: u32 = limited().map(|level| level.bounds.lower).sum();
-    let kept: u32 = limited().map(LendingLevel::kept).sum();
-    let target = |level: &LendingLevel| f64::from(level.kept()).max(level.wanted.smoothed);
+    let min_seats: u32 = limited().map(LendingLevel::min_seats).sum();
+    let target = |level: &LendingLevel| f64::from(level.min_seats()).max(level.demand.smoothed);
     let targets = levels.iter().map(target).collect();
-    if left <= kept {
+    if available <= min_seats {
         // Exempt levels use so much that the others cannot keep what they used.
-        let part = f64::from(left.saturating_sub(lower)) / f64::from(kept.saturating_sub(lower).max(1));
+        let ratio =
+            f64::from(available.saturating_sub(lower)) / f64::from(min_seats.saturating_sub(lower).max(1));
         let seats = levels.iter().map(|level| {
-            let more = f64::from(level.kept() - level.bounds.lower) * part;
+            let above_lower = f64::from(level.min_seats() - level.bounds.lower) * ratio;
             if level.is_exempt {
-                level.kept()
+                level.min_seats()
             } else {
-                level.at_least(level.bounds.lower + more.round() as u32)
+                level.at_least_one(level.bounds.lower + above_lower.round() as u32)
             }
         });
-        return Lent { seats: seats.collect(), targets, fair: 0.0 };
+        return SeatAllocation { seats: seats.collect(), targets, fair_fraction: 0.0 };
     }
-    let wishes: Vec<SeatDemand> = limited()
+    let demands: Vec<SeatDemand> = limited()
         .map(|level| SeatDemand {
-            lower: f64::from(level.kept()),
+            lower: f64::from(level.min_seats()),
             upper: f64::from(level.bounds.upper),
             target: target(level).max(SMALLEST_TARGET),
         })
         .collect();
-    let fair = fair_part(f64::from(total), &wishes);
-    let mut granted = wishes.iter().map(|wish| wish.at(fair).round() as u32);
+    let fair_fraction = fair_fraction(f64::from(total), &demands);
+    let mut granted = demands.iter().map(|demand| demand.seats_at(fair_fraction).round() as u32);
     let seats = levels.iter().map(|level| {
-        if level.is_exempt { level.kept() } else { level.at_least(granted.next().unwrap_or_default()) }
+        if level.is_exempt {
+            level.min_seats()
+        } else {
+            level.at_least_one(granted.next().unwrap_or_default())
+        }
     });
-    Lent { seats: seats.collect(), targets, fair }
+    SeatAllocation { seats: seats.collect(), targets, fair_fraction }
 }
 
-/// A target within bounds.
+/// The target of a level within its bounds.
 struct SeatDemand {
     lower: f64,
     upper: f64,
@@ -125,27 +131,33 @@ struct SeatDemand {
 }
 
 impl SeatDemand {
-    /// Its result if everybody gets this part of their target.
-    fn at(&self, part: f64) -> f64 {
-        (self.target * part).min(self.upper).max(self.lower)
+    /// The seats of the level if every level gets this fraction of its target.
+    fn seats_at(&self, fraction: f64) -> f64 {
+        (self.target * fraction).min(self.upper).max(self.lower)
     }
 }
 
-/// The part of their targets that all can get of `total` within their bounds. The sum grows with the part, linearly between the
-/// points where some wish meets a bound.
-fn fair_part(total: f64, wishes: &[SeatDemand]) -> f64 {
-    let all = |part: f64| wishes.iter().map(|wish| wish.at(part)).sum::<f64>();
-    let mut turns: Vec<f64> =
-        wishes.iter().flat_map(|wish| [wish.lower / wish.target, wish.upper / wish.target]).collect();
-    turns.sort_by(f64::total_cmp);
-    let enough = turns.partition_point(|part| all(*part) < total);
-    let (Some(before), Some(after)) = (turns.get(enough.wrapping_sub(1)), turns.get(enough)) else {
+/// The fraction of its target that every level can get of `total` seats, within its bounds. The sum of seats grows with the
+/// fraction, linearly between the points where some level reaches a bound.
+fn fair_fraction(total: f64, demands: &[SeatDemand]) -> f64 {
+    let sum_at = |fraction: f64| demands.iter().map(|demand| demand.seats_at(fraction)).sum::<f64>();
+    let mut breakpoints: Vec<f64> = demands
+        .iter()
+        .flat_map(|demand| [demand.lower / demand.target, demand.upper / demand.target])
+        .collect();
+    breakpoints.sort_by(f64::total_cmp);
+    let index = breakpoints.partition_point(|fraction| sum_at(*fraction) < total);
+    let (Some(before), Some(after)) = (breakpoints.get(index.wrapping_sub(1)), breakpoints.get(index)) else {
         // Less than the lower bounds, or more than the upper ones.
-        let end = if enough == 0 { turns.first() } else { turns.last() };
+        let end = if index == 0 { breakpoints.first() } else { breakpoints.last() };
         return end.copied().unwrap_or_default();
     };
-    let (less, more) = (all(*before), all(*after));
-    if more > less { before + (after - before) * (total - less) / (more - less) } else { *after }
+    let (sum_before, sum_after) = (sum_at(*before), sum_at(*after));
+    if sum_after > sum_before {
+        before + (after - before) * (total - sum_before) / (sum_after - sum_before)
+    } else {
+        *after
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +171,7 @@ mod tests {
     }
 
     /// The levels of a fresh cluster, with their recent demand.
-    fn fresh(wanted: [f64; 8]) -> Vec<LendingLevel> {
+    fn default_levels(high_demand: [f64; 8]) -> Vec<LendingLevel> {
         let shares = [
             Share { is_exempt: true, ..Share::default() },
             share(5, 0),
@@ -171,20 +183,20 @@ mod tests {
             share(100, 90),
         ];
         let bounds = divide(600, &shares).into_iter();
-        let seen = |high| Observed { high, smoothed: high, ..Observed::default() };
-        let levels = shares.iter().zip(bounds).zip(wanted);
+        let stats = |high| DemandStats { high, smoothed: high, ..DemandStats::default() };
+        let levels = shares.iter().zip(bounds).zip(high_demand);
         levels
             .map(|((share, bounds), high)| LendingLevel {
                 is_exempt: share.is_exempt,
                 bounds,
-                wanted: seen(high),
+                demand: stats(high),
             })
             .collect()
     }
 
     #[test]
-    fn seats_are_divided_as_the_reference_does() {
-        let bounds: Vec<(u32, u32, u32)> = fresh([0.0; 8])
+    fn divide_gives_default_levels_the_bounds_of_the_reference() {
+        let bounds: Vec<(u32, u32, u32)> = default_levels([0.0; 8])
             .iter()
             .map(|level| (level.bounds.nominal, level.bounds.lower, level.bounds.upper))
             .collect();
@@ -209,31 +221,38 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_more_borrows_of_who_wants_less() {
-        let idle = lend(&fresh([0.0; 8]));
+    fn lend_moves_unused_seats_to_levels_with_demand() {
+        let idle = lend(&default_levels([0.0; 8]));
         assert_eq!(idle.seats[0], 0);
         let few = divide(10, &[share(1, 100), share(245, 0)]);
-        let idle =
-            |bounds: &Bounds| LendingLevel { is_exempt: false, bounds: *bounds, wanted: Observed::default() };
-        assert_eq!(lend(&few.iter().map(idle).collect::<Vec<_>>()).seats, [1, 11], "nobody has none");
-        let busy = lend(&fresh([0.0, 0.0, 400.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+        let idle = |bounds: &Bounds| LendingLevel {
+            is_exempt: false,
+            bounds: *bounds,
+            demand: DemandStats::default(),
+        };
+        assert_eq!(
+            lend(&few.iter().map(idle).collect::<Vec<_>>()).seats,
+            [1, 11],
+            "every level with a share keeps a seat"
+        );
+        let busy = lend(&default_levels([0.0, 0.0, 400.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
         assert!(busy.seats[2] > 300, "{busy:?}");
-        let back = lend(&fresh([0.0, 0.0, 400.0, 0.0, 0.0, 0.0, 0.0, 245.0]));
-        assert!(back.seats[7] >= 245, "what is wanted of one's own is not lent: {back:?}");
+        let reclaimed = lend(&default_levels([0.0, 0.0, 400.0, 0.0, 0.0, 0.0, 0.0, 245.0]));
+        assert!(reclaimed.seats[7] >= 245, "seats in use are not lent: {reclaimed:?}");
     }
 
     #[test]
-    fn what_the_exempt_use_is_not_there_for_others() {
-        let some = lend(&fresh([400.0, 13.0, 49.0, 25.0, 98.0, 74.0, 98.0, 245.0]));
-        assert_eq!((some.seats[0], some.seats[1]), (400, 13));
-        assert!(some.seats[7] < 245 && some.seats[7] >= 24, "{some:?}");
-        let all = lend(&fresh([9_000.0, 13.0, 49.0, 25.0, 98.0, 74.0, 98.0, 245.0]));
-        assert_eq!(all.seats[1..], [13, 24, 25, 73, 50, 49, 24], "but what nobody else can have stays");
+    fn lend_subtracts_seats_of_exempt_levels() {
+        let partial = lend(&default_levels([400.0, 13.0, 49.0, 25.0, 98.0, 74.0, 98.0, 245.0]));
+        assert_eq!((partial.seats[0], partial.seats[1]), (400, 13));
+        assert!(partial.seats[7] < 245 && partial.seats[7] >= 24, "{partial:?}");
+        let exhausted = lend(&default_levels([9_000.0, 13.0, 49.0, 25.0, 98.0, 74.0, 98.0, 245.0]));
+        assert_eq!(exhausted.seats[1..], [13, 24, 25, 73, 50, 49, 24], "seats that are not lendable stay");
     }
 
     proptest! {
         #[test]
-        fn nobody_gets_less_than_they_keep_nor_more_than_they_may(
+        fn lend_stays_within_bounds_and_total(
             levels in prop::collection::vec((0_u32..200, 0_u32..=100, prop::option::of(0_u32..300), 0.0..2_000.0), 1..12),
             total in 1_u32..2_000,
         ) {
@@ -246,22 +265,22 @@ mod tests {
                 .iter()
                 .zip(&levels)
                 .map(|(bounds, (.., high))| {
-                    let wanted = Observed { high: *high, smoothed: *high, ..Observed::default() };
-                    LendingLevel { is_exempt: false, bounds: *bounds, wanted }
+                    let demand = DemandStats { high: *high, smoothed: *high, ..DemandStats::default() };
+                    LendingLevel { is_exempt: false, bounds: *bounds, demand }
                 })
                 .collect();
-            let lent = lend(&levels);
-            prop_assert_eq!(lent.seats.len(), levels.len());
-            for (level, seats) in levels.iter().zip(&lent.seats) {
+            let allocation = lend(&levels);
+            prop_assert_eq!(allocation.seats.len(), levels.len());
+            for (level, seats) in levels.iter().zip(&allocation.seats) {
                 prop_assert!(*seats >= level.bounds.lower && *seats <= level.bounds.upper, "{:?} {}", level, seats);
             }
             let nominal: u32 = bounds.iter().map(|bounds| bounds.nominal).sum();
             let upper: u32 = bounds.iter().map(|bounds| bounds.upper).sum();
-            let given: u32 = lent.seats.iter().sum();
+            let allocated: u32 = allocation.seats.iter().sum();
             // Each is rounded, and each has at least one seat.
             let rounding = 2 * u32::try_from(levels.len()).unwrap_or_default();
-            prop_assert!(given <= nominal + rounding, "no more than there is: {} of {}", given, nominal);
-            prop_assert!(given + rounding >= nominal.min(upper), "and all of it: {} of {}", given, nominal);
+            prop_assert!(allocated <= nominal + rounding, "more than the total: {} of {}", allocated, nominal);
+            prop_assert!(allocated + rounding >= nominal.min(upper), "less than the total: {} of {}", allocated, nominal);
         }
     }
 }

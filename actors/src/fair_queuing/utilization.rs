@@ -1,64 +1,64 @@
-//! How much of a level's seats is taken, over time.
+//! The fraction of a level's seats that is occupied, over time.
 
 use pilothouse_types::clock::Timestamp;
 
-/// The bounds of the parts that are told apart; the reference's.
+/// The bucket bounds of the histogram; the reference's.
 pub const BOUNDS: [f64; 13] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 
-/// For how long which part of the seats was taken.
+/// The histogram of the utilization, weighted by time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TimeByPart {
-    /// Microseconds by the first of [`BOUNDS`] that the part did not exceed; the last are those beyond all of them.
+pub struct UtilizationHistogram {
+    /// Microseconds per bucket: the first of [`BOUNDS`] that the utilization did not exceed. The last bucket is above all bounds.
     pub micros: [u64; BOUNDS.len() + 1],
-    /// The parts themselves, each times its microseconds.
+    /// The sum of utilization times microseconds.
     pub sum: f64,
 }
 
-/// The part of the seats that is taken.
+/// Tracks occupied seats relative to the capacity of a level.
 #[derive(Debug)]
 pub struct Utilization {
-    at: Timestamp,
-    taken: u32,
-    seats: u32,
-    time: TimeByPart,
+    last_update: Timestamp,
+    occupied: u32,
+    capacity: u32,
+    histogram: UtilizationHistogram,
 }
 
 impl Utilization {
-    /// Nothing is taken yet.
+    /// A level without occupied seats.
     pub fn new(now: Timestamp) -> Utilization {
-        Utilization { at: now, taken: 0, seats: 1, time: TimeByPart::default() }
+        Utilization { last_update: now, occupied: 0, capacity: 1, histogram: UtilizationHistogram::default() }
     }
 
-    /// From now on so many are taken.
-    pub fn set(&mut self, now: Timestamp, taken: u32) {
-        self.pass(now);
-        self.taken = taken;
+    /// Sets the number of occupied seats from now on.
+    pub fn set(&mut self, now: Timestamp, occupied: u32) {
+        self.advance(now);
+        self.occupied = occupied;
     }
 
-    /// From now on there are so many seats.
-    pub fn measure_by(&mut self, now: Timestamp, seats: u32) {
-        self.pass(now);
-        self.seats = seats.max(1);
+    /// Sets the number of seats from now on.
+    pub fn set_capacity(&mut self, now: Timestamp, seats: u32) {
+        self.advance(now);
+        self.capacity = seats.max(1);
     }
 
-    /// The time until now.
-    pub fn look(&mut self, now: Timestamp) -> TimeByPart {
-        self.pass(now);
-        self.time
+    /// Returns the histogram of all time until now.
+    pub fn histogram(&mut self, now: Timestamp) -> UtilizationHistogram {
+        self.advance(now);
+        self.histogram
     }
 
-    fn pass(&mut self, now: Timestamp) {
-        let elapsed = now.0.saturating_sub(self.at.0);
-        self.at = now;
+    fn advance(&mut self, now: Timestamp) {
+        let elapsed = now.0.saturating_sub(self.last_update.0);
+        self.last_update = now;
         if elapsed == 0 {
             return;
         }
-        let part = f64::from(self.taken) / f64::from(self.seats);
-        let class = BOUNDS.partition_point(|bound| *bound < part);
-        if let Some(micros) = self.time.micros.get_mut(class) {
+        let fraction = f64::from(self.occupied) / f64::from(self.capacity);
+        let bucket = BOUNDS.partition_point(|bound| *bound < fraction);
+        if let Some(micros) = self.histogram.micros.get_mut(bucket) {
             *micros += elapsed;
         }
-        self.time.sum += part * elapsed as f64;
+        self.histogram.sum += fraction * elapsed as f64;
     }
 }
 
@@ -67,19 +67,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_counts_for_the_part_that_was_taken() {
-        let mut seats = Utilization::new(Timestamp(1_000));
-        seats.measure_by(Timestamp(1_100), 4);
-        seats.set(Timestamp(1_200), 1);
-        seats.set(Timestamp(1_500), 4);
-        seats.measure_by(Timestamp(1_510), 2);
+    fn utilization_histogram_is_weighted_by_time() {
+        let mut utilization = Utilization::new(Timestamp(1_000));
+        utilization.set_capacity(Timestamp(1_100), 4);
+        utilization.set(Timestamp(1_200), 1);
+        utilization.set(Timestamp(1_500), 4);
+        utilization.set_capacity(Timestamp(1_510), 2);
         // A clock that is set back counts nothing.
-        seats.set(Timestamp(1_500), 2);
-        let found = seats.look(Timestamp(1_600));
-        let mut wanted = [0; 14];
-        (wanted[0], wanted[3], wanted[12]) = (200, 300, 110);
-        assert_eq!((found.micros, found.sum), (wanted, 0.25 * 300.0 + 110.0));
-        seats.set(Timestamp(1_600), 3);
-        assert_eq!(seats.look(Timestamp(1_650)).micros[13], 50, "more than there are");
+        utilization.set(Timestamp(1_500), 2);
+        let histogram = utilization.histogram(Timestamp(1_600));
+        let mut expected = [0; 14];
+        (expected[0], expected[3], expected[12]) = (200, 300, 110);
+        assert_eq!((histogram.micros, histogram.sum), (expected, 0.25 * 300.0 + 110.0));
+        utilization.set(Timestamp(1_600), 3);
+        assert_eq!(
+            utilization.histogram(Timestamp(1_650)).micros[13],
+            50,
+            "more seats occupied than there are"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! The response body of a watch. It owns the session and runs it.
 //!
 //! A session is an actor whose context is polled by the body of its response, as actix does it for its own HTTP actors, and not by
-//! a task of its own; news are a turn on the state in that context, and only what the actor waits for is polled. So a watch has one owner and one task, an event wakes one task, and a client that does not take what it was
-//! sent runs no turns: its session holds one chunk and goes on from its cursor when the client reads again.
+//! a task of its own. New events are handled in a turn on the state in that context; the actor is polled only for futures that it
+//! waits for. So a watch has one owner and one task, an event wakes one task, and a client that does not read runs no turns: its
+//! session holds one chunk and resumes from its cursor when the client reads again.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ enum Source {
 
 impl Feed {
     /// A feed without a session: one frame, and the end.
-    pub fn only(frame: Bytes) -> Feed {
+    pub fn single(frame: Bytes) -> Feed {
         Feed { source: Source::Frame(Some(frame).filter(|frame| !frame.is_empty())), is_mute: false }
     }
 
@@ -90,7 +91,7 @@ impl Feed {
             }
         };
         if run.ctx().queue.is_cut() {
-            // Senders that do not look at the signal end here, when they have sent what they hold.
+            // Senders that do not check the signal end here, after their buffered chunks.
             self.source = Source::Frame(None);
             return Poll::Ready(None);
         }
@@ -184,7 +185,7 @@ mod tests {
 
     #[actix::test]
     async fn feed_without_session_ends_after_its_frame() {
-        let mut only = Feed::only(Bytes::from_static(b"sorry"));
+        let mut only = Feed::single(Bytes::from_static(b"sorry"));
         assert_eq!(only.next().await, Some(Bytes::from_static(b"sorry")));
         assert_eq!(only.next().await, None);
     }

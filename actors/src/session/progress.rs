@@ -1,4 +1,4 @@
-//! Where one watch stands, and how it goes on: it reads the history of its type and queues the frames that its client wants.
+//! The state machine of one watch: it reads the history of its type and queues the frames for its client.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,57 +10,57 @@ use pilothouse_types::frame::Frame;
 use pilothouse_types::memory::OutOfMemory;
 use pilothouse_types::object::{Object, Revision, TypeName, Variant};
 
-use super::{EventEncoder, FrameAside, InitialObjects, LiveSessions, Preparation, Watch};
+use super::{EventEncoder, InitialObjects, LiveSessions, PendingFrame, Preparation, Watch};
 use crate::archive::{ArchiveError, ArchiveReader};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::event::{Change, Event};
-use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
+use crate::limits::{ENCODED_ASYNC_BYTES, SESSION_BYTES_PER_EVENT, SESSION_EVENTS_PER_TURN};
 use crate::session::queue::Queue;
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
 use crate::watch_event::{self, WatchEventType};
 use crate::watch_index::IndexKey;
 use crate::window::{Read, Window};
 
-/// Where a watch stands.
+/// The state of a watch.
 enum State {
-    /// It tells the objects that were there at the start. Next: catching up.
+    /// It sends the initial objects. Next: catching up.
     Initial(InitialObjects),
     /// There may be events after the cursor that it has not read. Next: caught up, or ended if they are gone.
     CatchingUp,
-    /// As catching up, but its cursor lies before what memory holds and a read of the log is under way, or what it found has to be
-    /// made ready first. Next: catching up when that is done, or ended.
+    /// As catching up, but its cursor lies before what memory holds and a read of the log is in progress, or the events have
+    /// to be prepared first. Next: catching up when that is done, or ended.
     Fetching,
-    /// The frame that comes next is being written by another thread. Next: as before, when that is done.
+    /// The next frame is being encoded by another thread. Next: the previous state, when that is done.
     Encoding(Box<NextFrame>),
-    /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
-    /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
+    /// It has read everything, and the broadcaster announces new events. The cursor may fall behind the window here,
+    /// which is harmless: the filter matches none of the events in between. Next: catching up, when something is announced.
     CaughtUp,
     /// The last frame is in the queue, and the session stops.
     Ended,
 }
 
-/// What is sent next, once it is written.
+/// The next frame, while another thread encodes it.
 struct NextFrame {
     source: FrameSource,
-    /// The form in which it is written.
+    /// The variant under which it is cached.
     variant: Variant,
-    /// Who writes it, until the session waits for that.
-    frame: Option<FrameAside>,
+    /// The pending frame, until the session waits for it.
+    frame: Option<PendingFrame>,
 }
 
 enum FrameSource {
-    /// An object of the start, and those that come after it.
+    /// An initial object, and those that come after it.
     Initial(Arc<Object>, InitialObjects),
     Event(Arc<Event>),
 }
 
-/// What became of an event.
+/// The result of sending an event.
 #[derive(PartialEq)]
 enum Sending {
     Sent,
-    /// It is of no interest.
+    /// The filter does not match it.
     Skipped,
-    /// Its frame has to be written first.
+    /// Its frame has to be encoded first.
     Encoding,
 }
 
@@ -75,14 +75,14 @@ pub(crate) enum AfterTurn {
     /// Goes on when the events it read can be encoded.
     Prepare(Preparation),
     /// Goes on when the next frame is encoded.
-    Encode(FrameAside),
+    Encode(PendingFrame),
     /// Goes on after a while: there is no memory for the next frame.
     Pause,
     /// Stops.
     Stop,
 }
 
-/// The state of a watch. Its turns are plain functions that write into the queue of the response; whatever has to be waited for is
+/// The state of a watch. Its turns are plain functions that write into the queue of the response; what has to be awaited is
 /// returned to the session ([`AfterTurn`]).
 pub(crate) struct WatchProgress {
     id: SubscriptionId,
@@ -96,7 +96,7 @@ pub(crate) struct WatchProgress {
     broadcaster: Addr<Broadcaster>,
     bookmarks: bool,
     initial_end_bookmark: bool,
-    /// An object of the start for whose frame there was no memory.
+    /// An initial object for whose frame there was no memory.
     unsent: Option<Arc<Object>>,
     /// Whether it ends with the last event of its type.
     ends_when_caught_up: bool,
@@ -105,8 +105,8 @@ pub(crate) struct WatchProgress {
     live: LiveSessions,
 }
 
-/// The counterpart of `subscribe`. It is no lifecycle hook of the session, because those are left out when a turn panics, and who
-/// stays subscribed would never be forgotten.
+/// The counterpart of `subscribe`. It is no lifecycle hook of the session, because those are skipped when a turn panics, and
+/// the subscription would never be removed.
 impl Drop for WatchProgress {
     fn drop(&mut self) {
         let unsubscribe = Unsubscribe { type_name: self.type_name.clone(), id: self.id };
@@ -142,14 +142,14 @@ impl WatchProgress {
         (progress, queue)
     }
 
-    /// Whether the broadcaster is there to call.
+    /// Subscribes to the broadcaster. Returns whether it still runs.
     pub(super) fn subscribe(&self) -> bool {
         let subscribe = Subscribe {
             id: self.id,
             type_name: self.type_name.clone(),
             window: Arc::clone(&self.window),
             cursor: self.cursor,
-            interest: IndexKey::of(&self.filter),
+            interest: IndexKey::from_filter(&self.filter),
             waker: Arc::clone(&self.waker),
             bookmarks: self.bookmarks,
         };
@@ -157,7 +157,7 @@ impl WatchProgress {
         self.broadcaster.clone().try_send(subscribe).is_ok()
     }
 
-    /// Does what it was called for, then pulls.
+    /// Handles the wake reasons, then pulls events.
     pub(super) fn turn(&mut self, reasons: WakeReasons, out: &mut Queue) -> AfterTurn {
         match reasons.close {
             Some(Close::AtOnce) => {
@@ -167,7 +167,7 @@ impl WatchProgress {
             Some(Close::WhenCaughtUp) => self.ends_when_caught_up = true,
             None => {}
         }
-        self.skip_to_news(reasons);
+        self.skip_to_events(reasons);
         if self.ends_when_caught_up && matches!(self.state, State::CaughtUp) {
             // The last events may not have been announced yet.
             self.state = State::CatchingUp;
@@ -183,13 +183,13 @@ impl WatchProgress {
         next
     }
 
-    /// Moves over what is of no interest. Only a session that had read everything may: for any other, what was
-    /// announced last says nothing about the events that it has not read yet.
-    fn skip_to_news(&mut self, reasons: WakeReasons) {
+    /// Skips events that the filter does not match. Only for a session that has caught up: for any other, the last announcement
+    /// says nothing about the events that it has not read yet.
+    fn skip_to_events(&mut self, reasons: WakeReasons) {
         if !matches!(self.state, State::CaughtUp) {
             return;
         }
-        match (reasons.news_after, reasons.bookmark) {
+        match (reasons.events_after, reasons.bookmark) {
             (Some(after), _) => {
                 self.cursor = self.cursor.max(after);
                 self.state = State::CatchingUp;
@@ -199,7 +199,7 @@ impl WatchProgress {
         }
     }
 
-    /// Takes in what there is, until the queue is full or the turn is over.
+    /// Sends objects and events until the queue is full or the turn is over.
     fn pull(&mut self, out: &mut Queue) -> AfterTurn {
         let mut left = SESSION_EVENTS_PER_TURN;
         while left > 0 {
@@ -233,7 +233,7 @@ impl WatchProgress {
         AfterTurn::Again
     }
 
-    /// What the session has to wait for if the next frame is being written.
+    /// The next frame, if the session has to wait for its encoding.
     fn frame_to_wait_for(&mut self) -> Option<AfterTurn> {
         let State::Encoding(next) = &mut self.state else { return None };
         next.frame.take().map(AfterTurn::Encode)
@@ -246,8 +246,8 @@ impl WatchProgress {
         if !self.filter.matches(&object) {
             return;
         }
-        let variant = WatchEventType::Added.frame_of(self.encoder.variant());
-        if self.is_long_work(&object) && !object.has_frame(variant) {
+        let variant = WatchEventType::Added.frame_variant(self.encoder.variant());
+        if self.is_slow_to_encode(&object) && !object.has_frame(variant) {
             return self.encode_initial(object, variant, out);
         }
         let frame = object.frame(variant, || {
@@ -256,21 +256,21 @@ impl WatchProgress {
         self.push_initial(object, frame, out);
     }
 
-    /// Has the frame of an object of the start written by another thread.
+    /// Lets another thread encode the frame of an initial object.
     fn encode_initial(&mut self, object: Arc<Object>, variant: Variant, out: &Queue) {
         if out.may_make(object.bytes.len()).is_err() {
             (self.unsent, self.lacks_memory) = (Some(object), true);
             return;
         }
-        let frame = Some(self.encoder.frame_aside(WatchEventType::Added, Arc::clone(&object)));
-        if let State::Initial(left) = std::mem::replace(&mut self.state, State::CatchingUp) {
-            let source = FrameSource::Initial(object, left);
+        let frame = Some(self.encoder.frame_async(WatchEventType::Added, Arc::clone(&object)));
+        if let State::Initial(rest) = std::mem::replace(&mut self.state, State::CatchingUp) {
+            let source = FrameSource::Initial(object, rest);
             self.state = State::Encoding(Box::new(NextFrame { source, variant, frame }));
         }
     }
 
-    /// Queues the frame of an object of the start. It comes from [`Object::frame`]: many watches begin with the same objects, and
-    /// those who do not read would hold a copy each of a large one.
+    /// Queues the frame of an initial object. It comes from [`Object::frame`]: many watches start with the same objects, and each
+    /// slow client would hold its own copy of a large one.
     fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>, out: &mut Queue) {
         match frame.and_then(|frame| out.push_event(frame)) {
             Ok(()) => self.encoder.sent(),
@@ -278,32 +278,32 @@ impl WatchProgress {
         }
     }
 
-    /// Whether the thread of the connection should not write this object itself.
-    fn is_long_work(&self, object: &Object) -> bool {
-        object.bytes.len() > ENCODED_ASIDE_BYTES && self.encoder.is_slow()
+    /// Whether encoding this object would block the thread of the connection for long.
+    fn is_slow_to_encode(&self, object: &Object) -> bool {
+        object.bytes.len() > ENCODED_ASYNC_BYTES && self.encoder.is_slow()
     }
 
-    /// Queues the frame that another thread has written.
-    pub(super) fn encoded(&mut self, written: Bytes, out: &mut Queue) {
+    /// Queues the frame that another thread has encoded.
+    pub(super) fn encoded(&mut self, frame: Bytes, out: &mut Queue) {
         if !matches!(self.state, State::Encoding(_)) {
             return;
         }
         let State::Encoding(next) = std::mem::replace(&mut self.state, State::CatchingUp) else { return };
         match next.source {
-            FrameSource::Initial(object, left) => {
-                self.state = State::Initial(left);
-                let frame = object.frame(next.variant, || Ok(written));
+            FrameSource::Initial(object, rest) => {
+                self.state = State::Initial(rest);
+                let frame = object.frame(next.variant, || Ok(frame));
                 self.push_initial(object, frame, out);
             }
             FrameSource::Event(event) => {
-                let frame = event.frame(next.variant, || Ok(written));
+                let frame = event.frame(next.variant, || Ok(frame));
                 match frame.and_then(|frame| out.push_event(frame)) {
                     Ok(()) => {
                         self.encoder.sent();
-                        self.encoder.delivered(1, event.at);
+                        self.encoder.delivered(1, event.accepted_at);
                         self.cursor = event.revision();
                     }
-                    // It is written once more when there is.
+                    // It is encoded again once there is memory.
                     Err(OutOfMemory) => self.lacks_memory = true,
                 }
             }
@@ -318,7 +318,7 @@ impl WatchProgress {
         self.state = State::CatchingUp;
     }
 
-    /// Reads and takes in events, as many as are `left` of the turn; or returns that they must be read from the log.
+    /// Reads and sends events, at most `left` in this turn; or returns that they must be read from the log.
     fn catch_up(&mut self, left: &mut usize, out: &mut Queue) -> Result<(), AfterTurn> {
         let most = *left;
         // Before the read: every event up to this head is in what the read returns.
@@ -337,19 +337,19 @@ impl WatchProgress {
         if let Some(prepare) = self.prepare(&events) {
             return Err(prepare);
         }
-        let taken = self.take_in(&events, left, out);
+        let sent = self.send_events(&events, left, out);
         if let Some(encode) = self.frame_to_wait_for() {
             return Err(encode);
         }
-        if taken == events.len() && events.len() < most {
+        if sent == events.len() && events.len() < most {
             self.cursor = self.cursor.max(head);
             self.state = State::CaughtUp;
         }
         Ok(())
     }
 
-    /// Takes in what the log had. What finds no room is read again later: a client that does not read must not cost
-    /// memory.
+    /// Sends events that were read from the log. Those that do not fit are read again later: a client that does not read must not
+    /// cost memory.
     pub(super) fn fetched(
         &mut self,
         read: Result<Vec<Arc<Event>>, ArchiveError>,
@@ -361,11 +361,11 @@ impl WatchProgress {
         self.state = State::CatchingUp;
         match read {
             Ok(events) => {
-                // They are read again once they are ready: then nothing has to be kept meanwhile.
+                // They are read again once they are prepared, so nothing is held meanwhile.
                 if let Some(prepare) = self.prepare(&events) {
                     return Some(prepare);
                 }
-                self.take_in(&events, &mut { SESSION_EVENTS_PER_TURN }, out);
+                self.send_events(&events, &mut { SESSION_EVENTS_PER_TURN }, out);
                 return self.frame_to_wait_for();
             }
             Err(error) => {
@@ -385,7 +385,7 @@ impl WatchProgress {
         Some(AfterTurn::Prepare(preparation))
     }
 
-    /// What had to be made ready is, or cannot be.
+    /// Continues after a preparation, or ends the watch with the frame of its failure.
     pub(super) fn prepared(&mut self, prepared: Result<(), Bytes>, out: &mut Queue) {
         if !matches!(self.state, State::Fetching) {
             return;
@@ -397,9 +397,9 @@ impl WatchProgress {
         }
     }
 
-    /// Tells events in order until there is no room or nothing `left` of the turn; returns how many the client now knows of.
-    fn take_in(&mut self, events: &[Arc<Event>], left: &mut usize, out: &mut Queue) -> usize {
-        let (mut taken, mut delivered, mut oldest) = (0, 0, None);
+    /// Sends events in order until there is no room or nothing `left` of the turn. Returns how many were sent or skipped.
+    fn send_events(&mut self, events: &[Arc<Event>], left: &mut usize, out: &mut Queue) -> usize {
+        let (mut handled, mut delivered, mut oldest) = (0, 0, None);
         for event in events {
             if *left == 0 || !out.has_room() {
                 break;
@@ -418,16 +418,16 @@ impl WatchProgress {
             };
             if is_sent {
                 delivered += 1;
-                oldest = oldest.or(Some(event.at));
+                oldest = oldest.or(Some(event.accepted_at));
             }
             *left = left.saturating_sub(if is_sent { weight(&event.object) } else { 1 });
             self.cursor = event.revision();
-            taken += 1;
+            handled += 1;
         }
         if let Some(oldest) = oldest {
             self.encoder.delivered(delivered, oldest);
         }
-        taken
+        handled
     }
 
     fn expire(&mut self, floor: Revision, out: &mut Queue) {
@@ -435,17 +435,17 @@ impl WatchProgress {
         self.end();
     }
 
-    /// Tells one event, if it is of interest.
+    /// Sends one event, if the filter matches it.
     fn send(&mut self, event: &Arc<Event>, out: &mut Queue) -> Result<Sending, OutOfMemory> {
         let Some(event_type) = watch_event::event_type_for(&self.filter, event) else {
             return Ok(Sending::Skipped);
         };
-        let variant = event_type.frame_of(self.encoder.variant());
-        let object = watch_event::shown_object(event_type, event);
-        if self.is_long_work(object) && !event.is_written(variant) {
+        let variant = event_type.frame_variant(self.encoder.variant());
+        let object = watch_event::visible_object(event_type, event);
+        if self.is_slow_to_encode(object) && !event.has_frame(variant) {
             out.may_make(object.bytes.len())?;
             let object = watch_event::object_for(event_type, event);
-            let frame = Some(self.encoder.frame_aside(event_type, object));
+            let frame = Some(self.encoder.frame_async(event_type, object));
             let source = FrameSource::Event(Arc::clone(event));
             self.state = State::Encoding(Box::new(NextFrame { source, variant, frame }));
             return Ok(Sending::Encoding);
@@ -460,20 +460,20 @@ impl WatchProgress {
         Ok(Sending::Sent)
     }
 
-    /// Tells how far the client has come, unless it still lacks objects of the start.
+    /// Sends a bookmark, unless the client still lacks initial objects.
     fn bookmark(&self, out: &mut Queue) {
-        let has_told_initial = match &self.state {
+        let has_sent_initial = match &self.state {
             State::CatchingUp | State::Fetching | State::CaughtUp => true,
             State::Encoding(next) => matches!(next.source, FrameSource::Event(_)),
             State::Initial(_) | State::Ended => false,
         };
-        if has_told_initial {
+        if has_sent_initial {
             out.push(self.encoder.bookmark(self.cursor, false));
             self.encoder.sent();
         }
     }
 
-    /// Ends the watch where it stands: the client can go on from the last revision it was told.
+    /// Ends the watch: the client can resume from the last revision that it got.
     pub(super) fn finish(&mut self, out: &mut Queue) {
         if self.bookmarks {
             self.bookmark(out);
@@ -481,8 +481,8 @@ impl WatchProgress {
         self.end();
     }
 
-    /// Ends the watch at an object that cannot be shown. Whether the filter wants it nobody can tell, and whoever is not
-    /// told of it would believe for ever in what it was.
+    /// Ends the watch at an object that cannot be read. It is unknown whether the filter matches it, and a client that skipped it
+    /// would keep a stale state for ever.
     fn end_unreadable(&mut self, object: &Object, is_gone: bool, out: &mut Queue) {
         out.push(self.encoder.unreadable(object, is_gone));
         self.end();

@@ -14,14 +14,14 @@ use crate::watch_memory::{CutSignal, WatchAccount};
 pub(crate) struct Queue {
     frames: VecDeque<Bytes>,
     bytes: usize,
-    /// Bytes of frames that nobody has reserved yet, because they are small.
+    /// Bytes of small frames, which are not reserved one by one.
     small: usize,
     /// How many of those the account has noted.
     noted: usize,
-    /// Whether the account has noted anything so far: before that nobody cuts the watch.
+    /// Whether the account has noted anything so far: before that the watch cannot be cut.
     can_be_cut: bool,
-    /// The memory of this watch. Apart from the queue, because an event that is read at once has nothing to do with it: with
-    /// thousands of watches every line of memory that an event touches counts.
+    /// The memory of this watch. Apart from the queue, because an event that is read at once does not use it: with thousands of
+    /// watches every cache line that an event touches counts.
     account: Box<WatchAccount>,
 }
 
@@ -54,7 +54,7 @@ impl Queue {
         // An empty chunk would stall the stream for good at the HTTP layer.
         if !frame.is_empty() {
             self.bytes += frame.len();
-            self.small += small(&frame);
+            self.small += small_bytes(&frame);
             self.frames.push_back(frame);
             self.count();
         }
@@ -91,7 +91,7 @@ impl Queue {
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
         let frame = self.frames.pop_front()?;
         self.bytes -= frame.len();
-        self.small -= small(&frame);
+        self.small -= small_bytes(&frame);
         self.count();
         Some(frame)
     }
@@ -126,8 +126,8 @@ impl Queue {
     }
 }
 
-/// What a frame adds to the bytes of small ones.
-fn small(frame: &Bytes) -> usize {
+/// The bytes that a frame adds to those of small frames.
+fn small_bytes(frame: &Bytes) -> usize {
     if frame.len() < LARGE_FRAME_BYTES { frame.len() } else { 0 }
 }
 

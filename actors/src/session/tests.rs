@@ -13,7 +13,7 @@ use pilothouse_types::object::{Draft, Key, Pairs, Variant};
 use super::*;
 use crate::event::Change;
 use crate::fatal::Fatal;
-use crate::limits::{ENCODED_ASIDE_BYTES, SESSION_BYTES, STALLED_FROM_EVENTS};
+use crate::limits::{ENCODED_ASYNC_BYTES, SESSION_BYTES, STALLED_AFTER_EVENTS};
 use crate::notifier::ChangeNotifiers;
 use crate::session_waker::Close;
 use crate::watch_memory::WatchMemory;
@@ -22,12 +22,12 @@ use crate::watch_memory::WatchMemory;
 struct Words {
     padding: usize,
     encoded: Cell<usize>,
-    /// How often something has to be done before events can be written.
+    /// How often events have to be prepared before they are encoded.
     unready: Cell<usize>,
-    /// Whether other threads write the frames of large objects.
+    /// Whether other threads encode the frames of large objects.
     is_slow: Cell<bool>,
-    /// How many they have written.
-    written_aside: Cell<usize>,
+    /// How many they have encoded.
+    encoded_async: Cell<usize>,
 }
 
 impl EventEncoder for Words {
@@ -45,8 +45,8 @@ impl EventEncoder for Words {
         ))
     }
 
-    fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes {
-        Bytes::from(format!("{}@{at} ", if initial_end { "InitialEnd" } else { "Bookmark" }))
+    fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes {
+        Bytes::from(format!("{}@{revision} ", if initial_end { "InitialEnd" } else { "Bookmark" }))
     }
 
     fn expired(&self, _: Revision, floor: Revision) -> Bytes {
@@ -63,8 +63,8 @@ impl EventEncoder for Words {
         self.is_slow.get()
     }
 
-    fn frame_aside(&self, event_type: WatchEventType, object: Arc<Object>) -> FrameAside {
-        self.written_aside.set(self.written_aside.get() + 1);
+    fn frame_async(&self, event_type: WatchEventType, object: Arc<Object>) -> PendingFrame {
+        self.encoded_async.set(self.encoded_async.get() + 1);
         Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
 
@@ -104,7 +104,7 @@ fn words(padding: usize) -> Rc<Words> {
         encoded: Cell::new(0),
         unready: Cell::new(0),
         is_slow: Cell::new(false),
-        written_aside: Cell::new(0),
+        encoded_async: Cell::new(0),
     })
 }
 
@@ -116,7 +116,7 @@ fn watch(window: &Arc<Window>, encoder: &Rc<Words>) -> Watch {
         cursor: Revision(1),
         filter: Filter { namespace: Some("n".into()), ..Filter::default() },
         encoder: Rc::clone(encoder) as Rc<dyn EventEncoder>,
-        broadcaster: Broadcaster::begin(&ChangeNotifiers::default(), &Fatal::new()),
+        broadcaster: Broadcaster::spawn(&ChangeNotifiers::default(), &Fatal::new()),
         deadline: None,
         bookmarks: true,
         initial_end_bookmark: false,
@@ -131,14 +131,14 @@ struct Run {
     progress: WatchProgress,
     queue: Queue,
     waker: Arc<SessionWaker>,
-    /// The frame that another thread writes.
-    frame_aside: Option<FrameAside>,
+    /// The frame that another thread encodes.
+    frame_async: Option<PendingFrame>,
 }
 
 fn run(watch: Watch) -> Run {
     let waker = SessionWaker::new(watch.live.clone());
     let (progress, queue) = WatchProgress::new(watch, Arc::clone(&waker));
-    Run { progress, queue, waker, frame_aside: None }
+    Run { progress, queue, waker, frame_async: None }
 }
 
 /// What a session does after a turn, without the futures that it waits for.
@@ -162,7 +162,7 @@ impl Run {
             AfterTurn::Fetch(..) => Next::Fetch,
             AfterTurn::Prepare(_) => Next::Prepare,
             AfterTurn::Encode(frame) => {
-                self.frame_aside = Some(frame);
+                self.frame_async = Some(frame);
                 Next::Encode
             }
             AfterTurn::Pause => Next::Pause,
@@ -179,7 +179,7 @@ impl Run {
 
     /// Queues the frame that the session would wait for.
     fn finish_encoding(&mut self) {
-        let frame = self.frame_aside.take().and_then(FutureExt::now_or_never).unwrap();
+        let frame = self.frame_async.take().and_then(FutureExt::now_or_never).unwrap();
         self.progress.encoded(frame, &mut self.queue);
     }
 }
@@ -214,7 +214,7 @@ async fn watch_ends_at_unreadable_object() {
     assert_eq!(first.turn(), Next::Stop);
     assert_eq!(first.read(), "Added:a@1 Unreadable:b END");
 
-    // The labels of a corrupt object are unknown, so its removal is told to every label selector.
+    // The labels of a corrupt object are unknown, so its removal matches every label selector.
     let window = window();
     append(&window, "n", 2);
     let gone = Arc::new(damaged("n").at_revision(Revision(3)));
@@ -228,24 +228,24 @@ async fn watch_ends_at_unreadable_object() {
 #[actix::test]
 async fn initial_objects_are_read_as_the_client_takes_them() {
     let window = window();
-    let taken = Rc::new(Cell::new(0));
-    let counter = Rc::clone(&taken);
-    let initial = (0..1_000).map(move |at| {
-        counter.set(at + 1);
+    let read_objects = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&read_objects);
+    let initial = (0..1_000).map(move |index| {
+        counter.set(index + 1);
         object("n", "x", 1)
     });
     let encoder = words(SESSION_BYTES / 8);
     let mut session = run(Watch { initial: Box::new(initial), ..watch(&window, &encoder) });
     assert_eq!(session.turn(), Next::Again);
-    assert_eq!(taken.get(), 8, "no more than the queue holds");
+    assert_eq!(read_objects.get(), 8, "no more than the queue holds");
     assert_eq!(session.turn(), Next::Again);
-    assert_eq!(taken.get(), 8);
-    let mut event_type = 0;
-    while taken.get() < 1_000 || event_type < 1_000 {
-        event_type += session.read().matches("Added").count();
+    assert_eq!(read_objects.get(), 8);
+    let mut sent = 0;
+    while read_objects.get() < 1_000 || sent < 1_000 {
+        sent += session.read().matches("Added").count();
         session.turn();
     }
-    assert_eq!((event_type, taken.get()), (1_000, 1_000));
+    assert_eq!((sent, read_objects.get()), (1_000, 1_000));
 }
 
 #[actix::test]
@@ -290,7 +290,7 @@ async fn watch_with_full_queue_skips_no_event() {
     assert_eq!(session.turn(), Next::Again);
     assert_eq!(session.progress.cursor, Revision(3));
     session.waker.announce(Revision(6));
-    session.waker.ask_for_bookmark(Revision(7));
+    session.waker.request_bookmark(Revision(7));
     assert_eq!(session.turn(), Next::Again);
     assert_eq!(
         session.progress.cursor,
@@ -306,7 +306,7 @@ async fn watch_with_full_queue_skips_no_event() {
 }
 
 #[actix::test]
-async fn idle_watch_is_not_expired_by_events_of_no_interest() {
+async fn idle_watch_is_not_expired_by_filtered_events() {
     let window = Arc::new(Window::new(Revision(1), 1));
     let mut session = run(watch(&window, &words(0)));
     session.turn();
@@ -336,11 +336,11 @@ async fn bookmark_names_no_revision_beyond_what_was_announced() {
     session.turn();
     append(&window, "elsewhere", 5);
     append(&window, "n", 6);
-    session.waker.ask_for_bookmark(Revision(5));
+    session.waker.request_bookmark(Revision(5));
     session.turn();
     assert_eq!(session.read(), "Bookmark@5", "revision 6 was not looked up yet");
     session.waker.announce(Revision(5));
-    session.waker.ask_for_bookmark(Revision(6));
+    session.waker.request_bookmark(Revision(6));
     session.turn();
     assert_eq!(session.read(), "Added:a@6 Bookmark@6");
 }
@@ -350,7 +350,7 @@ async fn no_bookmark_is_sent_before_the_initial_objects() {
     let window = window();
     let initial = std::iter::repeat_with(|| object("elsewhere", "x", 1));
     let mut session = run(Watch { initial: Box::new(initial), ..watch(&window, &words(0)) });
-    session.waker.ask_for_bookmark(Revision(1));
+    session.waker.request_bookmark(Revision(1));
     assert_eq!(session.turn(), Next::Again);
     session.progress.finish(&mut session.queue);
     assert_eq!(session.read(), "END");
@@ -372,7 +372,7 @@ async fn watch_of_a_removed_type_ends_after_its_last_event() {
     let window = window();
     let mut session = run(watch(&window, &words(SESSION_BYTES / 2)));
     session.turn();
-    // Nothing is announced: the broadcaster may be behind when it hears that the type is gone.
+    // Nothing is announced: the broadcaster may be behind when the type is removed.
     for revision in 2..6 {
         append(&window, "n", revision);
     }
@@ -384,7 +384,7 @@ async fn watch_of_a_removed_type_ends_after_its_last_event() {
 }
 
 #[actix::test]
-async fn event_is_encoded_once_for_all_watches_of_a_form() {
+async fn event_is_encoded_once_for_all_watches_of_a_variant() {
     let window = window();
     append(&window, "n", 2);
     let encoder = words(0);
@@ -446,11 +446,11 @@ async fn watch_without_memory_pauses_and_loses_no_event() {
 }
 
 fn large(name: &str, revision: u64) -> Arc<Object> {
-    object_of(Bytes::from(vec![b' '; ENCODED_ASIDE_BYTES + 1]), "n", name, revision)
+    object_of(Bytes::from(vec![b' '; ENCODED_ASYNC_BYTES + 1]), "n", name, revision)
 }
 
 #[actix::test]
-async fn large_frames_are_encoded_aside_and_sent_in_order() {
+async fn large_frames_are_encoded_in_background_and_sent_in_order() {
     let (window, words) = (window(), words(0));
     words.is_slow.set(true);
     let initial = [object("n", "small", 1), large("large", 2), object("n", "last", 3)];
@@ -462,7 +462,7 @@ async fn large_frames_are_encoded_aside_and_sent_in_order() {
     let mut session = run(watch);
     assert_eq!(session.turn(), Next::Encode);
     assert_eq!(session.read(), "Added:small@1");
-    assert_eq!(session.turn(), Next::Wait, "nothing passes the large one by");
+    assert_eq!(session.turn(), Next::Wait, "later objects wait for the large one");
     session.progress.bookmark(&mut session.queue);
     assert_eq!(session.read(), "", "the client does not have all objects of the start");
     session.finish_encoding();
@@ -473,7 +473,7 @@ async fn large_frames_are_encoded_aside_and_sent_in_order() {
     session.finish_encoding();
     assert_eq!(session.turn(), Next::Wait);
     assert_eq!(session.read(), "Added:event@4 Added:end@5");
-    assert_eq!(words.written_aside.get(), 2);
+    assert_eq!(words.encoded_async.get(), 2);
 }
 
 #[actix::test]
@@ -482,18 +482,18 @@ async fn cached_large_frame_is_not_encoded_again() {
     window.append(Arc::new(Event::new(Change::Created, large("a", 2), None, Timestamp(1))));
     words.is_slow.set(true);
     let start = || Watch { initial: Box::new([large("b", 1)].into_iter()), ..watch(&window, &words) };
-    let [mut one, mut other] = [run(start()), run(start())];
-    for session in [&mut one, &mut other] {
+    let [mut first, mut second] = [run(start()), run(start())];
+    for session in [&mut first, &mut second] {
         assert_eq!(session.turn(), Next::Encode);
         session.finish_encoding();
     }
-    assert_eq!(one.turn(), Next::Encode);
-    one.finish_encoding();
-    assert_eq!((one.turn(), other.turn()), (Next::Wait, Next::Wait), "the event is written");
-    for mut session in [one, other] {
+    assert_eq!(first.turn(), Next::Encode);
+    first.finish_encoding();
+    assert_eq!((first.turn(), second.turn()), (Next::Wait, Next::Wait), "the frame of the event is cached");
+    for mut session in [first, second] {
         assert_eq!(session.read(), "Added:b@1 Added:a@2");
     }
-    assert_eq!(words.written_aside.get(), 3);
+    assert_eq!(words.encoded_async.get(), 3);
 }
 
 #[actix::test]

@@ -20,18 +20,18 @@ use super::messages::{
 };
 use super::writes::{Responder, WriteCommand};
 
-/// The handler is done when the write is under way; this waits for its answer.
-fn answered<T: Send + 'static>(
-    answer: oneshot::Receiver<Result<T, StoreError>>,
+/// Waits for the reply of a request that the store has accepted.
+fn wait_for_reply<T: Send + 'static>(
+    receiver: oneshot::Receiver<Result<T, StoreError>>,
 ) -> ResponseFuture<Result<T, StoreError>> {
-    Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Unavailable)) })
+    Box::pin(async move { receiver.await.unwrap_or(Err(StoreError::Unavailable)) })
 }
 
 impl Handler<Create> for Store {
     type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, Create { draft, permit }: Create, _: &mut Self::Context) -> Self::Result {
-        answered(self.submit(WriteCommand::Create(draft), permit))
+        wait_for_reply(self.submit(WriteCommand::Create(draft), permit))
     }
 }
 
@@ -40,9 +40,9 @@ impl Handler<Replace> for Store {
 
     fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
         let Replace { draft, expected, permit, turn } = command;
-        let answer = self.submit(WriteCommand::Replace(draft, expected), permit);
+        let receiver = self.submit(WriteCommand::Replace(draft, expected), permit);
         drop(turn);
-        answered(answer)
+        wait_for_reply(receiver)
     }
 }
 
@@ -51,7 +51,7 @@ impl Handler<Remove> for Store {
 
     fn handle(&mut self, command: Remove, _: &mut Self::Context) -> Self::Result {
         let Remove { key, expected, permit } = command;
-        answered(self.submit(WriteCommand::Remove(key, expected), permit))
+        wait_for_reply(self.submit(WriteCommand::Remove(key, expected), permit))
     }
 }
 
@@ -71,15 +71,15 @@ impl Handler<AdvanceRevision> for Store {
         AdvanceRevision { above, permit }: AdvanceRevision,
         _: &mut Self::Context,
     ) -> Self::Result {
-        let (reply, answer) = oneshot::channel();
-        if self.is_over() {
+        let (reply, receiver) = oneshot::channel();
+        if self.is_unavailable() {
             return Box::pin(async { Err(StoreError::Unavailable) });
         }
         let Some(slot) = self.deps.write_limiter.take(0) else {
             return Box::pin(async { Err(StoreError::Busy) });
         };
         self.step(above, Responder { reply, _permit: permit, _slot: slot });
-        answered(answer)
+        wait_for_reply(receiver)
     }
 }
 
@@ -87,36 +87,36 @@ impl Handler<GetSettled> for Store {
     type Result = ResponseFuture<ReadResult>;
 
     fn handle(&mut self, GetSettled { key, permit }: GetSettled, _: &mut Self::Context) -> Self::Result {
-        let (reader, seen) = QueuedReader::new(permit);
-        let is_over = self.is_over();
+        let (reader, receiver) = QueuedReader::new(permit);
+        let is_unavailable = self.is_unavailable();
         match self.in_flight.get_mut(&key) {
-            _ if is_over => reader.answer(Err(StoreError::Unavailable)),
+            _ if is_unavailable => reader.answer(Err(StoreError::Unavailable)),
             Some(entry) => entry.queue.push_reader(entry.last, reader),
             None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
         }
-        answered(seen)
+        wait_for_reply(receiver)
     }
 }
 
 impl Handler<TakeTurn> for Store {
     type Result = write_turns::PendingTurn;
 
-    fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
-        let TakeTurn { key, turn, permit } = take;
-        let (waiting, basis) = write_turns::TurnWaiter::new(permit);
+    fn handle(&mut self, command: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
+        let TakeTurn { key, turn, permit } = command;
+        let (waiter, pending) = write_turns::TurnWaiter::new(permit);
         let waits = match turn {
             TurnMode::Always => true,
             TurnMode::IfContended => self.in_flight.contains_key(&key) || self.turns.is_taken(&key),
             TurnMode::Never => false,
         };
-        if self.is_over() {
-            waiting.answer(Err(StoreError::Unavailable));
+        if self.is_unavailable() {
+            waiter.answer(Err(StoreError::Unavailable));
         } else if !waits {
-            waiting.answer(Ok(self.basis(&key, None)));
-        } else if let Some(first) = self.turns.enter(&key, waiting) {
+            waiter.answer(Ok(self.base_state(&key, None)));
+        } else if let Some(first) = self.turns.enter(&key, waiter) {
             self.give_turn(&key, first, ctx);
         }
-        basis
+        pending
     }
 }
 
@@ -153,7 +153,7 @@ impl Handler<Committed> for Store {
     fn handle(&mut self, event: Committed, _: &mut Self::Context) {
         match event.through {
             Ok(revision) => self.publish(revision),
-            Err(_) => self.give_up(),
+            Err(_) => self.fail_pending(),
         }
     }
 }
@@ -174,14 +174,14 @@ impl Handler<Retire> for Store {
         let extent = self.window.extent();
         MessageResult(if !self.snapshot.objects.is_empty() {
             Retired::HasObjects
-        } else if self.is_over()
+        } else if self.is_unavailable()
             || in_flight
             || (extent.events + extent.archived) > self.deps.trims.room() / 2
         {
             Retired::Busy
         } else {
-            let gone = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
-            self.trim(&gone);
+            let dropped = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
+            self.trim(&dropped);
             ctx.stop();
             Retired::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
         })

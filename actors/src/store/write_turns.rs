@@ -90,8 +90,8 @@ pub(crate) struct TurnWaiter {
 impl TurnWaiter {
     /// A waiting request, and its receiver.
     pub(crate) fn new(permit: Permit) -> (TurnWaiter, PendingTurn) {
-        let (reply, basis) = oneshot::channel();
-        (TurnWaiter { reply }, PendingTurn { basis, _permit: permit })
+        let (reply, receiver) = oneshot::channel();
+        (TurnWaiter { reply }, PendingTurn { receiver, _permit: permit })
     }
 
     /// Whether the request has given up, or its client has.
@@ -100,30 +100,30 @@ impl TurnWaiter {
     }
 
     /// Sends the answer.
-    pub(crate) fn answer(self, basis: Result<BaseState, StoreError>) {
+    pub(crate) fn answer(self, result: Result<BaseState, StoreError>) {
         // If the receiver is gone, the turn is dropped here and ends.
-        let _gone = self.reply.send(basis);
+        let _gone = self.reply.send(result);
     }
 }
 
 /// The receiver of a waiting request. It holds the request's seat as long as somebody waits: a request that gave up no longer
-/// counts, even if its entry is still in the line.
+/// counts, even if its entry is still in the queue.
 pub struct PendingTurn {
-    basis: oneshot::Receiver<Result<BaseState, StoreError>>,
+    receiver: oneshot::Receiver<Result<BaseState, StoreError>>,
     _permit: Permit,
 }
 
 impl MessageResponse<Store, TakeTurn> for PendingTurn {
-    fn handle(self, _: &mut Context<Store>, asked: Option<OneshotSender<Result<BaseState, StoreError>>>) {
-        let Some(mut asked) = asked else { return };
+    fn handle(self, _: &mut Context<Store>, sender: Option<OneshotSender<Result<BaseState, StoreError>>>) {
+        let Some(mut sender) = sender else { return };
         actix::spawn(async move {
-            let mut waiting = self;
+            let mut pending = self;
             tokio::select! {
-                basis = &mut waiting.basis => {
+                result = &mut pending.receiver => {
                     // If the receiver is gone, the turn is dropped here and ends.
-                    drop(asked.send(basis.unwrap_or(Err(StoreError::Unavailable))));
+                    drop(sender.send(result.unwrap_or(Err(StoreError::Unavailable))));
                 }
-                () = asked.closed() => {}
+                () = sender.closed() => {}
             }
         });
     }
@@ -145,31 +145,31 @@ impl WriteTurns {
     }
 
     /// Adds a request for a turn. Returns it if its turn is now.
-    pub(crate) fn enter(&mut self, key: &Key, one: TurnWaiter) -> Option<TurnWaiter> {
+    pub(crate) fn enter(&mut self, key: &Key, waiter: TurnWaiter) -> Option<TurnWaiter> {
         match self.0.get_mut(key) {
             None => {
                 self.0.insert(key.clone(), VecDeque::new());
-                Some(one)
+                Some(waiter)
             }
             Some(waiting) => {
                 // Requests that gave up take no room from the others.
                 if waiting.len() >= TURNS_WAITING_PER_KEY {
-                    waiting.retain(|waiting| !waiting.is_gone());
+                    waiting.retain(|waiter| !waiter.is_gone());
                 }
                 if waiting.len() < TURNS_WAITING_PER_KEY {
-                    waiting.push_back(one);
+                    waiting.push_back(waiter);
                 } else {
-                    one.answer(Err(StoreError::Busy));
+                    waiter.answer(Err(StoreError::Busy));
                 }
                 None
             }
         }
     }
 
-    /// Ends a turn at this key and answers the next request.
+    /// Ends a turn at this key and returns the next request.
     pub(crate) fn end(&mut self, key: &Key) -> Option<TurnWaiter> {
         let waiting = self.0.get_mut(key)?;
-        let next = std::iter::from_fn(|| waiting.pop_front()).find(|waiting| !waiting.is_gone());
+        let next = std::iter::from_fn(|| waiting.pop_front()).find(|waiter| !waiter.is_gone());
         if next.is_none() {
             self.0.remove(key);
         }

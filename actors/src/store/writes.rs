@@ -1,4 +1,4 @@
-//! Writes inside the store: what they want, whom they answer, and which of them are not durable yet.
+//! Writes inside the store: their commands, their reply channels, and those that are not durable yet.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::key_queue::KeyQueue;
 use crate::permit::Permit;
 use crate::write_limiter::WriteSlot;
 
-/// What a writer wants.
+/// The command of a writer.
 pub(super) enum WriteCommand {
     Create(Draft),
     Replace(Draft, Revision),
@@ -27,7 +27,7 @@ impl WriteCommand {
         }
     }
 
-    /// Whether it fits this state of its key: why not, or what it takes the place of.
+    /// Checks the command against this state of its key. Returns the object that it supersedes.
     pub(super) fn check(&self, current: Option<&Arc<Object>>) -> Result<Option<Arc<Object>>, StoreError> {
         match (self, current) {
             (WriteCommand::Create(_), None) => Ok(None),
@@ -52,7 +52,7 @@ impl WriteCommand {
     }
 }
 
-/// A writer and the places it holds, given back when it is answered.
+/// The reply channel of a writer, and the permit and slot that it holds until the reply.
 pub(super) struct Responder<T = Arc<Object>> {
     pub(super) reply: oneshot::Sender<Result<T, StoreError>>,
     pub(super) _permit: Permit,
@@ -60,13 +60,13 @@ pub(super) struct Responder<T = Arc<Object>> {
 }
 
 impl<T> Responder<T> {
-    pub(super) fn answer(self, answer: Result<T, StoreError>) {
-        // A writer that no longer listens needs no answer.
-        let _gone = self.reply.send(answer);
+    pub(super) fn answer(self, result: Result<T, StoreError>) {
+        // The writer may be gone.
+        let _gone = self.reply.send(result);
     }
 }
 
-/// What was passed to the committer.
+/// A write that was sent to the committer and is not durable yet.
 pub(super) enum Pending {
     /// A change of an object.
     Write(Event, Responder),
@@ -83,15 +83,15 @@ impl Pending {
     }
 }
 
-/// A key with writes under way.
+/// A key with pending writes.
 #[derive(Default)]
 pub(super) struct KeyInFlight {
-    /// What they leave.
+    /// The object after them; `None` if they remove it.
     pub(super) newest: Option<Arc<Object>>,
-    /// The last of them.
+    /// The revision of the last of them.
     pub(super) last: Revision,
-    /// How many they are.
+    /// Their number.
     pub(super) writes: usize,
-    /// Who waits for them.
+    /// Writes and readers that wait for them.
     pub(super) queue: KeyQueue<(WriteCommand, Responder)>,
 }

@@ -174,7 +174,7 @@ impl Harness {
         let notifiers = ChangeNotifiers::default();
         let objects = vec![None; KEYS.len()];
         Harness {
-            broadcaster: Broadcaster::begin(&notifiers, &Fatal::new()),
+            broadcaster: Broadcaster::spawn(&notifiers, &Fatal::new()),
             notifiers,
             type_name: TypeName::new("pods"),
             window: Arc::new(Window::new(Revision(1), window_bytes)),

@@ -19,7 +19,7 @@ use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::notifier::ChangeNotifiers;
-use pilothouse_actors::point_in_time::{PointInTimeError, state_at};
+use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
 use pilothouse_actors::session::feed::Feed;
 use pilothouse_actors::session::{EventEncoder, LiveSessions, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
@@ -226,7 +226,7 @@ fn watch_behind_the_window_reads_archive_then_window() {
             Position { window: Arc::clone(&harness.window), snapshot, history: std::time::Duration::MAX };
         // The bytes that are read from the log for an old state are reserved first.
         assert_eq!(
-            state_at(&position, Revision(4), |_| false).await.unwrap_err(),
+            snapshot_at(&position, Revision(4), |_| false).await.unwrap_err(),
             PointInTimeError::TooLarge
         );
         let mut bytes = 0;
@@ -234,7 +234,7 @@ fn watch_behind_the_window_reads_archive_then_window() {
             bytes += added;
             true
         };
-        let past_state = state_at(&position, Revision(4), counted).await.unwrap();
+        let past_state = snapshot_at(&position, Revision(4), counted).await.unwrap();
         let (_, past_objects) = harness.past.iter().find(|(revision, _)| *revision == Revision(4)).unwrap();
         let actual: Vec<_> = past_state.iter().map(|object| object.revision).collect();
         let mut expected: Vec<_> = past_objects.iter().flatten().collect();

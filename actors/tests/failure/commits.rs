@@ -92,7 +92,7 @@ impl Handler<Crash> for Broadcaster {
 #[actix_rt::test]
 async fn broadcaster_panic_raises_fatal() {
     let (notifiers, fatal) = (ChangeNotifiers::default(), Fatal::new());
-    let broadcaster = Broadcaster::begin(&notifiers, &fatal);
+    let broadcaster = Broadcaster::spawn(&notifiers, &fatal);
     assert!(broadcaster.send(Crash).await.is_err());
     assert_eq!(fatal.wait().await, "a broadcaster panicked");
 }

@@ -141,7 +141,7 @@ impl EventRateLimit {
         let keys: Vec<String> = self.scopes.iter().map(key).collect();
         let command = Spend { keys: keys.clone(), permit: write.call.permit.clone() };
         let Ok(granted) = self.rates.send(command).await else {
-            return Err(Status::unavailable("the keeper of rates does not answer"));
+            return Err(Status::unavailable("the rate limiter does not answer"));
         };
         match refusal_message(&self.scopes, &keys, &granted) {
             None => Ok(()),

@@ -154,10 +154,10 @@ impl Services {
             None => PortRequest::Any(u32::try_from(random::below(1 << 30)).unwrap_or(0)),
         };
         // No more ports than these exist, so a longer list fails at one of the first.
-        let wants = request.ports.iter().take(usize::from(u16::MAX) + 2).map(port_request).collect();
-        let command = AllocatePorts { owner: open.owner.clone(), wants, permit: permit.clone() };
+        let requests = request.ports.iter().take(usize::from(u16::MAX) + 2).map(port_request).collect();
+        let command = AllocatePorts { owner: open.owner.clone(), requests, permit: permit.clone() };
         let allocated = self.ports.send(command).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
-        let allocated = allocated.map_err(|error| AllocationError::Port(error.at, error.reason))?;
+        let allocated = allocated.map_err(|error| AllocationError::Port(error.index, error.reason))?;
         open.allocated.ports.extend(allocated.iter().copied());
         let allocated: Vec<i64> = allocated.into_iter().map(i64::from).collect();
         ports::set_ports(service, &request.ports, &allocated);
@@ -214,7 +214,7 @@ impl Services {
         };
         let free = self.ports.send(check).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
         free.map_err(|error| {
-            AllocationError::Port(chosen_ports.get(error.at).copied().unwrap_or(error.at), error.reason)
+            AllocationError::Port(chosen_ports.get(error.index).copied().unwrap_or(error.index), error.reason)
         })?;
         ports::set_ports(service, requests, &ports::dummies(requests));
         Ok(())

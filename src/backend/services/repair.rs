@@ -167,8 +167,8 @@ impl Services {
                 let _the_allocator_lives_as_long_as_the_server = self.ports.send(release).await;
             }
             Finding::MissingPort(port, owner) => {
-                let wants = vec![PortRequest::Exactly(i64::from(*port))];
-                let allocate = AllocatePorts { owner: owner.clone(), wants, permit: Permit::none() };
+                let requests = vec![PortRequest::Exactly(i64::from(*port))];
+                let allocate = AllocatePorts { owner: owner.clone(), requests, permit: Permit::none() };
                 if !matches!(self.ports.send(allocate).await, Ok(Ok(_))) {
                     tracing::debug!(
                         port,

@@ -74,7 +74,7 @@ fn connection_above_the_memory_limit_evicts_an_idle_one_or_must_be_exempt() {
     let ledger = MemoryLedger::new(Some(LIMIT));
     let memory =
         ledger.steady("connections", 2 * limits::CONNECTIONS_GUARANTEED_PART * limits::CONNECTION_BYTES);
-    connections.count_in(memory.clone());
+    connections.set_memory_budget(memory.clone());
     ledger.observe(LIMIT);
     let authenticated = connections.open_as(ALICE, Standing::Authenticated);
     let idle = connections.open_as(ALICE, Standing::Anonymous);
@@ -143,7 +143,7 @@ async fn eviction_ends_an_idle_connection_that_is_authenticated_meanwhile() {
     let (served, authenticated) = futures::join!(idle.serve(pending()), evict);
     assert_eq!(served, Served::Evicted);
     assert_eq!(authenticated.serve(pending()).now_or_never(), None);
-    assert_eq!(authenticated.serve(ready(())).now_or_never(), Some(Served::Wholly));
+    assert_eq!(authenticated.serve(ready(())).now_or_never(), Some(Served::Completed));
 }
 
 #[test]

@@ -100,7 +100,7 @@ async fn serve(
         RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };
     let permit = match filters::admit_to_queue(worker, &info, context, limit).await {
         Ok(permit) => permit,
-        Err(refusal) => return Ok(render::too_many_requests(refusal.seconds)),
+        Err(refusal) => return Ok(render::too_many_requests(refusal.retry_after)),
     };
     let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
     authorized.inspect_err(|_| sample.forget())?;

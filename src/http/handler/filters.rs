@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::Authenticate;
-use pilothouse_actors::fair_queuing::level::Refused;
+use pilothouse_actors::fair_queuing::level::Rejection;
 use pilothouse_actors::permit::Permit;
 use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::Query;
@@ -176,7 +176,7 @@ pub async fn admit_to_queue(
     info: &RequestInfo<'_>,
     context: &Context,
     limit: Duration,
-) -> std::result::Result<Permit, Refused> {
+) -> std::result::Result<Permit, Rejection> {
     context.set_user(info.user);
     match &worker.shared.limiter {
         RequestLimiter::Fair(flow_controller) => {

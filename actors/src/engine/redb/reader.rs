@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use pilothouse_types::object::{Object, Revision, TypeName};
 use redb::{Database, ReadableDatabase as _};
 
-use super::{LOG, TYPES, fault, guarded};
+use super::{LOG, TYPES, catch_panic, fault};
 use crate::archive::{Archive, ArchiveError, Span};
 use crate::engine::EngineError;
 use crate::engine::record::{Operation, Record};
@@ -30,8 +30,8 @@ impl Archive for Reader {
     fn read(&self, type_name: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
         let database = self.database.upgrade().ok_or(ArchiveError::Gone)?;
         let mut events = Vec::new();
-        let whole = guarded(|| self.collect(&database, type_name, span, &mut events));
-        match whole {
+        let is_complete = catch_panic(|| self.collect(&database, type_name, span, &mut events));
+        match is_complete {
             Ok(true) => Ok(events),
             Ok(false) => Err(ArchiveError::Gone),
             Err(error) => Err(ArchiveError::Broken(error.to_string())),
@@ -40,7 +40,7 @@ impl Archive for Reader {
 }
 
 impl Reader {
-    /// Collects the events of a span. Answers whether every event is intact and follows the one before.
+    /// Collects the events of a span. Returns whether every event is intact and follows the one before.
     fn collect(
         &self,
         database: &Database,
@@ -49,31 +49,31 @@ impl Reader {
         events: &mut Vec<Event>,
     ) -> Result<bool, EngineError> {
         let path = &self.path;
-        let reading = database.begin_read().map_err(|error| fault(path, error))?;
-        let types = reading.open_table(TYPES).map_err(|error| fault(path, error))?;
+        let transaction = database.begin_read().map_err(|error| fault(path, error))?;
+        let types = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
         let Some(id) = types.get(type_name.as_str()).map_err(|error| fault(path, error))? else {
             return Ok(false);
         };
         let id = id.value();
-        let log = reading.open_table(LOG).map_err(|error| fault(path, error))?;
+        let log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
         let object_at = |revision: Revision| -> Result<Option<Arc<Object>>, EngineError> {
-            let found = log.get((id, revision.0)).map_err(|error| fault(path, error))?;
-            let Some(bytes) = found else { return Ok(None) };
+            let record = log.get((id, revision.0)).map_err(|error| fault(path, error))?;
+            let Some(bytes) = record else { return Ok(None) };
             Ok(match Record::decode(id, revision, bytes.value())?.operation {
                 Operation::Create(object) | Operation::Replace(object, _) => Some(object),
                 Operation::Remove(..) | Operation::Step => None,
             })
         };
-        let (mut wanted, mut bytes) = (span.after.next(), 0);
-        let range = (id, wanted.0)..=(id, span.through.0);
+        let (mut expected, mut bytes) = (span.after.next(), 0);
+        let range = (id, expected.0)..=(id, span.through.0);
         for entry in log.range(range).map_err(|error| fault(path, error))? {
             let (place, record) = entry.map_err(|error| fault(path, error))?;
             let revision = Revision(place.value().1);
-            if revision != wanted {
+            if revision != expected {
                 return Ok(false);
             }
-            wanted = revision.next();
-            let Record { operation, at } = Record::decode(id, revision, record.value())?;
+            expected = revision.next();
+            let Record { operation, accepted_at } = Record::decode(id, revision, record.value())?;
             let (change, object, superseded) = match operation {
                 Operation::Create(object) => (Change::Created, Some(object), None),
                 Operation::Replace(object, superseded) => (Change::Replaced, Some(object), Some(superseded)),
@@ -87,7 +87,7 @@ impl Reader {
             let last = previous.as_ref().map(|last| Arc::new(last.at_revision(revision)));
             let Some(object) = object.or(last) else { return Ok(false) };
             bytes += object.bytes.len() + previous.as_ref().map_or(0, |previous| previous.bytes.len());
-            events.push(Event::new(change, object, previous, at));
+            events.push(Event::new(change, object, previous, accepted_at));
             if events.len() >= span.most || bytes >= span.bytes {
                 break;
             }

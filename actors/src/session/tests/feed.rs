@@ -41,12 +41,12 @@ struct Live {
 impl Live {
     fn open(encoder: &Rc<Words>) -> Live {
         let (window, notifiers, sessions) = (window(), ChangeNotifiers::default(), LiveSessions::default());
-        let broadcaster = Broadcaster::begin(&notifiers, &Fatal::new());
+        let broadcaster = Broadcaster::spawn(&notifiers, &Fatal::new());
         let feed = Session::open(Watch { broadcaster, live: sessions.clone(), ..watch(&window, encoder) });
         Live { window, notifiers, feed, sessions }
     }
 
-    /// Appends an event and lets everybody do what they can.
+    /// Appends an event and lets all tasks run.
     async fn append(&self, revision: u64) {
         append(&self.window, "n", revision);
         self.notifiers.notify(&TypeName::new("pods"));
@@ -79,12 +79,12 @@ async fn stalled_feed_resumes_from_its_cursor() {
     assert_eq!(read(&mut live.feed), "");
     settle().await;
     // The first one wakes the task, the others count.
-    let events = STALLED_FROM_EVENTS as u64 + 1;
+    let events = STALLED_AFTER_EVENTS as u64 + 1;
     for revision in 2..2 + events {
         live.append(revision).await;
     }
     assert_eq!(live.sessions.stalled(), 1);
-    assert_eq!(read(&mut live.feed).matches("Added").count(), STALLED_FROM_EVENTS + 1);
+    assert_eq!(read(&mut live.feed).matches("Added").count(), STALLED_AFTER_EVENTS + 1);
     assert_eq!(live.sessions.stalled(), 0);
 }
 
@@ -120,13 +120,13 @@ async fn feed_larger_than_its_queue_is_read_to_the_end() {
 async fn watch_of_a_replaced_resource_ends_immediately() {
     let window = window();
     append(&window, "n", 2);
-    for (is_current, wanted) in [(true, "Added:a@2"), (false, "END")] {
+    for (is_current, expected) in [(true, "Added:a@2"), (false, "END")] {
         let mut feed = Session::open(Watch {
             is_current: Box::new(move || is_current),
             bookmarks: false,
             ..watch(&window, &words(0))
         });
-        assert_eq!(read(&mut feed), wanted);
+        assert_eq!(read(&mut feed), expected);
     }
 }
 

@@ -16,7 +16,7 @@ async fn allocate(services: &Services, owner: &Key) -> ServiceAllocations {
     assert!(services.take_address(address, owner, &Permit::none()).await.unwrap());
     let command = AllocatePorts {
         owner: owner.clone(),
-        wants: vec![PortRequest::Exactly(30_001)],
+        requests: vec![PortRequest::Exactly(30_001)],
         permit: Permit::none(),
     };
     services.ports.send(command).await.unwrap().unwrap();
@@ -70,7 +70,8 @@ async fn release_retry_keeps_ports_allocated_since() {
     let permits: Vec<_> = std::iter::from_fn(|| storage.write_limiter.take(0)).collect();
     assert!(matches!(services.release_unused(&mut unsettled).await, Err(StoreError::Busy)));
     // A service of the same name is made meanwhile, and takes the port that is free again.
-    let command = AllocatePorts { owner, wants: vec![PortRequest::Exactly(30_001)], permit: Permit::none() };
+    let command =
+        AllocatePorts { owner, requests: vec![PortRequest::Exactly(30_001)], permit: Permit::none() };
     services.ports.send(command).await.unwrap().unwrap();
     drop(permits);
     services.release_unused(&mut unsettled).await.unwrap();

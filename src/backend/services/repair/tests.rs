@@ -32,7 +32,7 @@ async fn findings_cover_leaked_and_missing_addresses_and_ports() {
     assert!(services.take_address(leaked, &lost, &Permit::none()).await.unwrap());
     let allocate = AllocatePorts {
         owner: lost.clone(),
-        wants: vec![PortRequest::Exactly(30_006)],
+        requests: vec![PortRequest::Exactly(30_006)],
         permit: Permit::none(),
     };
     services.ports.send(allocate).await.unwrap().unwrap();
