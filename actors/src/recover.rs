@@ -142,8 +142,8 @@ impl Rebuilding {
             self.cut(Revision(revision.0 - 1));
         }
         self.last_read = revision;
-        let at = record.accepted_at;
-        let is_too_old = self.window.is_none() && at < horizon;
+        let accepted_at = record.accepted_at;
+        let is_too_old = self.window.is_none() && accepted_at < horizon;
         let previous = self.apply(revision, &record)?;
         let change = match record.operation {
             Operation::Create(_) => Change::Created,
@@ -155,7 +155,7 @@ impl Rebuilding {
                     self.trims.push(revision);
                 } else {
                     // A watch may resume from a revision before it.
-                    self.window(window_bounds).step(revision, at);
+                    self.window(window_bounds).step(revision, accepted_at);
                 }
                 return Ok(());
             }
@@ -181,7 +181,7 @@ impl Rebuilding {
             (Operation::Remove(..), Some(last)) => Arc::new(last.at_revision(revision)),
             (Operation::Remove(..), None) | (Operation::Step, _) => return Ok(()),
         };
-        let event = Event::new(change, object, previous, at);
+        let event = Event::new(change, object, previous, accepted_at);
         for stub in self.window(window_bounds).append(Arc::new(event)) {
             self.trims.extend(freed_by(&stub));
         }

@@ -213,7 +213,7 @@ impl Inner {
             Err(failure) => Err((CallResult::Error, CallError::Call(failure))),
         };
         let result = status.as_ref().map_or_else(|(result, _)| *result, |_| CallResult::Success);
-        self.meter.asked(result, self.clock.elapsed(start).as_secs_f64());
+        self.meter.record_call(result, self.clock.elapsed(start).as_secs_f64());
         status
     }
 

@@ -347,7 +347,7 @@ impl Backend {
         };
         let failure = converted.as_ref().err().map(|error| error.failure);
         let versions = (conversion.definition.as_str(), from, &*version.version);
-        self.conversions.metrics.conversions.asked(versions, took, failure);
+        self.conversions.metrics.conversions.record_call(versions, took, failure);
         converted.map_err(|error| {
             if self.conversions.failures.allows(self.conversions.clock.moment()) {
                 let definition = &conversion.definition;

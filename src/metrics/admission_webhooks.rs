@@ -82,7 +82,7 @@ impl AdmissionWebhooks {
     }
 
     /// Counts a call. `rejected`: why the request was rejected, if it was.
-    pub fn asked(&self, labels: WebhookLabels<'_>, seconds: f64, code: u16, rejected: Option<Fault>) {
+    pub fn record_call(&self, labels: WebhookLabels<'_>, seconds: f64, code: u16, rejected: Option<Fault>) {
         let WebhookLabels { name, sort, operation } = labels;
         let (code, is_rejected) = (code.min(LAST_CODE).to_string(), rejected.is_some().to_string());
         if let Some(fault) = rejected {

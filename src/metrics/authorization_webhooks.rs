@@ -75,7 +75,7 @@ impl AuthorizationWebhookMeter {
     }
 
     /// Counts a call and its duration.
-    pub fn asked(&self, result: CallResult, seconds: f64) {
+    pub fn record_call(&self, result: CallResult, seconds: f64) {
         let labels = [self.name.as_str(), result.name()];
         self.calls.with_label_values(&labels).inc();
         self.durations.with_label_values(&labels).observe(seconds);

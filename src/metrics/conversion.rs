@@ -43,7 +43,7 @@ impl Conversions {
     }
 
     /// Counts a call for a definition, from one version to another.
-    pub fn asked(
+    pub fn record_call(
         &self,
         (definition, from, to): (&str, &str, &str),
         seconds: f64,

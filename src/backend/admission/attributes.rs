@@ -70,7 +70,7 @@ pub fn request_info<'a>(
     options: &'a Options,
 ) -> RequestInfo<'a> {
     RequestInfo {
-        asked: attributes,
+        attributes,
         kind: gvk_parts(write.call.body_kind()),
         user: write.call.user,
         is_trial: options.is_dry_run,

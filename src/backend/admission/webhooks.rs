@@ -220,12 +220,12 @@ impl Webhooks {
         let metrics = &self.settings.metrics.hooks;
         match outcome {
             Ok(outcome) => {
-                metrics.asked(labels, seconds, 200, None);
+                metrics.record_call(labels, seconds, 200, None);
                 Ok(Some(outcome))
             }
             Err(CallError::Calling { reason, code }) => {
                 let rejected = (!hook.ignores_failures).then_some(Fault::Calling);
-                metrics.asked(labels, seconds, code, rejected);
+                metrics.record_call(labels, seconds, code, rejected);
                 let text = format!(
                     "failed calling webhook {}: {reason}",
                     pilothouse_apimachinery::field::quoted(&hook.name)
@@ -246,11 +246,11 @@ impl Webhooks {
                 Err(Status::internal(text))
             }
             Err(CallError::Denied(status)) => {
-                metrics.asked(labels, seconds, status.code, Some(Fault::None));
+                metrics.record_call(labels, seconds, status.code, Some(Fault::None));
                 Err(status)
             }
             Err(CallError::Server(status)) => {
-                metrics.asked(labels, seconds, 0, Some(Fault::Server));
+                metrics.record_call(labels, seconds, 0, Some(Fault::Server));
                 Err(status)
             }
         }

@@ -9,7 +9,7 @@ use crate::matching::AdmissionAttributes;
 #[derive(Clone, Copy, Debug)]
 pub struct RequestInfo<'a> {
     /// The original resource and operation.
-    pub asked: AdmissionAttributes<'a>,
+    pub attributes: AdmissionAttributes<'a>,
     /// The original kind: group, version and kind.
     pub kind: (&'a str, &'a str, &'a str),
     /// The user.
@@ -59,7 +59,7 @@ pub fn user(user: &Identity) -> Value {
 
 /// The `request` value with the matched resource and kind.
 pub fn request(info: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: (&str, &str, &str)) -> Value {
-    let attributes = &info.asked;
+    let attributes = &info.attributes;
     let mut value = Value::object();
     value.set("uid", "");
     value.set("kind", group_version_kind(kind));

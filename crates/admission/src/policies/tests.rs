@@ -45,7 +45,8 @@ fn decide_with(
     let (object, params) = (value(object), value(params));
     let user = Identity { name: "alice".to_owned(), groups: vec!["g".to_owned()], ..Identity::default() };
     let kind = ("", "v1", "ConfigMap");
-    let info = RequestInfo { asked: attributes(), kind, user: &user, is_trial: false, options: &Value::Null };
+    let info =
+        RequestInfo { attributes: attributes(), kind, user: &user, is_trial: false, options: &Value::Null };
     let request = request(&info, &attributes(), kind);
     let stored =
         value(r#"{"metadata":{"name":"n","labels":{"a":"b"},"managedFields":[]},"spec":{},"status":{}}"#);
