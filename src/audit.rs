@@ -1,6 +1,7 @@
 //! Auditing of requests: the policy with its backends, and the trail of one request (`trail.rs`). Requests of clients begin their
-//! trail in `http/handler/audit.rs`, those of the server and its controllers in `backend/loopback.rs`.
+//! trail in `http/handler/audit.rs`, those of the server and its controllers in `storage/loopback.rs`.
 
+pub mod backends;
 mod trail;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use pilothouse_api::audit::policy::{Decision, Policy};
 use pilothouse_api::path::Request;
 use pilothouse_types::identity::Identity;
 
-use crate::audit_backends::AuditBackends;
+use self::backends::AuditBackends;
 
 pub use self::trail::{Trail, truncate_user_agent};
 

@@ -3,10 +3,12 @@
 //! An object that cannot be created, because a policy or a quota forbids it or its stored data is corrupt, does not stop the
 //! others.
 
+mod cluster;
 pub mod kubernetes_service;
 mod roles;
 pub mod system_config_maps;
 
+pub use cluster::{ClusterInputs, create_objects};
 pub use roles::roles;
 
 use std::collections::BTreeSet;
@@ -32,9 +34,9 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object};
 use serde_json::Value as Json;
 
-use crate::backend::loopback::own_identity;
-use crate::backend::work_limit::WorkLimit;
-use crate::backend::{Backend, Call, Origin, Warnings};
+use crate::storage::loopback::own_identity;
+use crate::storage::work_limit::WorkLimit;
+use crate::storage::{Backend, Call, Origin, Warnings};
 use crate::verbs::{self, Reply, VerbResult, create, delete, get, patch, update};
 
 /// Creates missing system namespaces.

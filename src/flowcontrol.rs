@@ -5,6 +5,8 @@
 
 mod configuration;
 pub mod dump;
+pub mod heavy_pool;
+pub mod load_stats;
 pub mod table;
 mod work_estimate;
 
@@ -30,7 +32,7 @@ use prometheus::IntGauge;
 use self::dump::RequestRecord;
 use self::table::{Flow, Table};
 use crate::auth::live_index::{LiveIndex, LiveIndexes};
-use crate::backend::load_stats::LoadStats;
+use crate::flowcontrol::load_stats::LoadStats;
 use crate::limits::MAX_QUEUE_WAIT;
 use crate::metrics::Metrics;
 

@@ -74,13 +74,6 @@ pub const WARNING_HEADERS: usize = 64;
 pub const WARNING_CHARS: usize = 4_096;
 /// Characters of a cut warning; the reference's value.
 pub const TRUNCATED_WARNING_CHARS: usize = 256;
-/// How long a connection may be silent before the kernel probes it. Not HTTP/2 pings, which only tell whether the client reads
-/// right now: a client that is stopped in a debugger, or processes slowly, is alive.
-pub const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-/// The interval of further probes.
-pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// The number of unanswered probes after which the peer is gone.
-pub const KEEPALIVE_PROBES: u32 = 3;
 /// How long a connection without requests stays open; the reference's value.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How often an HTTP/2 connection is checked for streams.
@@ -152,34 +145,6 @@ pub const RESETS_FOR_ERRORS: usize = 1_024;
 /// The largest `--goaway-chance`: one request in fifty.
 pub const GOAWAY_CHANCE: f64 = 0.02;
 
-/// Open connections to kubelets, pods and services, including upgraded ones and followed logs.
-pub const UPSTREAM_CONNECTIONS: usize = 4_096;
-/// Open connections to extension API servers.
-pub const EXTENSION_CONNECTIONS: usize = 4_096;
-/// Connections of either kind on behalf of one user.
-pub const CONNECTIONS_PER_USER: usize = 1_024;
-/// Idle connections per destination; the reference's value.
-pub const IDLE_CONNECTIONS_PER_DESTINATION: usize = 25;
-/// Idle connections to all destinations; beyond that the longest idle one is closed.
-pub const IDLE_CONNECTIONS: usize = 1_024;
-/// How long an idle connection is kept. Well below the 90 s after which many servers close one: a request that meets the end of
-/// its connection cannot always be repeated.
-pub const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection may take to become reusable after a response; a slower one is closed.
-pub const CONNECTION_SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Addresses of one host that are tried.
-pub const UPSTREAM_ADDRESSES: usize = 8;
-/// How long a connection to one address of a host may take before the next address is tried beside it; the reference's value for
-/// the other address family.
-pub const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(300);
-/// The read buffer of an outgoing connection; the head of a response must fit.
-pub const UPSTREAM_BUFFER_BYTES: usize = 64 << 10;
-/// Headers of one response of another server.
-pub const UPSTREAM_HEADERS: usize = 128;
-/// How long a kubelet may take to begin its response. It has to ask its container runtime first.
-pub const KUBELET_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a proxied backend may take to begin its response.
-pub const PROXY_HEAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a page whose links are rewritten; a larger one passes unchanged.
 pub const PROXY_PAGE_BYTES: usize = 4 << 20;
 /// How long such a page may take to arrive; a slower one passes unchanged.
@@ -207,8 +172,6 @@ pub const COMMAND_STATUS_BYTES: usize = 64 << 10;
 /// How long a kubelet may take to open the streams of a command; the reference's value.
 pub const STREAMS_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Extension API servers whose TLS contexts are cached; beyond that the cache is cleared.
-pub const EXTENSION_TLS_CONTEXTS: usize = 256;
 /// How long an extension API server may take to answer discovery, including the connection; the reference's value.
 pub const EXTENSION_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to list its OpenAPI documents; the reference's value.
@@ -244,8 +207,6 @@ pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
 pub const PKI_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// How often they are reloaded even if unchanged: a certificate made here may be about to expire.
 pub const PKI_RENEW_INTERVAL: Duration = Duration::from_secs(12 * 3_600);
-/// Bytes that are read of a key, certificate or bundle file.
-pub const PKI_FILE_BYTES: u64 = 4 << 20;
 
 /// How long a health check waits for a connection, a read or a write.
 pub const HEALTHCHECK_STEP: Duration = Duration::from_secs(4);
@@ -310,20 +271,6 @@ pub const OIDC_REFETCH_INTERVAL: Duration = Duration::from_secs(10);
 pub const OIDC_WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tokens that may wait for keys; further ones are refused.
 pub const OIDC_WAITING: usize = 256;
-/// Bytes of a kubeconfig, and of each file that it names.
-pub const KUBECONFIG_BYTES: u64 = 1 << 20;
-/// How long a credential plug-in may take. A connection has to be made afterwards.
-pub const EXEC_PLUGIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// Bytes of a credential plug-in's output.
-pub const EXEC_OUTPUT_BYTES: u64 = 1 << 20;
-/// Bytes of a proxy's response to CONNECT.
-pub const PROXY_RESPONSE_BYTES: usize = 16 << 10;
-/// Bytes of a webhook's response; more is a mistake or an attack.
-pub const WEBHOOK_RESPONSE_BYTES: usize = 1 << 20;
-/// How long one webhook call may take, including the connection; the reference's value.
-pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Concurrent calls to one webhook of the operator; further ones wait.
-pub const WEBHOOK_CALLS: usize = 256;
 /// Bytes of the authorization configuration file.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
 /// Characters of the logged reason.
@@ -361,8 +308,6 @@ pub const DEFINITION_DELETIONS_IN_FLIGHT: usize = 64;
 pub const DEFINITION_WRITES_IN_FLIGHT: usize = 64;
 /// Changes of definitions that are read one by one; after more, all definitions are read.
 pub const DEFINITIONS_PER_READ: usize = 4096;
-/// Webhooks whose TLS contexts a worker caches; beyond that the cache is cleared. The reference's value.
-pub const HOOK_PEERS: usize = 200;
 /// Bytes of an admission webhook's response: a patch that inserts a whole object, in base64, fits.
 pub const HOOK_RESPONSE_BYTES: usize = 8 << 20;
 /// Concurrent admission webhook calls of one worker; further ones wait, up to the call's timeout.
@@ -419,8 +364,6 @@ pub const EVICTION_ATTEMPTS: usize = 20;
 pub const WRITE_ATTEMPTS: usize = 64;
 /// How often a type is read again by a live index before the reader gets an error.
 pub const INDEX_READ_ATTEMPTS: usize = 3;
-/// Attempts of a webhook call.
-pub const WEBHOOK_ATTEMPTS: u32 = 5;
 /// How often a generated name is drawn again when it is taken.
 pub const GENERATED_NAME_ATTEMPTS: usize = 8;
 /// Attempts to release a cluster IP after conflicts.

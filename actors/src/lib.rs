@@ -40,7 +40,6 @@ pub mod snapshot;
 pub mod store;
 pub mod throttle;
 pub mod trim_queue;
-pub mod user_shares;
 pub mod watch_event;
 pub mod watch_index;
 pub mod watch_memory;

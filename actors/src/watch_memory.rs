@@ -22,7 +22,7 @@ use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
 
 use crate::limits::{RELIEF_EVERY, UNREAD_BEFORE_CUT, WATCH_BYTES};
 use crate::throttle::Throttle;
-use crate::user_shares::{UserShare, UserShares};
+use pilothouse_types::user_shares::{UserShare, UserShares};
 
 /// The memory of the watches of one server. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::Reservation;
 
-use crate::audit_backends::AuditBackends;
+use crate::audit::backends::AuditBackends;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
 
 use super::Audit;
@@ -303,7 +303,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::audit_backends::batches::QueueItem;
+    use crate::audit::backends::batches::QueueItem;
     use crate::config::audit::{Batching, Delivery, Mode};
     use crate::metrics::Metrics;
 

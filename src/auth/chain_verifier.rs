@@ -23,7 +23,7 @@ use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::lock::Lock;
 
 use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
-use crate::signatures;
+use crate::pki::signatures;
 
 /// Verifies certificate chains and caches the results.
 pub struct ChainVerifier<T> {

@@ -150,12 +150,12 @@ async fn reported_types(contents: &str) -> Vec<String> {
     use pilothouse_actors::fair_queuing::levels::Levels;
     use pilothouse_types::clock::{Clock, Timestamp};
 
-    use crate::backend::admission::policies::table::{self as policies, PolicyKind};
-    use crate::backend::admission::{lookup, webhooks};
-    use crate::backend::aggregation;
+    use crate::admission::policies::table::{self as policies, PolicyKind};
+    use crate::admission::{lookup, webhooks};
+    use crate::aggregation;
     use crate::flowcontrol::table as flows;
     use crate::metrics::Metrics;
-    use crate::upstream::pool::Pool;
+    use pilothouse_client::upstream::pool::Pool;
 
     let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
     for type_name in FOLLOWED {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use openssl::sha::Sha256;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_client::webhook::Service;
 use pilothouse_types::authentication::Authenticated;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::{Credentials, Identity};
@@ -19,7 +20,6 @@ use tokio::sync::OnceCell;
 use super::expiring_cache::ExpiringCache;
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::Metrics;
-use crate::webhook::Service;
 
 const KIND: &str = "TokenReview";
 

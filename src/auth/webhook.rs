@@ -12,6 +12,7 @@ use pilothouse_actors::throttle::Throttle;
 use pilothouse_admission::auth_expressions::Expression;
 use pilothouse_admission::auth_expressions::match_conditions::{ConditionMatch, matched};
 use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
+use pilothouse_client::webhook::{Failure, Service, with_retries};
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::filter::{FieldRule, LabelRule};
@@ -23,7 +24,6 @@ use thiserror::Error;
 use super::expiring_cache::ExpiringCache;
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::authorization_webhooks::{AuthorizationWebhookMeter, CallResult};
-use crate::webhook::{Failure, Service, with_retries};
 
 const KIND: &str = "SubjectAccessReview";
 

@@ -185,7 +185,7 @@ mod tests {
     use socket2::{Domain, Socket, Type};
 
     use super::*;
-    use crate::pki::testing::self_signed;
+    use pilothouse_client::testing::self_signed;
 
     const READY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     const UNREADY: &str = "HTTP/1.1 500 Internal Server Error\r\n\r\n[-]shutdown failed: reason withheld\n";

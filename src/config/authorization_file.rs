@@ -10,11 +10,12 @@ use pilothouse_admission::auth_expressions::match_conditions::Compiler;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_client::limits::WEBHOOK_TIMEOUT;
 
 use super::document;
 use super::flag_groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
-use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_TIMEOUT};
+use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS};
 
 const KIND: &str = "AuthorizationConfiguration";
 const VERSIONS: [&str; 3] =

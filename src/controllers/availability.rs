@@ -15,7 +15,7 @@ use pilothouse_api::aggregation::{ApiService, STORE, Service, discovery_identity
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::value::Value;
 
-use crate::backend::aggregation::{ExtensionRequest, Extensions};
+use crate::aggregation::{ExtensionRequest, Extensions};
 use crate::limits::{EXTENSION_DISCOVERY_TIMEOUT, EXTENSION_PROBE_INTERVAL, EXTENSION_PROBES};
 use crate::metrics::Metrics;
 

@@ -32,11 +32,11 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use crate::backend::audit_body::record_difference;
-use crate::backend::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
-use crate::backend::services::Services;
-use crate::backend::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::limits::{AUDIT_BODY_BYTES, DELETIONS_IN_FLIGHT};
+use crate::storage::audit_body::record_difference;
+use crate::storage::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
+use crate::storage::services::Services;
+use crate::storage::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{self, Reply, create, list, patch, review};

@@ -4,7 +4,7 @@ use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Key;
 
-use crate::random;
+use crate::pki::random;
 
 use super::client::{Client, ObjectRef};
 

@@ -18,9 +18,7 @@ use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::identity::Identity;
 use tokio::task::spawn_blocking;
 
-use crate::backend::aggregation::{
-    Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments,
-};
+use crate::aggregation::{Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments};
 use crate::limits::{EXTENSION_DISCOVERY_INTERVAL, EXTENSION_DISCOVERY_TIMEOUT, EXTENSION_OPENAPI_TIMEOUT};
 
 use super::client::Client;

@@ -20,8 +20,8 @@ use pilothouse_actors::window::{Read, Window};
 use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::watch;
 
-use crate::backend::stores::{StoreResult, Stores};
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
+use crate::storage::stores::{StoreResult, Stores};
 
 use super::runner::{CaughtUp, Changed, Listed, WatchedTypes};
 

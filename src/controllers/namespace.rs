@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
-use crate::backend::aggregation::Extensions;
+use crate::aggregation::Extensions;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use aggregated::AggregatedResources;

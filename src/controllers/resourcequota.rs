@@ -1,6 +1,6 @@
 //! resourcequota-controller: writes the status of quotas, and recalculates their usage.
 //!
-//! Admission only adds usage (`backend/admission/quota.rs`) and never subtracts it. This controller recalculates the usage of a
+//! Admission only adds usage (`admission/quota.rs`) and never subtracts it. This controller recalculates the usage of a
 //! namespace when an object is removed or uses less, when a quota is created or changed, and periodically. A count costs as much
 //! as the namespace has objects, so a large one is counted less often: see [`NamespaceQuotas`].
 

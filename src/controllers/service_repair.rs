@@ -13,8 +13,8 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::backend::services::ADDRESSES;
-use crate::backend::services::repair::Finding;
+use crate::storage::services::ADDRESSES;
+use crate::storage::services::repair::Finding;
 
 use super::attempts;
 use super::client::Client;

@@ -13,12 +13,12 @@ use pilothouse_api::quota::Features;
 use pilothouse_types::clock::Clock;
 use tokio::sync::{Mutex, oneshot, watch};
 
+use crate::aggregation::Extensions;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
-use crate::backend::aggregation::Extensions;
-use crate::backend::stores::Stores;
-use crate::backend::{Backend, Origin};
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
+use crate::storage::stores::Stores;
+use crate::storage::{Backend, Origin};
 
 use super::apiservice_registration::{self, ApiServiceRegistration};
 use super::availability::{self, Availability};

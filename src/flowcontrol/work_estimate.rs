@@ -7,7 +7,7 @@ use pilothouse_api::path::ResourcePath;
 use pilothouse_apimachinery::verb::Verb;
 
 use super::RequestInfo;
-use crate::backend::load_stats::LoadStats;
+use crate::flowcontrol::load_stats::LoadStats;
 
 /// The number of listed objects per seat; kube-apiserver's value.
 const OBJECTS_PER_SEAT: usize = 100;

@@ -12,6 +12,7 @@ use actix_http::{Request, Response};
 use actix_rt::net::TcpStream;
 use actix_service::{IntoServiceFactory, Service, ServiceFactory, fn_factory, fn_service};
 use actix_web::dev::AppConfig;
+use pilothouse_client::socket;
 use pilothouse_types::clock::Clock;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
@@ -27,7 +28,6 @@ use super::h2_stream::Dates;
 use super::tls::Tls;
 use crate::config::Config;
 use crate::limits;
-use crate::socket;
 
 /// A bound socket and everything needed to serve it, except the application.
 pub struct Edge {

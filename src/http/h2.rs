@@ -19,7 +19,7 @@ use super::h2_stream::{self, Dates};
 use super::peer::Peer;
 use super::tls::TlsStream;
 use crate::limits;
-use crate::random;
+use crate::pki::random;
 
 /// State that the connections of one worker share. Cheap to clone.
 #[derive(Clone)]

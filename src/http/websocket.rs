@@ -1,6 +1,9 @@
 //! Watches over WebSocket, for browsers and other clients without streaming HTTP. Every event is one message, text for JSON and
 //! binary otherwise. Of the client's messages only pings and closes are read.
 
+pub mod frame;
+pub mod stream;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -22,8 +25,8 @@ use pilothouse_actors::session::feed::Feed;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::status::{Result, Status};
 
-use crate::frames::websocket::frame::{
-    self, BINARY, CLOSE, Head, MAX_HEAD_BYTES, NORMAL, PING, PONG, PROTOCOL_ERROR, TEXT, TOKEN_PROTOCOL,
+use self::frame::{
+    BINARY, CLOSE, Head, MAX_HEAD_BYTES, NORMAL, PING, PONG, PROTOCOL_ERROR, TEXT, TOKEN_PROTOCOL,
 };
 use crate::limits::WEBSOCKET_CHUNK_BYTES;
 

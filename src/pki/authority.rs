@@ -20,7 +20,8 @@ use pilothouse_types::clock::Timestamp;
 
 use super::Identity;
 use super::host::Names;
-use crate::{limits, signatures};
+use super::signatures;
+use crate::limits;
 
 pub(super) const AUTHORITY_NAME: &str = "pilothouse-ca";
 

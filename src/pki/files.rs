@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::{Identity, PkiError};
-use crate::limits;
+use pilothouse_client::limits::PKI_FILE_BYTES;
 
 /// The read permission of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(super) fn make_directory(path: &Path) -> Result<(), PkiError> {
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
     let mut content = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(limits::PKI_FILE_BYTES).read_to_end(&mut content))
+        .and_then(|file| file.take(PKI_FILE_BYTES).read_to_end(&mut content))
         .map_err(file_error("cannot read", path))?;
     Ok(content)
 }

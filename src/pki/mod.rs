@@ -20,10 +20,10 @@ mod authority;
 mod files;
 pub(crate) mod host;
 mod kubeconfig;
+pub(crate) mod random;
+pub(crate) mod signatures;
 pub mod signers;
 pub mod signing;
-#[cfg(test)]
-pub mod testing;
 mod token_keys;
 mod trust;
 

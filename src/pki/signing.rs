@@ -13,7 +13,7 @@ use openssl::x509::{X509, X509Builder, X509Extension, X509Req};
 use pilothouse_types::clock::Timestamp;
 
 use super::{Identity, PkiError};
-use crate::signatures;
+use crate::pki::signatures;
 
 /// How far certificates are backdated, so that peers with a slow clock accept them.
 const BACKDATE: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use openssl::x509::verify::X509VerifyParam;
 use pilothouse_types::clock::Timestamp;
 
 use super::*;
-use crate::signatures;
+use crate::pki::signatures;
 
 const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
 

@@ -9,7 +9,7 @@ use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509NameRef, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
 
-use crate::signatures;
+use crate::pki::signatures;
 
 /// The certificate that verifies the first one of a chain: the best of the chain's own and those in `candidates`. `None` if there
 /// is none.

@@ -7,10 +7,10 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::handle::{Exit, StopOrder};
-use crate::application::StartError;
-use crate::application::{Assemble, Assembled, StartContext};
 use crate::http::edge::Edge;
 use crate::limits;
+use crate::server::application::StartError;
+use crate::server::application::{Assemble, Assembled, StartContext};
 
 /// Runs a server until it ends. Sends exactly one message about whether it started.
 pub(super) fn run(

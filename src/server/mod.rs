@@ -2,6 +2,8 @@
 //! thread with its own actix System, so that several live in one process and any caller can start one, also from
 //! inside another runtime.
 
+pub mod application;
+mod assembly;
 mod handle;
 mod lifecycle;
 
@@ -13,20 +15,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use pilothouse_client::upstream::pool::Pool;
 use pilothouse_types::clock::Clock;
 use tokio::sync::watch;
 
 pub use handle::{Exit, Handle, Stopper};
 
-pub use crate::application::StartError;
-use crate::application::{Assemble, StartContext};
-use crate::assembly::Assembly;
+pub use self::application::StartError;
+use self::application::{Assemble, StartContext};
+pub use self::assembly::Assembly;
 use crate::config::Config;
 use crate::http::edge::Edge;
 use crate::http::listener;
 use crate::http::tls::Tls;
 use crate::pki;
-use crate::upstream::pool::Pool;
 
 /// The entry point: [`Server::start`] and its variants.
 pub struct Server;

@@ -16,8 +16,8 @@ use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
-use crate::backend::admission::{Operation, Write};
-use crate::backend::{Backend, Call};
+use crate::storage::admission::{Operation, Write};
+use crate::storage::{Backend, Call};
 
 /// Bindings that name their pod in the body: the same as the `binding` subresource of pods.
 const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "bindings" };

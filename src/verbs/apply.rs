@@ -12,8 +12,8 @@ use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
 use super::update::{NewState, store_update};
-use crate::backend::objects::Objects;
-use crate::backend::{Backend, Call};
+use crate::storage::objects::Objects;
+use crate::storage::{Backend, Call};
 
 /// Applies the body to the object that the path names, or creates it.
 pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> VerbResult {

@@ -13,9 +13,9 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::limits::SERVICE_CANDIDATES;
-use crate::random;
+use crate::pki::random;
 
-use crate::backend::{Backend, Call};
+use crate::storage::{Backend, Call};
 
 /// A request for a connecting subresource.
 pub struct ConnectRequest<'a> {

@@ -8,13 +8,13 @@ use pilothouse_kinds::{self as kinds, KindRules, WriteContext};
 use pilothouse_types::error::StoreError;
 
 use crate::limits::GENERATED_NAME_ATTEMPTS;
-use crate::random;
+use crate::pki::random;
 
 use super::{Reply, Success, VerbResult};
-use crate::backend::admission::{Operation, Write};
-use crate::backend::objects::Objects;
-use crate::backend::request_memory::Claim;
-use crate::backend::{Backend, Call, services};
+use crate::storage::admission::{Operation, Write};
+use crate::storage::objects::Objects;
+use crate::storage::request_memory::Claim;
+use crate::storage::{Backend, Call, services};
 
 /// A hidden field of stored objects that were defaulted again after validation. Selectors cannot name it. The first update of
 /// such an object is written even if it changes nothing, because only then does the reference store the defaults that it has

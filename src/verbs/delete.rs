@@ -13,8 +13,8 @@ use pilothouse_types::object::{Draft, Object};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};
-use crate::backend::request_memory::Claim;
-use crate::backend::{Backend, Call, services};
+use crate::storage::request_memory::Claim;
+use crate::storage::{Backend, Call, services};
 
 /// The result of a deletion.
 pub enum Outcome {

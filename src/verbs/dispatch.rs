@@ -9,8 +9,8 @@ use pilothouse_apimachinery::verb::Verb;
 use super::listing::DetachedListing;
 use super::{Reply, Success, VerbResult};
 use super::{action_subresources, create, delete, delete_collection, get, list, patch, review, update};
-use crate::backend::detached_call::DetachedCall;
-use crate::backend::{Backend, Call, Warnings};
+use crate::storage::detached_call::DetachedCall;
+use crate::storage::{Backend, Call, Warnings};
 
 /// Carries out a call. Watches have a function of their own, because they stay with their worker.
 pub async fn dispatch(backend: &Rc<Backend>, verb: Verb, call: &Call<'_>) -> VerbResult {

@@ -21,12 +21,12 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::object::{Object, Revision, Variant};
 
-use crate::backend::Backend;
-use crate::backend::load_stats::Watcher;
-use crate::backend::objects::Objects;
-use crate::backend::present::{is_sent_as_stored, variant};
-use crate::heavy_pool::OwnedPool;
+use crate::flowcontrol::heavy_pool::OwnedPool;
+use crate::flowcontrol::load_stats::Watcher;
 use crate::metrics::watches::OpenWatch;
+use crate::storage::Backend;
+use crate::storage::objects::Objects;
+use crate::storage::present::{is_sent_as_stored, variant};
 
 use super::converted_selection::ConvertedFields;
 

@@ -35,9 +35,9 @@ pub use self::event_frames::FramesAside;
 use pilothouse_apimachinery::status::{Result, Status};
 
 use self::listing::Listing;
-use crate::backend::Call;
-use crate::backend::loopback::{AdmittedRequest, Response};
 use crate::metrics::Metrics;
+use crate::storage::Call;
+use crate::storage::loopback::{AdmittedRequest, Response};
 
 /// Additional dependencies of watches. One per HTTP worker.
 pub struct WatchDeps {

@@ -20,8 +20,8 @@ use pilothouse_types::identity::Credentials;
 use pilothouse_types::object::TypeName;
 
 use super::{Reply, Success, VerbResult, create};
-use crate::backend::admission::{Operation, Write};
-use crate::backend::{Backend, Call, authorization};
+use crate::storage::admission::{Operation, Write};
+use crate::storage::{Backend, Call, authorization};
 
 /// The kinds of reviews.
 #[derive(Clone, Copy)]

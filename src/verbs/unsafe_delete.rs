@@ -12,8 +12,8 @@ use pilothouse_types::object::Object;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, VerbResult};
-use crate::backend::objects::Objects;
-use crate::backend::{Backend, Call, authorization};
+use crate::storage::objects::Objects;
+use crate::storage::{Backend, Call, authorization};
 
 /// The verb that the caller needs besides `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";

@@ -17,10 +17,10 @@ use crate::limits::WRITE_ATTEMPTS;
 
 use super::create::{DEFAULTED_AGAIN, admit, store_new};
 use super::{Reply, Success, VerbResult};
-use crate::backend::admission::{Operation, Write};
-use crate::backend::objects::Objects;
-use crate::backend::request_memory::{BodyMemory, Claim};
-use crate::backend::{Backend, Call, services};
+use crate::storage::admission::{Operation, Write};
+use crate::storage::objects::Objects;
+use crate::storage::request_memory::{BodyMemory, Claim};
+use crate::storage::{Backend, Call, services};
 
 /// Computes the new state of an object.
 pub trait NewState {

@@ -14,14 +14,14 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_types::filter::{FieldRule, Filter};
 use pilothouse_types::object::{Object, Revision};
 
-use crate::random;
+use crate::pki::random;
 
 use super::converted_selection::{self, ConvertedFields};
 use super::event_frames::EventFrames;
 use super::list::{filter, open, wait_for_revision};
 use super::{Reply, VerbResult, WatchDeps};
-use crate::backend::{Backend, Call};
-use crate::heavy_pool::OwnedPool;
+use crate::flowcontrol::heavy_pool::OwnedPool;
+use crate::storage::{Backend, Call};
 
 /// Opens a stream of matching changes.
 pub async fn watch(

@@ -1,4 +1,4 @@
-//! Admission rules: pure functions. The server calls them; see `src/backend/admission/`.
+//! Admission rules: pure functions. The server calls them; see `src/admission/`.
 //!
 //! [`policies`] are ValidatingAdmissionPolicies and MutatingAdmissionPolicies, [`webhooks`] the configurations of admission
 //! webhooks; [`matching`] decides which requests they apply to. [`auth_expressions`] are the CEL expressions of authentication and

@@ -1,4 +1,4 @@
-//! Admission webhooks: configurations, matching, AdmissionReview requests and responses. `backend/admission/webhooks.rs` makes the
+//! Admission webhooks: configurations, matching, AdmissionReview requests and responses. `admission/webhooks.rs` makes the
 //! calls.
 
 pub mod response;

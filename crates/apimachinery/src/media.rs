@@ -10,13 +10,13 @@ use crate::well_known::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, 
 /// An encoding of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// `application/json`
+    /// `server/application/json`
     Json,
-    /// `application/yaml`
+    /// `server/application/yaml`
     Yaml,
-    /// `application/vnd.kubernetes.protobuf`
+    /// `server/application/vnd.kubernetes.protobuf`
     Protobuf,
-    /// `application/cbor`
+    /// `server/application/cbor`
     Cbor,
 }
 

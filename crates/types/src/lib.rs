@@ -2,7 +2,7 @@
 //!
 //! - [`object`] is the stored unit, [`filter`] selects objects, [`error`] is the error of a store;
 //! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
-//! - [`memory`] counts bytes, [`frame`] is an encoded watch event that watches share;
+//! - [`memory`] counts bytes, [`user_shares`] what each user has of something, [`frame`] is an encoded watch event that watches share;
 //! - [`clock`] is injected time, [`lock`] are locks without poisoning.
 
 pub mod authentication;
@@ -16,3 +16,4 @@ pub mod limits;
 pub mod lock;
 pub mod memory;
 pub mod object;
+pub mod user_shares;

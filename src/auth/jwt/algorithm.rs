@@ -12,7 +12,7 @@ use openssl::rsa::Padding;
 use openssl::sha;
 use openssl::sign::{RsaPssSaltlen, Signer};
 
-use crate::signatures;
+use crate::pki::signatures;
 
 /// An asymmetric signature algorithm. `none` and shared secrets are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use jsonwebtoken::jwk::Jwk;
 use openssl::x509::X509;
+use pilothouse_client::kubeconfig::Access;
+use pilothouse_client::webhook::Service;
 use serde::Deserialize;
 
 use super::keys::Keys;
 use super::rules::ClaimMapping;
 use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::auth::service_account::metadata::CONFIGURATION_PATH;
-use crate::kubeconfig::Access;
 use crate::limits::{
     OIDC_DOCUMENT_BYTES, OIDC_DOCUMENT_TIMEOUT, OIDC_FIRST_PAUSE, OIDC_KEYS, OIDC_KEYS_AGE, OIDC_LAST_PAUSE,
 };
-use crate::webhook::Service;
 
 /// The relevant part of the discovery document.
 #[derive(Deserialize)]

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use openssl::nid::Nid;
 use openssl::ssl::{Ssl, SslAcceptor, SslMethod};
 use openssl::x509::X509;
+use pilothouse_client::testing::self_signed;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +17,6 @@ use tokio_openssl::SslStream;
 use crate::auth::jwt::tests::{curve, jwk, private_key};
 use crate::auth::jwt::{Algorithm, SigningKey, Token};
 use crate::config::{Config, OpenId};
-use crate::pki::testing::self_signed;
 
 /// The time of the tests' clocks, in seconds.
 pub const NOW: u64 = 2_000_000_000;

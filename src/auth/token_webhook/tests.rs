@@ -1,11 +1,11 @@
+use pilothouse_client::kubeconfig::Access;
+use pilothouse_client::webhook::testing;
 use pilothouse_types::clock::Timestamp;
 use serde_json::Value as Json;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::kubeconfig::Access;
-use crate::webhook::testing;
 
 /// A verifier of a server with these responses, one per connection, and the requests that the server receives.
 async fn server(responses: Vec<(u16, String)>) -> (WebhookTokenVerifier, JoinHandle<Vec<Json>>, Clock) {

@@ -1,9 +1,9 @@
+use pilothouse_client::kubeconfig::Access;
+use pilothouse_client::webhook::testing;
 use pilothouse_types::clock::Timestamp;
 
 use super::*;
-use crate::kubeconfig::Access;
 use crate::metrics::Metrics;
-use crate::webhook::testing;
 
 /// An authorizer of a server with these responses, one per connection, and the requests that the server receives.
 async fn server(

@@ -12,7 +12,7 @@ fn parse(rest: &str) -> Result<AuthenticationFile, String> {
 
 #[test]
 fn authentication_file_is_parsed() {
-    let pem = crate::pki::testing::self_signed("login.test").0.to_pem().unwrap();
+    let pem = pilothouse_client::testing::self_signed("login.test").0.to_pem().unwrap();
     let indented = String::from_utf8(pem.clone()).unwrap().replace('\n', "\n      ");
     let file = parse(&format!(
         "jwt:

@@ -10,12 +10,12 @@ use pilothouse_apimachinery::well_known::JSON;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::backend::Warnings;
-use crate::backend::aggregation::{ExtensionRequest, ExtensionResponse, Extensions};
-use crate::backend::loopback::Response;
+use crate::aggregation::{ExtensionRequest, ExtensionResponse, Extensions};
 use crate::limits::{
     DELETIONS_IN_FLIGHT, EXTENSION_CLEARING_TIMEOUT, EXTENSION_DELETION_TIMEOUT, EXTENSION_LIST_BYTES,
 };
+use crate::storage::Warnings;
+use crate::storage::loopback::Response;
 
 use super::super::client::Client;
 

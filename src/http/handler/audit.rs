@@ -20,9 +20,9 @@ use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_types::identity::Identity;
 
 use crate::audit::{Audit, Trail, truncate_user_agent};
-use crate::backend::authorization::AuthorizationRecord;
 use crate::http::peer::Peer;
 use crate::http::switch::Switch;
+use crate::storage::authorization::AuthorizationRecord;
 
 use super::filters::Annotations;
 use super::render::{Context, plain};

@@ -12,8 +12,8 @@ use pilothouse_apimachinery::media::{self, Encoding, OfferedEncodings, PatchType
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
 
-use crate::backend::request_memory::{BodyMemory, RequestMemory};
 use crate::limits::{BODY_STEP_BYTES, REQUEST_BODY_BYTES, SMALL_BODY_BYTES};
+use crate::storage::request_memory::{BodyMemory, RequestMemory};
 
 use super::render::text;
 

@@ -26,17 +26,17 @@ use pilothouse_api::path::ResourcePath;
 use pilothouse_apimachinery::media::{self, OfferedEncodings};
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_client::upstream::{Failure, RequestBody, Upstream, UpstreamRequest, UpstreamResponse};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
 use tokio::time::sleep;
 
-use crate::backend::{Backend, BodylessCall, Origin, Warnings};
-use crate::heavy_pool::OwnedPool;
+use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::{KUBELET_REFUSAL_BYTES, KUBELET_REFUSAL_TIMEOUT};
-use crate::upstream::{Failure, RequestBody, Upstream, UpstreamRequest, UpstreamResponse};
+use crate::storage::{Backend, BodylessCall, Origin, Warnings};
 use crate::verbs::connect::{ConnectRequest, ConnectTarget, admit, resolve};
 
 use super::render::text;

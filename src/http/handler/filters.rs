@@ -22,14 +22,14 @@ use pilothouse_types::authorization::{Action, Selection};
 use pilothouse_types::identity::{Credentials, Identity};
 
 use crate::auth::impersonation::{self, ImpersonatedUser};
-use crate::backend::Warnings;
-use crate::backend::authorization::{AuthorizationRecord, action};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::http::connections::Standing;
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::REFUSAL_CHARS;
 use crate::metrics::authentication::Attempt;
+use crate::storage::Warnings;
+use crate::storage::authorization::{AuthorizationRecord, action};
 
 use super::health;
 use super::render::Context;

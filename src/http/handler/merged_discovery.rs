@@ -8,7 +8,7 @@ use pilothouse_api::discovery::{Documents, default_priorities};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_types::lock::Lock;
 
-use crate::backend::aggregation::{Extensions, State};
+use crate::aggregation::{Extensions, State};
 
 use super::render::Context;
 use super::worker::Served;

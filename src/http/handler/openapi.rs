@@ -29,7 +29,7 @@ use super::budgeted_body::BudgetedBody;
 use super::gzip;
 use super::render::{Context, text, too_many_requests};
 use super::worker::{Served, Worker};
-use crate::backend::aggregation::{Description, Digest};
+use crate::aggregation::{Description, Digest};
 use crate::limits::{OPENAPI_BUILTIN_BYTES, OPENAPI_CACHE_BYTES, OPENAPI_GROWTH};
 
 /// The media types that each version offers: JSON, and two spellings of its Protobuf form, of which the first is the

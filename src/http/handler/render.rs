@@ -22,13 +22,13 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::{MemoryBudget, reserved_bytes};
 
 use crate::audit::Trail;
-use crate::backend::{Backend, Warnings};
+use crate::flowcontrol::heavy_pool::fair_queue::WorkOwner;
+use crate::flowcontrol::heavy_pool::{HeavyError, OwnedPool};
 use crate::flowcontrol::table::Flow;
-use crate::heavy_pool::fair_queue::WorkOwner;
-use crate::heavy_pool::{HeavyError, OwnedPool};
 use crate::http::h1_stream::Endless;
 use crate::limits::{AUDIT_ID_BYTES, HEAVY_BYTES, STREAMED_OBJECT_BYTES};
-use crate::random;
+use crate::pki::random;
+use crate::storage::{Backend, Warnings};
 use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
 

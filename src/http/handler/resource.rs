@@ -23,11 +23,11 @@ use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
 
-use crate::backend::detached_call::DetachedCall;
-use crate::backend::work_limit::WorkLimit;
-use crate::backend::{Call, Origin};
 use crate::http::websocket::Upgrade;
 use crate::limits::HEAVY_BYTES;
+use crate::storage::detached_call::DetachedCall;
+use crate::storage::work_limit::WorkLimit;
+use crate::storage::{Call, Origin};
 use crate::verbs::component_status::StatusRequest;
 use crate::verbs::{self, Reply, VerbResult};
 

@@ -16,9 +16,9 @@ use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::memory::Reservation;
 
-use crate::backend::Backend;
-use crate::heavy_pool::OwnedPool;
+use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::limits::{LIST_CHUNK_BYTES, STREAMED_OBJECT_BYTES};
+use crate::storage::Backend;
 use crate::verbs::listing::{EncodedItem, Listing};
 
 use super::render::heavy_error;

@@ -14,17 +14,17 @@ use pilothouse_api::release::Release;
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
+use crate::aggregation::Extensions;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
-use crate::backend::Backend;
-use crate::backend::aggregation::Extensions;
 use crate::flowcontrol::RequestLimiter;
-use crate::heavy_pool::HeavyPool;
-use crate::heavy_pool::costly_calls::CostlyCalls;
+use crate::flowcontrol::heavy_pool::HeavyPool;
+use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
+use crate::storage::Backend;
 use crate::verbs::WatchDeps;
 
 use super::connect::ConnectDeps;

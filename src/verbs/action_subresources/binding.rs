@@ -8,9 +8,9 @@ use pilothouse_apimachinery::status::{GroupResource, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
-use crate::backend::rewrite::RewriteTarget;
-use crate::backend::{Backend, Call};
 use crate::limits::CONFLICT_ATTEMPTS;
+use crate::storage::rewrite::RewriteTarget;
+use crate::storage::{Backend, Call};
 use crate::verbs::{Reply, VerbResult};
 
 /// The resource in error messages.

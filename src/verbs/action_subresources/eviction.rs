@@ -14,9 +14,9 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::object::{Object, TypeName};
 
-use crate::backend::rewrite::RewriteTarget;
-use crate::backend::{Backend, Call};
 use crate::limits::EVICTION_ATTEMPTS;
+use crate::storage::rewrite::RewriteTarget;
+use crate::storage::{Backend, Call};
 use crate::verbs::{Reply, VerbResult, delete};
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudgets" };

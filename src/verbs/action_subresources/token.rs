@@ -11,8 +11,8 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
-use crate::backend::{Backend, Call};
-use crate::random;
+use crate::pki::random;
+use crate::storage::{Backend, Call};
 use crate::verbs::{Reply, Success, VerbResult};
 
 /// The audit annotation with the ID of the issued token.

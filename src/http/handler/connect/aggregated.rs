@@ -18,13 +18,13 @@ use pilothouse_api::connect::{Destination, url};
 use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::status::Status;
+use pilothouse_client::upstream::{Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
-use crate::backend::aggregation::identity_headers;
+use crate::aggregation::identity_headers;
 use crate::http::body::DeadlineLift;
 use crate::limits::EXTENSION_DISCOVERY_TIMEOUT;
-use crate::upstream::{Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
 
 use super::super::worker::Worker;
 use super::super::{openapi, render};

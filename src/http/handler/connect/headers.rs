@@ -9,10 +9,10 @@ use hyper::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
 use pilothouse_api::connect::Location;
+use pilothouse_client::upstream;
 
 use crate::auth::front_proxy::Headers;
-use crate::frames::websocket::frame::TOKEN_PROTOCOL;
-use crate::upstream;
+use crate::http::websocket::frame::TOKEN_PROTOCOL;
 
 use super::super::worker::Worker;
 use super::{client_address, host};

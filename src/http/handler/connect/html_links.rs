@@ -12,13 +12,13 @@ use futures::{Stream, StreamExt as _, stream};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
 use pilothouse_api::connect::links::Links;
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_client::upstream::UpstreamResponse;
 use pilothouse_types::memory::Reservation;
 use tokio::time::sleep;
 
-use crate::backend::Backend;
-use crate::heavy_pool::OwnedPool;
+use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::limits::{PROXY_PAGE_BYTES, PROXY_PAGE_TIMEOUT};
-use crate::upstream::UpstreamResponse;
+use crate::storage::Backend;
 
 use super::super::budgeted_body::BudgetedBody;
 use super::super::gzip;

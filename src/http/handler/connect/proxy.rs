@@ -14,10 +14,10 @@ use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
 use pilothouse_api::connect::links::Links;
 use pilothouse_api::connect::{AllowedAddresses, Destination, Trust, url};
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_client::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};
 
-use crate::backend::Backend;
-use crate::heavy_pool::OwnedPool;
-use crate::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};
+use crate::flowcontrol::heavy_pool::OwnedPool;
+use crate::storage::Backend;
 
 use super::super::render::text;
 use super::{ConnectDeps, ConnectInput, common_status, headers, host, html_links};

@@ -17,13 +17,13 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use pilothouse_api::connect::Destination;
 use pilothouse_api::connect::options::StreamOptions;
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_client::upstream::{Channel, RequestBody, Switched, UpstreamRequest};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::frames::websocket;
+use crate::http::websocket::{frame, stream as websocket};
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
-use crate::upstream::{Channel, RequestBody, Switched, UpstreamRequest};
 
 use super::super::render::text;
 use super::upgraded::{refusal_response, switch, switching_response, upgrade_error};
@@ -67,7 +67,7 @@ fn response_head(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
     if key.is_empty() || text(request.headers(), header::SEC_WEBSOCKET_VERSION) != "13" {
         return Err(Status::bad_request("the WebSocket handshake has no key, or another version than 13"));
     }
-    let accept = websocket::frame::accept_key(key);
+    let accept = frame::accept_key(key);
     let mut head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Accept: {accept}\r\n"

@@ -9,13 +9,15 @@ use hyper::header::HeaderMap;
 use pilothouse_api::connect::Destination;
 use pilothouse_api::connect::options::StreamOptions;
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_client::upstream::{
+    Channel, Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse,
+};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::http::h1_stream;
 use crate::http::switch::Switch;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT_TIMEOUT};
-use crate::upstream::{Channel, Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
 
 use super::{ConnectDeps, common_status, headers, proxy, translate};
 

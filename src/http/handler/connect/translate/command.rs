@@ -4,13 +4,14 @@ use std::io;
 
 use pilothouse_api::connect::exit_status;
 use pilothouse_api::connect::options::StreamOptions;
+use pilothouse_client::upstream::Channel;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::frames::{spdy, websocket};
+use crate::http::spdy;
+use crate::http::websocket::stream as websocket;
 use crate::limits::{COMMAND_STATUS_BYTES, DISCONNECT_TIMEOUT, STREAMS_OPEN_TIMEOUT};
-use crate::upstream::Channel;
 
 use super::negotiated_protocol;
 use super::pongs::{self, Pings};

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::frames::websocket;
+use crate::http::websocket::stream as websocket;
 use crate::limits::{DISCONNECT_TIMEOUT, LOG_MESSAGE_BYTES};
 
 use super::pongs;

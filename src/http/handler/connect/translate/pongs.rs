@@ -10,7 +10,8 @@ use tokio::io::AsyncWrite;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
 
-use crate::frames::{spdy, websocket};
+use crate::http::spdy;
+use crate::http::websocket::stream as websocket;
 use crate::limits::{DISCONNECT_TIMEOUT, PINGS_WAITING};
 
 /// Where the reading task notes pings.

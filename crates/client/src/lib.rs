@@ -1,0 +1,13 @@
+//! Outgoing calls of the server.
+//!
+//! [`upstream`] connects to kubelets, pods, services and extension API servers, and holds the pool of connections. [`webhook`]
+//! calls servers that the operator or the users configure: one JSON object out, one back. [`kubeconfig`] reads the files that
+//! describe such servers, with their credentials. [`socket`] sets the options of TCP connections.
+
+pub mod kubeconfig;
+pub mod limits;
+pub mod socket;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod upstream;
+pub mod webhook;

@@ -1,0 +1,61 @@
+//! Every bound of this crate, by name, with its reason.
+
+use std::time::Duration;
+
+/// How long a connection may be silent before the kernel probes it. Not HTTP/2 pings, which only tell whether the client reads
+/// right now: a client that is stopped in a debugger, or processes slowly, is alive.
+pub const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+/// The interval of further probes.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// The number of unanswered probes after which the peer is gone.
+pub const KEEPALIVE_PROBES: u32 = 3;
+/// Open connections to kubelets, pods and services, including upgraded ones and followed logs.
+pub const UPSTREAM_CONNECTIONS: usize = 4_096;
+/// Open connections to extension API servers.
+pub const EXTENSION_CONNECTIONS: usize = 4_096;
+/// Connections of either kind on behalf of one user.
+pub const CONNECTIONS_PER_USER: usize = 1_024;
+/// Addresses of one host that are tried.
+pub const UPSTREAM_ADDRESSES: usize = 8;
+/// How long a connection to one address of a host may take before the next address is tried beside it; the reference's value for
+/// the other address family.
+pub const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(300);
+/// The read buffer of an outgoing connection; the head of a response must fit.
+pub const UPSTREAM_BUFFER_BYTES: usize = 64 << 10;
+/// Headers of one response of another server.
+pub const UPSTREAM_HEADERS: usize = 128;
+/// How long a kubelet may take to begin its response. It has to ask its container runtime first.
+pub const KUBELET_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a proxied backend may take to begin its response.
+pub const PROXY_HEAD_TIMEOUT: Duration = Duration::from_secs(600);
+/// Extension API servers whose TLS contexts are cached; beyond that the cache is cleared.
+pub const EXTENSION_TLS_CONTEXTS: usize = 256;
+/// Bytes that are read of a key, certificate or bundle file.
+pub const PKI_FILE_BYTES: u64 = 4 << 20;
+/// Bytes of a kubeconfig, and of each file that it names.
+pub const KUBECONFIG_BYTES: u64 = 1 << 20;
+/// How long a credential plug-in may take. A connection has to be made afterwards.
+pub const EXEC_PLUGIN_TIMEOUT: Duration = Duration::from_secs(25);
+/// Bytes of a credential plug-in's output.
+pub const EXEC_OUTPUT_BYTES: u64 = 1 << 20;
+/// Bytes of a proxy's response to CONNECT.
+pub const PROXY_RESPONSE_BYTES: usize = 16 << 10;
+/// Bytes of a webhook's response; more is a mistake or an attack.
+pub const WEBHOOK_RESPONSE_BYTES: usize = 1 << 20;
+/// How long one webhook call may take, including the connection; the reference's value.
+pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Concurrent calls to one webhook of the operator; further ones wait.
+pub const WEBHOOK_CALLS: usize = 256;
+/// Webhooks whose TLS contexts a worker caches; beyond that the cache is cleared. The reference's value.
+pub const HOOK_PEERS: usize = 200;
+/// Attempts of a webhook call.
+pub const WEBHOOK_ATTEMPTS: u32 = 5;
+/// Idle connections per destination; the reference's value.
+pub const IDLE_CONNECTIONS_PER_DESTINATION: usize = 25;
+/// Idle connections to all destinations; beyond that the longest idle one is closed.
+pub const IDLE_CONNECTIONS: usize = 1_024;
+/// How long an idle connection is kept. Well below the 90 s after which many servers close one: a request that meets the end of
+/// its connection cannot always be repeated.
+pub const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection may take to become reusable after a response; a slower one is closed.
+pub const CONNECTION_SETTLE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,271 @@
+//! Outgoing connections: to kubelets, pods, services and extension API servers.
+//!
+//! A connection belongs to its [`UpstreamResponse`] or [`Channel`]. When that is dropped, the connection is closed, so that a
+//! client that disconnects closes its own. A connection whose response was read to the end goes into the [`pool`], if it is to an
+//! extension API server or for a log. Proxied backends change often and are called seldom, so their connections are not kept.
+
+mod body;
+pub mod client_tls;
+mod connection_limits;
+mod dial;
+mod failure;
+pub mod pool;
+mod tls;
+mod verification_error;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use pilothouse_api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use self::connection_limits::{ConnectionLimits, ConnectionSlot};
+use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
+use crate::limits;
+
+pub use body::{RequestBody, ResponseBody};
+pub use dial::Stream;
+pub use dial::dial_tcp;
+pub use failure::Failure;
+pub use tls::{CertificateAndKey, TlsError, TlsFiles, read};
+pub use verification_error::verification_error;
+
+/// Makes outgoing requests. One per server.
+pub struct Upstream {
+    tls: tls::Contexts,
+    pool: Arc<Pool>,
+    /// The timeout of connecting.
+    connect_timeout: Duration,
+    /// The timeout until a kubelet's response begins.
+    kubelet_head_timeout: Duration,
+    /// The timeout until other responses begin.
+    proxy_head_timeout: Duration,
+    slots: ConnectionLimits,
+    /// The slots for extension API servers: one that hangs takes none from kubelets.
+    extension_slots: ConnectionLimits,
+}
+
+/// An outgoing request.
+pub struct UpstreamRequest {
+    /// The HTTP method.
+    pub method: Method,
+    /// The headers, including `Host`.
+    pub headers: HeaderMap,
+    /// The body of the request.
+    pub body: RequestBody,
+}
+
+/// A connection and its slot.
+struct ConnectionInUse {
+    connection: Connection,
+    _slot: ConnectionSlot,
+}
+
+impl ConnectionInUse {
+    /// Everything was read: the connection may go into the pool, without its slot.
+    fn done(self) {
+        self.connection.done();
+    }
+}
+
+/// The head of a response.
+pub struct UpstreamResponse {
+    /// The status code.
+    pub status: StatusCode,
+    /// All headers.
+    pub headers: HeaderMap,
+    /// The body, which holds the connection.
+    pub body: ResponseBody,
+}
+
+/// An upgraded connection.
+pub struct Channel {
+    /// The headers of the 101 response.
+    pub headers: HeaderMap,
+    io: TokioIo<hyper::upgrade::Upgraded>,
+    _connection: ConnectionInUse,
+}
+
+impl Channel {
+    /// The byte stream in both directions.
+    pub fn io(&mut self) -> &mut (impl AsyncRead + AsyncWrite + Unpin + use<>) {
+        &mut self.io
+    }
+}
+
+/// The result of an upgrade request.
+pub enum Switched {
+    /// The server switched protocols.
+    Channel(Channel),
+    /// The server answered instead.
+    Answer(UpstreamResponse),
+}
+
+impl Upstream {
+    /// Connections with these certificates, kept in this pool.
+    pub fn new(files: &TlsFiles, connect_timeout: Duration, pool: Arc<Pool>) -> Result<Upstream, TlsError> {
+        Ok(Upstream {
+            tls: tls::Contexts::new(files)?,
+            pool,
+            connect_timeout,
+            kubelet_head_timeout: limits::KUBELET_HEAD_TIMEOUT,
+            proxy_head_timeout: limits::PROXY_HEAD_TIMEOUT,
+            slots: ConnectionLimits::new(limits::UPSTREAM_CONNECTIONS),
+            extension_slots: ConnectionLimits::new(limits::EXTENSION_CONNECTIONS),
+        })
+    }
+
+    /// Replaces the client certificate and key (PEM) for extension API servers; `None` for none.
+    pub fn set_extension_identity(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
+        self.tls.set_extension_identity(identity)
+    }
+
+    /// Replaces the TLS settings for kubelets by the contents of these files.
+    pub fn set_kubelet_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        self.tls.set_kubelet_tls(files)
+    }
+
+    /// The pool of idle connections.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Sends a request and waits for the head of the response.
+    pub async fn ask(
+        &self,
+        destination: &Destination,
+        request: UpstreamRequest,
+    ) -> Result<UpstreamResponse, Failure> {
+        let (response, connection) = self.send(destination, request, true).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failure::Broken("an unsolicited response: 101 Switching Protocols".to_owned()));
+        }
+        Ok(into_response(response, connection))
+    }
+
+    /// Sends an upgrade request, on a connection of its own.
+    pub async fn switch(
+        &self,
+        destination: &Destination,
+        request: UpstreamRequest,
+    ) -> Result<Switched, Failure> {
+        let (mut response, connection) = self.send(destination, request, false).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Switched::Answer(into_response(response, connection)));
+        }
+        let upgraded = hyper::upgrade::on(&mut response);
+        let upgraded = timeout(self.connect_timeout, upgraded).await.map_err(|_| Failure::SlowAnswer)?;
+        let io = TokioIo::new(upgraded.map_err(|error| Failure::broken(&error))?);
+        Ok(Switched::Channel(Channel {
+            headers: std::mem::take(response.headers_mut()),
+            io,
+            _connection: connection,
+        }))
+    }
+
+    async fn send(
+        &self,
+        destination: &Destination,
+        request: UpstreamRequest,
+        is_reusable: bool,
+    ) -> Result<(Response<Incoming>, ConnectionInUse), Failure> {
+        let slots = match destination.trust {
+            Trust::Extension(_) => &self.extension_slots,
+            Trust::Unverified | Trust::Kubelet | Trust::KubeletUnverified => &self.slots,
+        };
+        let slot = slots.take(&destination.user).ok_or(Failure::Busy)?;
+        let mut http_request = Request::new(request.body);
+        *http_request.method_mut() = request.method;
+        *http_request.headers_mut() = request.headers;
+        *http_request.uri_mut() = destination.location.target().parse().map_err(|_| Failure::BadTarget)?;
+        let tls = self.tls.for_destination(destination)?;
+        let origin = if is_reusable { origin(destination, tls.as_ref()) } else { None };
+        let reuse = match &origin {
+            Some(origin) => {
+                self.await_head(destination, self.pool.send_over_idle(origin, http_request)).await?
+            }
+            None => ReuseOutcome::Unsent(http_request),
+        };
+        let (response, connection) = match reuse {
+            ReuseOutcome::Answered(response, connection) => (response, connection),
+            ReuseOutcome::Unsent(request) => {
+                let io = dial::dial(tls.as_ref(), destination, self.connect_timeout).await?;
+                let result = self.pool.open(origin, io).await;
+                let mut connection = result.map_err(|error| Failure::broken(&error))?;
+                let sending = async { connection.send(request).await.map_err(|error| error.into_error()) };
+                (self.await_head(destination, sending).await?, connection)
+            }
+        };
+        Ok((response, ConnectionInUse { connection, _slot: slot }))
+    }
+
+    /// Waits for the head of a response, up to the destination's timeout.
+    async fn await_head<T>(
+        &self,
+        destination: &Destination,
+        response: impl Future<Output = Result<T, hyper::Error>>,
+    ) -> Result<T, Failure> {
+        let limit = match destination.trust {
+            Trust::Unverified | Trust::Extension(_) => self.proxy_head_timeout,
+            Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_timeout,
+        };
+        let result = match destination.has_no_deadline {
+            true => response.await,
+            false => timeout(limit, response).await.map_err(|_| Failure::SlowAnswer)?,
+        };
+        result.map_err(|error| Failure::broken(&error))
+    }
+}
+
+/// The key of a connection in the pool; `None` if it is not kept.
+fn origin(destination: &Destination, tls: Option<&tls::TlsSettings>) -> Option<Arc<Origin>> {
+    let purpose = match destination.trust {
+        Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
+        Trust::Extension(_) => Purpose::Extension,
+        Trust::Unverified => return None,
+    };
+    // Restricted addresses are only checked when connecting, so such connections are not reused.
+    if destination.reach != AllowedAddresses::Any {
+        return None;
+    }
+    Some(Arc::new(Origin {
+        purpose,
+        host: destination.location.host.clone(),
+        port: destination.location.port,
+        private: tls.map(|settings| settings.private.clone()),
+        proxy: None,
+    }))
+}
+
+fn into_response(response: Response<Incoming>, connection: ConnectionInUse) -> UpstreamResponse {
+    let (parts, body) = response.into_parts();
+    UpstreamResponse {
+        status: parts.status,
+        headers: parts.headers,
+        body: ResponseBody::new(body, connection),
+    }
+}
+
+/// Keeps connections to an extension API server, for verified and unverified requests.
+pub fn wanted(pool: &Arc<Pool>, peer: &ServerVerification) -> [KeepAliveHandle; 2] {
+    [tls::authority(peer), pool::authority(None, false)]
+        .map(|authority| pool.want(Purpose::Extension, &peer.server_name, authority))
+}
+
+/// A header; `None` if name or value is invalid.
+pub fn header(name: &str, value: &[u8]) -> Option<(HeaderName, HeaderValue)> {
+    Some((HeaderName::try_from(name).ok()?, HeaderValue::from_bytes(value).ok()?))
+}
+
+/// A body that comes in pieces.
+pub type Pieces = std::pin::Pin<Box<dyn futures::Stream<Item = io::Result<Bytes>>>>;
+
+#[cfg(test)]
+mod tests;

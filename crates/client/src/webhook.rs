@@ -1,0 +1,204 @@
+//! Calls to remote servers that the operator configures: one JSON object out, one back; or fetching a document. Connections are
+//! kept in the server's pool.
+
+pub mod cluster_webhooks;
+mod connector;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod tunnel;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, Uri};
+use pilothouse_apimachinery::well_known::SERVER_NAME;
+use pilothouse_types::clock::Clock;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use self::connector::Connector;
+use crate::kubeconfig::{Access, PresentedCredentials};
+use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
+use crate::upstream::RequestBody;
+use crate::upstream::pool::{ExchangeError, Pool, Purpose};
+
+/// The pause before the second attempt; each later one is half as long again. The reference's values.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The error of a call.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The configuration is invalid.
+    #[error("{0}")]
+    Settings(String),
+    /// The call timed out.
+    #[error("no answer within {0:?}")]
+    Slow(Duration),
+    /// The connection failed.
+    #[error("{0}")]
+    Broken(String),
+    /// The response exceeds the limit.
+    #[error("the answer is too long")]
+    TooLong,
+    /// The server answered with this status.
+    #[error("the server answered {0}")]
+    Refused(u16),
+}
+
+impl Failure {
+    /// Whether a retry may help.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Failure::Refused(429 | 500 | 504))
+    }
+}
+
+/// Retries with growing pauses as long as that may help.
+pub async fn with_retries<T, E, F>(call: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    with_retries_after(FIRST_RETRY_DELAY, call, may_pass).await
+}
+
+/// [`with_retries`] with another first pause.
+pub async fn with_retries_after<T, E, F>(
+    first_delay: Duration,
+    mut call: impl FnMut() -> F,
+    may_pass: impl Fn(&E) -> bool,
+) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut delay = first_delay;
+    for attempt in 1..WEBHOOK_ATTEMPTS {
+        match call().await {
+            Err(failure) if may_pass(&failure) => {
+                tracing::debug!(attempt, "an outgoing request is retried");
+                tokio::time::sleep(delay).await;
+                delay = delay * 3 / 2;
+            }
+            result => return result,
+        }
+    }
+    call().await
+}
+
+/// A remote server.
+pub struct Service {
+    uri: Uri,
+    access: Access,
+    connector: Connector,
+    slots: Arc<Semaphore>,
+    pool: Arc<Pool>,
+}
+
+impl Service {
+    /// The server of this kubeconfig. Connections are kept in this pool.
+    pub fn new(access: &Access, pool: &Arc<Pool>) -> Result<Service, Failure> {
+        let uri: Uri = access
+            .server
+            .parse()
+            .map_err(|error| Failure::Settings(format!("{}: {error}", access.server)))?;
+        let secure = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(Failure::Settings(format!("{}: neither http nor https", access.server))),
+        };
+        let Some(host) = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()) else {
+            return Err(Failure::Settings(format!("{}: no host", access.server)));
+        };
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let connector =
+            Connector::new(Purpose::Service, secure, (host, port), access).map_err(Failure::Settings)?;
+        let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
+        Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
+    }
+
+    /// A server that is called so rarely that it needs no shared pool.
+    pub fn unpooled(access: &Access) -> Result<Service, Failure> {
+        Service::new(access, &Pool::new(Clock::system()))
+    }
+
+    /// Sends an object and returns the response.
+    pub async fn ask(&self, body: String) -> Result<Vec<u8>, Failure> {
+        self.call_with_timeout(WEBHOOK_TIMEOUT, WEBHOOK_RESPONSE_BYTES, Some(body)).await
+    }
+
+    /// Fetches a document, up to a limit.
+    pub async fn get(&self, max_bytes: usize, limit: Duration) -> Result<Vec<u8>, Failure> {
+        self.call_with_timeout(limit, max_bytes, None).await
+    }
+
+    /// [`Service::ask`] with retries.
+    pub async fn call_with_retries(&self, body: &str) -> Result<Vec<u8>, Failure> {
+        with_retries(|| self.ask(body.to_owned()), Failure::may_pass).await
+    }
+
+    async fn call_with_timeout(
+        &self,
+        limit: Duration,
+        max_bytes: usize,
+        body: Option<String>,
+    ) -> Result<Vec<u8>, Failure> {
+        // Without a free slot the call waits. A refusal here would look like one of the remote server, and if other authorizers
+        // decide then, a client could bypass it by many concurrent requests.
+        let call = async {
+            let _slot = self.slots.acquire().await.map_err(|error| connection_error(&error))?;
+            self.exchange(body, max_bytes).await
+        };
+        timeout(limit, call).await.map_err(|_| Failure::Slow(limit))?
+    }
+
+    async fn exchange(&self, body: Option<String>, max_bytes: usize) -> Result<Vec<u8>, Failure> {
+        let credentials = &self.access.credentials;
+        let presented = credentials.present().await.map_err(Failure::Settings)?;
+        let result = self.send_request(body, max_bytes, &presented).await;
+        if matches!(result, Err(Failure::Refused(401))) {
+            credentials.invalidate(&presented).await;
+        }
+        result
+    }
+
+    async fn send_request(
+        &self,
+        body: Option<String>,
+        max_bytes: usize,
+        presented: &PresentedCredentials,
+    ) -> Result<Vec<u8>, Failure> {
+        let target = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        let request = match body {
+            Some(_) => Request::post(target).header(CONTENT_TYPE, "application/json"),
+            None => Request::get(target),
+        };
+        let mut request = request
+            .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, SERVER_NAME);
+        if let Some(header) = &presented.header {
+            request = request.header(AUTHORIZATION, header);
+        }
+        for (name, value) in self.access.impersonation.headers() {
+            request = request.header(name, value);
+        }
+        let body = body.map_or(RequestBody::Empty, |body| RequestBody::Whole(Some(body.into())));
+        let request = request.body(body).map_err(|error| Failure::Settings(error.to_string()))?;
+        let (origin, connection) = self.connector.prepare(&self.access, presented, None);
+        let response = self.pool.ask(&origin, request, max_bytes, connection).await;
+        let response = response.map_err(|error| match error {
+            ExchangeError::Connect(reason) => Failure::Broken(reason),
+            ExchangeError::Broken(error) | ExchangeError::Cut(error) => connection_error(&error),
+            ExchangeError::TooLong => Failure::TooLong,
+        })?;
+        let status = response.head.status;
+        if status.is_success() { Ok(response.body) } else { Err(Failure::Refused(status.as_u16())) }
+    }
+}
+
+fn connection_error(error: &dyn std::fmt::Display) -> Failure {
+    Failure::Broken(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! API aggregation: the registered APIServices (never older than the last acknowledged write), the discovery of their servers,
+//! and calls to them.
+
+mod client;
+mod table;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pilothouse_actors::answer::Answer;
+use pilothouse_api::aggregation::RegisteredVersion;
+use pilothouse_api::aggregation::discovered::{DiscoveredVersion, STALE};
+use pilothouse_api::aggregation::{ApiService, api_service_name};
+use pilothouse_api::openapi::merged::ServedSpec;
+use pilothouse_client::upstream::Upstream;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::lock::SharedLock;
+
+use crate::auth::live_index::{LiveIndex, LiveIndexes};
+use crate::limits::EXTENSION_DOCUMENTS_BYTES;
+
+pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
+pub use table::Table;
+
+/// The discovery and OpenAPI documents of the server of an APIService.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PublishedDocuments {
+    /// Its discovery document, and whether it is fresh.
+    pub version: Option<Arc<DiscoveredVersion>>,
+    /// Its OpenAPI v3 documents: path by name.
+    pub openapi: BTreeMap<String, String>,
+    /// The size of the OpenAPI v3 index.
+    pub openapi_bytes: usize,
+    /// The part of its OpenAPI v2 document about this version.
+    pub described: Description,
+    /// The size of its discovery document.
+    pub bytes: usize,
+    /// The ETag of the discovery document, for the next request.
+    pub etag: String,
+}
+
+impl PublishedDocuments {
+    fn size(&self) -> usize {
+        self.bytes + self.openapi_bytes + self.described.content.bytes()
+    }
+
+    /// Drops parts that exceed `most` bytes. OpenAPI goes first and discovery last: without discovery no namespace could be
+    /// deleted. Tags and digests stay, so that a part that does not fit is not fetched again and again.
+    fn within(mut self, most: usize, name: &str) -> PublishedDocuments {
+        type Clear = fn(&mut PublishedDocuments);
+        let parts: [(&str, Clear); 3] = [
+            ("OpenAPI v2", |documents| documents.described.content = Arc::default()),
+            ("OpenAPI v3", |documents| (documents.openapi, documents.openapi_bytes) = (BTreeMap::new(), 0)),
+            ("discovery", |documents| *documents = PublishedDocuments::default()),
+        ];
+        for (document, clear) in parts {
+            if self.size() <= most {
+                break;
+            }
+            tracing::warn!(
+                name,
+                document,
+                "the discovery or OpenAPI document of an aggregated API server is too large and is not cached"
+            );
+            clear(&mut self);
+        }
+        self
+    }
+}
+
+/// The part of an OpenAPI v2 document about one version.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// The paths and definitions.
+    pub content: Arc<ServedSpec>,
+    /// The digest of the whole document and the name of the version.
+    pub digest: Digest,
+    /// Its ETag, for the next request.
+    pub etag: String,
+}
+
+/// Identifies the content of a document.
+pub type Digest = [u8; DIGEST_BYTES];
+const DIGEST_BYTES: usize = 32;
+
+impl PartialEq for Description {
+    fn eq(&self, other: &Description) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Description {}
+
+/// The group versions that aggregated API servers serve. Shared by all workers and controllers.
+pub struct Extensions {
+    registrations: Arc<LiveIndex<Table>>,
+    /// By the name of the APIService. Held only for one lookup or change.
+    published: SharedLock<BTreeMap<String, Arc<PublishedDocuments>>>,
+    /// Counts the changes of `published`.
+    changes: AtomicU64,
+    upstream: Arc<Upstream>,
+    /// Whether a service is called at one of its endpoints instead of its cluster IP.
+    to_endpoints: bool,
+}
+
+impl Extensions {
+    /// Reads all APIServices.
+    pub async fn open(
+        indexes: &LiveIndexes,
+        upstream: Arc<Upstream>,
+        to_endpoints: bool,
+    ) -> Result<Extensions, StoreError> {
+        let table = Table::new(upstream.pool().clone());
+        Ok(Extensions {
+            registrations: indexes.open([Table::TYPE], table).await?,
+            published: SharedLock::default(),
+            changes: AtomicU64::default(),
+            upstream,
+            to_endpoints,
+        })
+    }
+
+    async fn try_lookup<T: 'static>(&self, read: impl Fn(&Table) -> T + 'static) -> Result<T, StoreError> {
+        let result = match self.registrations.query(read) {
+            Answer::Now(result) => result,
+            Answer::Later(result) => result.await,
+        };
+        result.inspect_err(|error| {
+            tracing::warn!(%error, "APIServices cannot be read; aggregated APIs are not served");
+        })
+    }
+
+    async fn lookup<T: 'static>(&self, read: impl Fn(&Table) -> T + 'static) -> Option<T> {
+        self.try_lookup(read).await.ok()
+    }
+
+    /// The APIService of a version, if an extension API server serves it.
+    pub async fn find(&self, group: &str, version: &str) -> Result<Option<Arc<ApiService>>, StoreError> {
+        if let Some(table) = self.registrations.fresh() {
+            return Ok(if table.has_remotes() {
+                table.remote(&api_service_name(group, version))
+            } else {
+                None
+            });
+        }
+        let name = api_service_name(group, version);
+        self.try_lookup(move |table| table.remote(&name)).await
+    }
+
+    /// The APIService of this name.
+    pub async fn named(&self, name: &str) -> Option<Arc<ApiService>> {
+        let name = name.to_owned();
+        self.lookup(move |table| table.get(&name)).await.flatten()
+    }
+
+    /// The names of the APIServices that a Service backs.
+    pub fn backed_by(&self, namespace: &str, name: &str) -> Vec<String> {
+        let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
+        table.backed_by(namespace, name)
+    }
+
+    /// The names of all APIServices that extension API servers serve.
+    pub fn names(&self) -> Vec<String> {
+        let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
+        table.remotes().filter(|service| !service.is_unreadable).map(|service| service.name.clone()).collect()
+    }
+
+    /// Identifies the current state of all APIServices and their discovery; `None` if they cannot be read. `is_ours` tells
+    /// whether this server serves a version itself under its usual path. A state never recurs.
+    pub async fn state(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Option<State> {
+        let published = self.changes.load(Ordering::Acquire);
+        self.lookup(move |table| State {
+            registered: table.changes(),
+            published,
+            is_plain: table.all().all(|registered| registered.service.is_none() && is_ours(registered)),
+        })
+        .await
+    }
+
+    /// All APIServices with their discovery; `None` if they cannot be read.
+    pub async fn all(&self) -> Option<Vec<RegisteredVersion>> {
+        let all = self.lookup(|table| table.all().cloned().collect::<Vec<_>>()).await?;
+        let published = self.published.read();
+        let other = |registration: Arc<ApiService>| {
+            let version = registration.service.as_ref().map(|_| {
+                let version =
+                    published.get(&registration.name).and_then(|documents| documents.version.clone());
+                version.unwrap_or_else(|| Arc::new(DiscoveredVersion::bare(&registration.gv.version, STALE)))
+            });
+            RegisteredVersion { registration, found: version }
+        };
+        Some(all.into_iter().map(other).collect())
+    }
+
+    /// The documents that the server of an APIService published.
+    pub fn published(&self, name: &str) -> Option<Arc<PublishedDocuments>> {
+        self.published.read().get(name).cloned()
+    }
+
+    /// The OpenAPI v2 parts of extension API servers, in order of precedence. `is_ours`: registrations that this server serves
+    /// itself are skipped.
+    pub async fn openapi_v2(&self, is_ours: impl Fn(&ApiService) -> bool + 'static) -> Vec<Description> {
+        let mut services = self
+            .lookup(move |table| {
+                table.remotes().filter(|service| !is_ours(service)).cloned().collect::<Vec<_>>()
+            })
+            .await
+            .unwrap_or_default();
+        services.sort_by_cached_key(|service| {
+            let (group_priority, version_priority) =
+                (Reverse(service.group_priority), Reverse(service.version_priority));
+            (group_priority, service.gv.group.clone(), version_priority, service.name.clone())
+        });
+        let published = self.published.read();
+        let described =
+            services.iter().filter_map(|service| Some(published.get(&service.name)?.described.clone()));
+        described.filter(|described| !described.content.is_empty()).collect()
+    }
+
+    /// The OpenAPI v3 documents of extension API servers: path by name.
+    pub fn openapi(&self) -> BTreeMap<String, String> {
+        let published = self.published.read();
+        published.values().flat_map(|documents| documents.openapi.clone()).collect()
+    }
+
+    /// An APIService whose server has this OpenAPI v3 document.
+    pub async fn find_by_openapi_document(&self, document: &str) -> Option<Arc<ApiService>> {
+        let names: BTreeSet<String> = {
+            let published = self.published.read();
+            let with_document =
+                published.iter().filter(|(_, documents)| documents.openapi.contains_key(document));
+            with_document.map(|(name, _)| name.clone()).collect()
+        };
+        if names.is_empty() {
+            return None;
+        }
+        // One server may back several APIServices: prefer an available one.
+        self.lookup(move |table| {
+            let candidates = || table.remotes().filter(|service| names.contains(&service.name));
+            candidates().find(|service| service.is_available).or_else(|| candidates().next()).cloned()
+        })
+        .await
+        .flatten()
+    }
+
+    /// Replaces the documents of a server; `None` removes them.
+    pub fn set_published(&self, name: &str, new: Option<PublishedDocuments>) {
+        let mut published = self.published.write();
+        let others: usize =
+            published.iter().filter(|(other, _)| *other != name).map(|(_, documents)| documents.size()).sum();
+        let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
+        let is_changed = published.get(name) != new.as_ref();
+        // Replaced even if the content is the same, because ETags may be new.
+        match new {
+            Some(new) => published.insert(name.to_owned(), new),
+            None => published.remove(name),
+        };
+        if is_changed {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A state of all APIServices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    registered: u64,
+    published: u64,
+    /// Whether this server serves all registered versions itself.
+    pub is_plain: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_documents_over_limit_drop_openapi_first() {
+        let document = br#"{"paths":{"/apis/g/v1/things":{"get":{}}}}"#;
+        let content = Arc::new(ServedSpec::read(document, "g", "v1").unwrap());
+        let described = Description { content, digest: [7; DIGEST_BYTES], etag: "tag".to_owned() };
+        let documents = PublishedDocuments {
+            version: Some(Arc::new(DiscoveredVersion::bare("v1", STALE))),
+            openapi: BTreeMap::from([("apis/g/v1".to_owned(), "/x".to_owned())]),
+            openapi_bytes: 50,
+            described,
+            bytes: 100,
+            etag: "e".to_owned(),
+        };
+        let size = documents.size();
+        assert!(size > 150);
+        assert_eq!(documents.clone().within(size, "v1.g").size(), size);
+        let without_openapi_v2 = documents.clone().within(size - 1, "v1.g");
+        assert_eq!(without_openapi_v2.size(), 150);
+        assert_eq!(
+            without_openapi_v2.described, documents.described,
+            "the digest stays, so that the document is not fetched again"
+        );
+        let discovery_only = documents.clone().within(149, "v1.g");
+        assert!(discovery_only.version.is_some() && discovery_only.openapi.is_empty());
+        assert_eq!(documents.within(99, "v1.g"), PublishedDocuments::default());
+    }
+}

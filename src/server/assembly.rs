@@ -1,0 +1,371 @@
+//! Assembles the server: the only place that decides which actors run on which thread.
+//!
+//! The committer, the stores with their directory, and the controllers (`controller_setup.rs`) run on threads of their own. Each
+//! worker thread runs its own broadcaster, authenticator and authorizer, so that checks and wakes cross no thread. Watch sessions
+//! run on the worker of their connection. Each group of parts is assembled in a file of its own.
+
+mod admission_settings;
+mod audit;
+mod auth_setup;
+mod authentication;
+mod authorization;
+mod controller_setup;
+mod custom_resources;
+mod memory;
+mod openid;
+mod reload;
+mod shared_state;
+mod storage;
+mod watch_setup;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use actix::{Actor as _, Addr};
+use arc_swap::ArcSwap;
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join_all};
+use pilothouse_actors::authenticator::Authenticator;
+use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_actors::broadcaster::CloseAll;
+use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::gates::{
+    AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLARATIVE_VALIDATION_TAKEOVER,
+};
+use pilothouse_apimachinery::features::EnabledFeatures;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_client::upstream::pool::KeepAliveHandle;
+use pilothouse_kinds::validation_engines::Authority;
+use pilothouse_types::lock::Lock;
+
+use self::auth_setup::AuthSetup;
+use self::authentication::extension_authentication;
+use self::controller_setup::ControllerSetup;
+use self::custom_resources::Builtins;
+use self::memory::MemoryBudgets;
+use self::reload::Reload;
+use self::shared_state::SharedInputs;
+use self::storage::{Addresses, services};
+use self::watch_setup::{WatchSetup, watch_deps};
+use crate::admission;
+use crate::auth::live_index::LiveIndexes;
+use crate::auth::service_account::legacy_use::day;
+use crate::bootstrap::{self, ClusterInputs};
+use crate::config::{Config, FeatureGates};
+use crate::controllers::start::ExtraController;
+use crate::flowcontrol::RequestLimiter;
+use crate::flowcontrol::load_stats::LoadStats;
+use crate::http::edge::Edge;
+use crate::http::handler::app;
+use crate::http::handler::worker::{Shared, Worker};
+use crate::limits;
+use crate::metrics::Metrics;
+use crate::metrics::requests::Meter;
+use crate::pki::Pki;
+use crate::server::application::{Application, Assemble, Assembled, StartContext, StartError};
+use crate::storage::Backend;
+use crate::storage::authorization::Access;
+use crate::storage::conversion::Conversions;
+use crate::storage::declarative_validation::DeclarativeValidation;
+use crate::storage::loopback::{Loopback, source_address};
+use crate::storage::objects::Objects;
+use crate::storage::stores::Stores;
+
+/// How error messages name the built-in kinds.
+const BUILTIN: &str = "the kinds that are built in";
+
+/// The production wiring, for [`crate::Server::start_with`].
+#[derive(Default)]
+pub struct Assembly {
+    /// Controllers of an embedder, which run beside the built-in ones.
+    pub extra_controllers: Vec<ExtraController>,
+}
+
+/// The parts from which every worker is made.
+struct ServerParts {
+    /// The input of the start: configuration, certificates, address.
+    context: StartContext,
+    gates: FeatureGates,
+    registry: Arc<Registry>,
+    storage: Storage,
+    /// The cluster IPs and node ports for Services.
+    addresses: Addresses,
+    auth: AuthSetup,
+    admission: admission::Settings,
+    shared: Arc<Shared>,
+    watches: WatchSetup,
+    /// The memory of requests, watches and caches.
+    memory: MemoryBudgets,
+    /// Audits the requests of the server itself and of its controllers.
+    loopback: Arc<Loopback>,
+    /// Counts of objects and watches, from which API Priority and Fairness estimates the cost of a request.
+    load: Arc<LoadStats>,
+    controllers: ControllerSetup,
+    /// The certificates in use, from which extension-apiserver-authentication is written.
+    trusted: Arc<ArcSwap<Pki>>,
+    /// The built-in resources, to which CustomResourceDefinitions add.
+    builtin: Builtins,
+    /// The connections to conversion webhooks.
+    converters: Lock<Vec<KeepAliveHandle>>,
+}
+
+impl Assemble for Assembly {
+    async fn start(self, context: StartContext, edge: Edge) -> Result<Assembled, StartError> {
+        let parts = Arc::new(parts(&context, self.extra_controllers).await?);
+        let (worker_parts, heavy_parts) = (parts.clone(), parts.clone());
+        let started = parts.shared.heavy.start(move || {
+            backend(&heavy_parts, Authorizer::with_source(heavy_parts.auth.authorizers.source()).start())
+        });
+        started.map_err(|error| StartError::part("the threads for heavy work")(&error))?;
+        let serving = edge.serve(move || app::application(Rc::new(worker(&worker_parts))))?;
+        Ok(Assembled { serving, application: Rc::new(RunningServer(parts)) })
+    }
+}
+
+async fn parts(
+    context: &StartContext,
+    extra_controllers: Vec<ExtraController>,
+) -> Result<ServerParts, StartError> {
+    let (config, gates) = (&context.config, context.config.gates());
+    let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
+    let catalog = shared_state::catalog(config)?;
+    let metrics = Metrics::new(context.clock.now())
+        .and_then(|metrics| metrics.with_release(&config.api.release))
+        .map_err(|error| StartError::part("metrics")(&error))?;
+    let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
+    let metrics = Arc::new(metrics.with_features(features).with_store_file(storage::file(&context.config)));
+    let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
+    memory.observe()?;
+    context.connections.set_memory_budget(memory.connections.clone());
+    let storage = storage::open(context, memory.windows.clone())?;
+    let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
+    let builtin =
+        Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
+    let controllers = ControllerSetup::new(config, &context.pki, extra_controllers)?;
+    let (auth, token_metadata) =
+        AuthSetup::open(context, &storage, &indexes, &metrics, controllers.uses()).await?;
+    let load = Arc::new(LoadStats::default());
+    let inputs = SharedInputs {
+        storage: &storage,
+        indexes: &indexes,
+        auth: &auth,
+        controllers: &controllers,
+        load: &load,
+        metrics: &metrics,
+        memory: &memory,
+        token_metadata,
+    };
+    let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
+    let (addresses, holdings) = Addresses::open(context, &storage, &registry).await?;
+    let loopback = Arc::new(Loopback {
+        audit: shared.audit.clone(),
+        metrics: metrics.clone(),
+        clock: context.clock.clone(),
+        registry: registry.clone(),
+        source: source_address(context.address.ip()),
+        refusals: Throttle::default(),
+    });
+    let admission =
+        admission_settings::settings(context, (&storage, &indexes), &registry, shared.clone(), &loopback)
+            .await?;
+    let parts = ServerParts {
+        context: context.clone(),
+        gates,
+        registry,
+        storage,
+        addresses,
+        auth,
+        admission,
+        shared,
+        watches: WatchSetup::new(config),
+        memory,
+        loopback,
+        load,
+        controllers,
+        trusted: Arc::new(ArcSwap::new(context.pki.clone())),
+        builtin,
+        converters: Lock::default(),
+    };
+    let result = services(&parts).repair(&holdings).await;
+    result.map_err(|error| StartError::part("the addresses of services")(&error))?;
+    Ok(parts)
+}
+
+/// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
+fn authority(config: &Config) -> Authority {
+    let gates = config.gates();
+    match (gates.enabled(DECLARATIVE_VALIDATION), gates.enabled(DECLARATIVE_VALIDATION_TAKEOVER)) {
+        (false, _) => Authority::Handwritten,
+        (true, false) => Authority::Compared,
+        (true, true) => Authority::Declarative,
+    }
+}
+
+/// Starts the actors of the calling worker thread, and gives it the shared state.
+fn worker(parts: &ServerParts) -> Worker {
+    Worker {
+        backend: Rc::new(backend(parts, Authorizer::with_source(parts.auth.authorizers.source()).start())),
+        watching: watch_deps(parts),
+        shared: parts.shared.clone(),
+        meter: Meter::new(parts.shared.metrics.clone()),
+        refusals: Throttle::default(),
+    }
+}
+
+/// The features of objects that flags and gates enable.
+fn enabled_features(config: &Config) -> EnabledFeatures {
+    let gates = config.gates();
+    EnabledFeatures::new(|name| gates.enabled(name), config.api.allow_privileged)
+}
+
+fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
+    let shared = parts.shared.clone();
+    Backend {
+        objects: Objects {
+            registry: parts.registry.clone(),
+            features: enabled_features(&parts.context.config),
+            validation: DeclarativeValidation {
+                authority: authority(&parts.context.config),
+                metrics: parts.shared.metrics.clone(),
+            },
+            clock: parts.context.clock.clone(),
+            encodings: parts.memory.encodings.clone(),
+        },
+        stores: Stores::new(parts.storage.directory.clone()),
+        admission: admission::chain(&parts.admission),
+        clock: parts.context.clock.clone(),
+        services: Rc::new(services(parts)),
+        tokens: parts.auth.tokens.clone(),
+        definitions: parts.memory.definitions.clone(),
+        requests: parts.memory.requests.clone(),
+        lists: parts.memory.lists.clone(),
+        load: parts.load.clone(),
+        access: Access {
+            authenticator: Authenticator::new(
+                parts.auth.verifiers.clone(),
+                parts.auth.authenticator_config.clone(),
+            )
+            .start(),
+            authorizer,
+            roles: parts.auth.roles.clone(),
+            uses_selectors: parts.gates.enabled(AUTHORIZE_WITH_SELECTORS),
+        },
+        loopback: parts.loopback.clone(),
+        conversions: Rc::new(Conversions::new(
+            parts.admission.webhooks.to_endpoints,
+            parts.shared.metrics.clone(),
+            parts.context.clock.clone(),
+            parts.context.pool.clone(),
+        )),
+        current_resource: Rc::new(move |resource| custom_resources::current_resource(&shared, resource)),
+    }
+}
+
+/// Creates the objects of a fresh cluster. Fails only if the store has failed: other refusals are retried.
+async fn create_bootstrap_objects(parts: &Arc<ServerParts>, backend: Rc<Backend>) -> Result<(), StartError> {
+    // A weak reference: the server may end before all objects can be created.
+    let weak_parts = Arc::downgrade(parts);
+    let inputs = move || {
+        let parts = weak_parts.upgrade()?;
+        let gates = parts.gates.clone();
+        Some(ClusterInputs {
+            catalog: parts.shared.served.load_full(),
+            is_enabled: Box::new(move |gate| gates.enabled(gate)),
+            kubernetes_service: parts.addresses.kubernetes_service.clone(),
+            authentication: extension_authentication(&parts),
+            today: day(parts.context.clock.now()),
+        })
+    };
+    match bootstrap::create_objects(backend, inputs).await {
+        Err(status) if parts.storage.fatal.is_raised() => {
+            Err(StartError::part("the bootstrap objects")(&status))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The application while it runs.
+struct RunningServer(Arc<ServerParts>);
+
+impl Application for RunningServer {
+    fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
+        async {
+            let authorizer = Authorizer::with_source(self.0.auth.authorizers.source()).start();
+            let backend = self::backend(&self.0, authorizer);
+            // First, because admission policies for the bootstrap objects may name custom kinds.
+            custom_resources::follow(&self.0).await?;
+            create_bootstrap_objects(&self.0, Rc::new(backend)).await?;
+            actix::spawn(self.0.auth.authorizers.clone().follow_file(self.0.shared.clone()));
+            actix::spawn(self.0.auth.openid.clone().follow_file(self.0.shared.clone()));
+            let (context, certificates) = (self.0.context.clone(), self.0.auth.certificates.clone());
+            let reload = Reload {
+                context,
+                certificates,
+                front_proxy: self.0.auth.front_proxy.clone(),
+                trusted: self.0.trusted.clone(),
+                authorities: self.0.controllers.authorities(),
+                shared: self.0.shared.clone(),
+            };
+            actix::spawn(reload.run());
+            if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limiter {
+                let seats = flow_controller.seats();
+                actix::spawn(async move { seats.run().await });
+            }
+            let indexes = self.0.shared.health.indexes.clone();
+            actix::spawn(async move {
+                // Keeps the indexes up to date, so that a health check, which anybody may request, has little work on a worker.
+                loop {
+                    indexes.unreadable().await;
+                    tokio::time::sleep(limits::UNREADABLE_CHECK_INTERVAL).await;
+                }
+            });
+            self.0.shared.health.started.store(true, Ordering::Release);
+            self.0.controllers.start(&self.0)?;
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn refuse_readiness(&self) {
+        self.0.shared.health.stopping.store(true, Ordering::Release);
+    }
+
+    fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.shared.connect.drain.begin();
+        self.0.controllers.stop();
+        let broadcasters = self.0.watches.broadcasters();
+        // A broadcaster that is gone has no watches left.
+        async move { join_all(broadcasters.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }
+            .boxed_local()
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
+        async {
+            close_audit(&self.0).await;
+            match self.0.storage.directory.send(directory::Stop).await {
+                Ok(stopped) => stopped.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn failed(&self) -> LocalBoxFuture<'_, String> {
+        self.0.storage.fatal.wait().boxed_local()
+    }
+
+    fn give_up(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.controllers.stop();
+        // The last audit events may explain the failure.
+        close_audit(&self.0).boxed_local()
+    }
+}
+
+/// Waits a bounded time for the last audit events to be written.
+async fn close_audit(parts: &ServerParts) {
+    if let Some(audit) = &parts.shared.audit {
+        audit.backends.close().await;
+    }
+}

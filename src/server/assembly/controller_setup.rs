@@ -1,0 +1,195 @@
+//! Assembles the controllers: which of them run, and with which parts.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::Actor as _;
+use futures::FutureExt as _;
+use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_api::admission_plugins::PluginName;
+use pilothouse_api::gates::ORDERED_NAMESPACE_DELETION;
+use pilothouse_apimachinery::status::Status;
+use pilothouse_types::lock::Lock;
+use tokio::sync::watch;
+
+use super::admission_settings::quota_features;
+use super::authentication::extension_authentication;
+use super::{ServerParts, backend};
+use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
+use crate::bootstrap;
+use crate::config::Config;
+use crate::controllers;
+use crate::controllers::resource_index::{Published, ResourceIndexes};
+use crate::controllers::start::{
+    Authorities, ControllerDeps, Down, ExtraController, Running, Settings, SharedDeps,
+};
+use crate::flowcontrol::RequestLimiter;
+use crate::pki::signers::Signers;
+use crate::pki::{Pki, PkiError};
+use crate::server::application::StartError;
+use crate::storage::Backend;
+use crate::storage::stores::Stores;
+
+/// Restores the system namespaces, the `kubernetes` service and the extension-apiserver-authentication ConfigMap.
+async fn restore_own_objects(
+    parts: Arc<ServerParts>,
+    backend: Rc<Backend>,
+) -> pilothouse_apimachinery::status::Result<()> {
+    let served = parts.shared.served.load_full();
+    // Each step runs even if another fails: a taken service address must not keep extension servers from learning the CAs.
+    let namespaces = bootstrap::namespaces(&backend, &served.catalog).await;
+    let service = bootstrap::kubernetes_service::kubernetes(
+        &backend,
+        &served.catalog,
+        &parts.addresses.kubernetes_service,
+    )
+    .await;
+    let authentication = bootstrap::system_config_maps::authentication(
+        &backend,
+        &served.catalog,
+        extension_authentication(&parts),
+    )
+    .await;
+    namespaces.and(service).and(authentication)
+}
+
+/// Restores the built-in flow schemas and priority levels.
+async fn restore_flow_control(
+    parts: Arc<ServerParts>,
+    backend: Rc<Backend>,
+) -> pilothouse_apimachinery::status::Result<()> {
+    let served = parts.shared.served.load_full();
+    bootstrap::flow_control(&backend, &served.catalog).await?;
+    apply_flow_control(parts).await
+}
+
+/// Applies the current flow schemas and priority levels to requests that wait.
+async fn apply_flow_control(parts: Arc<ServerParts>) -> pilothouse_apimachinery::status::Result<()> {
+    let RequestLimiter::Fair(flow_controller) = &parts.shared.limiter else { return Ok(()) };
+    flow_controller.settle().await.map_err(|error| Status::unavailable(error.to_string()))
+}
+
+/// The controllers of a server.
+pub(super) struct ControllerSetup {
+    /// The CA and the signers that the controllers publish and sign with.
+    authorities: Arc<watch::Sender<Arc<Authorities>>>,
+    /// The inputs of the controllers, until they are started.
+    start_inputs: Lock<Option<(Settings, LegacyUseReceiver, Vec<ExtraController>)>>,
+    uses: LegacyUseSender,
+    is_enabled: bool,
+    down: watch::Sender<Down>,
+    running: Lock<Option<Running>>,
+}
+
+/// The CA and the signers that follow from these settings and certificates.
+pub(super) fn authorities(config: &Config, pki: &Pki) -> Result<Arc<Authorities>, PkiError> {
+    Ok(Arc::new(Authorities {
+        root_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
+        signers: Signers::open(config, pki)?,
+    }))
+}
+
+impl ControllerSetup {
+    pub(super) fn new(
+        config: &Config,
+        pki: &Pki,
+        extra_controllers: Vec<ExtraController>,
+    ) -> Result<ControllerSetup, StartError> {
+        let (enabled, unknown) = controllers::select(&config.api.controllers);
+        if !unknown.is_empty() {
+            tracing::warn!(?unknown, "--controllers names unknown controllers");
+        }
+        let is_enabled = !enabled.is_empty() || !extra_controllers.is_empty();
+        let settings = Settings {
+            enabled,
+            pods_first: config.gates().enabled(ORDERED_NAMESPACE_DELETION),
+            event_ttl: config.storage.event_ttl,
+            max_certificate_lifetime: config.signing.cluster_signing_duration,
+            require_namespaces: config
+                .admission_plugins()
+                .iter()
+                .any(|plugin| matches!(plugin, PluginName::NamespaceLifecycle | PluginName::NamespaceExists)),
+            quota_features: quota_features(config),
+            quota_sync_period: config.controllers.resource_quota_sync_period,
+            tokens_unused_for: config.controllers.legacy_service_account_token_clean_up_period,
+            max_finished_pods: config.controllers.terminated_pod_gc_threshold,
+            flow_control_enabled: config.limits.enable_priority_and_fairness,
+        };
+        let (uses, use_receiver) = legacy_use::channel();
+        Ok(ControllerSetup {
+            authorities: Arc::new(watch::channel(authorities(config, pki)?).0),
+            start_inputs: Lock::new(Some((settings, use_receiver, extra_controllers))),
+            uses,
+            is_enabled,
+            down: watch::channel(Down::new()).0,
+            running: Lock::default(),
+        })
+    }
+
+    /// Where authentication reports the use of token Secrets.
+    pub(super) fn uses(&self) -> LegacyUseSender {
+        self.uses.clone()
+    }
+
+    /// Where a reload sends new CAs and signers.
+    pub(super) fn authorities(&self) -> Arc<watch::Sender<Arc<Authorities>>> {
+        self.authorities.clone()
+    }
+
+    /// Whether any controller is enabled.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    /// The controllers that are down, with the reasons.
+    pub(super) fn down(&self) -> watch::Receiver<Down> {
+        self.down.subscribe()
+    }
+
+    /// Starts the controllers; later calls do nothing.
+    pub(super) fn start(&self, parts: &Arc<ServerParts>) -> Result<(), StartError> {
+        let start_inputs = self.start_inputs.lock().take();
+        let Some((settings, uses, extra_controllers)) = start_inputs else { return Ok(()) };
+        let directory = parts.storage.directory.clone();
+        let shared_deps = SharedDeps {
+            notifiers: parts.storage.notifiers.clone(),
+            stores: Arc::new(move || Stores::new(directory.clone())),
+            clock: parts.context.clock.clone(),
+            metrics: parts.shared.metrics.clone(),
+            down: self.down.clone(),
+            uses,
+            authorities: self.authorities.subscribe(),
+            extra_controllers,
+        };
+        let parts = parts.clone();
+        let running = controllers::start::start(settings, shared_deps, move || {
+            let backend =
+                Rc::new(backend(&parts, Authorizer::with_source(parts.auth.authorizers.source()).start()));
+            let (shared, tokens) = (parts.shared.clone(), parts.auth.tokens.clone());
+            let own_backend = backend.clone();
+            let own_parts = parts.clone();
+            let (flow_parts, flow_backend, apply_parts) = (parts.clone(), own_backend.clone(), parts.clone());
+            ControllerDeps {
+                backend,
+                catalogs: ResourceIndexes::new(move || shared.served.load_full() as Published),
+                sign_token: Rc::new(move |claims| tokens.sign(claims)),
+                restore_own_objects: Rc::new(move || {
+                    restore_own_objects(own_parts.clone(), own_backend.clone()).boxed_local()
+                }),
+                restore_flow_control: Rc::new(move || {
+                    restore_flow_control(flow_parts.clone(), flow_backend.clone()).boxed_local()
+                }),
+                apply_flow_control: Rc::new(move || apply_flow_control(apply_parts.clone()).boxed_local()),
+                extensions: parts.shared.extensions.clone(),
+            }
+        })?;
+        *self.running.lock() = Some(running);
+        Ok(())
+    }
+
+    pub(super) fn stop(&self) {
+        if let Some(running) = self.running.lock().take() {
+            running.stop();
+        }
+    }
+}

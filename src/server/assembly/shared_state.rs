@@ -1,0 +1,180 @@
+//! Assembles the state that all workers share: the catalog, API Priority and Fairness, connections to kubelets and extensions.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::catalog::Catalog;
+use pilothouse_api::catalog::build::Builtin;
+use pilothouse_api::catalog::runtime_config::RuntimeConfig;
+use pilothouse_api::connect::location::KubeletRules;
+use pilothouse_api::gates::{
+    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS,
+    PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
+    UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
+};
+use pilothouse_api::openapi::Contents;
+use pilothouse_client::upstream::{TlsError, Upstream};
+use pilothouse_types::lock::Lock;
+
+use crate::aggregation::Extensions;
+use crate::auth::front_proxy::Headers;
+use crate::auth::live_index::LiveIndexes;
+use crate::auth::service_account::metadata::Metadata;
+use crate::config::{Config, FeatureGates};
+use crate::flowcontrol::heavy_pool::HeavyPool;
+use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
+use crate::flowcontrol::load_stats::LoadStats;
+use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
+use crate::http::drain::Drain;
+use crate::http::handler::connect::ConnectDeps;
+use crate::http::handler::connect::aggregated::AggregationSettings;
+use crate::http::handler::debug_pages::{self, DebugPages};
+use crate::http::handler::health::Health;
+use crate::http::handler::merged_discovery::MergedDocuments;
+use crate::http::handler::openapi::OpenApi;
+use crate::http::handler::worker::{self, Encodings, Served, Shared};
+use crate::metrics::Metrics;
+use crate::server::application::{StartContext, StartError};
+
+use super::auth_setup::AuthSetup;
+use super::controller_setup::ControllerSetup;
+use super::memory::MemoryBudgets;
+use super::{BUILTIN, audit, reload};
+
+/// The built-in resources that `--runtime-config` leaves enabled.
+pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
+    let flag_error = StartError::flag("--runtime-config");
+    let pairs: Vec<String> = config
+        .api
+        .runtime_config
+        .iter()
+        .map(|setting| format!("{}={}", setting.key, setting.enabled))
+        .collect();
+    let runtime_config = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| flag_error(&error))?;
+    let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
+    let gates = config.gates();
+    builtin.serve_where(&runtime_config, |gate| gates.enabled(gate)).map_err(|error| flag_error(&error))
+}
+
+/// The contents of OpenAPI documents that depend on feature gates.
+pub(super) fn openapi_contents(gates: &FeatureGates) -> Contents {
+    Contents { cbor: gates.enabled(CBOR_SERVING_AND_STORAGE), allowed_values: gates.enabled(OPENAPI_ENUMS) }
+}
+
+/// The parts from which the shared state is made.
+pub(super) struct SharedInputs<'a> {
+    pub storage: &'a Storage,
+    pub indexes: &'a Arc<LiveIndexes>,
+    pub auth: &'a AuthSetup,
+    pub controllers: &'a ControllerSetup,
+    pub load: &'a Arc<LoadStats>,
+    pub metrics: &'a Arc<Metrics>,
+    pub memory: &'a MemoryBudgets,
+    /// The issuer's metadata and public keys, served to those that verify service account tokens.
+    pub token_metadata: Option<Metadata>,
+}
+
+/// The state that all workers share.
+pub(super) async fn shared(
+    context: &StartContext,
+    catalog: Catalog,
+    inputs: SharedInputs<'_>,
+) -> Result<Shared, StartError> {
+    let SharedInputs { storage, indexes, auth, controllers, load, metrics, memory, token_metadata } = inputs;
+    let (config, gates) = (&context.config, context.config.gates());
+    let connect = connect(context, memory)?;
+    let to_endpoints = config.kubelets.enable_aggregator_routing;
+    let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
+    let encoding = Encodings {
+        cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
+        gzip: gates.enabled(API_RESPONSE_COMPRESSION),
+    };
+    let openapi = OpenApi::new(Vec::new(), openapi_contents(&gates));
+    let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
+        .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
+    Ok(Shared {
+        served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
+        limiter: limiter(context, indexes, load, metrics).await?,
+        costly_calls: CostlyCalls::default(),
+        heavy: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
+        audit: audit::open(context, metrics, memory)?,
+        metrics: metrics.clone(),
+        memory: memory.ledger.clone(),
+        health: Health {
+            committer: storage.committer.clone(),
+            storage: Lock::default(),
+            failures: Throttle::default(),
+            directory: storage.directory.clone(),
+            fatal: storage.fatal.clone(),
+            started: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            controllers: controllers.is_enabled().then(|| controllers.down()),
+            indexes: indexes.clone(),
+        },
+        release: config.api.release.clone(),
+        transport_security,
+        request_timeout: config.limits.request_timeout,
+        closes_unauthenticated: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
+        encoding,
+        connections: context.connections.clone(),
+        connect: Arc::new(connect),
+        extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
+        aggregation: AggregationSettings {
+            refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
+            sends_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
+        },
+        merged: MergedDocuments::default(),
+        changes_flags: config.logging.profiling,
+        debug_pages: DebugPages {
+            started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
+            flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
+        },
+        token_metadata,
+        front_headers: Headers::configured(&config.front_proxy),
+        anonymous_paths: auth.openid.anonymous_paths(),
+    })
+}
+
+/// Makes the limit on concurrent requests: API Priority and Fairness, or the plain in-flight limits.
+async fn limiter(
+    context: &StartContext,
+    indexes: &LiveIndexes,
+    load: &Arc<LoadStats>,
+    metrics: &Arc<Metrics>,
+) -> Result<RequestLimiter, StartError> {
+    let limits = &context.config.limits;
+    let (reading, writing) = (limits.max_requests_inflight, limits.max_mutating_requests_inflight);
+    if !limits.enable_priority_and_fairness {
+        return Ok(RequestLimiter::Plain(InFlightLimits::new(reading, writing, metrics, &context.clock)));
+    }
+    let total = reading.saturating_add(writing);
+    let flow_controller = FlowController::open(indexes, total, load.clone(), metrics, &context.clock).await;
+    flow_controller.map(RequestLimiter::Fair).map_err(|error| StartError::store(&error))
+}
+
+/// Makes the connections to kubelets, pods and services.
+fn connect(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps, StartError> {
+    let config = &context.config;
+    let part_error =
+        |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
+    let kubelets = &config.kubelets;
+    let upstream =
+        Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, context.pool.clone())
+            .map_err(part_error)?;
+    let proxy_identity = reload::proxy_identity(&config.aggregation).map_err(part_error)?;
+    upstream.set_extension_identity(proxy_identity).map_err(part_error)?;
+    Ok(ConnectDeps {
+        rules: KubeletRules {
+            address_types: kubelets.kubelet_preferred_address_types.clone(),
+            port: kubelets.kubelet_port,
+        },
+        upstream: Arc::new(upstream),
+        translates_streams: config.gates().enabled(TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS),
+        unpacks_tunnels: config.gates().enabled(PORT_FORWARD_WEBSOCKETS),
+        pages: memory.proxied_pages.clone(),
+        drain: Drain::default(),
+    })
+}

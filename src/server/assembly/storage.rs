@@ -1,0 +1,113 @@
+//! Opens the store, and the ranges of cluster IPs and node ports.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use actix::{Actor as _, Addr};
+use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::engine::redb::Redb;
+use pilothouse_actors::engine::{Engine, EngineError};
+use pilothouse_actors::ports::{PortAllocator, PortPool};
+use pilothouse_actors::window::WindowBounds;
+use pilothouse_apimachinery::schema::Registry;
+use pilothouse_kinds::services::addresses::AddressRange;
+
+use crate::bootstrap::kubernetes_service::KubernetesService;
+use crate::config::{Config, Engine as EngineChoice};
+use crate::limits;
+use crate::pki::host;
+use crate::server::application::{StartContext, StartError};
+use crate::storage::services::{Services, repair};
+use crate::storage::stores::Stores;
+
+use super::ServerParts;
+
+/// The redb engine's file in the data directory.
+const STORE_FILE: &str = "pilothouse.redb";
+
+/// Opens the engine and starts the actors that keep objects.
+pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Result<Storage, StartError> {
+    let config = &context.config;
+    let engine = engine(config).map_err(|error| StartError::store(&error))?;
+    // Zero disables compaction in the reference: no history is dropped because of its age.
+    let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
+    let history = history.unwrap_or(limits::UNLIMITED_HISTORY);
+    let clock = context.clock.clone();
+    let options = directory::Options { clock, history, window_bounds, ..directory::Options::default() };
+    directory::start(engine, options).map_err(|error| StartError::store(&error))
+}
+
+fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
+    match file(config) {
+        Some(file) => Ok(Box::new(Redb::open(&file)?)),
+        None => Ok(Box::new(Memory::new())),
+    }
+}
+
+/// The file that keeps the objects, unless memory does.
+pub(super) fn file(config: &Config) -> Option<PathBuf> {
+    let directory =
+        config.storage.data_dir.as_ref().filter(|_| config.storage.engine == EngineChoice::Redb)?;
+    Some(directory.join(STORE_FILE))
+}
+
+/// The cluster IPs and node ports that Services get.
+pub(super) struct Addresses {
+    /// The actor that knows which Service has which node port.
+    ports: Addr<PortAllocator>,
+    ranges: Arc<[AddressRange]>,
+    /// The range as messages print it.
+    node_port_range: String,
+    /// The addresses and ports of the `kubernetes` service.
+    pub kubernetes_service: KubernetesService,
+}
+
+impl Addresses {
+    /// Finds the node ports and addresses that are in use. Before the first request, so that no two Services get the same one.
+    pub(super) async fn open(
+        context: &StartContext,
+        storage: &Storage,
+        registry: &Registry,
+    ) -> Result<(Addresses, repair::AllocationsByService), StartError> {
+        let (config, stores) = (&context.config, Stores::new(storage.directory.clone()));
+        let holdings =
+            repair::read_allocations(&stores, registry).await.map_err(|error| StartError::store(&error))?;
+        let range = config.api.service_node_port_range;
+        let pool = PortPool::new(range.first, range.last, repair::node_ports(&holdings));
+        let ranges = service_ranges(config)?;
+        let addresses = Addresses {
+            ports: PortAllocator::new(pool, storage.fatal.clone()).start(),
+            kubernetes_service: KubernetesService {
+                ranges: ranges.to_vec(),
+                address: host::reachable_address(config),
+                port: context.address.port(),
+            },
+            ranges,
+            node_port_range: range.to_string(),
+        };
+        Ok((addresses, holdings))
+    }
+}
+
+/// The ranges of cluster IPs.
+fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
+    let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
+        let too_large = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
+        AddressRange::new(range.network, range.prefix).ok_or_else(too_large)
+    });
+    ranges.collect()
+}
+
+/// Makes one worker's allocator of cluster IPs and node ports.
+pub(super) fn services(parts: &ServerParts) -> Services {
+    let Addresses { ports, ranges, node_port_range, .. } = &parts.addresses;
+    Services::new(
+        Stores::new(parts.storage.directory.clone()),
+        parts.registry.clone(),
+        parts.context.clock.clone(),
+        ports.clone(),
+        ranges.clone(),
+        node_port_range.clone(),
+    )
+}

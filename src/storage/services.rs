@@ -1,0 +1,406 @@
+//! Allocates cluster IPs and node ports for writes of Services: before a service is stored its addresses and ports are allocated,
+//! and afterwards those that it no longer uses are released.
+//!
+//! An address is allocated by creating the IPAddress of its name. That store serializes concurrent writers, is durable, and is
+//! readable for clients. Ports are allocated by their own actor. Whatever happens to the write or its client, the [`Claim`] is
+//! settled: it is compared with the stored service, and the rest is released. A crash between the two writes leaves an address
+//! without a service; the next start or periodic check releases it ([`repair`]).
+
+mod allocate;
+mod claim;
+pub mod repair;
+#[cfg(test)]
+mod testing;
+
+pub use claim::Claim;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
+use pilothouse_api::select;
+use pilothouse_apimachinery::codec;
+use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::options::WriteMode;
+use pilothouse_apimachinery::schema::{Registry, TypeId};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_kinds::services::addresses::{AddressRange, Family};
+use pilothouse_kinds::services::families::{self, Families};
+use pilothouse_kinds::services::ports::NodePortRequest;
+use pilothouse_kinds::services::{ServiceAllocations, list, ports, retained_fields, spec};
+use pilothouse_types::clock::Clock;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, Key, Object, TypeName};
+
+use crate::limits::RELEASE_ATTEMPTS;
+use crate::pki::random;
+
+use self::allocate::{AllocationError, AllocationRequest};
+use self::claim::{PendingClaim, UnsettledAllocations};
+use super::objects::build_draft;
+use super::ownership;
+use super::stores::Stores;
+use super::{Backend, Call};
+
+const SERVICES: &str = "services";
+const ENDPOINTS: &str = "endpoints";
+/// The store of IPAddresses.
+pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
+const RANGES: &str = "servicecidrs.networking.k8s.io";
+/// The ServiceCIDR of the flags.
+const DEFAULT_RANGE: &str = "kubernetes";
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+const MANAGER: &str = "ipallocator.k8s.io";
+
+/// The allocator of cluster IPs and node ports. One per worker.
+pub struct Services {
+    /// Its own access to the stores, so that a claim can be settled after its request is gone.
+    stores: Stores,
+    registry: Arc<Registry>,
+    clock: Clock,
+    ports: Addr<PortAllocator>,
+    /// The ranges of the flags: one, or one of each family.
+    ranges: Arc<[AddressRange]>,
+    /// The node port range as messages print it.
+    port_range: String,
+}
+
+/// The addresses and ports of a stored Service.
+enum StoredAllocations {
+    /// The Service does not exist.
+    Absent,
+    /// The Service has these.
+    Holds(ServiceAllocations),
+    /// The Service cannot be decoded, so anything may be in use.
+    Unknown,
+}
+
+impl Services {
+    /// An allocator for these ranges, at least one, and the ports of that actor.
+    pub fn new(
+        stores: Stores,
+        registry: Arc<Registry>,
+        clock: Clock,
+        ports: Addr<PortAllocator>,
+        ranges: Arc<[AddressRange]>,
+        port_range: String,
+    ) -> Services {
+        Services { stores, registry, clock, ports, ranges, port_range }
+    }
+
+    fn families(&self) -> Families {
+        let first = self.ranges.first().map_or(Family::V4, AddressRange::family);
+        Families { first, both: self.ranges.iter().any(|range| range.family() != first) }
+    }
+
+    /// The ranges of a family from which addresses are allocated: that of the flags, unless its object is being deleted or is not
+    /// ready, and those of other ServiceCIDR objects.
+    async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
+        let resource = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
+        let (mut added, mut closed) = (Vec::new(), Vec::new());
+        let objects = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
+        for object in objects.map_err(|error| Status::from_store(&error, resource, ""))?.iter() {
+            let Some(range) = self.decode(object, NETWORKING_GROUP, "ServiceCIDR") else { continue };
+            let cidrs = list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse);
+            let is_open = is_ready(&range) && !meta::is_terminating(&range);
+            match (object.key.name() == DEFAULT_RANGE, is_open) {
+                (true, false) => closed.extend(cidrs),
+                (false, true) => added.extend(cidrs),
+                (true, true) | (false, false) => {}
+            }
+        }
+        // A cluster moves to another range by deleting the default one, which stays as long as it has addresses.
+        let mut ranges: Vec<AddressRange> =
+            self.ranges.iter().filter(|range| !closed.contains(range)).chain(&added).copied().collect();
+        ranges.retain(|range| range.family() == family);
+        Ok(ranges)
+    }
+
+    fn type_of(&self, group: &str, kind: &str) -> Option<TypeId> {
+        self.registry.kind(group, "v1", kind)
+    }
+
+    fn decode(&self, object: &Object, group: &str, kind: &str) -> Option<Value> {
+        codec::decode_stored(&object.bytes, self.type_of(group, kind)?, &self.registry)
+    }
+
+    /// Allocates an address for a service. Returns whether it was free.
+    async fn take_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
+        let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
+        let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
+        let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
+        let now = time::format_seconds(self.clock.now().unix_seconds());
+        let mut object = new_address(address, owner, &now);
+        let version = GroupVersion::new(NETWORKING_GROUP, "v1");
+        ownership::record_server_fields(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
+        let draft = self.address_draft(ty, &address.to_string(), &object);
+        match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Exists) => Ok(false),
+            Err(error) => Err(Status::from_store(&error, resource, &address.to_string())),
+        }
+    }
+
+    fn address_draft(&self, ty: TypeId, name: &str, object: &Value) -> Draft {
+        let encoded = codec::encode_draft(&self.registry, ty, object);
+        let fields = select::selectable_fields(NETWORKING_GROUP, "IPAddress", object);
+        build_draft(encoded, Key::cluster(name), object, fields)
+    }
+
+    /// Allocates any free address of a family.
+    async fn take_any_address(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
+        let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
+        let allocated = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
+        let allocated = allocated.map_err(|error| Status::from_store(&error, resource, ""))?;
+        let mut random = |bound: u64| random::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
+        for range in self.ranges(family, permit).await? {
+            for address in range.candidates(&mut random) {
+                // If the address was taken since the snapshot, creating its IPAddress fails and the search goes on.
+                if allocated.get(&address.to_string()).is_none()
+                    && self.take_address(address, owner, permit).await?
+                {
+                    return Ok(address);
+                }
+            }
+        }
+        Err(Status::internal("failed to allocate a serviceIP: range is full"))
+    }
+
+    /// Releases an address, if this owner has it.
+    async fn release_address(&self, name: &str, owner: &Key) -> std::result::Result<(), StoreError> {
+        let store = TypeName::new(ADDRESSES);
+        for _ in 0..RELEASE_ATTEMPTS {
+            let object = match self.stores.get(&store, Key::cluster(name), &Permit::none()).await {
+                Ok(object) => object,
+                Err(StoreError::NotFound) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let address = self.decode(&object, NETWORKING_GROUP, "IPAddress").unwrap_or_default();
+            if parent(&address).as_ref() != Some(owner) {
+                return Ok(());
+            }
+            let key = object.key.clone();
+            match self.stores.remove(&store, key, object.revision, &Permit::none()).await {
+                Ok(_) | Err(StoreError::NotFound) => return Ok(()),
+                Err(StoreError::Conflict(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// Deletes the endpoints of a removed service. Otherwise the next service of that name would inherit them.
+    async fn remove_endpoints(&self, owner: &Key) -> std::result::Result<(), StoreError> {
+        let store = TypeName::new(ENDPOINTS);
+        let object = self.stores.get(&store, owner.clone(), &Permit::none()).await?;
+        let endpoints = self.decode(&object, "", "Endpoints").unwrap_or_default();
+        if meta::metadata(&endpoints).get("finalizers").is_none() {
+            self.stores.remove(&store, owner.clone(), object.revision, &Permit::none()).await?;
+        }
+        Ok(())
+    }
+
+    /// The addresses and ports of the stored service, after all pending writes of it.
+    async fn stored_allocations(
+        &self,
+        owner: &Key,
+        permit: &Permit,
+    ) -> std::result::Result<StoredAllocations, StoreError> {
+        let object = self.stores.get_settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
+        Ok(match object {
+            None => StoredAllocations::Absent,
+            Some(object) => {
+                self.decode(&object, "", "Service").map_or(StoredAllocations::Unknown, |service| {
+                    StoredAllocations::Holds(ServiceAllocations::from_service(&service))
+                })
+            }
+        })
+    }
+
+    /// Releases what the stored service does not use. An item that cannot be released now does not stop the others: it stays in
+    /// `unsettled`, and the error tells whether to retry.
+    async fn release_unused(
+        &self,
+        unsettled: &mut UnsettledAllocations,
+    ) -> std::result::Result<(), StoreError> {
+        let owner = unsettled.owner.clone();
+        match self.stored_allocations(&owner, &unsettled.permit).await? {
+            StoredAllocations::Absent => {}
+            StoredAllocations::Holds(held) => {
+                unsettled.endpoints = false;
+                unsettled.held = unsettled.held.without(&held);
+            }
+            // Everything may be in use.
+            StoredAllocations::Unknown => {
+                tracing::warn!(
+                    service = owner.as_str(),
+                    "a deleted service cannot be read; its addresses and ports are not released"
+                );
+                (unsettled.held, unsettled.endpoints) = (ServiceAllocations::default(), false);
+            }
+        }
+        let ports = std::mem::take(&mut unsettled.held.ports);
+        if !ports.is_empty() {
+            let release = ReleasePorts { owner: owner.clone(), ports: ports.into_iter().collect() };
+            self.ports.send(release).await.map_err(|_| StoreError::Unavailable)?;
+        }
+        let mut last_error = None;
+        for address in std::mem::take(&mut unsettled.held.addresses) {
+            if let Err(error) = self.release_address(&address, &owner).await {
+                unsettled.held.addresses.insert(address);
+                last_error = Some(error);
+            }
+        }
+        if unsettled.endpoints {
+            match self.remove_endpoints(&owner).await {
+                // A concurrent write uses the endpoints again.
+                Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => unsettled.endpoints = false,
+                Err(error) => last_error = Some(error),
+            }
+        }
+        last_error.map_or(Ok(()), Err)
+    }
+}
+
+/// Whether a range may be used. It may without a condition: there might be no controller to set one.
+fn is_ready(range: &Value) -> bool {
+    let conditions = range.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let ready = conditions.iter().find(|condition| condition.str("type") == "Ready");
+    ready.is_none_or(|ready| ready.str("status") == "True")
+}
+
+/// The service that an IPAddress belongs to.
+fn parent(address: &Value) -> Option<Key> {
+    let parent = address.at(&["spec", "parentRef"])?;
+    let is_service = parent.str("group").is_empty() && parent.str("resource") == SERVICES;
+    is_service.then(|| Key::namespaced(parent.str("namespace"), parent.str("name")))
+}
+
+fn new_address(address: IpAddr, owner: &Key, now: &str) -> Value {
+    let mut object = Value::object();
+    object.set("kind", "IPAddress");
+    object.set("apiVersion", "networking.k8s.io/v1");
+    let metadata = object.entry("metadata");
+    metadata.set("name", address.to_string());
+    metadata.entry("labels").set(FAMILY, Family::from_address(address).as_str());
+    metadata.entry("labels").set(MANAGED_BY, MANAGER);
+    let parent = object.entry("spec").entry("parentRef");
+    parent.set("resource", SERVICES);
+    parent.set("namespace", owner.namespace());
+    parent.set("name", owner.name());
+    meta::set_system_fields(&mut object, &random::uuid(), now);
+    object
+}
+
+fn is_service(call: &Call<'_>) -> bool {
+    call.stored.store.as_str() == SERVICES
+}
+
+/// Allocates the addresses and ports of a new service and writes them into it.
+pub async fn claim_new(
+    backend: &Backend,
+    call: &Call<'_>,
+    service: &mut Value,
+    mode: WriteMode,
+) -> Result<Claim> {
+    if !is_service(call) {
+        return Ok(Claim::none());
+    }
+    retained_fields::mirror_address(service.entry("spec"));
+    take(backend, call, service, None, mode).await
+}
+
+/// Allocates the additional addresses and ports of a changed service, and remembers the old ones.
+pub async fn claim_changed(
+    backend: &Backend,
+    call: &Call<'_>,
+    service: &mut Value,
+    old: &Value,
+    mode: WriteMode,
+) -> Result<Claim> {
+    if !is_service(call) {
+        return Ok(Claim::none());
+    }
+    if call.subresource.is_empty() {
+        retained_fields::restore_allocated(service, old);
+        return take(backend, call, service, Some(old), mode).await;
+    }
+    // A write of a subresource allocates nothing, but it may be the last step of a pending deletion.
+    if mode.is_dry_run() || !meta::is_terminating(old) {
+        return Ok(Claim::none());
+    }
+    Ok(claim_for_removal(backend, call, call.key(meta::name(old)), ServiceAllocations::from_service(old)))
+}
+
+/// Remembers the addresses and ports of a service that is about to be removed.
+pub fn claim_removed(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim {
+    if !is_service(call) {
+        return Claim::none();
+    }
+    let before = backend
+        .objects
+        .load(call, object)
+        .map(|service| ServiceAllocations::from_service(&service))
+        .unwrap_or_default();
+    claim_for_removal(backend, call, object.key.clone(), before)
+}
+
+fn claim_for_removal(backend: &Backend, call: &Call<'_>, owner: Key, before: ServiceAllocations) -> Claim {
+    let (services, permit) = (backend.services.clone(), call.permit.clone());
+    PendingClaim {
+        services,
+        owner,
+        allocated: ServiceAllocations::default(),
+        before,
+        may_remove: true,
+        permit,
+    }
+    .into()
+}
+
+async fn take(
+    backend: &Backend,
+    call: &Call<'_>,
+    service: &mut Value,
+    old: Option<&Value>,
+    mode: WriteMode,
+) -> Result<Claim> {
+    let (services, name) = (&backend.services, meta::name(service).to_owned());
+    // Check the IP families before anything is allocated.
+    families::resolve(service, old, services.families()).map_err(|errors| call.invalid(&name, &errors))?;
+    let (spec, old_spec) = (self::spec(service), old.map(self::spec));
+    let addresses = old_spec.map_or_else(
+        || families::addresses_for_new(spec),
+        |old_spec| families::addresses_for_updated(spec, old_spec),
+    );
+    let ports = old_spec.map_or_else(|| ports::for_new(spec), |old_spec| ports::for_updated(spec, old_spec));
+    let to_status = |error: AllocationError, service: &Value, requests: &[NodePortRequest]| match error
+        .into_field_error(service, requests, &services.port_range)
+    {
+        Ok(error) => call.invalid(&name, &[error]),
+        Err(status) => status,
+    };
+    if mode.is_dry_run() {
+        let result = services.dry_run(service, addresses, &ports, &call.permit).await;
+        return result.map(|()| Claim::none()).map_err(|error| to_status(error, service, &ports));
+    }
+    let request = AllocationRequest {
+        service: service.clone(),
+        addresses,
+        ports: ports.clone(),
+        before: old.map(ServiceAllocations::from_service).unwrap_or_default(),
+        may_remove: old.is_some_and(meta::is_terminating),
+    };
+    let allocation = services.clone().take(call.key(&name), request, call.permit.clone());
+    let result = actix::spawn(allocation).await.map_err(|error| Status::internal(error.to_string()))?;
+    let (allocated, claim) = result.map_err(|error| to_status(error, service, &ports))?;
+    *service = allocated;
+    Ok(claim)
+}
