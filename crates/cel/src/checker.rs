@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::ast::{Expr, Fold, Init, Kind, Literal};
-use super::constructed_types;
-use super::functions::{Functions, Overload, type_named};
-use super::source::Issues;
-use super::types::Type;
-use super::unify::{Substitutions, map_parameters};
+use crate::ast::{Expr, Fold, Init, Kind, Literal};
+use crate::constructed_types;
+use crate::functions::{Functions, Overload, type_named};
+use crate::source::Issues;
+use crate::types::Type;
+use crate::unify::{Substitutions, map_parameters};
 
 /// The result of type checking.
 pub struct CheckedExpression {

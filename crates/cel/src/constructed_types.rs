@@ -1,7 +1,7 @@
 //! The types that expressions can construct: parts of an object, named by their path (`Object.spec.template`), and JSON Patch
 //! operations. Fields of the former are not type-checked.
 
-use super::types::Type;
+use crate::types::Type;
 
 /// The type of the object itself, and the prefix of the types of its parts.
 pub const OBJECT: &str = "Object";
@@ -29,7 +29,7 @@ pub fn field_type(object_type: &str, name: &str) -> Option<Type> {
 mod tests {
     use pilothouse_apimachinery::pattern::Patterns;
 
-    use super::super::*;
+    use crate::*;
 
     fn environment() -> Environment {
         let all = [&Library::NEW[..], &[Library::JsonPatch]].concat();

@@ -1,7 +1,7 @@
 //! The runtime cost of evaluation steps. The numbers are the reference's, so that an expression within the limit there is within
 //! it here.
 
-use super::value::Val;
+use crate::value::Val;
 
 /// The cost of an identifier or a field selection.
 pub const NAME: u64 = 1;

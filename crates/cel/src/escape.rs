@@ -1,6 +1,6 @@
 //! Escapes field names to CEL identifiers: `a-b` is `a__dash__b`.
 
-use super::reserved_words;
+use crate::reserved_words;
 
 /// The CEL identifier of a field; `None` if the name cannot be escaped.
 pub fn escape(name: &str) -> Option<String> {

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use super::checker::CheckedExpression;
-use super::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
-use super::estimate_calls::{self, Argument};
-use super::types::Type;
+use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
+use crate::checker::CheckedExpression;
+use crate::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
+use crate::estimate_calls::{self, Argument};
+use crate::types::Type;
 
 /// A minimum and a maximum: of a cost or a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

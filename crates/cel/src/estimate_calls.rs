@@ -1,8 +1,8 @@
 //! Cost estimates of single calls.
 
-use super::cost::{CHARACTER, PATTERN};
-use super::estimate::Range;
-use super::types::Type;
+use crate::cost::{CHARACTER, PATTERN};
+use crate::estimate::Range;
+use crate::types::Type;
 
 /// The statically known properties of an argument.
 pub struct Argument {

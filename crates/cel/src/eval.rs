@@ -5,12 +5,12 @@ use std::sync::Arc;
 use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
-use super::cost;
-use super::library;
-use super::meter;
-use super::plan::{Call, FoldNode, Node, Unwrap};
-use super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
+use crate::cost;
+use crate::library;
 use crate::limits::CEL_UNCHARGED_STEPS;
+use crate::meter;
+use crate::plan::{Call, FoldNode, Node, Unwrap};
+use crate::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 
 /// The state of one evaluation.
 pub struct Evaluator<'v, 'r> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::library;
-use super::types::Type;
+use crate::library;
+use crate::types::Type;
 
 /// An overload.
 #[derive(Debug)]

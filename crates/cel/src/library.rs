@@ -19,8 +19,8 @@ pub use declarations::{declarations, generated_declarations};
 pub use formatting::check as check_format;
 pub use operators::insert;
 
-use super::eval::CallContext;
-use super::value::{Outcome, Val};
+use crate::eval::CallContext;
+use crate::value::{Outcome, Val};
 
 /// An implementation. It gets the function's name, because related functions share one implementation.
 pub type FunctionImpl = for<'v> fn(&str, &[Val<'v>], &mut CallContext) -> Outcome<'v>;
@@ -91,8 +91,8 @@ fn no_overload<'v>(_: &str, _: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::functions::Library;
     use super::*;
+    use crate::functions::Library;
 
     #[test]
     fn every_declared_function_has_an_implementation() {

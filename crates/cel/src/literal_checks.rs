@@ -2,13 +2,13 @@
 
 use pilothouse_apimachinery::pattern::Patterns;
 
-use super::ast::{Expr, Kind, Literal};
-use super::checker::CheckedExpression;
-use super::library;
-use super::source::Issues;
-use super::timestamps::{self, Instant};
-use super::types::Type;
-use super::unify::are_equivalent;
+use crate::ast::{Expr, Kind, Literal};
+use crate::checker::CheckedExpression;
+use crate::library;
+use crate::source::Issues;
+use crate::timestamps::{self, Instant};
+use crate::types::Type;
+use crate::unify::are_equivalent;
 
 /// Checks the literals of an expression.
 pub fn check(

@@ -1,7 +1,7 @@
 //! Macro expansion.
 
-use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use super::parser::{ParseAborted, Parser};
+use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
+use crate::parser::{ParseAborted, Parser};
 
 type ParseResult<T> = Result<T, ParseAborted>;
 

@@ -5,12 +5,12 @@ mod copy;
 
 use crate::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
 
-use super::ast::{Expr, Kind, Literal};
-use super::lexer::{self, Token, TokenKind};
-use super::literal_values;
-use super::macros;
-use super::reserved_words;
-use super::source::{Issues, Source};
+use crate::ast::{Expr, Kind, Literal};
+use crate::lexer::{self, Token, TokenKind};
+use crate::literal_values;
+use crate::macros;
+use crate::reserved_words;
+use crate::source::{Issues, Source};
 
 /// The result of parsing.
 pub struct ParsedExpression {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
-use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use super::checker::CheckedExpression;
-use super::constructed_types;
-use super::eval::CallContext;
-use super::functions::type_named;
-use super::library::{self, FunctionImpl};
-use super::macros::MAP_INSERT;
-use super::types::Type;
-use super::value::{Map, Text, Val};
+use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
+use crate::checker::CheckedExpression;
+use crate::constructed_types;
+use crate::eval::CallContext;
+use crate::functions::type_named;
+use crate::library::{self, FunctionImpl};
+use crate::macros::MAP_INSERT;
+use crate::types::Type;
+use crate::value::{Map, Text, Val};
 
 /// A node of the plan.
 #[derive(Debug)]

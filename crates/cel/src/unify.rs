@@ -1,6 +1,6 @@
 //! Type unification: assignability, and the substitution of type variables.
 
-use super::types::{OPTIONAL, Type};
+use crate::types::{OPTIONAL, Type};
 
 /// The substitutions of type variables.
 #[derive(Debug, Default)]

@@ -15,11 +15,11 @@ pub use native::{NativeError, SizeBudget};
 use pilothouse_apimachinery::quantity::Quantity;
 use pilothouse_apimachinery::value::Value;
 
-use super::library::named_format::NamedFormat;
-use super::library::semver::Semver;
-use super::library::url::Url;
-use super::timestamps::{self, Instant};
-use super::types::{DeclKind, DeclType, ListKind};
+use crate::library::named_format::NamedFormat;
+use crate::library::semver::Semver;
+use crate::library::url::Url;
+use crate::timestamps::{self, Instant};
+use crate::types::{DeclKind, DeclType, ListKind};
 
 /// An evaluation error.
 #[derive(Clone, Debug, PartialEq, Eq)]

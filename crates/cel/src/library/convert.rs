@@ -2,9 +2,9 @@
 
 use pilothouse_apimachinery::json::short_float;
 
-use super::super::eval::CallContext;
-use super::super::timestamps::{self, Instant};
-use super::super::value::{Fault, Outcome, Val};
+use crate::eval::CallContext;
+use crate::timestamps::{self, Instant};
+use crate::value::{Fault, Outcome, Val};
 
 /// `int(x)` and its like.
 pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

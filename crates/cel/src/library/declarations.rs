@@ -1,7 +1,7 @@
 //! The function tables: name, overload ID, signature.
 
-use super::super::functions::Library;
 use super::named_format;
+use crate::functions::Library;
 
 type Row = (&'static str, &'static str, &'static str);
 

@@ -2,12 +2,12 @@
 
 use pilothouse_apimachinery::field::quoted;
 
-use super::super::ast::{Expr, Kind};
-use super::super::eval::CallContext;
-use super::super::types::Type;
-use super::super::value::{Fault, List, Map, Outcome, Val};
 use super::convert;
+use crate::ast::{Expr, Kind};
+use crate::eval::CallContext;
 use crate::limits::CEL_TEXT_BYTES;
+use crate::types::Type;
+use crate::value::{Fault, List, Map, Outcome, Val};
 
 /// The default precision.
 const PRECISION: usize = 6;

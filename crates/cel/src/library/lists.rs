@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use super::super::eval::CallContext;
-use super::super::value::{Fault, List, Outcome, Val};
 use super::operators::{arithmetic, compare, equal};
+use crate::eval::CallContext;
+use crate::value::{Fault, List, Outcome, Val};
 
 /// `list.max()` and its like.
 pub fn run<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {

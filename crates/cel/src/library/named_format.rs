@@ -3,9 +3,9 @@
 use pilothouse_apimachinery::formats::Format;
 use pilothouse_apimachinery::names;
 
-use super::super::eval::CallContext;
-use super::super::value::{Fault, Outcome, Val};
 use super::url::Url;
+use crate::eval::CallContext;
+use crate::value::{Fault, Outcome, Val};
 
 /// A named format.
 #[derive(Debug)]

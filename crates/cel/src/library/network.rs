@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use pilothouse_apimachinery::field::quoted;
 
-use super::super::eval::CallContext;
-use super::super::value::{Fault, Outcome, Val};
+use crate::eval::CallContext;
+use crate::value::{Fault, Outcome, Val};
 
 /// `ip('10.0.0.1')`, `cidr('10.0.0.0/8')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

@@ -11,9 +11,9 @@ pub use equality::{equal, equality};
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::value::Value;
 
-use super::super::eval::CallContext;
-use super::super::types::ListKind;
-use super::super::value::{Fault, Key, List, Map, Outcome, Val};
+use crate::eval::CallContext;
+use crate::types::ListKind;
+use crate::value::{Fault, Key, List, Map, Outcome, Val};
 
 /// `!x`, `-x`.
 pub fn unary<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

@@ -1,7 +1,7 @@
 //! Functions of optional values.
 
-use super::super::eval::CallContext;
-use super::super::value::{Fault, Outcome, Val};
+use crate::eval::CallContext;
+use crate::value::{Fault, Outcome, Val};
 
 /// `optional.of(x)`, `x.value()` and their like.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

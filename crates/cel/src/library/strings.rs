@@ -2,9 +2,9 @@
 
 use crate::limits::CEL_TEXT_BYTES;
 
-use super::super::eval::CallContext;
-use super::super::value::{Fault, List, Outcome, Val};
 use super::operators::equal;
+use crate::eval::CallContext;
+use crate::value::{Fault, List, Outcome, Val};
 
 /// `text.trim()` and its like.
 pub fn run<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {

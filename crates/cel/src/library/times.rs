@@ -1,8 +1,8 @@
 //! Accessors of timestamps and durations.
 
-use super::super::eval::CallContext;
-use super::super::timestamps;
-use super::super::value::{Fault, Outcome, Val};
+use crate::eval::CallContext;
+use crate::timestamps;
+use crate::value::{Fault, Outcome, Val};
 
 /// `time.getHours()` and its like.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::field::quoted;
 
-use super::super::eval::CallContext;
-use super::super::value::{Fault, Key, Map, Outcome, Text, Val};
+use crate::eval::CallContext;
+use crate::value::{Fault, Key, Map, Outcome, Text, Val};
 
 /// A parsed URL: absolute, or an absolute path.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! Parses list, map and object constructions.
 
-use super::super::ast::{Entry, Expr, Init, Kind};
-use super::super::lexer::TokenKind;
 use super::{ParseResult, Parser};
+use crate::ast::{Entry, Expr, Init, Kind};
+use crate::lexer::TokenKind;
 
 impl Parser<'_> {
     /// The position of the brace, if a qualified name and a brace come next.

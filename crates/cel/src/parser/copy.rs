@@ -2,8 +2,8 @@
 
 use crate::limits::CEL_CHARS;
 
-use super::super::ast::{Entry, Expr, Fold, Init, Kind};
 use super::{ParseAborted, ParseResult, Parser};
+use crate::ast::{Entry, Expr, Fold, Init, Kind};
 
 impl Parser<'_> {
     /// A copy with new IDs. Nested copies double in size, so the number of nodes is limited.

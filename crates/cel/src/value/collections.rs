@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::value::{Object, Value};
 
-use super::super::types::{DeclType, ListKind, ObjectType};
 use super::{Fault, Outcome, Text, Val};
+use crate::types::{DeclType, ListKind, ObjectType};
 
 /// A list.
 #[derive(Clone, Debug)]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::value::Value;
 
-use super::super::super::eval::CallContext;
-use super::super::super::types::ListKind;
-use super::super::super::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 use super::{compare, identity};
+use crate::eval::CallContext;
+use crate::types::ListKind;
+use crate::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 
 /// `x == y`, `x != y`.
 pub fn equality<'v>(name: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
