@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::ast::{Expr, Fold, Init, Kind, Literal};
 use crate::constructed_types;
 use crate::functions::{Functions, Overload, type_named};
-use crate::source::Issues;
+use crate::syntax::ast::{Expr, Fold, Init, Kind, Literal};
+use crate::syntax::source::Issues;
 use crate::types::Type;
 use crate::unify::{Substitutions, map_parameters};
 

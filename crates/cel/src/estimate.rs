@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use crate::checker::CheckedExpression;
 use crate::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
 use crate::estimate_calls::{self, Argument};
+use crate::syntax::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use crate::types::Type;
 
 /// A minimum and a maximum: of a cost or a size.

@@ -9,7 +9,6 @@
 //! [`literal_checks`] and [`plan`]. [`eval`] evaluates the plan with the functions of [`library`] and charges runtime cost
 //! ([`cost`]). [`estimate`] computes the maximum cost at compile time.
 
-mod ast;
 mod checker;
 mod constructed_types;
 mod cost;
@@ -18,17 +17,13 @@ mod estimate;
 mod estimate_calls;
 mod eval;
 mod functions;
-mod lexer;
 mod library;
 pub mod limits;
 mod literal_checks;
-mod literal_values;
-mod macros;
 pub mod meter;
-mod parser;
 mod plan;
 pub mod reserved_words;
-mod source;
+mod syntax;
 #[cfg(test)]
 mod tests;
 mod timestamps;
@@ -39,7 +34,6 @@ mod value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use ast::{Expr, Kind};
 use checker::{CheckedExpression, Declarations};
 pub use constructed_types::{JSON_PATCH, OBJECT};
 use eval::Evaluator;
@@ -47,7 +41,9 @@ use functions::Functions;
 pub use functions::Library;
 pub use library::semver::Semver;
 use plan::Node;
-use source::{Issues, Source};
+use syntax::ast::{Expr, Kind};
+use syntax::parser;
+use syntax::source::{Issues, Source};
 use types::Type;
 pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, SizeBudget, Text, Val};
 

@@ -2,10 +2,10 @@
 
 use pilothouse_apimachinery::pattern::Patterns;
 
-use crate::ast::{Expr, Kind, Literal};
 use crate::checker::CheckedExpression;
 use crate::library;
-use crate::source::Issues;
+use crate::syntax::ast::{Expr, Kind, Literal};
+use crate::syntax::source::Issues;
 use crate::timestamps::{self, Instant};
 use crate::types::Type;
 use crate::unify::are_equivalent;

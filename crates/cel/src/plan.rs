@@ -6,13 +6,12 @@ use std::sync::Arc;
 use pilothouse_apimachinery::pattern::Patterns;
 use regex::Regex;
 
-use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use crate::checker::CheckedExpression;
 use crate::constructed_types;
 use crate::eval::CallContext;
 use crate::functions::type_named;
 use crate::library::{self, FunctionImpl};
-use crate::macros::MAP_INSERT;
+use crate::syntax::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal, MAP_INSERT};
 use crate::types::Type;
 use crate::value::{Map, Text, Val};
 

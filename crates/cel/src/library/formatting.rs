@@ -3,9 +3,9 @@
 use pilothouse_apimachinery::field::quoted;
 
 use super::convert;
-use crate::ast::{Expr, Kind};
 use crate::eval::CallContext;
 use crate::limits::CEL_TEXT_BYTES;
+use crate::syntax::ast::{Expr, Kind};
 use crate::types::Type;
 use crate::value::{Fault, List, Map, Outcome, Val};
 

@@ -2,6 +2,8 @@
 
 /// The accumulator variable of comprehensions. Not a valid identifier, so that no expression can refer to it.
 pub const ACCUMULATOR: &str = "@result";
+/// The function that inserts an entry into the map of a comprehension.
+pub const MAP_INSERT: &str = "cel.@mapInsert";
 
 /// One expression.
 #[derive(Clone, Debug)]

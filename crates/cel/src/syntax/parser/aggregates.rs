@@ -1,8 +1,10 @@
 //! Parses list, map and object constructions.
 
-use super::{ParseResult, Parser};
-use crate::ast::{Entry, Expr, Init, Kind};
-use crate::lexer::TokenKind;
+use crate::syntax::tree_builder::ParseResult;
+
+use super::Parser;
+use crate::syntax::ast::{Entry, Expr, Init, Kind};
+use crate::syntax::lexer::TokenKind;
 
 impl Parser<'_> {
     /// The position of the brace, if a qualified name and a brace come next.
@@ -45,14 +47,14 @@ impl Parser<'_> {
             };
             let colon = self.expect(":", false)?;
             let value = self.expr("")?;
-            let id = self.new_node(colon, Kind::Broken)?.id;
+            let id = self.builder.new_node(colon, Kind::Broken)?.id;
             fields.push(Init { id, name: field, value, optional });
             if self.accept(",").is_none() {
                 self.expect_closing("}")?;
                 break;
             }
         }
-        self.new_node(position, Kind::Object { name, fields })
+        self.builder.new_node(position, Kind::Object { name, fields })
     }
 
     /// Expects the closing bracket after an item without a comma.
@@ -96,7 +98,7 @@ impl Parser<'_> {
                 break;
             }
         }
-        self.new_node(position, Kind::List { items })
+        self.builder.new_node(position, Kind::List { items })
     }
 
     pub(super) fn map(&mut self) -> ParseResult<Expr> {
@@ -116,6 +118,6 @@ impl Parser<'_> {
                 break;
             }
         }
-        self.new_node(position, Kind::Map { entries })
+        self.builder.new_node(position, Kind::Map { entries })
     }
 }

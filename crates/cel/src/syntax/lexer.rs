@@ -1,6 +1,6 @@
 //! The lexer.
 
-use crate::source::{Issues, Source};
+use super::source::{Issues, Source};
 
 /// The kind of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]

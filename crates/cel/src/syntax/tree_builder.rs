@@ -1,15 +1,69 @@
-//! Copies subtrees, for macros that use an argument twice.
+//! Builds the nodes of the syntax tree, for the parser and for the expansion of macros.
 
-use crate::limits::CEL_CHARS;
+use crate::limits::{CEL_CHARS, CEL_HEIGHT};
 
-use super::{ParseAborted, ParseResult, Parser};
-use crate::ast::{Entry, Expr, Fold, Init, Kind};
+use super::ast::{Entry, Expr, Fold, Init, Kind};
+use super::source::Issues;
 
-impl Parser<'_> {
-    /// A copy with new IDs. Nested copies double in size, so the number of nodes is limited.
+/// Parsing was aborted, and the error is reported.
+pub struct ParseAborted;
+
+/// A part of the tree, unless parsing was aborted.
+pub type ParseResult<T> = Result<T, ParseAborted>;
+
+/// Gives every node an ID, a source position and a bounded height.
+pub struct TreeBuilder<'s> {
+    issues: &'s mut Issues,
+    positions: Vec<usize>,
+    /// The height of each node, by ID.
+    heights: Vec<usize>,
+}
+
+impl<'s> TreeBuilder<'s> {
+    /// A builder without nodes.
+    pub fn new(issues: &'s mut Issues) -> TreeBuilder<'s> {
+        TreeBuilder { issues, positions: Vec::new(), heights: Vec::new() }
+    }
+
+    /// The source position of each node, by ID.
+    pub fn into_positions(self) -> Vec<usize> {
+        self.positions
+    }
+
+    /// Reports an error.
+    pub fn report(&mut self, position: impl Into<Option<usize>>, message: String) {
+        self.issues.add(position, message);
+    }
+
+    /// Reports an error. The node stands for the expression that has it.
+    pub fn broken_node(&mut self, position: usize, message: String) -> Expr {
+        self.report(position, message);
+        self.new_node(position, Kind::Broken).unwrap_or(Expr { id: 0, kind: Kind::Broken })
+    }
+
+    /// A new node with its own ID.
+    pub fn new_node(&mut self, position: usize, kind: Kind) -> ParseResult<Expr> {
+        let expr = Expr { id: self.positions.len(), kind };
+        let child_height = expr.parts().iter().filter_map(|part| self.heights.get(part.id)).max().copied();
+        let height = child_height.unwrap_or(0) + 1;
+        self.positions.push(position);
+        self.heights.push(height);
+        if height > CEL_HEIGHT {
+            self.report(None, "max recursion depth exceeded".to_owned());
+            return Err(ParseAborted);
+        }
+        Ok(expr)
+    }
+
+    /// The source position of a node.
+    pub fn position_of(&self, expr: &Expr) -> usize {
+        self.positions.get(expr.id).copied().unwrap_or(0)
+    }
+
+    /// A copy with new IDs, for macros that use an argument twice. Nested copies double in size, so the number of nodes is limited.
     pub fn clone_subtree(&mut self, expr: &Expr) -> ParseResult<Expr> {
         if self.positions.len() > CEL_CHARS {
-            self.issues.add(None, "max recursion depth exceeded".to_owned());
+            self.report(None, "max recursion depth exceeded".to_owned());
             return Err(ParseAborted);
         }
         let kind = match &expr.kind {

@@ -1,6 +1,6 @@
 //! The values of literals: numbers, and strings with quotes and escapes.
 
-use crate::ast::Literal;
+use super::ast::Literal;
 
 /// An integer literal.
 pub fn parse_int(text: &str, negative: bool) -> Result<Literal, String> {

@@ -1,75 +1,56 @@
 //! Macro expansion.
 
-use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
-use crate::parser::{ParseAborted, Parser};
+use super::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal, MAP_INSERT};
+use super::tree_builder::{ParseAborted, ParseResult, TreeBuilder};
 
-type ParseResult<T> = Result<T, ParseAborted>;
-
-/// Inserts an entry into the map of a comprehension.
-pub const MAP_INSERT: &str = "cel.@mapInsert";
-
-/// Expands a global call.
-pub fn global(
-    parser: &mut Parser<'_>,
-    position: usize,
-    function: &str,
-    mut args: Vec<Expr>,
-) -> ParseResult<Expr> {
-    if function == "has" && args.len() == 1 {
-        let Some(arg) = args.pop() else { return Err(ParseAborted) };
-        return match arg.kind {
-            Kind::Select { operand, field, test: false } => {
-                parser.new_node(position, Kind::Select { operand, field, test: true })
-            }
-            _ => {
-                let position = parser.position_of(&arg);
-                Ok(parser.issue(position, "invalid argument to has() macro".to_owned()))
-            }
-        };
-    }
-    parser.new_node(position, Kind::Call { function: function.to_owned(), target: None, args })
-}
-
-/// Expands a member call.
-pub fn member(
-    parser: &mut Parser<'_>,
-    position: usize,
-    function: &str,
-    target: Expr,
-    args: Vec<Expr>,
-) -> ParseResult<Expr> {
-    let mut expander = Expander { parser, position };
-    match (function, args.len()) {
-        ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => expander.quantifier(function, target, args),
-        ("map", 2 | 3) => expander.transform_list(target, args, 1),
-        ("filter", 2) => expander.filter(target, args),
-        ("transformList", 3 | 4) => expander.transform_list(target, args, 2),
-        ("transformMap" | "transformMapEntry", 3 | 4) => expander.transform_map(function, target, args),
-        ("optMap" | "optFlatMap", 2) => expander.optional(function, target, args),
-        ("bind", 3) if expander.parser.allows_bind() && is_named(&target, "cel") => expander.bind(args),
-        _ => parser.new_node(
-            position,
-            Kind::Call { function: function.to_owned(), target: Some(Box::new(target)), args },
-        ),
-    }
+/// Expands the macro at one position.
+pub struct Expander<'m, 's> {
+    /// Builds the nodes of the expansion.
+    pub builder: &'m mut TreeBuilder<'s>,
+    /// The position of the macro, which its expansion gets.
+    pub position: usize,
+    /// Whether `cel.bind` is enabled.
+    pub allows_bind: bool,
 }
 
 fn is_named(expr: &Expr, name: &str) -> bool {
     matches!(&expr.kind, Kind::Ident(ident) if ident == name)
 }
 
-struct Expander<'m, 's> {
-    parser: &'m mut Parser<'s>,
-    /// The position of the macro, which its expansion gets.
-    position: usize,
-}
-
 /// The iteration variables of a comprehension.
 type IterationVariables = (String, Option<String>);
 
 impl Expander<'_, '_> {
+    /// Expands a global call.
+    pub fn expand_global(mut self, function: &str, mut args: Vec<Expr>) -> ParseResult<Expr> {
+        if function == "has" && args.len() == 1 {
+            let Some(arg) = args.pop() else { return Err(ParseAborted) };
+            return match arg.kind {
+                Kind::Select { operand, field, test: false } => {
+                    self.node(Kind::Select { operand, field, test: true })
+                }
+                _ => Ok(self.issue(&arg, "invalid argument to has() macro")),
+            };
+        }
+        self.call(function, args)
+    }
+
+    /// Expands a member call.
+    pub fn expand_member(mut self, function: &str, target: Expr, args: Vec<Expr>) -> ParseResult<Expr> {
+        match (function, args.len()) {
+            ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => self.quantifier(function, target, args),
+            ("map", 2 | 3) => self.transform_list(target, args, 1),
+            ("filter", 2) => self.filter(target, args),
+            ("transformList", 3 | 4) => self.transform_list(target, args, 2),
+            ("transformMap" | "transformMapEntry", 3 | 4) => self.transform_map(function, target, args),
+            ("optMap" | "optFlatMap", 2) => self.optional(function, target, args),
+            ("bind", 3) if self.allows_bind && is_named(&target, "cel") => self.bind(args),
+            _ => self.method(function, target, args),
+        }
+    }
+
     fn node(&mut self, kind: Kind) -> ParseResult<Expr> {
-        self.parser.new_node(self.position, kind)
+        self.builder.new_node(self.position, kind)
     }
 
     fn literal(&mut self, literal: Literal) -> ParseResult<Expr> {
@@ -84,14 +65,14 @@ impl Expander<'_, '_> {
         self.node(Kind::Call { function: function.to_owned(), target: None, args })
     }
 
-    fn method(&mut self, function: &str, target: Expr) -> ParseResult<Expr> {
+    fn method(&mut self, function: &str, target: Expr, args: Vec<Expr>) -> ParseResult<Expr> {
         let target = Some(Box::new(target));
-        self.node(Kind::Call { function: function.to_owned(), target, args: Vec::new() })
+        self.node(Kind::Call { function: function.to_owned(), target, args })
     }
 
     fn issue(&mut self, expr: &Expr, message: &str) -> Expr {
-        let position = self.parser.position_of(expr);
-        self.parser.issue(position, message.to_owned())
+        let position = self.builder.position_of(expr);
+        self.builder.broken_node(position, message.to_owned())
     }
 
     /// The iteration variables from the first arguments, or the error node if they are no identifiers.
@@ -250,18 +231,14 @@ impl Expander<'_, '_> {
             let message = format!("{function}() variable name must be a simple identifier");
             return Ok(self.issue(&name, &message));
         };
-        let target_copy = self.clone_subtree(&target)?;
-        let has_value = self.method("hasValue", target)?;
-        let init = self.method("value", target_copy)?;
+        let target_copy = self.builder.clone_subtree(&target)?;
+        let has_value = self.method("hasValue", target, Vec::new())?;
+        let init = self.method("value", target_copy, Vec::new())?;
         let mut some = self.bind_name(accu, init, value)?;
         if function == "optMap" {
             some = self.call("optional.of", vec![some])?;
         }
         let none = self.call("optional.none", Vec::new())?;
         self.call("_?_:_", vec![has_value, some, none])
-    }
-
-    fn clone_subtree(&mut self, expr: &Expr) -> ParseResult<Expr> {
-        self.parser.clone_subtree(expr)
     }
 }

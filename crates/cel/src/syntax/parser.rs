@@ -1,16 +1,16 @@
 //! The parser.
 
 mod aggregates;
-mod copy;
 
-use crate::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
-
-use crate::ast::{Expr, Kind, Literal};
-use crate::lexer::{self, Token, TokenKind};
-use crate::literal_values;
-use crate::macros;
+use crate::limits::{CEL_CHARS, CEL_DEPTH};
 use crate::reserved_words;
-use crate::source::{Issues, Source};
+
+use super::ast::{Expr, Kind, Literal};
+use super::lexer::{self, Token, TokenKind};
+use super::literal_values;
+use super::macros::Expander;
+use super::source::{Issues, Source};
+use super::tree_builder::{ParseAborted, ParseResult, TreeBuilder};
 
 /// The result of parsing.
 pub struct ParsedExpression {
@@ -29,36 +29,21 @@ pub fn parse(source: &Source, allows_bind: bool, issues: &mut Issues) -> Option<
         return None;
     }
     let tokens = lexer::tokenize(source, issues);
-    let mut parser = Parser {
-        source,
-        tokens,
-        next: 0,
-        allows_bind,
-        issues,
-        positions: Vec::new(),
-        heights: Vec::new(),
-        depth: 0,
-    };
+    let builder = TreeBuilder::new(issues);
+    let mut parser = Parser { source, tokens, next: 0, allows_bind, builder, depth: 0 };
     let root = parser.root_expression().ok()?;
-    let positions = std::mem::take(&mut parser.positions);
+    let positions = parser.builder.into_positions();
     issues.is_empty().then_some(ParsedExpression { root, positions })
 }
 
-/// Parsing was aborted, and the error is reported.
-pub struct ParseAborted;
-
-type ParseResult<T> = Result<T, ParseAborted>;
-
-pub struct Parser<'s> {
+struct Parser<'s> {
     source: &'s Source,
     tokens: Vec<Token>,
     /// The index of the next token.
     next: usize,
+    /// Whether `cel.bind` is enabled.
     allows_bind: bool,
-    issues: &'s mut Issues,
-    positions: Vec<usize>,
-    /// The height of each node, by ID.
-    heights: Vec<usize>,
+    builder: TreeBuilder<'s>,
     /// The current recursion depth.
     depth: usize,
 }
@@ -99,11 +84,6 @@ fn is_among(token: &Token, symbols: &str) -> bool {
 }
 
 impl<'s> Parser<'s> {
-    /// Whether `cel.bind` is enabled.
-    pub fn allows_bind(&self) -> bool {
-        self.allows_bind
-    }
-
     fn root_expression(&mut self) -> ParseResult<Expr> {
         let root = self.expr("")?;
         if self.token().kind == TokenKind::End {
@@ -136,7 +116,7 @@ impl<'s> Parser<'s> {
     /// Reports an unexpected token and aborts.
     fn fail<T>(&mut self, message: &str) -> ParseResult<T> {
         let position = self.token().start;
-        self.issues.add(position, format!("Syntax error: {message}"));
+        self.builder.report(position, format!("Syntax error: {message}"));
         Err(ParseAborted)
     }
 
@@ -149,12 +129,14 @@ impl<'s> Parser<'s> {
         if !next.is_some_and(|next| next.starts_expression() || is_among(next, alternatives)) {
             let message = format!("mismatched input '{rendered}' expecting {{{expected}}}");
             return match self.operator() {
-                Some(_) => Ok(Some(self.issue(position, format!("Syntax error: {message}")))),
+                Some(_) => Ok(Some(self.builder.broken_node(position, format!("Syntax error: {message}")))),
                 None => self.fail(&message),
             };
         }
-        self.issues
-            .add(position, format!("Syntax error: extraneous input '{rendered}' expecting {{{expected}}}"));
+        self.builder.report(
+            position,
+            format!("Syntax error: extraneous input '{rendered}' expecting {{{expected}}}"),
+        );
         self.take();
         Ok(None)
     }
@@ -182,44 +164,24 @@ impl<'s> Parser<'s> {
     /// Reports a missing token and continues as if it were there.
     fn missing(&mut self, symbol: &str, next_text: &str) -> usize {
         let position = self.token().start;
-        self.issues.add(position, format!("Syntax error: missing '{symbol}' at '{next_text}'"));
+        self.builder.report(position, format!("Syntax error: missing '{symbol}' at '{next_text}'"));
         position
     }
 
-    /// Reports an error and continues.
-    pub fn issue(&mut self, position: usize, message: String) -> Expr {
-        self.issues.add(position, message);
-        self.new_node(position, Kind::Broken).unwrap_or(Expr { id: 0, kind: Kind::Broken })
-    }
-
-    /// A new node with its own ID.
-    pub fn new_node(&mut self, position: usize, kind: Kind) -> ParseResult<Expr> {
-        let expr = Expr { id: self.positions.len(), kind };
-        let child_height = expr.parts().iter().filter_map(|part| self.heights.get(part.id)).max().copied();
-        let height = child_height.unwrap_or(0) + 1;
-        self.positions.push(position);
-        self.heights.push(height);
-        if height > CEL_HEIGHT {
-            self.issues.add(None, "max recursion depth exceeded".to_owned());
-            return Err(ParseAborted);
-        }
-        Ok(expr)
-    }
-
-    /// The source position of a node.
-    pub fn position_of(&self, expr: &Expr) -> usize {
-        self.positions.get(expr.id).copied().unwrap_or(0)
+    /// Expands macros at a position.
+    fn expander(&mut self, position: usize) -> Expander<'_, 's> {
+        Expander { builder: &mut self.builder, position, allows_bind: self.allows_bind }
     }
 
     fn call(&mut self, position: usize, function: &str, args: Vec<Expr>) -> ParseResult<Expr> {
-        self.new_node(position, Kind::Call { function: function.to_owned(), target: None, args })
+        self.builder.new_node(position, Kind::Call { function: function.to_owned(), target: None, args })
     }
 
     /// Parses an expression. `alternatives` are the other expected tokens.
     fn expr(&mut self, alternatives: &str) -> ParseResult<Expr> {
         self.depth += 1;
         if self.depth > CEL_DEPTH {
-            self.issues.add(None, format!("expression recursion limit exceeded: {CEL_DEPTH}"));
+            self.builder.report(None, format!("expression recursion limit exceeded: {CEL_DEPTH}"));
             return Err(ParseAborted);
         }
         let mut result = self.binary(0, alternatives)?;
@@ -338,8 +300,8 @@ impl<'s> Parser<'s> {
         let next_text = if is_end { String::new() } else { self.token().render(self.source) };
         let preceding = self.source.text(start, position);
         let input = if is_end { preceding.trim_end() } else { preceding.as_str() };
-        self.issues
-            .add(position, format!("Syntax error: no viable alternative at input '{input}{next_text}'"));
+        self.builder
+            .report(position, format!("Syntax error: no viable alternative at input '{input}{next_text}'"));
     }
 
     fn postfix(&mut self, alternatives: &str) -> ParseResult<Expr> {
@@ -364,7 +326,7 @@ impl<'s> Parser<'s> {
         let field = match token.kind {
             TokenKind::Name(name) => name,
             TokenKind::EscapedName => {
-                return Ok(self.issue(token.start, "unsupported syntax: '`'".to_owned()));
+                return Ok(self.builder.broken_node(token.start, "unsupported syntax: '`'".to_owned()));
             }
             TokenKind::Symbol(keyword) if keyword.chars().all(char::is_alphabetic) => {
                 self.next -= 1;
@@ -379,14 +341,14 @@ impl<'s> Parser<'s> {
             }
         };
         if optional {
-            let name = self.new_node(token.start, Kind::Literal(Literal::String(field)))?;
+            let name = self.builder.new_node(token.start, Kind::Literal(Literal::String(field)))?;
             return self.call(position, "_?._", vec![operand, name]);
         }
         if let Some(open) = self.accept("(") {
             let args = self.arguments()?;
-            return macros::member(self, open, &field, operand, args);
+            return self.expander(open).expand_member(&field, operand, args);
         }
-        self.new_node(position, Kind::Select { operand: Box::new(operand), field, test: false })
+        self.builder.new_node(position, Kind::Select { operand: Box::new(operand), field, test: false })
     }
 
     /// Parses arguments and the closing parenthesis.
@@ -439,7 +401,7 @@ impl<'s> Parser<'s> {
                 return match self.unexpected(alternatives)? {
                     Some(broken) => Ok(Some(broken)),
                     None if is_among(self.token(), alternatives) => {
-                        self.new_node(token.start, Kind::Broken).map(Some)
+                        self.builder.new_node(token.start, Kind::Broken).map(Some)
                     }
                     None => Ok(None),
                 };
@@ -463,8 +425,8 @@ impl<'s> Parser<'s> {
 
     fn literal(&mut self, position: usize, literal: Result<Literal, String>) -> ParseResult<Expr> {
         match literal {
-            Ok(literal) => self.new_node(position, Kind::Literal(literal)),
-            Err(message) => Ok(self.issue(position, message)),
+            Ok(literal) => self.builder.new_node(position, Kind::Literal(literal)),
+            Err(message) => Ok(self.builder.broken_node(position, message)),
         }
     }
 
@@ -491,13 +453,13 @@ impl<'s> Parser<'s> {
         if let Some(open) = self.accept("(") {
             let args = self.arguments()?;
             if is_reserved {
-                return Ok(self.issue(start, format!("reserved identifier: {name}")));
+                return Ok(self.builder.broken_node(start, format!("reserved identifier: {name}")));
             }
-            return macros::global(self, open, &format!("{dot}{name}"), args);
+            return self.expander(open).expand_global(&format!("{dot}{name}"), args);
         }
         if is_reserved {
-            return Ok(self.issue(start, format!("reserved identifier: {name}")));
+            return Ok(self.builder.broken_node(start, format!("reserved identifier: {name}")));
         }
-        self.new_node(token.start, Kind::Ident(format!("{dot}{name}")))
+        self.builder.new_node(token.start, Kind::Ident(format!("{dot}{name}")))
     }
 }
