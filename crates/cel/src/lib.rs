@@ -39,13 +39,14 @@ pub use constructed_types::{JSON_PATCH, OBJECT};
 use eval::Evaluator;
 use functions::Functions;
 pub use functions::Library;
-pub use library::semver::Semver;
 use plan::Node;
 use syntax::ast::{Expr, Kind};
 use syntax::parser;
 use syntax::source::{Issues, Source};
 use types::Type;
-pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, SizeBudget, Text, Val};
+pub use value::{
+    ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, Semver, SizeBudget, Text, Val,
+};
 
 use pilothouse_apimachinery::pattern::Patterns;
 

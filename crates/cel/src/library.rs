@@ -4,17 +4,15 @@ mod convert;
 mod declarations;
 mod formatting;
 mod lists;
-pub mod named_format;
+mod named_formats;
 mod network;
 mod operators;
 mod optionals;
 mod quantities;
-pub mod semver;
 mod strings;
 mod times;
-pub mod url;
+mod urls;
 
-pub use convert::to_text;
 pub use declarations::{declarations, generated_declarations};
 pub use formatting::check as check_format;
 pub use operators::insert;
@@ -55,7 +53,7 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
         | "optional.unwrap"
         | "unwrapOpt" => optionals::run,
         "url" | "isURL" | "getScheme" | "getHost" | "getHostname" | "getPort" | "getEscapedPath"
-        | "getQuery" => url::run,
+        | "getQuery" => urls::run,
         "quantity" | "isQuantity" | "sign" | "asApproximateFloat" | "asInteger" | "isInteger" | "add"
         | "sub" | "isGreaterThan" | "isLessThan" | "compareTo" | "semver" | "isSemver" | "major"
         | "minor" | "patch" => quantities::run,
@@ -74,8 +72,8 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
         | "prefixLength"
         | "masked"
         | "isCIDR" => network::run,
-        "validate" | "format.named" => named_format::run,
-        name if name.starts_with("format.") => named_format::run,
+        "validate" | "format.named" => named_formats::run,
+        name if name.starts_with("format.") => named_formats::run,
         // Implemented by the values of the caller: see `Foreign`.
         "path" | "group" | "serviceAccount" | "resource" | "subresource" | "namespace" | "name"
         | "fieldSelector" | "labelSelector" | "check" | "errored" | "error" | "allowed" | "reason" => {

@@ -2,7 +2,10 @@
 
 mod collections;
 mod constructed;
+mod named_format;
 mod native;
+mod semver;
+mod url;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,14 +13,14 @@ use std::sync::Arc;
 
 pub use collections::{Key, List, Map};
 pub use constructed::ConstructedObject;
+pub use named_format::NamedFormat;
 pub use native::{NativeError, SizeBudget};
+pub use semver::Semver;
+pub use url::Url;
 
 use pilothouse_apimachinery::quantity::Quantity;
 use pilothouse_apimachinery::value::Value;
 
-use crate::library::named_format::NamedFormat;
-use crate::library::semver::Semver;
-use crate::library::url::Url;
 use crate::timestamps::{self, Instant};
 use crate::types::{DeclKind, DeclType, ListKind};
 

@@ -1,7 +1,7 @@
 //! The function tables: name, overload ID, signature.
 
-use super::named_format;
 use crate::functions::Library;
+use crate::value::NamedFormat;
 
 type Row = (&'static str, &'static str, &'static str);
 
@@ -81,7 +81,7 @@ pub fn generated_declarations(library: Library) -> Vec<(String, String, String)>
             }
         }
         Library::Format => {
-            for format in named_format::ALL {
+            for format in NamedFormat::ALL {
                 let name = format!("format.{}", format.function);
                 rows.push(row(&name, name.clone(), "() -> format".to_owned()));
             }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::quantity::Quantity;
 
-use super::semver::Semver;
 use crate::eval::CallContext;
-use crate::value::{Fault, Outcome, Val};
+use crate::value::{Fault, Outcome, Semver, Val};
 
 /// `quantity('1Gi')`, `semver('1.2.3')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {

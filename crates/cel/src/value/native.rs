@@ -6,7 +6,7 @@ use pilothouse_apimachinery::limits::{BODY_BYTES, OBJECT_PARTS, PATCH_DEPTH};
 use pilothouse_apimachinery::value::{Object, Value};
 
 use super::{List, Map, Val};
-use crate::library::to_text;
+use crate::timestamps;
 
 /// The integers that a double represents exactly.
 const EXACT_INTEGERS: std::ops::RangeInclusive<i64> = -((1 << 53) - 1)..=(1 << 53) - 1;
@@ -86,10 +86,8 @@ impl SizeBudget {
                 self.take(bytes.len())?;
                 self.text(&STANDARD.encode(bytes))?
             }
-            Val::Timestamp(_) | Val::Duration(_) if is_json => {
-                let text = to_text(value).map_err(|_| unsupported_type(value, target))?;
-                self.text(&text)?
-            }
+            Val::Timestamp(instant) if is_json => self.text(&instant.to_rfc3339())?,
+            Val::Duration(nanos) if is_json => self.text(&timestamps::format_duration(*nanos))?,
             Val::List(list) => self.list(list, target, depth)?,
             Val::Map(map) => self.map(map, target, depth)?,
             Val::Constructed(object) => {

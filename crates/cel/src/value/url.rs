@@ -1,21 +1,20 @@
-//! URL functions.
+//! URLs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use pilothouse_apimachinery::field::quoted;
-
-use crate::eval::CallContext;
-use crate::value::{Fault, Key, Map, Outcome, Text, Val};
 
 /// A parsed URL: absolute, or an absolute path.
 #[derive(Clone, Debug)]
 pub struct Url {
     /// The original text.
     pub text: String,
-    scheme: String,
-    host: String,
-    path: String,
+    /// The scheme, in lower case.
+    pub scheme: String,
+    /// The host with its port.
+    pub host: String,
+    /// The path, escaped.
+    pub path: String,
     query: String,
 }
 
@@ -64,20 +63,21 @@ impl Url {
     }
 
     /// The host without port and brackets.
-    fn hostname(&self) -> &str {
+    pub fn hostname(&self) -> &str {
         if let Some(inner) = self.host.strip_prefix('[') {
             return inner.split_once(']').map_or(inner, |(inner, _)| inner);
         }
         self.host.rsplit_once(':').map_or(&self.host, |(host, _)| host)
     }
 
-    fn port(&self) -> &str {
+    /// The port; empty without one.
+    pub fn port(&self) -> &str {
         let after_host = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, after_host)| after_host);
         after_host.rsplit_once(':').map_or("", |(_, port)| port)
     }
 
     /// The decoded query parameters. Invalid ones are dropped.
-    fn query_parameters(&self) -> BTreeMap<String, Vec<String>> {
+    pub fn query_parameters(&self) -> BTreeMap<String, Vec<String>> {
         let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -194,34 +194,4 @@ fn unescape(text: &str) -> Option<String> {
         index += 1;
     }
     Some(String::from_utf8_lossy(&out).into_owned())
-}
-
-/// `url('https://a/b')` and its member functions.
-pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
-    match (name, args) {
-        ("url", [Val::String(text)]) => Url::parse(text)
-            .map(|url| Val::Url(Arc::new(url)))
-            .map_err(|error| Fault::error(format!("URL parse error during conversion from string: {error}"))),
-        ("isURL", [Val::String(text)]) => Ok(Val::Bool(Url::parse(text).is_ok())),
-        (name, [Val::Url(url)]) => Ok(Val::from(match name {
-            "getScheme" => url.scheme.clone(),
-            "getHost" => url.host.clone(),
-            "getHostname" => url.hostname().to_owned(),
-            "getPort" => url.port().to_owned(),
-            "getEscapedPath" => url.path.clone(),
-            "getQuery" => {
-                let text = |text: String| Text::Owned(text.into());
-                let entry = |(key, values): (String, Vec<String>)| {
-                    let values: Vec<Val<'v>> = values.into_iter().map(Val::from).collect();
-                    let key = text(key);
-                    (Key::String(key.clone()), (Val::String(key), Val::from(values)))
-                };
-                return Ok(Val::Map(Map::Computed(Arc::new(
-                    url.query_parameters().into_iter().map(entry).collect(),
-                ))));
-            }
-            _ => return Err(Fault::no_overload()),
-        })),
-        _ => Err(Fault::no_overload()),
-    }
 }
