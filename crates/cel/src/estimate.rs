@@ -1,58 +1,18 @@
 //! Estimates the cost of an expression at compile time. The arithmetic is the reference's, including its oddities, because it
 //! decides which validation rules a CustomResourceDefinition may have.
 
+mod calls;
+mod range;
+
 use std::collections::BTreeMap;
+
+use calls::Argument;
+use range::Range;
 
 use crate::checker::CheckedExpression;
 use crate::cost::{CHARACTER, LIST, MAP, NAME, OBJECT};
-use crate::estimate_calls::{self, Argument};
 use crate::syntax::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal};
 use crate::types::Type;
-
-/// A minimum and a maximum: of a cost or a size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// The lower bound.
-    pub min: u64,
-    /// The upper bound.
-    pub max: u64,
-}
-
-impl Range {
-    /// A known number.
-    pub const fn fixed(number: u64) -> Range {
-        Range { min: number, max: number }
-    }
-
-    /// Any number.
-    pub const UNKNOWN: Range = Range { min: 0, max: u64::MAX };
-    const ZERO: Range = Range::fixed(0);
-    const EMPTY: Range = Range { min: u64::MAX, max: 0 };
-
-    /// The sum.
-    pub fn plus(self, other: Range) -> Range {
-        Range { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
-    }
-
-    /// The product.
-    pub fn times(self, other: Range) -> Range {
-        Range { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
-    }
-
-    /// Multiplied by a factor and rounded up.
-    pub fn scaled(self, factor: f64) -> Range {
-        let scaled = |number: u64| {
-            let product = (number as f64 * factor).ceil();
-            if product >= 18_446_744_073_709_551_615.0 { u64::MAX } else { product as u64 }
-        };
-        Range { min: scaled(self.min), max: scaled(self.max) }
-    }
-
-    /// The union of both ranges.
-    pub fn union(self, other: Range) -> Range {
-        Range { min: self.min.min(other.min), max: self.max.max(other.max) }
-    }
-}
 
 /// The sizes of the keys and values of a list or map.
 #[derive(Clone, Copy, Debug)]
@@ -293,7 +253,7 @@ impl Estimator<'_> {
         costs: &[Range],
     ) -> (Range, Option<Range>) {
         let sum = costs.iter().fold(Range::ZERO, |sum, cost| sum.plus(*cost));
-        if let Some((cost, size)) = estimate_calls::library_call(function, overload, target, arguments) {
+        if let Some((cost, size)) = calls::library_call(function, overload, target, arguments) {
             return (cost.plus(sum), size);
         }
         match (overload, costs) {
@@ -323,7 +283,7 @@ impl Estimator<'_> {
                 (cost.plus(sum), Some(size))
             }
             _ => {
-                let (cost, size) = estimate_calls::standard_call(overload, target, arguments);
+                let (cost, size) = calls::standard_call(overload, target, arguments);
                 (cost.plus(sum), size)
             }
         }

@@ -2,13 +2,8 @@
 
 use std::sync::Arc;
 
-use pilothouse_apimachinery::pattern::Patterns;
-use regex::Regex;
-
 use crate::cost;
-use crate::library;
-use crate::limits::CEL_UNCHARGED_STEPS;
-use crate::meter;
+use crate::library::{self, CallContext};
 use crate::plan::{Call, FoldNode, Node, Unwrap};
 use crate::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 
@@ -24,34 +19,6 @@ pub struct Evaluator<'v, 'r> {
     limit: u64,
     /// State that the called functions share.
     context: CallContext,
-}
-
-/// State that functions share during an evaluation: compiled patterns, and a limit on work that has no cost.
-#[derive(Debug, Default)]
-pub struct CallContext {
-    patterns: Patterns,
-    steps: u64,
-    /// The regular expression of the current call, if it was compiled with the program.
-    compiled: Option<Regex>,
-}
-
-impl CallContext {
-    /// Counts work that the cost model does not charge for, and fails beyond a limit.
-    pub fn charge_steps(&mut self, steps: usize) -> Result<(), Fault> {
-        self.steps = self.steps.saturating_add(steps as u64);
-        if self.steps > meter::limit(CEL_UNCHARGED_STEPS) { Err(Fault::Budget) } else { Ok(()) }
-    }
-
-    /// A compiled regular expression, cached.
-    pub fn pattern(&mut self, text: &str) -> Result<Regex, Fault> {
-        if let Some(compiled) = &self.compiled {
-            return Ok(compiled.clone());
-        }
-        let pattern = self.patterns.compiled(text);
-        pattern.ok_or_else(|| {
-            Fault::error(format!("error parsing regexp: {}", pilothouse_apimachinery::field::quoted(text)))
-        })
-    }
 }
 
 impl<'v, 'r> Evaluator<'v, 'r> {
@@ -75,7 +42,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
 
     /// The work so far: the cost, or the uncharged steps if there were more.
     pub fn spent(&self) -> u64 {
-        self.cost.max(self.context.steps)
+        self.cost.max(self.context.uncharged_steps())
     }
 
     /// The value of a node.
@@ -233,7 +200,7 @@ impl<'v, 'r> Evaluator<'v, 'r> {
             }
             _ => self.charge(cost::call_cost(&call.name, &args))?,
         }
-        self.context.compiled.clone_from(&call.pattern);
+        self.context.set_pattern(call.pattern.as_ref());
         let result = if let Some(Val::Foreign(foreign)) = args.first() {
             let foreign = foreign.clone();
             foreign.call(&call.name, args.get(1..).unwrap_or_default())

@@ -1,9 +1,12 @@
 //! Function declarations: names, overloads and signatures.
 
+mod declarations;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::library;
+pub use declarations::Library;
+
 use crate::types::Type;
 
 /// An overload.
@@ -17,60 +20,6 @@ pub struct Overload {
     pub parameters: Vec<Type>,
     /// The result type.
     pub result: Type,
-}
-
-/// A function library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Library {
-    /// The standard library of CEL.
-    Standard,
-    /// Optional values.
-    Optionals,
-    /// String functions.
-    Strings,
-    /// List functions.
-    Lists,
-    /// `find` and `findAll`.
-    Regex,
-    /// URLs.
-    Urls,
-    /// Quantities.
-    Quantity,
-    /// Set operations on lists.
-    Sets,
-    /// IP addresses.
-    Ip,
-    /// CIDRs.
-    Cidr,
-    /// Named string formats.
-    Format,
-    /// Comprehensions with two variables.
-    TwoVariables,
-    /// Semantic versions.
-    Semver,
-    /// Escaping for JSON Patch paths.
-    JsonPatch,
-    /// Authorization checks. The caller provides the values and their functions.
-    Authorizer,
-}
-
-impl Library {
-    /// The libraries of new expressions: those of release 1.32, so that a rollback by one release understands them.
-    pub const NEW: [Library; 13] = [
-        Library::Standard,
-        Library::Optionals,
-        Library::Strings,
-        Library::Lists,
-        Library::Regex,
-        Library::Urls,
-        Library::Quantity,
-        Library::Sets,
-        Library::Ip,
-        Library::Cidr,
-        Library::Format,
-        Library::TwoVariables,
-        Library::Authorizer,
-    ];
 }
 
 /// Overloads by function name.
@@ -87,10 +36,10 @@ impl Functions {
             }
         };
         for library in libraries {
-            for (name, id, signature) in library::declarations(*library) {
+            for (name, id, signature) in library.declarations() {
                 add(name, id, signature);
             }
-            for (name, id, signature) in library::generated_declarations(*library) {
+            for (name, id, signature) in library.generated_declarations() {
                 add(&name, &id, &signature);
             }
         }
@@ -220,9 +169,7 @@ mod tests {
         let all = [&Library::NEW[..], &[Library::Semver, Library::JsonPatch]].concat();
         let expected: usize = all
             .iter()
-            .map(|library| {
-                library::declarations(*library).len() + library::generated_declarations(*library).len()
-            })
+            .map(|library| library.declarations().len() + library.generated_declarations().len())
             .sum();
         assert_eq!(Functions::from_libraries(&all).len(), expected);
         assert!(expected > 200);

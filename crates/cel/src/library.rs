@@ -1,7 +1,7 @@
 //! The implementations of functions.
 
+mod context;
 mod convert;
-mod declarations;
 mod formatting;
 mod lists;
 mod named_formats;
@@ -13,12 +13,10 @@ mod strings;
 mod times;
 mod urls;
 
-pub use declarations::{declarations, generated_declarations};
-pub use formatting::check as check_format;
+pub use context::CallContext;
 pub use operators::insert;
 
-use crate::eval::CallContext;
-use crate::value::{Outcome, Val};
+use crate::value::{Fault, Outcome, Val};
 
 /// An implementation. It gets the function's name, because related functions share one implementation.
 pub type FunctionImpl = for<'v> fn(&str, &[Val<'v>], &mut CallContext) -> Outcome<'v>;
@@ -84,7 +82,7 @@ pub fn run(name: &str) -> Option<FunctionImpl> {
 }
 
 fn no_overload<'v>(_: &str, _: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
-    Err(crate::value::Fault::no_overload())
+    Err(Fault::no_overload())
 }
 
 #[cfg(test)]
@@ -97,8 +95,8 @@ mod tests {
         const SPECIAL: [&str; 8] =
             ["_?_:_", "_&&_", "_||_", "@not_strictly_false", "or", "orValue", "_?._", "cel.@mapInsert"];
         for library in Library::NEW.into_iter().chain([Library::Semver, Library::JsonPatch]) {
-            let names = declarations(library).iter().map(|(name, ..)| (*name).to_owned());
-            for name in names.chain(generated_declarations(library).into_iter().map(|(name, ..)| name)) {
+            let names = library.declarations().iter().map(|(name, ..)| (*name).to_owned());
+            for name in names.chain(library.generated_declarations().into_iter().map(|(name, ..)| name)) {
                 assert!(SPECIAL.contains(&name.as_str()) || run(&name).is_some(), "{name}");
             }
         }

@@ -1,9 +1,10 @@
 //! Checks the values of literals after type checking: timestamps, durations, regular expressions, and lists of mixed types.
 
+mod format;
+
 use pilothouse_apimachinery::pattern::Patterns;
 
 use crate::checker::CheckedExpression;
-use crate::library;
 use crate::syntax::ast::{Expr, Kind, Literal};
 use crate::syntax::source::Issues;
 use crate::timestamps::{self, Instant};
@@ -107,7 +108,7 @@ impl LiteralChecker<'_> {
         }
         if function == "format"
             && let (Some(format), Kind::List { items }) = (target.and_then(Expr::literal_text), &first.kind)
-            && let Some((id, message)) = library::check_format(expr, format, items, &self.checked.types)
+            && let Some((id, message)) = format::check(expr, format, items, &self.checked.types)
         {
             self.report(id, message);
         }

@@ -8,9 +8,8 @@ use regex::Regex;
 
 use crate::checker::CheckedExpression;
 use crate::constructed_types;
-use crate::eval::CallContext;
 use crate::functions::type_named;
-use crate::library::{self, FunctionImpl};
+use crate::library::{self, CallContext, FunctionImpl};
 use crate::syntax::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal, MAP_INSERT};
 use crate::types::Type;
 use crate::value::{Map, Text, Val};

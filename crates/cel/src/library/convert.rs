@@ -2,7 +2,7 @@
 
 use pilothouse_apimachinery::json::short_float;
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::timestamps::{self, Instant};
 use crate::value::{Fault, Outcome, Val};
 

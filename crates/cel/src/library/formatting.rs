@@ -2,96 +2,14 @@
 
 use pilothouse_apimachinery::field::quoted;
 
+use super::context::CallContext;
 use super::convert;
-use crate::eval::CallContext;
+use crate::format_string::{Segment, parse_format, unsupported_type};
 use crate::limits::CEL_TEXT_BYTES;
-use crate::syntax::ast::{Expr, Kind};
-use crate::types::Type;
 use crate::value::{Fault, List, Map, Outcome, Val};
 
 /// The default precision.
 const PRECISION: usize = 6;
-/// The maximum precision.
-const MAX_PRECISION: usize = 1_000;
-
-/// A segment of a format string.
-enum Segment<'f> {
-    /// Literal text.
-    Literal(&'f str),
-    /// A formatting clause: its verb and precision.
-    Clause(char, Option<usize>),
-}
-
-/// Parses a format string up to the first error. `visit` is called for each segment, with the index of the next argument. Returns
-/// the number of arguments that are used.
-fn parse_format<'f>(
-    format: &'f str,
-    count: usize,
-    mut visit: impl FnMut(Segment<'f>, usize) -> Result<(), String>,
-) -> Result<usize, String> {
-    let (mut rest, mut index) = (format, 0);
-    while let Some(percent) = rest.find('%') {
-        let (literal, rest_text) = rest.split_at(percent);
-        visit(Segment::Literal(literal), index)?;
-        let rest_text = rest_text.get(1..).unwrap_or_default();
-        if let Some(remaining) = rest_text.strip_prefix('%') {
-            visit(Segment::Literal("%"), index)?;
-            rest = remaining;
-            continue;
-        }
-        if rest_text.is_empty() {
-            return Err("unexpected end of string".to_owned());
-        }
-        if index >= count {
-            return Err(format!("index {index} out of range"));
-        }
-        let (verb, precision, remaining) =
-            parse_clause(rest_text).map_err(|error| format!("could not parse formatting clause: {error}"))?;
-        visit(Segment::Clause(verb, precision), index)
-            .map_err(|error| format!("error during formatting: {error}"))?;
-        index += 1;
-        rest = remaining;
-    }
-    visit(Segment::Literal(rest), index)?;
-    Ok(index)
-}
-
-fn parse_clause(text: &str) -> Result<(char, Option<usize>, &str), String> {
-    let (precision, rest) = match text.strip_prefix('.') {
-        None => (None, text),
-        Some(rest) => {
-            let end = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| {
-                "error while parsing precision: could not find end of precision specifier".to_owned()
-            })?;
-            let (digits, rest) = rest.split_at(end);
-            let number = digits.parse::<usize>().map_err(|_| {
-                format!("error while parsing precision: error while converting precision to integer: strconv.Atoi: parsing {}: invalid syntax", quoted(digits))
-            })?;
-            (Some(number.min(MAX_PRECISION)), rest)
-        }
-    };
-    let verb = rest.chars().next().unwrap_or(' ');
-    if !matches!(verb, 's' | 'd' | 'f' | 'e' | 'b' | 'x' | 'X' | 'o') {
-        return Err(format!("unrecognized formatting clause \"{verb}\""));
-    }
-    Ok((verb, precision, rest.get(1..).unwrap_or_default()))
-}
-
-/// The message for a clause that does not support a type.
-fn unsupported_type(verb: char, kind: &str) -> String {
-    let message = match verb {
-        'd' => "decimal clause can only be used on integers",
-        'f' => "fixed-point clause can only be used on doubles",
-        'e' => "scientific clause can only be used on doubles",
-        'b' => "only integers and bools can be formatted as binary",
-        'x' | 'X' => "only integers, byte buffers, and strings can be formatted as hex",
-        'o' => "octal clause can only be used on integers",
-        _ => {
-            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
-        }
-    };
-    format!("{message}, was given {kind}")
-}
 
 /// `format`.
 pub fn run<'v>(_: &str, args: &[Val<'v>], context: &mut CallContext) -> Outcome<'v> {
@@ -261,68 +179,4 @@ fn format_element(value: &Val<'_>, context: &mut CallContext) -> Result<String, 
         other => format_string(other, context)
             .map_err(|_| format!("no formatting function for {}", other.type_name()))?,
     })
-}
-
-/// Checks a constant format string against its arguments. Errors have a position and a message.
-pub fn check(call: &Expr, format: &str, items: &[(Expr, bool)], types: &[Type]) -> Option<(usize, String)> {
-    let type_of = |expr: &Expr| types.get(expr.id).cloned().unwrap_or(Type::Dyn);
-    let mut error_id = call.id;
-    let parsed = parse_format(format, items.len(), |segment, index| {
-        let (Segment::Clause(verb, _), Some((item, _))) = (segment, items.get(index)) else { return Ok(()) };
-        let invalid = if verb == 's' {
-            invalid_string_argument(item, &type_of)
-        } else {
-            invalid_clause_argument(verb, item, &type_of)
-        };
-        match invalid {
-            None => Ok(()),
-            Some((id, name)) => {
-                error_id = id;
-                Err(unsupported_type(verb, &name))
-            }
-        }
-    });
-    match parsed {
-        Err(message) => Some((error_id, message)),
-        Ok(used) if items.len() > used => {
-            let count = items.len();
-            Some((
-                call.id,
-                format!("too many arguments supplied to string.format (expected {used}, got {count})"),
-            ))
-        }
-        Ok(_) => None,
-    }
-}
-
-fn invalid_clause_argument(
-    verb: char,
-    item: &Expr,
-    type_of: &impl Fn(&Expr) -> Type,
-) -> Option<(usize, String)> {
-    let actual = type_of(item);
-    let fits = matches!(
-        (verb, &actual),
-        (_, Type::Dyn)
-            | ('d' | 'o' | 'b' | 'x' | 'X', Type::Int | Type::Uint)
-            | ('b', Type::Bool)
-            | ('x' | 'X', Type::String | Type::Bytes)
-            | ('f' | 'e', Type::Double | Type::String)
-    );
-    (!fits).then(|| (item.id, actual.name()))
-}
-
-fn invalid_string_argument(item: &Expr, type_of: &impl Fn(&Expr) -> Type) -> Option<(usize, String)> {
-    let actual = type_of(item);
-    if matches!(actual, Type::Opaque(..) | Type::Object(_)) {
-        return Some((item.id, actual.name()));
-    }
-    match &item.kind {
-        Kind::List { items } => items.iter().find_map(|(item, _)| invalid_string_argument(item, type_of)),
-        Kind::Map { entries } => entries
-            .iter()
-            .flat_map(|entry| [&entry.key, &entry.value])
-            .find_map(|part| invalid_string_argument(part, type_of)),
-        _ => None,
-    }
 }

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
+use super::context::CallContext;
 use super::operators::{arithmetic, compare, equal};
-use crate::eval::CallContext;
 use crate::value::{Fault, List, Outcome, Val};
 
 /// `list.max()` and its like.

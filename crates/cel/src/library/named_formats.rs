@@ -1,6 +1,6 @@
 //! Functions of named string formats (`format.named`).
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::value::{Fault, NamedFormat, Outcome, Val};
 
 /// `format.uuid()`, `format.named('uuid')`, `format.uuid().validate(text)`.

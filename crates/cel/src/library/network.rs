@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use pilothouse_apimachinery::field::quoted;
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::value::{Fault, Outcome, Val};
 
 /// `ip('10.0.0.1')`, `cidr('10.0.0.0/8')` and their member functions.

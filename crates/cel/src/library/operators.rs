@@ -11,7 +11,7 @@ pub use equality::{equal, equality};
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::value::Value;
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::types::ListKind;
 use crate::value::{Fault, Key, List, Map, Outcome, Val};
 

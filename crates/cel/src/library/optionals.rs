@@ -1,6 +1,6 @@
 //! Functions of optional values.
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::value::{Fault, Outcome, Val};
 
 /// `optional.of(x)`, `x.value()` and their like.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::quantity::Quantity;
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::value::{Fault, Outcome, Semver, Val};
 
 /// `quantity('1Gi')`, `semver('1.2.3')` and their member functions.

@@ -2,8 +2,8 @@
 
 use crate::limits::CEL_TEXT_BYTES;
 
+use super::context::CallContext;
 use super::operators::equal;
-use crate::eval::CallContext;
 use crate::value::{Fault, List, Outcome, Val};
 
 /// `text.trim()` and its like.

@@ -1,6 +1,6 @@
 //! Accessors of timestamps and durations.
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::timestamps;
 use crate::value::{Fault, Outcome, Val};
 

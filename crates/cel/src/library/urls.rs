@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::eval::CallContext;
+use super::context::CallContext;
 use crate::value::{Fault, Key, Map, Outcome, Text, Url, Val};
 
 /// `url('https://a/b')` and its member functions.

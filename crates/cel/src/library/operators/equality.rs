@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::value::Value;
 
+use super::super::context::CallContext;
 use super::{compare, identity};
-use crate::eval::CallContext;
 use crate::types::ListKind;
 use crate::value::{ConstructedObject, Fault, List, Map, Outcome, Val};
 

@@ -1,8 +1,9 @@
 //! Cost estimates of single calls.
 
 use crate::cost::{CHARACTER, PATTERN};
-use crate::estimate::Range;
 use crate::types::Type;
+
+use super::range::Range;
 
 /// The statically known properties of an argument.
 pub struct Argument {

@@ -1,94 +1,155 @@
-//! The function tables: name, overload ID, signature.
+//! The function libraries, and the tables of their functions: name, overload ID, signature.
 
-use crate::functions::Library;
 use crate::value::NamedFormat;
 
 type Row = (&'static str, &'static str, &'static str);
 
-/// The functions of a library.
-pub fn declarations(library: Library) -> &'static [Row] {
-    match library {
-        Library::Standard => STANDARD,
-        Library::Optionals => OPTIONALS,
-        Library::Strings => STRINGS,
-        Library::Lists => LISTS,
-        Library::Regex => REGEX,
-        Library::Urls => URLS,
-        Library::Quantity => QUANTITY,
-        Library::Sets => SETS,
-        Library::Ip => IP,
-        Library::Cidr => CIDR,
-        Library::Format => FORMAT,
-        Library::TwoVariables => TWO_VARIABLES,
-        Library::Semver => SEMVER,
-        Library::JsonPatch => JSON_PATCH,
-        Library::Authorizer => AUTHORIZER,
-    }
+/// A function library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Library {
+    /// The standard library of CEL.
+    Standard,
+    /// Optional values.
+    Optionals,
+    /// String functions.
+    Strings,
+    /// List functions.
+    Lists,
+    /// `find` and `findAll`.
+    Regex,
+    /// URLs.
+    Urls,
+    /// Quantities.
+    Quantity,
+    /// Set operations on lists.
+    Sets,
+    /// IP addresses.
+    Ip,
+    /// CIDRs.
+    Cidr,
+    /// Named string formats.
+    Format,
+    /// Comprehensions with two variables.
+    TwoVariables,
+    /// Semantic versions.
+    Semver,
+    /// Escaping for JSON Patch paths.
+    JsonPatch,
+    /// Authorization checks. The caller provides the values and their functions.
+    Authorizer,
 }
 
-/// Overloads that are generated for each element type.
-pub fn generated_declarations(library: Library) -> Vec<(String, String, String)> {
-    let row = |name: &str, id: String, signature: String| (name.to_owned(), id, signature);
-    let mut rows = Vec::new();
-    match library {
-        Library::Standard => {
-            for (name, operation) in
-                [("_<_", "less"), ("_<=_", "less_equals"), ("_>_", "greater"), ("_>=_", "greater_equals")]
-            {
-                for (left, right) in COMPARABLE_TYPES {
-                    let (left_name, right_name) = (overload_type_name(left), overload_type_name(right));
-                    let id = if left == right {
-                        format!("{operation}_{left_name}")
-                    } else {
-                        format!("{operation}_{left_name}_{right_name}")
-                    };
-                    rows.push(row(name, id, format!("({left}, {right}) -> bool")));
-                }
-            }
-            for (name, component) in TIME_COMPONENTS {
-                rows.push(row(name, format!("timestamp_to_{component}"), "timestamp.() -> int".to_owned()));
-                rows.push(row(
-                    name,
-                    format!("timestamp_to_{component}_with_tz"),
-                    "timestamp.(string) -> int".to_owned(),
-                ));
-                if matches!(*component, "hours" | "minutes" | "seconds" | "milliseconds") {
-                    rows.push(row(name, format!("duration_to_{component}"), "duration.() -> int".to_owned()));
-                }
-            }
+impl Library {
+    /// The libraries of new expressions: those of release 1.32, so that a rollback by one release understands them.
+    pub const NEW: [Library; 13] = [
+        Library::Standard,
+        Library::Optionals,
+        Library::Strings,
+        Library::Lists,
+        Library::Regex,
+        Library::Urls,
+        Library::Quantity,
+        Library::Sets,
+        Library::Ip,
+        Library::Cidr,
+        Library::Format,
+        Library::TwoVariables,
+        Library::Authorizer,
+    ];
+
+    /// Its functions.
+    pub(crate) fn declarations(self) -> &'static [Row] {
+        match self {
+            Library::Standard => STANDARD,
+            Library::Optionals => OPTIONALS,
+            Library::Strings => STRINGS,
+            Library::Lists => LISTS,
+            Library::Regex => REGEX,
+            Library::Urls => URLS,
+            Library::Quantity => QUANTITY,
+            Library::Sets => SETS,
+            Library::Ip => IP,
+            Library::Cidr => CIDR,
+            Library::Format => FORMAT,
+            Library::TwoVariables => TWO_VARIABLES,
+            Library::Semver => SEMVER,
+            Library::JsonPatch => JSON_PATCH,
+            Library::Authorizer => AUTHORIZER,
         }
-        Library::Lists => {
-            for kind in ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"] {
-                rows.push(row(
-                    "isSorted",
-                    format!("list_{kind}_is_sorted_bool"),
-                    format!("list({kind}).() -> bool"),
-                ));
-                for name in ["max", "min"] {
+    }
+
+    /// Overloads that are generated for each element type.
+    pub(crate) fn generated_declarations(self) -> Vec<(String, String, String)> {
+        let row = |name: &str, id: String, signature: String| (name.to_owned(), id, signature);
+        let mut rows = Vec::new();
+        match self {
+            Library::Standard => {
+                for (name, operation) in
+                    [("_<_", "less"), ("_<=_", "less_equals"), ("_>_", "greater"), ("_>=_", "greater_equals")]
+                {
+                    for (left, right) in COMPARABLE_TYPES {
+                        let (left_name, right_name) = (overload_type_name(left), overload_type_name(right));
+                        let id = if left == right {
+                            format!("{operation}_{left_name}")
+                        } else {
+                            format!("{operation}_{left_name}_{right_name}")
+                        };
+                        rows.push(row(name, id, format!("({left}, {right}) -> bool")));
+                    }
+                }
+                for (name, component) in TIME_COMPONENTS {
                     rows.push(row(
                         name,
-                        format!("list_{kind}_{name}_{kind}"),
+                        format!("timestamp_to_{component}"),
+                        "timestamp.() -> int".to_owned(),
+                    ));
+                    rows.push(row(
+                        name,
+                        format!("timestamp_to_{component}_with_tz"),
+                        "timestamp.(string) -> int".to_owned(),
+                    ));
+                    if matches!(*component, "hours" | "minutes" | "seconds" | "milliseconds") {
+                        rows.push(row(
+                            name,
+                            format!("duration_to_{component}"),
+                            "duration.() -> int".to_owned(),
+                        ));
+                    }
+                }
+            }
+            Library::Lists => {
+                for kind in ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"] {
+                    rows.push(row(
+                        "isSorted",
+                        format!("list_{kind}_is_sorted_bool"),
+                        format!("list({kind}).() -> bool"),
+                    ));
+                    for name in ["max", "min"] {
+                        rows.push(row(
+                            name,
+                            format!("list_{kind}_{name}_{kind}"),
+                            format!("list({kind}).() -> {kind}"),
+                        ));
+                    }
+                }
+                for kind in ["int", "uint", "double", "duration"] {
+                    rows.push(row(
+                        "sum",
+                        format!("list_{kind}_sum_{kind}"),
                         format!("list({kind}).() -> {kind}"),
                     ));
                 }
             }
-            for kind in ["int", "uint", "double", "duration"] {
-                rows.push(row(
-                    "sum",
-                    format!("list_{kind}_sum_{kind}"),
-                    format!("list({kind}).() -> {kind}"),
-                ));
+            Library::Format => {
+                for format in NamedFormat::ALL {
+                    let name = format!("format.{}", format.function);
+                    rows.push(row(&name, name.clone(), "() -> format".to_owned()));
+                }
             }
+            _ => {}
         }
-        Library::Format => {
-            for format in NamedFormat::ALL {
-                let name = format!("format.{}", format.function);
-                rows.push(row(&name, name.clone(), "() -> format".to_owned()));
-            }
-        }
-        _ => {}
+        rows
     }
-    rows
 }
 
 fn overload_type_name(kind: &str) -> String {
