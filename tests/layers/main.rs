@@ -64,23 +64,6 @@ fn rule_crates_use_no_actors_io_or_clock() {
 /// Modules at the root of a crate import each other in one direction. What belongs together lies in one folder.
 #[test]
 fn root_modules_form_no_import_cycle() {
-    /// Allowed cycles: the modules of the expression language import each other.
-    const KNOTS: &[(&str, &[&str])] = &[(
-        "crates/cel/src",
-        &[
-            "checker",
-            "cost",
-            "estimate",
-            "estimate_calls",
-            "eval",
-            "functions",
-            "library",
-            "macros",
-            "parser",
-            "plan",
-            "value",
-        ],
-    )];
     let mut cycles = Vec::new();
     for folder in source_folders() {
         let tree = Tree::read(&[&folder]);
@@ -88,10 +71,6 @@ fn root_modules_form_no_import_cycle() {
         for file in tree.files.iter().filter(|file| file.module != ["lib"] && file.module != ["main"]) {
             edges.entry(&file.module[0]).or_default().extend(file.names());
         }
-        let allowed_modules = KNOTS
-            .iter()
-            .find(|(knot_folder, _)| *knot_folder == folder)
-            .map_or(&[] as &[_], |(_, allowed_modules)| allowed_modules);
         for (module, names) in &edges {
             // All modules that are reachable through its imports.
             let mut reached: BTreeSet<&str> = BTreeSet::new();
@@ -102,7 +81,7 @@ fn root_modules_form_no_import_cycle() {
                     pending.extend(edges.get(next).into_iter().flatten().map(String::as_str));
                 }
             }
-            if reached.contains(module) && !allowed_modules.contains(module) {
+            if reached.contains(module) {
                 cycles.push(format!("{folder}: {module}"));
             }
         }
