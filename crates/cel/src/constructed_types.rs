@@ -29,6 +29,7 @@ pub fn field_type(object_type: &str, name: &str) -> Option<Type> {
 mod tests {
     use pilothouse_apimachinery::pattern::Patterns;
 
+    use super::*;
     use crate::*;
 
     fn environment() -> Environment {

@@ -8,6 +8,7 @@ mod properties;
 use std::sync::Arc;
 
 use pilothouse_apimachinery::json;
+use pilothouse_apimachinery::pattern::Patterns;
 
 use super::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
 use super::*;
