@@ -101,7 +101,9 @@ impl H1 {
                 }
             };
             drop(switch);
-            let Some(returned) = stream.send(taken_io).await else { return };
+            // In a task of its own: an event then wakes the response alone, not every stage of the connection around it. With
+            // thousands of watches those stages would be cache misses for each event.
+            let Ok(Some(returned)) = actix_rt::spawn(stream.send(taken_io)).await else { return };
             io = returned;
             if !self.has_next_request(&mut io, limits::IDLE_TIMEOUT).await {
                 let _ = timeout(limits::DISCONNECT_TIMEOUT, io.shutdown()).await;
