@@ -137,7 +137,7 @@ impl<'a> StoredObject<'a> {
     pub fn value(&self) -> Result<Value, ReadError> {
         let value = self.decode()?;
         let mut errors = ErrorList::with_features(EnabledFeatures::EVERY);
-        (kinds::rules(self.followed.group, self.followed.kind).validate)(&value, &mut errors);
+        (kinds::rules(self.followed.group, self.followed.kind).validation.validate)(&value, &mut errors);
         // Other validation may have become stricter since it was stored. That does not change the meaning of the object.
         let unsupported = errors.iter().find(|error| error.problem == ErrorType::NotSupported);
         match unsupported {

@@ -4,7 +4,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{WriteMode, WriteOptions};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
-use pilothouse_kinds::{self as kinds, KindRules, WriteContext};
+use pilothouse_kinds::{self as kinds, MetadataRules, WriteContext};
 use pilothouse_types::error::StoreError;
 
 use crate::limits::GENERATED_NAME_ATTEMPTS;
@@ -56,7 +56,8 @@ pub async fn store_new(
     loop {
         attempts += 1;
         let value = first_value.take().or_else(|| retry_value.clone()).unwrap_or_default();
-        let (mut value, is_generated) = prepare_new_object(&backend.objects, call.kind().rules, value);
+        let (mut value, is_generated) =
+            prepare_new_object(&backend.objects, &call.kind().rules.metadata, value);
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_generate_name(&value));
         let claim = services::claim_new(backend, call, &mut value, mode).await?;
         let stored = store_once(&write, value, mode).await;
@@ -131,12 +132,9 @@ async fn name_taken_error(backend: &Backend, call: &Call<'_>, name: &str, has_pr
 }
 
 /// Sets the metadata that the server owns. Also returns whether the name was generated.
-fn prepare_new_object(objects: &Objects, rules: &KindRules, mut value: Value) -> (Value, bool) {
+fn prepare_new_object(objects: &Objects, rules: &MetadataRules, mut value: Value) -> (Value, bool) {
     meta::set_system_fields(&mut value, &random::uuid(), &objects.now());
-    let is_generated = match rules.prefix_is_name {
-        true => meta::take_prefix_as_name(&mut value),
-        false => meta::generate_name(&mut value, &mut random::below),
-    };
+    let is_generated = (rules.generate_name)(&mut value, &mut random::below);
     if is_generated {
         meta::unshare_labels(&mut value);
     }
@@ -147,12 +145,12 @@ fn prepare_new_object(objects: &Objects, rules: &KindRules, mut value: Value) ->
 fn prepare_and_validate(objects: &Objects, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
     let now = objects.now();
     let context = WriteContext { now: &now, user: &call.user_info(), features: objects.features };
-    call.warn(kinds::warn_early(call.kind(), &value));
+    call.warn(call.kind().rules.warnings.early_warnings(&value));
     let result = kinds::before_create(call.kind(), &mut value, &context);
     match objects.check_rules(call, &value, None, result) {
         Ok(warnings) => {
             call.warn(warnings);
-            let is_defaulted_again = kinds::finish(call.kind(), &mut value);
+            let is_defaulted_again = call.kind().rules.defaulting.apply_stored_defaults(&mut value);
             Ok((value, is_defaulted_again))
         }
         Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),

@@ -31,7 +31,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
         return super::unsafe_delete::delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
-    if let Some(reason) = (call.kind().rules.undeletable_reason)(call.name) {
+    if let Some(reason) = (call.kind().rules.deletion.undeletable_reason)(call.name) {
         return Err(Status::forbidden(reason, Some((call.group_resource(), call.name))));
     }
     let object = backend.read(call).await?;
@@ -43,7 +43,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
 /// Warns about dependents that are orphaned by default.
 pub fn warn_of_dependents(call: &Call<'_>, options: &DeleteOptions) {
     if options.propagation.is_none() && options.orphan_dependents.is_none() {
-        call.warn(call.kind().rules.warn_on_delete.into_iter().map(str::to_owned).collect());
+        call.warn(call.kind().rules.deletion.warning.into_iter().map(str::to_owned).collect());
     }
 }
 
@@ -96,7 +96,8 @@ pub async fn delete_object(
         // A deletion takes several changes, and a repeated call would not report those already made.
         call.work.check()?;
         call.work.commit();
-        let decision = deletion::prepare(call.kind().rules, &mut value, options, backend.clock.now());
+        let decision =
+            deletion::prepare(&call.kind().rules.deletion, &mut value, options, backend.clock.now());
         let result = match decision {
             Deletion::Pending => return Ok(Outcome::Marked(object)),
             Deletion::Now if options.dry_run => return Ok(Outcome::Removed(object)),

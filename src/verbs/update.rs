@@ -9,7 +9,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{self, WriteMode, WriteOptions};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
-use pilothouse_kinds::{self as kinds, WriteContext};
+use pilothouse_kinds::WriteContext;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
@@ -54,7 +54,7 @@ impl NewState for FullBody<'_> {
         if let Err(mismatch) = check_uid(self.call, &self.value, &Value::Null) {
             return Some(Err(mismatch));
         }
-        let may_create = self.call.kind().rules.create_on_update && self.call.subresource.is_empty();
+        let may_create = self.call.kind().rules.update.allows_create && self.call.subresource.is_empty();
         may_create.then(|| {
             let mut value = self.value.clone();
             self.objects.record(self.call, None, &mut value);
@@ -240,12 +240,12 @@ impl Update<'_> {
         if current.fields.get(DEFAULTED_AGAIN).is_none() && self.is_same(current, old, &new)? {
             return Ok(Change::Unchanged);
         }
-        let is_defaulted_again = kinds::finish(call.kind(), &mut new);
+        let is_defaulted_again = call.kind().rules.defaulting.apply_stored_defaults(&mut new);
         let mut draft = backend.stored_draft(call, current.key.clone(), &new, call.claim()).await?;
         if is_defaulted_again {
             draft.fields = draft.fields.iter().chain([(DEFAULTED_AGAIN, "")]).collect();
         }
-        let is_removed = deletion::is_complete(call.kind().rules, &new);
+        let is_removed = deletion::is_complete(&call.kind().rules.deletion, &new);
         Ok(if is_removed { Change::Removal(draft) } else { Change::State(draft) })
     }
 
@@ -337,7 +337,7 @@ fn check_version(
     match expected {
         Some(expected) if expected != current => Err(Status::stale(call.group_resource(), call.name)),
         // A subresource of another kind need not have a resourceVersion, even if its object needs one.
-        None if !call.kind().rules.unconditional_update && !strategy.is_view() => {
+        None if !call.kind().rules.update.allows_unconditional && !strategy.is_view() => {
             let path = FieldPath::new("metadata").child("resourceVersion");
             let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
             let resource = call.group_resource();

@@ -5,7 +5,7 @@ use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_kinds::{FirstDeletion, KindRules, grace_period};
+use pilothouse_kinds::{DeletionRules, FirstDeletion, GarbageCollection};
 use pilothouse_types::clock::Timestamp;
 
 /// The next step of a deletion.
@@ -61,7 +61,12 @@ pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str)
 }
 
 /// Decides the next step, and marks the object if it must wait.
-pub fn prepare(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
+pub fn prepare(
+    rules: &DeletionRules,
+    object: &mut Value,
+    options: &DeleteOptions,
+    now: Timestamp,
+) -> Deletion {
     if !meta::is_terminating(object) && rules.first_deletion != FirstDeletion::Plain {
         if rules.first_deletion == FirstDeletion::MarksWithDependents {
             // For these kinds orphanDependents=false means foreground deletion, unlike elsewhere.
@@ -108,8 +113,8 @@ enum Grace {
     Pending,
 }
 
-fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Grace {
-    let Some(seconds) = grace_period(rules, object, options.grace_period_seconds) else {
+fn grace(rules: &DeletionRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Grace {
+    let Some(seconds) = (rules.grace_period)(object, options.grace_period_seconds) else {
         return Grace::None;
     };
     let generation = meta::generation(object);
@@ -158,8 +163,8 @@ fn mark(object: &mut Value, now: Timestamp) {
 }
 
 /// Adds or removes the finalizers that tell the garbage collector how to treat dependents.
-fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions) {
-    if !rules.garbage_collected {
+fn set_finalizers(rules: &DeletionRules, object: &mut Value, options: &DeleteOptions) {
+    if rules.garbage_collection == GarbageCollection::Unsupported {
         return;
     }
     let has_finalizer = |object: &Value, finalizer: &str| {
@@ -186,17 +191,16 @@ fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions
 }
 
 /// The orphaning policy of the options or the kind; `None` if neither has one.
-fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
+fn wants_orphans(rules: &DeletionRules, options: &DeleteOptions) -> Option<bool> {
     match (options.orphan_dependents, options.propagation) {
         (Some(orphan), _) => Some(orphan),
         (None, Some(policy)) => Some(policy == Propagation::Orphan),
-        (None, None) if rules.orphans_by_default => Some(true),
-        (None, None) => None,
+        (None, None) => (rules.garbage_collection == GarbageCollection::OrphanDependents).then_some(true),
     }
 }
 
 /// Whether a terminating object can be removed: it has no finalizers and its grace period is over.
-pub fn is_complete(rules: &KindRules, object: &Value) -> bool {
+pub fn is_complete(rules: &DeletionRules, object: &Value) -> bool {
     let grace = meta::metadata(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
     meta::is_terminating(object) && !has_finalizers(object) && !(rules.blocks_removal)(object) && grace == 0
 }
@@ -212,7 +216,7 @@ mod tests {
     fn namespaces_and_definitions_are_marked_before_removal() {
         let delete = |group: &str, kind: &str, body: &str, options: &DeleteOptions| {
             let mut object = json::read(body.as_bytes()).unwrap();
-            let decision = prepare(rules(group, kind), &mut object, options, Timestamp(1_000_000));
+            let decision = prepare(&rules(group, kind).deletion, &mut object, options, Timestamp(1_000_000));
             (decision, object)
         };
         let plain = DeleteOptions::default();
@@ -247,6 +251,25 @@ mod tests {
             (decision, finalizers(&definition)),
             (Deletion::Mark, Some(Value::Array(vec![cleanup].into())))
         );
+    }
+
+    #[test]
+    fn finalizers_follow_garbage_collection_policy_of_kind() {
+        let foreground =
+            DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
+        let table = [
+            ("batch", "Job", DeleteOptions::default(), Some(ORPHAN_FINALIZER)),
+            ("", "ReplicationController", DeleteOptions::default(), Some(ORPHAN_FINALIZER)),
+            ("apps", "Deployment", DeleteOptions::default(), None),
+            ("apps", "Deployment", foreground.clone(), Some(FOREGROUND_FINALIZER)),
+            ("", "Event", foreground, None),
+        ];
+        for (group, kind, options, expected) in table {
+            let mut object = json::read(br#"{"metadata":{"name":"a"}}"#).unwrap();
+            set_finalizers(&rules(group, kind).deletion, &mut object, &options);
+            let finalizers = meta::metadata(&object).get("finalizers").map(Value::items).unwrap_or_default();
+            assert_eq!(finalizers.first().and_then(Value::as_str), expected, "{kind}");
+        }
     }
 
     #[test]

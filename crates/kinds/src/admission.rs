@@ -11,25 +11,40 @@ use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::{BASE, Generation, KindRules, MetaRevalidation, messages, webhook};
+use super::{
+    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, UpdateRules, ValidationRules,
+    messages, webhook,
+};
 use crate::allowed::admissionregistration_v1 as ar;
 
 /// A kind of the admission group.
 pub(super) const GROUP_RULES: KindRules = KindRules {
-    unconditional_update: false,
-    known_finalizers: false,
-    generation: Generation::SPEC,
-    default: default_policy,
-    meta_revalidation: MetaRevalidation::Whole,
-    ..BASE
+    metadata: MetadataRules {
+        known_finalizers: false,
+        revalidation: MetaRevalidation::Whole,
+        ..MetadataRules::SPEC_GENERATION
+    },
+    update: UpdateRules::CONDITIONAL,
+    defaulting: DefaultingRules { default: default_policy, ..DefaultingRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The generation counts changes of the whole list of webhooks.
 pub const WEBHOOKS: KindRules = KindRules {
-    generation: Generation { increased_by: &[&["webhooks"]], counts_empty_lists: true, ..Generation::FIRST },
-    default: default_webhooks,
-    validate: validate_webhooks,
-    validate_update: validate_webhooks_update,
+    metadata: MetadataRules {
+        generation: Generation {
+            increased_by: &[&["webhooks"]],
+            counts_empty_lists: true,
+            ..Generation::FIRST
+        },
+        ..GROUP_RULES.metadata
+    },
+    defaulting: DefaultingRules { default: default_webhooks, ..GROUP_RULES.defaulting },
+    validation: ValidationRules {
+        validate: validate_webhooks,
+        validate_update: validate_webhooks_update,
+        ..ValidationRules::DEFAULT
+    },
     ..GROUP_RULES
 };
 

@@ -13,30 +13,54 @@ use pilothouse_cel::reserved_words;
 use pilothouse_structural::json_path::JsonPath;
 
 use super::admission::{GROUP_RULES, match_conditions, validate_rule};
-use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
+use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, StatusRules, ValidationRules, messages};
 use crate::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
 
 /// The rules of a ValidatingAdmissionPolicy.
 pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
-    status_meta_revalidation: MetaRevalidation::No,
-    status_meta: StatusMeta::DescriptionsKept,
-    validate: validate_validating,
-    validate_update: validate_validating_update,
-    validate_status,
+    validation: ValidationRules {
+        validate: validate_validating,
+        validate_update: validate_validating_update,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules {
+        metadata: StatusMeta::DescriptionsKept,
+        metadata_revalidation: MetaRevalidation::No,
+        validate: validate_status,
+        ..StatusRules::DEFAULT
+    },
     ..GROUP_RULES
 };
 
 /// The rules of a ValidatingAdmissionPolicyBinding.
-pub const VALIDATING_ADMISSION_POLICY_BINDING: KindRules =
-    KindRules { validate: validate_validating_binding, revalidation: Revalidation::Once, ..GROUP_RULES };
+pub const VALIDATING_ADMISSION_POLICY_BINDING: KindRules = KindRules {
+    validation: ValidationRules {
+        validate: validate_validating_binding,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    ..GROUP_RULES
+};
 
 /// The rules of a MutatingAdmissionPolicy.
-pub const MUTATING_ADMISSION_POLICY: KindRules =
-    KindRules { validate: validate_mutating, validate_update: validate_mutating_update, ..GROUP_RULES };
+pub const MUTATING_ADMISSION_POLICY: KindRules = KindRules {
+    validation: ValidationRules {
+        validate: validate_mutating,
+        validate_update: validate_mutating_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..GROUP_RULES
+};
 
 /// The rules of a MutatingAdmissionPolicyBinding.
-pub const MUTATING_ADMISSION_POLICY_BINDING: KindRules =
-    KindRules { validate: validate_mutating_binding, revalidation: Revalidation::Once, ..GROUP_RULES };
+pub const MUTATING_ADMISSION_POLICY_BINDING: KindRules = KindRules {
+    validation: ValidationRules {
+        validate: validate_mutating_binding,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    ..GROUP_RULES
+};
 
 /// Checks a ValidatingAdmissionPolicy.
 fn validate_validating(policy: &Value, errors: &mut ErrorList) {

@@ -6,20 +6,32 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::{KindRules, Revalidation, StatusMeta, WITHOUT_GENERATION, WriteContext};
+use super::{
+    KindRules, MetadataRules, PreparationRules, Revalidation, StatusMeta, StatusRules, UpdateRules,
+    ValidationRules, WriteContext,
+};
 
 /// The rules of an APIService.
 pub const RULES: KindRules = KindRules {
-    own_name,
-    name: names::path_segment,
-    known_finalizers: false,
-    unconditional_update: false,
-    status_meta: StatusMeta::MutableExcept(&["labels", "annotations", "finalizers", "ownerReferences"]),
-    prepare_create: prepare_service,
-    validate: validate_service,
-    revalidation: Revalidation::Once,
-    validate_status: validate_service_status,
-    ..WITHOUT_GENERATION
+    metadata: MetadataRules {
+        name: names::path_segment,
+        own_name,
+        known_finalizers: false,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules::CONDITIONAL,
+    preparation: PreparationRules { prepare_create: prepare_service, ..PreparationRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_service,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules {
+        metadata: StatusMeta::MutableExcept(&["labels", "annotations", "finalizers", "ownerReferences"]),
+        validate: validate_service_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// An APIService without a service is served by this server, and available at once.

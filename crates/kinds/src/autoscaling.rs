@@ -8,17 +8,19 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 use super::core::resources;
-use super::{BASE, KindRules, MetaRevalidation, gated, messages};
+use super::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, StatusRules, ValidationRules, gated,
+    messages,
+};
 
 /// The rules of a HorizontalPodAutoscaler.
 pub const RULES: KindRules = KindRules {
+    metadata: MetadataRules { revalidation: MetaRevalidation::Change, ..MetadataRules::DEFAULT },
+    defaulting: DefaultingRules { default, ..DefaultingRules::DEFAULT },
     gated: gated::rows::AUTOSCALER,
-    default,
-    validate,
-    validate_update,
-    validate_status,
-    meta_revalidation: MetaRevalidation::Change,
-    ..BASE
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 const DEFAULT_UTILIZATION: i64 = 80;

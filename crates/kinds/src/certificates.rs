@@ -12,28 +12,36 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::signers::LEGACY;
 use pilothouse_apimachinery::{meta, names};
 
-use super::{GUARDED, KindRules, MetaRevalidation, WITHOUT_GENERATION, WriteContext, pem};
+use super::{
+    KindRules, MetaRevalidation, MetadataRules, PreparationRules, StatusRules, UpdateRules, ValidationRules,
+    WriteContext, pem,
+};
 use crate::allowed::certificates_v1;
 
 /// The rules of a CertificateSigningRequest.
 pub const CERTIFICATE_SIGNING_REQUEST: KindRules = KindRules {
-    name: names::path_segment,
-    prepare_create,
-    prepare_update,
-    prepare_status,
-    validate,
-    validate_update,
-    validate_status,
-    status_meta_revalidation: MetaRevalidation::WholeAndChange,
-    ..WITHOUT_GENERATION
+    metadata: MetadataRules { name: names::path_segment, ..MetadataRules::DEFAULT },
+    preparation: PreparationRules { prepare_create, prepare_update },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    status: StatusRules {
+        metadata_revalidation: MetaRevalidation::WholeAndChange,
+        prepare: prepare_status,
+        validate: validate_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a ClusterTrustBundle.
 pub const CLUSTER_TRUST_BUNDLE: KindRules = KindRules {
-    name: names::path_segment,
-    validate: validate_bundle,
-    validate_update: validate_bundle_update,
-    ..GUARDED
+    metadata: MetadataRules { name: names::path_segment, ..MetadataRules::DEFAULT },
+    update: UpdateRules::CONDITIONAL,
+    validation: ValidationRules {
+        validate: validate_bundle,
+        validate_update: validate_bundle_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The allowed usages of certificates.

@@ -11,25 +11,29 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::core::address;
 use super::core::endpoints::validate_endpoint_ip;
-use super::{BASE, Generation, KindRules, MetaRevalidation, WriteContext, gated, messages};
+use super::{
+    Generation, KindRules, MetaRevalidation, MetadataRules, PreparationRules, ValidationRules, WarningRules,
+    WriteContext, gated, messages,
+};
 use crate::allowed::discovery_v1;
 
 /// The rules of an EndpointSlice.
 pub const RULES: KindRules = KindRules {
-    // A request that repeats a field that is never stored counts as a change.
-    generation: Generation {
-        increased_by: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
-        counts_dropped_fields: true,
-        ..Generation::FIRST
+    metadata: MetadataRules {
+        // A request that repeats a field that is never stored counts as a change.
+        generation: Generation {
+            increased_by: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
+            counts_dropped_fields: true,
+            ..Generation::FIRST
+        },
+        revalidation: MetaRevalidation::Whole,
+        ..MetadataRules::DEFAULT
     },
     gated: gated::rows::ENDPOINT_SLICE,
-    prepare_create,
-    prepare_update,
-    validate,
-    validate_update,
-    warn,
-    meta_revalidation: MetaRevalidation::Whole,
-    ..BASE
+    preparation: PreparationRules { prepare_create, prepare_update },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 const MAX_ENDPOINTS: usize = 1_000;

@@ -11,26 +11,33 @@ use pilothouse_apimachinery::{meta, names};
 
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 
-use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, WITH_GENERATION, messages};
+use super::{
+    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta, StatusRules, ValidationRules,
+    messages,
+};
 
 /// The rules of a FlowSchema.
 pub const FLOW_SCHEMA: KindRules = KindRules {
-    status_meta: StatusMeta::AllKept,
-    validate: validate_schema,
-    revalidation: Revalidation::Once,
-    validate_status,
-    meta_revalidation: MetaRevalidation::Whole,
-    ..WITH_GENERATION
+    metadata: MetadataRules { revalidation: MetaRevalidation::Whole, ..MetadataRules::SPEC_GENERATION },
+    validation: ValidationRules {
+        validate: validate_schema,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules { metadata: StatusMeta::AllKept, validate: validate_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a PriorityLevelConfiguration.
 pub const PRIORITY_LEVEL_CONFIGURATION: KindRules = KindRules {
-    status_meta: StatusMeta::AllKept,
-    validate: validate_level,
-    revalidation: Revalidation::Once,
-    validate_status,
-    meta_revalidation: MetaRevalidation::Whole,
-    ..WITH_GENERATION
+    metadata: MetadataRules { revalidation: MetaRevalidation::Whole, ..MetadataRules::SPEC_GENERATION },
+    validation: ValidationRules {
+        validate: validate_level,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules { metadata: StatusMeta::AllKept, validate: validate_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 const MAX_PRECEDENCE: i64 = 10_000;

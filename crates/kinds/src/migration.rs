@@ -8,26 +8,38 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::{GUARDED, KindRules, MetaRevalidation, Revalidation, StatusMeta, messages};
+use super::{
+    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta, StatusRules, UpdateRules,
+    ValidationRules, messages,
+};
 
 /// The rules of a StorageVersionMigration.
 pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
-    status_meta: StatusMeta::DescriptionsKept,
-    validate,
-    revalidation: Revalidation::Once,
-    validate_update,
-    validate_status,
-    ..GUARDED
+    update: UpdateRules::CONDITIONAL,
+    validation: ValidationRules { validate, revalidation: Revalidation::Once, validate_update },
+    status: StatusRules {
+        metadata: StatusMeta::DescriptionsKept,
+        validate: validate_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a StorageVersion.
 pub const STORAGE_VERSION: KindRules = KindRules {
-    name: names::group_resource_name,
-    status_meta: StatusMeta::DescriptionsKept,
-    validate_status: validate_stored_status,
-    status_meta_revalidation: MetaRevalidation::No,
-    meta_revalidation: MetaRevalidation::No,
-    ..GUARDED
+    metadata: MetadataRules {
+        name: names::group_resource_name,
+        revalidation: MetaRevalidation::No,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules::CONDITIONAL,
+    status: StatusRules {
+        metadata: StatusMeta::DescriptionsKept,
+        metadata_revalidation: MetaRevalidation::No,
+        validate: validate_stored_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// Checks a migration.

@@ -8,51 +8,73 @@ use pilothouse_apimachinery::field_value::{FieldValue, same};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::{BASE, GUARDED, Generation, KindRules, MetaRevalidation, Revalidation, gated};
+use super::{
+    DeletionRules, Generation, KindRules, MetaRevalidation, MetadataRules, Revalidation, UpdateRules,
+    ValidationRules, WarningRules, gated,
+};
 use crate::allowed::scheduling_v1;
 
 /// The rules of a Lease.
 pub const LEASE: KindRules = KindRules {
-    create_on_update: true,
-    known_finalizers: false,
+    metadata: MetadataRules {
+        known_finalizers: false,
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules { allows_create: true, allows_unconditional: false },
     gated: gated::rows::LEASE,
-    validate: validate_lease,
-    revalidation: Revalidation::Once,
-    meta_revalidation: MetaRevalidation::Change,
-    ..GUARDED
+    validation: ValidationRules {
+        validate: validate_lease,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a LeaseCandidate.
 pub const LEASE_CANDIDATE: KindRules = KindRules {
-    name: candidate_name,
-    create_on_update: true,
-    known_finalizers: false,
-    validate: validate_candidate,
-    revalidation: Revalidation::Once,
-    validate_update: validate_candidate_update,
-    meta_revalidation: MetaRevalidation::Change,
-    ..GUARDED
+    metadata: MetadataRules {
+        name: candidate_name,
+        known_finalizers: false,
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules { allows_create: true, allows_unconditional: false },
+    validation: ValidationRules {
+        validate: validate_candidate,
+        revalidation: Revalidation::Once,
+        validate_update: validate_candidate_update,
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a PriorityClass.
 pub const PRIORITY_CLASS: KindRules = KindRules {
-    generation: Generation::FIRST,
-    validate: validate_priority,
-    validate_update: validate_priority_update,
-    undeletable_reason: priority_undeletable,
-    meta_revalidation: MetaRevalidation::Change,
-    ..BASE
+    metadata: MetadataRules {
+        generation: Generation::FIRST,
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    validation: ValidationRules {
+        validate: validate_priority,
+        validate_update: validate_priority_update,
+        ..ValidationRules::DEFAULT
+    },
+    deletion: DeletionRules { undeletable_reason: priority_undeletable, ..DeletionRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a RuntimeClass.
 pub const RUNTIME_CLASS: KindRules = KindRules {
-    create_on_update: true,
-    known_finalizers: false,
-    validate: validate_runtime,
-    revalidation: Revalidation::Once,
-    validate_update: validate_runtime_update,
-    warn: warn_runtime,
-    ..GUARDED
+    metadata: MetadataRules { known_finalizers: false, ..MetadataRules::DEFAULT },
+    update: UpdateRules { allows_create: true, allows_unconditional: false },
+    validation: ValidationRules {
+        validate: validate_runtime,
+        revalidation: Revalidation::Once,
+        validate_update: validate_runtime_update,
+    },
+    warnings: WarningRules { warn: warn_runtime, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The largest priority of a user-defined class.

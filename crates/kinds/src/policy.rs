@@ -8,20 +8,28 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::apps::{validate_at_most_100_percent, validate_count_or_percent};
-use super::{KindRules, MetaRevalidation, Revalidation, WITH_GENERATION, messages};
+use super::{
+    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusRules, UpdateRules, ValidationRules,
+    messages,
+};
 use crate::allowed::policy_v1;
 
 /// The rules of a PodDisruptionBudget.
 pub const RULES: KindRules = KindRules {
-    status_meta_revalidation: MetaRevalidation::No,
-    name: names::path_segment,
-    known_finalizers: false,
-    unconditional_update: false,
-    validate,
-    revalidation: Revalidation::Once,
-    validate_status,
-    meta_revalidation: MetaRevalidation::No,
-    ..WITH_GENERATION
+    metadata: MetadataRules {
+        name: names::path_segment,
+        known_finalizers: false,
+        revalidation: MetaRevalidation::No,
+        ..MetadataRules::SPEC_GENERATION
+    },
+    update: UpdateRules::CONDITIONAL,
+    validation: ValidationRules { validate, revalidation: Revalidation::Once, ..ValidationRules::DEFAULT },
+    status: StatusRules {
+        metadata_revalidation: MetaRevalidation::No,
+        validate: validate_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// Validates a PodDisruptionBudget.

@@ -119,7 +119,7 @@ fn functions_do_not_repeat_defaults_of_the_table() {
         for seed in 0..SEEDS {
             let original = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
             let (mut by_function, mut by_table) = (original.clone(), original.clone());
-            (rules(&kind.group, &kind.kind).default)(&mut by_function);
+            (rules(&kind.group, &kind.kind).defaulting.default)(&mut by_function);
             default::apply(&REGISTRY, ty, &mut by_table);
             leaves(&by_function, "", &mut |path, value| {
                 if value_at(&original, &path).is_none() && value_at(&by_table, &path) == Some(value) {
@@ -150,7 +150,7 @@ proptest! {
         value.entry("metadata").set("uid", "u");
         crate::apply_defaults(rules, &mut value, pilothouse_apimachinery::features::EnabledFeatures::RELEASE);
         default::apply(&REGISTRY, ty, &mut value);
-        (rules.prepare_create)(&mut value, &context("2024-01-01T00:00:00Z"));
+        (rules.preparation.prepare_create)(&mut value, &context("2024-01-01T00:00:00Z"));
         let stored = encode::encode(&REGISTRY, ty, &value);
         let reread = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
         // These are no pointers in Go, so functions may leave them empty.

@@ -8,36 +8,53 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
 
-use super::{KindRules, MetaRevalidation, Revalidation, WITHOUT_GENERATION};
+use super::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, Revalidation, UpdateRules, ValidationRules,
+};
 
 /// The rules that all kinds of the group share: an update validates each object as new and as updated.
 const GROUP_RULES: KindRules = KindRules {
-    name,
-    create_on_update: true,
-    meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
-    revalidation: Revalidation::Twice,
-    ..WITHOUT_GENERATION
+    metadata: MetadataRules {
+        name,
+        revalidation: MetaRevalidation::WholeTwiceAndChange,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules::CREATE_ON_UPDATE,
+    validation: ValidationRules { revalidation: Revalidation::Twice, ..ValidationRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a Role.
-pub const ROLE: KindRules = KindRules { validate: validate_role, ..GROUP_RULES };
+pub const ROLE: KindRules = KindRules {
+    validation: ValidationRules { validate: validate_role, ..GROUP_RULES.validation },
+    ..GROUP_RULES
+};
 
 /// The rules of a ClusterRole.
-pub const CLUSTER_ROLE: KindRules = KindRules { validate: validate_cluster_role, ..GROUP_RULES };
+pub const CLUSTER_ROLE: KindRules = KindRules {
+    validation: ValidationRules { validate: validate_cluster_role, ..GROUP_RULES.validation },
+    ..GROUP_RULES
+};
 
 /// The rules of a RoleBinding.
 pub const ROLE_BINDING: KindRules = KindRules {
-    default: default_binding,
-    validate: validate_binding,
-    validate_update: validate_role_unchanged,
+    defaulting: DefaultingRules { default: default_binding, ..DefaultingRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_binding,
+        validate_update: validate_role_unchanged,
+        ..GROUP_RULES.validation
+    },
     ..GROUP_RULES
 };
 
 /// The rules of a ClusterRoleBinding.
 pub const CLUSTER_ROLE_BINDING: KindRules = KindRules {
-    default: default_binding,
-    validate: validate_cluster_binding,
-    validate_update: validate_role_unchanged,
+    defaulting: DefaultingRules { default: default_binding, ..DefaultingRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_cluster_binding,
+        validate_update: validate_role_unchanged,
+        ..GROUP_RULES.validation
+    },
     ..GROUP_RULES
 };
 
@@ -203,7 +220,7 @@ mod tests {
             ("ClusterRoleBinding", &binding, 6),
         ] {
             let mut errors = ErrorList::new();
-            crate::rules(RBAC_GROUP, kind).check_update(object, object, &mut errors);
+            crate::rules(RBAC_GROUP, kind).validation.check_update(object, object, &mut errors);
             assert_eq!(errors.len(), expected, "{errors:?}");
         }
     }

@@ -13,67 +13,91 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::core::{node_label, persistent_volume};
 use super::{
-    GUARDED, Generation, KindRules, MetaRevalidation, Revalidation, StatusMeta, WITHOUT_GENERATION, gated,
-    messages,
+    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta,
+    StatusRules, UpdateRules, ValidationRules, WarningRules, gated, messages,
 };
 use crate::allowed::storage_v1;
 
 /// The rules of a StorageClass.
 pub const STORAGE_CLASS: KindRules = KindRules {
-    validate: validate_class,
-    revalidation: Revalidation::Once,
-    validate_update: validate_class_update,
-    warn: warn_class,
-    ..WITHOUT_GENERATION
+    validation: ValidationRules {
+        validate: validate_class,
+        revalidation: Revalidation::Once,
+        validate_update: validate_class_update,
+    },
+    warnings: WarningRules { warn: warn_class, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a CSIDriver.
 pub const CSI_DRIVER: KindRules = KindRules {
-    generation: Generation { starts: false, ..Generation::SPEC },
+    metadata: MetadataRules {
+        generation: Generation { starts: false, ..Generation::SPEC },
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules::CONDITIONAL,
+    defaulting: DefaultingRules { default_by_feature: default_driver, ..DefaultingRules::DEFAULT },
     gated: gated::rows::DRIVER,
-    default_by_feature: default_driver,
-    validate: validate_driver,
-    revalidation: Revalidation::Once,
-    validate_update: validate_driver_update,
-    meta_revalidation: MetaRevalidation::Change,
-    ..GUARDED
+    validation: ValidationRules {
+        validate: validate_driver,
+        revalidation: Revalidation::Once,
+        validate_update: validate_driver_update,
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a CSINode.
 pub const CSI_NODE: KindRules = KindRules {
-    validate: validate_csi_node,
-    revalidation: Revalidation::Twice,
-    validate_update: validate_csi_node_update,
-    meta_revalidation: MetaRevalidation::WholeTwice,
-    ..GUARDED
+    metadata: MetadataRules { revalidation: MetaRevalidation::WholeTwice, ..MetadataRules::DEFAULT },
+    update: UpdateRules::CONDITIONAL,
+    validation: ValidationRules {
+        validate: validate_csi_node,
+        revalidation: Revalidation::Twice,
+        validate_update: validate_csi_node_update,
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a CSIStorageCapacity.
 pub const CSI_STORAGE_CAPACITY: KindRules = KindRules {
-    validate: validate_capacity,
-    revalidation: Revalidation::Once,
-    validate_update: validate_capacity_update,
-    warn: warn_capacity,
-    ..GUARDED
+    update: UpdateRules::CONDITIONAL,
+    validation: ValidationRules {
+        validate: validate_capacity,
+        revalidation: Revalidation::Once,
+        validate_update: validate_capacity_update,
+    },
+    warnings: WarningRules { warn: warn_capacity, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a VolumeAttachment.
 pub const VOLUME_ATTACHMENT: KindRules = KindRules {
-    status_meta: StatusMeta::DescriptionsKept,
+    metadata: MetadataRules { revalidation: MetaRevalidation::WholeTwice, ..MetadataRules::DEFAULT },
+    update: UpdateRules::CONDITIONAL,
     gated: gated::rows::ATTACHMENT,
-    validate: validate_attachment,
-    validate_update: validate_attachment_update,
-    validate_status: validate_attachment_update,
-    status_meta_revalidation: MetaRevalidation::WholeTwice,
-    meta_revalidation: MetaRevalidation::WholeTwice,
-    ..GUARDED
+    validation: ValidationRules {
+        validate: validate_attachment,
+        validate_update: validate_attachment_update,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules {
+        metadata: StatusMeta::DescriptionsKept,
+        metadata_revalidation: MetaRevalidation::WholeTwice,
+        validate: validate_attachment_update,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a VolumeAttributesClass.
 pub const VOLUME_ATTRIBUTES_CLASS: KindRules = KindRules {
-    validate: validate_attributes_class,
-    validate_update: validate_attributes_class_update,
-    ..WITHOUT_GENERATION
+    validation: ValidationRules {
+        validate: validate_attributes_class,
+        validate_update: validate_attributes_class_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 fn validate_provisioner(node: &FieldValue<'_>, errors: &mut ErrorList) {

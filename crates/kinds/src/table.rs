@@ -1,4 +1,4 @@
-//! The built-in kinds that differ from [`GENERIC`](super::GENERIC). Each kind's file begins with its rules.
+//! The built-in kinds that differ from [`GENERIC`](super::GENERIC). Each kind's file begins with its [`KindRules`].
 
 use super::core::{
     config, endpoints, event, limits, namespace, node, persistent_volume, pod, replication, service,
@@ -141,7 +141,11 @@ mod tests {
         ];
         for (group, kind, creates, overwrites) in table {
             let rules = rules(group, kind);
-            assert_eq!((rules.create_on_update, rules.unconditional_update), (creates, overwrites), "{kind}");
+            assert_eq!(
+                (rules.update.allows_create, rules.update.allows_unconditional),
+                (creates, overwrites),
+                "{kind}"
+            );
         }
     }
 }

@@ -21,7 +21,7 @@ pub const fn context(now: &str) -> WriteContext<'_> {
 /// An object with the defaults of its kind, as validation sees it.
 pub fn filled(gv: (&str, &str), kind: &str, json: &str) -> Value {
     let mut value = object(json);
-    (rules(gv.0, kind).default)(&mut value);
+    (rules(gv.0, kind).defaulting.default)(&mut value);
     default::apply(&REGISTRY, REGISTRY.kind(gv.0, gv.1, kind).unwrap(), &mut value);
     value
 }

@@ -9,7 +9,8 @@ use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template};
 use super::super::{
-    KindRules, POD_TEMPLATE, Revalidation, WITH_GENERATION, WITHOUT_GENERATION, WriteContext,
+    DefaultingRules, KindRules, MetadataRules, PodSpecPath, PreparationRules, Revalidation, StatusRules,
+    ValidationRules, WarningRules, WriteContext,
 };
 use super::common::{
     ROLLING, int_value, render_int_or_string, render_strategy, validate_at_most_100_percent,
@@ -18,24 +19,35 @@ use super::common::{
 
 /// The rules of a DaemonSet.
 pub const DAEMON_SET: KindRules = KindRules {
-    pod_spec_path: POD_TEMPLATE,
-    default: default_daemon_set,
-    prepare_create: prepare_daemon_set,
-    prepare_update: prepare_daemon_set_update,
-    prepare_status: prepare_daemon_set_status,
-    validate: validate_daemon_set,
-    revalidation: Revalidation::Twice,
-    validate_update: validate_selector_unchanged,
-    validate_status: validate_daemon_set_status,
-    warn: warn_daemon_set,
-    ..WITH_GENERATION
+    metadata: MetadataRules::SPEC_GENERATION,
+    pod_spec: PodSpecPath::TEMPLATE,
+    defaulting: DefaultingRules { default: default_daemon_set, ..DefaultingRules::DEFAULT },
+    preparation: PreparationRules {
+        prepare_create: prepare_daemon_set,
+        prepare_update: prepare_daemon_set_update,
+    },
+    validation: ValidationRules {
+        validate: validate_daemon_set,
+        revalidation: Revalidation::Twice,
+        validate_update: validate_selector_unchanged,
+    },
+    warnings: WarningRules { warn: warn_daemon_set, ..WarningRules::DEFAULT },
+    status: StatusRules {
+        prepare: prepare_daemon_set_status,
+        validate: validate_daemon_set_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a ControllerRevision.
 pub const CONTROLLER_REVISION: KindRules = KindRules {
-    validate: validate_revision,
-    validate_update: validate_revision_update,
-    ..WITHOUT_GENERATION
+    validation: ValidationRules {
+        validate: validate_revision,
+        validate_update: validate_revision_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The defaults of a DaemonSet.

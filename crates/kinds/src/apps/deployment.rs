@@ -7,8 +7,8 @@ use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template};
 use super::super::{
-    BASE, Generation, KindRules, MetaRevalidation, POD_TEMPLATE, Revalidation, StatusMeta, WITH_GENERATION,
-    gated, messages,
+    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, Revalidation,
+    StatusMeta, StatusRules, ValidationRules, WarningRules, gated, messages,
 };
 use super::common::{
     ROLLING, int_value, render_int_or_string, render_strategy, require_selector,
@@ -18,31 +18,45 @@ use super::common::{
 
 /// The rules of a Deployment.
 pub const DEPLOYMENT: KindRules = KindRules {
-    pod_spec_path: POD_TEMPLATE,
+    metadata: MetadataRules {
+        generation: Generation {
+            increased_by: &[&["spec"], &["metadata", "annotations"]],
+            ..Generation::FIRST
+        },
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    pod_spec: PodSpecPath::TEMPLATE,
+    defaulting: DefaultingRules { default: default_deployment, ..DefaultingRules::DEFAULT },
     gated: gated::rows::REPLICAS,
-    generation: Generation { increased_by: &[&["spec"], &["metadata", "annotations"]], ..Generation::FIRST },
-    status_meta: StatusMeta::MutableExcept(&["labels"]),
-    default: default_deployment,
-    validate: validate_deployment,
-    revalidation: Revalidation::Once,
-    validate_update: validate_selector_unchanged,
-    validate_status: validate_deployment_status,
-    warn: warn_name_and_template,
-    meta_revalidation: MetaRevalidation::Change,
-    ..BASE
+    validation: ValidationRules {
+        validate: validate_deployment,
+        revalidation: Revalidation::Once,
+        validate_update: validate_selector_unchanged,
+    },
+    warnings: WarningRules { warn: warn_name_and_template, ..WarningRules::DEFAULT },
+    status: StatusRules {
+        metadata: StatusMeta::MutableExcept(&["labels"]),
+        validate: validate_deployment_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a ReplicaSet.
 pub const REPLICA_SET: KindRules = KindRules {
-    pod_spec_path: POD_TEMPLATE,
+    metadata: MetadataRules::SPEC_GENERATION,
+    pod_spec: PodSpecPath::TEMPLATE,
+    defaulting: DefaultingRules { default: default_replica_set, ..DefaultingRules::DEFAULT },
     gated: gated::rows::REPLICAS,
-    default: default_replica_set,
-    validate: validate_replica_set,
-    revalidation: Revalidation::Twice,
-    validate_update: validate_selector_unchanged,
-    validate_status: validate_replica_set_status,
-    warn: warn_name_and_template,
-    ..WITH_GENERATION
+    validation: ValidationRules {
+        validate: validate_replica_set,
+        revalidation: Revalidation::Twice,
+        validate_update: validate_selector_unchanged,
+    },
+    warnings: WarningRules { warn: warn_name_and_template, ..WarningRules::DEFAULT },
+    status: StatusRules { validate: validate_replica_set_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The defaults of a Deployment.

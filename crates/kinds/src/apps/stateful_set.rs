@@ -10,7 +10,10 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template, volume_claim};
-use super::super::{KindRules, MetaRevalidation, POD_TEMPLATE, WITH_GENERATION, gated, messages};
+use super::super::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, StatusRules, ValidationRules,
+    WarningRules, gated, messages,
+};
 use super::common::{
     ROLLING, int_value, render_int_or_string, require_selector, validate_at_most_100_percent,
     validate_collision_count, validate_count_or_percent, validate_counters,
@@ -18,17 +21,26 @@ use super::common::{
 
 /// The rules of a StatefulSet.
 pub const RULES: KindRules = KindRules {
-    pod_spec_path: POD_TEMPLATE,
+    metadata: MetadataRules {
+        name: names::label_name,
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::SPEC_GENERATION
+    },
+    pod_spec: PodSpecPath::TEMPLATE,
+    defaulting: DefaultingRules {
+        default: default_stateful_set,
+        default_by_feature: default_unavailable,
+        ..DefaultingRules::DEFAULT
+    },
     gated: gated::rows::STATEFUL_SET,
-    name: names::label_name,
-    default: default_stateful_set,
-    default_by_feature: default_unavailable,
-    validate: validate_stateful_set,
-    validate_update: validate_stateful_set_update,
-    validate_status: validate_stateful_set_status,
-    warn: warn_stateful_set,
-    meta_revalidation: MetaRevalidation::Change,
-    ..WITH_GENERATION
+    validation: ValidationRules {
+        validate: validate_stateful_set,
+        validate_update: validate_stateful_set_update,
+        ..ValidationRules::DEFAULT
+    },
+    warnings: WarningRules { warn: warn_stateful_set, ..WarningRules::DEFAULT },
+    status: StatusRules { validate: validate_stateful_set_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The defaults of a StatefulSet.

@@ -345,7 +345,7 @@ fn update_validation_repeats_errors_as_often_as_the_reference() {
         let (old, mut new) = (base(kind), base(kind));
         new.entry("spec").set("minReadySeconds", -1);
         let mut errors = ErrorList::new();
-        rules("apps", kind).check_update(&new, &old, &mut errors);
+        rules("apps", kind).validation.check_update(&new, &old, &mut errors);
         let count = error_messages(&errors)
             .iter()
             .filter(|message| message.starts_with("spec.minReadySeconds"))

@@ -11,18 +11,20 @@ use pilothouse_apimachinery::value::Value;
 use super::{cron, job};
 use crate::allowed::batch_v1;
 use crate::core::pod_default;
-use crate::{KindRules, MetaRevalidation, WITH_GENERATION, messages};
+use crate::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, StatusRules, ValidationRules,
+    WarningRules, messages,
+};
 
 /// The rules of a CronJob.
 pub const RULES: KindRules = KindRules {
-    pod_spec_path: &["spec", "jobTemplate", "spec", "template", "spec"],
-    status_meta_revalidation: MetaRevalidation::No,
-    default,
-    validate,
-    validate_update,
-    warn,
-    meta_revalidation: MetaRevalidation::Change,
-    ..WITH_GENERATION
+    metadata: MetadataRules { revalidation: MetaRevalidation::Change, ..MetadataRules::SPEC_GENERATION },
+    pod_spec: PodSpecPath(&["spec", "jobTemplate", "spec", "template", "spec"]),
+    defaulting: DefaultingRules { default, ..DefaultingRules::DEFAULT },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    status: StatusRules { metadata_revalidation: MetaRevalidation::No, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The names of its Jobs are eleven characters longer.

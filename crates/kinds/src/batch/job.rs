@@ -11,23 +11,30 @@ use pilothouse_apimachinery::{meta, names};
 use super::{job_status, policy};
 use crate::allowed::batch_v1;
 use crate::core::{pod_default, template};
-use crate::{KindRules, POD_TEMPLATE, WITH_GENERATION, WriteContext, messages};
+use crate::{
+    DefaultingRules, DeletionRules, GarbageCollection, KindRules, MetadataRules, PodSpecPath,
+    PreparationRules, StatusRules, ValidationRules, WarningRules, WriteContext, messages,
+};
 
 /// The rules of a Job.
 pub const RULES: KindRules = KindRules {
-    pod_spec_path: POD_TEMPLATE,
-    finish: Some(default_labels),
-    orphans_by_default: true,
-    warn_on_delete: Some(WARN_ON_DELETE),
-    default,
-    default_by_feature: default_replacement,
-    prepare_create,
-    prepare_update,
-    validate,
-    validate_update,
-    validate_status: job_status::validate,
-    warn,
-    ..WITH_GENERATION
+    metadata: MetadataRules::SPEC_GENERATION,
+    pod_spec: PodSpecPath::TEMPLATE,
+    defaulting: DefaultingRules {
+        default,
+        default_by_feature: default_replacement,
+        default_stored: Some(default_labels),
+    },
+    preparation: PreparationRules { prepare_create, prepare_update },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    status: StatusRules { validate: job_status::validate, ..StatusRules::DEFAULT },
+    deletion: DeletionRules {
+        garbage_collection: GarbageCollection::OrphanDependents,
+        warning: Some(WARN_ON_DELETE),
+        ..DeletionRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];

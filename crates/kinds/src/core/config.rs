@@ -12,23 +12,29 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::ACCOUNT_NAME;
 
 use super::key_pair;
-use crate::{KindRules, WITHOUT_GENERATION, WriteContext};
+use crate::{DefaultingRules, KindRules, PreparationRules, ValidationRules, WarningRules, WriteContext};
 
 /// The rules of a ConfigMap.
 pub const CONFIG_MAP: KindRules = KindRules {
-    validate: validate_config_map,
-    validate_update: validate_config_map_update,
-    ..WITHOUT_GENERATION
+    validation: ValidationRules {
+        validate: validate_config_map,
+        validate_update: validate_config_map_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a Secret.
 pub const SECRET: KindRules = KindRules {
-    default: default_secret,
-    prepare_update: prepare_secret_update,
-    validate: validate_secret,
-    validate_update: validate_secret_update,
-    warn: warn_secret,
-    ..WITHOUT_GENERATION
+    defaulting: DefaultingRules { default: default_secret, ..DefaultingRules::DEFAULT },
+    preparation: PreparationRules { prepare_update: prepare_secret_update, ..PreparationRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_secret,
+        validate_update: validate_secret_update,
+        ..ValidationRules::DEFAULT
+    },
+    warnings: WarningRules { warn: warn_secret, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The maximum total size of the values of an object.

@@ -10,11 +10,15 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::address;
 use crate::allowed::core_v1;
-use crate::{KindRules, WITHOUT_GENERATION};
+use crate::{KindRules, UpdateRules, ValidationRules, WarningRules};
 
 /// The rules of Endpoints.
-pub const RULES: KindRules =
-    KindRules { create_on_update: true, validate, validate_update, warn, ..WITHOUT_GENERATION };
+pub const RULES: KindRules = KindRules {
+    update: UpdateRules::CREATE_ON_UPDATE,
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
+};
 
 /// Checks that an address is no loopback, link-local, multicast or unspecified address.
 pub fn validate_endpoint_ip(node: &FieldValue<'_>, errors: &mut ErrorList) {

@@ -8,29 +8,41 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::SYSTEM_NAMESPACE;
 
-use crate::{BASE, KindRules, MetaRevalidation, Revalidation};
+use crate::{
+    DeletionRules, GarbageCollection, KindRules, MetaRevalidation, MetadataOrder, MetadataRules,
+    Revalidation, UpdateRules, ValidationRules,
+};
 
 /// Events of the core group: any name, and hardly any metadata validation.
 pub const RULES: KindRules = KindRules {
-    name: names::path_segment,
-    known_finalizers: false,
-    meta_last: true,
-    create_on_update: true,
-    meta_revalidation: MetaRevalidation::No,
-    garbage_collected: false,
-    validate,
-    revalidation: Revalidation::Once,
-    ..BASE
+    metadata: MetadataRules {
+        name: names::path_segment,
+        known_finalizers: false,
+        validation_order: MetadataOrder::Last,
+        revalidation: MetaRevalidation::No,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules::CREATE_ON_UPDATE,
+    validation: ValidationRules { validate, revalidation: Revalidation::Once, ..ValidationRules::DEFAULT },
+    deletion: DeletionRules { garbage_collection: GarbageCollection::Unsupported, ..DeletionRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// Events of events.k8s.io.
 pub const EVENTS_V1_RULES: KindRules = KindRules {
-    create_on_update: true,
-    garbage_collected: false,
-    validate_first: validate_reported,
-    validate: validate_new,
-    validate_update: validate_new_update,
-    ..BASE
+    metadata: MetadataRules {
+        validation_order: MetadataOrder::After(validate_reported),
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    update: UpdateRules::CREATE_ON_UPDATE,
+    validation: ValidationRules {
+        validate: validate_new,
+        validate_update: validate_new_update,
+        ..ValidationRules::DEFAULT
+    },
+    deletion: DeletionRules { garbage_collection: GarbageCollection::Unsupported, ..DeletionRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 const MAX_WORD_LENGTH: usize = 128;

@@ -11,26 +11,35 @@ use pilothouse_apimachinery::value::Value;
 
 use super::resources;
 use crate::allowed::core_v1;
-use crate::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext};
+use crate::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules, Revalidation, StatusRules,
+    UpdateRules, ValidationRules, WriteContext,
+};
 
 /// The rules of a LimitRange.
 pub const LIMIT_RANGE: KindRules = KindRules {
-    create_on_update: true,
-    default: default_range,
-    prepare_create: prepare_range,
-    validate: validate_range,
-    revalidation: Revalidation::Once,
-    meta_revalidation: MetaRevalidation::Whole,
-    ..BASE
+    metadata: MetadataRules { revalidation: MetaRevalidation::Whole, ..MetadataRules::DEFAULT },
+    update: UpdateRules::CREATE_ON_UPDATE,
+    defaulting: DefaultingRules { default: default_range, ..DefaultingRules::DEFAULT },
+    preparation: PreparationRules { prepare_create: prepare_range, ..PreparationRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_range,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a ResourceQuota.
 pub const RESOURCE_QUOTA: KindRules = KindRules {
-    meta_revalidation: MetaRevalidation::Change,
-    validate: validate_quota,
-    validate_update: validate_quota_update,
-    validate_status: validate_quota_status,
-    ..BASE
+    metadata: MetadataRules { revalidation: MetaRevalidation::Change, ..MetadataRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_quota,
+        validate_update: validate_quota_update,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules { validate: validate_quota_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// Missing defaults of a LimitRange are derived from its maxima and minima.

@@ -7,21 +7,25 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
 use pilothouse_apimachinery::{meta, names};
 
-use crate::{FirstDeletion, KindRules, Revalidation, WITHOUT_GENERATION, WriteContext};
+use crate::{
+    DefaultingRules, DeletionRules, FirstDeletion, KindRules, MetadataRules, PreparationRules, Revalidation,
+    StatusRules, ValidationRules, WriteContext,
+};
 
 /// The rules of a Namespace.
 pub const RULES: KindRules = KindRules {
-    name: names::label_name,
-    first_deletion: FirstDeletion::MarksWithDependents,
-    blocks_removal,
-    terminate,
-    default,
-    prepare_create,
-    prepare_update,
-    validate,
-    revalidation: Revalidation::Once,
-    validate_status,
-    ..WITHOUT_GENERATION
+    metadata: MetadataRules { name: names::label_name, ..MetadataRules::DEFAULT },
+    defaulting: DefaultingRules { default, ..DefaultingRules::DEFAULT },
+    preparation: PreparationRules { prepare_create, prepare_update },
+    validation: ValidationRules { validate, revalidation: Revalidation::Once, ..ValidationRules::DEFAULT },
+    status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
+    deletion: DeletionRules {
+        first_deletion: FirstDeletion::MarksWithDependents,
+        terminate,
+        blocks_removal,
+        ..DeletionRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// Sets the label `kubernetes.io/metadata.name`.

@@ -11,21 +11,28 @@ use pilothouse_apimachinery::value::Value;
 
 use super::{address, resources};
 use crate::allowed::core_v1;
-use crate::{KindRules, Revalidation, WITHOUT_GENERATION, WriteContext};
+use crate::{
+    DefaultingRules, KindRules, PreparationRules, Revalidation, StatusRules, ValidationRules, WarningRules,
+    WriteContext,
+};
 
 /// The rules of a Node.
 pub const RULES: KindRules = KindRules {
-    status_on_create: true,
-    default,
-    prepare_create,
-    prepare_update,
-    prepare_status,
-    validate_status: validate_change,
-    warn,
-    validate,
-    revalidation: Revalidation::Once,
-    validate_update: validate_change,
-    ..WITHOUT_GENERATION
+    defaulting: DefaultingRules { default, ..DefaultingRules::DEFAULT },
+    preparation: PreparationRules { prepare_create, prepare_update },
+    validation: ValidationRules {
+        validate,
+        revalidation: Revalidation::Once,
+        validate_update: validate_change,
+    },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    status: StatusRules {
+        writable_on_create: true,
+        prepare: prepare_status,
+        validate: validate_change,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// allocatable defaults to capacity.

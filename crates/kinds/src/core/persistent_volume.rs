@@ -12,20 +12,21 @@ use pilothouse_apimachinery::{meta, names};
 use super::volume_source::{self, Owner, validate_no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::allowed::core_v1;
-use crate::{BASE, KindRules, MetaRevalidation, Revalidation, WriteContext, gated};
+use crate::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules, Revalidation, StatusRules,
+    ValidationRules, WarningRules, WriteContext, gated,
+};
 
 /// The rules of a PersistentVolume.
 pub const RULES: KindRules = KindRules {
+    metadata: MetadataRules { revalidation: MetaRevalidation::WholeTwice, ..MetadataRules::DEFAULT },
+    defaulting: DefaultingRules { default, ..DefaultingRules::DEFAULT },
     gated: gated::rows::VOLUME,
-    default,
-    prepare_create: prepare,
-    prepare_status,
-    validate,
-    revalidation: Revalidation::Once,
-    validate_update,
-    warn,
-    meta_revalidation: MetaRevalidation::WholeTwice,
-    ..BASE
+    preparation: PreparationRules { prepare_create: prepare, ..PreparationRules::DEFAULT },
+    validation: ValidationRules { validate, revalidation: Revalidation::Once, validate_update },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    status: StatusRules { prepare: prepare_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";

@@ -10,28 +10,53 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{APPARMOR, MIRROR};
 
 use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
-use crate::{KindRules, StatusMeta, WITH_GENERATION, WriteContext, gated};
+use crate::{
+    DefaultingRules, DeletionRules, KindRules, MetadataRules, PodSpecPath, PreparationRules, StatusMeta,
+    StatusRules, ValidationRules, WarningRules, WriteContext, gated,
+};
 
 /// The rules of a Pod.
 pub const RULES: KindRules = KindRules {
-    pod_spec_path: &["spec"],
+    metadata: MetadataRules::SPEC_GENERATION,
+    pod_spec: PodSpecPath(&["spec"]),
+    defaulting: DefaultingRules {
+        default: pod_default::default_pod,
+        default_by_feature: pod_resources::default,
+        ..DefaultingRules::DEFAULT
+    },
     gated: gated::rows::POD,
-    warn_early,
-    graceful: true,
-    status_meta: StatusMeta::MutableExcept(&["ownerReferences"]),
-    default: pod_default::default_pod,
-    default_by_feature: pod_resources::default,
-    prepare_create,
-    prepare_status: pod_status::prepare,
-    validate,
-    validate_update,
-    validate_status: pod_status::validate,
-    warn: pod_warn::warn_pod,
-    warn_status: pod_warn::warn_status,
-    ..WITH_GENERATION
+    preparation: PreparationRules { prepare_create, ..PreparationRules::DEFAULT },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn: pod_warn::warn_pod, warn_early },
+    status: StatusRules {
+        metadata: StatusMeta::MutableExcept(&["ownerReferences"]),
+        prepare: pod_status::prepare,
+        validate: pod_status::validate,
+        warn: pod_warn::warn_status,
+        ..StatusRules::DEFAULT
+    },
+    deletion: DeletionRules { grace_period, ..DeletionRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
+/// The grace period of a pod without `terminationGracePeriodSeconds`.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// The grace period of a deletion. Pods that were never scheduled or have ended are removed at once.
+fn grace_period(pod: &Value, requested: Option<i64>) -> Option<i64> {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let own_seconds =
+        spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).unwrap_or(DEFAULT_GRACE_SECONDS);
+    let has_ended =
+        matches!(pod.at(&["status", "phase"]).and_then(Value::as_str), Some("Failed" | "Succeeded"));
+    if spec.str("nodeName").is_empty() || has_ended {
+        return Some(0);
+    }
+    let seconds = requested.unwrap_or(own_seconds);
+    Some(if seconds < 0 { 1 } else { seconds })
+}
 
 /// A new pod is Pending and gets its QoS class.
 fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
@@ -267,6 +292,22 @@ mod tests {
             r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i:1"}],"restartPolicy":"Always",
                 "activeDeadlineSeconds":9,"tolerations":[{"key":"k","operator":"Exists"}]}}"#,
         )
+    }
+
+    #[test]
+    fn grace_period_applies_only_to_running_pods() {
+        let running = r#"{"spec":{"nodeName":"n","terminationGracePeriodSeconds":9}}"#;
+        let table = [
+            (running, None, Some(9)),
+            (running, Some(5), Some(5)),
+            (running, Some(-5), Some(1)),
+            (r#"{"spec":{}}"#, Some(5), Some(0)),
+            (r#"{"spec":{"nodeName":"n"}}"#, None, Some(DEFAULT_GRACE_SECONDS)),
+            (r#"{"spec":{"nodeName":"n"},"status":{"phase":"Failed"}}"#, None, Some(0)),
+        ];
+        for (pod, requested, expected) in table {
+            assert_eq!(grace_period(&object(pod), requested), expected, "{pod}");
+        }
     }
 
     #[test]

@@ -9,19 +9,24 @@ use pilothouse_apimachinery::value::Value;
 
 use super::{pod_default, template};
 use crate::messages;
-use crate::{KindRules, POD_TEMPLATE, Revalidation, WITH_GENERATION};
+use crate::{
+    DefaultingRules, DeletionRules, GarbageCollection, KindRules, MetadataRules, PodSpecPath, Revalidation,
+    StatusRules, ValidationRules, WarningRules,
+};
 
 /// The rules of a ReplicationController.
 pub const RULES: KindRules = KindRules {
-    pod_spec_path: POD_TEMPLATE,
-    orphans_by_default: true,
-    default,
-    finish: Some(default),
-    validate,
-    revalidation: Revalidation::Twice,
-    validate_status,
-    warn,
-    ..WITH_GENERATION
+    metadata: MetadataRules::SPEC_GENERATION,
+    pod_spec: PodSpecPath::TEMPLATE,
+    defaulting: DefaultingRules { default, default_stored: Some(default), ..DefaultingRules::DEFAULT },
+    validation: ValidationRules { validate, revalidation: Revalidation::Twice, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
+    deletion: DeletionRules {
+        garbage_collection: GarbageCollection::OrphanDependents,
+        ..DeletionRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The selector and the labels default to the labels of the template.

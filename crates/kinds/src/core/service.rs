@@ -13,21 +13,29 @@ use super::endpoints::validate_endpoint_ip;
 use super::{address, service_change};
 use crate::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::services::{HEADLESS, families, is_headless, needs_health_port, retained_fields};
-use crate::{KindRules, WITHOUT_GENERATION, WriteContext};
+use crate::{
+    DefaultingRules, KindRules, MetadataRules, PreparationRules, StatusRules, UpdateRules, ValidationRules,
+    WarningRules, WriteContext,
+};
 
 /// The rules of a Service.
 pub const RULES: KindRules = KindRules {
-    name: names::dns_1035_name,
-    create_on_update: true,
-    default,
-    finish: Some(drop_internal_policy),
-    prepare_update,
-    validate,
-    validate_update,
-    validate_status: service_change::validate_status,
-    warn: service_change::warn,
-    warn_status: address::warn_load_balancer,
-    ..WITHOUT_GENERATION
+    metadata: MetadataRules { name: names::dns_1035_name, ..MetadataRules::DEFAULT },
+    update: UpdateRules::CREATE_ON_UPDATE,
+    defaulting: DefaultingRules {
+        default,
+        default_stored: Some(drop_internal_policy),
+        ..DefaultingRules::DEFAULT
+    },
+    preparation: PreparationRules { prepare_update, ..PreparationRules::DEFAULT },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    warnings: WarningRules { warn: service_change::warn, ..WarningRules::DEFAULT },
+    status: StatusRules {
+        validate: service_change::validate_status,
+        warn: address::warn_load_balancer,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 const AFFINITY_SECONDS: i64 = 10_800;

@@ -6,10 +6,14 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
-use crate::{KindRules, WITHOUT_GENERATION, WriteContext};
+use crate::{KindRules, PreparationRules, WarningRules, WriteContext};
 
 /// The rules of a ServiceAccount.
-pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..WITHOUT_GENERATION };
+pub const RULES: KindRules = KindRules {
+    preparation: PreparationRules { prepare_create, prepare_update },
+    warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
+};
 
 /// Only the names of `secrets` are kept.
 fn prepare_create(account: &mut Value, _: &WriteContext<'_>) {

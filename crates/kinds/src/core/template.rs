@@ -8,18 +8,27 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 
 use super::{pod_default, pod_meta, pod_spec, pod_warn};
-use crate::{BASE, Generation, KindRules, MetaRevalidation, Revalidation};
+use crate::{
+    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, Revalidation,
+    ValidationRules, WarningRules,
+};
 
 /// The rules of a PodTemplate.
 pub const RULES: KindRules = KindRules {
-    pod_spec_path: &["template", "spec"],
-    generation: Generation { increased_by: &[&["template"]], ..Generation::FIRST },
-    default,
-    validate: validate_object,
-    revalidation: Revalidation::Once,
-    warn: warn_object,
-    meta_revalidation: MetaRevalidation::Change,
-    ..BASE
+    metadata: MetadataRules {
+        generation: Generation { increased_by: &[&["template"]], ..Generation::FIRST },
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::DEFAULT
+    },
+    pod_spec: PodSpecPath(&["template", "spec"]),
+    defaulting: DefaultingRules { default, ..DefaultingRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_object,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    warnings: WarningRules { warn: warn_object, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// Checks a template.

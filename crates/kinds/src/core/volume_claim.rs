@@ -11,20 +11,25 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::{pod_warn, resources};
 use crate::allowed::core_v1;
-use crate::{BASE, KindRules, MetaRevalidation, WriteContext, gated};
+use crate::{
+    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules, StatusRules,
+    ValidationRules, WarningRules, WriteContext, gated,
+};
 
 /// The rules of a PersistentVolumeClaim.
 pub const RULES: KindRules = KindRules {
+    metadata: MetadataRules { revalidation: MetaRevalidation::WholeTwiceAndChange, ..MetadataRules::DEFAULT },
+    defaulting: DefaultingRules { default_stored: Some(default_stored_claim), ..DefaultingRules::DEFAULT },
     gated: gated::rows::VOLUME_CLAIM,
-    prepare_create: prepare_claim,
-    finish: Some(finish_claim),
-    prepare_update: prepare_claim_update,
-    validate_status: validate_claim_status,
-    validate: validate_claim,
-    validate_update: validate_claim_update,
-    warn: warn_claim,
-    meta_revalidation: MetaRevalidation::WholeTwiceAndChange,
-    ..BASE
+    preparation: PreparationRules { prepare_create: prepare_claim, prepare_update: prepare_claim_update },
+    validation: ValidationRules {
+        validate: validate_claim,
+        validate_update: validate_claim_update,
+        ..ValidationRules::DEFAULT
+    },
+    warnings: WarningRules { warn: warn_claim, ..WarningRules::DEFAULT },
+    status: StatusRules { validate: validate_claim_status, ..StatusRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
@@ -37,7 +42,7 @@ fn prepare_claim(claim: &mut Value, context: &WriteContext<'_>) {
 }
 
 /// A new claim is Pending.
-fn finish_claim(claim: &mut Value) {
+fn default_stored_claim(claim: &mut Value) {
     fill_text(claim.entry("status"), "phase", "Pending");
 }
 

@@ -22,24 +22,26 @@ use printing::{validate_printer_columns, validate_scale, validate_selectable_fie
 use versions::{validate_deprecation, validate_stored_versions, validate_version_name, validate_version_set};
 
 use self::status::{CLEANUP_FINALIZER, DeletionProgress};
-use super::{FirstDeletion, KindRules, MetaRevalidation, WITH_GENERATION, WriteContext};
+use super::{
+    DefaultingRules, DeletionRules, FirstDeletion, KindRules, MetaRevalidation, MetadataRules,
+    PreparationRules, StatusRules, UpdateRules, ValidationRules, WriteContext,
+};
 
 /// The rules of a CustomResourceDefinition.
 pub const RULES: KindRules = KindRules {
-    own_name,
-    known_finalizers: false,
-    unconditional_update: false,
-    default,
-    finish: Some(default),
-    prepare_create,
-    prepare_update,
-    first_deletion: FirstDeletion::Marks,
-    terminate,
-    validate,
-    validate_update,
-    validate_status,
-    meta_revalidation: MetaRevalidation::Change,
-    ..WITH_GENERATION
+    metadata: MetadataRules {
+        own_name,
+        known_finalizers: false,
+        revalidation: MetaRevalidation::Change,
+        ..MetadataRules::SPEC_GENERATION
+    },
+    update: UpdateRules::CONDITIONAL,
+    defaulting: DefaultingRules { default, default_stored: Some(default), ..DefaultingRules::DEFAULT },
+    preparation: PreparationRules { prepare_create, prepare_update },
+    validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
+    status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
+    deletion: DeletionRules { first_deletion: FirstDeletion::Marks, terminate, ..DeletionRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// Defaults: names that are derived from other names.

@@ -1,6 +1,6 @@
 //! ResourceClaims and their templates.
 
-use super::super::{KindRules, StatusMeta, WITHOUT_GENERATION, gated};
+use super::super::{DefaultingRules, KindRules, StatusMeta, StatusRules, ValidationRules, gated};
 use super::claim_status;
 use super::common::{
     MAX_CONFIGS, limit_items, validate_configuration, validate_qualified_name, validate_selectors,
@@ -17,23 +17,32 @@ use pilothouse_apimachinery::{meta, names};
 
 /// The rules of a ResourceClaim.
 pub const RESOURCE_CLAIM: KindRules = KindRules {
-    status_meta: StatusMeta::DescriptionsKept,
+    defaulting: DefaultingRules { default: default_claim, ..DefaultingRules::DEFAULT },
     gated: gated::rows::DEVICE_CLAIM,
-    default: default_claim,
-    validate: validate_claim,
-    validate_update: validate_claim_update,
-    prepare_status: claim_status::prepare_claim_status,
-    validate_status: claim_status::validate_claim_status,
-    ..WITHOUT_GENERATION
+    validation: ValidationRules {
+        validate: validate_claim,
+        validate_update: validate_claim_update,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules {
+        metadata: StatusMeta::DescriptionsKept,
+        prepare: claim_status::prepare_claim_status,
+        validate: claim_status::validate_claim_status,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a ResourceClaimTemplate.
 pub const RESOURCE_CLAIM_TEMPLATE: KindRules = KindRules {
+    defaulting: DefaultingRules { default: default_template, ..DefaultingRules::DEFAULT },
     gated: gated::rows::DEVICE_CLAIM_TEMPLATE,
-    default: default_template,
-    validate: validate_template,
-    validate_update: validate_template_update,
-    ..WITHOUT_GENERATION
+    validation: ValidationRules {
+        validate: validate_template,
+        validate_update: validate_template_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 const MAX_REQUESTS: usize = 32;

@@ -5,19 +5,33 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::super::{KindRules, Revalidation, WITH_GENERATION};
+use super::super::{KindRules, MetadataRules, Revalidation, ValidationRules};
 use super::common::{
     MAX_CONFIGS, limit_items, validate_configuration, validate_driver_name, validate_pool_name,
     validate_selectors, validate_taint,
 };
 
 /// The rules of a DeviceClass.
-pub const DEVICE_CLASS: KindRules =
-    KindRules { validate: validate_class, revalidation: Revalidation::Twice, ..WITH_GENERATION };
+pub const DEVICE_CLASS: KindRules = KindRules {
+    metadata: MetadataRules::SPEC_GENERATION,
+    validation: ValidationRules {
+        validate: validate_class,
+        revalidation: Revalidation::Twice,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
+};
 
 /// The rules of a DeviceTaintRule.
-pub const DEVICE_TAINT_RULE: KindRules =
-    KindRules { validate: validate_taint_rule, revalidation: Revalidation::Once, ..WITH_GENERATION };
+pub const DEVICE_TAINT_RULE: KindRules = KindRules {
+    metadata: MetadataRules::SPEC_GENERATION,
+    validation: ValidationRules {
+        validate: validate_taint_rule,
+        revalidation: Revalidation::Once,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
+};
 
 /// Validates a DeviceClass.
 pub fn validate_class(class: &Value, errors: &mut ErrorList) {

@@ -1,7 +1,7 @@
 //! ResourceSlices: the available devices.
 
 use super::super::core::affinity;
-use super::super::{Generation, KindRules, WITH_GENERATION, gated, messages};
+use super::super::{Generation, KindRules, MetadataRules, ValidationRules, gated, messages};
 use super::common::{
     limit_items, validate_driver_name, validate_pool_name, validate_qualified_name, validate_taint,
     validate_unique,
@@ -16,11 +16,17 @@ use pilothouse_apimachinery::{meta, names};
 
 /// The rules of a ResourceSlice.
 pub const RULES: KindRules = KindRules {
+    metadata: MetadataRules {
+        generation: Generation { counts_dropped_fields: true, ..Generation::SPEC },
+        ..MetadataRules::DEFAULT
+    },
     gated: gated::rows::DEVICES,
-    generation: Generation { counts_dropped_fields: true, ..Generation::SPEC },
-    validate: validate_slice,
-    validate_update: validate_slice_update,
-    ..WITH_GENERATION
+    validation: ValidationRules {
+        validate: validate_slice,
+        validate_update: validate_slice_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// Validates a ResourceSlice.

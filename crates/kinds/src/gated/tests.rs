@@ -105,8 +105,8 @@ fn table_paths_are_fields_of_the_schema() {
     };
     for (group, kind, rules) in TABLE {
         check(group, kind, &[], rules.gated);
-        if !rules.pod_spec_path.is_empty() {
-            check(group, kind, rules.pod_spec_path, rows::POD_SPEC);
+        if !rules.pod_spec.0.is_empty() {
+            check(group, kind, rules.pod_spec.0, rows::POD_SPEC);
         }
     }
 }
@@ -270,7 +270,7 @@ fn validation_depends_on_enabled_features() {
     };
     let grow: Check = |new, errors| {
         let old = object(r#"{"spec":{"drivers":[{"name":"d","nodeID":"n","allocatable":{"count":1}}]}}"#);
-        rules("storage.k8s.io", "CSINode").check_update(new, &old, errors);
+        rules("storage.k8s.io", "CSINode").validation.check_update(new, &old, errors);
     };
     let spec = |rest: &str| {
         format!(
@@ -336,7 +336,7 @@ fn validation_depends_on_enabled_features() {
         (Feature::MutableCSINodeAllocatableCount, grow, node.to_owned(), "", "field is immutable"),
         (
             Feature::HPAScaleToZero,
-            |object, errors| (rules("autoscaling", "HorizontalPodAutoscaler").validate)(object, errors),
+            |object, errors| (rules("autoscaling", "HorizontalPodAutoscaler").validation.validate)(object, errors),
             r#"{"apiVersion":"autoscaling/v2","metadata":{"name":"h","namespace":"n"},"spec":{"minReplicas":0,"maxReplicas":1,
                 "scaleTargetRef":{"kind":"D","name":"d"},"metrics":[{"type":"Object","object":{"describedObject":
                 {"kind":"K","name":"k"},"target":{"type":"Value","value":"1"},"metric":{"name":"m"}}}]}}"#
@@ -382,7 +382,7 @@ fn new_job_loses_fields_of_disabled_features() {
         apply_defaults(rules("batch", "Job"), &mut job, features);
         assert_eq!(job.at(&["spec", "podReplacementPolicy"]).is_some(), is_kept);
         job.entry("spec").set("podReplacementPolicy", "Failed");
-        (rules("batch", "Job").prepare_create)(&mut job, &context_with(features));
+        (rules("batch", "Job").preparation.prepare_create)(&mut job, &context_with(features));
         for field in ["managedBy", "podReplacementPolicy"] {
             assert_eq!(job.at(&["spec", field]).is_some(), is_kept, "{field}");
         }
@@ -411,7 +411,7 @@ fn job_status_validation_is_lenient_without_managed_by() {
 fn new_node_loses_status_features_of_disabled_feature() {
     for (features, is_kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut node = object(r#"{"status":{"features":{"supplementalGroupsPolicy":true}}}"#);
-        (rules("", "Node").prepare_create)(&mut node, &context_with(features));
+        (rules("", "Node").preparation.prepare_create)(&mut node, &context_with(features));
         assert_eq!(node.at(&["status", "features"]).is_some(), is_kept);
     }
 }

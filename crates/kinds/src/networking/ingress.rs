@@ -8,24 +8,35 @@ use pilothouse_apimachinery::well_known::annotations;
 use pilothouse_apimachinery::{meta, names};
 
 use super::super::core::address;
-use super::super::{KindRules, WITH_GENERATION};
+use super::super::{KindRules, MetadataRules, StatusRules, ValidationRules, WarningRules};
 use crate::allowed::networking_v1;
 
 /// The rules of an Ingress.
 pub const INGRESS: KindRules = KindRules {
-    validate: validate_ingress,
-    validate_update: validate_ingress_update,
-    validate_status: validate_ingress_status,
-    warn: warn_ingress,
-    warn_status: address::warn_load_balancer,
-    ..WITH_GENERATION
+    metadata: MetadataRules::SPEC_GENERATION,
+    validation: ValidationRules {
+        validate: validate_ingress,
+        validate_update: validate_ingress_update,
+        ..ValidationRules::DEFAULT
+    },
+    warnings: WarningRules { warn: warn_ingress, ..WarningRules::DEFAULT },
+    status: StatusRules {
+        validate: validate_ingress_status,
+        warn: address::warn_load_balancer,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of an IngressClass.
 pub const INGRESS_CLASS: KindRules = KindRules {
-    validate: validate_ingress_class,
-    validate_update: validate_ingress_class_update,
-    ..WITH_GENERATION
+    metadata: MetadataRules::SPEC_GENERATION,
+    validation: ValidationRules {
+        validate: validate_ingress_class,
+        validate_update: validate_ingress_class_update,
+        ..ValidationRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// Validates an Ingress.

@@ -8,17 +8,26 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::super::core::address;
-use super::super::{Generation, KindRules, Revalidation, WITH_GENERATION, messages};
+use super::super::{
+    DefaultingRules, Generation, KindRules, MetadataRules, Revalidation, ValidationRules, WarningRules,
+    messages,
+};
 use crate::allowed::networking_v1;
 
 /// The rules of a NetworkPolicy.
 pub const RULES: KindRules = KindRules {
-    generation: Generation { counts_empty_lists: true, ..Generation::SPEC },
-    default: default_policy,
-    validate: validate_policy,
-    revalidation: Revalidation::Twice,
-    warn: warn_policy,
-    ..WITH_GENERATION
+    metadata: MetadataRules {
+        generation: Generation { counts_empty_lists: true, ..Generation::SPEC },
+        ..MetadataRules::DEFAULT
+    },
+    defaulting: DefaultingRules { default: default_policy, ..DefaultingRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_policy,
+        revalidation: Revalidation::Twice,
+        ..ValidationRules::DEFAULT
+    },
+    warnings: WarningRules { warn: warn_policy, ..WarningRules::DEFAULT },
+    ..KindRules::DEFAULT
 };
 
 /// The default policy types: Ingress, and Egress if there are egress rules.

@@ -7,29 +7,42 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 use super::super::{
-    BASE, KindRules, MetaRevalidation, Revalidation, StatusMeta, WITHOUT_GENERATION, messages,
+    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta, StatusRules, ValidationRules,
+    messages,
 };
 
 /// The rules of an IPAddress.
 pub const IP_ADDRESS: KindRules = KindRules {
-    prefix_is_name: true,
-    name: names::ip_name,
-    validate: validate_address,
-    revalidation: Revalidation::Once,
-    validate_update: validate_address_update,
-    ..WITHOUT_GENERATION
+    metadata: MetadataRules {
+        name: names::ip_name,
+        // With a random suffix it would be no address.
+        generate_name: |object, _| meta::take_prefix_as_name(object),
+        ..MetadataRules::DEFAULT
+    },
+    validation: ValidationRules {
+        validate: validate_address,
+        revalidation: Revalidation::Once,
+        validate_update: validate_address_update,
+    },
+    ..KindRules::DEFAULT
 };
 
 /// The rules of a ServiceCIDR.
 pub const SERVICE_CIDR: KindRules = KindRules {
-    status_meta: StatusMeta::DescriptionsKept,
-    validate: validate_service_cidr,
-    validate_update: validate_service_cidr_update,
-    // No field is reset on create or update.
-    status_on_create: true,
-    status_on_update: true,
-    meta_revalidation: MetaRevalidation::Change,
-    ..BASE
+    metadata: MetadataRules { revalidation: MetaRevalidation::Change, ..MetadataRules::DEFAULT },
+    validation: ValidationRules {
+        validate: validate_service_cidr,
+        validate_update: validate_service_cidr_update,
+        ..ValidationRules::DEFAULT
+    },
+    status: StatusRules {
+        // No field is reset on create or update.
+        writable_on_create: true,
+        writable_on_update: true,
+        metadata: StatusMeta::DescriptionsKept,
+        ..StatusRules::DEFAULT
+    },
+    ..KindRules::DEFAULT
 };
 
 /// Validates an IPAddress.
