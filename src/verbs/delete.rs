@@ -6,7 +6,6 @@ use pilothouse_api::deletion::{self, Deletion};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{Result, Status};
-use pilothouse_kinds as kinds;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
@@ -55,9 +54,7 @@ pub async fn reply(
     options: &DeleteOptions,
 ) -> Result<Reply> {
     match outcome {
-        Outcome::Removed(object)
-            if kinds::returns_deleted_object(&call.stored.version.group, &call.resource.kind) =>
-        {
+        Outcome::Removed(object) if call.kind().rules.deletion.returns_object => {
             Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, Claim::Granted).await?))
         }
         Outcome::Removed(object) => {

@@ -95,8 +95,3 @@ pub static GENERIC: KindRules = KindRules {
 pub fn rules(group: &str, kind: &str) -> &'static KindRules {
     table::TABLE.iter().find(|row| row.0 == group && row.1 == kind).map_or(&GENERIC, |row| &row.2)
 }
-
-/// Whether DELETE returns the deleted object instead of a Status.
-pub fn returns_deleted_object(group: &str, kind: &str) -> bool {
-    table::RETURNED_WHEN_DELETED.contains(&(group, kind))
-}

@@ -13,8 +13,8 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::core::{node_label, persistent_volume};
 use super::{
-    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta,
-    StatusRules, UpdateRules, ValidationRules, WarningRules, gated, messages,
+    DefaultingRules, DeletionRules, Generation, KindRules, MetaRevalidation, MetadataRules, Revalidation,
+    StatusMeta, StatusRules, UpdateRules, ValidationRules, WarningRules, gated, messages,
 };
 use crate::allowed::storage_v1;
 
@@ -26,6 +26,7 @@ pub const STORAGE_CLASS: KindRules = KindRules {
         validate_update: validate_class_update,
     },
     warnings: WarningRules { warn: warn_class, ..WarningRules::DEFAULT },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 
@@ -44,6 +45,7 @@ pub const CSI_DRIVER: KindRules = KindRules {
         revalidation: Revalidation::Once,
         validate_update: validate_driver_update,
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 
@@ -56,6 +58,7 @@ pub const CSI_NODE: KindRules = KindRules {
         revalidation: Revalidation::Twice,
         validate_update: validate_csi_node_update,
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 
@@ -87,6 +90,7 @@ pub const VOLUME_ATTACHMENT: KindRules = KindRules {
         validate: validate_attachment_update,
         ..StatusRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 
@@ -97,6 +101,7 @@ pub const VOLUME_ATTRIBUTES_CLASS: KindRules = KindRules {
         validate_update: validate_attributes_class_update,
         ..ValidationRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

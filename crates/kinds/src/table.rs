@@ -89,28 +89,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("resource.k8s.io", "DeviceTaintRule", devices::class::DEVICE_TAINT_RULE),
 ];
 
-/// The kinds (with their groups) whose deleted object a DELETE returns. Other kinds return a Status.
-pub static RETURNED_WHEN_DELETED: &[(&str, &str)] = &[
-    ("", "Namespace"),
-    ("", "PersistentVolume"),
-    ("", "PersistentVolumeClaim"),
-    ("", "Pod"),
-    ("", "PodTemplate"),
-    ("", "ResourceQuota"),
-    ("", "Service"),
-    ("", "ServiceAccount"),
-    ("resource.k8s.io", "DeviceClass"),
-    ("resource.k8s.io", "DeviceTaintRule"),
-    ("resource.k8s.io", "ResourceClaim"),
-    ("resource.k8s.io", "ResourceClaimTemplate"),
-    ("resource.k8s.io", "ResourceSlice"),
-    ("storage.k8s.io", "CSIDriver"),
-    ("storage.k8s.io", "CSINode"),
-    ("storage.k8s.io", "StorageClass"),
-    ("storage.k8s.io", "VolumeAttachment"),
-    ("storage.k8s.io", "VolumeAttributesClass"),
-];
-
 #[cfg(test)]
 mod tests {
     use super::super::rules;

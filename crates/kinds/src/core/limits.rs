@@ -12,8 +12,8 @@ use pilothouse_apimachinery::value::Value;
 use super::resources;
 use crate::allowed::core_v1;
 use crate::{
-    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules, Revalidation, StatusRules,
-    UpdateRules, ValidationRules, WriteContext,
+    DefaultingRules, DeletionRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules,
+    Revalidation, StatusRules, UpdateRules, ValidationRules, WriteContext,
 };
 
 /// The rules of a LimitRange.
@@ -39,6 +39,7 @@ pub const RESOURCE_QUOTA: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     status: StatusRules { validate: validate_quota_status, ..StatusRules::DEFAULT },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

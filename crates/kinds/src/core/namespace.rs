@@ -23,7 +23,7 @@ pub const RULES: KindRules = KindRules {
         first_deletion: FirstDeletion::MarksWithDependents,
         terminate,
         blocks_removal,
-        ..DeletionRules::DEFAULT
+        ..DeletionRules::RETURNS_OBJECT
     },
     ..KindRules::DEFAULT
 };

@@ -13,8 +13,8 @@ use super::volume_source::{self, Owner, validate_no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::allowed::core_v1;
 use crate::{
-    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules, Revalidation, StatusRules,
-    ValidationRules, WarningRules, WriteContext, gated,
+    DefaultingRules, DeletionRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules,
+    Revalidation, StatusRules, ValidationRules, WarningRules, WriteContext, gated,
 };
 
 /// The rules of a PersistentVolume.
@@ -26,6 +26,7 @@ pub const RULES: KindRules = KindRules {
     validation: ValidationRules { validate, revalidation: Revalidation::Once, validate_update },
     warnings: WarningRules { warn, ..WarningRules::DEFAULT },
     status: StatusRules { prepare: prepare_status, ..StatusRules::DEFAULT },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

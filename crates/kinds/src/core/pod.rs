@@ -35,7 +35,7 @@ pub const RULES: KindRules = KindRules {
         warn: pod_warn::warn_status,
         ..StatusRules::DEFAULT
     },
-    deletion: DeletionRules { grace_period, ..DeletionRules::DEFAULT },
+    deletion: DeletionRules { grace_period, ..DeletionRules::RETURNS_OBJECT },
     ..KindRules::DEFAULT
 };
 

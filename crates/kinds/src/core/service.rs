@@ -14,8 +14,8 @@ use super::{address, service_change};
 use crate::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::services::{HEADLESS, families, is_headless, needs_health_port, retained_fields};
 use crate::{
-    DefaultingRules, KindRules, MetadataRules, PreparationRules, StatusRules, UpdateRules, ValidationRules,
-    WarningRules, WriteContext,
+    DefaultingRules, DeletionRules, KindRules, MetadataRules, PreparationRules, StatusRules, UpdateRules,
+    ValidationRules, WarningRules, WriteContext,
 };
 
 /// The rules of a Service.
@@ -35,6 +35,7 @@ pub const RULES: KindRules = KindRules {
         warn: address::warn_load_balancer,
         ..StatusRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

@@ -6,12 +6,13 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
-use crate::{KindRules, PreparationRules, WarningRules, WriteContext};
+use crate::{DeletionRules, KindRules, PreparationRules, WarningRules, WriteContext};
 
 /// The rules of a ServiceAccount.
 pub const RULES: KindRules = KindRules {
     preparation: PreparationRules { prepare_create, prepare_update },
     warnings: WarningRules { warn, ..WarningRules::DEFAULT },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

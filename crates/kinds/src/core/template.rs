@@ -9,8 +9,8 @@ use pilothouse_apimachinery::value::Value;
 
 use super::{pod_default, pod_meta, pod_spec, pod_warn};
 use crate::{
-    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, Revalidation,
-    ValidationRules, WarningRules,
+    DefaultingRules, DeletionRules, Generation, KindRules, MetaRevalidation, MetadataRules, PodSpecPath,
+    Revalidation, ValidationRules, WarningRules,
 };
 
 /// The rules of a PodTemplate.
@@ -28,6 +28,7 @@ pub const RULES: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     warnings: WarningRules { warn: warn_object, ..WarningRules::DEFAULT },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

@@ -12,8 +12,8 @@ use pilothouse_apimachinery::{meta, names};
 use super::{pod_warn, resources};
 use crate::allowed::core_v1;
 use crate::{
-    DefaultingRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules, StatusRules,
-    ValidationRules, WarningRules, WriteContext, gated,
+    DefaultingRules, DeletionRules, KindRules, MetaRevalidation, MetadataRules, PreparationRules,
+    StatusRules, ValidationRules, WarningRules, WriteContext, gated,
 };
 
 /// The rules of a PersistentVolumeClaim.
@@ -29,6 +29,7 @@ pub const RULES: KindRules = KindRules {
     },
     warnings: WarningRules { warn: warn_claim, ..WarningRules::DEFAULT },
     status: StatusRules { validate: validate_claim_status, ..StatusRules::DEFAULT },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

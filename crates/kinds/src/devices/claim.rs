@@ -1,6 +1,8 @@
 //! ResourceClaims and their templates.
 
-use super::super::{DefaultingRules, KindRules, StatusMeta, StatusRules, ValidationRules, gated};
+use super::super::{
+    DefaultingRules, DeletionRules, KindRules, StatusMeta, StatusRules, ValidationRules, gated,
+};
 use super::claim_status;
 use super::common::{
     MAX_CONFIGS, limit_items, validate_configuration, validate_qualified_name, validate_selectors,
@@ -30,6 +32,7 @@ pub const RESOURCE_CLAIM: KindRules = KindRules {
         validate: claim_status::validate_claim_status,
         ..StatusRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 
@@ -42,6 +45,7 @@ pub const RESOURCE_CLAIM_TEMPLATE: KindRules = KindRules {
         validate_update: validate_template_update,
         ..ValidationRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

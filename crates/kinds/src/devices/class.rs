@@ -5,7 +5,7 @@ use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::super::{KindRules, MetadataRules, Revalidation, ValidationRules};
+use super::super::{DeletionRules, KindRules, MetadataRules, Revalidation, ValidationRules};
 use super::common::{
     MAX_CONFIGS, limit_items, validate_configuration, validate_driver_name, validate_pool_name,
     validate_selectors, validate_taint,
@@ -19,6 +19,7 @@ pub const DEVICE_CLASS: KindRules = KindRules {
         revalidation: Revalidation::Twice,
         ..ValidationRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 
@@ -30,6 +31,7 @@ pub const DEVICE_TAINT_RULE: KindRules = KindRules {
         revalidation: Revalidation::Once,
         ..ValidationRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

@@ -1,7 +1,7 @@
 //! ResourceSlices: the available devices.
 
 use super::super::core::affinity;
-use super::super::{Generation, KindRules, MetadataRules, ValidationRules, gated, messages};
+use super::super::{DeletionRules, Generation, KindRules, MetadataRules, ValidationRules, gated, messages};
 use super::common::{
     limit_items, validate_driver_name, validate_pool_name, validate_qualified_name, validate_taint,
     validate_unique,
@@ -26,6 +26,7 @@ pub const RULES: KindRules = KindRules {
         validate_update: validate_slice_update,
         ..ValidationRules::DEFAULT
     },
+    deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };
 

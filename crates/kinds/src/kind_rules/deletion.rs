@@ -18,6 +18,8 @@ pub struct DeletionRules {
     pub blocks_removal: fn(&Value) -> bool,
     /// The reason why the object of this name must not be deleted, if it must not.
     pub undeletable_reason: fn(&str) -> Option<&'static str>,
+    /// Whether a DELETE returns the deleted object instead of a Status. The reference calls this ReturnDeletedObject.
+    pub returns_object: bool,
     /// The warning for a DELETE without a propagation policy.
     pub warning: Option<&'static str>,
 }
@@ -31,8 +33,12 @@ impl DeletionRules {
         terminate: |_| {},
         blocks_removal: |_| false,
         undeletable_reason: |_| None,
+        returns_object: false,
         warning: None,
     };
+    /// The same, and a DELETE returns the deleted object.
+    pub const RETURNS_OBJECT: DeletionRules =
+        DeletionRules { returns_object: true, ..DeletionRules::DEFAULT };
 }
 
 /// The default garbage collection policy of a kind.
