@@ -35,7 +35,6 @@ use pilothouse_types::object::{Key, Object, TypeName};
 use crate::limits::{AUDIT_BODY_BYTES, DELETIONS_IN_FLIGHT};
 use crate::storage::audit_body::record_difference;
 use crate::storage::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
-use crate::storage::services::Services;
 use crate::storage::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
@@ -146,11 +145,6 @@ impl Client {
     /// The dependencies of the verbs.
     pub fn backend(&self) -> &Backend {
         &self.backend
-    }
-
-    /// The allocator of cluster IPs and node ports.
-    pub fn services(&self) -> Rc<Services> {
-        self.backend.services.clone()
     }
 
     /// The resources that are served now.

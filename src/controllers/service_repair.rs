@@ -13,11 +13,10 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::storage::services::ADDRESSES;
 use crate::storage::services::repair::Finding;
+use crate::storage::services::{ADDRESSES, SERVICES, Services};
 
 use super::attempts;
-use super::client::Client;
 use super::queue::{Outcome, Queue};
 use super::runner::{Controller, ObjectChange, WatchedTypes};
 
@@ -35,7 +34,7 @@ pub enum Work {
 
 /// Repairs allocations.
 pub struct ServiceRepair {
-    client: Client,
+    services: Rc<Services>,
     /// The interval of the checks.
     interval: Duration,
     /// The disagreements of the last check.
@@ -44,22 +43,23 @@ pub struct ServiceRepair {
 
 impl ServiceRepair {
     /// A controller with this interval.
-    pub fn new(client: Client, interval: Duration) -> ServiceRepair {
-        ServiceRepair { client, interval, last_findings: RefCell::default() }
+    pub fn new(services: Rc<Services>, interval: Duration) -> ServiceRepair {
+        ServiceRepair { services, interval, last_findings: RefCell::default() }
     }
 
     /// Recreates an IPAddress that its Service still uses.
     async fn recreate_address(&self, address: &str, owner: &Key) -> Result<Outcome> {
-        self.client.services().restore_address(address, owner).await?;
+        self.services.restore_address(address, owner).await?;
         Ok(Outcome::Done)
     }
 
     async fn check_all(&self) -> Result<Outcome> {
-        let resource = GroupResource { group: "", resource: "services" };
-        let services = self.client.services();
-        let findings = services.findings().await.map_err(|error| Status::from_store(&error, resource, ""))?;
+        let resource = GroupResource { group: "", resource: SERVICES };
+        let findings =
+            self.services.findings().await.map_err(|error| Status::from_store(&error, resource, ""))?;
         let confirmed: Vec<Finding> = findings.intersection(&self.last_findings.borrow()).cloned().collect();
-        let result = attempts::all(confirmed.iter().map(|finding| services.repair_finding(finding)), 1).await;
+        let result =
+            attempts::all(confirmed.iter().map(|finding| self.services.repair_finding(finding)), 1).await;
         *self.last_findings.borrow_mut() = findings;
         result?;
         Ok(Outcome::RequeueAfter(self.interval))
@@ -78,7 +78,7 @@ impl Controller for ServiceRepair {
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Work>) {
-        let owner = || self.client.services().owner_of(change.object);
+        let owner = || self.services.owner_of(change.object);
         if let Some(owner) = change.is_deleted.then(owner).flatten() {
             queue.add(Work::AddressRemoved(change.object.key.name().to_owned(), owner));
         }

@@ -17,6 +17,7 @@ use crate::aggregation::Extensions;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
+use crate::storage::services::Services;
 use crate::storage::stores::Stores;
 use crate::storage::{Backend, Origin};
 
@@ -88,6 +89,8 @@ pub struct ControllerDeps {
     pub apply_flow_control: Reconcile,
     /// The group versions that extension API servers serve.
     pub extensions: Arc<Extensions>,
+    /// The allocator of cluster IPs and node ports.
+    pub services: Rc<Services>,
 }
 
 /// The CA and the signers, which can change at run time.
@@ -165,6 +168,7 @@ pub struct ControllerContext {
     restore_flow_control: Reconcile,
     apply_flow_control: Reconcile,
     pub(super) extensions: Arc<Extensions>,
+    services: Rc<Services>,
     uses: Rc<Mutex<LegacyUseReceiver>>,
     authorities: watch::Receiver<Arc<Authorities>>,
     deps: RunnerDeps,
@@ -188,6 +192,7 @@ impl ControllerContext {
             restore_flow_control: controller_deps.restore_flow_control,
             apply_flow_control: controller_deps.apply_flow_control,
             extensions: controller_deps.extensions,
+            services: controller_deps.services,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
             deps: RunnerDeps { clock, metrics, leadership: Leadership::default(), stopping },
@@ -224,8 +229,8 @@ impl ControllerContext {
         }
         let client = self.server_client(Origin::Client);
         self.run(server_leases::NAME, move || ServerLeases { client: client.clone() });
-        let client = self.server_client(Origin::Server);
-        self.run(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIR_INTERVAL));
+        let services = self.services.clone();
+        self.run(service_repair::NAME, move || ServiceRepair::new(services.clone(), REPAIR_INTERVAL));
         let (client, uses) = (self.server_client(Origin::Client), self.uses.clone());
         let use_clock = clock.clone();
         self.run(token_use::NAME, move || TokenUse {

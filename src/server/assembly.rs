@@ -39,6 +39,7 @@ use pilothouse_apimachinery::schema::Registry;
 use pilothouse_client::upstream::pool::KeepAliveHandle;
 use pilothouse_kinds::validation_engines::Authority;
 use pilothouse_types::lock::Lock;
+use pilothouse_types::object::TypeName;
 
 use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;
@@ -71,7 +72,9 @@ use crate::storage::conversion::Conversions;
 use crate::storage::declarative_validation::DeclarativeValidation;
 use crate::storage::loopback::{Loopback, source_address};
 use crate::storage::objects::Objects;
+use crate::storage::services::SERVICES;
 use crate::storage::stores::Stores;
+use crate::storage::write_hooks::WriteHooks;
 
 /// How error messages name the built-in kinds.
 const BUILTIN: &str = "the kinds that are built in";
@@ -236,7 +239,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
         stores: Stores::new(parts.storage.directory.clone()),
         admission: admission::chain(&parts.admission),
         clock: parts.context.clock.clone(),
-        services: Rc::new(services(parts)),
+        write_hooks: WriteHooks::default().with(TypeName::new(SERVICES), Rc::new(services(parts))),
         tokens: parts.auth.tokens.clone(),
         definitions: parts.memory.definitions.clone(),
         requests: parts.memory.requests.clone(),

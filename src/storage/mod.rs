@@ -20,6 +20,7 @@ pub mod services;
 pub mod stores;
 pub mod webhook_address;
 pub mod work_limit;
+pub mod write_hooks;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -58,9 +59,9 @@ use self::definition_memory::DefinitionMemory;
 use self::loopback::Loopback;
 use self::objects::Objects;
 use self::request_memory::{Claim, RequestMemory};
-use self::services::Services;
 use self::stores::Stores;
 use self::work_limit::WorkLimit;
+use self::write_hooks::WriteHooks;
 
 /// Where a request comes from. The user name does not tell: a user with impersonation rights can take the server's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub struct Backend {
     pub admission: Chain,
     /// The clock. Tests replace it.
     pub clock: Clock,
-    /// Allocates cluster IPs and node ports.
-    pub services: Rc<Services>,
+    /// The hooks of kinds for which more than storing happens.
+    pub write_hooks: WriteHooks,
     /// Issues service account tokens.
     pub tokens: Arc<Issuer>,
     /// The memory of definitions that are compiled.

@@ -1,10 +1,10 @@
 //! Allocates cluster IPs and node ports for writes of Services: before a service is stored its addresses and ports are allocated,
 //! and afterwards those that it no longer uses are released.
 //!
-//! An address is allocated by creating the IPAddress of its name. That store serializes concurrent writers, is durable, and is
-//! readable for clients. Ports are allocated by their own actor. Whatever happens to the write or its client, the [`Claim`] is
-//! settled: it is compared with the stored service, and the rest is released. A crash between the two writes leaves an address
-//! without a service; the next start or periodic check releases it ([`repair`]).
+//! This is the [`WriteHook`] of Services. An address is allocated by creating the IPAddress of its name. That store serializes
+//! concurrent writers, is durable, and is readable for clients. Ports are allocated by their own actor. Whatever happens to the
+//! write or its client, its [`Claim`] is settled: it is compared with the stored service, and the rest is released. A crash
+//! between the two writes leaves an address without a service; the next start or periodic check releases it ([`repair`]).
 
 mod allocate;
 mod claim;
@@ -12,12 +12,13 @@ pub mod repair;
 #[cfg(test)]
 mod testing;
 
-pub use claim::Claim;
-
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use actix::Addr;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
 use pilothouse_api::select;
@@ -42,13 +43,15 @@ use crate::limits::RELEASE_ATTEMPTS;
 use crate::pki::random;
 
 use self::allocate::{AllocationError, AllocationRequest};
-use self::claim::{PendingClaim, UnsettledAllocations};
+use self::claim::{Claim, PendingClaim, UnsettledAllocations};
+use super::Call;
 use super::objects::build_draft;
 use super::ownership;
 use super::stores::Stores;
-use super::{Backend, Call};
+use super::write_hooks::{PendingWrite, WriteHook};
 
-const SERVICES: &str = "services";
+/// The store of Services.
+pub const SERVICES: &str = "services";
 const ENDPOINTS: &str = "endpoints";
 /// The store of IPAddresses.
 pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
@@ -299,108 +302,102 @@ fn new_address(address: IpAddr, owner: &Key, now: &str) -> Value {
     object
 }
 
-fn is_service(call: &Call<'_>) -> bool {
-    call.stored.store.as_str() == SERVICES
+impl WriteHook for Services {
+    /// Allocates the addresses and ports of a new service and writes them into it.
+    fn begin_create<'a>(
+        self: Rc<Self>,
+        call: &'a Call<'a>,
+        service: &'a mut Value,
+        mode: WriteMode,
+    ) -> LocalBoxFuture<'a, Result<PendingWrite>> {
+        async move {
+            retained_fields::mirror_address(service.entry("spec"));
+            self.claim(call, service, None, mode).await
+        }
+        .boxed_local()
+    }
+
+    /// Allocates the additional addresses and ports of a changed service, and remembers the old ones.
+    fn begin_update<'a>(
+        self: Rc<Self>,
+        call: &'a Call<'a>,
+        service: &'a mut Value,
+        old: &'a Value,
+        mode: WriteMode,
+    ) -> LocalBoxFuture<'a, Result<PendingWrite>> {
+        async move {
+            if call.subresource.is_empty() {
+                retained_fields::restore_allocated(service, old);
+                return self.claim(call, service, Some(old), mode).await;
+            }
+            // A write of a subresource allocates nothing, but it may be the last step of a pending deletion.
+            if mode.is_dry_run() || !meta::is_terminating(old) {
+                return Ok(PendingWrite::none());
+            }
+            let (owner, held) = (call.key(meta::name(old)), ServiceAllocations::from_service(old));
+            Ok(self.claim_for_removal(owner, held, call.permit.clone()))
+        }
+        .boxed_local()
+    }
+
+    /// Remembers the addresses and ports of a service that is about to be removed.
+    fn begin_removal(self: Rc<Self>, call: &Call<'_>, object: &Object) -> PendingWrite {
+        let service = self.decode(object, "", "Service");
+        let held = service.as_ref().map(ServiceAllocations::from_service).unwrap_or_default();
+        self.claim_for_removal(object.key.clone(), held, call.permit.clone())
+    }
 }
 
-/// Allocates the addresses and ports of a new service and writes them into it.
-pub async fn claim_new(
-    backend: &Backend,
-    call: &Call<'_>,
-    service: &mut Value,
-    mode: WriteMode,
-) -> Result<Claim> {
-    if !is_service(call) {
-        return Ok(Claim::none());
+impl Services {
+    fn claim_for_removal(
+        self: Rc<Self>,
+        owner: Key,
+        before: ServiceAllocations,
+        permit: Permit,
+    ) -> PendingWrite {
+        let allocated = ServiceAllocations::default();
+        let claim = PendingClaim { services: self, owner, allocated, before, may_remove: true, permit };
+        Claim::from(claim).into()
     }
-    retained_fields::mirror_address(service.entry("spec"));
-    take(backend, call, service, None, mode).await
-}
 
-/// Allocates the additional addresses and ports of a changed service, and remembers the old ones.
-pub async fn claim_changed(
-    backend: &Backend,
-    call: &Call<'_>,
-    service: &mut Value,
-    old: &Value,
-    mode: WriteMode,
-) -> Result<Claim> {
-    if !is_service(call) {
-        return Ok(Claim::none());
+    async fn claim(
+        self: Rc<Self>,
+        call: &Call<'_>,
+        service: &mut Value,
+        old: Option<&Value>,
+        mode: WriteMode,
+    ) -> Result<PendingWrite> {
+        let name = meta::name(service).to_owned();
+        // Check the IP families before anything is allocated.
+        families::resolve(service, old, self.families()).map_err(|errors| call.invalid(&name, &errors))?;
+        let (spec, old_spec) = (self::spec(service), old.map(self::spec));
+        let addresses = old_spec.map_or_else(
+            || families::addresses_for_new(spec),
+            |old_spec| families::addresses_for_updated(spec, old_spec),
+        );
+        let ports =
+            old_spec.map_or_else(|| ports::for_new(spec), |old_spec| ports::for_updated(spec, old_spec));
+        let to_status = |error: AllocationError, service: &Value, requests: &[NodePortRequest]| match error
+            .into_field_error(service, requests, &self.port_range)
+        {
+            Ok(error) => call.invalid(&name, &[error]),
+            Err(status) => status,
+        };
+        if mode.is_dry_run() {
+            let result = self.dry_run(service, addresses, &ports, &call.permit).await;
+            return result.map(|()| PendingWrite::none()).map_err(|error| to_status(error, service, &ports));
+        }
+        let request = AllocationRequest {
+            service: service.clone(),
+            addresses,
+            ports: ports.clone(),
+            before: old.map(ServiceAllocations::from_service).unwrap_or_default(),
+            may_remove: old.is_some_and(meta::is_terminating),
+        };
+        let allocation = self.clone().take(call.key(&name), request, call.permit.clone());
+        let result = actix::spawn(allocation).await.map_err(|error| Status::internal(error.to_string()))?;
+        let (allocated, claim) = result.map_err(|error| to_status(error, service, &ports))?;
+        *service = allocated;
+        Ok(claim.into())
     }
-    if call.subresource.is_empty() {
-        retained_fields::restore_allocated(service, old);
-        return take(backend, call, service, Some(old), mode).await;
-    }
-    // A write of a subresource allocates nothing, but it may be the last step of a pending deletion.
-    if mode.is_dry_run() || !meta::is_terminating(old) {
-        return Ok(Claim::none());
-    }
-    Ok(claim_for_removal(backend, call, call.key(meta::name(old)), ServiceAllocations::from_service(old)))
-}
-
-/// Remembers the addresses and ports of a service that is about to be removed.
-pub fn claim_removed(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim {
-    if !is_service(call) {
-        return Claim::none();
-    }
-    let before = backend
-        .objects
-        .load(call, object)
-        .map(|service| ServiceAllocations::from_service(&service))
-        .unwrap_or_default();
-    claim_for_removal(backend, call, object.key.clone(), before)
-}
-
-fn claim_for_removal(backend: &Backend, call: &Call<'_>, owner: Key, before: ServiceAllocations) -> Claim {
-    let (services, permit) = (backend.services.clone(), call.permit.clone());
-    PendingClaim {
-        services,
-        owner,
-        allocated: ServiceAllocations::default(),
-        before,
-        may_remove: true,
-        permit,
-    }
-    .into()
-}
-
-async fn take(
-    backend: &Backend,
-    call: &Call<'_>,
-    service: &mut Value,
-    old: Option<&Value>,
-    mode: WriteMode,
-) -> Result<Claim> {
-    let (services, name) = (&backend.services, meta::name(service).to_owned());
-    // Check the IP families before anything is allocated.
-    families::resolve(service, old, services.families()).map_err(|errors| call.invalid(&name, &errors))?;
-    let (spec, old_spec) = (self::spec(service), old.map(self::spec));
-    let addresses = old_spec.map_or_else(
-        || families::addresses_for_new(spec),
-        |old_spec| families::addresses_for_updated(spec, old_spec),
-    );
-    let ports = old_spec.map_or_else(|| ports::for_new(spec), |old_spec| ports::for_updated(spec, old_spec));
-    let to_status = |error: AllocationError, service: &Value, requests: &[NodePortRequest]| match error
-        .into_field_error(service, requests, &services.port_range)
-    {
-        Ok(error) => call.invalid(&name, &[error]),
-        Err(status) => status,
-    };
-    if mode.is_dry_run() {
-        let result = services.dry_run(service, addresses, &ports, &call.permit).await;
-        return result.map(|()| Claim::none()).map_err(|error| to_status(error, service, &ports));
-    }
-    let request = AllocationRequest {
-        service: service.clone(),
-        addresses,
-        ports: ports.clone(),
-        before: old.map(ServiceAllocations::from_service).unwrap_or_default(),
-        may_remove: old.is_some_and(meta::is_terminating),
-    };
-    let allocation = services.clone().take(call.key(&name), request, call.permit.clone());
-    let result = actix::spawn(allocation).await.map_err(|error| Status::internal(error.to_string()))?;
-    let (allocated, claim) = result.map_err(|error| to_status(error, service, &ports))?;
-    *service = allocated;
-    Ok(claim)
 }

@@ -14,7 +14,7 @@ use super::{Reply, Success, VerbResult};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::objects::Objects;
 use crate::storage::request_memory::Claim;
-use crate::storage::{Backend, Call, services};
+use crate::storage::{Backend, Call};
 
 /// A hidden field of stored objects that were defaulted again after validation. Selectors cannot name it. The first update of
 /// such an object is written even if it changes nothing, because only then does the reference store the defaults that it has
@@ -59,9 +59,9 @@ pub async fn store_new(
         let (mut value, is_generated) =
             prepare_new_object(&backend.objects, &call.kind().rules.metadata, value);
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_generate_name(&value));
-        let claim = services::claim_new(backend, call, &mut value, mode).await?;
+        let pending = backend.write_hooks.begin_create(call, &mut value, mode).await?;
         let stored = store_once(&write, value, mode).await;
-        claim.end(matches!(stored, Ok(Some(_)))).await;
+        pending.finish(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
             None if is_generated && retry_value.is_some() && attempts < GENERATED_NAME_ATTEMPTS => {}

@@ -13,7 +13,7 @@ use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};
 use crate::storage::request_memory::Claim;
-use crate::storage::{Backend, Call, services};
+use crate::storage::{Backend, Call};
 
 /// The result of a deletion.
 pub enum Outcome {
@@ -137,10 +137,10 @@ pub async fn delete_object(
 type StoreOutcome = std::result::Result<Outcome, StoreError>;
 
 async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> StoreOutcome {
-    let claim = services::claim_removed(backend, call, object);
+    let pending = backend.write_hooks.begin_removal(call, object);
     let result =
         backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
-    claim.end(result.is_ok()).await;
+    pending.finish(result.is_ok()).await;
     result.map(Outcome::Removed)
 }
 

@@ -20,7 +20,7 @@ use super::{Reply, Success, VerbResult};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::objects::Objects;
 use crate::storage::request_memory::{BodyMemory, Claim};
-use crate::storage::{Backend, Call, services};
+use crate::storage::{Backend, Call};
 
 /// Computes the new state of an object.
 pub trait NewState {
@@ -190,7 +190,7 @@ impl Update<'_> {
         let write_view = || backend.objects.write_view(call, strategy, &old, body.clone());
         let mut new = backend.with_versions(call, write_view).await?;
         check_version(call, strategy, expected_revision, current.object.revision.0)?;
-        let claim = services::claim_changed(backend, call, &mut new, &old, mode).await?;
+        let pending = backend.write_hooks.begin_update(call, &mut new, &old, mode).await?;
         let change = self.change(&write, current.object, &old, new).await;
         // Dropped before the store responds: the trees may be many times larger than their text, and the response can take as
         // much.
@@ -201,7 +201,7 @@ impl Update<'_> {
             Ok(change) => self.store(current, change, definition_memory).await,
             Err(status) => Err(status),
         };
-        claim.end(matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
+        pending.finish(matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
         outcome
     }
 

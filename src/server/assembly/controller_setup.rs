@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::admission_settings::quota_features;
 use super::authentication::extension_authentication;
+use super::storage::services;
 use super::{ServerParts, backend};
 use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
 use crate::bootstrap;
@@ -181,6 +182,7 @@ impl ControllerSetup {
                 }),
                 apply_flow_control: Rc::new(move || apply_flow_control(apply_parts.clone()).boxed_local()),
                 extensions: parts.shared.extensions.clone(),
+                services: Rc::new(services(&parts)),
             }
         })?;
         *self.running.lock() = Some(running);

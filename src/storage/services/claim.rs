@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
 use pilothouse_actors::permit::Permit;
 use pilothouse_kinds::services::ServiceAllocations;
 use pilothouse_types::error::StoreError;
@@ -10,6 +12,7 @@ use pilothouse_types::object::Key;
 use tokio::time::{sleep, timeout};
 
 use super::Services;
+use crate::storage::write_hooks::FinishWrite;
 
 /// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays
 /// allocated until the periodic check. Waiting longer would keep permits from requests that could be served.
@@ -22,7 +25,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// What a write has allocated or may release. Call [`Claim::end`] when the write is over. A claim that is dropped, because its
 /// client disconnected, ends by itself.
 #[must_use]
-pub struct Claim(Option<PendingClaim>);
+pub(super) struct Claim(Option<PendingClaim>);
 
 /// A claim that has not ended.
 pub(super) struct PendingClaim {
@@ -62,11 +65,6 @@ impl From<PendingClaim> for Claim {
 }
 
 impl Claim {
-    /// For a write that does not concern services.
-    pub fn none() -> Claim {
-        Claim(None)
-    }
-
     /// The contents, until the claim ends.
     pub(super) fn open(&mut self) -> Option<&mut PendingClaim> {
         self.0.as_mut()
@@ -97,6 +95,12 @@ impl Claim {
             // In a task of its own: a client that disconnects now must not interrupt it.
             let _ended = timeout(RELEASE_TIMEOUT, actix::spawn(settle(services, unsettled))).await;
         }
+    }
+}
+
+impl FinishWrite for Claim {
+    fn finish(self: Box<Self>, stored: bool) -> LocalBoxFuture<'static, ()> {
+        self.end(stored).boxed_local()
     }
 }
 

@@ -1,0 +1,119 @@
+//! Hooks of a kind: what happens around the writes of its objects beyond storing them. Like BeginCreate, BeginUpdate and
+//! AfterDelete of the reference's registry store, a hook runs before the write and returns what is left to do afterwards. The
+//! verbs call the hook of every write and know no kind; most kinds have none.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::options::WriteMode;
+use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_types::object::{Object, TypeName};
+
+use super::Call;
+
+/// The hook of one kind.
+pub trait WriteHook {
+    /// Prepares the create of an object, which is admitted and not validated yet. May change it.
+    fn begin_create<'a>(
+        self: Rc<Self>,
+        call: &'a Call<'a>,
+        object: &'a mut Value,
+        mode: WriteMode,
+    ) -> LocalBoxFuture<'a, Result<PendingWrite>>;
+
+    /// Prepares an update of an object or one of its subresources. May change the new state, which is admitted and not validated
+    /// yet. The update may turn out to remove the object: see [`pilothouse_api::deletion::is_complete`].
+    fn begin_update<'a>(
+        self: Rc<Self>,
+        call: &'a Call<'a>,
+        object: &'a mut Value,
+        old: &'a Value,
+        mode: WriteMode,
+    ) -> LocalBoxFuture<'a, Result<PendingWrite>>;
+
+    /// Prepares the removal of an object from its store. A deletion that only marks the object has none, and neither has a dry
+    /// run.
+    fn begin_removal(self: Rc<Self>, call: &Call<'_>, object: &Object) -> PendingWrite;
+}
+
+/// What is left to do when a write is over. If the client disconnects before that, it is dropped instead: nobody knows then
+/// whether the write is stored.
+pub trait FinishWrite {
+    /// Ends the write. `stored`: whether it succeeded.
+    fn finish(self: Box<Self>, stored: bool) -> LocalBoxFuture<'static, ()>;
+}
+
+/// A write that its hook has prepared.
+#[must_use]
+pub struct PendingWrite(Option<Box<dyn FinishWrite>>);
+
+impl PendingWrite {
+    /// A write that leaves nothing to do.
+    pub fn none() -> PendingWrite {
+        PendingWrite(None)
+    }
+
+    /// Ends the write. `stored`: whether it succeeded.
+    pub async fn finish(self, stored: bool) {
+        if let Some(pending) = self.0 {
+            pending.finish(stored).await;
+        }
+    }
+}
+
+impl<T: FinishWrite + 'static> From<T> for PendingWrite {
+    fn from(pending: T) -> PendingWrite {
+        PendingWrite(Some(Box::new(pending)))
+    }
+}
+
+/// The hooks of all kinds that have one, by their store. One set per worker.
+#[derive(Default)]
+pub struct WriteHooks(HashMap<TypeName, Rc<dyn WriteHook>>);
+
+impl WriteHooks {
+    /// Adds the hook of a kind.
+    #[must_use]
+    pub fn with(mut self, store: TypeName, hook: Rc<dyn WriteHook>) -> WriteHooks {
+        self.0.insert(store, hook);
+        self
+    }
+
+    /// See [`WriteHook::begin_create`].
+    pub async fn begin_create(
+        &self,
+        call: &Call<'_>,
+        object: &mut Value,
+        mode: WriteMode,
+    ) -> Result<PendingWrite> {
+        match self.for_call(call) {
+            Some(hook) => hook.begin_create(call, object, mode).await,
+            None => Ok(PendingWrite::none()),
+        }
+    }
+
+    /// See [`WriteHook::begin_update`].
+    pub async fn begin_update(
+        &self,
+        call: &Call<'_>,
+        object: &mut Value,
+        old: &Value,
+        mode: WriteMode,
+    ) -> Result<PendingWrite> {
+        match self.for_call(call) {
+            Some(hook) => hook.begin_update(call, object, old, mode).await,
+            None => Ok(PendingWrite::none()),
+        }
+    }
+
+    /// See [`WriteHook::begin_removal`].
+    pub fn begin_removal(&self, call: &Call<'_>, object: &Object) -> PendingWrite {
+        self.for_call(call).map_or_else(PendingWrite::none, |hook| hook.begin_removal(call, object))
+    }
+
+    fn for_call(&self, call: &Call<'_>) -> Option<Rc<dyn WriteHook>> {
+        self.0.get(&call.stored.store).cloned()
+    }
+}
