@@ -187,7 +187,7 @@ impl<'a> OwnClient<'a> {
     /// The APIServices with this automanage label.
     async fn api_services(&self, managed: &str) -> Result<Vec<Arc<Object>>> {
         let resource = self.catalog.find("apiregistration.k8s.io", "v1", "apiservices");
-        let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
+        let Some(stored) = resource.and_then(|resource| resource.stored()) else {
             return Ok(Vec::new());
         };
         let snapshot = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
@@ -218,7 +218,7 @@ impl<'a> OwnClient<'a> {
     async fn update_flow_control(&self, resource: &str, expected: &[BootstrapObject]) -> Result<()> {
         let group = flow_control::GROUP;
         let Some(served) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
-        let Some(stored) = &served.stored else { return Ok(()) };
+        let Some(stored) = served.stored() else { return Ok(()) };
         let snapshot = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
         let snapshot = snapshot.map_err(|error| Status::from_store(&error, served.name(), ""))?;
         for object in snapshot.iter().filter(|object| object.is_readable()) {
@@ -267,7 +267,7 @@ impl<'a> OwnClient<'a> {
         let resource = resource.ok_or_else(Status::no_such_resource)?;
         let call = Call {
             resource,
-            stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
+            stored: resource.stored().ok_or_else(Status::no_such_resource)?,
             namespace: address.namespace,
             name: if verb == Verb::Create { "" } else { address.name },
             subresource: if matches!(verb, Verb::UpdateStatus | Verb::ApplyStatus) { "status" } else { "" },
@@ -365,7 +365,7 @@ impl<'a> OwnClient<'a> {
 
     async fn exists(&self, address: ObjectAddress<'_>) -> bool {
         let resource = self.catalog.find(address.group, "v1", address.resource);
-        let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return false };
+        let Some(stored) = resource.and_then(|resource| resource.stored()) else { return false };
         let result =
             self.backend.stores.get(&stored.store, Key::cluster(address.name), &Permit::none()).await;
         matches!(result, Ok(_) | Err(StoreError::Unreadable(_)))

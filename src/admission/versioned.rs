@@ -60,7 +60,7 @@ pub async fn load_stored(write: &Write<'_>, resource: &Resource, object: Arc<Obj
     if resource.custom.is_some() {
         return Ok(with_kind(value, &resource.gv, &resource.kind));
     }
-    let from = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+    let from = resource.stored().map_or(&resource.gv, |stored| &stored.version);
     let value = write.backend.objects.convert(value, from, &resource.gv, &resource.kind)?;
     complete(write, &value, &resource.gv, &resource.kind)
 }

@@ -46,7 +46,7 @@ pub(super) struct Reconciler {
 impl Reconciler {
     /// The store of the definitions.
     pub(super) fn store(&self) -> TypeName {
-        self.resource.stored.as_ref().map_or_else(|| TypeName::new(""), |stored| stored.store.clone())
+        self.resource.stored().map_or_else(|| TypeName::new(""), |stored| stored.store.clone())
     }
 
     pub(super) fn now(&self) -> String {

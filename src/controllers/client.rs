@@ -13,7 +13,8 @@ use bytes::{Bytes, BytesMut};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_api::audit::Level;
-use pilothouse_api::catalog::resource::{Resource, Stored};
+use pilothouse_api::catalog::backing::{Backing, Stored};
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::release::RELEASE;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::media::PatchType;
@@ -38,7 +39,7 @@ use crate::storage::loopback::{AdmittedRequest, LoopbackRequest, Response, own_i
 use crate::storage::{Backend, BodylessCall, Call, Origin, Warnings};
 use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
-use crate::verbs::{self, Reply, create, list, patch, review};
+use crate::verbs::{self, Reply, create, dispatch, list, patch};
 
 use super::attempts;
 use super::object_meta::ObjectMeta;
@@ -174,7 +175,7 @@ impl Client {
 
     /// Reads an object as its informer would know it; `None` if it does not exist.
     pub async fn cached(&self, target: ObjectRef<'_>) -> Result<Option<Arc<Object>>> {
-        let stored = target.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        let stored = target.resource.stored().ok_or_else(Status::no_such_resource)?;
         let key = if target.resource.namespaced {
             Key::namespaced(target.namespace, target.name)
         } else {
@@ -289,12 +290,17 @@ impl Client {
     /// Creates a review, such as a SubjectAccessReview, and returns it with its status.
     pub async fn review(&self, resource: &Arc<Resource>, review: &Value) -> Result<Value> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let stored = review::placeholder_store(resource).ok_or_else(Status::no_such_resource)?;
-        let mut call =
-            self.call_in(&stored, ObjectRef { resource, namespace: "", name: "" }, "", &query, &warnings);
+        let Backing::Computed(computed) = &resource.backing else { return Err(Status::no_such_resource()) };
+        let mut call = self.call_in(
+            &computed.placeholder,
+            ObjectRef { resource, namespace: "", name: "" },
+            "",
+            &query,
+            &warnings,
+        );
         call.body = Bytes::from(codec::to_json(review));
         let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
-        let reviewed = review::create(&self.backend, &call).await;
+        let reviewed = dispatch::dispatch(&self.backend, Verb::Create, &call).await;
         match verbs::end_request(admitted, &call, reviewed).await? {
             Reply::Object(_, json) => json::read(&json).map_err(|error| {
                 Status::internal(format!("the response to a review cannot be decoded: {error}"))
@@ -472,7 +478,7 @@ impl Client {
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
-        let stored = target.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        let stored = target.resource.stored().ok_or_else(Status::no_such_resource)?;
         Ok(self.call_in(stored, target, subresource, query, warnings))
     }
 

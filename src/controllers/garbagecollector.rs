@@ -106,7 +106,7 @@ impl State {
         let Some(location) = self.graph.location(Uid::new(&reference.uid)) else { return true };
         let owner_namespace = location.key.namespace();
         let resource = resources.for_kind(&reference.api_version, &reference.kind);
-        let store = resource.and_then(|resource| resource.stored.as_ref()).map(|stored| &stored.store);
+        let store = resource.and_then(|resource| resource.stored()).map(|stored| &stored.store);
         (owner_namespace.is_empty() || owner_namespace == namespace)
             && location.key.name() == reference.name
             && self.type_of(location) == store

@@ -190,7 +190,7 @@ impl NamespaceController {
         let written_types = self.client.written_types().await?;
         // A type that was never written to is not even started for this.
         let is_used = |resource: &Arc<Resource>| {
-            resource.stored.as_ref().is_some_and(|stored| written_types.contains(&stored.store))
+            resource.stored().is_some_and(|stored| written_types.contains(&stored.store))
         };
         let used: Vec<&Arc<Resource>> =
             resources.deletable.iter().filter(|resource| is_used(resource)).collect();
@@ -266,7 +266,7 @@ impl NamespaceController {
         deleted_at: i64,
         progress: &mut Progress,
     ) -> std::result::Result<(), String> {
-        let Some(stored) = &resource.stored else { return Ok(()) };
+        let Some(stored) = resource.stored() else { return Ok(()) };
         let objects = self.objects(&stored.store, namespace).await?;
         if objects.is_empty() {
             return Ok(());
@@ -344,8 +344,7 @@ impl NamespaceController {
         let written_types = self.client.written_types().await?;
         let (mut leftovers, mut first_error) = (Vec::new(), None);
         for resource in &self.client.resource_index().deletable {
-            let Some(stored) =
-                resource.stored.as_ref().filter(|stored| written_types.contains(&stored.store))
+            let Some(stored) = resource.stored().filter(|stored| written_types.contains(&stored.store))
             else {
                 continue;
             };

@@ -64,7 +64,7 @@ impl ResourceIndex {
             let mut deletable: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
             for resource in group.versions.iter().flat_map(|version| &version.resources) {
                 let kind = (resource.api_version.clone(), resource.kind.clone());
-                let Some(stored) = &resource.stored else {
+                let Some(stored) = resource.stored() else {
                     index.reviews.insert(kind, resource.clone());
                     continue;
                 };

@@ -131,7 +131,7 @@ impl QuotaStatus {
         let now = self.client.seconds();
         let mut turn = YieldEvery::new(OBJECTS_PER_TURN);
         for resource in &resources.deletable {
-            let stored = resource.stored.as_ref().filter(|stored| written_types.contains(&stored.store));
+            let stored = resource.stored().filter(|stored| written_types.contains(&stored.store));
             let Some(stored) = stored.filter(|_| tally.counts(resource.name())) else { continue };
             let snapshot = self.client.snapshot(&stored.store).await?;
             for object in snapshot.scan(Some(namespace), Bound::Unbounded) {

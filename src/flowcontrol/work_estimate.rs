@@ -20,7 +20,7 @@ const NOTIFICATION_TIME: Duration = Duration::from_micros(500);
 /// The width of a request in a priority level where requests have at most `widest` seats.
 pub fn estimate(info: &RequestInfo<'_>, load: &LoadStats, widest: u32) -> WorkEstimate {
     let (Some(path), Some(stored)) =
-        (info.request.resource(), info.resource.and_then(|resource| resource.stored.as_ref()))
+        (info.request.resource(), info.resource.and_then(|resource| resource.stored()))
     else {
         return WorkEstimate::ONE;
     };
@@ -107,7 +107,7 @@ mod tests {
         let pods = "/api/v1/namespaces/n/pods";
         let minimal = (1, 0, 0);
         assert_eq!(estimate_for("GET", pods, ""), minimal, "unknown number of objects");
-        let store = catalog.find("", "v1", "pods").unwrap().stored.as_ref().unwrap().store.clone();
+        let store = catalog.find("", "v1", "pods").unwrap().stored().unwrap().store.clone();
         load.set_objects(&store, 730);
         assert_eq!(estimate_for("GET", pods, ""), (8, 0, 0));
         assert_eq!(estimate_for("GET", pods, "limit=250"), (3, 0, 0));

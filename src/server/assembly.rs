@@ -237,6 +237,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             encodings: parts.memory.encodings.clone(),
         },
         stores: Stores::new(parts.storage.directory.clone()),
+        committer: parts.storage.committer.clone(),
         admission: admission::chain(&parts.admission),
         clock: parts.context.clock.clone(),
         write_hooks: WriteHooks::default().with(TypeName::new(SERVICES), Rc::new(services(parts))),

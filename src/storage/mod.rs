@@ -27,9 +27,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use actix::Addr;
 use bytes::Bytes;
+use pilothouse_actors::committer::Committer;
 use pilothouse_actors::permit::Permit;
-use pilothouse_api::catalog::resource::{Resource, Stored};
+use pilothouse_api::catalog::backing::Stored;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_api::subresources::{self, SubresourceStrategy};
 use pilothouse_apimachinery::error_list::WarningList;
@@ -78,6 +81,8 @@ pub struct Backend {
     pub objects: Objects,
     /// Sends messages to the stores.
     pub stores: Stores,
+    /// Writes to the disk; asked whether it works.
+    pub committer: Addr<Committer>,
     /// The admission plug-ins.
     pub admission: Chain,
     /// The clock. Tests replace it.
@@ -184,7 +189,7 @@ pub struct BodylessCall<'a> {
 impl<'a> BodylessCall<'a> {
     /// Makes a call without a permit, in the store of the resource.
     pub fn call(self) -> Result<Call<'a>> {
-        let stored = self.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        let stored = self.resource.stored().ok_or_else(Status::no_such_resource)?;
         Ok(self.call_in(stored))
     }
 

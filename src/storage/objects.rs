@@ -205,7 +205,7 @@ impl Objects {
         if let Some(custom) = &resource.custom {
             return custom.read(&object.bytes);
         }
-        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        let version = resource.stored().map_or(&resource.gv, |stored| &stored.version);
         codec::decode_stored(&object.bytes, self.type_of(version, &resource.kind).ok()?, &self.registry)
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_api::catalog::backing::Backing;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::print;
 use pilothouse_apimachinery::codec::{self, cbor, protobuf};
@@ -109,7 +110,7 @@ impl Objects {
             api_version: gv.to_string().into(),
             kind: kind.into(),
             columns,
-            stored: None,
+            backing: Backing::Unserved,
             custom: None,
             ..Resource::clone(call.resource)
         };
@@ -129,7 +130,7 @@ impl Objects {
         value: &Value,
         columns: bool,
     ) -> Result<Bytes> {
-        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        let version = resource.stored().map_or(&resource.gv, |stored| &stored.version);
         let bytes = codec::encode(&self.registry, self.type_in_version(resource, version)?, value);
         let bytes = Bytes::from(bytes);
         let fields_offset = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
@@ -152,7 +153,7 @@ impl Objects {
         initial_end: bool,
         columns: bool,
     ) -> Result<Bytes> {
-        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        let version = resource.stored().map_or(&resource.gv, |stored| &stored.version);
         let mut value = Value::object();
         value.set("kind", &*resource.kind);
         value.set("apiVersion", version.to_string());
@@ -388,7 +389,7 @@ impl Objects {
         is_first: bool,
         table: &mut Vec<u8>,
     ) {
-        let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
+        let group = resource.stored().map_or(&resource.gv.group, |stored| &stored.version.group);
         let now = self.clock.now().unix_seconds();
         let cells = print::resource_cells(resource, value, now);
         let completion = print::completion(group, &resource.kind, value);
@@ -417,7 +418,7 @@ impl Objects {
     /// The object as a value of the requested version.
     fn requested_value(&self, resource: &Resource, source: StoredJson<'_>) -> Result<Value> {
         let value = self.stored_value(resource, source)?;
-        match &resource.stored {
+        match resource.stored() {
             Some(stored) => self.convert(value, &stored.version, &resource.gv, &resource.kind),
             None => Ok(value),
         }
@@ -427,7 +428,7 @@ impl Objects {
         if let Some(custom) = &resource.custom {
             return custom.read(source.bytes).ok_or_else(|| source.unreadable());
         }
-        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        let version = resource.stored().map_or(&resource.gv, |stored| &stored.version);
         self.decode_json(self.type_of(version, &resource.kind)?, source, source.bytes)
     }
 
@@ -462,7 +463,7 @@ fn partial_metadata_json(version: MetaVersion, source: StoredJson<'_>) -> Result
 
 /// The row order of a kind, if it has one.
 fn row_order(resource: &Resource) -> Option<fn(&Value, &Value) -> std::cmp::Ordering> {
-    let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
+    let group = resource.stored().map_or("", |stored| &stored.version.group);
     print::row_order(group, &resource.kind)
 }
 

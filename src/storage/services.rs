@@ -3,7 +3,7 @@
 //!
 //! This is the [`WriteHook`] of Services. An address is allocated by creating the IPAddress of its name. That store serializes
 //! concurrent writers, is durable, and is readable for clients. Ports are allocated by their own actor. Whatever happens to the
-//! write or its client, its [`Claim`] is settled: it is compared with the stored service, and the rest is released. A crash
+//! write or its client, its claim is settled: it is compared with the stored service, and the rest is released. A crash
 //! between the two writes leaves an address without a service; the next start or periodic check releases it ([`repair`]).
 
 mod allocate;

@@ -5,38 +5,17 @@ mod binding;
 mod eviction;
 mod token;
 
-use std::sync::Arc;
-
-use pilothouse_api::catalog::Catalog;
-use pilothouse_api::catalog::resource::{Resource, Stored};
-use pilothouse_api::subresources;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteOptions;
-use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
 use crate::storage::admission::{Operation, Write};
 use crate::storage::{Backend, Call};
 
-/// Bindings that name their pod in the body: the same as the `binding` subresource of pods.
-const BINDINGS: GroupResource<'_> = GroupResource { group: "", resource: "bindings" };
-
-/// The resource, store and subresource of a request; `None` if nothing serves it.
-pub fn target<'a>(
-    catalog: &'a Catalog,
-    resource: &'a Arc<Resource>,
-    subresource: &'a str,
-) -> Option<(&'a Arc<Resource>, &'a Stored, &'a str)> {
-    let (resource, subresource) = if resource.name() == BINDINGS {
-        (catalog.find("", "v1", "pods")?, "binding")
-    } else {
-        (resource, subresource)
-    };
-    let is_served = subresources::strategy(subresource).is_some()
-        || matches!(subresource, "binding" | "eviction" | "token");
-    resource.stored.as_ref().filter(|_| is_served).map(|stored| (resource, stored, subresource))
-}
+/// Their names.
+pub const NAMES: [&str; 3] = ["binding", "eviction", "token"];
 
 /// Serves the POST request.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {

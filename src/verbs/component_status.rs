@@ -1,4 +1,4 @@
-//! ComponentStatus: a deprecated health check of control plane components. It is not stored, but computed on every request.
+//! ComponentStatus: a deprecated health check of control plane components.
 
 use actix::Addr;
 use bytes::Bytes;
@@ -9,7 +9,6 @@ use pilothouse_api::select;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::options::ListOptions;
-use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::response_format::{IncludeObject, MetaVersion, Representation, ResponseFormat};
 use pilothouse_apimachinery::status::{GroupResource, Status};
 use pilothouse_apimachinery::value::Value;
@@ -17,6 +16,7 @@ use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::{Reply, Success, VerbResult};
 use crate::storage::objects::Objects;
+use crate::storage::{Backend, Call};
 
 /// The components that clients expect. `etcd-0` is this server's own storage.
 const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
@@ -25,45 +25,22 @@ const STORAGE: &str = "etcd-0";
 /// The resource in error messages: not the plural, as in the reference.
 const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: "componentstatus" };
 
-/// Whether this is the ComponentStatus resource.
-pub fn is_component_status(resource: &Resource) -> bool {
-    resource.gv.group.is_empty() && &*resource.plural == "componentstatuses"
-}
-
-/// A request for component statuses.
-pub struct StatusRequest<'a> {
-    /// The resource as the catalog has it.
-    pub resource: &'a Resource,
-    /// The component; empty for all.
-    pub name: &'a str,
-    /// The query parameters.
-    pub query: &'a Query<'a>,
-    /// The format of the response.
-    pub form: ResponseFormat,
-}
-
-/// Returns one component, or all that match if no name is given.
-pub async fn get_or_list(
-    objects: &Objects,
-    storage: &Addr<Committer>,
-    request: StatusRequest<'_>,
-) -> VerbResult {
-    let resource = request.resource;
-    if request.name.is_empty() {
-        return list(objects, storage, request).await;
+/// Returns the component that the path names.
+pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
+    let resource = call.resource;
+    if !COMPONENTS.contains(&call.name) {
+        return Err(Status::not_found(RESOURCE, call.name));
     }
-    if !COMPONENTS.contains(&request.name) {
-        return Err(Status::not_found(RESOURCE, request.name));
-    }
-    let mut component = probe(storage, request.name).await;
+    let mut component = probe(&backend.committer, call.name).await;
     component.set("kind", &*resource.kind);
     component.set("apiVersion", &*resource.api_version);
-    Ok(Reply::Object(Success::Ok, objects.encode_value(resource, request.form, &component, true)?))
+    Ok(Reply::Object(Success::Ok, backend.objects.encode_value(resource, call.form, &component, true)?))
 }
 
-async fn list(objects: &Objects, storage: &Addr<Committer>, request: StatusRequest<'_>) -> VerbResult {
-    let resource = request.resource;
-    let options = ListOptions::parse(request.query)?;
+/// Returns all components that match.
+pub async fn list(backend: &Backend, call: &Call<'_>) -> VerbResult {
+    let (objects, resource) = (&backend.objects, call.resource);
+    let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = select::filter(resource, &options, "", "")?;
     let mut items = Vec::new();
@@ -77,10 +54,10 @@ async fn list(objects: &Objects, storage: &Addr<Committer>, request: StatusReque
             fields: Pairs::default(),
         };
         if filter.matches(&Object::new(draft, Revision::FIRST)) {
-            items.push(probe(storage, name).await);
+            items.push(probe(&backend.committer, name).await);
         }
     }
-    let json = match request.form.shape {
+    let json = match call.form.shape {
         Representation::Table(version, include) => table(objects, resource, version, include, &items)?,
         Representation::Metadata(version) => {
             let partial = items.iter().map(|item| print::metadata_only(item, version)).collect();
@@ -90,7 +67,7 @@ async fn list(objects: &Objects, storage: &Addr<Committer>, request: StatusReque
             codec::to_json(&list_value(&resource.list_kind, &resource.api_version, items))
         }
     };
-    let encoding = match request.form.encoding {
+    let encoding = match call.form.encoding {
         // YAML is made from JSON when the response is rendered.
         Encoding::Yaml => Encoding::Json,
         other => other,
@@ -136,9 +113,9 @@ fn table(
 }
 
 /// The status of a component. Only the storage is probed.
-async fn probe(storage: &Addr<Committer>, name: &str) -> Value {
+async fn probe(committer: &Addr<Committer>, name: &str) -> Value {
     let health = match name {
-        STORAGE => match storage.send(Check).await {
+        STORAGE => match committer.send(Check).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(("False", error.to_string())),
             Err(error) => Err(("False", error.to_string())),

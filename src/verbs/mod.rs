@@ -3,7 +3,8 @@
 
 pub mod action_subresources;
 pub mod apply;
-pub mod component_status;
+mod component_status;
+mod computed;
 pub mod connect;
 mod converted_selection;
 pub mod create;
@@ -16,7 +17,7 @@ pub mod list;
 pub mod listing;
 pub mod paging;
 pub mod patch;
-pub mod review;
+mod review;
 pub mod unsafe_delete;
 pub mod update;
 pub mod watch;

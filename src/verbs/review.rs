@@ -5,71 +5,24 @@ use std::sync::Arc;
 
 use pilothouse_actors::authenticator::ReviewToken;
 use pilothouse_actors::authorizer::{AuthorizeExplained, Hint, ListGrants};
-use pilothouse_api::catalog::resource::{Resource, Stored};
+use pilothouse_api::catalog::backing::ReviewKind;
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteOptions;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
 use pilothouse_authorization::reviews::access::{self, ReviewedSubject};
-use pilothouse_authorization::reviews::{self, IDENTITY_GROUP, token};
+use pilothouse_authorization::reviews::{self, token};
 use pilothouse_types::authentication::Remark;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Credentials;
-use pilothouse_types::object::TypeName;
 
 use super::{Reply, Success, VerbResult, create};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::{Backend, Call, authorization};
 
-/// The kinds of reviews.
-#[derive(Clone, Copy)]
-enum ReviewKind {
-    /// Whether a user may perform an action.
-    Access(ReviewedSubject),
-    /// The rights of the requesting user.
-    Rights,
-    /// The identity of the requesting user.
-    Identity,
-    /// The user of a token.
-    Token,
-}
-
-/// All reviews by group and kind.
-const REVIEWS: [(&str, &str, ReviewKind); 6] = [
-    (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", ReviewKind::Access(ReviewedSubject::RequestUser)),
-    (AUTHORIZATION_GROUP, "SubjectAccessReview", ReviewKind::Access(ReviewedSubject::SpecUser)),
-    (
-        AUTHORIZATION_GROUP,
-        "LocalSubjectAccessReview",
-        ReviewKind::Access(ReviewedSubject::SpecUserInNamespace),
-    ),
-    (AUTHORIZATION_GROUP, "SelfSubjectRulesReview", ReviewKind::Rights),
-    (IDENTITY_GROUP, "SelfSubjectReview", ReviewKind::Identity),
-    (IDENTITY_GROUP, "TokenReview", ReviewKind::Token),
-];
-
-fn review_kind(resource: &Resource) -> Option<ReviewKind> {
-    let mut all = REVIEWS.iter();
-    let kind = all.find(|(group, kind, _)| *resource.gv.group == **group && *resource.kind == **kind);
-    kind.map(|(.., review_kind)| *review_kind)
-}
-
-/// Whether creating an object of this resource is a review.
-pub fn is_review(resource: &Resource) -> bool {
-    review_kind(resource).is_some()
-}
-
-/// A placeholder for the store of a review, in the version of the request; `None` if the resource is no review.
-pub fn placeholder_store(resource: &Resource) -> Option<Stored> {
-    review_kind(resource)?;
-    Some(Stored { store: TypeName::new(""), version: resource.gv.clone(), hash: "".into() })
-}
-
 /// Completes the review in the body.
-pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let review_kind = review_kind(call.resource).ok_or_else(Status::no_such_resource)?;
+pub async fn create(backend: &Backend, call: &Call<'_>, kind: ReviewKind) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let mut review = backend.objects.decode_body(call, options.field_validation)?;
     meta::clear_system_fields(&mut review);
@@ -77,7 +30,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut review);
     create::admit(backend, call, &mut review).await?;
-    let reviewed = match review_kind {
+    let reviewed = match kind {
         ReviewKind::Access(subject) => review_access(backend, call, review, subject).await?,
         ReviewKind::Rights => review_rules(backend, call, &review).await?,
         ReviewKind::Identity => {

@@ -3,6 +3,7 @@
 //! A catalog is immutable. Custom resources make a new one with [`Catalog::with`], which is published behind an `Arc`; requests
 //! in flight keep the one they began with.
 
+pub mod backing;
 pub mod build;
 pub mod resource;
 pub mod runtime_config;

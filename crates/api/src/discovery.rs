@@ -296,7 +296,7 @@ impl<'a> ApiResource<'a> {
             verbs: verb_names(resource),
             short_names: names(&resource.short_names),
             categories: names(&resource.categories),
-            storage_version_hash: resource.stored.as_ref().map_or("", |stored| &stored.hash),
+            storage_version_hash: resource.stored().map_or("", |stored| &stored.hash),
         }
     }
 

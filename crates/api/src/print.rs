@@ -49,7 +49,7 @@ pub fn resource_cells(resource: &Resource, object: &Value, now_seconds: i64) -> 
     if let Some(custom) = &resource.custom {
         return custom.row(object, now_seconds);
     }
-    let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
+    let group = resource.stored().map_or(&resource.gv.group, |stored| &stored.version.group);
     cells(group, &resource.kind, object, now_seconds)
 }
 

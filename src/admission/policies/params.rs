@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pilothouse_admission::policies::policy::{Binding, ParamRef, Policy};
-use pilothouse_api::catalog::resource::{Resource, Stored};
+use pilothouse_api::catalog::backing::Stored;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_types::error::StoreError;
@@ -15,7 +16,7 @@ use super::super::{Kinds, Write, versioned};
 pub fn resource(policy: &Policy, kinds: &Kinds) -> Result<Option<Arc<Resource>>, String> {
     let Some((version, kind)) = &policy.params else { return Ok(None) };
     let served = kinds(&version.group, &version.version, kind);
-    let resource = served.into_iter().find(|resource| resource.stored.is_some());
+    let resource = served.into_iter().find(|resource| resource.stored().is_some());
     let unknown = || {
         let (group, version) = (&version.group, &version.version);
         format!("failed to find resource referenced by paramKind: '{group}/{version}, Kind={kind}'")
@@ -32,7 +33,7 @@ pub async fn collect(
     namespace: &str,
 ) -> Result<Vec<Value>, String> {
     let (Some(resource), Some(reference)) = (resource, &binding.params) else { return Ok(vec![Value::Null]) };
-    let Some(stored) = &resource.stored else { return Ok(vec![Value::Null]) };
+    let Some(stored) = resource.stored() else { return Ok(vec![Value::Null]) };
     let namespace = params_namespace(resource, reference, namespace)?;
     let objects = match (&reference.selector, reference.name.as_str()) {
         (Some(_), name) if !name.is_empty() => {

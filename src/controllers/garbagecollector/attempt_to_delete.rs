@@ -169,7 +169,7 @@ impl GarbageCollector {
     }
 
     fn confirm(&self, uid: Uid, resource: &Resource, owner: &Object) {
-        let Some(stored) = &resource.stored else { return };
+        let Some(stored) = resource.stored() else { return };
         let mut state = self.state.borrow_mut();
         let type_number = state.type_number(&stored.store);
         state.graph.confirm(uid, ObjectLocation { type_number, key: owner.key.clone() });
@@ -182,7 +182,7 @@ impl GarbageCollector {
         reference: &OwnerReference<'_>,
         resource: &Resource,
     ) -> Result<bool> {
-        let Some(stored) = resource.stored.as_ref().filter(|_| resource.namespaced) else {
+        let Some(stored) = resource.stored().filter(|_| resource.namespaced) else {
             return Ok(false);
         };
         let snapshot = self.client.snapshot(&stored.store).await?;

@@ -28,7 +28,6 @@ use crate::limits::HEAVY_BYTES;
 use crate::storage::detached_call::DetachedCall;
 use crate::storage::work_limit::WorkLimit;
 use crate::storage::{Call, Origin};
-use crate::verbs::component_status::StatusRequest;
 use crate::verbs::{self, Reply, VerbResult};
 
 use super::body::{self, Body};
@@ -215,21 +214,9 @@ impl<'a> ResourceRequest<'a> {
         if verb == Verb::Watch && !resource.verbs.contains(Verb::Watch) {
             return Err(Status::not_supported(resource.name(), "watch"));
         }
-        if verbs::component_status::is_component_status(resource) {
-            let storage = &worker.shared.health.committer;
-            let request = StatusRequest { resource, name: path_info.name, query, form };
-            return verbs::component_status::get_or_list(&worker.backend.objects, storage, request).await;
-        }
         let served = worker.served();
-        let review = verbs::review::placeholder_store(resource);
-        let target = match &review {
-            Some(stored) => Some((resource, stored, "")),
-            None => verbs::action_subresources::target(&served.catalog, resource, path_info.subresource),
-        };
-        let Some((target, stored, subresource)) = target else {
-            // docs/compat.md lists resources that are not served yet.
-            return Err(Status::no_such_resource());
-        };
+        let target = verbs::dispatch::target(&served.catalog, resource, path_info.subresource);
+        let (target, stored, subresource) = target.ok_or_else(Status::no_such_resource)?;
         // Held until the verb is done: it counts the memory for decoding the body.
         let _memory = body.memory;
         let header_value = self.http.headers().get(header::USER_AGENT);
@@ -301,7 +288,7 @@ fn internal_type_name(worker: &Worker, resource: &Resource, subresource: &str) -
         Some(_) => format!("{}.{kind}", gv.version),
         // The internal type is that of the stored version: events have two groups.
         None => {
-            let stored = resource.stored.as_ref().filter(|_| sub.is_none());
+            let stored = resource.stored().filter(|_| sub.is_none());
             let group = stored.map_or(&gv.group, |stored| &stored.version.group);
             format!("{}.{kind}", worker.backend.objects.registry.family(group))
         }

@@ -139,10 +139,10 @@ fn kinds(shared: Arc<Shared>) -> admission::Kinds {
 /// Looks up the other resources that show the same objects, as they are at the time of the call.
 fn equivalents(shared: Arc<Shared>) -> admission::Equivalents {
     Arc::new(move |resource, subresource| {
-        let Some(stored) = &resource.stored else { return Vec::new() };
+        let Some(stored) = resource.stored() else { return Vec::new() };
         let served = shared.served.load();
         let is_other = |other: &&Arc<Resource>| {
-            other.stored.as_ref().is_some_and(|other| other.store == stored.store)
+            other.stored().is_some_and(|other| other.store == stored.store)
                 && (subresource.is_empty() || other.subresource(subresource).is_some())
                 && (&other.gv, &other.plural) != (&resource.gv, &resource.plural)
         };

@@ -86,9 +86,8 @@ fn publish(parts: &Weak<ServerParts>, defined: &Defined) {
     *parts.converters.lock() = converters;
     let broadcasters = parts.watches.broadcasters();
     for type_name in &defined.changed {
-        let is_stored_there = |resource: &&Arc<Resource>| {
-            resource.stored.as_ref().is_some_and(|stored| stored.store == *type_name)
-        };
+        let is_stored_there =
+            |resource: &&Arc<Resource>| resource.stored().is_some_and(|stored| stored.store == *type_name);
         let mode = match defined.resources.iter().find(is_stored_there) {
             Some(_) => Close::AtOnce,
             None => Close::WhenCaughtUp,

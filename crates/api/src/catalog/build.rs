@@ -15,7 +15,8 @@ use pilothouse_apimachinery::well_known::{DISCOVERY_GROUP, META_GROUP};
 use pilothouse_types::object::TypeName;
 
 use super::Catalog;
-use super::resource::{Column, ColumnDescription, RELEASE, Resource, Stored, Subresource};
+use super::backing::{Backing, Stored};
+use super::resource::{Column, ColumnDescription, RELEASE, Resource, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
 
 /// Beta versions from before this release are enabled by default, later ones are not.
@@ -185,6 +186,7 @@ fn resource(
         let hash = storage_hash(group, version, &fact.kind).into();
         Some(Stored { store: TypeName::new(&store), version: storage_version, hash })
     });
+    let backing = stored.map_or_else(|| Backing::unstored(&gv, &fact.plural), Backing::Store);
     let mut subresources: Vec<Subresource> = fact.subs.iter().map(subresource).collect();
     subresources.sort_by(|a, b| a.name.cmp(&b.name));
     Resource {
@@ -201,7 +203,7 @@ fn resource(
         categories: fact.categories.iter().map(|name| name.as_str().into()).collect(),
         subresources,
         columns: fact.columns.iter().map(column).collect(),
-        stored,
+        backing,
         introduced: fact.introduced,
         // Later deprecations are not announced yet.
         deprecated: fact.deprecated.filter(|release| *release <= RELEASE),
@@ -274,7 +276,7 @@ mod tests {
         let mut pairs = 0;
         for a in all {
             for b in all {
-                let store = |r: &Resource| r.stored.as_ref().map(|stored| stored.store.clone());
+                let store = |r: &Resource| r.stored().map(|stored| stored.store.clone());
                 if store(a).is_some() && store(a) == store(b) && a.gv != b.gv {
                     pairs += 1;
                     let converted = convert(Value::object(), &a.gv, &b.gv, &a.kind);
@@ -333,7 +335,7 @@ mod tests {
     fn versions_of_one_kind_share_a_store() {
         let catalog = served("api/all=true");
         let store = |group: &str, version: &str, plural: &str| {
-            let stored = catalog.find(group, version, plural).unwrap().stored.clone().unwrap();
+            let stored = catalog.find(group, version, plural).unwrap().stored().cloned().unwrap();
             (stored.store.to_string(), stored.version.to_string())
         };
         let pair = |store: &str, version: &str| (store.to_owned(), version.to_owned());
@@ -371,7 +373,7 @@ mod tests {
         for resource in served("").resources() {
             let gv = &resource.gv;
             let same = all.find(&gv.group, &gv.version, &resource.plural).unwrap();
-            assert_eq!(same.stored, resource.stored, "{}", resource.plural);
+            assert_eq!(same.backing, resource.backing, "{}", resource.plural);
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pilothouse_apimachinery::status::GroupResource;
 use pilothouse_apimachinery::verb::Verbs;
 use pilothouse_apimachinery::version::GroupVersion;
-use pilothouse_types::object::TypeName;
 
+use super::backing::{Backing, Stored};
 use crate::custom_resource::CustomResource;
 
 /// A release, as (major, minor).
@@ -44,8 +44,8 @@ pub struct Resource {
     pub subresources: Vec<Subresource>,
     /// The columns of its tables; empty means name and age.
     pub columns: Vec<Column>,
-    /// Where its objects are stored; `None` for unstored ones, such as reviews and bindings.
-    pub stored: Option<Stored>,
+    /// What serves it.
+    pub backing: Backing,
     /// The release that introduced it.
     pub introduced: Option<Release>,
     /// The release that deprecated it.
@@ -56,17 +56,6 @@ pub struct Resource {
     pub replacement: Option<Arc<str>>,
     /// Its definition, if it is a custom resource.
     pub custom: Option<Arc<CustomResource>>,
-}
-
-/// Where the objects of a resource are stored.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    /// The store. All versions of a kind share it.
-    pub store: TypeName,
-    /// The storage version.
-    pub version: GroupVersion,
-    /// The storage version hash in discovery, which clients only compare.
-    pub hash: Arc<str>,
 }
 
 /// A subresource.
@@ -134,15 +123,23 @@ impl Resource {
         self.subresources.iter().find(|sub| *sub.name == *name)
     }
 
+    /// Where its objects are stored; `None` for unstored ones, such as reviews and bindings.
+    pub fn stored(&self) -> Option<&Stored> {
+        match &self.backing {
+            Backing::Store(stored) => Some(stored),
+            Backing::Computed(_) | Backing::Subresource { .. } | Backing::Unserved => None,
+        }
+    }
+
     /// Whether its objects exist only as responses to requests and are never stored.
     pub fn is_virtual(&self) -> bool {
-        self.stored.is_none()
+        self.stored().is_none()
     }
 
     /// Whether it is served in its storage version: then stored bytes can be sent unchanged.
     pub fn is_storage_version(&self) -> bool {
         // Stored custom objects may be of any version and any schema that the definition ever had.
-        self.custom.is_none() && self.stored.as_ref().is_some_and(|stored| stored.version == self.gv)
+        self.custom.is_none() && self.stored().is_some_and(|stored| stored.version == self.gv)
     }
 }
 

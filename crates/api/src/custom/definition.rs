@@ -20,8 +20,9 @@ use pilothouse_structural::schema::Schema;
 use pilothouse_structural::types::Types;
 use pilothouse_types::object::TypeName;
 
+use crate::catalog::backing::{Backing, Stored};
 use crate::catalog::build::storage_hash;
-use crate::catalog::resource::{Column, ColumnDescription, Resource, Stored, Subresource};
+use crate::catalog::resource::{Column, ColumnDescription, Resource, Subresource};
 use crate::custom_resource::conversion::Conversion;
 use crate::custom_resource::{Cell, CustomResource, Schemas};
 use crate::subresources::{ReplicaPaths, SubresourceStrategy};
@@ -244,7 +245,7 @@ impl<'a> DefinitionParts<'a> {
             subresources,
             columns,
             // Each version works in its own form: stored objects are converted when they are read.
-            stored: Some(Stored { store: self.store(), version: gv.clone(), hash: hash.into() }),
+            backing: Backing::Store(Stored { store: self.store(), version: gv.clone(), hash: hash.into() }),
             gv,
             introduced: None,
             deprecated: None,
@@ -390,9 +391,7 @@ mod tests {
         let subs: Vec<&str> = served[1].subresources.iter().map(|sub| &*sub.name).collect();
         assert_eq!(subs, ["status", "scale"]);
         assert!(
-            served
-                .iter()
-                .all(|resource| resource.stored.as_ref().unwrap().store == store_named("kites.g.example"))
+            served.iter().all(|resource| resource.stored().unwrap().store == store_named("kites.g.example"))
         );
         let custom = served[0].custom.as_ref().unwrap();
         assert_eq!((&*custom.storage_api_version, custom.ordinals.clone()), ("g.example/v1", 101..=103));
