@@ -17,6 +17,7 @@ pub mod present;
 pub mod request_memory;
 pub mod rewrite;
 pub mod services;
+pub mod stored_defaults;
 pub mod stores;
 pub mod webhook_address;
 pub mod work_limit;

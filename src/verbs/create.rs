@@ -14,12 +14,8 @@ use super::{Reply, Success, VerbResult};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::objects::Objects;
 use crate::storage::request_memory::Claim;
+use crate::storage::stored_defaults::StoredDefaults;
 use crate::storage::{Backend, Call};
-
-/// A hidden field of stored objects that were defaulted again after validation. Selectors cannot name it. The first update of
-/// such an object is written even if it changes nothing, because only then does the reference store the defaults that it has
-/// returned.
-pub const DEFAULTED_AGAIN: &str = "~filled-in";
 
 /// Creates the object in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
@@ -74,7 +70,7 @@ pub async fn store_new(
 async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
     let definition_memory = backend.reserve_definitions(call, &[&value])?;
-    let (mut value, is_defaulted_again) = prepare_and_validate(&backend.objects, call, value)?;
+    let (mut value, stored_defaults) = prepare_and_validate(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
     if mode.is_dry_run() {
         return dry_run_reply(backend, call, value).await;
@@ -85,9 +81,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     let name = meta::name(&value).to_owned();
     let mut draft = backend.stored_draft(call, call.key(&name), &value, call.claim()).await?;
     drop(value);
-    if is_defaulted_again {
-        draft.fields = draft.fields.iter().chain([(DEFAULTED_AGAIN, "")]).collect();
-    }
+    stored_defaults.write(&mut draft);
     check_served(backend, call)?;
     call.work.check()?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
@@ -141,8 +135,12 @@ fn prepare_new_object(objects: &Objects, rules: &MetadataRules, mut value: Value
     (value, is_generated)
 }
 
-/// Sets the other fields that the server owns, and validates. Also returns whether the object was defaulted again after that.
-fn prepare_and_validate(objects: &Objects, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
+/// Sets the other fields that the server owns, validates, and sets the stored defaults.
+fn prepare_and_validate(
+    objects: &Objects,
+    call: &Call<'_>,
+    mut value: Value,
+) -> Result<(Value, StoredDefaults)> {
     let now = objects.now();
     let context = WriteContext { now: &now, user: &call.user_info(), features: objects.features };
     call.warn(call.kind().rules.warnings.early_warnings(&value));
@@ -150,8 +148,8 @@ fn prepare_and_validate(objects: &Objects, call: &Call<'_>, mut value: Value) ->
     match objects.check_rules(call, &value, None, result) {
         Ok(warnings) => {
             call.warn(warnings);
-            let is_defaulted_again = call.kind().rules.defaulting.apply_stored_defaults(&mut value);
-            Ok((value, is_defaulted_again))
+            let stored_defaults = StoredDefaults::set(&call.kind().rules.defaulting, &mut value);
+            Ok((value, stored_defaults))
         }
         Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),
     }

@@ -15,11 +15,12 @@ use pilothouse_types::object::{Draft, Object};
 
 use crate::limits::WRITE_ATTEMPTS;
 
-use super::create::{DEFAULTED_AGAIN, admit, store_new};
+use super::create::{admit, store_new};
 use super::{Reply, Success, VerbResult};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::objects::Objects;
 use crate::storage::request_memory::{BodyMemory, Claim};
+use crate::storage::stored_defaults::StoredDefaults;
 use crate::storage::{Backend, Call};
 
 /// Computes the new state of an object.
@@ -237,14 +238,12 @@ impl Update<'_> {
         if !mode.is_dry_run() {
             meta::drop_self_link(&mut new);
         }
-        if current.fields.get(DEFAULTED_AGAIN).is_none() && self.is_same(current, old, &new)? {
+        if !StoredDefaults::read(current).is_pending() && self.is_same(current, old, &new)? {
             return Ok(Change::Unchanged);
         }
-        let is_defaulted_again = call.kind().rules.defaulting.apply_stored_defaults(&mut new);
+        let stored_defaults = StoredDefaults::set(&call.kind().rules.defaulting, &mut new);
         let mut draft = backend.stored_draft(call, current.key.clone(), &new, call.claim()).await?;
-        if is_defaulted_again {
-            draft.fields = draft.fields.iter().chain([(DEFAULTED_AGAIN, "")]).collect();
-        }
+        stored_defaults.write(&mut draft);
         let is_removed = deletion::is_complete(&call.kind().rules.deletion, &new);
         Ok(if is_removed { Change::Removal(draft) } else { Change::State(draft) })
     }
