@@ -19,10 +19,8 @@ use futures::future::join_all;
 use pilothouse_actors::permit::Permit;
 use pilothouse_api::bootstrap::{BootstrapObject, api_services, flow_control, priority_classes};
 use pilothouse_api::catalog::Catalog;
-use pilothouse_apimachinery::managed_fields::ConvertedVersions;
-use pilothouse_apimachinery::media::{Encoding, PatchType};
+use pilothouse_apimachinery::media::PatchType;
 use pilothouse_apimachinery::query::Query;
-use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::verb;
@@ -35,8 +33,7 @@ use pilothouse_types::object::{Key, Object};
 use serde_json::Value as Json;
 
 use crate::storage::loopback::own_identity;
-use crate::storage::work_limit::WorkLimit;
-use crate::storage::{Backend, Call, Origin, Warnings};
+use crate::storage::{Backend, Call, CallBody, CallTarget, Origin, Requester, Warnings};
 use crate::verbs::{self, Reply, VerbResult, create, delete, get, patch, update};
 
 /// Creates missing system namespaces.
@@ -265,26 +262,18 @@ impl<'a> OwnClient<'a> {
     async fn request(&self, address: ObjectAddress<'_>, verb: Verb, query: &str, body: Bytes) -> VerbResult {
         let resource = self.catalog.find(address.group, "v1", address.resource);
         let resource = resource.ok_or_else(Status::no_such_resource)?;
-        let call = Call {
-            resource,
-            stored: resource.stored().ok_or_else(Status::no_such_resource)?,
+        let target = CallTarget {
             namespace: address.namespace,
             name: if verb == Verb::Create { "" } else { address.name },
             subresource: if matches!(verb, Verb::UpdateStatus | Verb::ApplyStatus) { "status" } else { "" },
-            alias: None,
-            query: &Query::parse(query),
-            body,
-            encoding: Encoding::Json,
-            patch: (verb == Verb::ApplyStatus).then_some(PatchType::Apply),
-            form: ResponseFormat::PLAIN,
-            warnings: &Warnings::default(),
-            user: &self.user,
-            origin: Origin::Server,
-            user_agent: SERVER_NAME,
-            permit: Permit::none(),
-            deadline: None,
-            converted_versions: ConvertedVersions::default(),
-            work: WorkLimit::unlimited(),
+            ..CallTarget::stored(resource)?
+        };
+        let requester = Requester { user: &self.user, origin: Origin::Server, user_agent: SERVER_NAME };
+        let (parameters, warnings) = (Query::parse(query), Warnings::default());
+        let patch = (verb == Verb::ApplyStatus).then_some(PatchType::Apply);
+        let call = Call {
+            body: CallBody { bytes: body, patch, ..CallBody::default() },
+            ..Call::new(target, requester, &parameters, &warnings)
         };
         let admitted = self.backend.admit_call(verb.request_verb(), &self.user, &call, query).await?;
         let result = match verb {

@@ -11,7 +11,7 @@ pub struct AlwaysDeny;
 impl Plugin for AlwaysDeny {
     fn handles(&self, write: &Write<'_>) -> bool {
         // The server's own bootstrap objects are exempt: without them it would not start.
-        write.call.origin != Origin::Server
+        write.call.requester.origin != Origin::Server
     }
 
     fn connects(&self) -> bool {

@@ -41,7 +41,7 @@ pub fn attributes_of<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAt
     let (name, prefix) = (metadata.str("name"), metadata.str("generateName"));
     // A generated name did not exist when the request arrived.
     let is_generated = !prefix.is_empty() && name.len() == prefix.len() + 5 && name.starts_with(prefix);
-    let name = match (call.name, write.operation) {
+    let name = match (call.name(), write.operation) {
         ("", Operation::Create) if !is_generated => name,
         (name, _) => name,
     };
@@ -52,7 +52,7 @@ pub fn attributes_of<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAt
         version: &resource.gv.version,
         resource: &resource.plural,
         subresource,
-        namespace: if is_namespace { name } else { call.namespace },
+        namespace: if is_namespace { name } else { call.namespace() },
         name,
         operation: operation(write),
     }
@@ -72,7 +72,7 @@ pub fn request_info<'a>(
     RequestInfo {
         attributes,
         kind: gvk_parts(write.call.body_kind()),
-        user: write.call.user,
+        user: write.call.user(),
         is_trial: options.is_dry_run,
         options: &options.value,
     }
@@ -168,7 +168,7 @@ pub async fn retry_with_decisions<T>(
     evaluate: impl Fn() -> Option<T>,
 ) -> Result<T> {
     for _ in 0..POLICY_AUTHORIZER_ROUNDS {
-        if let Some(outcome) = write.call.work.metered(&evaluate)? {
+        if let Some(outcome) = write.call.work().metered(&evaluate)? {
             return Ok(outcome);
         }
         for check in authorizer.cache.pending() {
@@ -182,7 +182,7 @@ pub async fn retry_with_decisions<T>(
 async fn check_authorization(write: &Write<'_>, check: &AuthorizationCheck) -> Result<AuthorizationResult> {
     let identity = match &check.account {
         Some((namespace, name)) => account(namespace, name, ""),
-        None => write.call.user.clone(),
+        None => write.call.user().clone(),
     };
     let access = &write.backend.access;
     let mut selection = Selection::default();

@@ -12,7 +12,7 @@ pub struct NamespaceAutoProvision(pub Kinds, pub MakeNamespace);
 
 impl Plugin for NamespaceAutoProvision {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation == Operation::Create && write.call.resource.namespaced && !write.is_dry_run()
+        write.operation == Operation::Create && write.call.resource().namespaced && !write.is_dry_run()
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
@@ -27,6 +27,6 @@ impl NamespaceAutoProvision {
     async fn create_namespace(&self, write: &Write<'_>) -> Result<()> {
         let namespaces = (self.0)("", "v1", "Namespace");
         let catalog = Catalog::new(namespaces.into_iter().filter(|resource| &*resource.plural == NAMESPACES));
-        (self.1)(write.backend, &catalog, write.call.namespace).await
+        (self.1)(write.backend, &catalog, write.call.namespace()).await
     }
 }

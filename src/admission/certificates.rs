@@ -74,7 +74,9 @@ async fn is_allowed(write: &Write<'_>, signer: &str, verb: &str) -> Result<bool>
             namespace: String::new(),
             name,
         };
-        if authorization::is_allowed(&write.backend.access.authorizer, write.call.user, verb, target).await? {
+        if authorization::is_allowed(&write.backend.access.authorizer, write.call.user(), verb, target)
+            .await?
+        {
             return Ok(true);
         }
     }

@@ -19,8 +19,8 @@ pub struct CreateRights;
 impl Plugin for CreateRights {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation == Operation::Create
-            && !write.call.name.is_empty()
-            && write.call.subresource.is_empty()
+            && !write.call.name().is_empty()
+            && write.call.subresource().is_empty()
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
@@ -31,16 +31,16 @@ impl Plugin for CreateRights {
 async fn check_right(write: &Write<'_>) -> Result<()> {
     let call = write.call;
     let target = Target::Resource {
-        group: call.resource.gv.group.to_string(),
-        version: call.resource.gv.version.to_string(),
-        resource: call.resource.plural.to_string(),
+        group: call.resource().gv.group.to_string(),
+        version: call.resource().gv.version.to_string(),
+        resource: call.resource().plural.to_string(),
         subresource: String::new(),
-        namespace: call.namespace.to_owned(),
-        name: call.name.to_owned(),
+        namespace: call.namespace().to_owned(),
+        name: call.name().to_owned(),
     };
     let action = Arc::new(Action { verb: "create".to_owned(), target });
     let command = AuthorizeExplained {
-        identity: Arc::new(call.user.clone()),
+        identity: Arc::new(call.user().clone()),
         action: action.clone(),
         selection: Arc::default(),
     };
@@ -49,7 +49,7 @@ async fn check_right(write: &Write<'_>) -> Result<()> {
         (Decision::Allowed, _) => Ok(()),
         (_, Some(error)) => Err(Status::internal(error)),
         (Decision::Denied(reason) | Decision::NoOpinion(reason), None) => {
-            Err(denied(&call.user.name, &action, reason))
+            Err(denied(&call.user().name, &action, reason))
         }
     }
 }

@@ -26,7 +26,7 @@ impl Plugin for Escalation {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation != Operation::Delete
             && write.call.group_resource().group == RBAC_GROUP
-            && !write.call.user.is_in(MASTERS)
+            && !write.call.user().is_in(MASTERS)
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
@@ -63,15 +63,15 @@ async fn is_allowed(write: &Write<'_>, verb: &str, group: &str, resource: &str, 
         version: "*".to_owned(),
         resource: resource.to_owned(),
         subresource: String::new(),
-        namespace: write.call.namespace.to_owned(),
+        namespace: write.call.namespace().to_owned(),
         name: name.to_owned(),
     };
-    authorization::is_allowed(&write.backend.access.authorizer, write.call.user, verb, target).await
+    authorization::is_allowed(&write.backend.access.authorizer, write.call.user(), verb, target).await
 }
 
 async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
     let call = write.call;
-    if is_allowed(write, "escalate", RBAC_GROUP, call.group_resource().resource, call.name).await? {
+    if is_allowed(write, "escalate", RBAC_GROUP, call.group_resource().resource, call.name()).await? {
         return Ok(());
     }
     let rights = user_rights(write).await?;
@@ -99,7 +99,7 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
         return Ok(());
     }
     let reference = RoleRef { kind: role_ref.str("kind").into(), name: role_ref.str("name").into() };
-    let namespace = write.call.namespace.to_owned();
+    let namespace = write.call.namespace().to_owned();
     let result = read_roles(
         write.backend.access.roles.query(move |index| index.role(&namespace, &reference).cloned()),
     )
@@ -114,7 +114,7 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
 
 /// 403 with the name that the object has so far: a generated one is not set yet.
 fn forbidden(write: &Write<'_>, object: &Value, reason: &str) -> Box<Status> {
-    let names = [write.call.name, meta::name(object)];
+    let names = [write.call.name(), meta::name(object)];
     let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
     Status::forbidden(reason, Some((write.call.group_resource(), name)))
 }
@@ -127,7 +127,7 @@ struct UserRights {
 }
 
 async fn user_rights(write: &Write<'_>) -> Result<UserRights> {
-    let (user, namespace) = (write.call.user.clone(), write.call.namespace.to_owned());
+    let (user, namespace) = (write.call.user().clone(), write.call.namespace().to_owned());
     let (roles, missing) =
         read_roles(write.backend.access.roles.query(move |index| index.roles_of(&user, &namespace))).await?;
     Ok(UserRights { roles, missing })
@@ -156,7 +156,7 @@ impl UserRights {
         let errors =
             self.missing.iter().map(|MissingRole(role)| Status::not_found(resource, &role.name).message);
         let errors: Vec<String> = errors.collect();
-        let user = write.call.user;
+        let user = write.call.user();
         Err(forbidden(write, object, &refusal(&user.name, &user.groups, &missing_rules, &errors)))
     }
 }

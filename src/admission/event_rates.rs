@@ -137,9 +137,9 @@ impl Plugin for EventRateLimit {
 
 impl EventRateLimit {
     async fn spend(&self, write: &Write<'_>, event: &Value) -> Result<()> {
-        let key = |scope: &LimitScope| scope.key(write.call.namespace, &write.call.user.name, event);
+        let key = |scope: &LimitScope| scope.key(write.call.namespace(), &write.call.user().name, event);
         let keys: Vec<String> = self.scopes.iter().map(key).collect();
-        let command = Spend { keys: keys.clone(), permit: write.call.permit.clone() };
+        let command = Spend { keys: keys.clone(), permit: write.call.permit().clone() };
         let Ok(granted) = self.rates.send(command).await else {
             return Err(Status::unavailable("the rate limiter does not answer"));
         };

@@ -63,7 +63,7 @@ impl LimitRanger {
     /// The LimitRanges of the namespace.
     async fn ranges(&self, write: &Write<'_>) -> Result<Vec<Value>> {
         let snapshot = self.0.get(&LIMIT_RANGES, write).await?;
-        let objects = snapshot.scan(Some(write.call.namespace), Bound::Unbounded);
+        let objects = snapshot.scan(Some(write.call.namespace()), Bound::Unbounded);
         objects.map(|range| LIMIT_RANGES.read(write, range)).collect()
     }
 }

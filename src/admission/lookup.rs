@@ -78,7 +78,7 @@ impl Source {
     }
 
     async fn find(&self, write: &Write<'_>, key: Key, name: &str) -> Result<Option<Value>> {
-        let result = write.backend.stores.get(&self.0.type_name(), key, &write.call.permit).await;
+        let result = write.backend.stores.get(&self.0.type_name(), key, write.call.permit()).await;
         match result {
             Ok(object) => self.read(write, &object).map(Some),
             Err(StoreError::NotFound) => Ok(None),
@@ -88,7 +88,7 @@ impl Source {
 
     /// All objects as they are now.
     pub async fn snapshot(&self, write: &Write<'_>) -> Result<Snapshot> {
-        let result = write.backend.stores.snapshot(&self.0.type_name(), &write.call.permit).await;
+        let result = write.backend.stores.snapshot(&self.0.type_name(), write.call.permit()).await;
         result.map_err(|error| self.to_status(&error, ""))
     }
 
@@ -163,7 +163,7 @@ impl CachedSnapshot {
         {
             return Ok(cached.snapshot.clone());
         }
-        let position = write.backend.stores.open_watch(&source.0.type_name(), &write.call.permit).await;
+        let position = write.backend.stores.open_watch(&source.0.type_name(), write.call.permit()).await;
         let position = position.map_err(|error| source.to_status(&error, ""))?;
         let snapshot = position.snapshot.clone();
         self.0.replace(Some(position));
@@ -173,7 +173,7 @@ impl CachedSnapshot {
 
 /// The namespace of a write; 404 if it does not exist.
 pub async fn namespace(write: &Write<'_>) -> Result<Value> {
-    let name = write.call.namespace;
+    let name = write.call.namespace();
     NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(NAMESPACES.group_resource(), name))
 }
 

@@ -24,7 +24,7 @@ impl Plugin for NamespaceLifecycle {
         match write.operation {
             Operation::Create | Operation::Update => {
                 // An access review must not reveal whether a namespace exists.
-                write.call.resource.namespaced && write.call.group_resource() != REVIEWS
+                write.call.resource().namespaced && write.call.group_resource() != REVIEWS
             }
             Operation::Delete => write.is_of("", NAMESPACES),
             Operation::Connect => false,
@@ -44,7 +44,7 @@ pub struct NamespaceExists;
 
 impl Plugin for NamespaceExists {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.call.resource.namespaced
+        write.call.resource().namespaced
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
@@ -53,8 +53,8 @@ impl Plugin for NamespaceExists {
 }
 
 async fn get_namespace(write: &Write<'_>) -> Result<Arc<Object>> {
-    let (store, name) = (TypeName::new(NAMESPACES), write.call.namespace);
-    let namespace = write.backend.stores.get(&store, Key::cluster(name), &write.call.permit).await;
+    let (store, name) = (TypeName::new(NAMESPACES), write.call.namespace());
+    let namespace = write.backend.stores.get(&store, Key::cluster(name), write.call.permit()).await;
     namespace.map_err(|error| match error {
         StoreError::NotFound => Status::not_found(RESOURCE, name),
         error => Status::from_store(&error, RESOURCE, name),
@@ -67,7 +67,7 @@ async fn check_not_terminating(write: &Write<'_>, object: &Value) -> Result<()> 
     let is_terminating = || namespace.fields.get("status.phase") == Some("Terminating");
     if write.operation == Operation::Create && is_terminating() {
         let (resource, name) = (write.call.group_resource(), write.name(object));
-        return Err(Status::namespace_terminating(resource, name, write.call.namespace));
+        return Err(Status::namespace_terminating(resource, name, write.call.namespace()));
     }
     Ok(())
 }

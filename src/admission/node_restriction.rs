@@ -63,7 +63,7 @@ pub struct NodeRestriction(pub Allowances);
 
 impl Plugin for NodeRestriction {
     fn handles(&self, write: &Write<'_>) -> bool {
-        node_of(write.call.user).is_some()
+        node_of(write.call.user()).is_some()
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
@@ -72,13 +72,13 @@ impl Plugin for NodeRestriction {
 }
 
 async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Result<()> {
-    let Some(node) = node_of(write.call.user) else { return Ok(()) };
+    let Some(node) = node_of(write.call.user()) else { return Ok(()) };
     let refuse = |reason: String| Err(write.forbidden(object, &reason));
     if node.is_empty() {
-        return refuse(format!("could not determine node from user {:?}", write.call.user.name));
+        return refuse(format!("could not determine node from user {:?}", write.call.user().name));
     }
     let resource = write.call.group_resource();
-    let message = match (resource.group, resource.resource, write.call.subresource) {
+    let message = match (resource.group, resource.resource, write.call.subresource()) {
         ("", "pods", "") => match write.operation {
             Operation::Create => match check_mirror_pod(node, object) {
                 None => {
@@ -201,7 +201,7 @@ async fn get_object(
     let LookupType { group, resource, kind } = *lookup_type;
     let store = GroupResource { group, resource }.to_string();
     let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-    let object = write.backend.stores.get(&TypeName::new(&store), key, &write.call.permit).await;
+    let object = write.backend.stores.get(&TypeName::new(&store), key, write.call.permit()).await;
     // Messages name the missing object by its kind, as the reference's caches do.
     let singular = kind.to_lowercase();
     let resource = GroupResource { group, resource: &singular };
@@ -261,11 +261,11 @@ fn check_pod_status(node: &str, new: &Value, old: Option<&Value>) -> Option<Stri
 }
 
 async fn check_eviction(write: &Write<'_>, eviction: &Value, node: &str) -> Result<()> {
-    let name = if write.call.name.is_empty() { meta::name(eviction) } else { write.call.name };
+    let name = if write.call.name().is_empty() { meta::name(eviction) } else { write.call.name() };
     if name.is_empty() {
         return Err(write.forbidden(eviction, "could not determine pod from request data"));
     }
-    let pod = get_object(write, &PODS, write.call.namespace, name).await?;
+    let pod = get_object(write, &PODS, write.call.namespace(), name).await?;
     if is_on(Some(&pod), node) {
         return Ok(());
     }
@@ -275,7 +275,7 @@ async fn check_eviction(write: &Write<'_>, eviction: &Value, node: &str) -> Resu
 
 /// The name of the written object.
 fn object_name<'a>(write: &'a Write<'_>, object: &'a Value) -> &'a str {
-    if write.call.name.is_empty() { meta::name(object) } else { write.call.name }
+    if write.call.name().is_empty() { meta::name(object) } else { write.call.name() }
 }
 
 fn check_own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> {
@@ -357,7 +357,7 @@ fn check_claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<St
 }
 
 fn check_lease(write: &Write<'_>, object: &Value, node: &str) -> Option<String> {
-    if write.call.namespace != LEASE_NAMESPACE {
+    if write.call.namespace() != LEASE_NAMESPACE {
         return Some(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
     }
     let is_other = object_name(write, object) != node;

@@ -85,7 +85,7 @@ impl PodNodeSelector {
     }
 
     fn check(&self, write: &Write<'_>, pod: &Value, namespace_selector: &Labels) -> Result<()> {
-        let allowed = self.0.get(write.call.namespace);
+        let allowed = self.0.get(write.call.namespace());
         let checked = check_conflicts(pod, namespace_selector).and_then(|()| check_allowed(pod, allowed));
         checked.map_err(|reason| write.forbidden(pod, reason))
     }

@@ -37,17 +37,17 @@ impl Plugin for OwnerReferences {
         Box::pin(async move {
             let call = write.call;
             let target = Target::Resource {
-                group: call.resource.gv.group.to_string(),
-                version: call.resource.gv.version.to_string(),
-                resource: call.resource.plural.to_string(),
-                subresource: call.subresource.to_owned(),
-                namespace: call.namespace.to_owned(),
-                name: call.name.to_owned(),
+                group: call.resource().gv.group.to_string(),
+                version: call.resource().gv.version.to_string(),
+                resource: call.resource().plural.to_string(),
+                subresource: call.subresource().to_owned(),
+                namespace: call.namespace().to_owned(),
+                name: call.name().to_owned(),
             };
             // A user who creates an object may set its owners.
             let target = Some(target).filter(|_| write.operation != Operation::Create);
-            let writer = Writer { user: call.user, authorizer: &write.backend.access.authorizer };
-            match self.refusal(writer, target, call.namespace, newly_blocked(new, old)).await? {
+            let writer = Writer { user: call.user(), authorizer: &write.backend.access.authorizer };
+            match self.refusal(writer, target, call.namespace(), newly_blocked(new, old)).await? {
                 None => Ok(()),
                 Some(reason) => Err(write.forbidden(object, &reason)),
             }

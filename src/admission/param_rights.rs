@@ -27,7 +27,7 @@ impl Plugin for ParamRights {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation != Operation::Delete
             && written_type(write).is_some()
-            && !write.call.user.is_in(MASTERS)
+            && !write.call.user().is_in(MASTERS)
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
@@ -52,7 +52,8 @@ enum WrittenType {
 }
 
 fn written_type(write: &Write<'_>) -> Option<WrittenType> {
-    if !write.call.subresource.is_empty() || write.call.group_resource().group != ADMISSION_REGISTRATION_GROUP
+    if !write.call.subresource().is_empty()
+        || write.call.group_resource().group != ADMISSION_REGISTRATION_GROUP
     {
         return None;
     }
@@ -99,7 +100,7 @@ impl ParamRights {
         }
         let reason = format!(
             "user {} must have \"get\" permission on all objects of the referenced paramKind (kind={}, apiVersion={})",
-            render_user(write.call.user),
+            render_user(write.call.user()),
             kind.str("kind"),
             kind.str("apiVersion")
         );
@@ -132,7 +133,7 @@ impl ParamRights {
         if is_allowed(write, verb, params, reference.str("namespace"), name).await? {
             return Ok(());
         }
-        let user = render_user(write.call.user);
+        let user = render_user(write.call.user());
         let permission_text = format!(
             "to determine minimum required permissions and user {user} does not have \"{verb}\" permission for all groups, \
              versions and resources"
@@ -180,7 +181,7 @@ async fn is_allowed(
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    authorization::is_allowed(&write.backend.access.authorizer, write.call.user, verb, target).await
+    authorization::is_allowed(&write.backend.access.authorizer, write.call.user(), verb, target).await
 }
 
 /// A user in the format in which the reference prints it here.

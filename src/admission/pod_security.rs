@@ -69,7 +69,7 @@ fn subject_of(write: &Write<'_>) -> Option<Subject> {
         return None;
     }
     let resource = write.call.group_resource();
-    match (resource.group, resource.resource, write.call.subresource) {
+    match (resource.group, resource.resource, write.call.subresource()) {
         ("", NAMESPACES, "") => Some(Subject::Namespace),
         ("", "pods", subresource) => (!EXEMPT_SUBRESOURCES.contains(&subresource)).then_some(Subject::Pod),
         (group, resource, "") => {
@@ -101,7 +101,7 @@ impl PodSecurity {
             return Ok(());
         }
         let is_minor = write.old.is_some_and(|old| !is_significant(object, old));
-        let name = write.call.namespace;
+        let name = write.call.namespace();
         let namespace_object = get_namespace(write).await;
         let namespace_object = namespace_object.ok_or_else(|| {
             let reason = format!("failed to lookup namespace {name:?}");
@@ -201,7 +201,7 @@ impl PodSecurity {
 
     /// Whether the namespace or user is exempt; recorded as an audit annotation.
     fn is_exempt(&self, write: &Write<'_>) -> bool {
-        let reason = self.config.exemption(write.call.namespace, &write.call.user.name);
+        let reason = self.config.exemption(write.call.namespace(), &write.call.user().name);
         reason.into_iter().for_each(|reason| self.annotate_exempt(write, &reason));
         reason.is_some()
     }
@@ -268,7 +268,7 @@ fn labels<'a>(write: &'a Write<'_>) -> Judged<'a> {
     let resource = write.call.group_resource();
     let operation = if write.operation == Operation::Create { "create" } else { "update" };
     let resource = if (resource.group, resource.resource) == ("", "pods") { "pod" } else { "controller" };
-    [operation, resource, write.call.subresource]
+    [operation, resource, write.call.subresource()]
 }
 
 /// Adds an audit annotation if the request is audited.
@@ -289,8 +289,8 @@ fn is_raised(policy: &Policy, before: &Policy) -> bool {
 }
 
 async fn get_namespace(write: &Write<'_>) -> Option<Arc<Object>> {
-    let key = Key::cluster(write.call.namespace);
-    write.backend.stores.get(&TypeName::new(NAMESPACES), key, &write.call.permit).await.ok()
+    let key = Key::cluster(write.call.namespace());
+    write.backend.stores.get(&TypeName::new(NAMESPACES), key, write.call.permit()).await.ok()
 }
 
 /// Whether an update can change the privileges of a pod: containers are added or removed, or get another image.

@@ -79,7 +79,7 @@ impl ResourceQuota {
 
     async fn admit(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let snapshot = self.quotas.get(&QUOTAS, write).await?;
-        let mut objects = snapshot.scan(Some(write.call.namespace), Bound::Unbounded).peekable();
+        let mut objects = snapshot.scan(Some(write.call.namespace()), Bound::Unbounded).peekable();
         let Settings { limited, features, charger } = &self.settings;
         if objects.peek().is_none() && limited.is_empty() {
             return Ok(());
@@ -87,7 +87,7 @@ impl ResourceQuota {
         let Some(change) = change(write) else { return Ok(()) };
         let request = Request {
             of: write.call.group_resource(),
-            subresource: write.call.subresource,
+            subresource: write.call.subresource(),
             change,
             new: object,
             old: write.old.unwrap_or(&Value::Null),
@@ -104,8 +104,8 @@ impl ResourceQuota {
             return Ok(());
         }
         let (sender, receiver) = oneshot::channel();
-        let item = Charge::new(&request, write.call.permit.clone(), sender);
-        let enqueue = Enqueue { key: write.call.namespace.to_owned(), item };
+        let item = Charge::new(&request, write.call.permit().clone(), sender);
+        let enqueue = Enqueue { key: write.call.namespace().to_owned(), item };
         let outcome = async {
             charger.send(enqueue).await.ok()?;
             receiver.await.ok()
@@ -122,9 +122,9 @@ impl ResourceQuota {
 
 impl Plugin for ResourceQuota {
     fn handles(&self, write: &Write<'_>) -> bool {
-        let Some(change) = change(write).filter(|_| !write.call.namespace.is_empty()) else { return false };
+        let Some(change) = change(write).filter(|_| !write.call.namespace().is_empty()) else { return false };
         let evaluator = UsageEvaluator::for_resource(write.call.group_resource(), self.settings.features);
-        evaluator.is_some_and(|evaluator| evaluator.may_charge(change, write.call.subresource))
+        evaluator.is_some_and(|evaluator| evaluator.may_charge(change, write.call.subresource()))
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {

@@ -92,7 +92,7 @@ fn items<'a>(value: &'a Value, list: &str) -> &'a [Value] {
 
 /// The service account that the pod names; it must exist.
 async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
-    let namespace = write.call.namespace;
+    let namespace = write.call.namespace();
     let name = pod.get("spec").unwrap_or(&Value::Null).str("serviceAccountName");
     if name.is_empty() {
         let reason = format!("no service account specified for pod {namespace}/{}", meta::name(pod));

@@ -34,10 +34,10 @@ async fn to_resource(write: &Write<'_>, value: &Value, resource: &Resource) -> R
     if value.is_null() {
         return Ok(Value::Null);
     }
-    let (gv, name) = kind(resource, write.call.subresource);
+    let (gv, name) = kind(resource, write.call.subresource());
     let is_own_kind = *name == *resource.kind;
     if let Some(custom) = resource.custom.as_ref().filter(|_| is_own_kind) {
-        let is_other_version = resource.gv != write.call.resource.gv;
+        let is_other_version = resource.gv != write.call.resource().gv;
         let value = match is_other_version {
             true => write.backend.convert_value(write.call, custom, value.clone()).await?,
             false => value.clone(),
@@ -45,7 +45,7 @@ async fn to_resource(write: &Write<'_>, value: &Value, resource: &Resource) -> R
         return Ok(with_kind(value, gv, name));
     }
     let value = match is_own_kind {
-        true => write.backend.objects.convert(value.clone(), &write.call.stored.version, gv, name)?,
+        true => write.backend.objects.convert(value.clone(), &write.call.stored().version, gv, name)?,
         // A subresource of another kind has its own version.
         false => value.clone(),
     };
@@ -54,7 +54,7 @@ async fn to_resource(write: &Write<'_>, value: &Value, resource: &Resource) -> R
 
 /// A stored object in the version of a resource.
 pub async fn load_stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
-    let (permit, claim) = (&write.call.permit, write.call.claim());
+    let (permit, claim) = (write.call.permit(), write.call.claim());
     let converted = write.backend.convert_to_version(resource, vec![object.clone()], permit, claim).await?;
     let value = write.backend.objects.load_resource(resource, converted.first().unwrap_or(&object))?;
     if resource.custom.is_some() {

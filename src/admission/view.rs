@@ -29,7 +29,7 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// The view in the version of a resource.
     pub fn new(write: &'a Write<'a>, resource: Arc<Resource>) -> View<'a> {
-        let (gv, kind) = versioned::kind(&resource, write.call.subresource);
+        let (gv, kind) = versioned::kind(&resource, write.call.subresource());
         let kind = GroupVersionKind::new(&gv.group, &gv.version, kind);
         View { write, kind, resource }
     }
@@ -107,16 +107,16 @@ impl<'a> View<'a> {
     pub async fn to_stored(&self, value: Value) -> Result<Value> {
         let (backend, call) = (self.write.backend, self.write.call);
         if self.custom().is_some() {
-            let is_own_version = self.resource.gv == call.resource.gv;
-            return Ok(match &call.resource.custom {
+            let is_own_version = self.resource.gv == call.resource().gv;
+            return Ok(match &call.resource().custom {
                 Some(target) if !is_own_version => backend.convert_value(call, target, value).await?,
                 _ => value,
             });
         }
         let kind = self.kind.kind.as_str();
-        if *kind != *call.resource.kind {
+        if *kind != *call.resource().kind {
             return Ok(value);
         }
-        backend.objects.convert(value, &self.version(), &call.stored.version, kind)
+        backend.objects.convert(value, &self.version(), &call.stored().version, kind)
     }
 }

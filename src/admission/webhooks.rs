@@ -316,9 +316,9 @@ impl Webhooks {
 /// thread: the call is repeated on another one, and a webhook should be called once. Changes by webhooks may still add to the
 /// cost.
 fn check_rule_cost(write: &Write<'_>, object: &Value) -> Result<()> {
-    let custom = write.call.resource.custom.as_ref();
+    let custom = write.call.resource().custom.as_ref();
     match custom.filter(|custom| custom.rules.is_some() && !object.is_null()) {
-        Some(custom) => write.call.work.check_cel(|| custom.evaluate_rules(object, write.old)),
+        Some(custom) => write.call.work().check_cel(|| custom.evaluate_rules(object, write.old)),
         None => Ok(()),
     }
 }
@@ -329,7 +329,7 @@ impl Plugin for Webhooks {
         // If the table is being updated, the call waits for it.
         let has_hooks = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
         // The server's own bootstrap objects are exempt: without them it would not start.
-        write.call.origin != Origin::Server && !webhooks::is_exempt(&gv.group, kind) && has_hooks()
+        write.call.requester.origin != Origin::Server && !webhooks::is_exempt(&gv.group, kind) && has_hooks()
     }
 
     fn connects(&self) -> bool {

@@ -20,7 +20,7 @@ use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
 use crate::limits::DEFINITION_DELETIONS_IN_FLIGHT;
-use crate::storage::{Call, Warnings};
+use crate::storage::{Call, CallTarget, Warnings};
 use crate::verbs::delete::delete_object;
 use crate::verbs::update::NewState;
 
@@ -117,7 +117,9 @@ impl Reconciler {
         }
         let key = object.key.clone();
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(resource, key.namespace(), key.name(), "", (&query, &warnings))?;
+        let target =
+            CallTarget { namespace: key.namespace(), name: key.name(), ..CallTarget::stored(resource)? };
+        let call = self.call(target, &query, &warnings);
         match delete_object(&self.backend, &call, object, &DeleteOptions::default()).await {
             Ok(_) => Ok(()),
             Err(status) if status.code == 404 => Ok(()),
@@ -128,7 +130,7 @@ impl Reconciler {
     /// Writes the progress into the status, and removes the finalizer at the end.
     async fn write_progress(&self, name: &str, deletion_progress: &DeletionProgress) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
+        let call = self.call(self.status_target(name)?, &query, &warnings);
         let state = DeletionState { reconciler: self, call: &call, deletion_progress };
         match self.store_status(&call, &state).await {
             Err(status) if status.code != 404 => Err(status),

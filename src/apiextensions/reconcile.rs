@@ -28,7 +28,7 @@ use super::definition_set::DefinitionSet;
 use crate::admission::lookup::DEFINITIONS;
 use crate::bootstrap::{defined_api_services, registered_versions};
 use crate::limits::{DEFINITION_WRITES_IN_FLIGHT, DEFINITIONS_PER_READ};
-use crate::storage::{Backend, BodylessCall, Call, Origin, Warnings};
+use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
 use crate::verbs;
 use crate::verbs::update::{NewState, store_update};
 
@@ -115,7 +115,7 @@ impl Reconciler {
     /// Writes the status of a definition, unless it has changed since it was read: then a notification starts the next round.
     async fn write(&self, value: &Value) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(&self.resource, "", meta::name(value), "status", (&query, &warnings))?;
+        let call = self.call(self.status_target(meta::name(value))?, &query, &warnings);
         let state = StatusUpdate { reconciler: self, call: &call, value };
         match self.store_status(&call, &state).await {
             Err(status) if !matches!(status.code, 404 | 409) => Err(status),
@@ -180,17 +180,20 @@ impl Reconciler {
         definition_set.has_stores_to_release()
     }
 
+    /// A call of the server itself.
     pub(super) fn call<'a>(
         &'a self,
-        resource: &'a Arc<Resource>,
-        namespace: &'a str,
-        name: &'a str,
-        subresource: &'a str,
-        (query, warnings): (&'a Query<'a>, &'a Warnings),
-    ) -> Result<Call<'a>> {
-        let (user, origin, user_agent) = (&self.user, Origin::Server, SERVER_NAME);
-        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }
-            .call()
+        target: CallTarget<'a>,
+        query: &'a Query<'a>,
+        warnings: &'a Warnings,
+    ) -> Call<'a> {
+        let requester = Requester { user: &self.user, origin: Origin::Server, user_agent: SERVER_NAME };
+        Call::new(target, requester, query, warnings)
+    }
+
+    /// The status of a definition.
+    pub(super) fn status_target<'a>(&'a self, name: &'a str) -> Result<CallTarget<'a>> {
+        Ok(CallTarget { name, subresource: "status", ..CallTarget::stored(&self.resource)? })
     }
 }
 
@@ -223,7 +226,7 @@ impl NewState for StatusUpdate<'_> {
         let version = |object: &Value| meta::metadata(object).str("resourceVersion").to_owned();
         // A concurrent change is not overwritten, not even one of the status: stored versions, or a deletion.
         if version(old) != version(self.value) {
-            return Err(Status::stale(self.call.group_resource(), self.call.name));
+            return Err(Status::stale(self.call.group_resource(), self.call.name()));
         }
         let mut new = old.clone();
         if let Some(status) = self.value.get("status") {

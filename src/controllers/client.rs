@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_api::audit::Level;
-use pilothouse_api::catalog::backing::{Backing, Stored};
+use pilothouse_api::catalog::backing::Backing;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::release::RELEASE;
 use pilothouse_apimachinery::json;
@@ -36,7 +36,7 @@ use pilothouse_types::object::{Key, Object, TypeName};
 use crate::limits::{AUDIT_BODY_BYTES, DELETIONS_IN_FLIGHT};
 use crate::storage::audit_body::record_difference;
 use crate::storage::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
-use crate::storage::{Backend, BodylessCall, Call, Origin, Warnings};
+use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
 use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{self, Reply, create, dispatch, list, patch};
@@ -230,7 +230,7 @@ impl Client {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(ObjectRef { name: "", ..target }, "", &query, &warnings)?;
         let admitted = self.backend.admit_call(Verb::List, &self.user, &call, "").await?;
-        let objects = self.snapshot(&call.stored.store).await.map(|snapshot| {
+        let objects = self.snapshot(&call.stored().store).await.map(|snapshot| {
             snapshot.scan(Some(target.namespace), Bound::Unbounded).cloned().collect::<Vec<_>>()
         });
         let recorded = self.recorded_list(&call).await;
@@ -281,7 +281,7 @@ impl Client {
     pub async fn create(&self, target: ObjectRef<'_>, object: &Value) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let mut call = self.call(ObjectRef { name: "", ..target }, "", &query, &warnings)?;
-        call.body = Bytes::from(codec::to_json(object));
+        call.body.bytes = Bytes::from(codec::to_json(object));
         let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
         let created = create::create(&self.backend, &call).await;
         verbs::end_request(admitted, &call, created).await.map(drop)
@@ -291,14 +291,9 @@ impl Client {
     pub async fn review(&self, resource: &Arc<Resource>, review: &Value) -> Result<Value> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let Backing::Computed(computed) = &resource.backing else { return Err(Status::no_such_resource()) };
-        let mut call = self.call_in(
-            &computed.placeholder,
-            ObjectRef { resource, namespace: "", name: "" },
-            "",
-            &query,
-            &warnings,
-        );
-        call.body = Bytes::from(codec::to_json(review));
+        let target = CallTarget::new(resource, &computed.placeholder);
+        let mut call = Call::new(target, self.requester(), &query, &warnings);
+        call.body.bytes = Bytes::from(codec::to_json(review));
         let admitted = self.backend.admit_call(Verb::Create, &self.user, &call, "").await?;
         let reviewed = dispatch::dispatch(&self.backend, Verb::Create, &call).await;
         match verbs::end_request(admitted, &call, reviewed).await? {
@@ -379,8 +374,8 @@ impl Client {
         let text = format!("fieldManager={manager}&force=true");
         let (query, warnings) = (Query::parse(&text), Warnings::default());
         let mut call = self.call(target, subresource, &query, &warnings)?;
-        call.body = Bytes::from(codec::to_json(object));
-        call.patch = Some(PatchType::Apply);
+        call.body.bytes = Bytes::from(codec::to_json(object));
+        call.body.patch = Some(PatchType::Apply);
         let admitted = self.backend.admit_call(Verb::Patch, &self.user, &call, &text).await?;
         let applied = patch::patch(&self.backend, &call).await;
         verbs::end_request(admitted, &call, applied).await.map(drop)
@@ -478,22 +473,13 @@ impl Client {
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
-        let stored = target.resource.stored().ok_or_else(Status::no_such_resource)?;
-        Ok(self.call_in(stored, target, subresource, query, warnings))
+        let ObjectRef { resource, namespace, name } = target;
+        let target = CallTarget { namespace, name, subresource, ..CallTarget::stored(resource)? };
+        Ok(Call::new(target, self.requester(), query, warnings))
     }
 
-    fn call_in<'a>(
-        &'a self,
-        stored: &'a Stored,
-        target: ObjectRef<'a>,
-        subresource: &'a str,
-        query: &'a Query<'a>,
-        warnings: &'a Warnings,
-    ) -> Call<'a> {
-        let ObjectRef { resource, namespace, name } = target;
-        let (user, origin, user_agent) = (&*self.user, self.origin, &*self.agent);
-        BodylessCall { resource, namespace, name, subresource, query, warnings, user, origin, user_agent }
-            .call_in(stored)
+    fn requester(&self) -> Requester<'_> {
+        Requester { user: &self.user, origin: self.origin, user_agent: &self.agent }
     }
 }
 

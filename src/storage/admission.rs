@@ -48,7 +48,7 @@ impl Write<'_> {
     /// Whether it writes this subresource of a resource.
     pub fn is_of_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
         self.call.group_resource() == GroupResource { group, resource }
-            && self.call.subresource == subresource
+            && self.call.subresource() == subresource
     }
 
     /// Whether it is a dry run.
@@ -64,7 +64,7 @@ impl Write<'_> {
     /// The name for messages. In a deletion of a collection the request has no name.
     pub fn name<'b>(&'b self, object: &'b Value) -> &'b str {
         let meta = meta::metadata(object);
-        let names = [self.call.name, meta.str("name"), meta.str("generateName")];
+        let names = [self.call.name(), meta.str("name"), meta.str("generateName")];
         names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown")
     }
 }

@@ -168,8 +168,9 @@ pub(crate) fn record_patch(call: &Call<'_>, language: PatchType) {
     if audit_body.level() < Level::Request {
         return;
     }
-    let body = compact(&call.body).or_else(|| {
-        let value = (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
+    let body = compact(&call.body.bytes).or_else(|| {
+        let value =
+            (language == PatchType::Apply).then(|| codec::yaml::read(&call.body.bytes).ok()).flatten()?;
         Some(json::to_json(&value))
     });
     if let Some(body) = body {

@@ -153,18 +153,19 @@ impl Backend {
         object: &Object,
         claim: Claim<'_>,
     ) -> Result<Option<Object>> {
-        let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
+        let Some(custom) = call.resource().custom.as_deref() else { return Ok(None) };
         if needed_conversion(custom, object).is_none() {
             return Ok(None);
         }
         // The original may be short-lived, so the result is cached with a copy.
         let copy = Arc::new(object.at_revision(object.revision));
-        if let Some(converted) = cached_conversion(call.resource, custom, object) {
+        if let Some(converted) = cached_conversion(call.resource(), custom, object) {
             return Ok(Some(converted));
         }
-        let mut all = self.convert_to_version(call.resource, vec![copy.clone()], &call.permit, claim).await?;
+        let mut all =
+            self.convert_to_version(call.resource(), vec![copy.clone()], call.permit(), claim).await?;
         let converted = all.pop().unwrap_or(copy);
-        cache_conversion(&self.objects.encodings, call.resource, object, &converted.bytes);
+        cache_conversion(&self.objects.encodings, call.resource(), object, &converted.bytes);
         Ok(Some(converted.at_revision(object.revision)))
     }
 
@@ -192,7 +193,7 @@ impl Backend {
         value: &Value,
         claim: Claim<'_>,
     ) -> Result<Draft> {
-        let custom = call.resource.custom.as_deref();
+        let custom = call.resource().custom.as_deref();
         let Some((custom, conversion)) =
             custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
         else {
@@ -206,7 +207,7 @@ impl Backend {
                 conversion,
                 &custom.storage_api_version,
                 vec![value.clone()],
-                &call.permit,
+                call.permit(),
                 ConversionMemory::empty(self, claim),
             )
             .await?;
@@ -232,7 +233,7 @@ impl Backend {
                     conversion,
                     &custom.api_version,
                     vec![value],
-                    &call.permit,
+                    call.permit(),
                     ConversionMemory::empty(self, call.claim()),
                 );
                 let (converted, _held) = conversion.await?;
@@ -244,7 +245,7 @@ impl Backend {
 
     /// Runs `work`, and again once the versions that it lacked are converted.
     pub async fn with_versions<T>(&self, call: &Call<'_>, work: impl Fn() -> Result<T>) -> Result<T> {
-        let custom = call.resource.custom.as_deref();
+        let custom = call.resource().custom.as_deref();
         let Some((custom, conversion)) =
             custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
         else {
@@ -263,7 +264,7 @@ impl Backend {
                         conversion,
                         &target,
                         objects,
-                        &call.permit,
+                        call.permit(),
                         ConversionMemory::empty(self, call.claim()),
                     )
                     .await?;

@@ -33,9 +33,10 @@ impl Objects {
         old: Option<&Value>,
         handwritten_result: Result<WarningList, ErrorList>,
     ) -> Result<WarningList, ErrorList> {
-        if let Some(custom) = &call.resource.custom {
-            let evaluated =
-                call.work.metered(|| check_schema(custom, call.subresource, new, old, handwritten_result));
+        if let Some(custom) = &call.resource().custom {
+            let evaluated = call
+                .work()
+                .metered(|| check_schema(custom, call.subresource(), new, old, handwritten_result));
             // The work limit was exceeded: the call is repeated on another thread, and this result is dropped.
             let Ok((warnings, errors)) = evaluated else { return Err(ErrorList::new()) };
             if errors.is_empty() {
@@ -45,18 +46,19 @@ impl Objects {
             call.warn(warnings);
             return Err(errors);
         }
-        let is_certificate_request = (&*call.resource.gv.group, &*call.resource.kind) == CERTIFICATE_REQUEST;
+        let is_certificate_request =
+            (&*call.resource().gv.group, &*call.resource().kind) == CERTIFICATE_REQUEST;
         let handwritten_result = if is_certificate_request && old.is_none() {
             with_signature(new, handwritten_result)
         } else {
             handwritten_result
         };
         let authority = self.validation.authority;
-        let version = &call.stored.version;
-        let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
+        let version = &call.stored().version;
+        let ty = self.registry.kind(&version.group, &version.version, &call.resource().kind);
         let with_rules = ty.filter(|ty| validate::has_rules(&self.registry, *ty));
         let (Some(ty), true) =
-            (with_rules, call.subresource.is_empty() && authority != Authority::Handwritten)
+            (with_rules, call.subresource().is_empty() && authority != Authority::Handwritten)
         else {
             return handwritten_result;
         };
@@ -68,7 +70,7 @@ impl Objects {
         let result = combine(handwritten, declarative, authority);
         for mismatch in &result.mismatches {
             tracing::error!(
-                kind = &*call.resource.kind,
+                kind = &*call.resource().kind,
                 mismatch,
                 "declarative validation differs from the hand-written rules"
             );

@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
 use pilothouse_api::audit::Level;
 use pilothouse_api::catalog::backing::Stored;
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_apimachinery::managed_fields::ConvertedVersions;
-use pilothouse_apimachinery::media::{Encoding, PatchType};
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
 
 use super::work_limit::WorkLimit;
-use super::{Call, Origin, Warnings};
+use super::{Call, CallBody, CallTarget, Execution, Origin, Requester, Warnings};
 
 /// Everything that a [`Call`] borrows, owned.
 pub struct DetachedCall {
@@ -26,9 +23,7 @@ pub struct DetachedCall {
     subresource: String,
     alias: Option<Arc<Resource>>,
     query: Query<'static>,
-    body: Bytes,
-    encoding: Encoding,
-    patch: Option<PatchType>,
+    body: CallBody,
     form: ResponseFormat,
     user: Identity,
     origin: Origin,
@@ -43,22 +38,20 @@ impl DetachedCall {
     /// Copies the call. It starts from the beginning on the other thread.
     pub fn new(call: &Call<'_>) -> DetachedCall {
         DetachedCall {
-            resource: call.resource.clone(),
-            stored: call.stored.clone(),
-            namespace: call.namespace.to_owned(),
-            name: call.name.to_owned(),
-            subresource: call.subresource.to_owned(),
-            alias: call.alias.cloned(),
+            resource: call.resource().clone(),
+            stored: call.stored().clone(),
+            namespace: call.namespace().to_owned(),
+            name: call.name().to_owned(),
+            subresource: call.subresource().to_owned(),
+            alias: call.target.alias.cloned(),
             query: call.query.to_owned_pairs(),
             body: call.body.clone(),
-            encoding: call.encoding,
-            patch: call.patch,
             form: call.form,
-            user: call.user.clone(),
-            origin: call.origin,
-            user_agent: call.user_agent.to_owned(),
-            permit: call.permit.clone(),
-            deadline: call.deadline,
+            user: call.user().clone(),
+            origin: call.requester.origin,
+            user_agent: call.requester.user_agent.to_owned(),
+            permit: call.permit().clone(),
+            deadline: call.execution.deadline,
             audit_options: call.warnings.audit_body.options(),
         }
     }
@@ -72,26 +65,20 @@ impl DetachedCall {
 
     /// Borrows it as a call without a work limit.
     pub fn call<'a>(&'a self, warnings: &'a Warnings) -> Call<'a> {
-        Call {
-            resource: &self.resource,
-            stored: &self.stored,
+        let target = CallTarget {
             namespace: &self.namespace,
             name: &self.name,
             subresource: &self.subresource,
             alias: self.alias.as_ref(),
-            query: &self.query,
+            ..CallTarget::new(&self.resource, &self.stored)
+        };
+        let requester = Requester { user: &self.user, origin: self.origin, user_agent: &self.user_agent };
+        let (permit, deadline, work) = (self.permit.clone(), self.deadline, WorkLimit::unlimited());
+        Call {
             body: self.body.clone(),
-            encoding: self.encoding,
-            patch: self.patch,
             form: self.form,
-            warnings,
-            user: &self.user,
-            origin: self.origin,
-            user_agent: &self.user_agent,
-            permit: self.permit.clone(),
-            deadline: self.deadline,
-            converted_versions: ConvertedVersions::default(),
-            work: WorkLimit::unlimited(),
+            execution: Execution { permit, deadline, work },
+            ..Call::new(target, requester, &self.query, warnings)
         }
     }
 }

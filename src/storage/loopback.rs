@@ -188,7 +188,7 @@ impl Backend {
         call: &Call<'_>,
         query: &str,
     ) -> Result<AdmittedRequest> {
-        let (path, user_agent, warnings) = (path(call), call.user_agent, call.warnings);
+        let (path, user_agent, warnings) = (path(call), call.requester.user_agent, call.warnings);
         self.admit(&LoopbackRequest { user, user_agent, method: method(verb), path: &path, query, warnings })
             .await
     }
@@ -206,16 +206,16 @@ fn method(verb: Verb) -> &'static str {
 
 /// The path of a call.
 fn path(call: &Call<'_>) -> String {
-    let gv = &call.resource.gv;
+    let gv = &call.resource().gv;
     let mut path = match &*gv.group {
         "" => format!("/api/{}", gv.version),
         group => format!("/apis/{group}/{}", gv.version),
     };
-    if call.resource.namespaced && !call.namespace.is_empty() {
+    if call.resource().namespaced && !call.namespace().is_empty() {
         path.push_str("/namespaces/");
-        path.push_str(call.namespace);
+        path.push_str(call.namespace());
     }
-    for segment in [&*call.resource.plural, call.name, call.subresource] {
+    for segment in [&*call.resource().plural, call.name(), call.subresource()] {
         if !segment.is_empty() {
             path.push('/');
             path.push_str(segment);
@@ -230,34 +230,24 @@ mod tests {
     use pilothouse_api::catalog::runtime_config::RuntimeConfig;
 
     use super::*;
-    use crate::storage::{BodylessCall, Origin};
+    use crate::storage::{CallTarget, Origin, Requester};
 
     #[test]
     fn loopback_path_of_call_parses_to_same_verb() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let (query, warnings, user) = (Query::default(), Warnings::default(), own_identity());
-        let check_path =
-            |(group, plural): (&str, &str), verb, (namespace, name, subresource): (&str, &str, &str)| {
-                let resource = catalog.find(group, "v1", plural).unwrap();
-                let (origin, user_agent, query, warnings) = (Origin::Server, "a", &query, &warnings);
-                let user = &*user;
-                let call = BodylessCall {
-                    resource,
-                    namespace,
-                    name,
-                    subresource,
-                    query,
-                    warnings,
-                    user,
-                    origin,
-                    user_agent,
-                };
-                let call = call.call().unwrap();
-                let path = path(&call);
-                let parsed = Request::parse(method(verb), &path, call.query).unwrap();
-                assert_eq!(parsed.verb, verb, "{path}");
-                path
-            };
+        let check_path = |(group, plural): (&str, &str),
+                          verb,
+                          (namespace, name, subresource): (&str, &str, &str)| {
+            let resource = catalog.find(group, "v1", plural).unwrap();
+            let requester = Requester { user: &user, origin: Origin::Server, user_agent: "a" };
+            let target = CallTarget { namespace, name, subresource, ..CallTarget::stored(resource).unwrap() };
+            let call = Call::new(target, requester, &query, &warnings);
+            let path = path(&call);
+            let parsed = Request::parse(method(verb), &path, call.query).unwrap();
+            assert_eq!(parsed.verb, verb, "{path}");
+            path
+        };
         let maps = ("", "configmaps");
         assert_eq!(check_path(maps, Verb::Create, ("n", "", "")), "/api/v1/namespaces/n/configmaps");
         assert_eq!(check_path(maps, Verb::List, ("n", "", "")), "/api/v1/namespaces/n/configmaps");

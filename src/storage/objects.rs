@@ -48,8 +48,8 @@ fn unknown_fields_in_other_version(
     kind: &GroupVersionKind,
     validation: FieldValidation,
 ) -> Option<Box<Status>> {
-    let custom = call.custom().filter(|_| call.encoding == Encoding::Json)?;
-    let mut value = json::read(&call.body).ok()?;
+    let custom = call.custom().filter(|_| call.body.encoding == Encoding::Json)?;
+    let mut value = json::read(&call.body.bytes).ok()?;
     let api_version = value.str("apiVersion").to_owned();
     if value.str("kind").is_empty() || api_version == kind.api_version() {
         return None;
@@ -136,42 +136,42 @@ impl Objects {
         kinds::apply_defaults(kinds::rules(&gv.group, name), &mut value, self.features);
         default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
         // A subresource of another kind is not stored in that form.
-        if *name != *call.resource.kind {
+        if *name != *call.resource().kind {
             return Ok(value);
         }
-        self.convert(value, gv, &call.stored.version, name)
+        self.convert(value, gv, &call.stored().version, name)
     }
 
     /// Converts a value from the stored version to the version of the request.
     pub fn to_requested(&self, call: &Call<'_>, value: Value) -> Result<Value> {
         let (gv, name) = call.body_kind();
-        if *name != *call.resource.kind {
+        if *name != *call.resource().kind {
             return Ok(value);
         }
-        self.convert(value, &call.stored.version, gv, name)
+        self.convert(value, &call.stored().version, gv, name)
     }
 
     fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
-        let registry = self.registry_of(call.resource);
-        let decoded = match call.encoding {
-            Encoding::Json => codec::decode_object(&call.body, kind, registry),
-            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, registry),
+        let registry = self.registry_of(call.resource());
+        let decoded = match call.body.encoding {
+            Encoding::Json => codec::decode_object(&call.body.bytes, kind, registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body.bytes, kind, registry),
             Encoding::Protobuf if call.custom().is_some() => {
                 return Err(Status::bad_request(codec::not_handled(kind, codec::NO_PROTOBUF)));
             }
-            Encoding::Protobuf => codec::protobuf::decode_object(&call.body, kind, registry),
-            Encoding::Cbor => codec::cbor::decode_object(&call.body, kind, registry),
+            Encoding::Protobuf => codec::protobuf::decode_object(&call.body.bytes, kind, registry),
+            Encoding::Cbor => codec::cbor::decode_object(&call.body.bytes, kind, registry),
         };
         decoded.map_err(|error| Status::bad_request(error.message))
     }
 
     /// Decodes a body that may have any version of its kind.
     fn decode_any_version(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
-        let decoded = match call.encoding {
-            Encoding::Json => codec::decode_any_version(&call.body, kind, &self.registry),
-            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
-            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, kind, &self.registry),
-            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, kind, &self.registry),
+        let decoded = match call.body.encoding {
+            Encoding::Json => codec::decode_any_version(&call.body.bytes, kind, &self.registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body.bytes, kind, &self.registry),
+            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body.bytes, kind, &self.registry),
+            Encoding::Cbor => codec::cbor::decode_any_version(&call.body.bytes, kind, &self.registry),
         };
         decoded.map_err(|error| Status::bad_request(error.message))
     }
@@ -179,7 +179,7 @@ impl Objects {
     /// The options of a deletion: from the body if there is one, else from the query.
     pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
         let force = self.features.has(Feature::AllowUnsafeMalformedObjectDeletion);
-        if call.body.is_empty() {
+        if call.body.bytes.is_empty() {
             return DeleteOptions::parse(call.query, None, force);
         }
         // Every group version has its own DeleteOptions: the body may name any of them.
@@ -197,7 +197,7 @@ impl Objects {
 
     /// Decodes a stored object in the stored version.
     pub fn load(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
-        self.load_one(call.resource, object).ok_or_else(|| call.unreadable(object))
+        self.load_one(call.resource(), object).ok_or_else(|| call.unreadable(object))
     }
 
     /// Decodes a stored object in the stored version; `None` if it is corrupt.
@@ -227,7 +227,7 @@ impl Objects {
 
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
-        if let Some(custom) = &call.resource.custom {
+        if let Some(custom) = &call.resource().custom {
             return Ok(build_draft(
                 custom_resource::encode_stored(custom, value),
                 key,
@@ -235,7 +235,7 @@ impl Objects {
                 custom.stored_fields(value),
             ));
         }
-        self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
+        self.draft_kind(&call.stored().version, &call.resource().kind, key, value)
     }
 
     /// Encodes a value of another kind than the call's, in its stored version.

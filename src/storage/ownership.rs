@@ -32,7 +32,7 @@ impl Backend {
         value: &Value,
     ) -> Result<Option<BodyMemory>> {
         // A small patch may change a large object, but not on a worker thread.
-        let is_small = call.body.len() <= SMALL_BODY_BYTES && call.work.is_limited();
+        let is_small = call.body.bytes.len() <= SMALL_BODY_BYTES && call.work().is_limited();
         if is_small || call.claim() == Claim::Granted {
             return Ok(None);
         }
@@ -89,7 +89,8 @@ impl Objects {
     ) -> Result<Value> {
         let scale = self.scale_view(call, strategy);
         let owners = scale.as_ref().map(|scale| scale.owners(object, &body));
-        let mut new = strategy.write(object, body).map_err(|errors| call.invalid_body(call.name, &errors))?;
+        let mut new =
+            strategy.write(object, body).map_err(|errors| call.invalid_body(call.name(), &errors))?;
         if let Some(owners) = owners {
             owners.store(&mut new);
         }
@@ -105,7 +106,7 @@ impl Objects {
         let field = strategy.shared_field()?;
         Some(ScaleView {
             whole: self.whole_versions(call),
-            version: &call.resource.gv,
+            version: &call.resource().gv,
             shown: call.body_kind().0,
             field,
         })
@@ -114,7 +115,7 @@ impl Objects {
     /// The versions of [`Call::body_kind`].
     pub(crate) fn versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
         let (gv, kind) = call.body_kind();
-        if *kind == *call.resource.kind {
+        if *kind == *call.resource().kind {
             return self.whole_versions(call);
         }
         // A subresource of another kind is never stored in that form.
@@ -122,26 +123,27 @@ impl Objects {
     }
 
     fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
-        let has_conversion = call.resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
+        let has_conversion =
+            call.resource().custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
         Versions {
-            registry: self.registry_of(call.resource),
-            kind: &call.resource.kind,
-            stored: &call.stored.version,
+            registry: self.registry_of(call.resource()),
+            kind: &call.resource().kind,
+            stored: &call.stored().version,
             elsewhere: has_conversion.then_some(&call.converted_versions),
-            is_custom: call.resource.custom.is_some(),
+            is_custom: call.resource().custom.is_some(),
         }
     }
 
     /// The fields that the call cannot set.
     pub(crate) fn reset(&self, call: &Call<'_>) -> Vec<&'static [&'static str]> {
         let has_status = call.kind().has_status;
-        if call.resource.custom.is_some() {
-            return managed_fields::custom_reset_fields(call.subresource, has_status).to_vec();
+        if call.resource().custom.is_some() {
+            return managed_fields::custom_reset_fields(call.subresource(), has_status).to_vec();
         }
         managed_fields::reset_fields(
             call.group_resource().group,
-            &call.resource.kind,
-            call.subresource,
+            &call.resource().kind,
+            call.subresource(),
             has_status,
         )
         .to_vec()
@@ -166,7 +168,7 @@ pub(crate) fn record_server_fields(
 impl Call<'_> {
     /// The field manager: from the query or the user agent.
     pub(crate) fn manager(&self) -> String {
-        managed_fields::manager_name(&self.query.text("fieldManager"), self.user_agent)
+        managed_fields::manager_name(&self.query.text("fieldManager"), self.requester.user_agent)
     }
 
     /// The parameters of the managedFields update.
@@ -176,6 +178,6 @@ impl Call<'_> {
         now: &'a str,
         reset: &'a [&'a [&'a str]],
     ) -> Write<'a> {
-        Write { manager, version: self.body_kind().0, subresource: self.subresource, now, reset }
+        Write { manager, version: self.body_kind().0, subresource: self.subresource(), now, reset }
     }
 }

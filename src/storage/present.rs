@@ -85,7 +85,7 @@ pub(crate) fn is_sent_as_stored(resource: &Resource, form: ResponseFormat) -> bo
 impl Objects {
     /// Whether the response of the call is the object as stored. Then its size does not matter, because nothing is encoded.
     pub fn responds_as_stored(&self, call: &Call<'_>) -> bool {
-        is_sent_as_stored(call.resource, call.form)
+        is_sent_as_stored(call.resource(), call.form)
             && call.subresource_strategy().is_ok_and(|strategy| !strategy.is_view())
     }
 
@@ -93,7 +93,7 @@ impl Objects {
     pub fn encode_object(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         let strategy = call.subresource_strategy()?;
         if !strategy.is_view() {
-            return self.encode(call.resource, call.form, object, true);
+            return self.encode(call.resource(), call.form, object, true);
         }
         let value = self.load(call, object)?;
         let view = strategy.read(&value)?;
@@ -103,7 +103,7 @@ impl Objects {
     /// Encodes a subresource of another kind as the response of the call.
     pub fn encode_view(&self, call: &Call<'_>, view: &Value) -> Result<Bytes> {
         let (gv, kind) = call.body_kind();
-        let columns = call.resource.custom.iter().flat_map(|_| print::custom_scale_columns()).collect();
+        let columns = call.resource().custom.iter().flat_map(|_| print::custom_scale_columns()).collect();
         // Treated as an unstored resource of its own, so that it is encoded in its own version.
         let resource = Resource {
             gv: gv.clone(),
@@ -112,14 +112,14 @@ impl Objects {
             columns,
             backing: Backing::Unserved,
             custom: None,
-            ..Resource::clone(call.resource)
+            ..Resource::clone(call.resource())
         };
         self.encode_value(&resource, call.form, view, true)
     }
 
     /// Encodes a value that was not stored, such as the response of a dry run.
     pub fn encode_unstored(&self, call: &Call<'_>, value: &Value) -> Result<Bytes> {
-        self.encode_value(call.resource, call.form, value, true)
+        self.encode_value(call.resource(), call.form, value, true)
     }
 
     /// Encodes a value. It has the stored version, or the requested one if the kind is not stored.

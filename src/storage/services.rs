@@ -326,7 +326,7 @@ impl WriteHook for Services {
         mode: WriteMode,
     ) -> LocalBoxFuture<'a, Result<PendingWrite>> {
         async move {
-            if call.subresource.is_empty() {
+            if call.subresource().is_empty() {
                 retained_fields::restore_allocated(service, old);
                 return self.claim(call, service, Some(old), mode).await;
             }
@@ -335,7 +335,7 @@ impl WriteHook for Services {
                 return Ok(PendingWrite::none());
             }
             let (owner, held) = (call.key(meta::name(old)), ServiceAllocations::from_service(old));
-            Ok(self.claim_for_removal(owner, held, call.permit.clone()))
+            Ok(self.claim_for_removal(owner, held, call.permit().clone()))
         }
         .boxed_local()
     }
@@ -344,7 +344,7 @@ impl WriteHook for Services {
     fn begin_removal(self: Rc<Self>, call: &Call<'_>, object: &Object) -> PendingWrite {
         let service = self.decode(object, "", "Service");
         let held = service.as_ref().map(ServiceAllocations::from_service).unwrap_or_default();
-        self.claim_for_removal(object.key.clone(), held, call.permit.clone())
+        self.claim_for_removal(object.key.clone(), held, call.permit().clone())
     }
 }
 
@@ -384,7 +384,7 @@ impl Services {
             Err(status) => status,
         };
         if mode.is_dry_run() {
-            let result = self.dry_run(service, addresses, &ports, &call.permit).await;
+            let result = self.dry_run(service, addresses, &ports, call.permit()).await;
             return result.map(|()| PendingWrite::none()).map_err(|error| to_status(error, service, &ports));
         }
         let request = AllocationRequest {
@@ -394,7 +394,7 @@ impl Services {
             before: old.map(ServiceAllocations::from_service).unwrap_or_default(),
             may_remove: old.is_some_and(meta::is_terminating),
         };
-        let allocation = self.clone().take(call.key(&name), request, call.permit.clone());
+        let allocation = self.clone().take(call.key(&name), request, call.permit().clone());
         let result = actix::spawn(allocation).await.map_err(|error| Status::internal(error.to_string()))?;
         let (allocated, claim) = result.map_err(|error| to_status(error, service, &ports))?;
         *service = allocated;

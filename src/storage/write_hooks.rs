@@ -114,6 +114,6 @@ impl WriteHooks {
     }
 
     fn for_call(&self, call: &Call<'_>) -> Option<Rc<dyn WriteHook>> {
-        self.0.get(&call.stored.store).cloned()
+        self.0.get(&call.stored().store).cloned()
     }
 }

@@ -21,7 +21,7 @@ pub const NAMES: [&str; 3] = ["binding", "eviction", "token"];
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let body = admit_body(backend, call, &options).await?;
-    match call.subresource {
+    match call.subresource() {
         "binding" => binding::create(backend, call, &body, options.mode).await,
         "eviction" => eviction::create(backend, call, &body, options.mode).await,
         "token" => token::create(backend, call, body).await,
@@ -32,9 +32,9 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
 /// Decodes the body and runs mutating admission.
 async fn admit_body(backend: &Backend, call: &Call<'_>, options: &WriteOptions) -> Result<Value> {
     let mut body = backend.objects.decode_body(call, options.field_validation)?;
-    meta::ensure_namespace(&mut body, call.namespace)?;
+    meta::ensure_namespace(&mut body, call.namespace())?;
     meta::dedupe_owners(&mut body).into_iter().for_each(|warning| call.warnings.add(warning));
-    if call.subresource == "token" {
+    if call.subresource() == "token" {
         // Token requests are returned to the client, with managedFields.
         token::clear_server_fields(&mut body);
         backend.objects.record(call, None, &mut body);

@@ -36,10 +36,10 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
 fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
     // The reference uses this prefix for both formats.
     let to_status = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
-    let is_cbor = call.encoding == Encoding::Cbor;
-    let (config, duplicates) = match call.encoding {
-        Encoding::Cbor => (codec::cbor::read(&call.body).map_err(to_status)?, None),
-        _ => codec::yaml::read_strict(&call.body).map_err(|error| {
+    let is_cbor = call.body.encoding == Encoding::Cbor;
+    let (config, duplicates) = match call.body.encoding {
+        Encoding::Cbor => (codec::cbor::read(&call.body.bytes).map_err(to_status)?, None),
+        _ => codec::yaml::read_strict(&call.body.bytes).map_err(|error| {
             to_status(format!("error converting YAML to JSON: {}", codec::yaml::with_prefix(&error)))
         })?,
     };
@@ -82,7 +82,7 @@ impl Configuration<'_> {
         self.check_duplicates()?;
         let mut value = match (object, old) {
             (Some(object), _) => {
-                let registry = objects.registry_of(call.resource);
+                let registry = objects.registry_of(call.resource());
                 let text = json::to_json(&object);
                 // Dropped before the text is decoded, which makes another tree of it.
                 drop(object);
@@ -100,10 +100,10 @@ impl Configuration<'_> {
             let reason = format!(
                 "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             );
-            return Err(Status::conflict(call.group_resource(), call.name, &reason));
+            return Err(Status::conflict(call.group_resource(), call.name(), &reason));
         }
-        meta::ensure_namespace(&mut value, call.namespace)?;
-        meta::check_name(&value, call.name)?;
+        meta::ensure_namespace(&mut value, call.namespace())?;
+        meta::check_name(&value, call.name())?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
         Ok(value)
     }
@@ -131,6 +131,6 @@ impl NewState for Configuration<'_> {
     }
 
     fn initial_state(&self) -> Option<Result<Value>> {
-        self.call.subresource.is_empty().then(|| self.apply_to(None))
+        self.call.subresource().is_empty().then(|| self.apply_to(None))
     }
 }

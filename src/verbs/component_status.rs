@@ -27,11 +27,11 @@ const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: "compon
 
 /// Returns the component that the path names.
 pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let resource = call.resource;
-    if !COMPONENTS.contains(&call.name) {
-        return Err(Status::not_found(RESOURCE, call.name));
+    let resource = call.resource();
+    if !COMPONENTS.contains(&call.name()) {
+        return Err(Status::not_found(RESOURCE, call.name()));
     }
-    let mut component = probe(&backend.committer, call.name).await;
+    let mut component = probe(&backend.committer, call.name()).await;
     component.set("kind", &*resource.kind);
     component.set("apiVersion", &*resource.api_version);
     Ok(Reply::Object(Success::Ok, backend.objects.encode_value(resource, call.form, &component, true)?))
@@ -39,7 +39,7 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
 
 /// Returns all components that match.
 pub async fn list(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let (objects, resource) = (&backend.objects, call.resource);
+    let (objects, resource) = (&backend.objects, call.resource());
     let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = select::filter(resource, &options, "", "")?;

@@ -31,7 +31,7 @@ pub(super) async fn candidate_snapshot(
     start: &Start,
     held: &mut Vec<Reservation>,
 ) -> Result<Snapshot> {
-    if !selects_converted(call.resource, filter) {
+    if !selects_converted(call.resource(), filter) {
         return Ok(snapshot.clone());
     }
     let namespace = filter.namespace.as_deref();
@@ -51,7 +51,7 @@ pub(super) async fn candidates(
     objects: impl Iterator<Item = Arc<Object>>,
     held: &mut Vec<Reservation>,
 ) -> Result<Vec<Arc<Object>>> {
-    let uses_converted_fields = selects_converted(call.resource, filter);
+    let uses_converted_fields = selects_converted(call.resource(), filter);
     let prefilter = match uses_converted_fields {
         true => Filter { fields: Vec::new(), reader: None, ..filter.clone() },
         false => filter.clone(),
@@ -63,7 +63,7 @@ pub(super) async fn candidates(
     let selected: Vec<Arc<Object>> = objects.filter(is_candidate).collect();
     let bytes = selected.iter().map(|object| object.bytes.len()).sum();
     held.push(backend.lists.take_more(bytes, held)?);
-    backend.convert_to_version(call.resource, selected, &call.permit, call.claim()).await
+    backend.convert_to_version(call.resource(), selected, call.permit(), call.claim()).await
 }
 
 /// The selectable fields of the objects that a watch is about to send, in the version of the watch.

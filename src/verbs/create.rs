@@ -21,8 +21,8 @@ use crate::storage::{Backend, Call};
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
-    let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
-    meta::ensure_namespace(&mut value, call.namespace)?;
+    let _owners = backend.reserve_set_items(call, &call.stored().version, &value)?;
+    meta::ensure_namespace(&mut value, call.namespace())?;
     meta::clear_system_fields(&mut value);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut value);
@@ -83,8 +83,8 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     drop(value);
     stored_defaults.write(&mut draft);
     check_served(backend, call)?;
-    call.work.check()?;
-    match backend.stores.create(&call.stored.store, draft, &call.permit).await {
+    call.work().check()?;
+    match backend.stores.create(&call.stored().store, draft, call.permit()).await {
         Ok(object) => {
             if let Some(held) = definition_memory {
                 backend.definitions.keep_until_compiled(object.revision, held);
@@ -102,8 +102,8 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
 /// Refuses a custom object whose definition was deleted or changed scope during admission. Stored without a definition, the
 /// object would be invisible, and would appear under the next definition of that name.
 fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
-    let current = (backend.current_resource)(call.resource);
-    match current.filter(|current| current.namespaced == call.resource.namespaced) {
+    let current = (backend.current_resource)(call.resource());
+    match current.filter(|current| current.namespaced == call.resource().namespaced) {
         None => Err(Status::no_such_resource()),
         Some(current) if current.custom.as_ref().is_some_and(|custom| custom.is_terminating) => {
             Err(Status::definition_terminating(call.group_resource()))
@@ -115,7 +115,7 @@ fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
 /// The error for a taken name. If the existing object is being deleted, the message says so. With generateName set, it says that
 /// no unique name was found, even if a name was given.
 async fn name_taken_error(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
-    let existing = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
+    let existing = backend.stores.get(&call.stored().store, call.key(name), call.permit()).await;
     let is_terminating = existing
         .ok()
         .and_then(|object| backend.objects.load(call, &object).ok())
@@ -158,7 +158,7 @@ fn prepare_and_validate(
 /// The response of a dry run. `None` means that the name is taken.
 async fn dry_run_reply(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
     let name = meta::name(&value).to_owned();
-    match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
+    match backend.stores.get(&call.stored().store, call.key(&name), call.permit()).await {
         Err(StoreError::NotFound) => {
             Ok(Some(Reply::Object(Success::Created, backend.objects.encode_unstored(call, &value)?)))
         }

@@ -30,11 +30,11 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
         return super::unsafe_delete::delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
-    if let Some(reason) = (call.kind().rules.deletion.undeletable_reason)(call.name) {
-        return Err(Status::forbidden(reason, Some((call.group_resource(), call.name))));
+    if let Some(reason) = (call.kind().rules.deletion.undeletable_reason)(call.name()) {
+        return Err(Status::forbidden(reason, Some((call.group_resource(), call.name()))));
     }
     let object = backend.read(call).await?;
-    call.work.check_bytes(object.bytes.len())?;
+    call.work().check_bytes(object.bytes.len())?;
     let outcome = delete_object(backend, call, object, &options).await?;
     reply(backend, call, outcome, &options).await
 }
@@ -85,14 +85,14 @@ pub async fn delete_object(
     let mut marked = None;
     for _ in 0..CONFLICT_ATTEMPTS {
         let mut value = backend.load_converted(call, &object, Claim::Granted).await?;
-        deletion::check_preconditions(options, &value, &call.stored.version.group)?;
+        deletion::check_preconditions(options, &value, &call.stored().version.group)?;
         // Deletions by another request (eviction) were admitted as that request.
-        if call.subresource.is_empty() {
+        if call.subresource().is_empty() {
             backend.admission.delete(backend, call, &value).await?;
         }
         // A deletion takes several changes, and a repeated call would not report those already made.
-        call.work.check()?;
-        call.work.commit();
+        call.work().check()?;
+        call.work().commit();
         let decision =
             deletion::prepare(&call.kind().rules.deletion, &mut value, options, backend.clock.now());
         let result = match decision {
@@ -116,7 +116,7 @@ pub async fn delete_object(
             Err(StoreError::Conflict(_)) => {
                 drop(turn.take());
                 let key = object.key.clone();
-                match backend.stores.get_with_turn(&call.stored.store, key, &call.permit).await {
+                match backend.stores.get_with_turn(&call.stored().store, key, call.permit()).await {
                     Ok(latest) => {
                         (object, turn) = latest;
                         continue;
@@ -139,7 +139,7 @@ type StoreOutcome = std::result::Result<Outcome, StoreError>;
 async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> StoreOutcome {
     let pending = backend.write_hooks.begin_removal(call, object);
     let result =
-        backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
+        backend.stores.remove(&call.stored().store, object.key.clone(), object.revision, call.permit()).await;
     pending.finish(result.is_ok()).await;
     result.map(Outcome::Removed)
 }
@@ -166,7 +166,7 @@ async fn mark(
     } else if dry_run {
         Arc::new(Object::new(draft, object.revision))
     } else {
-        match backend.stores.replace(&call.stored.store, draft, object.revision, &call.permit).await {
+        match backend.stores.replace(&call.stored().store, draft, object.revision, call.permit()).await {
             Ok(marked) => marked_by_call.insert(marked).clone(),
             Err(error) => return Ok(Err(error)),
         }

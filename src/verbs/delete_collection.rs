@@ -41,12 +41,12 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     let page = select_page(&candidates, &filter, start, page_limit(&list_options)).await;
     page.check(call.group_resource())?;
     // Several are decoded at once. Checked before the first is deleted, because a call over the limit is repeated.
-    call.work.check_bytes(page.items.iter().map(|object| object.bytes.len()).sum())?;
+    call.work().check_bytes(page.items.iter().map(|object| object.bytes.len()).sum())?;
     let stored: Vec<_> =
         page.items.iter().filter_map(|object| snapshot.get(object.key.as_str())).cloned().collect();
     // Encoded before anything is deleted: a client that gets an error for its list would delete again.
     let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
-    call.work.commit();
+    call.work().commit();
     let deletions = stored.into_iter().map(async |object| {
         match delete_object(backend, call, object, &options).await {
             // A concurrent deletion came first, with the same result.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_api::catalog::Catalog;
-use pilothouse_api::catalog::backing::{Backing, Stored};
+use pilothouse_api::catalog::backing::Backing;
 use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::path::ResourcePath;
 use pilothouse_api::subresources;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
@@ -15,39 +16,46 @@ use super::listing::DetachedListing;
 use super::{Reply, Success, VerbResult};
 use super::{action_subresources, computed, create, delete, delete_collection, get, list, patch, update};
 use crate::storage::detached_call::DetachedCall;
-use crate::storage::{Backend, Call, Warnings};
+use crate::storage::{Backend, Call, CallTarget, Warnings};
 
-/// The resource, store and subresource that serve a request; `None` if nothing does.
+/// What serves a request for a resource; 404 if nothing does.
 pub fn target<'a>(
     catalog: &'a Catalog,
     resource: &'a Arc<Resource>,
-    subresource: &'a str,
-) -> Option<(&'a Arc<Resource>, &'a Stored, &'a str)> {
-    match &resource.backing {
+    path: &'a ResourcePath<'_>,
+) -> Result<CallTarget<'a>> {
+    let target = match &resource.backing {
         Backing::Store(stored) => {
-            let is_served = subresources::strategy(subresource).is_some()
-                || action_subresources::NAMES.contains(&subresource);
-            is_served.then_some((resource, stored, subresource))
+            let subresource = path.subresource;
+            if subresources::strategy(subresource).is_none()
+                && !action_subresources::NAMES.contains(&subresource)
+            {
+                return Err(Status::no_such_resource());
+            }
+            CallTarget { subresource, ..CallTarget::new(resource, stored) }
         }
-        Backing::Computed(computed) => Some((resource, &computed.placeholder, "")),
+        Backing::Computed(computed) => CallTarget::new(resource, &computed.placeholder),
         Backing::Subresource { resource: plural, subresource } => {
-            let resource = catalog.find(&resource.gv.group, &resource.gv.version, plural)?;
-            Some((resource, resource.stored()?, *subresource))
+            let server = catalog.find(&resource.gv.group, &resource.gv.version, plural);
+            let server = server.ok_or_else(Status::no_such_resource)?;
+            CallTarget { subresource, alias: Some(resource), ..CallTarget::stored(server)? }
         }
-        Backing::Unserved => None,
-    }
+        Backing::Unserved => return Err(Status::no_such_resource()),
+    };
+    let namespace = if target.resource.namespaced { path.namespace } else { "" };
+    Ok(CallTarget { namespace, name: path.name, ..target })
 }
 
 /// Carries out a call. Watches have a function of their own, because they stay with their worker.
 pub async fn dispatch(backend: &Rc<Backend>, verb: Verb, call: &Call<'_>) -> VerbResult {
-    if let Backing::Computed(computed) = &call.resource.backing {
+    if let Backing::Computed(computed) = &call.resource().backing {
         return Box::pin(computed::dispatch(backend, verb, call, computed.kind)).await;
     }
     match verb {
         Verb::Get => get::get(backend, call).await,
         Verb::List => list::list(backend, call).await,
         // Boxed, because the future of a write is many times larger than that of a read.
-        Verb::Create if !call.subresource.is_empty() => {
+        Verb::Create if !call.subresource().is_empty() => {
             Box::pin(action_subresources::create(backend, call)).await
         }
         Verb::Create => Box::pin(create::create(backend, call)).await,

@@ -26,7 +26,7 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     }
     let object = result?;
     if !backend.objects.responds_as_stored(call) {
-        call.work.check_bytes(object.bytes.len())?;
+        call.work().check_bytes(object.bytes.len())?;
     }
     Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, call.claim()).await?))
 }

@@ -55,9 +55,9 @@ pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
 
 /// The current snapshot of the resource, and its history.
 pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position> {
-    let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
+    let position = backend.stores.open_watch(&call.stored().store, call.permit()).await;
     let position = position.map_err(|error| Status::from_store(&error, call.group_resource(), ""))?;
-    backend.load.set_objects(&call.stored.store, position.snapshot.len());
+    backend.load.set_objects(&call.stored().store, position.snapshot.len());
     Ok(position)
 }
 
@@ -83,8 +83,8 @@ pub(super) async fn wait_for_revision(
 
 /// The filter of a list or watch.
 pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
-    let name = if options.watch { call.name } else { "" };
-    select::filter(call.resource, options, call.namespace, name)
+    let name = if options.watch { call.name() } else { "" };
+    select::filter(call.resource(), options, call.namespace(), name)
 }
 
 /// The state that a list is made from.
@@ -160,7 +160,7 @@ async fn current_after(
     let Some(expired) = expired.filter(|expired| *expired >= current.revision.0) else {
         return Ok(current.clone());
     };
-    match backend.stores.advance_revision(&call.stored.store, Revision(expired), &call.permit).await {
+    match backend.stores.advance_revision(&call.stored().store, Revision(expired), call.permit()).await {
         Ok(()) => Ok(open(backend, call).await?.snapshot),
         // A read must not fail because the store cannot write.
         Err(_) => Ok(current.clone()),

@@ -96,7 +96,7 @@ impl Listing {
         selective: bool,
         mut held: Vec<Reservation>,
     ) -> Result<Listing> {
-        let (resource, form) = (call.resource, call.form);
+        let (resource, form) = (call.resource(), call.form);
         let mut list_meta = list_meta(revision, &page, selective);
         if resource.custom.is_some() && form.shape == Representation::Whole && page.next.is_none() {
             // The reference always writes an empty `continue` in lists of custom resources.
@@ -109,7 +109,7 @@ impl Listing {
         let unconverted = page.items.iter().filter(|object| backend.needs_conversion(resource, object));
         let converted: usize = unconverted.map(|object| object.bytes.len()).sum();
         held.push(backend.lists.take_more(converted, &held)?);
-        page.items = backend.convert_to_version(resource, page.items, &call.permit, call.claim()).await?;
+        page.items = backend.convert_to_version(resource, page.items, call.permit(), call.claim()).await?;
         if matches!(form.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }
@@ -339,10 +339,10 @@ impl PageSize {
 /// first is sent; those of some tables are decoded at once, to be sorted.
 fn check_work(objects: &Objects, call: &Call<'_>, items: &[Arc<Object>]) -> Result<()> {
     let (size, form) = (PageSize::new(items), call.form);
-    if matches!(form.shape, Representation::Table(..)) && objects.sorts_rows(call.resource) {
-        call.work.check_step(size.total)?;
+    if matches!(form.shape, Representation::Table(..)) && objects.sorts_rows(call.resource()) {
+        call.work().check_step(size.total)?;
     }
-    if form.encoding == Encoding::Protobuf { call.work.check_step(size.largest) } else { Ok(()) }
+    if form.encoding == Encoding::Protobuf { call.work().check_step(size.largest) } else { Ok(()) }
 }
 
 /// Encodes the items of a Protobuf list. Returns the messages, if they are kept, and the total length.

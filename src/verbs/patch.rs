@@ -19,7 +19,7 @@ use crate::storage::{Backend, Call};
 
 /// Patches the object that the path names.
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {
-    let Some(patch_type) = call.patch else { return Err(Status::unsupported_patch("")) };
+    let Some(patch_type) = call.body.patch else { return Err(Status::unsupported_patch("")) };
     let options = PatchOptions::parse(call.query, patch_type == PatchType::Apply)?;
     audit_body::record_patch(call, patch_type);
     if patch_type == PatchType::Apply {
@@ -51,15 +51,15 @@ impl NewState for PatchState<'_> {
         let objects = &backend.objects;
         let current = objects.to_requested(call, old.clone())?;
         let custom = call.custom().map(|custom| custom as &dyn Coerce);
-        let target = Target { registry: objects.registry_of(call.resource), kind: &self.kind, custom };
+        let target = Target { registry: objects.registry_of(call.resource()), kind: &self.kind, custom };
         let Patched { value, warnings } =
-            patch::apply(self.patch_type, &call.body, self.validation, target, &current)?;
+            patch::apply(self.patch_type, &call.body.bytes, self.validation, target, &current)?;
         warnings.into_iter().for_each(|warning| call.warnings.add(warning));
         let mut value = objects.to_stored(call, value)?;
-        meta::ensure_namespace(&mut value, call.namespace)?;
-        meta::check_name(&value, call.name)?;
+        meta::ensure_namespace(&mut value, call.namespace())?;
+        meta::check_name(&value, call.name())?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-        let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
+        let _owners = backend.reserve_set_items(call, &call.stored().version, &value)?;
         objects.record(call, Some(old), &mut value);
         Ok(value)
     }

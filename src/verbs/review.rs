@@ -26,7 +26,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, kind: ReviewKind) -> Ver
     let options = WriteOptions::create(call.query)?;
     let mut review = backend.objects.decode_body(call, options.field_validation)?;
     meta::clear_system_fields(&mut review);
-    meta::ensure_namespace(&mut review, call.namespace)?;
+    meta::ensure_namespace(&mut review, call.namespace())?;
     meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.objects.record(call, None, &mut review);
     create::admit(backend, call, &mut review).await?;
@@ -35,7 +35,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, kind: ReviewKind) -> Ver
         ReviewKind::Rights => review_rules(backend, call, &review).await?,
         ReviewKind::Identity => {
             validate_admission(backend, call, &review).await?;
-            reviews::self_subject_review(&review, call.user, &backend.objects.now())
+            reviews::self_subject_review(&review, call.user(), &backend.objects.now())
         }
         ReviewKind::Token => review_token(backend, call, review).await?,
     };
@@ -79,12 +79,12 @@ async fn review_access(
     // First, because without the feature gate selectors are dropped unread.
     let request = access::parse(&mut review, backend.access.uses_selectors);
     fail_on_errors(call, &access::validate(&review, subject))?;
-    if subject == ReviewedSubject::SpecUserInNamespace && call.namespace.is_empty() {
+    if subject == ReviewedSubject::SpecUserInNamespace && call.namespace().is_empty() {
         return Err(Status::bad_request("namespace is required on this type: "));
     }
     validate_admission(backend, call, &review).await?;
     let identity = match subject {
-        ReviewedSubject::RequestUser => Arc::new(call.user.clone()),
+        ReviewedSubject::RequestUser => Arc::new(call.user().clone()),
         ReviewedSubject::SpecUser | ReviewedSubject::SpecUserInNamespace => {
             Arc::new(access::subject(&review))
         }
@@ -104,20 +104,20 @@ async fn review_access(
 /// Whether the client may see the roles and bindings behind the decision: those of other users are not public.
 async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
     let target = Target::Resource {
-        group: call.resource.gv.group.to_string(),
-        version: call.resource.gv.version.to_string(),
-        resource: call.resource.plural.to_string(),
+        group: call.resource().gv.group.to_string(),
+        version: call.resource().gv.version.to_string(),
+        resource: call.resource().plural.to_string(),
         subresource: String::new(),
-        namespace: call.namespace.to_owned(),
+        namespace: call.namespace().to_owned(),
         name: String::new(),
     };
-    authorization::is_allowed(&backend.access.authorizer, call.user, "explain", target).await
+    authorization::is_allowed(&backend.access.authorizer, call.user(), "explain", target).await
 }
 
 async fn review_rules(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
     let namespace = reviews::namespace_of(review)?.to_owned();
     validate_admission(backend, call, review).await?;
-    let command = ListGrants { identity: Arc::new(call.user.clone()), namespace };
+    let command = ListGrants { identity: Arc::new(call.user().clone()), namespace };
     let grants = authorization::send(&backend.access.authorizer, command).await?;
     Ok(reviews::self_subject_rules_review(review, grants))
 }

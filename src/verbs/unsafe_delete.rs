@@ -21,48 +21,48 @@ const VERB: &str = "unsafe-delete-ignore-read-errors";
 /// Deletes the object that the path names, if it is corrupt.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
     check_right(backend, call).await?;
-    let mut result = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+    let mut result = backend.stores.get(&call.stored().store, call.key(call.name()), call.permit()).await;
     for _ in 0..CONFLICT_ATTEMPTS {
         let object = match result {
             Err(StoreError::Unreadable(object)) => object,
             Ok(object) if !is_readable(&backend.objects, call, &object) => object,
             Ok(_) | Err(StoreError::NotFound) => return Err(readable_error(call)),
-            Err(error) => return Err(Status::from_store(&error, call.group_resource(), call.name)),
+            Err(error) => return Err(Status::from_store(&error, call.group_resource(), call.name())),
         };
-        let store = &call.stored.store;
+        let store = &call.stored().store;
         tracing::warn!(
-            user = call.user.name,
+            user = call.user().name,
             resource = %call.group_resource(),
             object = object.key.as_str(),
             "deleting an unreadable object by force"
         );
-        match backend.stores.remove(store, object.key.clone(), object.revision, &call.permit).await {
+        match backend.stores.remove(store, object.key.clone(), object.revision, call.permit()).await {
             // Only the name of the object is known.
             Ok(_) | Err(StoreError::NotFound) => {
-                return Ok(Reply::Status(Status::success_for_kind(&call.resource.kind, call.name)));
+                return Ok(Reply::Status(Status::success_for_kind(&call.resource().kind, call.name())));
             }
             Err(StoreError::Conflict(current)) => result = Ok(current),
             Err(error) => result = Err(error),
         }
     }
-    Err(Status::stale(call.group_resource(), call.name))
+    Err(Status::stale(call.group_resource(), call.name()))
 }
 
 async fn check_right(backend: &Backend, call: &Call<'_>) -> Result<()> {
     let resource = call.group_resource();
     let target = Target::Resource {
         group: resource.group.to_owned(),
-        version: call.resource.gv.version.to_string(),
+        version: call.resource().gv.version.to_string(),
         resource: resource.resource.to_owned(),
         subresource: String::new(),
-        namespace: call.namespace.to_owned(),
-        name: call.name.to_owned(),
+        namespace: call.namespace().to_owned(),
+        name: call.name().to_owned(),
     };
-    match authorization::authorize(&backend.access.authorizer, call.user, VERB, target).await? {
+    match authorization::authorize(&backend.access.authorizer, call.user(), VERB, target).await? {
         Decision::Allowed => Ok(()),
         Decision::Denied(reason) | Decision::NoOpinion(reason) => {
             let reason = format!("not permitted to do \"{VERB}\", reason: {reason}");
-            Err(Status::forbidden(&reason, Some((resource, call.name))))
+            Err(Status::forbidden(&reason, Some((resource, call.name()))))
         }
     }
 }
@@ -75,5 +75,5 @@ fn is_readable(objects: &Objects, call: &Call<'_>, object: &Object) -> bool {
 fn readable_error(call: &Call<'_>) -> Box<Status> {
     let reason = "is exclusively used to delete corrupt object(s), try again by removing this option";
     let resource = call.group_resource();
-    Status::invalid(resource.group, resource.resource, call.name, &[refuse_force(reason)])
+    Status::invalid(resource.group, resource.resource, call.name(), &[refuse_force(reason)])
 }

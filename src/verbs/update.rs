@@ -55,7 +55,7 @@ impl NewState for FullBody<'_> {
         if let Err(mismatch) = check_uid(self.call, &self.value, &Value::Null) {
             return Some(Err(mismatch));
         }
-        let may_create = self.call.kind().rules.update.allows_create && self.call.subresource.is_empty();
+        let may_create = self.call.kind().rules.update.allows_create && self.call.subresource().is_empty();
         may_create.then(|| {
             let mut value = self.value.clone();
             self.objects.record(self.call, None, &mut value);
@@ -68,10 +68,10 @@ impl NewState for FullBody<'_> {
 pub async fn update(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::update(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
-    let _owners = backend.reserve_set_items(call, &call.stored.version, &value)?;
-    meta::ensure_namespace(&mut value, call.namespace)?;
-    meta::check_name(&value, call.name)?;
-    value.entry("metadata").set("name", call.name);
+    let _owners = backend.reserve_set_items(call, &call.stored().version, &value)?;
+    meta::ensure_namespace(&mut value, call.namespace())?;
+    meta::check_name(&value, call.name())?;
+    value.entry("metadata").set("name", call.name());
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     store_update(backend, call, &FullBody { objects: &backend.objects, call, value }, options.mode).await
 }
@@ -88,8 +88,8 @@ pub async fn store_update(
         // After a conflict the write takes a turn. Without turns, concurrent writers would keep running into conflicts.
         let turn = if attempt == 0 { TurnMode::IfContended } else { TurnMode::Always };
         let base_state =
-            backend.stores.base_state(&call.stored.store, call.key(call.name), turn, &call.permit).await;
-        let to_status = |error: StoreError| Status::from_store(&error, call.group_resource(), call.name);
+            backend.stores.base_state(&call.stored().store, call.key(call.name()), turn, call.permit()).await;
+        let to_status = |error: StoreError| Status::from_store(&error, call.group_resource(), call.name());
         let BaseState { object, is_durable, turn } = base_state.map_err(to_status)?;
         let Some(current) = object else {
             if !is_durable {
@@ -102,7 +102,7 @@ pub async fn store_update(
                 created => return created,
             }
         };
-        call.work.check_bytes(current.bytes.len())?;
+        call.work().check_bytes(current.bytes.len())?;
         let outcome = update.try_update(state, Current { object: &current, turn }).await;
         // A reply based on a pending write must wait until that write is durable.
         if !is_durable && !matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Conflicted)) {
@@ -114,7 +114,7 @@ pub async fn store_update(
             Outcome::Conflicted => {}
         }
     }
-    Err(Status::stale(call.group_resource(), call.name))
+    Err(Status::stale(call.group_resource(), call.name()))
 }
 
 /// The result of one attempt.
@@ -158,8 +158,8 @@ impl Update<'_> {
     async fn wait_until_durable(&self) -> Result<()> {
         let call = self.call;
         let settled =
-            self.backend.stores.get_settled(&call.stored.store, call.key(call.name), &call.permit).await;
-        settled.map(drop).map_err(|error| Status::from_store(&error, call.group_resource(), call.name))
+            self.backend.stores.get_settled(&call.stored().store, call.key(call.name()), call.permit()).await;
+        settled.map(drop).map_err(|error| Status::from_store(&error, call.group_resource(), call.name()))
     }
 
     async fn create_missing(&self, mut value: Value) -> Result<Reply> {
@@ -172,8 +172,8 @@ impl Update<'_> {
     async fn try_update(&self, state: &dyn NewState, current: Current<'_>) -> Result<Outcome> {
         let Update { backend, call, strategy, mode } = *self;
         // Requests of the server and its controllers are never refused, because they free memory.
-        let _memory = match call.deadline {
-            Some(_) => backend.requests.stored(&call.user.name, current.object)?,
+        let _memory = match call.execution.deadline {
+            Some(_) => backend.requests.stored(&call.user().name, current.object)?,
             None => None,
         };
         let old = backend.load_converted(call, current.object, call.claim()).await?;
@@ -228,7 +228,7 @@ impl Update<'_> {
                 call.warn(warnings);
                 Ok(value)
             }
-            Err(errors) => Err(call.invalid_object(call.name, &value, &errors)),
+            Err(errors) => Err(call.invalid_object(call.name(), &value, &errors)),
         }
     }
 
@@ -263,14 +263,14 @@ impl Update<'_> {
                 return self.reply(&Object::new(draft, current.revision)).await.map(Outcome::Same);
             }
             Change::Removal(draft) => {
-                call.work.check()?;
+                call.work().check()?;
                 return self.remove(current, draft).await;
             }
             Change::State(draft) => draft,
         };
-        call.work.check()?;
-        let store = &call.stored.store;
-        match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
+        call.work().check()?;
+        let store = &call.stored().store;
+        match backend.stores.replace_in_turn(store, draft, current.revision, call.permit(), turn).await {
             Ok(object) => {
                 if let Some(held) = definition_memory {
                     backend.definitions.keep_until_compiled(object.revision, held);
@@ -278,7 +278,7 @@ impl Update<'_> {
                 self.reply(&object).await.map(Outcome::Stored)
             }
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Conflicted),
-            Err(error) => Err(Status::from_store(&error, call.group_resource(), call.name)),
+            Err(error) => Err(Status::from_store(&error, call.group_resource(), call.name())),
         }
     }
 
@@ -291,11 +291,11 @@ impl Update<'_> {
     /// Removes the object, whose deletion was only waiting for its last finalizer.
     async fn remove(&self, current: &Object, last_state: Draft) -> Result<Outcome> {
         let Update { backend, call, .. } = *self;
-        let (store, last_state) = (&call.stored.store, Object::new(last_state, current.revision));
-        match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
+        let (store, last_state) = (&call.stored().store, Object::new(last_state, current.revision));
+        match backend.stores.remove(store, current.key.clone(), current.revision, call.permit()).await {
             Ok(_) | Err(StoreError::NotFound) => self.reply(&last_state).await.map(Outcome::Stored),
             Err(StoreError::Conflict(_)) => Ok(Outcome::Conflicted),
-            Err(error) => Err(Status::from_store(&error, call.group_resource(), call.name)),
+            Err(error) => Err(Status::from_store(&error, call.group_resource(), call.name())),
         }
     }
 
@@ -310,7 +310,7 @@ fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
     if expected.is_empty() || expected == actual {
         return Ok(());
     }
-    Err(Status::wrong_uid(call.group_resource(), &call.storage_key(call.name), expected, actual))
+    Err(Status::wrong_uid(call.group_resource(), &call.storage_key(call.name()), expected, actual))
 }
 
 /// A uid in a subresource of another kind must match the object. In a patch, too: it can contain the uid, though it cannot change
@@ -320,11 +320,11 @@ fn check_view_uid(call: &Call<'_>, body: &Value, current_view: &Value) -> Result
     if expected.is_empty() || expected == actual {
         return Ok(());
     }
-    let name = format!("{}/{}", call.group_resource().resource, call.subresource);
+    let name = format!("{}/{}", call.group_resource().resource, call.subresource());
     let resource = GroupResource { group: call.group_resource().group, resource: &name };
     let reason =
         format!("Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}");
-    Err(Status::conflict(resource, call.name, &reason))
+    Err(Status::conflict(resource, call.name(), &reason))
 }
 
 fn check_version(
@@ -334,13 +334,13 @@ fn check_version(
     current: u64,
 ) -> Result<()> {
     match expected {
-        Some(expected) if expected != current => Err(Status::stale(call.group_resource(), call.name)),
+        Some(expected) if expected != current => Err(Status::stale(call.group_resource(), call.name())),
         // A subresource of another kind need not have a resourceVersion, even if its object needs one.
         None if !call.kind().rules.update.allows_unconditional && !strategy.is_view() => {
             let path = FieldPath::new("metadata").child("resourceVersion");
             let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
             let resource = call.group_resource();
-            Err(Status::invalid(resource.group, resource.resource, call.name, &errors))
+            Err(Status::invalid(resource.group, resource.resource, call.name(), &errors))
         }
         _ => Ok(()),
     }

@@ -36,22 +36,22 @@ pub async fn watch(
     // A watch may also be requested by the path: by the old /watch/ prefix, or by a name. Only the query is validated as a watch.
     options.watch = true;
     let mut filter = filter(call, &options)?;
-    let converted_fields = ConvertedFields::attach(call.resource, &mut filter);
+    let converted_fields = ConvertedFields::attach(call.resource(), &mut filter);
     let requested = options::revision(&options.resource_version)?.unwrap_or(0);
     let encoder = Rc::new(EventFrames {
         backend: backend.clone(),
         pool,
         aside: deps.frames_aside.clone(),
-        resource: call.resource.clone(),
+        resource: call.resource().clone(),
         form: call.form,
         columns: Cell::new(true),
         converted: Rc::default(),
         filter: filter.clone(),
         converted_fields,
-        metrics: deps.metrics.watch(call.resource, metric_scope(call)),
+        metrics: deps.metrics.watch(call.resource(), metric_scope(call)),
         _watcher: (!is_limited_to_one_node(&filter)).then(|| {
             let name = filter.name.as_deref().unwrap_or_default();
-            backend.load.watch(&call.stored.store, call.namespace, name)
+            backend.load.watch(&call.stored().store, call.namespace(), name)
         }),
     });
     // A client with a resourceVersion in the future got it from another store. If its watch waited for that revision, it would
@@ -61,7 +61,7 @@ pub async fn watch(
         Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::single(encoder.error(&status)))),
         Err(status) => return Err(status),
     };
-    let account = deps.memory.open(&call.user.name)?;
+    let account = deps.memory.open(&call.user().name)?;
     let head = position.snapshot.revision;
     let (initial_objects, cursor): (InitialObjects, _) = match (options.send_initial_events, requested) {
         (Some(true), _) | (None, 0) => {
@@ -72,7 +72,7 @@ pub async fn watch(
         (_, requested) => (Box::new(std::iter::empty()), Revision(requested)),
     };
     let feed = Session::open(Watch {
-        type_name: call.stored.store.clone(),
+        type_name: call.stored().store.clone(),
         window: position.window,
         initial: initial_objects,
         cursor,
@@ -85,7 +85,7 @@ pub async fn watch(
         live: deps.live_sessions.clone(),
         account,
         is_current: {
-            let (current_resource, resource) = (backend.current_resource.clone(), call.resource.clone());
+            let (current_resource, resource) = (backend.current_resource.clone(), call.resource().clone());
             Box::new(move || {
                 current_resource(&resource).is_some_and(|current| Arc::ptr_eq(&current, &resource))
             })
@@ -96,7 +96,7 @@ pub async fn watch(
 
 /// The scope label of metrics.
 fn metric_scope(call: &Call<'_>) -> &'static str {
-    match (call.name, call.namespace) {
+    match (call.name(), call.namespace()) {
         ("", "") => "cluster",
         ("", _) => "namespace",
         _ => "resource",
@@ -128,7 +128,7 @@ async fn convert_initial(
     filter: &Filter,
     objects: InitialObjects,
 ) -> Result<InitialObjects> {
-    if call.resource.custom.as_ref().is_none_or(|custom| custom.conversion.is_none()) {
+    if call.resource().custom.as_ref().is_none_or(|custom| custom.conversion.is_none()) {
         return Ok(objects);
     }
     let mut held = Vec::new();

@@ -54,7 +54,7 @@ pub async fn check_token(
     if uid.is_empty() {
         return refuse("node requested token with a pod binding without a uid");
     }
-    let pod = get_object(write, &PODS, write.call.namespace, name).await?;
+    let pod = get_object(write, &PODS, write.call.namespace(), name).await?;
     if meta::metadata(&pod).str("uid") != uid {
         return refuse(&format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been \
@@ -99,18 +99,18 @@ async fn check_audience(write: &Write<'_>, request: &Value, pod: &Value) -> Resu
             return Ok(Some(format!("error validating audience {audience:?}: [{}]", errors.join(", "))));
         }
     }
-    let user = &write.call.user.name;
+    let user = &write.call.user().name;
     let prefix = format!("audience {audience:?} not found in pod spec volume,");
     let target = Target::Resource {
         group: String::new(),
         version: "v1".to_owned(),
         resource: audience.to_owned(),
         subresource: String::new(),
-        namespace: write.call.namespace.to_owned(),
-        name: write.call.name.to_owned(),
+        namespace: write.call.namespace().to_owned(),
+        name: write.call.name().to_owned(),
     };
     let action = Arc::new(Action { verb: ANY_AUDIENCE.to_owned(), target });
-    let identity = Arc::new(write.call.user.clone());
+    let identity = Arc::new(write.call.user().clone());
     let command = AuthorizeExplained { identity, action, selection: Arc::default() };
     let verdict = authorization::send(&write.backend.access.authorizer, command).await?;
     Ok(match (verdict.decision, verdict.error) {
@@ -144,7 +144,7 @@ async fn driver_requests_token(
     let driver = match claim {
         None => csi_driver(volume),
         Some(claim) => {
-            let claim = get_object(write, &CLAIMS, write.call.namespace, &claim).await?;
+            let claim = get_object(write, &CLAIMS, write.call.namespace(), &claim).await?;
             let name = claim.at(&["spec", "volumeName"]).and_then(Value::as_str).unwrap_or_default();
             let volume = get_object(write, &VOLUMES, "", name).await?;
             csi_driver(volume.get("spec").unwrap_or(&Value::Null))

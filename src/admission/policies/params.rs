@@ -85,7 +85,7 @@ async fn get_named(
     name: &str,
 ) -> Result<Vec<Arc<Object>>, String> {
     let key = namespace.map_or_else(|| Key::cluster(name), |namespace| Key::namespaced(namespace, name));
-    match write.backend.stores.get(&stored.store, key, &write.call.permit).await {
+    match write.backend.stores.get(&stored.store, key, write.call.permit()).await {
         Ok(object) => Ok(vec![object]),
         Err(StoreError::NotFound) => Ok(Vec::new()),
         Err(error) => Err(error.to_string()),
@@ -97,7 +97,7 @@ async fn list_all(
     stored: &Stored,
     namespace: Option<&str>,
 ) -> Result<Vec<Arc<Object>>, String> {
-    let snapshot = write.backend.stores.snapshot(&stored.store, &write.call.permit).await;
+    let snapshot = write.backend.stores.snapshot(&stored.store, write.call.permit()).await;
     let snapshot = snapshot.map_err(|error| error.to_string())?;
     let in_namespace = snapshot
         .iter()

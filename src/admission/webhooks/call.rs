@@ -105,7 +105,7 @@ impl Webhooks {
             subject.write.backend.requests.reserve(body.len(), claim).map_err(CallError::Server)?;
         let target = WebhookTarget::new(&hook.client_config, &hook.authority_pem).map_err(call_error)?;
         let http_response = self.exchange(subject, &target, body).await?;
-        subject.write.call.work.check_bytes(http_response.body.len()).map_err(CallError::Server)?;
+        subject.write.call.work().check_bytes(http_response.body.len()).map_err(CallError::Server)?;
         let response = read_response(&http_response, version, &uid, self.phase == Phase::Mutating)?;
         self.apply_response(subject, object, response).await
     }
@@ -119,7 +119,8 @@ impl Webhooks {
         let hook = subject.hook;
         // The client stops waiting at its deadline.
         let call = subject.write.call;
-        let remaining = call.deadline.map(|deadline| deadline.since(subject.write.backend.clock.moment()));
+        let remaining =
+            call.execution.deadline.map(|deadline| deadline.since(subject.write.backend.clock.moment()));
         let limit = remaining.map_or(hook.timeout, |remaining| remaining.min(hook.timeout));
         let parameter = format!("timeout={}", seconds(limit));
         let exchange = async {
@@ -127,7 +128,7 @@ impl Webhooks {
             let write = subject.write;
             let address = webhook_address::connect_address(
                 write.backend,
-                &write.call.permit,
+                write.call.permit(),
                 self.settings.to_endpoints,
                 &hook.client_config,
             )

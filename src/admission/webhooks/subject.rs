@@ -182,17 +182,17 @@ async fn matches_namespace(
     object: &Value,
 ) -> Result<bool> {
     let call = write.call;
-    let is_namespace = *call.resource.plural == *NAMESPACES;
+    let is_namespace = *call.resource().plural == *NAMESPACES;
     if !hook.selects_namespaces() || (namespace.is_empty() && !is_namespace) {
         return Ok(true);
     }
     let is_write = matches!(write.operation, Operation::Create | Operation::Update);
-    if is_namespace && call.subresource.is_empty() && is_write {
+    if is_namespace && call.subresource().is_empty() && is_write {
         return Ok(hook.matches_namespace(meta::metadata(object).get("labels")));
     }
     let resource = GroupResource { group: "", resource: NAMESPACES };
     let namespace_object =
-        write.backend.stores.get(&TypeName::new(NAMESPACES), Key::cluster(namespace), &call.permit).await;
+        write.backend.stores.get(&TypeName::new(NAMESPACES), Key::cluster(namespace), call.permit()).await;
     let namespace_object = namespace_object.map_err(|error| match error {
         StoreError::NotFound => Status::not_found(resource, namespace),
         error => Status::internal(error.to_string()),

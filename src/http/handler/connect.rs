@@ -36,7 +36,7 @@ use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::{KUBELET_REFUSAL_BYTES, KUBELET_REFUSAL_TIMEOUT};
-use crate::storage::{Backend, BodylessCall, Origin, Warnings};
+use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
 use crate::verbs::connect::{ConnectRequest, ConnectTarget, admit, resolve};
 
 use super::render::text;
@@ -106,18 +106,14 @@ pub async fn serve(
         query: input.query,
         path: url::sub_path(input.path_info.rest, input.path),
     };
-    let call = BodylessCall {
-        resource: input.resource,
+    let target = CallTarget {
         namespace: connect_request.namespace,
         name: connect_request.name,
         subresource: input.path_info.subresource,
-        query: input.query,
-        warnings: input.warnings,
-        user: input.user,
-        origin: Origin::Client,
-        user_agent: "",
+        ..CallTarget::stored(input.resource)?
     };
-    let call = call.call()?;
+    let requester = Requester { user: input.user, origin: Origin::Client, user_agent: "" };
+    let call = Call::new(target, requester, input.query, input.warnings);
     admit(&worker.backend, &call, &connect_request).await?;
     let deps = &worker.shared.connect;
     let target =

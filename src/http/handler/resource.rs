@@ -13,7 +13,6 @@ use pilothouse_api::connect::ConnectSubresource;
 use pilothouse_api::path::ResourcePath;
 use pilothouse_api::routes;
 use pilothouse_api::subresources;
-use pilothouse_apimachinery::managed_fields::ConvertedVersions;
 use pilothouse_apimachinery::media::{self, Negotiated, OfferedEncodings};
 use pilothouse_apimachinery::options::ListOptions;
 use pilothouse_apimachinery::query::Query;
@@ -27,7 +26,7 @@ use crate::http::websocket::Upgrade;
 use crate::limits::HEAVY_BYTES;
 use crate::storage::detached_call::DetachedCall;
 use crate::storage::work_limit::WorkLimit;
-use crate::storage::{Call, Origin};
+use crate::storage::{Call, CallBody, Execution, Origin, Requester};
 use crate::verbs::{self, Reply, VerbResult};
 
 use super::body::{self, Body};
@@ -215,34 +214,23 @@ impl<'a> ResourceRequest<'a> {
             return Err(Status::not_supported(resource.name(), "watch"));
         }
         let served = worker.served();
-        let target = verbs::dispatch::target(&served.catalog, resource, path_info.subresource);
-        let (target, stored, subresource) = target.ok_or_else(Status::no_such_resource)?;
+        let target = verbs::dispatch::target(&served.catalog, resource, path_info)?;
         // Held until the verb is done: it counts the memory for decoding the body.
         let _memory = body.memory;
         let header_value = self.http.headers().get(header::USER_AGENT);
         let user_agent = header_value
             .map(|header_value| String::from_utf8_lossy(header_value.as_bytes()))
             .unwrap_or_default();
+        let requester = Requester { user: self.user, origin: Origin::Client, user_agent: &user_agent };
         let call = Call {
-            resource: target,
-            stored,
-            namespace: if target.namespaced { path_info.namespace } else { "" },
-            name: path_info.name,
-            subresource,
-            alias: Some(resource).filter(|resource| !Arc::ptr_eq(resource, target)),
-            query,
-            body: body.bytes,
-            encoding: body.encoding,
-            patch: body.patch,
+            body: CallBody { bytes: body.bytes, encoding: body.encoding, patch: body.patch },
             form,
-            warnings: &context.warnings,
-            user: self.user,
-            origin: Origin::Client,
-            user_agent: &user_agent,
-            permit: self.permit,
-            deadline: Some(self.ends),
-            converted_versions: ConvertedVersions::default(),
-            work: WorkLimit::for_worker(),
+            execution: Execution {
+                permit: self.permit,
+                deadline: Some(self.ends),
+                work: WorkLimit::for_worker(),
+            },
+            ..Call::new(target, requester, query, &context.warnings)
         };
         run(worker, context, verb, &call).await
     }
@@ -254,17 +242,17 @@ async fn run(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) ->
         let pool = context.heavy_pool();
         return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, pool, call)).await;
     }
-    let (type_name, now) = (call.stored.store.as_str(), worker.backend.clock.moment());
-    let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user.name, now);
-    if call.body.len() <= HEAVY_BYTES && (matches!(verb, Verb::Get | Verb::List) || !is_costly()) {
+    let (type_name, now) = (call.stored().store.as_str(), worker.backend.clock.moment());
+    let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user().name, now);
+    if call.body.bytes.len() <= HEAVY_BYTES && (matches!(verb, Verb::Get | Verb::List) || !is_costly()) {
         let mark = call.warnings.mark();
         let reply = verbs::dispatch::dispatch(&worker.backend, verb, call).await;
         // A call that succeeded is never repeated, even if it exceeded its work limit.
-        if reply.is_ok() || !call.work.is_exceeded() {
+        if reply.is_ok() || !call.work().is_exceeded() {
             return reply;
         }
-        if call.work.is_cel_exceeded() {
-            worker.shared.costly_calls.note(type_name, &call.user.name, now);
+        if call.work().is_cel_exceeded() {
+            worker.shared.costly_calls.note(type_name, &call.user().name, now);
         }
         call.warnings.reset(mark);
     }

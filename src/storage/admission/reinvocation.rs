@@ -66,9 +66,9 @@ impl Reinvocation {
     /// Checks and repairs the patched object: namespace and name must not change, owner references are deduplicated, and invalid
     /// managedFields are replaced by the previous ones.
     pub fn restore_invariants(&self, call: &Call<'_>, is_new: bool, object: &mut Value) -> Result<()> {
-        meta::ensure_namespace(object, call.namespace)?;
-        if is_new && !call.name.is_empty() && call.subresource.is_empty() {
-            meta::check_name(object, call.name)?;
+        meta::ensure_namespace(object, call.namespace())?;
+        if is_new && !call.name().is_empty() && call.subresource().is_empty() {
+            meta::check_name(object, call.name())?;
         }
         call.warn(meta::dedupe_changed_owners(object).into_iter().collect());
         let entries = meta::metadata(object).get(MANAGED_FIELDS).map(Value::items).unwrap_or_default();

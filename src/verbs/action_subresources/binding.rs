@@ -19,13 +19,13 @@ const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: "pods/b
 /// Binds the pod to the node in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
     // Without a name in the path only the name in the body tells the pod; its uid is ignored.
-    let is_named_by_body = call.name.is_empty();
+    let is_named_by_body = call.name().is_empty();
     let mut body = body.clone();
     if is_named_by_body {
         body.entry("metadata").remove("uid");
     }
     let name = meta::name(&body);
-    if !is_named_by_body && name != call.name {
+    if !is_named_by_body && name != call.name() {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let mut errors = ErrorList::new();
@@ -37,13 +37,13 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
     if name.is_empty() {
         return Err(Status::bad_request("Name parameter required."));
     }
-    let (store, key) = (&call.stored.store, call.key(name));
-    let result = backend.stores.get(store, key.clone(), &call.permit).await;
+    let (store, key) = (&call.stored().store, call.key(name));
+    let result = backend.stores.get(store, key.clone(), call.permit()).await;
     let current = result.map_err(|error| Status::from_store(&error, call.group_resource(), name))?;
     let target = RewriteTarget {
         store,
         resource: call.group_resource(),
-        permit: &call.permit,
+        permit: call.permit(),
         attempts: CONFLICT_ATTEMPTS,
     };
     let bind = |current: &Object| {

@@ -24,13 +24,13 @@ const BUDGET: &str = "PodDisruptionBudget";
 
 /// Evicts the pod that the path names.
 pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: WriteMode) -> VerbResult {
-    if meta::name(body) != call.name {
+    if meta::name(body) != call.name() {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let mut errors = ErrorList::new();
     eviction::validate(body, &mut errors);
     if !errors.is_empty() {
-        return Err(call.invalid_body(call.name, &errors));
+        return Err(call.invalid_body(call.name(), &errors));
     }
     let mut options =
         DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
@@ -41,7 +41,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
 }
 
 async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
-    let mut last_error = Status::stale(call.group_resource(), call.name);
+    let mut last_error = Status::stale(call.group_resource(), call.name());
     for _ in 0..EVICTION_ATTEMPTS {
         let pod = backend.objects.load(call, &*backend.read(call).await?)?;
         let pod_state = eviction::pod_state(&pod);
@@ -109,10 +109,10 @@ fn read_budget(backend: &Backend, object: &Object) -> Result<Value> {
 
 /// The budgets that count the pod.
 async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<Vec<Budget>> {
-    let snapshot = backend.stores.snapshot(&budget_store(), &call.permit).await;
+    let snapshot = backend.stores.snapshot(&budget_store(), call.permit()).await;
     let snapshot = snapshot.map_err(|error| Status::from_store(&error, BUDGETS, ""))?;
     let mut matching = Vec::new();
-    for object in snapshot.scan(Some(call.namespace), Bound::Unbounded) {
+    for object in snapshot.scan(Some(call.namespace()), Bound::Unbounded) {
         let budget = read_budget(backend, object)?;
         if eviction::selects_pod(&budget, pod) {
             matching.push((object.clone(), budget));
@@ -129,12 +129,16 @@ async fn decrement_budget(
     options: &DeleteOptions,
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
-    let target =
-        RewriteTarget { store: &store, resource: BUDGETS, permit: &call.permit, attempts: EVICTION_ATTEMPTS };
+    let target = RewriteTarget {
+        store: &store,
+        resource: BUDGETS,
+        permit: call.permit(),
+        attempts: EVICTION_ATTEMPTS,
+    };
     let decrement = |object: &Object| {
         let before = read_budget(backend, object)?;
         let mut budget = before.clone();
-        eviction::take_disruption(&mut budget, call.name, &backend.objects.now())?;
+        eviction::take_disruption(&mut budget, call.name(), &backend.objects.now())?;
         if options.dry_run {
             return Ok(None);
         }
@@ -149,19 +153,19 @@ async fn mark_and_delete(backend: &Backend, call: &Call<'_>, options: &DeleteOpt
     let mut options = options.clone();
     let mut current = backend.read(call).await?;
     if !options.dry_run {
-        let (store, permit) = (&call.stored.store, &call.permit);
+        let (store, permit) = (&call.stored().store, call.permit());
         let target =
             RewriteTarget { store, resource: call.group_resource(), permit, attempts: EVICTION_ATTEMPTS };
         let add_condition = |current: &Object| {
             let old = backend.objects.load(call, current)?;
-            deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
+            deletion::check_preconditions(&options, &old, &call.resource().gv.group)?;
             let mut new = old.clone();
             let now = backend.objects.now();
             eviction::add_disruption_target(&mut new, &now);
             let features = backend.objects.features;
             let context = WriteContext { now: &now, user: &call.user_info(), features };
             let result = kinds::before_status_update(call.kind(), &mut new, &old, &context);
-            result.map_err(|errors| call.invalid(call.name, &errors))?;
+            result.map_err(|errors| call.invalid(call.name(), &errors))?;
             backend.objects.draft(call, current.key.clone(), &new).map(Some)
         };
         current = backend.rewrite(&target, current, add_condition).await?;

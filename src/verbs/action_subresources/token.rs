@@ -21,9 +21,9 @@ const ISSUED_CREDENTIAL_ID: &str = "authentication.kubernetes.io/issued-credenti
 /// Issues a token. Nothing is stored, so a dry run does the same.
 pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> VerbResult {
     let mut errors = ErrorList::new();
-    token_request::validate_name(&request, call.name, &mut errors);
+    token_request::validate_name(&request, call.name(), &mut errors);
     if !errors.is_empty() {
-        return Err(call.invalid_body(call.name, &errors));
+        return Err(call.invalid_body(call.name(), &errors));
     }
     let account = backend.objects.load(call, &*backend.read(call).await?)?;
     let now = backend.clock.now();
@@ -35,7 +35,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> V
     super::validate_admission(backend, call, &request).await?;
 
     let mut bound = Bound {
-        namespace: call.namespace.to_owned(),
+        namespace: call.namespace().to_owned(),
         serviceaccount: reference_to(&account),
         ..Bound::default()
     };
@@ -110,10 +110,10 @@ async fn bind(backend: &Backend, call: &Call<'_>, bound_ref: &Value, bound: &mut
     };
     if binding == Binding::Pod {
         let spec = object.get("spec").unwrap_or(&Value::Null);
-        if spec.str("serviceAccountName") != call.name {
+        if spec.str("serviceAccountName") != call.name() {
             return Err(Status::bad_request(format!(
                 "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
-                call.name
+                call.name()
             )));
         }
         bound.node = node_reference(backend, call, spec.str("nodeName")).await?;
@@ -153,8 +153,8 @@ async fn get(backend: &Backend, call: &Call<'_>, resource: &str, kind: &str, nam
     if !errors.is_empty() {
         return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", errors.join(";"))));
     }
-    let key = if kind == "Node" { Key::cluster(name) } else { Key::namespaced(call.namespace, name) };
-    let result = backend.stores.get(&TypeName::new(resource), key, &call.permit).await;
+    let key = if kind == "Node" { Key::cluster(name) } else { Key::namespaced(call.namespace(), name) };
+    let result = backend.stores.get(&TypeName::new(resource), key, call.permit()).await;
     let object =
         result.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource }, name))?;
     backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &object)
