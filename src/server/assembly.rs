@@ -118,7 +118,7 @@ impl Assemble for Assembly {
     async fn start(self, context: StartContext, edge: Edge) -> Result<Assembled, StartError> {
         let parts = Arc::new(parts(&context, self.extra_controllers).await?);
         let (worker_parts, heavy_parts) = (parts.clone(), parts.clone());
-        let started = parts.shared.heavy.start(move || {
+        let started = parts.shared.heavy.pool.start(move || {
             backend(&heavy_parts, Authorizer::with_source(heavy_parts.auth.authorizers.source()).start())
         });
         started.map_err(|error| StartError::part("the threads for heavy work")(&error))?;
@@ -313,7 +313,7 @@ impl Application for RunningServer {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
-            if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limiter {
+            if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limits.limiter {
                 let seats = flow_controller.seats();
                 actix::spawn(async move { seats.run().await });
             }

@@ -43,7 +43,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     };
     let context = Context::new(&request, &worker);
     let sample = Sample::begin(worker.backend.clock.moment());
-    let result = match deadline::limit(worker.shared.request_timeout, &request) {
+    let result = match deadline::limit(worker.shared.limits.request_timeout, &request) {
         Ok(limit) => {
             let handling = serve(&worker, &request, payload, &context, &sample, limit);
             deadline::within(limit, &sample, handling).await
@@ -146,14 +146,14 @@ async fn serve_path(
         "/metrics/slis" => return Ok(metrics::slis(worker)),
         _ => {}
     }
-    if worker.shared.changes_flags && debug_flags::is_flag(path) {
+    if worker.shared.debug.changes_flags && debug_flags::is_flag(path) {
         return Ok(debug_flags::respond(request, payload, path).await);
     }
-    let (pages, now) = (&worker.shared.debug_pages, worker.backend.clock.now());
-    if let Some(response) = pages.respond(path, &context.accept, &worker.shared.release, now) {
+    let (pages, now) = (&worker.shared.debug.pages, worker.backend.clock.now());
+    if let Some(response) = pages.respond(path, &context.accept, &worker.shared.documents.release, now) {
         return Ok(response);
     }
-    if let RequestLimiter::Fair(flow_controller) = &worker.shared.limiter
+    if let RequestLimiter::Fair(flow_controller) = &worker.shared.limits.limiter
         && let Some(table) = flow_controller.dump(path, query)
     {
         return Ok(HttpResponse::Ok().content_type(PLAIN_TEXT).body(table));

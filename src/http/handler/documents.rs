@@ -35,7 +35,8 @@ pub async fn respond(
     let path = trim_slashes(path);
     let served = worker.shared.served.load_full();
     served.wait_for_definitions().await;
-    let documents = worker.shared.merged.get(&served, &worker.shared.extensions, context).await?;
+    let extensions = &worker.shared.aggregation.extensions;
+    let documents = worker.shared.documents.merged.get(&served, extensions, context).await?;
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker, &documents));
     }
@@ -47,7 +48,7 @@ pub async fn respond(
         media::routed(&context.accept, OfferedEncodings::JSON_ONLY)?;
         return Ok(HttpResponse::Ok()
             .content_type("application/json")
-            .body(worker.shared.release.document()));
+            .body(worker.shared.documents.release.document()));
     }
     if path.starts_with("/version/") {
         return Err(Status::no_such_resource());
@@ -124,10 +125,11 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     const OTHERS: [&str; 6] =
         ["/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
     let others = OTHERS.into_iter().chain(documents.paths()).map(str::to_owned);
-    let token_paths = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
+    let token_paths =
+        worker.shared.documents.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
     let mut paths: Vec<String> =
         others.chain(token_paths.map(str::to_owned)).chain(health::paths(worker)).collect();
-    paths.extend(worker.shared.debug_pages.paths().map(str::to_owned));
+    paths.extend(worker.shared.debug.pages.paths().map(str::to_owned));
     paths.sort_unstable();
     let body = serde_json::json!({ "paths": paths });
     HttpResponse::Ok().content_type(JSON).body(format!("{body:#}"))
@@ -156,14 +158,14 @@ fn is_custom_group(catalog: &Catalog, path: &str) -> bool {
 
 fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
     let trimmed = path.strip_suffix('/').unwrap_or(path);
-    let is_token_metadata =
-        worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&trimmed);
+    let is_token_metadata = worker.shared.documents.token_metadata.is_some()
+        && [CONFIGURATION_PATH, KEYS_PATH].contains(&trimmed);
     is_token_metadata || trimmed == "/version" || (!trimmed.is_empty() && documents.at(path).is_some())
 }
 
 /// The issuer's metadata and keys for verifying service account tokens. Caches may keep them.
 fn token_metadata_response(worker: &Worker, path: &str, context: &Context) -> Result<Option<HttpResponse>> {
-    let Some(metadata) = &worker.shared.token_metadata else { return Ok(None) };
+    let Some(metadata) = &worker.shared.documents.token_metadata else { return Ok(None) };
     let (media, document) = match path.strip_suffix('/').unwrap_or(path) {
         CONFIGURATION_PATH => (JSON, &metadata.configuration),
         KEYS_PATH => (KEY_SET, &metadata.keys),

@@ -50,7 +50,7 @@ pub fn closes_connection(worker: &Worker, request: &HttpRequest) -> bool {
     if request.extensions().get::<ReserveOnly>().is_some() {
         return true;
     }
-    worker.shared.closes_unauthenticated
+    worker.shared.authentication.closes_unauthenticated
         && request.version() == Version::HTTP_2
         && request.extensions().get::<AuthenticationFailed>().is_some()
 }
@@ -69,9 +69,9 @@ pub async fn authenticate(
     let parsed = bearer(&header);
     parsed.warning.into_iter().for_each(|warning| warnings.add(warning));
     let bearer = parsed.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
-    let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
+    let headers = worker.shared.authentication.front_headers.as_ref().filter(|_| certificates.is_some());
     let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
-    let paths = worker.shared.anonymous_paths.as_ref();
+    let paths = worker.shared.authentication.anonymous_paths.as_ref();
     let never_anonymous = paths.is_some_and(|paths| !paths.iter().any(|path| path == request.path()));
     let credentials =
         Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
@@ -178,12 +178,13 @@ pub async fn admit_to_queue(
     limit: Duration,
 ) -> std::result::Result<Permit, Rejection> {
     context.set_user(info.user);
-    match &worker.shared.limiter {
+    match &worker.shared.limits.limiter {
         RequestLimiter::Fair(flow_controller) => {
             let Some(flow) = flow_controller.flow(info.user, info.request) else { return Ok(Permit::none()) };
             context.set_flow(Some(flow.clone()));
             // A watch has no timeout of its own.
-            let limit = if info.request.verb == Verb::Watch { worker.shared.request_timeout } else { limit };
+            let limit =
+                if info.request.verb == Verb::Watch { worker.shared.limits.request_timeout } else { limit };
             flow_controller.enter(&flow, info, limit / QUEUE_WAIT_DIVISOR).await
         }
         RequestLimiter::Plain(in_flight) => {

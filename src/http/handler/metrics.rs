@@ -21,14 +21,14 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscor
 /// The page that Prometheus scrapes.
 pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     let (shared, metrics) = (&worker.shared, &worker.shared.metrics);
-    if let RequestLimiter::Fair(flow_controller) = &shared.limiter {
+    if let RequestLimiter::Fair(flow_controller) = &shared.limits.limiter {
         flow_controller.report(metrics);
     }
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let watching = &metrics.watching;
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
-    metrics.memory.update(&shared.memory, worker.watching.memory.cut());
+    metrics.memory.update(&shared.usage.memory, worker.watching.memory.cut());
     metrics.kept_connections.set(number(worker.shared.connect.upstream.pool().waiting()));
     let unreadable = shared.health.indexes.unreadable().await;
     remove_stale(&metrics.unreadable, &unreadable.iter().map(|object| object.resource.as_str()).collect());
@@ -37,7 +37,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             metrics.unreadable.with_label_values(&[&first.resource]).set(number(objects.len()));
         }
     }
-    let counts = shared.connections.counts();
+    let counts = shared.usage.connections.counts();
     metrics.connections.set(&counts.by_state(), &counts.by_refusal(), &counts.by_eviction());
     let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();

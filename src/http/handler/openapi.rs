@@ -251,7 +251,7 @@ async fn descriptions_of_others(worker: &Worker) -> Vec<Description> {
     let served = worker.shared.served.load_full();
     let is_served_here =
         move |api_service: &ApiService| served.serves(&api_service.gv.group, &api_service.gv.version);
-    worker.shared.extensions.openapi_v2(is_served_here).await
+    worker.shared.aggregation.extensions.openapi_v2(is_served_here).await
 }
 
 /// The index of the OpenAPI v3 documents, each with the hash of its content.
@@ -260,7 +260,7 @@ async fn index(worker: &Worker, request: &HttpRequest, context: &Context) -> Htt
     let served = worker.shared.served.load_full();
     let registry = worker.backend.objects.registry.clone();
     let memory = worker.backend.lists.clone();
-    let mut paths = worker.shared.extensions.openapi();
+    let mut paths = worker.shared.aggregation.extensions.openapi();
     let write = move || -> Result<(Bytes, String), OutOfMemory> {
         let openapi = &served.openapi;
         let sources = openapi.sources(&served, &registry);

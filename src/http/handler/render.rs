@@ -86,7 +86,8 @@ impl Context {
             user: OnceCell::new(),
             is_read: request.method().is_safe(),
             pretty: wants_pretty(request),
-            gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
+            gzip: worker.shared.responses.encoding.gzip
+                && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
     }
 
@@ -98,7 +99,7 @@ impl Context {
     /// Allows CBOR from here on. Errors before this point and discovery of groups are never CBOR, as in the reference.
     pub fn allow_cbor(&self) {
         self.cbor_allowed.set(true);
-        self.offer.set(OfferedEncodings::objects(self.worker.shared.encoding.cbor));
+        self.offer.set(OfferedEncodings::objects(self.worker.shared.responses.encoding.cbor));
     }
 
     /// The audit trail, if the request is audited.
@@ -154,7 +155,7 @@ impl Context {
 
     /// The threads for heavy work, on behalf of this request.
     pub fn heavy_pool(&self) -> OwnedPool<Backend> {
-        OwnedPool { pool: self.worker.shared.heavy.clone(), owner: self.work_owner() }
+        OwnedPool { pool: self.worker.shared.heavy.pool.clone(), owner: self.work_owner() }
     }
 
     /// Computes something on a thread for heavy work.
@@ -162,7 +163,7 @@ impl Context {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let result = self.worker.shared.heavy.compute(&self.work_owner(), work).await;
+        let result = self.worker.shared.heavy.pool.compute(&self.work_owner(), work).await;
         result.map_err(heavy_error)
     }
 
@@ -184,7 +185,7 @@ impl Context {
                 }
             }
         }
-        if let Some(directives) = &self.worker.shared.transport_security {
+        if let Some(directives) = &self.worker.shared.responses.transport_security {
             headers.insert(header::STRICT_TRANSPORT_SECURITY, directives.clone());
         }
         if !headers.contains_key(header::CACHE_CONTROL) {

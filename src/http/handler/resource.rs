@@ -243,7 +243,7 @@ async fn run(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) ->
         return Box::pin(verbs::watch::watch(&worker.backend, &worker.watching, pool, call)).await;
     }
     let (type_name, now) = (call.stored().store.as_str(), worker.backend.clock.moment());
-    let is_costly = || worker.shared.costly_calls.is_expected(type_name, &call.user().name, now);
+    let is_costly = || worker.shared.heavy.costly_calls.is_expected(type_name, &call.user().name, now);
     if call.body.bytes.len() <= HEAVY_BYTES && (matches!(verb, Verb::Get | Verb::List) || !is_costly()) {
         let mark = call.warnings.mark();
         let reply = verbs::dispatch::dispatch(&worker.backend, verb, call).await;
@@ -252,7 +252,7 @@ async fn run(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) ->
             return reply;
         }
         if call.work().is_cel_exceeded() {
-            worker.shared.costly_calls.note(type_name, &call.user().name, now);
+            worker.shared.heavy.costly_calls.note(type_name, &call.user().name, now);
         }
         call.warnings.reset(mark);
     }
@@ -263,7 +263,7 @@ async fn run(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) ->
 async fn dispatch_heavy(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) -> VerbResult {
     let detached = DetachedCall::new(call);
     let work = move |backend| verbs::dispatch::dispatch_detached(backend, verb, detached);
-    let reply = worker.shared.heavy.run(&context.work_owner(), work).await;
+    let reply = worker.shared.heavy.pool.run(&context.work_owner(), work).await;
     reply.map_err(render::heavy_error)?.attach(&worker.backend, call)
 }
 

@@ -14,7 +14,6 @@ use pilothouse_api::release::Release;
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
-use crate::aggregation::Extensions;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
@@ -28,7 +27,7 @@ use crate::storage::Backend;
 use crate::verbs::WatchDeps;
 
 use super::connect::ConnectDeps;
-use super::connect::aggregated::AggregationSettings;
+use super::connect::aggregated::Aggregation;
 use super::debug_pages::DebugPages;
 use super::health::Health;
 use super::merged_discovery::MergedDocuments;
@@ -52,50 +51,90 @@ pub struct Worker {
 pub struct Shared {
     /// The catalog and its documents. Replaced as a whole when CustomResourceDefinitions change.
     pub served: ArcSwap<Served>,
-    /// Limits concurrent requests: API Priority and Fairness, or plain limits.
-    pub limiter: RequestLimiter,
-    /// The threads for heavy work.
-    pub heavy: Arc<HeavyPool<Backend>>,
-    /// Calls that need such a thread, though their requests are small.
-    pub costly_calls: CostlyCalls,
+    /// How many requests are served at the same time, and for how long.
+    pub limits: RequestLimits,
+    /// What happens to requests that take much work.
+    pub heavy: HeavyWork,
     /// The state that the health checks probe.
     pub health: Health,
-    /// Which optional encodings are enabled.
-    pub encoding: Encodings,
     /// The metrics of the whole server.
     pub metrics: Arc<Metrics>,
-    /// The memory of the whole server.
+    /// What the whole server uses, which metrics report.
+    pub usage: Usage,
+    /// Settings of the authentication of clients.
+    pub authentication: AuthenticationSettings,
+    /// The form of responses.
+    pub responses: ResponseSettings,
+    /// Documents about this server.
+    pub documents: ServerDocuments,
+    /// Pages for operators.
+    pub debug: DebugSettings,
+    /// Connections to kubelets, pods and services.
+    pub connect: Arc<ConnectDeps>,
+    /// Extension API servers.
+    pub aggregation: Aggregation,
+    /// The audit policy and backends, if configured.
+    pub audit: Option<Arc<Audit>>,
+}
+
+/// How many requests are served at the same time, and for how long.
+pub struct RequestLimits {
+    /// Limits concurrent requests: API Priority and Fairness, or plain limits.
+    pub limiter: RequestLimiter,
+    /// The timeout of requests other than watches and connections.
+    pub request_timeout: Duration,
+}
+
+/// What happens to requests that take much work.
+pub struct HeavyWork {
+    /// The threads for heavy work.
+    pub pool: Arc<HeavyPool<Backend>>,
+    /// Calls that need such a thread, though their requests are small.
+    pub costly_calls: CostlyCalls,
+}
+
+/// What the whole server uses.
+pub struct Usage {
+    /// The memory of all budgets.
     pub memory: MemoryLedger,
     /// The open connections of clients.
     pub connections: Connections,
-    /// Connections to kubelets, pods and services.
-    pub connect: Arc<ConnectDeps>,
-    /// The release that this server reports.
-    pub release: Release,
-    /// The issuer's metadata and public keys, if this server publishes them.
-    pub token_metadata: Option<Metadata>,
-    /// Whether /debug/flags may change the log level.
-    pub changes_flags: bool,
-    /// /statusz and /flagz, if they are served.
-    pub debug_pages: DebugPages,
+}
+
+/// Settings of the authentication of clients.
+pub struct AuthenticationSettings {
     /// The header names in which a front proxy passes identities.
     pub front_headers: Option<Headers>,
     /// The paths that accept anonymous requests; `None` means all, if anonymous access is enabled.
     pub anonymous_paths: Option<Vec<String>>,
-    /// The group versions that extension API servers serve.
-    pub extensions: Arc<Extensions>,
-    /// Settings for extension API servers.
-    pub aggregation: AggregationSettings,
-    /// Discovery documents that include those group versions.
-    pub merged: MergedDocuments,
-    /// The audit policy and backends, if configured.
-    pub audit: Option<Arc<Audit>>,
-    /// The timeout of requests other than watches and connections.
-    pub request_timeout: Duration,
-    /// The Strict-Transport-Security header.
-    pub transport_security: Option<HeaderValue>,
     /// Whether HTTP/2 connections of unauthenticated clients end after one request.
     pub closes_unauthenticated: bool,
+}
+
+/// The form of responses.
+pub struct ResponseSettings {
+    /// Which optional encodings are enabled.
+    pub encoding: Encodings,
+    /// The Strict-Transport-Security header.
+    pub transport_security: Option<HeaderValue>,
+}
+
+/// Documents about this server.
+pub struct ServerDocuments {
+    /// The release that this server reports.
+    pub release: Release,
+    /// The issuer's metadata and public keys, if this server publishes them.
+    pub token_metadata: Option<Metadata>,
+    /// Discovery documents that include the group versions of extension API servers.
+    pub merged: MergedDocuments,
+}
+
+/// Pages for operators.
+pub struct DebugSettings {
+    /// Whether /debug/flags may change the log level.
+    pub changes_flags: bool,
+    /// /statusz and /flagz, if they are served.
+    pub pages: DebugPages,
 }
 
 /// The Strict-Transport-Security header.

@@ -66,7 +66,7 @@ async fn restore_flow_control(
 
 /// Applies the current flow schemas and priority levels to requests that wait.
 async fn apply_flow_control(parts: Arc<ServerParts>) -> pilothouse_apimachinery::status::Result<()> {
-    let RequestLimiter::Fair(flow_controller) = &parts.shared.limiter else { return Ok(()) };
+    let RequestLimiter::Fair(flow_controller) = &parts.shared.limits.limiter else { return Ok(()) };
     flow_controller.settle().await.map_err(|error| Status::unavailable(error.to_string()))
 }
 
@@ -181,7 +181,7 @@ impl ControllerSetup {
                     restore_flow_control(flow_parts.clone(), flow_backend.clone()).boxed_local()
                 }),
                 apply_flow_control: Rc::new(move || apply_flow_control(apply_parts.clone()).boxed_local()),
-                extensions: parts.shared.extensions.clone(),
+                extensions: parts.shared.aggregation.extensions.clone(),
                 services: Rc::new(services(&parts)),
             }
         })?;

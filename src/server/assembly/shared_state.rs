@@ -30,12 +30,15 @@ use crate::flowcontrol::load_stats::LoadStats;
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
-use crate::http::handler::connect::aggregated::AggregationSettings;
+use crate::http::handler::connect::aggregated::Aggregation;
 use crate::http::handler::debug_pages::{self, DebugPages};
 use crate::http::handler::health::Health;
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
-use crate::http::handler::worker::{self, Encodings, Served, Shared};
+use crate::http::handler::worker::{
+    self, AuthenticationSettings, DebugSettings, Encodings, HeavyWork, RequestLimits, ResponseSettings,
+    Served, ServerDocuments, Shared, Usage,
+};
 use crate::metrics::Metrics;
 use crate::server::application::{StartContext, StartError};
 
@@ -97,45 +100,58 @@ pub(super) async fn shared(
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
-        limiter: limiter(context, indexes, load, metrics).await?,
-        costly_calls: CostlyCalls::default(),
-        heavy: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
+        limits: RequestLimits {
+            limiter: limiter(context, indexes, load, metrics).await?,
+            request_timeout: config.limits.request_timeout,
+        },
+        heavy: HeavyWork {
+            pool: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
+            costly_calls: CostlyCalls::default(),
+        },
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
-        memory: memory.ledger.clone(),
-        health: Health {
-            committer: storage.committer.clone(),
-            storage: Lock::default(),
-            failures: Throttle::default(),
-            directory: storage.directory.clone(),
-            fatal: storage.fatal.clone(),
-            started: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-            controllers: controllers.is_enabled().then(|| controllers.down()),
-            indexes: indexes.clone(),
+        usage: Usage { memory: memory.ledger.clone(), connections: context.connections.clone() },
+        health: health(storage, indexes, controllers),
+        authentication: AuthenticationSettings {
+            front_headers: Headers::configured(&config.front_proxy),
+            anonymous_paths: auth.openid.anonymous_paths(),
+            closes_unauthenticated: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
         },
-        release: config.api.release.clone(),
-        transport_security,
-        request_timeout: config.limits.request_timeout,
-        closes_unauthenticated: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
-        encoding,
-        connections: context.connections.clone(),
+        responses: ResponseSettings { encoding, transport_security },
+        documents: ServerDocuments {
+            release: config.api.release.clone(),
+            token_metadata,
+            merged: MergedDocuments::default(),
+        },
+        debug: DebugSettings {
+            changes_flags: config.logging.profiling,
+            pages: DebugPages {
+                started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
+                flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
+            },
+        },
         connect: Arc::new(connect),
-        extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
-        aggregation: AggregationSettings {
+        aggregation: Aggregation {
+            extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
             refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
             sends_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
         },
-        merged: MergedDocuments::default(),
-        changes_flags: config.logging.profiling,
-        debug_pages: DebugPages {
-            started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
-            flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
-        },
-        token_metadata,
-        front_headers: Headers::configured(&config.front_proxy),
-        anonymous_paths: auth.openid.anonymous_paths(),
     })
+}
+
+/// The state that the health checks probe, before the server is ready.
+fn health(storage: &Storage, indexes: &Arc<LiveIndexes>, controllers: &ControllerSetup) -> Health {
+    Health {
+        committer: storage.committer.clone(),
+        storage: Lock::default(),
+        failures: Throttle::default(),
+        directory: storage.directory.clone(),
+        fatal: storage.fatal.clone(),
+        started: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        controllers: controllers.is_enabled().then(|| controllers.down()),
+        indexes: indexes.clone(),
+    }
 }
 
 /// Makes the limit on concurrent requests: API Priority and Fairness, or the plain in-flight limits.

@@ -22,7 +22,7 @@ use pilothouse_client::upstream::{Failure, RequestBody, Switched, UpstreamReques
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
-use crate::aggregation::identity_headers;
+use crate::aggregation::{Extensions, identity_headers};
 use crate::http::body::DeadlineLift;
 use crate::limits::EXTENSION_DISCOVERY_TIMEOUT;
 
@@ -40,9 +40,10 @@ const CORS: [&str; 4] = [
     "access-control-allow-origin",
 ];
 
-/// Settings for extension API servers.
-#[derive(Clone, Copy, Debug)]
-pub struct AggregationSettings {
+/// Extension API servers, and how they are called.
+pub struct Aggregation {
+    /// The group versions that they serve.
+    pub extensions: Arc<Extensions>,
     /// Whether redirects are refused.
     pub refuses_redirects: bool,
     /// Whether the user's UID is sent along.
@@ -76,7 +77,7 @@ pub async fn route(
     if resource.is_some_and(|resource| resource.custom.is_none()) {
         return Ok(None);
     }
-    let extensions = &worker.shared.extensions;
+    let extensions = &worker.shared.aggregation.extensions;
     let (group, version) = match &request.target {
         Target::Resource(path_info) if path.starts_with("/apis/") => (path_info.group, path_info.version),
         Target::Resource(_) => return Ok(None),
@@ -151,8 +152,12 @@ async fn resolve(
     aggregated: &AggregatedRequest<'_>,
 ) -> Result<Destination, String> {
     let url = (aggregated.path, request.query_string());
-    let destination =
-        worker.shared.extensions.resolve((&worker.backend, aggregated.permit), service, url).await?;
+    let destination = worker
+        .shared
+        .aggregation
+        .extensions
+        .resolve((&worker.backend, aggregated.permit), service, url)
+        .await?;
     Ok(Destination { user: aggregated.user.name.clone(), ..destination })
 }
 
@@ -205,7 +210,7 @@ async fn forward(
     }
     let upstream_request =
         UpstreamRequest { method: method(request), headers, body: proxy::body(request, payload) };
-    let sending = worker.shared.extensions.upstream().ask(destination, upstream_request);
+    let sending = worker.shared.aggregation.extensions.upstream().ask(destination, upstream_request);
     let response = match parse_discovery_path(aggregated.path) {
         // Every client requests discovery, so a slow extension server must not delay it for long.
         Some(_) => match timeout(EXTENSION_DISCOVERY_TIMEOUT, sending).await {
@@ -258,7 +263,7 @@ async fn switch(
         return unavailable(&format!("error dialing backend: {error}"));
     }
     let upstream_request = UpstreamRequest { method: method(request), headers, body: RequestBody::Empty };
-    match worker.shared.extensions.upstream().switch(destination, upstream_request).await {
+    match worker.shared.aggregation.extensions.upstream().switch(destination, upstream_request).await {
         Ok(Switched::Channel(channel)) => upgraded::hand_over(&switch, channel),
         Ok(Switched::Answer(response)) => {
             let result: Result<HttpResponse, Box<Status>> = upgraded::refusal_response(request, response);

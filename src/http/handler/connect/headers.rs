@@ -110,7 +110,7 @@ pub(super) fn without_token(request: &HttpRequest) -> impl Iterator<Item = &str>
 fn forwarded_headers(request: &HttpRequest, is_wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let (usual, worker) = (Headers::standard(), request.app_data::<Rc<Worker>>());
-    let configured = worker.and_then(|worker| worker.shared.front_headers.as_ref());
+    let configured = worker.and_then(|worker| worker.shared.authentication.front_headers.as_ref());
     let proxy_headers: Vec<&Headers> = configured.into_iter().chain([&usual]).collect();
     for (name, value) in request.headers() {
         let Some((name, value)) = upstream::header(name.as_str(), value.as_bytes()) else { continue };
