@@ -13,7 +13,7 @@ use pilothouse_types::identity::Identity;
 
 use self::backends::AuditBackends;
 
-pub use self::trail::{Trail, truncate_user_agent};
+pub use self::trail::{AuditedRequest, Trail, truncate_user_agent};
 
 /// The audit policy and its backends.
 pub struct Audit {

@@ -82,9 +82,11 @@ impl Extensions {
     /// The address of a service for a request to `path` with this query. Errors are in the reference's words.
     pub async fn resolve(
         &self,
-        (backend, permit): (&Backend, &Permit),
+        backend: &Backend,
+        permit: &Permit,
         service: &Service,
-        (path, query): (&str, &str),
+        path: &str,
+        query: &str,
     ) -> Result<Destination, String> {
         let Service { namespace, name, port, peer } = service;
         let config = ClientConfig::Service {
@@ -119,7 +121,7 @@ impl Extensions {
         request: &ExtensionRequest<'_>,
     ) -> Result<ExtensionResponse, String> {
         let mut destination =
-            self.resolve((backend, &Permit::none()), service, (request.path, request.query)).await?;
+            self.resolve(backend, &Permit::none(), service, request.path, request.query).await?;
         if !request.verifies {
             let mut peer = (*service.peer).clone();
             (peer.verifies, peer.authority_pem) = (false, Vec::new());

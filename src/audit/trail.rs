@@ -63,13 +63,26 @@ pub struct Trail {
     pub is_finished: Cell<bool>,
 }
 
+/// A request that the policy audits.
+pub struct AuditedRequest<'a> {
+    /// The policy and its backends.
+    pub audit: &'a Audit,
+    /// The source of the times of later events.
+    pub clock: &'a Clock,
+    /// The schemas by which responses are decoded.
+    pub registry: &'a Arc<Registry>,
+    /// The fields that all events of the request share. Without a user, authentication has failed.
+    pub head: EventMetadata,
+    /// The parsed request.
+    pub request: &'a Request<'a>,
+    /// What the policy says about it.
+    pub decision: Decision,
+}
+
 impl Trail {
-    /// The trail of a request that the policy audits. Without a user in `head`, authentication has failed.
+    /// The trail of a request.
     pub fn new(
-        audit: &Audit,
-        (clock, registry): (&Clock, &Arc<Registry>),
-        head: EventMetadata,
-        (request, decision): (&Request<'_>, Decision),
+        AuditedRequest { audit, clock, registry, head, request, decision }: AuditedRequest<'_>,
     ) -> Trail {
         Trail {
             backends: audit.backends.clone(),

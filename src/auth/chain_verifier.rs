@@ -128,7 +128,7 @@ impl<T: Clone> ChainVerifier<T> {
             Ok((_, until)) => *until,
             Err(_) => refused_until(leaf, rest, &authorities, now),
         };
-        self.cache_result(chain, &result, (now, until), &authorities);
+        self.cache_result(chain, &result, now, until, &authorities);
         result
     }
 
@@ -145,7 +145,8 @@ impl<T: Clone> ChainVerifier<T> {
         &self,
         chain: ChainDigest,
         result: &Result<(T, Timestamp), String>,
-        (since, until): (Timestamp, Timestamp),
+        since: Timestamp,
+        until: Timestamp,
         verified_with: &Arc<Vec<X509>>,
     ) {
         let mut cache = self.cache.lock();

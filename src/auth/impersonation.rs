@@ -72,16 +72,22 @@ impl ImpersonatedUser {
     /// The permissions that the caller needs, in the order in which they are checked.
     pub fn actions(&self) -> Vec<Action> {
         let mut actions = vec![match claims::parse_user(&self.user) {
-            Some((namespace, name)) => impersonate("", ("serviceaccounts", ""), namespace, name),
-            None => impersonate("", ("users", ""), "", &self.user),
+            Some((namespace, name)) => {
+                impersonate(&Impersonated { resource: "serviceaccounts", namespace, name, ..CORE })
+            }
+            None => impersonate(&Impersonated { resource: "users", name: &self.user, ..CORE }),
         }];
-        actions.extend(self.groups.iter().map(|group| impersonate("", ("groups", ""), "", group)));
-        for (key, values) in &self.extra {
-            let extra_action = |value: &String| impersonate(IDENTITY_GROUP, ("userextras", key), "", value);
-            actions.extend(values.iter().map(extra_action));
+        for name in &self.groups {
+            actions.push(impersonate(&Impersonated { resource: "groups", name, ..CORE }));
+        }
+        for (subresource, values) in &self.extra {
+            for name in values {
+                let resource = "userextras";
+                actions.push(impersonate(&Impersonated { resource, subresource, name, ..IDENTITY }));
+            }
         }
         if !self.uid.is_empty() {
-            actions.push(impersonate(IDENTITY_GROUP, ("uids", ""), "", &self.uid));
+            actions.push(impersonate(&Impersonated { resource: "uids", name: &self.uid, ..IDENTITY }));
         }
         actions
     }
@@ -104,8 +110,24 @@ impl ImpersonatedUser {
     }
 }
 
-fn impersonate(group: &str, (resource, subresource): (&str, &str), namespace: &str, name: &str) -> Action {
-    let version = if group.is_empty() { "" } else { "v1" };
+/// A part of an impersonated identity, as permissions name it.
+struct Impersonated<'a> {
+    group: &'a str,
+    version: &'a str,
+    resource: &'a str,
+    subresource: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+/// Parts that permissions name in the core group.
+const CORE: Impersonated<'_> =
+    Impersonated { group: "", version: "", resource: "", subresource: "", namespace: "", name: "" };
+/// Parts that permissions name in the group of authentication.
+const IDENTITY: Impersonated<'_> = Impersonated { group: IDENTITY_GROUP, version: "v1", ..CORE };
+
+fn impersonate(part: &Impersonated<'_>) -> Action {
+    let Impersonated { group, version, resource, subresource, namespace, name } = *part;
     let target = Target::Resource {
         group: group.to_owned(),
         version: version.to_owned(),

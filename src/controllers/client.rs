@@ -449,7 +449,8 @@ impl Client {
     pub async fn admit(
         &self,
         method: &'static str,
-        (path, query): (&str, &str),
+        path: &str,
+        query: &str,
         warnings: &Warnings,
     ) -> Result<AdmittedRequest> {
         let (user, user_agent) = (&self.user, &*self.agent);

@@ -78,6 +78,17 @@ struct Progress {
     errors: Vec<String>,
 }
 
+/// The objects of one resource that are left in a terminating namespace.
+struct RemainingObjects<'a> {
+    gv: &'a GroupVersion,
+    plural: &'a str,
+    count: usize,
+    /// How many of them have each finalizer.
+    finalizers: BTreeMap<String, usize>,
+    /// How many seconds they may take.
+    estimate: i64,
+}
+
 impl Progress {
     /// Notes an error of one resource.
     fn fail(&mut self, error: String) {
@@ -85,15 +96,9 @@ impl Progress {
         self.findings.failures.push(error);
     }
 
-    /// Notes how many objects of a resource are left, and how many of them have each finalizer. `estimate`: how many seconds they
-    /// may take. Fails if objects are left without a reason.
-    fn note(
-        &mut self,
-        namespace: &str,
-        (gv, plural): (&GroupVersion, &str),
-        estimate: i64,
-        (count, finalizers): (usize, BTreeMap<String, usize>),
-    ) -> std::result::Result<(), String> {
+    /// Notes the remaining objects of a resource. Fails if objects are left without a reason.
+    fn note(&mut self, namespace: &str, remaining: RemainingObjects<'_>) -> std::result::Result<(), String> {
+        let RemainingObjects { gv, plural, count, finalizers, estimate } = remaining;
         if count == 0 {
             return Ok(());
         }
@@ -246,11 +251,14 @@ impl NamespaceController {
                     continue;
                 }
             };
-            let gv = &resource.registration.gv;
-            let resource_name = (gv, resource.resource.as_str());
-            if let Err(error) =
-                progress.note(namespace, resource_name, 0, (remaining.count, remaining.finalizers))
-            {
+            let remaining = RemainingObjects {
+                gv: &resource.registration.gv,
+                plural: &resource.resource,
+                count: remaining.count,
+                finalizers: remaining.finalizers,
+                estimate: 0,
+            };
+            if let Err(error) = progress.note(namespace, remaining) {
                 progress.fail(error);
             }
         }
@@ -281,7 +289,8 @@ impl NamespaceController {
         for finalizer in remaining.iter().flat_map(|object| ObjectMeta::from_object(object).finalizers) {
             *finalizers.entry(finalizer.into_owned()).or_default() += 1;
         }
-        progress.note(namespace, (&resource.gv, &*resource.plural), estimate, (remaining.len(), finalizers))
+        let (gv, plural, count) = (&resource.gv, &*resource.plural, remaining.len());
+        progress.note(namespace, RemainingObjects { gv, plural, count, finalizers, estimate })
     }
 
     async fn objects(

@@ -12,6 +12,17 @@ const SECONDS: [f64; 15] =
 const FIRST_SECONDS: f64 = 0.001;
 const LABELS: [&str; 2] = ["result", "failure_type"];
 
+/// The labels of a call to a conversion webhook.
+#[derive(Clone, Copy)]
+pub struct ConversionLabels<'a> {
+    /// The name of the definition.
+    pub definition: &'a str,
+    /// The version of the objects.
+    pub from: &'a str,
+    /// The requested version.
+    pub to: &'a str,
+}
+
 /// Calls to conversion webhooks.
 pub struct Conversions {
     requests: IntCounterVec,
@@ -42,13 +53,9 @@ impl Conversions {
         })
     }
 
-    /// Counts a call for a definition, from one version to another.
-    pub fn record_call(
-        &self,
-        (definition, from, to): (&str, &str, &str),
-        seconds: f64,
-        failure: Option<FailureKind>,
-    ) {
+    /// Counts a call.
+    pub fn record_call(&self, conversion: ConversionLabels<'_>, seconds: f64, failure: Option<FailureKind>) {
+        let ConversionLabels { definition, from, to } = conversion;
         let labels = match failure {
             None => ["success", ""],
             Some(failure) => ["failure", failure.word()],

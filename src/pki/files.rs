@@ -17,6 +17,13 @@ pub(super) enum Secrecy {
     Private,
 }
 
+/// The file names of a certificate and its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PairFiles {
+    pub certificate: &'static str,
+    pub key: &'static str,
+}
+
 /// The directory of keys and certificates; without one, everything stays in memory. Staged files are written together by
 /// [`Folder::commit`].
 pub(super) struct Folder {
@@ -49,20 +56,20 @@ impl Folder {
     }
 
     /// A certificate and its key. A key without a certificate is left over from a crash and ignored.
-    pub(super) fn pair(&self, certificate: &str, key: &str) -> Result<Option<Identity>, PkiError> {
-        match (self.read(certificate)?, self.read(key)?) {
+    pub(super) fn pair(&self, files: PairFiles) -> Result<Option<Identity>, PkiError> {
+        match (self.read(files.certificate)?, self.read(files.key)?) {
             (Some(certificates_pem), Some(key_pem)) => Ok(Some(Identity { certificates_pem, key_pem })),
             (None, _) => Ok(None),
             (Some(_), None) => Err(PkiError::Content {
-                path: self.path(key).display().to_string(),
+                path: self.path(files.key).display().to_string(),
                 reason: "is missing, though its certificate is there",
             }),
         }
     }
 
-    pub(super) fn stage_pair(&mut self, (certificate, key): (&str, &str), identity: &Identity) {
-        self.stage_private(key, &identity.key_pem);
-        self.stage_public(certificate, &identity.certificates_pem);
+    pub(super) fn stage_pair(&mut self, files: PairFiles, identity: &Identity) {
+        self.stage_private(files.key, &identity.key_pem);
+        self.stage_public(files.certificate, &identity.certificates_pem);
     }
 
     pub(super) fn stage_private(&mut self, name: &str, content: &[u8]) {
@@ -155,11 +162,13 @@ mod tests {
     fn key_without_certificate_is_ignored_and_certificate_without_key_fails() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::open(Some(directory.path().to_owned())).unwrap();
-        assert!(folder.pair("a.crt", "a.key").unwrap().is_none());
+        let [first, second] =
+            [("a.crt", "a.key"), ("b.crt", "b.key")].map(|(certificate, key)| PairFiles { certificate, key });
+        assert!(folder.pair(first).unwrap().is_none());
         fs::write(directory.path().join("a.key"), "key").unwrap();
-        assert!(folder.pair("a.crt", "a.key").unwrap().is_none());
+        assert!(folder.pair(first).unwrap().is_none());
         fs::write(directory.path().join("b.crt"), "certificate").unwrap();
-        assert!(folder.pair("b.crt", "b.key").unwrap_err().to_string().contains("b.key: is missing"));
+        assert!(folder.pair(second).unwrap_err().to_string().contains("b.key: is missing"));
     }
 
     #[test]

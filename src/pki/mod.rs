@@ -34,7 +34,7 @@ use openssl::pkey::{PKey, Private};
 use openssl::x509::X509;
 
 use authority::{Authority, Purpose};
-use files::Folder;
+use files::{Folder, PairFiles};
 
 use crate::config::{Config, NamedCertificate, Serving};
 pub use host::Names;
@@ -71,7 +71,7 @@ pub enum PkiError {
 }
 
 /// The files of the server's own CA.
-const AUTHORITY: (&str, &str) = ("ca.crt", "ca.key");
+const AUTHORITY: PairFiles = PairFiles { certificate: "ca.crt", key: "ca.key" };
 
 /// A certificate chain with the key of its first certificate, both PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
 pub fn renew(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
     let folder = Folder::open(config.cert_dir())?;
     let Some(authority) = load_authority(&folder)? else {
-        let path = config.cert_dir().unwrap_or_default().join(AUTHORITY.0);
+        let path = config.cert_dir().unwrap_or_default().join(AUTHORITY.certificate);
         return Err(content_error(&path, "is missing or empty"));
     };
     load_or_issue(config, bound, clock, folder, &authority)
@@ -224,7 +224,7 @@ fn content_error(path: &Path, reason: &'static str) -> PkiError {
 }
 
 fn load_authority(folder: &Folder) -> Result<Option<Authority>, PkiError> {
-    let Some(identity) = folder.pair(AUTHORITY.0, AUTHORITY.1)? else { return Ok(None) };
+    let Some(identity) = folder.pair(AUTHORITY)? else { return Ok(None) };
     let (certificate, key) = parse_pair(folder, AUTHORITY, &identity)?;
     Ok(Some(Authority::new(certificate, key)))
 }
@@ -249,8 +249,8 @@ fn serving(
         return Ok((identity, trusted));
     }
     let own_ca_pem = authority.certificate_pem()?;
-    let pair = ("apiserver.crt", "apiserver.key");
-    if let Some(identity) = folder.pair(pair.0, pair.1)? {
+    let pair = PairFiles { certificate: "apiserver.crt", key: "apiserver.key" };
+    if let Some(identity) = folder.pair(pair)? {
         let (certificate, _) = parse_pair(folder, pair, &identity)?;
         if !authority.has_issuer_name(&certificate) {
             if let Some(trusted) = find_trust_anchor(config, authority, &identity)? {
@@ -258,7 +258,7 @@ fn serving(
             }
             // A certificate that an operator put here is served as it is.
             if !trust::was_issued_here(&certificate, SERVER_NAME, authority::AUTHORITY_NAME) {
-                let trusted = trust_leaf_only(&folder.path(pair.0), &certificate)?;
+                let trusted = trust_leaf_only(&folder.path(pair.certificate), &certificate)?;
                 return Ok((identity, trusted));
             }
         }
@@ -295,8 +295,8 @@ fn find_trust_anchor(
 }
 
 fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Identity, PkiError> {
-    let pair = ("admin.crt", "admin.key");
-    if let Some(identity) = folder.pair(pair.0, pair.1)? {
+    let pair = PairFiles { certificate: "admin.crt", key: "admin.key" };
+    if let Some(identity) = folder.pair(pair)? {
         let (certificate, _) = parse_pair(folder, pair, &identity)?;
         if authority.has_issued(&certificate) && authority::is_valid_with_margin(&certificate, clock.now())? {
             return Ok(identity);
@@ -310,10 +310,10 @@ fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Id
 
 fn parse_pair(
     folder: &Folder,
-    pair: (&str, &str),
+    pair: PairFiles,
     identity: &Identity,
 ) -> Result<(X509, PKey<Private>), PkiError> {
-    check_pair(&folder.path(pair.0), &folder.path(pair.1), identity)
+    check_pair(&folder.path(pair.certificate), &folder.path(pair.key), identity)
 }
 
 fn check_pair(

@@ -171,7 +171,7 @@ async fn parts(
         refusals: Throttle::default(),
     });
     let admission =
-        admission_settings::settings(context, (&storage, &indexes), &registry, shared.clone(), &loopback)
+        admission_settings::settings(context, &storage, &indexes, &registry, shared.clone(), &loopback)
             .await?;
     let parts = ServerParts {
         context: context.clone(),

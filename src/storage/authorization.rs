@@ -39,7 +39,8 @@ impl Access {
     /// gone.
     pub async fn authorize_request(
         &self,
-        (metrics, clock): (&Metrics, &Clock),
+        metrics: &Metrics,
+        clock: &Clock,
         identity: &Arc<Identity>,
         action: Arc<Action>,
         selection: Arc<Selection>,

@@ -39,6 +39,7 @@ use crate::limits::{
     CONVERSIONS_PER_TURN, HEAVY_BYTES, HOOK_RESPONSE_BYTES,
 };
 use crate::metrics::Metrics;
+use crate::metrics::conversion::ConversionLabels;
 use crate::pki::random;
 
 use super::objects::build_draft;
@@ -347,8 +348,8 @@ impl Backend {
             Ok(converted) => Ok(converted),
         };
         let failure = converted.as_ref().err().map(|error| error.failure);
-        let versions = (conversion.definition.as_str(), from, &*version.version);
-        self.conversions.metrics.conversions.record_call(versions, took, failure);
+        let labels = ConversionLabels { definition: &conversion.definition, from, to: &version.version };
+        self.conversions.metrics.conversions.record_call(labels, took, failure);
         converted.map_err(|error| {
             if self.conversions.failures.allows(self.conversions.clock.moment()) {
                 let definition = &conversion.definition;

@@ -17,7 +17,7 @@ use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 
-use crate::audit::{Audit, Trail};
+use crate::audit::{Audit, AuditedRequest, Trail};
 use crate::metrics::Metrics;
 use crate::pki::random;
 
@@ -131,7 +131,9 @@ impl Loopback {
             agent: user_agent.to_owned(),
             received: self.clock.now(),
         };
-        let trail = Rc::new(Trail::new(audit, (&self.clock, &self.registry), head, (parsed, decision)));
+        let (clock, registry, request) = (&self.clock, &self.registry, parsed);
+        let trail = Trail::new(AuditedRequest { audit, clock, registry, head, request, decision });
+        let trail = Rc::new(trail);
         match trail.receive().await {
             true => Ok(Some(trail)),
             false => Err(Status::internal("failed to store audit event")),
@@ -161,7 +163,7 @@ impl Backend {
         let action = Arc::new(action(&parsed));
         let decided = self
             .access
-            .authorize_request((&loopback.metrics, &self.clock), request.user, action, Arc::default())
+            .authorize_request(&loopback.metrics, &self.clock, request.user, action, Arc::default())
             .await;
         let result = match decided {
             Ok((result, record)) => {

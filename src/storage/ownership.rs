@@ -62,7 +62,8 @@ impl Objects {
         old: &Value,
         new: &mut Value,
     ) {
-        record_server_fields(&self.registry, (version, kind), subresource, &self.now(), Some(old), new);
+        let write = ServerWrite { version, kind, subresource, now: &self.now() };
+        record_server_fields(&self.registry, &write, Some(old), new);
     }
 
     /// Reads the subresource of the path, with its managedFields.
@@ -150,15 +151,26 @@ impl Objects {
     }
 }
 
+/// A change that this server makes itself.
+pub(crate) struct ServerWrite<'a> {
+    /// The version in which the object is stored.
+    pub version: &'a GroupVersion,
+    /// Its kind.
+    pub kind: &'a str,
+    /// The subresource, empty for the object itself.
+    pub subresource: &'a str,
+    /// The time of the change.
+    pub now: &'a str,
+}
+
 /// Updates managedFields for a change that this server makes itself.
 pub(crate) fn record_server_fields(
     registry: &Registry,
-    (version, kind): (&GroupVersion, &str),
-    subresource: &str,
-    now: &str,
+    write: &ServerWrite<'_>,
     old: Option<&Value>,
     new: &mut Value,
 ) {
+    let ServerWrite { version, kind, subresource, now } = *write;
     let versions = Versions { registry, kind, stored: version, elsewhere: None, is_custom: false };
     let reset = managed_fields::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
     let write = Write { manager: SERVER_NAME, version, subresource, now, reset };

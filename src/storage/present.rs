@@ -284,7 +284,7 @@ impl Objects {
                 let mut table = Vec::new();
                 print::head(&mut table, definitions.as_deref(), version, list_meta.as_bytes());
                 let object = self.row_object(resource, version, include, source)?;
-                self.write_row(resource, &value, object.as_deref(), true, &mut table);
+                self.write_row(resource, &value, object.as_deref(), &mut table);
                 print::tail(&mut table);
                 Bytes::from(table)
             }
@@ -350,20 +350,20 @@ impl Objects {
         Ok(())
     }
 
-    /// Appends the row of an object to a table.
-    pub fn append_row(
+    /// The row of an object in a table.
+    pub fn encode_row(
         &self,
         resource: &Resource,
-        (version, include): (MetaVersion, IncludeObject),
+        version: MetaVersion,
+        include: IncludeObject,
         object: &Object,
-        is_first: bool,
-        table: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) -> Result<Vec<u8>> {
         let source = StoredJson::from_object(object);
         let value = self.stored_value(resource, source)?;
         let object = self.row_object(resource, version, include, source)?;
-        self.write_row(resource, &value, object.as_deref(), is_first, table);
-        Ok(())
+        let mut row = Vec::new();
+        self.write_row(resource, &value, object.as_deref(), &mut row);
+        Ok(row)
     }
 
     /// The `object` of a table row.
@@ -381,19 +381,13 @@ impl Objects {
         }
     }
 
-    fn write_row(
-        &self,
-        resource: &Resource,
-        value: &Value,
-        object: Option<&[u8]>,
-        is_first: bool,
-        table: &mut Vec<u8>,
-    ) {
+    /// Writes a row without a comma before it.
+    fn write_row(&self, resource: &Resource, value: &Value, object: Option<&[u8]>, table: &mut Vec<u8>) {
         let group = resource.stored().map_or(&resource.gv.group, |stored| &stored.version.group);
         let now = self.clock.now().unix_seconds();
         let cells = print::resource_cells(resource, value, now);
         let completion = print::completion(group, &resource.kind, value);
-        print::row(table, is_first, &cells, completion, object);
+        print::row(table, true, &cells, completion, object);
     }
 
     /// The object in JSON of the requested version.

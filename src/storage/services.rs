@@ -46,7 +46,7 @@ use self::allocate::{AllocationError, AllocationRequest};
 use self::claim::{Claim, PendingClaim, UnsettledAllocations};
 use super::Call;
 use super::objects::build_draft;
-use super::ownership;
+use super::ownership::{self, ServerWrite};
 use super::stores::Stores;
 use super::write_hooks::{PendingWrite, WriteHook};
 
@@ -142,7 +142,8 @@ impl Services {
         let now = time::format_seconds(self.clock.now().unix_seconds());
         let mut object = new_address(address, owner, &now);
         let version = GroupVersion::new(NETWORKING_GROUP, "v1");
-        ownership::record_server_fields(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
+        let write = ServerWrite { version: &version, kind: "IPAddress", subresource: "", now: &now };
+        ownership::record_server_fields(&self.registry, &write, None, &mut object);
         let draft = self.address_draft(ty, &address.to_string(), &object);
         match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
             Ok(_) => Ok(true),

@@ -420,9 +420,7 @@ fn json_item(
         }
         Representation::Metadata(_) => whole(objects.encode(resource, form, object, false)?),
         Representation::Table(version, include) => {
-            let mut row = Vec::new();
-            objects.append_row(resource, (version, include), object, true, &mut row)?;
-            whole(row.into())
+            whole(objects.encode_row(resource, version, include, object)?.into())
         }
     })
 }

@@ -50,6 +50,15 @@ struct Evaluation<'a> {
     metrics: &'a Metrics,
 }
 
+/// The evaluation of one policy for all its bindings and parameters.
+struct PolicyEvaluation<'a> {
+    policy: &'a Policy,
+    matched: &'a Matched<'a>,
+    /// The new and the old state in the version that the policy matches, once one of them is needed.
+    states: Option<(Value, Value)>,
+    annotations: BTreeMap<String, Vec<String>>,
+}
+
 impl ValidatingAdmissionPolicy {
     async fn evaluate_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
         let hooks = self.0.hooks().await?;
@@ -87,20 +96,19 @@ impl Evaluation<'_> {
                 return Ok(());
             }
         };
-        let mut annotations: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut states = None;
+        let mut evaluation =
+            PolicyEvaluation { policy, matched: &matched, states: None, annotations: BTreeMap::new() };
         for binding in &hook.bindings {
             match self.matcher.match_binding(binding, params_resource.as_ref()).await {
                 Ok(params) => {
                     for params in params {
-                        self.evaluate_once(policy, binding, &matched, &mut states, &params, &mut annotations)
-                            .await?;
+                        self.evaluate_once(&mut evaluation, binding, &params).await?;
                     }
                 }
                 Err(reason) => self.report_misconfiguration(policy, Some(binding), &reason),
             }
         }
-        for (key, values) in annotations {
+        for (key, values) in evaluation.annotations {
             let key = format!("{}/{key}", policy.name);
             self.matcher.write.call.warnings.annotate(&key, values.join(", "));
         }
@@ -126,13 +134,12 @@ impl Evaluation<'_> {
     /// Evaluates a policy for one parameter object, and applies the validationActions of the binding.
     async fn evaluate_once(
         &mut self,
-        policy: &Policy,
+        evaluation: &mut PolicyEvaluation<'_>,
         binding: &Binding,
-        matched: &Matched<'_>,
-        states: &mut Option<(Value, Value)>,
         params: &Value,
-        annotations: &mut BTreeMap<String, Vec<String>>,
     ) -> Result<()> {
+        let (policy, matched) = (evaluation.policy, evaluation.matched);
+        let PolicyEvaluation { states, annotations, .. } = evaluation;
         if states.is_none() {
             match versioned::states(self.matcher.write, self.object, matched.resource).await {
                 Ok(both) => *states = Some(both),

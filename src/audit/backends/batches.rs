@@ -91,7 +91,7 @@ struct RateLimit {
 }
 
 impl RateLimit {
-    fn new((per_second, burst): (f64, u32), now: Moment) -> RateLimit {
+    fn new(per_second: f64, burst: u32, now: Moment) -> RateLimit {
         RateLimit { per_second, burst: f64::from(burst), tokens: f64::from(burst), last_take: now }
     }
 
@@ -111,7 +111,9 @@ impl RateLimit {
 pub fn spawn<W: Writer>(
     name: &str,
     queue: mpsc::Receiver<QueueItem>,
-    (delivery, clock, counts): (Delivery, Clock, Counts),
+    delivery: Delivery,
+    clock: Clock,
+    counts: Counts,
     writer: impl FnOnce() -> W + Send + 'static,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -172,7 +174,10 @@ struct Batches {
 
 impl Batches {
     async fn run(mut self, mut writer: impl Writer) {
-        self.rate = self.batching.rate.map(|rate| RateLimit::new(rate, self.clock.moment()));
+        self.rate = self
+            .batching
+            .rate
+            .map(|(per_second, burst)| RateLimit::new(per_second, burst, self.clock.moment()));
         loop {
             let (entries, close) = self.next_batch().await;
             let lines = entries.into_iter().filter_map(|entry| self.encode(&writer, entry)).collect();
@@ -288,7 +293,7 @@ mod tests {
     #[test]
     fn audit_batch_rate_is_limited_after_the_burst() {
         let ten_seconds_later = Moment::default().plus(Duration::from_secs(10));
-        let mut rate = RateLimit::new((10.0, 2), Moment::default());
+        let mut rate = RateLimit::new(10.0, 2, Moment::default());
         assert_eq!(rate.take(Moment::default()), Duration::ZERO);
         assert_eq!(rate.take(Moment::default()), Duration::ZERO);
         assert_eq!(rate.take(Moment::default()), Duration::from_millis(100));

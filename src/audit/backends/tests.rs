@@ -70,7 +70,7 @@ fn fixture(
         GatedWriter { gate: gate.clone(), written: written.clone(), largest: largest.clone(), succeeds };
     let counts = metrics.audit.clone();
     let spawned: io::Result<()> =
-        backends.add(delivery, |queue| spawn("test", queue, (delivery, Clock::system(), counts), || slow));
+        backends.add(delivery, |queue| spawn("test", queue, delivery, Clock::system(), counts, || slow));
     spawned.unwrap();
     Fixture { backends: Arc::new(backends), metrics, gate, written, largest }
 }
@@ -194,7 +194,7 @@ async fn audit_event_of_disconnected_client_reaches_all_backends() {
     let counts = fixture.metrics.audit.clone();
     let backends = Arc::get_mut(&mut fixture.backends).unwrap();
     let spawned =
-        backends.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
+        backends.add(delivery, |queue| spawn("other", queue, delivery, Clock::system(), counts, || writer));
     spawned.unwrap();
     let write = fixture.backends.write(event(0), fixture.backends.empty_reservation());
     assert!(timeout(Duration::from_millis(50), write).await.is_err(), "the blocking backend is slow");
@@ -271,7 +271,7 @@ async fn audit_batch_backend_drops_event_while_blocking_backend_waits() {
     let counts = fixture.metrics.audit.clone();
     let backends = Arc::get_mut(&mut fixture.backends).unwrap();
     let spawned =
-        backends.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
+        backends.add(delivery, |queue| spawn("other", queue, delivery, Clock::system(), counts, || writer));
     spawned.unwrap();
     let head = fixture.backends.heads.take(AUDIT_HEADS_BYTES).unwrap();
     let reservation = fixture.backends.reservation(head, fixture.backends.empty_reservation());

@@ -119,7 +119,7 @@ impl AggregatedResources {
             resource.registration.service.as_ref().ok_or("the APIService has no service any more")?;
         let warnings = Warnings::default();
         let method = if request.method == Method::DELETE { "DELETE" } else { "GET" };
-        let admitted = self.client.admit(method, (request.path, request.query), &warnings).await;
+        let admitted = self.client.admit(method, request.path, request.query, &warnings).await;
         let admitted = admitted.map_err(|status| status.message)?;
         let response = self.extensions.send(self.client.backend(), service, request).await;
         let code = response.as_ref().map_or(UNREACHABLE, |response| response.status);

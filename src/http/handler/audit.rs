@@ -19,7 +19,7 @@ use pilothouse_api::path::Request;
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_types::identity::Identity;
 
-use crate::audit::{Audit, Trail, truncate_user_agent};
+use crate::audit::{AuditedRequest, Trail, truncate_user_agent};
 use crate::http::peer::Peer;
 use crate::http::switch::Switch;
 use crate::storage::authorization::AuthorizationRecord;
@@ -36,8 +36,7 @@ pub async fn open(
     user: &Arc<Identity>,
     parsed: &Request<'_>,
 ) -> Option<HttpResponse> {
-    let audit = worker.shared.audit.as_ref()?;
-    let trail = begin(worker, audit, (request, context), Some(user), parsed)?;
+    let trail = begin(worker, request, context, Some(user), parsed)?;
     annotate(&trail, request, context);
     if trail.receive().await {
         return None;
@@ -49,11 +48,12 @@ pub async fn open(
 /// Applies the policy to a request; `None` if it is not audited.
 fn begin(
     worker: &Worker,
-    audit: &Audit,
-    (request, context): (&HttpRequest, &Context),
+    request: &HttpRequest,
+    context: &Context,
     user: Option<&Arc<Identity>>,
     parsed: &Request<'_>,
 ) -> Option<Rc<Trail>> {
+    let (audit, backend) = (worker.shared.audit.as_ref()?, &worker.backend);
     let trail = audit.decide(user.map(AsRef::as_ref), parsed).map(|decision| {
         context.warnings.audit_body.enable(decision.level, decision.omits_managed_fields);
         let head = EventMetadata {
@@ -62,8 +62,14 @@ fn begin(
             user: user.cloned(),
             ..metadata(request, context)
         };
-        let backend = &worker.backend;
-        Rc::new(Trail::new(audit, (&backend.clock, &backend.objects.registry), head, (parsed, decision)))
+        Rc::new(Trail::new(AuditedRequest {
+            audit,
+            clock: &backend.clock,
+            registry: &backend.objects.registry,
+            head,
+            request: parsed,
+            decision,
+        }))
     });
     // Set only once: either authentication fails, or the request begins.
     let _ = context.trail.set(trail.clone());
@@ -101,11 +107,13 @@ fn annotate(trail: &Trail, request: &HttpRequest, context: &Context) {
 
 /// Requests that fail authentication are audited, too.
 pub fn begin_unauthenticated(worker: &Worker, request: &HttpRequest, context: &Context) {
-    let Some(audit) = worker.shared.audit.as_ref().filter(|_| context.trail.get().is_none()) else { return };
+    if worker.shared.audit.is_none() || context.trail.get().is_some() {
+        return;
+    }
     let query = Query::parse(request.query_string());
     let Ok(path) = query::decode_path(request.uri().path()) else { return };
     if let Ok(parsed) = Request::parse(request.method().as_str(), &path, &query) {
-        begin(worker, audit, (request, context), None, &parsed);
+        begin(worker, request, context, None, &parsed);
     }
 }
 

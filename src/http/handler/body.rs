@@ -41,7 +41,8 @@ pub async fn read(
     payload: Payload,
     verb: Verb,
     offer: OfferedEncodings,
-    (memory, user): (&RequestMemory, &str),
+    memory: &RequestMemory,
+    user: &str,
 ) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
     let mut memory = memory.body();

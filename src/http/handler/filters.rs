@@ -248,8 +248,7 @@ async fn check_authorization(
     selection: Arc<Selection>,
 ) -> Result<(Result<()>, AuthorizationRecord)> {
     let (backend, metrics) = (&worker.backend, &worker.shared.metrics);
-    let result =
-        backend.access.authorize_request((metrics, &backend.clock), identity, action, selection).await;
+    let result = backend.access.authorize_request(metrics, &backend.clock, identity, action, selection).await;
     result.map_err(|_| actor_stopped(worker, "authorizer"))
 }
 

@@ -153,7 +153,8 @@ impl OpenApi {
     /// Generates a document and records its tag.
     fn write(
         &self,
-        (served, registry): (&Served, &Registry),
+        served: &Served,
+        registry: &Registry,
         request: &DocumentRequest,
         now: u64,
     ) -> Option<(Vec<u8>, DocumentTag)> {
@@ -233,9 +234,8 @@ pub async fn respond(
         }
         None => return None,
     };
-    let response =
-        document(worker, document_request, media::choose(&context.accept, &offered), (request, context))
-            .await;
+    let media_type = media::choose(&context.accept, &offered);
+    let response = document(worker, document_request, media_type, request, context).await;
     Some(response.unwrap_or_else(|| HttpResponse::NotFound().finish()))
 }
 
@@ -316,7 +316,8 @@ async fn document(
     worker: &Worker,
     document_request: DocumentRequest,
     media_type: Option<&'static str>,
-    (request, context): (&HttpRequest, &Context),
+    request: &HttpRequest,
+    context: &Context,
 ) -> Option<HttpResponse> {
     let name = document_request.name.clone();
     let is_v2 = name.is_v2();
@@ -340,7 +341,7 @@ async fn document(
             let now = worker.backend.clock.now().seconds();
             let registry = worker.backend.objects.registry.clone();
             let (own_served, memory) = (served.clone(), worker.backend.lists.clone());
-            let write = move || prepare((&own_served, &registry, &memory), &document_request, format, now);
+            let write = move || prepare(&own_served, &registry, &memory, &document_request, format, now);
             match context.compute_heavy(write).await {
                 Ok(Ok(result)) => result?,
                 Ok(Err(OutOfMemory)) => return Some(too_many_requests(1)),
@@ -414,7 +415,9 @@ fn redirect_to_current(name: &str, tag: &DocumentTag, media_type: &str) -> HttpR
 /// The memory is reserved here, on a thread for heavy work, and not when the request arrives: at most as many requests generate a
 /// document at the same time as there are such threads.
 fn prepare(
-    (served, registry, memory): (&Served, &Registry, &MemoryBudget),
+    served: &Served,
+    registry: &Registry,
+    memory: &MemoryBudget,
     request: &DocumentRequest,
     format: DocumentFormat,
     now: u64,
@@ -424,7 +427,7 @@ fn prepare(
         return Ok(Some(cached));
     }
     let _reservation = memory.take(openapi.estimate_bytes(&request.name, &request.others))?;
-    let Some((json, tag)) = openapi.write((served, registry), request, now) else { return Ok(None) };
+    let Some((json, tag)) = openapi.write(served, registry, request, now) else { return Ok(None) };
     let encoded = match (format.binary, name.is_v2()) {
         (false, _) => Some(json),
         (true, true) => v2_protobuf(&json),

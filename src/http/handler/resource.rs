@@ -100,8 +100,8 @@ pub async fn serve(
     let (body, payload) = match &socket {
         Some(_) => (Body::default(), Some(payload)),
         None => {
-            let memory = (&worker.backend.requests, request.user.name.as_str());
-            (body::read(http, payload, verb, offer, memory).await?, None)
+            let (memory, user) = (&worker.backend.requests, &request.user.name);
+            (body::read(http, payload, verb, offer, memory, user).await?, None)
         }
     };
     let (permit, ends) = (request.permit.clone(), request.ends);

@@ -27,7 +27,8 @@ use crate::storage::stores::Stores;
 /// Reads the operator's configuration and starts the actors that the plug-ins of all workers share.
 pub async fn settings(
     context: &StartContext,
-    (storage, indexes): (&Storage, &LiveIndexes),
+    storage: &Storage,
+    indexes: &LiveIndexes,
     registry: &Arc<Registry>,
     shared: Arc<Shared>,
     loopback: &Arc<Loopback>,

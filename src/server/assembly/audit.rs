@@ -80,7 +80,7 @@ fn add_log(backends: &mut AuditBackends, flags: &Flags, clock: Clock) -> Result<
     let counts = backends.counts().clone();
     let log = Log { out, is_legacy: flags.audit_log_format == "legacy", counts: counts.clone() };
     let result =
-        backends.add(delivery, |queue| batches::spawn("audit-log", queue, (delivery, clock, counts), || log));
+        backends.add(delivery, |queue| batches::spawn("audit-log", queue, delivery, clock, counts, || log));
     result.map_err(|error| config_error(error.to_string()))
 }
 
@@ -100,7 +100,7 @@ fn add_webhook(
     let (webhook_counts, clock) = (counts.clone(), context.clock.clone());
     let result = backends.add(delivery, |queue| {
         let make = move || Webhook::new(service, initial_backoff, webhook_counts);
-        batches::spawn("audit-webhook", queue, (delivery, clock, counts), make)
+        batches::spawn("audit-webhook", queue, delivery, clock, counts, make)
     });
     result.map_err(|error| config_error(error.to_string()))
 }

@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::pki::host;
 use crate::server::application::{StartContext, StartError};
 
-use super::authentication::verifiers;
+use super::authentication::{VerifierParts, verifiers};
 use super::authorization::AuthorizerSet;
 use super::openid::OpenIdSetup;
 
@@ -66,16 +66,15 @@ impl AuthSetup {
         let certificates = certificates(context, metrics)?;
         let front_proxy = front_proxy(context)?;
         let roles = rbac::open(indexes).await.map_err(|error| StartError::store(&error))?;
-        let authorizers =
-            AuthorizerSet::open(config, &roles, indexes, metrics, (&context.clock, &context.pool)).await?;
-        let verifiers = verifiers(
-            context,
-            (&front_proxy, &certificates),
-            &objects,
-            Arc::new(tokens.verifier),
-            openid.verifier(),
-            metrics,
-        )?;
+        let authorizers = AuthorizerSet::open(context, &roles, indexes, metrics).await?;
+        let parts = VerifierParts {
+            front_proxy: front_proxy.as_ref(),
+            certificates: &certificates,
+            objects: &objects,
+            accounts: Arc::new(tokens.verifier),
+            providers: openid.verifier(),
+        };
+        let verifiers = verifiers(context, parts, metrics)?;
         let auth = AuthSetup {
             verifiers,
             certificates,

@@ -19,16 +19,28 @@ use crate::auth::token_webhook;
 use crate::bootstrap;
 use crate::metrics::Metrics;
 
+/// The authenticators that are made before the others.
+pub(super) struct VerifierParts<'a> {
+    /// The front proxy, if there is one.
+    pub front_proxy: Option<&'a Arc<FrontProxy>>,
+    /// Verifies client certificates.
+    pub certificates: &'a Arc<CertificateVerifier>,
+    /// The objects that tokens are bound to or kept in.
+    pub objects: &'a Arc<TokenObjects>,
+    /// Verifies service account tokens.
+    pub accounts: Arc<dyn Verifier>,
+    /// Verifies tokens of OpenID Connect providers.
+    pub providers: Option<Arc<dyn Verifier>>,
+}
+
 /// The authenticators, in the order in which they are tried.
 pub(super) fn verifiers(
     context: &StartContext,
-    (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
-    objects: &Arc<TokenObjects>,
-    accounts: Arc<dyn Verifier>,
-    providers: Option<Arc<dyn Verifier>>,
+    parts: VerifierParts<'_>,
     metrics: &Arc<Metrics>,
 ) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
     let StartContext { config, clock, .. } = context;
+    let VerifierParts { front_proxy, certificates, objects, accounts, providers } = parts;
     let tokens = match &config.authentication.token_auth_file {
         None => TokenFile::default(),
         Some(path) => {

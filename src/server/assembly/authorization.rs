@@ -24,7 +24,7 @@ use crate::config::{AuthorizationMode, Config};
 use crate::http::handler::worker::Shared;
 use crate::limits::{CONFIG_FILE_CHECK_INTERVAL, CONFIG_FILE_READ_INTERVAL};
 use crate::metrics::Metrics;
-use crate::server::application::StartError;
+use crate::server::application::{StartContext, StartError};
 
 /// The authorizers in use, and everything that is needed to make new ones when the file changes.
 pub(super) struct AuthorizerSet {
@@ -59,12 +59,12 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 impl AuthorizerSet {
     /// Reads the file, opens the stores that authorizers follow, and makes the authorizers.
     pub(super) async fn open(
-        config: &Config,
+        context: &StartContext,
         roles: &Arc<Roles>,
         indexes: &LiveIndexes,
         metrics: &Arc<Metrics>,
-        (clock, pool): (&Clock, &Arc<Pool>),
     ) -> Result<AuthorizerSet, StartError> {
+        let (config, clock, pool) = (&*context.config, &context.clock, &context.pool);
         let config_error = |error: String| StartError::from(crate::config::ConfigError::new(error));
         let (initial, initial_text) = configured_authorizers(config).map_err(config_error)?;
         let is_configured =

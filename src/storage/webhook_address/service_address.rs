@@ -32,19 +32,20 @@ pub async fn resolve(
     ServicePort { namespace, name, port }: ServicePort<'_>,
 ) -> AddressResult {
     let key = Key::namespaced(namespace, name);
-    let service = get(backend, permit, ("services", "Service"), key.clone()).await?;
+    let service = get(backend, permit, "services", "Service", key.clone()).await?;
     if !to_endpoints {
         return cluster_address(&service, name, port);
     }
     let port_name = routed_port_name(&service, name, port)?;
-    let endpoints = get(backend, permit, ("endpoints", "Endpoints"), key).await?;
+    let endpoints = get(backend, permit, "endpoints", "Endpoints", key).await?;
     endpoint_address(&endpoints, name, &port_name, &mut random::below)
 }
 
 async fn get(
     backend: &Backend,
     permit: &Permit,
-    (resource, kind): (&str, &str),
+    resource: &str,
+    kind: &str,
     key: Key,
 ) -> Result<Value, String> {
     let name = key.name().to_owned();

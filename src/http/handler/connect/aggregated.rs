@@ -151,13 +151,9 @@ async fn resolve(
     request: &HttpRequest,
     aggregated: &AggregatedRequest<'_>,
 ) -> Result<Destination, String> {
-    let url = (aggregated.path, request.query_string());
-    let destination = worker
-        .shared
-        .aggregation
-        .extensions
-        .resolve((&worker.backend, aggregated.permit), service, url)
-        .await?;
+    let (extensions, path, query) =
+        (&worker.shared.aggregation.extensions, aggregated.path, request.query_string());
+    let destination = extensions.resolve(&worker.backend, aggregated.permit, service, path, query).await?;
     Ok(Destination { user: aggregated.user.name.clone(), ..destination })
 }
 
