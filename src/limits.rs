@@ -247,7 +247,7 @@ pub const CERTIFICATES_REMEMBERED: usize = 1_024;
 pub const REFUSED_CERTIFICATE_REMEMBERED: Duration = Duration::from_secs(60);
 /// Bytes of an OpenID Connect token: enough for some thousand groups.
 pub const OIDC_TOKEN_BYTES: usize = 64 << 10;
-/// Cached OpenID Connect tokens. A full cache without expired entries is cleared.
+/// Cached OpenID Connect tokens. A full cache drops expired entries, or else the half that expires first.
 pub const OIDC_TOKENS_REMEMBERED: usize = 4_096;
 /// How long such a token is cached; the reference's value for all tokens.
 pub const OIDC_TOKEN_REMEMBERED: Duration = Duration::from_secs(10);
@@ -287,7 +287,7 @@ pub const CONFIG_FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub const CONFIG_FILE_READ_INTERVAL: Duration = Duration::from_secs(60);
 /// Match conditions of one authorization webhook; the reference's value.
 pub const MATCH_CONDITIONS: usize = 64;
-/// Cached answers of a webhook; beyond that the older half is dropped.
+/// Cached answers of a webhook; beyond that expired ones are dropped, or else the half that expires first.
 pub const WEBHOOK_CACHE_ENTRIES: usize = 8_192;
 /// Bytes of client-chosen input in a cached question; the reference's value.
 pub const WEBHOOK_CACHED_BYTES: usize = 10_000;

@@ -7,7 +7,6 @@
 //! Each CA that may have issued a certificate is tried by itself. A renewed CA has the name of its predecessor, and both are
 //! trusted for a while; OpenSSL would pick one of them by its name, and refuse certificates of the other.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use openssl::stack::Stack;
 use openssl::x509::store::{X509Store, X509StoreBuilder};
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
+use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::lock::Lock;
 
@@ -40,9 +40,11 @@ type ChainDigest = [u8; 32];
 
 /// Verification results. Refused chains have a table of their own, so that a flood of them evicts no valid one.
 struct ResultCache<T> {
-    valid: HashMap<ChainDigest, CachedResult<T>>,
-    refused: HashMap<ChainDigest, CachedResult<String>>,
+    valid: ChainCache<T>,
+    refused: ChainCache<String>,
 }
+
+type ChainCache<T> = BoundedCache<ChainDigest, CachedResult<T>, CERTIFICATES_REMEMBERED>;
 
 /// A result and the period for which it holds. It does not hold before `since` either: if the clock is set back, certificates
 /// that had expired may be valid again.
@@ -59,18 +61,6 @@ impl<T: Clone> CachedResult<T> {
     }
 }
 
-/// Adds a result. A full table is cleared: chains in use are verified again.
-fn insert_result<T>(
-    table: &mut HashMap<ChainDigest, CachedResult<T>>,
-    chain: ChainDigest,
-    cached: CachedResult<T>,
-) {
-    if table.len() >= CERTIFICATES_REMEMBERED {
-        table.clear();
-    }
-    table.insert(chain, cached);
-}
-
 fn digest(chain: &[Vec<u8>]) -> ChainDigest {
     let mut hash = Sha256::new();
     for certificate in chain {
@@ -85,7 +75,7 @@ impl<T: Clone> ChainVerifier<T> {
     /// Trusts these CAs (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<ChainVerifier<T>, ErrorStack> {
         let authorities = ArcSwap::from_pointee(X509::stack_from_pem(authorities_pem)?);
-        let cache = Lock::new(ResultCache { valid: HashMap::new(), refused: HashMap::new() });
+        let cache = Lock::new(ResultCache { valid: ChainCache::default(), refused: ChainCache::default() });
         Ok(ChainVerifier {
             authorities,
             clock,
@@ -99,8 +89,9 @@ impl<T: Clone> ChainVerifier<T> {
     pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
         self.authorities.store(Arc::new(X509::stack_from_pem(authorities_pem)?));
         let mut cache = self.cache.lock();
-        cache.valid.clear();
-        cache.refused.clear();
+        let evicted = (cache.valid.clear(), cache.refused.clear());
+        drop(cache);
+        drop(evicted);
         Ok(())
     }
 
@@ -156,13 +147,16 @@ impl<T: Clone> ChainVerifier<T> {
         }
         match result {
             Ok((read, _)) => {
-                insert_result(&mut cache.valid, chain, CachedResult { result: read.clone(), since, until });
+                let evicted = cache.valid.insert(chain, CachedResult { result: read.clone(), since, until });
+                drop(cache);
+                drop(evicted);
             }
-            Err(reason) => insert_result(
-                &mut cache.refused,
-                chain,
-                CachedResult { result: reason.clone(), since, until },
-            ),
+            Err(reason) => {
+                let result = reason.clone();
+                let evicted = cache.refused.insert(chain, CachedResult { result, since, until });
+                drop(cache);
+                drop(evicted);
+            }
         }
     }
 

@@ -7,7 +7,6 @@ pub mod chain_verifier;
 pub mod counted;
 #[cfg(test)]
 mod empty_values_tests;
-pub mod expiring_cache;
 pub mod front_proxy;
 pub mod impersonation;
 pub mod jwt;

@@ -10,6 +10,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_client::webhook::Service;
 use pilothouse_types::authentication::Authenticated;
+use pilothouse_types::bounded::ExpiringCache;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::{Credentials, Identity};
 use pilothouse_types::lock::Lock;
@@ -17,8 +18,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::expiring_cache::ExpiringCache;
-use crate::limits::WEBHOOK_CACHED_BYTES;
+use crate::limits::{WEBHOOK_CACHE_ENTRIES, WEBHOOK_CACHED_BYTES};
 use crate::metrics::Metrics;
 
 const KIND: &str = "TokenReview";
@@ -47,7 +47,7 @@ struct Inner {
     settings: Settings,
     metrics: Arc<Metrics>,
     clock: Clock,
-    cache: ExpiringCache<Digest, Verification>,
+    cache: Lock<ExpiringCache<Digest, Verification, WEBHOOK_CACHE_ENTRIES>>,
     /// Calls in progress. At most one per request.
     calls: Lock<HashMap<Digest, Arc<OnceCell<ReviewOutcome>>>>,
 }
@@ -87,7 +87,7 @@ impl WebhookTokenVerifier {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> WebhookTokenVerifier {
-        let (cache, calls) = (ExpiringCache::default(), Lock::default());
+        let (cache, calls) = (Lock::default(), Lock::default());
         WebhookTokenVerifier(Arc::new(Inner { service, settings, metrics, clock, cache, calls }))
     }
 }
@@ -139,7 +139,9 @@ impl Inner {
         // Errors may be transient. Long responses are not cached.
         if !matches!(verification, Verification::Refused(_)) && response.len() < WEBHOOK_CACHED_BYTES {
             let now = self.clock.now();
-            self.cache.put(key, verification.clone(), now.plus(self.settings.cache_ttl), now);
+            let expiry = now.plus(self.settings.cache_ttl);
+            let evicted = self.cache.lock().insert(key, verification.clone(), expiry, now);
+            drop(evicted);
         }
         Ok(verification)
     }
@@ -210,7 +212,8 @@ impl Verifier for WebhookTokenVerifier {
         let audiences = if requested.is_empty() { &self.0.settings.audiences } else { requested };
         let key = digest(token, audiences);
         let start = self.0.clock.moment();
-        if let Some(verdict) = self.0.cache.get(&key, self.0.clock.now()) {
+        let cached = self.0.cache.lock().get(&key, self.0.clock.now()).cloned();
+        if let Some(verdict) = cached {
             self.0.metrics.authentication.count_cache_lookup(true, self.0.clock.elapsed(start));
             return Answer::Now(verdict);
         }

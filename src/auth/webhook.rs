@@ -14,15 +14,16 @@ use pilothouse_admission::auth_expressions::match_conditions::{ConditionMatch, m
 use pilothouse_apimachinery::well_known::AUTHORIZATION_GROUP;
 use pilothouse_client::webhook::{Failure, Service, with_retries};
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection, Target};
+use pilothouse_types::bounded::ExpiringCache;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::filter::{FieldRule, LabelRule};
 use pilothouse_types::identity::Identity;
+use pilothouse_types::lock::Lock;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
 
-use super::expiring_cache::ExpiringCache;
-use crate::limits::WEBHOOK_CACHED_BYTES;
+use crate::limits::{WEBHOOK_CACHE_ENTRIES, WEBHOOK_CACHED_BYTES};
 use crate::metrics::authorization_webhooks::{AuthorizationWebhookMeter, CallResult};
 
 const KIND: &str = "SubjectAccessReview";
@@ -78,7 +79,7 @@ struct Inner {
     clock: Clock,
     meter: AuthorizationWebhookMeter,
     /// Cached responses by the `spec` of the review.
-    cache: ExpiringCache<String, ReviewStatus>,
+    cache: Lock<ExpiringCache<String, ReviewStatus, WEBHOOK_CACHE_ENTRIES>>,
     /// Limits log lines: while the webhook fails, each request would write one.
     failures: Throttle,
 }
@@ -91,7 +92,7 @@ impl WebhookAuthorizer {
         clock: Clock,
         meter: AuthorizationWebhookMeter,
     ) -> WebhookAuthorizer {
-        let (cache, failures) = (ExpiringCache::default(), Throttle::default());
+        let (cache, failures) = (Lock::default(), Throttle::default());
         WebhookAuthorizer(Arc::new(Inner { service, settings, clock, meter, cache, failures }))
     }
 }
@@ -196,7 +197,8 @@ impl Inner {
         let now = self.clock.now();
         let expiry =
             now.plus(if status.allowed { settings.authorized_ttl } else { settings.unauthorized_ttl });
-        self.cache.put(key, status.clone(), expiry, now);
+        let evicted = self.cache.lock().insert(key, status.clone(), expiry, now);
+        drop(evicted);
     }
 
     /// Makes one call and records it in the metrics.
@@ -298,7 +300,8 @@ impl Policy for WebhookAuthorizer {
         }
         let spec = spec(&self.0.settings.version, identity, action, selection);
         let key = spec.to_string();
-        if let Some(status) = self.0.cache.get(&key, self.0.clock.now()) {
+        let cached = self.0.cache.lock().get(&key, self.0.clock.now()).cloned();
+        if let Some(status) = cached {
             return Answer::Now(verdict(status));
         }
         let inner = Arc::clone(&self.0);

@@ -7,7 +7,7 @@ mod attempt_to_delete;
 mod graph;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use graph::{DeletionMode, Graph, ObjectLocation, Owner, Task, Uid};
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_types::bounded::RecentSet;
 use pilothouse_types::object::{Object, TypeName};
 
 use super::client::Client;
@@ -63,26 +64,15 @@ const MAX_ABSENT_OWNERS: usize = 512;
 /// Absent owners by their reference, so that a thousand dependents look for one owner once. The UID alone is not enough: another
 /// reference may name the same object correctly. Digests, because references have no maximum length.
 #[derive(Default)]
-struct AbsentOwners {
-    digests: HashSet<[u8; 32]>,
-    by_age: VecDeque<[u8; 32]>,
-}
+struct AbsentOwners(RecentSet<[u8; 32], MAX_ABSENT_OWNERS>);
 
 impl AbsentOwners {
     fn contains(&self, reference: &str) -> bool {
-        self.digests.contains(&sha256(reference.as_bytes()))
+        self.0.contains(&sha256(reference.as_bytes()))
     }
 
     fn insert(&mut self, reference: &str) {
-        let digest = sha256(reference.as_bytes());
-        if self.digests.insert(digest) {
-            self.by_age.push_back(digest);
-        }
-        if self.by_age.len() > MAX_ABSENT_OWNERS
-            && let Some(oldest) = self.by_age.pop_front()
-        {
-            self.digests.remove(&oldest);
-        }
+        self.0.insert(sha256(reference.as_bytes()));
     }
 }
 
@@ -257,21 +247,5 @@ impl Controller for GarbageCollector {
 
     fn take_follow_ups(&self) -> Vec<Task> {
         self.follow_up.take()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn absent_owner_cache_is_bounded() {
-        let mut absent = AbsentOwners::default();
-        for number in 0..=MAX_ABSENT_OWNERS {
-            absent.insert(&number.to_string());
-            absent.insert(&number.to_string());
-        }
-        assert_eq!((absent.digests.len(), absent.by_age.len()), (MAX_ABSENT_OWNERS, MAX_ABSENT_OWNERS));
-        assert!(!absent.contains("0") && absent.contains("1") && absent.contains("512"));
     }
 }

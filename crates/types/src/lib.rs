@@ -3,10 +3,11 @@
 //! - [`object`] is the stored unit, [`filter`] selects objects, [`error`] is the error of a store;
 //! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
 //! - [`memory`] counts bytes, [`user_shares`] what each user has of something, [`frame`] is an encoded watch event that watches share;
-//! - [`clock`] is injected time, [`lock`] are locks without poisoning.
+//! - [`clock`] is injected time, [`lock`] are locks without poisoning, [`bounded`] are collections with a maximum size.
 
 pub mod authentication;
 pub mod authorization;
+pub mod bounded;
 pub mod clock;
 pub mod error;
 pub mod filter;

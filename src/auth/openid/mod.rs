@@ -9,11 +9,11 @@ mod provider;
 pub mod providers;
 mod rules;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_types::bounded::ExpiringCache;
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::identity::{Credentials, Identity};
 use pilothouse_types::lock::Lock;
@@ -37,13 +37,7 @@ struct Shared {
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
     /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
-    cache: Lock<HashMap<[u8; 32], CachedIdentity>>,
-}
-
-/// The bearer of a verified token, and until when it is cached.
-struct CachedIdentity {
-    identity: Arc<Identity>,
-    expiry: Timestamp,
+    cache: Lock<ExpiringCache<[u8; 32], Arc<Identity>, OIDC_TOKENS_REMEMBERED>>,
 }
 
 /// The result of examining a token.
@@ -80,12 +74,7 @@ impl OpenIdTokens {
 impl Shared {
     /// The bearer of a cached token.
     fn cached_identity(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
-        let now = self.clock.now();
-        self.cache
-            .lock()
-            .get(digest)
-            .filter(|cached| now < cached.expiry)
-            .map(|cached| Arc::clone(&cached.identity))
+        self.cache.lock().get(digest, self.clock.now()).cloned()
     }
 
     /// Counts a verification, except for tokens of other issuers.
@@ -96,16 +85,9 @@ impl Shared {
         verdict
     }
 
-    fn insert_cached(&self, digest: [u8; 32], cached: CachedIdentity) {
-        let now = self.clock.now();
-        let mut cache = self.cache.lock();
-        if cache.len() >= OIDC_TOKENS_REMEMBERED {
-            cache.retain(|_, cached| now < cached.expiry);
-        }
-        if cache.len() >= OIDC_TOKENS_REMEMBERED {
-            cache.clear();
-        }
-        cache.insert(digest, cached);
+    fn insert_cached(&self, digest: [u8; 32], identity: Arc<Identity>, expiry: Timestamp) {
+        let evicted = self.cache.lock().insert(digest, identity, expiry, self.clock.now());
+        drop(evicted);
     }
 
     /// Examines a token in kube-apiserver's order: cheap checks come before the signature, and the claims are used only after it.
@@ -133,7 +115,7 @@ impl Shared {
             Ok(identity) => {
                 let identity = Arc::new(identity);
                 let expiry = now.plus(OIDC_TOKEN_REMEMBERED).min(token_expiry);
-                self.insert_cached(digest, CachedIdentity { identity: Arc::clone(&identity), expiry });
+                self.insert_cached(digest, Arc::clone(&identity), expiry);
                 Examination::Verdict(Verification::Known(identity))
             }
             Err(reason) => {

@@ -4,13 +4,13 @@
 //! for every request, but needs a message only if an object of those types has changed. So a token is invalid as soon as the
 //! deletion of its account, pod or Secret is answered. `remarks` makes warnings and audit annotations about valid tokens.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_types::authentication::Authenticated;
+use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::{Credentials, Identity};
 use pilothouse_types::lock::Lock;
@@ -47,7 +47,7 @@ struct Shared {
     clock: Clock,
     metrics: Arc<Metrics>,
     /// By the digest of the token, so that memory holds no tokens.
-    cache: Lock<HashMap<[u8; 32], Arc<VerifiedToken>>>,
+    cache: Lock<BoundedCache<[u8; 32], Arc<VerifiedToken>, TOKENS_REMEMBERED>>,
     /// Receives the use of legacy tokens.
     use_reports: OnceLock<LegacyUseSender>,
 }
@@ -181,14 +181,7 @@ impl Shared {
             is_listed: AtomicBool::default(),
             logged_day: AtomicU64::default(),
         });
-        let mut cache = self.cache.lock();
-        let evicted = match cache.len() >= TOKENS_REMEMBERED {
-            true => std::mem::take(&mut *cache),
-            false => HashMap::new(),
-        };
-        cache.insert(digest, Arc::clone(&verified));
-        // Freeing thousands of entries takes a while, so it happens outside of the lock.
-        drop(cache);
+        let evicted = self.cache.lock().insert(digest, Arc::clone(&verified));
         drop(evicted);
         Ok(Some(verified))
     }

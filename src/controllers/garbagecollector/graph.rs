@@ -6,8 +6,9 @@
 //!
 //! A node takes about a hundred and fifty bytes: it shares its key with the store, and owners are sixteen bytes each.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use pilothouse_types::bounded::RecentSet;
 use pilothouse_types::object::Key;
 
 /// Cached UIDs of removed objects without known dependents. Types are reported one after the other: a dependent may be observed
@@ -160,9 +161,8 @@ impl Node {
 #[derive(Debug, Default)]
 pub struct Graph {
     nodes: BTreeMap<Uid, Node>,
-    /// The UIDs of the last objects that were deleted without a node; also in order of their deletion.
-    deleted: BTreeSet<Uid>,
-    deleted_by_age: VecDeque<Uid>,
+    /// The UIDs of the last objects that were deleted without a node.
+    deleted: RecentSet<Uid, MAX_DELETED_UIDS>,
 }
 
 impl Graph {
@@ -255,13 +255,13 @@ impl Graph {
             return;
         }
         if self.nodes.remove(&uid).is_some_and(|node| node.deletion_mode == DeletionMode::Deleted) {
-            self.remember_deleted(uid);
+            self.deleted.insert(uid);
         }
     }
 
     /// An object was removed. Adds tasks for its dependents, and for owners that waited for it.
     pub fn remove(&mut self, uid: Uid, tasks: &mut Vec<Task>) {
-        let Some(node) = self.nodes.get_mut(&uid) else { return self.remember_deleted(uid) };
+        let Some(node) = self.nodes.get_mut(&uid) else { return self.deleted.insert(uid) };
         (node.location, node.deletion_mode) = (None, DeletionMode::Deleted);
         for (owner, _) in std::mem::take(&mut node.owners).all() {
             if self.deletion_mode(owner) == DeletionMode::Foreground {
@@ -271,17 +271,6 @@ impl Graph {
         }
         tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
         self.prune(uid);
-    }
-
-    fn remember_deleted(&mut self, uid: Uid) {
-        if self.deleted.insert(uid) {
-            self.deleted_by_age.push_back(uid);
-        }
-        if self.deleted_by_age.len() > MAX_DELETED_UIDS
-            && let Some(oldest) = self.deleted_by_age.pop_front()
-        {
-            self.deleted.remove(&oldest);
-        }
     }
 
     /// Whether an object of this UID was deleted. Its kind may no longer be served.

@@ -1,10 +1,10 @@
 //! Remembers whose writes of which resource were costly a moment ago. Such a call starts on a thread for heavy work: on a worker,
 //! it would be aborted and repeated, which calls its webhooks twice.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pilothouse_types::bounded::ExpiringCache;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::lock::Lock;
 
@@ -16,8 +16,8 @@ type Caller = (Arc<str>, Arc<str>);
 /// The costly calls of a server. By user as well, so that no user can send the requests of others to a queue.
 #[derive(Default)]
 pub struct CostlyCalls {
-    /// Until when a call of this caller is expected to be costly.
-    expected_until: Lock<HashMap<Caller, Moment>>,
+    /// Until when a call of a caller is expected to be costly.
+    expected: Lock<ExpiringCache<Caller, (), COSTLY_CALLS, Moment>>,
     /// The latest of these moments, in nanoseconds. Most requests come later than that, and need no lock.
     latest: AtomicU64,
 }
@@ -27,14 +27,8 @@ impl CostlyCalls {
     pub fn note(&self, resource: &str, user: &str, now: Moment) {
         let (caller, expiry): (Caller, Moment) =
             ((resource.into(), user.into()), now.plus(COSTLY_CALL_MEMORY));
-        let mut expected_until = self.expected_until.lock();
-        if expected_until.len() >= COSTLY_CALLS {
-            expected_until.retain(|_, until| *until > now);
-        }
-        if expected_until.len() >= COSTLY_CALLS {
-            expected_until.clear();
-        }
-        expected_until.insert(caller, expiry);
+        let evicted = self.expected.lock().insert(caller, (), expiry, now);
+        drop(evicted);
         self.latest.fetch_max(nanoseconds(expiry), Ordering::AcqRel);
     }
 
@@ -44,7 +38,7 @@ impl CostlyCalls {
             return false;
         }
         let caller: Caller = (resource.into(), user.into());
-        self.expected_until.lock().get(&caller).is_some_and(|expected_until| *expected_until > now)
+        self.expected.lock().get(&caller, now).is_some()
     }
 
     /// Whether any costly call was noted lately.
@@ -80,6 +74,6 @@ mod tests {
         for number in 0..2 * COSTLY_CALLS {
             calls.note("widgets", &format!("user-{number}"), now);
         }
-        assert!(calls.expected_until.lock().len() <= COSTLY_CALLS);
+        assert!(calls.expected.lock().len() <= COSTLY_CALLS);
     }
 }

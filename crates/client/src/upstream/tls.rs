@@ -1,6 +1,5 @@
 //! TLS to kubelets, extension API servers and others: trusted CAs and client certificates.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use openssl::x509::X509VerifyResult;
 use pilothouse_api::connect::{Destination, ServerVerification, Trust};
+use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::lock::Lock;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
@@ -122,7 +122,7 @@ struct Extensions {
     /// The client certificate and key, as PEM.
     identity: Option<CertificateAndKey>,
     /// The contexts made so far, with their keys in the pool. Parsing CAs takes longer than most requests.
-    contexts: HashMap<Arc<ServerVerification>, (SslContext, TlsIdentity)>,
+    contexts: BoundedCache<Arc<ServerVerification>, (SslContext, TlsIdentity), EXTENSION_TLS_CONTEXTS>,
 }
 
 /// The digest of an extension API server's CAs.
@@ -151,8 +151,7 @@ impl Contexts {
     pub(super) fn set_extension_identity(&self, identity: Option<CertificateAndKey>) -> Result<(), TlsError> {
         // An invalid certificate is detected now, and not by the first request.
         context(TrustedCas::Anybody, identity.as_ref().map(as_slices))?;
-        let contexts = HashMap::new();
-        *self.extensions.lock() = Extensions { identity, contexts };
+        *self.extensions.lock() = Extensions { identity, ..Extensions::default() };
         Ok(())
     }
 
@@ -170,15 +169,14 @@ impl Contexts {
         }
         let context = extension(peer, extensions.identity.as_ref()).map_err(tls_error)?;
         let context = context.ok_or(Failure::NoAuthorities)?;
-        if extensions.contexts.len() >= EXTENSION_TLS_CONTEXTS {
-            extensions.contexts.clear();
-        }
         let private = TlsIdentity {
             server_name: peer.server_name.clone(),
             authority: authority(peer),
             identity: identity_digest(extensions.identity.as_ref()),
         };
-        extensions.contexts.insert(peer.clone(), (context.clone(), private.clone()));
+        let evicted = extensions.contexts.insert(peer.clone(), (context.clone(), private.clone()));
+        drop(extensions);
+        drop(evicted);
         Ok(settings((context, private)))
     }
 

@@ -1,7 +1,6 @@
 //! Calls to webhooks that objects of the cluster configure. One set of connections per worker, so nothing is locked.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use pilothouse_types::bounded::BoundedCache;
 
 use super::connector::Connector;
 use crate::kubeconfig::{Access, PresentedCredentials};
@@ -83,7 +83,8 @@ struct Peer {
 pub struct WebhookClients {
     pool: Arc<Pool>,
     purpose: Purpose,
-    peers: RefCell<HashMap<WebhookServer, Rc<Peer>>>,
+    /// Changed configurations leave their old servers behind; a cluster has no other reason for so many.
+    peers: RefCell<BoundedCache<WebhookServer, Rc<Peer>, HOOK_PEERS>>,
 }
 
 impl WebhookClients {
@@ -134,12 +135,8 @@ impl WebhookClients {
         let connector =
             Connector::new(self.purpose, server.secure, (server.host.clone(), server.port), &access)?;
         let peer = Rc::new(Peer { server: server.clone(), access, connector });
-        let mut peers = self.peers.borrow_mut();
-        if peers.len() >= HOOK_PEERS {
-            // Changed configurations leave their old servers behind; a cluster has no other reason for so many.
-            peers.clear();
-        }
-        peers.insert(server.clone(), Rc::clone(&peer));
+        let evicted = self.peers.borrow_mut().insert(server.clone(), Rc::clone(&peer));
+        drop(evicted);
         Ok(peer)
     }
 }
