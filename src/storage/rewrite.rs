@@ -1,4 +1,8 @@
-//! Changes to stored objects that the server makes as part of a request for another object (a binding, an eviction).
+//! Changes to one stored object that begin again after a conflict with another writer.
+//!
+//! Three writes have loops of their own, because they do not begin with one durable object. Updates of clients
+//! (`verbs/update.rs`) start from the newest state, durable or not, and may create the object. Quotas are charged several at a
+//! time (`admission/quota/charging.rs`). An eviction repeats a whole sequence of writes (`verbs/action_subresources/eviction.rs`).
 
 use std::sync::Arc;
 
@@ -8,42 +12,61 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object, TypeName};
 
 use super::Backend;
+use super::stores::{StoreResult, Stores};
 
-/// The object to change, and how often to retry.
-pub struct RewriteTarget<'a> {
+/// Where an object is stored, and how often its change is attempted.
+pub struct WriteTarget<'a> {
     /// The store of the object.
     pub store: &'a TypeName,
-    /// Its resource, for error messages.
-    pub resource: GroupResource<'a>,
     /// The permit of the request.
     pub permit: &'a Permit,
-    /// The number of attempts after which the client gets a conflict.
+    /// The number of attempts. The conflict of the last one is the result.
     pub attempts: usize,
 }
 
-impl Backend {
-    /// Replaces an object by the result of `change`; `None` leaves it unchanged. After a conflict the change is computed again
-    /// from the current state.
-    pub async fn rewrite(
+impl Stores {
+    /// Attempts to write an object, at first in the state that the caller has read. After a conflict the object is read again,
+    /// with a write turn: otherwise concurrent writers would keep running into conflicts. The outer error of `attempt` ends the
+    /// attempts, the inner one is that of the store.
+    pub async fn retry_on_conflict<T, E>(
         &self,
-        target: &RewriteTarget<'_>,
+        target: &WriteTarget<'_>,
         mut current: Arc<Object>,
-        change: impl Fn(&Object) -> Result<Option<Draft>>,
-    ) -> Result<Arc<Object>> {
-        let RewriteTarget { store, resource, permit, attempts } = *target;
-        // Held until the following write is done. Without a write turn, concurrent writers would keep running into conflicts.
+        mut attempt: impl AsyncFnMut(&Arc<Object>) -> std::result::Result<StoreResult<T>, E>,
+    ) -> std::result::Result<StoreResult<T>, E> {
+        let WriteTarget { store, permit, attempts } = *target;
+        // Held until the following write is done.
         let mut turn = None;
-        for _ in 0..attempts {
-            let Some(draft) = change(&current)? else { return Ok(current) };
-            let to_status = |error: StoreError| Status::from_store(&error, resource, current.key.name());
-            match self.stores.replace(store, draft, current.revision, permit).await {
+        for _ in 1..attempts {
+            match attempt(&current).await? {
                 Err(StoreError::Conflict(_)) => {}
-                result => return result.map_err(to_status),
+                result => return Ok(result),
             }
             drop(turn.take());
-            let latest = self.stores.get_with_turn(store, current.key.clone(), permit).await;
-            (current, turn) = latest.map_err(to_status)?;
+            match self.get_with_turn(store, current.key.clone(), permit).await {
+                Ok(latest) => (current, turn) = latest,
+                Err(error) => return Ok(Err(error)),
+            }
         }
-        Err(Status::stale(resource, current.key.name()))
+        attempt(&current).await
+    }
+}
+
+impl Backend {
+    /// Replaces an object by the result of `change`; `None` leaves it unchanged. `resource`: for error messages.
+    pub async fn rewrite(
+        &self,
+        target: &WriteTarget<'_>,
+        resource: GroupResource<'_>,
+        current: Arc<Object>,
+        change: impl Fn(&Object) -> Result<Option<Draft>>,
+    ) -> Result<Arc<Object>> {
+        let key = current.key.clone();
+        let attempt = async |object: &Arc<Object>| -> Result<StoreResult<Arc<Object>>> {
+            let Some(draft) = change(object)? else { return Ok(Ok(object.clone())) };
+            Ok(self.stores.replace(target.store, draft, object.revision, target.permit).await)
+        };
+        let written = self.stores.retry_on_conflict(target, current, attempt).await?;
+        written.map_err(|error| Status::from_store(&error, resource, key.name()))
     }
 }

@@ -47,6 +47,7 @@ use self::claim::{Claim, PendingClaim, UnsettledAllocations};
 use super::Call;
 use super::objects::build_draft;
 use super::ownership::{self, ServerWrite};
+use super::rewrite::WriteTarget;
 use super::stores::Stores;
 use super::write_hooks::{PendingWrite, WriteHook};
 
@@ -179,25 +180,25 @@ impl Services {
 
     /// Releases an address, if this owner has it.
     async fn release_address(&self, name: &str, owner: &Key) -> std::result::Result<(), StoreError> {
-        let store = TypeName::new(ADDRESSES);
-        for _ in 0..RELEASE_ATTEMPTS {
-            let object = match self.stores.get(&store, Key::cluster(name), &Permit::none()).await {
-                Ok(object) => object,
-                Err(StoreError::NotFound) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            let address = self.decode(&object, NETWORKING_GROUP, "IPAddress").unwrap_or_default();
+        let (store, permit) = (&TypeName::new(ADDRESSES), &Permit::none());
+        let object = match self.stores.get(store, Key::cluster(name), permit).await {
+            Ok(object) => object,
+            Err(StoreError::NotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let attempt = async |object: &Arc<Object>| {
+            let address = self.decode(object, NETWORKING_GROUP, "IPAddress").unwrap_or_default();
             if parent(&address).as_ref() != Some(owner) {
-                return Ok(());
+                return Ok(Ok(()));
             }
-            let key = object.key.clone();
-            match self.stores.remove(&store, key, object.revision, &Permit::none()).await {
-                Ok(_) | Err(StoreError::NotFound) => return Ok(()),
-                Err(StoreError::Conflict(_)) => {}
-                Err(error) => return Err(error),
-            }
+            Ok(self.stores.remove(store, object.key.clone(), object.revision, permit).await.map(drop))
+        };
+        let target = WriteTarget { store, permit, attempts: RELEASE_ATTEMPTS };
+        match self.stores.retry_on_conflict::<_, StoreError>(&target, object, attempt).await? {
+            Err(StoreError::NotFound) => Ok(()),
+            Err(StoreError::Conflict(_)) => Err(StoreError::Busy),
+            result => result,
         }
-        Err(StoreError::Busy)
     }
 
     /// Deletes the endpoints of a removed service. Otherwise the next service of that name would inherit them.

@@ -13,6 +13,7 @@ use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};
 use crate::storage::request_memory::Claim;
+use crate::storage::rewrite::WriteTarget;
 use crate::storage::{Backend, Call};
 
 /// The result of a deletion.
@@ -77,64 +78,56 @@ pub async fn reply(
 pub async fn delete_object(
     backend: &Backend,
     call: &Call<'_>,
-    mut object: Arc<Object>,
+    object: Arc<Object>,
     options: &DeleteOptions,
 ) -> Result<Outcome> {
-    let mut turn = None;
+    let key = object.key.clone();
+    let target = WriteTarget { store: &call.stored().store, permit: call.permit(), attempts: CONFLICT_ATTEMPTS };
     // The object as this call has marked it. If another call removes it then, this deletion succeeds all the same.
     let mut marked = None;
-    for _ in 0..CONFLICT_ATTEMPTS {
-        let mut value = backend.load_converted(call, &object, Claim::Granted).await?;
-        deletion::check_preconditions(options, &value, &call.stored().version.group)?;
-        // Deletions by another request (eviction) were admitted as that request.
-        if call.subresource().is_empty() {
-            backend.admission.delete(backend, call, &value).await?;
-        }
-        // A deletion takes several changes, and a repeated call would not report those already made.
-        call.work().check()?;
-        call.work().commit();
-        let decision =
-            deletion::prepare(&call.kind().rules.deletion, &mut value, options, backend.clock.now());
-        let result = match decision {
-            Deletion::Pending => return Ok(Outcome::Marked(object)),
-            Deletion::Now if options.dry_run => return Ok(Outcome::Removed(object)),
-            Deletion::Now => remove(backend, call, &object).await,
-            Deletion::Mark | Deletion::MarkThenRemove => {
-                let removes = decision == Deletion::MarkThenRemove;
-                let draft = backend.stored_draft(call, object.key.clone(), &value, Claim::Granted).await?;
-                mark(
-                    backend,
-                    call,
-                    Marking { object: &object, draft, removes, dry_run: options.dry_run },
-                    &mut marked,
-                )
-                .await?
-            }
-        };
-        let error = match result {
-            Ok(outcome) => return Ok(outcome),
-            Err(StoreError::Conflict(_)) => {
-                drop(turn.take());
-                let key = object.key.clone();
-                match backend.stores.get_with_turn(&call.stored().store, key, call.permit()).await {
-                    Ok(latest) => {
-                        (object, turn) = latest;
-                        continue;
-                    }
-                    Err(error) => error,
-                }
-            }
-            Err(error) => error,
-        };
-        return match (error, marked) {
-            (StoreError::NotFound, Some(last)) => Ok(Outcome::Removed(last)),
-            (error, _) => Err(Status::from_store(&error, call.group_resource(), object.key.name())),
-        };
+    let attempt =
+        async |object: &Arc<Object>| attempt_deletion(backend, call, object, options, &mut marked).await;
+    let error = match backend.stores.retry_on_conflict(&target, object, attempt).await? {
+        Ok(outcome) => return Ok(outcome),
+        Err(error) => error,
+    };
+    match (error, marked) {
+        (StoreError::NotFound, Some(last)) => Ok(Outcome::Removed(last)),
+        (error, _) => Err(Status::from_store(&error, call.group_resource(), key.name())),
     }
-    Err(Status::stale(call.group_resource(), object.key.name()))
 }
 
 type StoreOutcome = std::result::Result<Outcome, StoreError>;
+
+/// Deletes an object in this state.
+async fn attempt_deletion(
+    backend: &Backend,
+    call: &Call<'_>,
+    object: &Arc<Object>,
+    options: &DeleteOptions,
+    marked: &mut Option<Arc<Object>>,
+) -> Result<StoreOutcome> {
+    let mut value = backend.load_converted(call, object, Claim::Granted).await?;
+    deletion::check_preconditions(options, &value, &call.stored().version.group)?;
+    // Deletions by another request (eviction) were admitted as that request.
+    if call.subresource().is_empty() {
+        backend.admission.delete(backend, call, &value).await?;
+    }
+    // A deletion takes several changes, and a repeated call would not report those already made.
+    call.work().check()?;
+    call.work().commit();
+    let decision = deletion::prepare(&call.kind().rules.deletion, &mut value, options, backend.clock.now());
+    match decision {
+        Deletion::Pending => Ok(Ok(Outcome::Marked(object.clone()))),
+        Deletion::Now if options.dry_run => Ok(Ok(Outcome::Removed(object.clone()))),
+        Deletion::Now => Ok(remove(backend, call, object).await),
+        Deletion::Mark | Deletion::MarkThenRemove => {
+            let removes = decision == Deletion::MarkThenRemove;
+            let draft = backend.stored_draft(call, object.key.clone(), &value, Claim::Granted).await?;
+            mark(backend, call, Marking { object, draft, removes, dry_run: options.dry_run }, marked).await
+        }
+    }
+}
 
 async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> StoreOutcome {
     let pending = backend.write_hooks.begin_removal(call, object);

@@ -3,6 +3,8 @@
 //! The contents of such an object are unknown. So its finalizers, version and owners are not checked, and admission does not run.
 //! Addresses and ports that it held are released by the next start or periodic check.
 
+use std::sync::Arc;
+
 use pilothouse_apimachinery::options::refuse_force;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::authorization::{Decision, Target};
@@ -13,6 +15,7 @@ use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, VerbResult};
 use crate::storage::objects::Objects;
+use crate::storage::rewrite::WriteTarget;
 use crate::storage::{Backend, Call, authorization};
 
 /// The verb that the caller needs besides `delete`.
@@ -21,31 +24,33 @@ const VERB: &str = "unsafe-delete-ignore-read-errors";
 /// Deletes the object that the path names, if it is corrupt.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> VerbResult {
     check_right(backend, call).await?;
-    let mut result = backend.stores.get(&call.stored().store, call.key(call.name()), call.permit()).await;
-    for _ in 0..CONFLICT_ATTEMPTS {
-        let object = match result {
-            Err(StoreError::Unreadable(object)) => object,
-            Ok(object) if !is_readable(&backend.objects, call, &object) => object,
-            Ok(_) | Err(StoreError::NotFound) => return Err(readable_error(call)),
-            Err(error) => return Err(Status::from_store(&error, call.group_resource(), call.name())),
-        };
-        let store = &call.stored().store;
+    let (store, permit) = (&call.stored().store, call.permit());
+    let to_status = |error: StoreError| Status::from_store(&error, call.group_resource(), call.name());
+    let object = match backend.stores.get(store, call.key(call.name()), permit).await {
+        Ok(object) | Err(StoreError::Unreadable(object)) => object,
+        Err(StoreError::NotFound) => return Err(readable_error(call)),
+        Err(error) => return Err(to_status(error)),
+    };
+    let target = WriteTarget { store, permit, attempts: CONFLICT_ATTEMPTS };
+    let attempt = async |object: &Arc<Object>| {
+        if is_readable(&backend.objects, call, object) {
+            return Err(readable_error(call));
+        }
         tracing::warn!(
             user = call.user().name,
             resource = %call.group_resource(),
             object = object.key.as_str(),
             "deleting an unreadable object by force"
         );
-        match backend.stores.remove(store, object.key.clone(), object.revision, call.permit()).await {
-            // Only the name of the object is known.
-            Ok(_) | Err(StoreError::NotFound) => {
-                return Ok(Reply::Status(Status::success_for_kind(&call.resource().kind, call.name())));
-            }
-            Err(StoreError::Conflict(current)) => result = Ok(current),
-            Err(error) => result = Err(error),
+        Ok(backend.stores.remove(store, object.key.clone(), object.revision, permit).await)
+    };
+    match backend.stores.retry_on_conflict(&target, object, attempt).await? {
+        // Only the name of the object is known.
+        Ok(_) | Err(StoreError::NotFound) => {
+            Ok(Reply::Status(Status::success_for_kind(&call.resource().kind, call.name())))
         }
+        Err(error) => Err(to_status(error)),
     }
-    Err(Status::stale(call.group_resource(), call.name()))
 }
 
 async fn check_right(backend: &Backend, call: &Call<'_>) -> Result<()> {

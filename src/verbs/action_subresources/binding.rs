@@ -9,7 +9,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
 use crate::limits::CONFLICT_ATTEMPTS;
-use crate::storage::rewrite::RewriteTarget;
+use crate::storage::rewrite::WriteTarget;
 use crate::storage::{Backend, Call};
 use crate::verbs::{Reply, VerbResult};
 
@@ -40,12 +40,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
     let (store, key) = (&call.stored().store, call.key(name));
     let result = backend.stores.get(store, key.clone(), call.permit()).await;
     let current = result.map_err(|error| Status::from_store(&error, call.group_resource(), name))?;
-    let target = RewriteTarget {
-        store,
-        resource: call.group_resource(),
-        permit: call.permit(),
-        attempts: CONFLICT_ATTEMPTS,
-    };
+    let target = WriteTarget { store, permit: call.permit(), attempts: CONFLICT_ATTEMPTS };
     let bind = |current: &Object| {
         let mut pod = backend.objects.load(call, current)?;
         binding::check_preconditions(&pod, &body, call.group_resource(), &call.storage_key(name))?;
@@ -63,6 +58,6 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, mode: Writ
         }
         backend.objects.draft(call, key.clone(), &pod).map(Some)
     };
-    backend.rewrite(&target, current, bind).await?;
+    backend.rewrite(&target, call.group_resource(), current, bind).await?;
     Ok(Reply::Status(Status::created()))
 }

@@ -15,7 +15,7 @@ use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::object::{Object, TypeName};
 
 use crate::limits::EVICTION_ATTEMPTS;
-use crate::storage::rewrite::RewriteTarget;
+use crate::storage::rewrite::WriteTarget;
 use crate::storage::{Backend, Call};
 use crate::verbs::{Reply, VerbResult, delete};
 
@@ -129,12 +129,7 @@ async fn decrement_budget(
     options: &DeleteOptions,
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
-    let target = RewriteTarget {
-        store: &store,
-        resource: BUDGETS,
-        permit: call.permit(),
-        attempts: EVICTION_ATTEMPTS,
-    };
+    let target = WriteTarget { store: &store, permit: call.permit(), attempts: EVICTION_ATTEMPTS };
     let decrement = |object: &Object| {
         let before = read_budget(backend, object)?;
         let mut budget = before.clone();
@@ -145,7 +140,7 @@ async fn decrement_budget(
         backend.objects.record_server_fields(&version, BUDGET, "status", &before, &mut budget);
         backend.objects.draft_kind(&version, BUDGET, object.key.clone(), &budget).map(Some)
     };
-    backend.rewrite(&target, object, decrement).await.map(drop)
+    backend.rewrite(&target, BUDGETS, object, decrement).await.map(drop)
 }
 
 /// Adds the DisruptionTarget condition to the pod, and deletes it.
@@ -154,8 +149,7 @@ async fn mark_and_delete(backend: &Backend, call: &Call<'_>, options: &DeleteOpt
     let mut current = backend.read(call).await?;
     if !options.dry_run {
         let (store, permit) = (&call.stored().store, call.permit());
-        let target =
-            RewriteTarget { store, resource: call.group_resource(), permit, attempts: EVICTION_ATTEMPTS };
+        let target = WriteTarget { store, permit, attempts: EVICTION_ATTEMPTS };
         let add_condition = |current: &Object| {
             let old = backend.objects.load(call, current)?;
             deletion::check_preconditions(&options, &old, &call.resource().gv.group)?;
@@ -168,7 +162,7 @@ async fn mark_and_delete(backend: &Backend, call: &Call<'_>, options: &DeleteOpt
             result.map_err(|errors| call.invalid(call.name(), &errors))?;
             backend.objects.draft(call, current.key.clone(), &new).map(Some)
         };
-        current = backend.rewrite(&target, current, add_condition).await?;
+        current = backend.rewrite(&target, call.group_resource(), current, add_condition).await?;
         // The precondition moves on to the version that was just written.
         if let Some(version) = &mut options.resource_version {
             *version = current.revision.to_string();
