@@ -5,7 +5,6 @@ mod call;
 mod subject;
 mod table;
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -19,9 +18,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_client::kubeconfig::users::Users;
 use pilothouse_client::upstream::pool::{Pool, Purpose};
-use pilothouse_client::webhook::cluster_webhooks::WebhookClients;
 use pilothouse_types::clock::Clock;
-use tokio::sync::Semaphore;
 
 use crate::limits::HOOK_CALLS;
 use crate::metrics::Metrics;
@@ -35,6 +32,7 @@ use super::plugin_document::Document;
 use super::{Equivalents, Outcome, Plugin, Write};
 use crate::storage::Origin;
 use crate::storage::admission::Reinvocation;
+use crate::storage::webhook_call::WebhookCaller;
 
 /// Settings that all workers share.
 #[derive(Clone)]
@@ -169,9 +167,7 @@ fn hook_fields(hook: &Webhook) -> String {
 pub struct Webhooks {
     phase: Phase,
     settings: Settings,
-    users: Arc<Users>,
-    clients: Rc<WebhookClients>,
-    slots: Rc<Semaphore>,
+    caller: WebhookCaller,
     /// Limits log lines about calls that fail.
     failures: Throttle,
 }
@@ -183,14 +179,9 @@ impl Webhooks {
             Phase::Mutating => &credentials.mutating,
             Phase::Validating => &credentials.validating,
         };
-        Webhooks {
-            phase,
-            settings: settings.clone(),
-            users: users.clone(),
-            clients: Rc::new(WebhookClients::new(settings.pool.clone(), Purpose::Admission)),
-            slots: Rc::new(Semaphore::new(HOOK_CALLS)),
-            failures: Throttle::default(),
-        }
+        let destination = (settings.pool.clone(), Purpose::Admission);
+        let caller = WebhookCaller::new(destination, users.clone(), HOOK_CALLS, settings.to_endpoints);
+        Webhooks { phase, settings: settings.clone(), caller, failures: Throttle::default() }
     }
 
     /// All webhooks of the phase, in order.

@@ -13,30 +13,25 @@ use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_actors::yield_every::YieldEvery;
-use pilothouse_admission::webhooks::response;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom_resource;
 use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_api::custom_resource::conversion::{self, Conversion, ConversionError, FailureKind};
 use pilothouse_apimachinery::codec;
-use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
-use pilothouse_client::kubeconfig::users::Users;
 use pilothouse_client::upstream::pool::{KeepAliveHandle, Pool, Purpose};
-use pilothouse_client::webhook::cluster_webhooks::{WebhookClients, WebhookRequest, seconds};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
-use tokio::sync::{Mutex, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Mutex;
 
 use crate::limits::{
     CONVERSION_BYTES, CONVERSION_CALLS, CONVERSION_OBJECTS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
-    CONVERSIONS_PER_TURN, HEAVY_BYTES, HOOK_RESPONSE_BYTES,
+    CONVERSIONS_PER_TURN, HEAVY_BYTES,
 };
 use crate::metrics::Metrics;
 use crate::metrics::conversion::ConversionLabels;
@@ -45,14 +40,13 @@ use crate::pki::random;
 use super::objects::build_draft;
 use super::present::{is_current_variant, variant};
 use super::request_memory::{BodyMemory, Claim};
-use super::webhook_address::{self, WebhookTarget};
+use super::webhook_address::WebhookTarget;
+use super::webhook_call::{ReviewCall, WebhookCaller, check_status};
 use super::{Backend, Call};
 
 /// Calls conversion webhooks. One per worker.
 pub struct Conversions {
-    clients: WebhookClients,
-    slots: Semaphore,
-    to_endpoints: bool,
+    caller: WebhookCaller,
     metrics: Arc<Metrics>,
     clock: Clock,
     /// Turns of the watches of a version, by the resource's ordinal: the first converts what the others need as well.
@@ -64,10 +58,9 @@ pub struct Conversions {
 impl Conversions {
     /// `to_endpoints`: a service is called at one of its endpoints instead of its cluster IP.
     pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock, pool: Arc<Pool>) -> Conversions {
+        let destination = (pool, Purpose::Conversion);
         Conversions {
-            clients: WebhookClients::new(pool, Purpose::Conversion),
-            slots: Semaphore::new(CONVERSION_CALLS),
-            to_endpoints,
+            caller: WebhookCaller::new(destination, Arc::default(), CONVERSION_CALLS, to_endpoints),
             metrics,
             clock,
             turns: RefCell::default(),
@@ -385,35 +378,10 @@ impl Backend {
         let sent_bytes = memory.held.bytes();
         let call_bytes = body.len().saturating_mul(2);
         memory.resize(sent_bytes.saturating_add(call_bytes))?;
-        let parameter = format!("timeout={}", seconds(CONVERSION_TIMEOUT));
-        let exchange = async {
-            let _slot = self.conversions.slots.acquire().await.map_err(|error| error.to_string())?;
-            let address = webhook_address::connect_address(
-                self,
-                permit,
-                self.conversions.to_endpoints,
-                &conversion.client_config,
-            )
-            .await?;
-            let request = WebhookRequest {
-                target: format!("{}?{parameter}", target.path),
-                body: Bytes::from(body),
-                includes_port: target.includes_port,
-                most: HOOK_RESPONSE_BYTES,
-            };
-            let access = || Users::default().for_server(&target.credentials_name);
-            self.conversions.clients.ask(&target.server, access, address, &request).await
-        };
-        let reply = timeout(CONVERSION_TIMEOUT, exchange).await;
-        let reply =
-            reply.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|reason| {
-                failed(format!("Post {}: {reason}", quoted(&format!("{}?{parameter}", target.url))))
-            })?;
-        if !(200..=206).contains(&reply.status) {
-            let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
-            let reason = response::from_http_error(reply.status, is_text, &reply.body).message;
-            return Err(failed(reason.trim_start_matches("failed to call webhook: ").to_owned()).into());
-        }
+        let config = &conversion.client_config;
+        let review = ReviewCall { config, target: &target, body, timeout: CONVERSION_TIMEOUT };
+        let reply = self.conversions.caller.post(self, permit, review).await.map_err(failed)?;
+        check_status(&reply).map_err(|failure| failed(failure.message))?;
         let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
         let call_bytes = reply.body.len().saturating_add(tree);
         memory.resize(sent_bytes.saturating_add(call_bytes))?;

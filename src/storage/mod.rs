@@ -21,6 +21,7 @@ pub mod services;
 pub mod stored_defaults;
 pub mod stores;
 pub mod webhook_address;
+pub mod webhook_call;
 pub mod work_limit;
 pub mod write_hooks;
 

@@ -1,6 +1,5 @@
 //! Calls one webhook: builds the AdmissionReview, sends it, and applies the response.
 
-use bytes::Bytes;
 use pilothouse_admission::webhooks::response::{self, AdmissionResponse, InvalidResponse};
 use pilothouse_admission::webhooks::webhook::SideEffects;
 use pilothouse_admission::webhooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
@@ -8,16 +7,15 @@ use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::status::Status;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_client::webhook::cluster_webhooks::{WebhookRequest, WebhookResponse, seconds};
-use tokio::time::timeout;
+use pilothouse_client::webhook::cluster_webhooks::WebhookResponse;
 
-use crate::limits::HOOK_RESPONSE_BYTES;
 use crate::pki::random;
 
 use super::super::attributes::{Options, options};
 use super::subject::Subject;
 use super::{Phase, Webhooks};
-use crate::storage::webhook_address::{self, WebhookTarget};
+use crate::storage::webhook_address::WebhookTarget;
+use crate::storage::webhook_call::{ReviewCall, check_status};
 
 /// The result of a call that allows the request.
 #[derive(Debug, Default)]
@@ -51,6 +49,10 @@ impl From<InvalidResponse> for CallError {
 
 fn call_error(reason: impl Into<String>) -> CallError {
     CallError::Calling { reason: reason.into(), code: 400 }
+}
+
+fn exchange_error(reason: &str, code: u16) -> CallError {
+    CallError::Calling { reason: format!("failed to call webhook: {reason}"), code }
 }
 
 /// The AdmissionReview request.
@@ -122,33 +124,9 @@ impl Webhooks {
         let remaining =
             call.execution.deadline.map(|deadline| deadline.since(subject.write.backend.clock.moment()));
         let limit = remaining.map_or(hook.timeout, |remaining| remaining.min(hook.timeout));
-        let parameter = format!("timeout={}", seconds(limit));
-        let exchange = async {
-            let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
-            let write = subject.write;
-            let address = webhook_address::connect_address(
-                write.backend,
-                write.call.permit(),
-                self.settings.to_endpoints,
-                &hook.client_config,
-            )
-            .await?;
-            let request = WebhookRequest {
-                target: format!("{}?{parameter}", target.path),
-                body: Bytes::from(body),
-                includes_port: target.includes_port,
-                most: HOOK_RESPONSE_BYTES,
-            };
-            self.clients
-                .ask(&target.server, || self.users.for_server(&target.credentials_name), address, &request)
-                .await
-        };
-        let http_response = timeout(limit, exchange).await;
-        let http_response = http_response.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
-        http_response.map_err(|reason| {
-            let url = quoted(&format!("{}?{parameter}", target.url));
-            call_error(format!("failed to call webhook: Post {url}: {reason}"))
-        })
+        let review = ReviewCall { config: &hook.client_config, target, body, timeout: limit };
+        let http_response = self.caller.post(subject.write.backend, subject.write.call.permit(), review).await;
+        http_response.map_err(|reason| exchange_error(&reason, 400))
     }
 
     async fn apply_response(
@@ -180,20 +158,18 @@ fn read_response(
     uid: &str,
     mutating: bool,
 ) -> Result<AdmissionResponse, CallError> {
-    let is_text = http_response.content_type.is_empty() || http_response.content_type.starts_with("text/");
-    if !(200..=206).contains(&http_response.status) {
-        return Err(response::from_http_error(http_response.status, is_text, &http_response.body).into());
-    }
+    check_status(http_response).map_err(|failure| exchange_error(&failure.message, failure.code))?;
     if http_response.body.is_empty() {
         let content_type = if http_response.content_type.is_empty() {
             "application/json"
         } else {
             &http_response.content_type
         };
-        return Err(call_error(format!(
-            "failed to call webhook: 0-length response with status code: {} and content type: {content_type}",
+        let reason = format!(
+            "0-length response with status code: {} and content type: {content_type}",
             http_response.status
-        )));
+        );
+        return Err(exchange_error(&reason, 400));
     }
     Ok(response::read(&http_response.body, version, uid, mutating)?)
 }

@@ -232,7 +232,7 @@ pub fn from_http_error(code: u16, is_text: bool, body: &[u8]) -> InvalidResponse
         let status_code =
             status.get("code").and_then(Value::as_int).and_then(|code| u16::try_from(code).ok());
         return InvalidResponse {
-            message: format!("failed to call webhook: {}", status.str("message")),
+            message: status.str("message").to_owned(),
             code: status_code.unwrap_or_default(),
         };
     }
@@ -261,7 +261,7 @@ pub fn from_http_error(code: u16, is_text: bool, body: &[u8]) -> InvalidResponse
         }
         _ => format!("the server responded with the status code {code} but did not return more information"),
     };
-    InvalidResponse { message: format!("failed to call webhook: {reason}"), code }
+    InvalidResponse { message: reason, code }
 }
 
 /// A Status in the body that reports a failure.

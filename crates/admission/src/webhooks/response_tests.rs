@@ -98,15 +98,12 @@ fn failure_codes_match_the_reference() {
     let refused_with = |code, body: &str| from_http_error(code, true, body.as_bytes());
     assert_eq!(
         refused_with(500, " no\n").message,
-        "failed to call webhook: an error on the server (\"no\") has prevented the request from succeeding"
+        "an error on the server (\"no\") has prevented the request from succeeding"
     );
-    assert_eq!(
-        refused_with(404, "x").message,
-        "failed to call webhook: the server could not find the requested resource"
-    );
+    assert_eq!(refused_with(404, "x").message, "the server could not find the requested resource");
     assert_eq!(refused_with(302, "x").code, 302);
     let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"m","code":418}"#;
-    let expected = InvalidResponse { message: "failed to call webhook: m".into(), code: 418 };
+    let expected = InvalidResponse { message: "m".into(), code: 418 };
     assert_eq!(refused_with(500, status), expected);
 }
 
