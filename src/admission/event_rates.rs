@@ -2,11 +2,11 @@
 
 use actix::Addr;
 use pilothouse_actors::rates::{Limit, Rates, Spend};
+use pilothouse_apimachinery::document::{self, FieldReader};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
-use super::plugin_document::{self, Document};
 use super::{Operation, Outcome, Plugin, Write};
 
 /// The default number of keys that a limit remembers; the reference's value.
@@ -63,43 +63,40 @@ pub type EventLimit = (LimitScope, Limit);
 /// Reads the configuration, which is required: without limits the plug-in would do nothing.
 pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, String> {
     let missing = Value::object();
-    let (mut limits, mut errors) = (Vec::new(), Vec::new());
-    let document = match document {
-        Some(document) => {
-            Document::typed(document, &["eventratelimit.admission.k8s.io/v1alpha1"], "Configuration")?
-        }
-        None => Document::untyped(&missing),
-    };
-    document.check_fields("", &["apiVersion", "kind", "limits"])?;
+    if let Some(document) = document {
+        document::check_kind(document, "Configuration", &["eventratelimit.admission.k8s.io/v1alpha1"])?;
+    }
+    let document = document.unwrap_or(&missing);
+    let (mut limits, mut reader, root) = (Vec::new(), FieldReader::default(), FieldPath::root());
+    reader.check_fields(document, &root, &["apiVersion", "kind", "limits"]);
     let path = FieldPath::new("limits");
-    let list = document.list(&["limits"])?;
+    let list = reader.list(document, "limits", &root);
+    reader.result()?;
     if list.is_empty() {
-        errors.push(FieldError::invalid(&path, "[]", "must not be empty"));
+        reader.push_error(&FieldError::invalid(&path, "[]", "must not be empty"));
     }
     for (index, limit) in list.iter().enumerate() {
         let item_path = path.index(index);
         let known_fields = ["type", "qps", "burst", "cacheSize"];
-        Document::untyped(limit)
-            .check_fields("", &known_fields)
-            .map_err(|reason| format!("{item_path}: {reason}"))?;
+        reader.check_fields(limit, &item_path, &known_fields);
         let scope = LimitScope::ALL.into_iter().find(|scope| scope.name() == limit.str("type"));
         if scope.is_none() {
             let names = LimitScope::ALL.map(LimitScope::name);
-            errors.push(FieldError::not_supported(
+            reader.push_error(&FieldError::not_supported(
                 &item_path.child("type"),
                 &quoted(limit.str("type")),
                 &names,
             ));
         }
-        let number = |field: &str| match limit.get(field) {
-            None => Ok(0),
-            Some(Value::Int(number)) => Ok(*number),
-            Some(_) => Err(format!("{} must be a number", item_path.child(field))),
-        };
-        let (burst, rate, keys) = (number("burst")?, number("qps")?, number("cacheSize")?);
+        let mut number = |field: &str| reader.integer(limit, field, &item_path);
+        let (burst, rate, keys) = (number("burst"), number("qps"), number("cacheSize"));
         let mut check_range = |field: &str, number: i64, min: i64, message: &str| {
             if number < min || number > i64::from(i32::MAX) {
-                errors.push(FieldError::invalid(&item_path.child(field), &number.to_string(), message));
+                reader.push_error(&FieldError::invalid(
+                    &item_path.child(field),
+                    &number.to_string(),
+                    message,
+                ));
             }
         };
         check_range("burst", burst, 1, "must be positive");
@@ -113,7 +110,7 @@ pub fn read(document: Option<&Value>) -> std::result::Result<Vec<EventLimit>, St
         let limit = Limit { per_second: to_u32(rate), burst: to_u32(burst), keys };
         limits.extend(scope.map(|scope| (scope, limit)));
     }
-    plugin_document::check_no_errors(&errors)?;
+    reader.result()?;
     Ok(limits)
 }
 
@@ -202,8 +199,11 @@ mod tests {
                 "[limits[0].burst: Invalid value: 0: must be positive, limits[0].qps: Invalid value: -1: must be \
                  positive, limits[0].cacheSize: Invalid value: -2: must not be negative]",
             ),
-            ("limits: [{type: User, qsp: 1}]", "limits[0]: unknown field \"qsp\""),
-            ("limits: [{type: User, qps: many}]", "limits[0].qps must be a number"),
+            ("limits: [{type: User, qsp: 1, qps: 1, burst: 1}]", "unknown field \"limits[0].qsp\""),
+            (
+                "limits: [{type: User, qps: many, burst: 1}]",
+                "[limits[0].qps: must be a number, limits[0].qps: Invalid value: 0: must be positive]",
+            ),
         ] {
             assert_eq!(config(limits).unwrap_err(), expected, "{limits}");
         }

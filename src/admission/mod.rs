@@ -24,7 +24,6 @@ mod node_taint;
 mod owner_references;
 mod param_rights;
 mod plugin_config;
-mod plugin_document;
 mod pod_security;
 pub mod policies;
 mod priority;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pilothouse_apimachinery::document::FieldReader;
+use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
 use super::lookup;
-use super::plugin_document::Document;
 use super::{Operation, Outcome, Plugin, Write};
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
@@ -24,9 +25,10 @@ pub type Selectors = BTreeMap<String, Labels>;
 /// Reads the configuration.
 pub fn read(document: Option<&Value>) -> std::result::Result<Selectors, String> {
     let Some(document) = document else { return Ok(Selectors::new()) };
-    let document = Document::untyped(document);
-    document.check_fields("", &["podNodeSelectorPluginConfig"])?;
-    let pairs = document.pairs(&["podNodeSelectorPluginConfig"])?;
+    let (mut reader, root) = (FieldReader::default(), FieldPath::root());
+    reader.check_fields(document, &root, &["podNodeSelectorPluginConfig"]);
+    let pairs = reader.pairs(document, "podNodeSelectorPluginConfig", &root);
+    reader.result()?;
     let selector = |(namespace, text): (String, String)| {
         let labels = parse_labels(&text).map_err(|reason| format!("{namespace}: {reason}"))?;
         Ok((namespace, labels))

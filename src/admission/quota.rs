@@ -15,6 +15,7 @@ use actix::Addr;
 use pilothouse_actors::batcher::{Batcher, Enqueue};
 use pilothouse_api::quota::usage::{Change, UsageEvaluator};
 use pilothouse_api::quota::{self, Features, Limited, Quota, Refusal, Request};
+use pilothouse_apimachinery::document::{self, FieldReader};
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
@@ -22,7 +23,6 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::lookup::{CachedSnapshot, QUOTAS};
-use super::plugin_document::{Document, check_no_errors};
 use super::{Operation, Outcome, Plugin, Write};
 
 /// How long a write waits for its charge; the reference's value.
@@ -47,21 +47,19 @@ pub struct Settings {
 /// Reads the configuration: resources that may be used only if a quota covers them.
 pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, String> {
     let Some(value) = document else { return Ok(Vec::new()) };
-    let document = Document::typed(value, &VERSIONS, "ResourceQuotaConfiguration")
-        .or_else(|reason| Document::typed(value, &OLD_VERSIONS, "Configuration").map_err(|_| reason))?;
-    document.check_fields("", &["apiVersion", "kind", "limitedResources"])?;
-    let mut errors = Vec::new();
-    for (index, entry) in document.list(&["limitedResources"])?.iter().enumerate() {
+    document::check_kind(value, "ResourceQuotaConfiguration", &VERSIONS)
+        .or_else(|reason| document::check_kind(value, "Configuration", &OLD_VERSIONS).map_err(|_| reason))?;
+    let (mut reader, root) = (FieldReader::default(), FieldPath::root());
+    reader.check_fields(value, &root, &["apiVersion", "kind", "limitedResources"]);
+    for (index, entry) in reader.list(value, "limitedResources", &root).iter().enumerate() {
         let path = FieldPath::new("limitedResources").index(index);
         let known_fields = ["apiGroup", "resource", "matchContains", "matchScopes"];
-        Document::untyped(entry)
-            .check_fields("", &known_fields)
-            .map_err(|reason| format!("{path}: {reason}"))?;
+        reader.check_fields(entry, &path, &known_fields);
         if entry.str("resource").is_empty() {
-            errors.push(FieldError::required(&path.child("resource"), ""));
+            reader.push_error(&FieldError::required(&path.child("resource"), ""));
         }
     }
-    check_no_errors(&errors)?;
+    reader.result()?;
     Ok(Limited::read_all(value))
 }
 
@@ -167,7 +165,7 @@ mod tests {
             (r#""limited":[]"#, "unknown field \"limited\""),
             (
                 r#""limitedResources":[{"resource":"pods","contains":[]}]"#,
-                "limitedResources[0]: unknown field \"contains\"",
+                "unknown field \"limitedResources[0].contains\"",
             ),
             (
                 r#""limitedResources":[{"matchContains":["cpu"]}]"#,

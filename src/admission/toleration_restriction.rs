@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::document::{self, FieldReader};
 use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_kinds::qos_class;
 
-use super::plugin_document::Document;
 use super::{Operation, Outcome, Plugin, Write, lookup, tolerations};
 
 const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
@@ -28,18 +29,20 @@ pub struct Tolerations {
 pub fn read(document: Option<&Value>) -> std::result::Result<Tolerations, String> {
     let Some(document) = document else { return Ok(Tolerations::default()) };
     let versions = ["podtolerationrestriction.admission.k8s.io/v1alpha1"];
-    let document = Document::typed(document, &versions, "Configuration")?;
-    document.check_fields("", &["apiVersion", "kind", "default", "whitelist"])?;
-    let list = |field: &str| {
-        let items = document.list(&[field])?;
+    document::check_kind(document, "Configuration", &versions)?;
+    let (mut reader, root) = (FieldReader::default(), FieldPath::root());
+    reader.check_fields(document, &root, &["apiVersion", "kind", "default", "whitelist"]);
+    let mut list = |field: &str| {
+        let items = reader.list(document, field, &root);
         for (index, item) in items.iter().enumerate() {
             let known_fields = ["key", "operator", "value", "effect", "tolerationSeconds"];
-            let in_item = |reason: String| format!("{field}[{index}]: {reason}");
-            Document::untyped(item).check_fields("", &known_fields).map_err(in_item)?;
+            reader.check_fields(item, &FieldPath::new(field).index(index), &known_fields);
         }
-        Ok::<_, String>(items.to_vec())
+        items.to_vec()
     };
-    Ok(Tolerations { defaults: list("default")?, allowed: list("whitelist")? })
+    let tolerations = Tolerations { defaults: list("default"), allowed: list("whitelist") };
+    reader.result()?;
+    Ok(tolerations)
 }
 
 /// Adds the tolerations of the namespace, and refuses those that it does not allow.
@@ -160,6 +163,6 @@ mod tests {
         let lists = lists.unwrap();
         assert_eq!((lists.defaults.len(), lists.allowed.len()), (1, 2));
         let error = read(Some(&value(&format!("{head}default: [{{kee: a}}]")))).unwrap_err();
-        assert_eq!(error, "default[0]: unknown field \"kee\"");
+        assert_eq!(error, "unknown field \"default[0].kee\"");
     }
 }

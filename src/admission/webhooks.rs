@@ -13,6 +13,8 @@ use pilothouse_actors::throttle::Throttle;
 use pilothouse_admission::webhooks::{self, Webhook};
 use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_api::audit;
+use pilothouse_apimachinery::document::{self, FieldReader};
+use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::json::write_string;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
@@ -28,7 +30,6 @@ use self::call::CallError;
 use self::subject::Subject;
 pub use self::table::{Hooks, open};
 
-use super::plugin_document::Document;
 use super::{Equivalents, Outcome, Plugin, Write};
 use crate::storage::Origin;
 use crate::storage::admission::Reinvocation;
@@ -76,14 +77,15 @@ impl WebhookCredentials {
 
 fn users(document: Option<&Value>) -> std::result::Result<Users, String> {
     let Some(document) = document else { return Ok(Users::default()) };
-    let document = match document.str("kind") {
-        "WebhookAdmission" => {
-            Document::typed(document, &["apiserver.config.k8s.io/v1alpha1"], "WebhookAdmission")?
-        }
-        _ => Document::typed(document, &["apiserver.config.k8s.io/v1"], "WebhookAdmissionConfiguration")?,
+    let (kind, version) = match document.str("kind") {
+        "WebhookAdmission" => ("WebhookAdmission", "apiserver.config.k8s.io/v1alpha1"),
+        _ => ("WebhookAdmissionConfiguration", "apiserver.config.k8s.io/v1"),
     };
-    document.check_fields("", &["apiVersion", "kind", "kubeConfigFile"])?;
-    let path = document.text(&["kubeConfigFile"])?;
+    document::check_kind(document, kind, &[version])?;
+    let (mut reader, root) = (FieldReader::default(), FieldPath::root());
+    reader.check_fields(document, &root, &["apiVersion", "kind", "kubeConfigFile"]);
+    let path = reader.text(document, "kubeConfigFile", &root);
+    reader.result()?;
     if !path.starts_with('/') {
         let path = pilothouse_apimachinery::field::quoted(path);
         return Err(format!("kubeConfigFile: Invalid value: {path}: must be an absolute file path"));

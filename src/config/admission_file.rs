@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pilothouse_api::admission_plugins::PluginName;
-use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::document::{self, FieldReader};
+use pilothouse_apimachinery::field::FieldPath;
 use pilothouse_apimachinery::value::Value;
 
 use super::ConfigError;
@@ -54,58 +55,33 @@ fn load(path: &Path) -> Result<Vec<u8>, ConfigError> {
 type Load<'a> = &'a mut dyn FnMut(&str) -> Result<Vec<u8>, ConfigError>;
 
 fn parse(text: &[u8], load: Load<'_>) -> Result<AdmissionFile, String> {
-    let file = document(text)?;
-    let (version, kind) = (file.str("apiVersion"), file.str("kind"));
-    if kind.is_empty() && version.is_empty() {
+    let file = document::parse(text)?;
+    if file.str("kind").is_empty() && file.str("apiVersion").is_empty() {
         let legacy = LEGACY.iter().find(|(field, _)| file.get(field).is_some());
         let (_, plugin) = legacy.ok_or("apiVersion and kind must be set")?;
         return Ok(AdmissionFile(BTreeMap::from([(plugin.as_str().to_owned(), file)])));
     }
-    if kind != KIND || !VERSIONS.contains(&version) {
-        let latest = VERSIONS[0];
-        return Err(format!(
-            "no kind {kind:?} is known in version {version:?}: a {KIND} of {latest} is needed"
-        ));
-    }
-    check_fields(&file, "", &["apiVersion", "kind", "plugins"])?;
+    document::check_kind(&file, KIND, &VERSIONS)?;
+    let (mut reader, root) = (FieldReader::default(), FieldPath::root());
+    reader.check_fields(&file, &root, &["apiVersion", "kind", "plugins"]);
     let mut documents = BTreeMap::new();
-    let plugins = match file.get("plugins") {
-        None => &[][..],
-        Some(Value::Array(plugins)) => plugins,
-        Some(_) => return Err("plugins must be a list".to_owned()),
-    };
-    for (index, plugin) in plugins.iter().enumerate() {
-        let path = format!("plugins[{index}].");
-        check_fields(plugin, &path, &["name", "path", "configuration"])?;
+    for (index, plugin) in reader.list(&file, "plugins", &root).iter().enumerate() {
+        let path = FieldPath::new("plugins").index(index);
+        reader.check_fields(plugin, &path, &["name", "path", "configuration"]);
         let name = plugin.str("name");
         let document = match (plugin.get("configuration"), plugin.str("path")) {
             (Some(inline), _) => inline.clone(),
             (None, "") => continue,
             (None, path) => {
                 let text = load(path).map_err(|error| error.to_string())?;
-                document(&text).map_err(|error| format!("{path}: {error}"))?
+                document::parse(&text).map_err(|error| format!("{path}: {error}"))?
             }
         };
         // The first of two configurations of a plug-in is used, as in kube-apiserver.
         documents.entry(name.to_owned()).or_insert(document);
     }
+    reader.result()?;
     Ok(AdmissionFile(documents))
-}
-
-fn document(text: &[u8]) -> Result<Value, String> {
-    match yaml::read_strict(text)? {
-        (_, Some(repeated)) => Err(repeated),
-        (value @ Value::Object(_), None) => Ok(value),
-        _ => Err("it must be an object".to_owned()),
-    }
-}
-
-fn check_fields(value: &Value, path: &str, allowed: &[&str]) -> Result<(), String> {
-    let fields = value.fields().ok_or_else(|| format!("{} must be an object", path.trim_end_matches('.')))?;
-    match fields.keys().find(|name| !allowed.contains(&name.as_str())) {
-        Some(name) => Err(format!("unknown field \"{path}{name}\"")),
-        None => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -145,8 +121,8 @@ mod tests {
         for (text, expected) in [
             (format!("{HEAD}plugin: []"), "unknown field \"plugin\""),
             (format!("{HEAD}plugins: [{{nam: A}}]"), "unknown field \"plugins[0].nam\""),
-            (format!("{HEAD}plugins: {{}}"), "plugins must be a list"),
-            (format!("{HEAD}plugins: [1]"), "plugins[0] must be an object"),
+            (format!("{HEAD}plugins: {{}}"), "plugins: must be a list"),
+            (format!("{HEAD}plugins: [1]"), "plugins[0]: must be an object"),
             (format!("{HEAD}plugins: [{{name: A, path: gone}}]"), "gone is not there"),
             ("a: b".to_owned(), "apiVersion and kind must be set"),
             ("- a".to_owned(), "it must be an object"),

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use pilothouse_api::audit::API_VERSION;
 use pilothouse_api::audit::policy::Policy;
 use pilothouse_apimachinery::codec::yaml;
+use pilothouse_apimachinery::document;
 use pilothouse_apimachinery::value::Value;
 
 use super::values::go_duration;
@@ -333,11 +334,7 @@ impl Audit {
         let webhook =
             self.webhook.audit_webhook_config_file.as_ref().and_then(|_| self.webhook.delivery().err());
         let errors: Vec<String> = log.into_iter().chain(webhook).flatten().collect();
-        match errors.as_slice() {
-            [] => Ok(()),
-            [error] => Err(error.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
-        }
+        document::check_no_errors(&errors)
     }
 
     /// Warnings about ineffective flags.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use openssl::x509::X509;
 use pilothouse_admission::auth_expressions::Expression;
 use pilothouse_admission::auth_expressions::claims::{Compiler, Rule};
+use pilothouse_apimachinery::document::{FieldReader, present};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::value::Value;
 
@@ -96,22 +97,19 @@ impl AuthenticationFile {
         }
         let file = document::read(text, AUTHENTICATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut parser = FileParser { own_issuers, ..FileParser::default() };
-        parser.check_fields(&file, &FieldPath::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
+        let root = FieldPath::root();
+        parser.reader.check_fields(&file, &root, &["apiVersion", "kind", "jwt", "anonymous"]);
         let path = FieldPath::new("jwt");
-        let entries = parser.list(&file, "jwt", &path);
+        let entries = parser.reader.list(&file, "jwt", &root);
         let jwt = if entries.len() > JWT_AUTHENTICATORS {
-            parser.push_error(&FieldError::too_many(&path, entries.len(), JWT_AUTHENTICATORS));
+            parser.reader.push_error(&FieldError::too_many(&path, entries.len(), JWT_AUTHENTICATORS));
             Vec::new()
         } else {
             entries.iter().enumerate().map(|(index, entry)| parser.jwt(entry, &path.index(index))).collect()
         };
-        let anonymous = file.get("anonymous").filter(|value| !value.is_null());
-        let anonymous = anonymous.map(|value| parser.anonymous(value));
-        match parser.errors.as_slice() {
-            [] => Ok(AuthenticationFile { jwt, anonymous }),
-            [error] => Err(error.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
-        }
+        let anonymous = present(&file, "anonymous").map(|value| parser.anonymous(value));
+        parser.reader.result()?;
+        Ok(AuthenticationFile { jwt, anonymous })
     }
 }
 
@@ -122,122 +120,82 @@ struct FileParser<'a> {
     issuers: BTreeSet<String>,
     discoveries: BTreeSet<String>,
     compiler: Compiler,
-    errors: Vec<String>,
+    reader: FieldReader,
 }
 
 impl FileParser<'_> {
-    fn push_error(&mut self, error: &FieldError) {
-        self.errors.push(error.to_string());
-    }
-
-    fn check_fields(&mut self, value: &Value, path: &FieldPath, allowed: &[&str]) {
-        let Some(fields) = value.fields() else {
-            return self.errors.push(format!("{path}: must be an object"));
-        };
-        for name in fields.keys().filter(|name| !allowed.contains(&name.as_str())) {
-            self.errors.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
-        }
-    }
-
-    fn list<'v>(&mut self, value: &'v Value, field: &str, path: &FieldPath) -> &'v [Value] {
-        match value.get(field) {
-            None | Some(Value::Null) => &[],
-            Some(Value::Array(items)) => items,
-            Some(_) => {
-                self.errors.push(format!("{path}: must be a list"));
-                &[]
-            }
-        }
-    }
-
-    /// A string; `None` if absent.
-    fn optional_string(&mut self, value: &Value, field: &str, path: &FieldPath) -> Option<String> {
-        match value.get(field) {
-            None | Some(Value::Null) => None,
-            Some(Value::String(text)) => Some(text.to_string()),
-            Some(_) => {
-                self.errors.push(format!("{}: must be a text", path.child(field)));
-                None
-            }
-        }
-    }
-
-    fn text(&mut self, value: &Value, field: &str, path: &FieldPath) -> String {
-        self.optional_string(value, field, path).unwrap_or_default()
-    }
-
     fn jwt(&mut self, entry: &Value, path: &FieldPath) -> Jwt {
-        self.check_fields(
+        self.reader.check_fields(
             entry,
             path,
             &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"],
         );
         let empty = Value::object();
-        let object_field = |field: &str| entry.get(field).filter(|value| !value.is_null()).unwrap_or(&empty);
+        let object_field = |field: &str| present(entry, field).unwrap_or(&empty);
         let mut jwt = Jwt::default();
         self.issuer(object_field("issuer"), &path.child("issuer"), &mut jwt);
-        let verified = self.claim_rules(entry, &path.child("claimValidationRules"), &mut jwt);
+        let verified = self.claim_rules(entry, path, &mut jwt);
         self.mappings(object_field("claimMappings"), &path.child("claimMappings"), verified, &mut jwt);
-        self.user_rules(entry, &path.child("userValidationRules"), &mut jwt);
+        self.user_rules(entry, path, &mut jwt);
         jwt
     }
 
     fn issuer(&mut self, value: &Value, path: &FieldPath, jwt: &mut Jwt) {
         let allowed = ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy"];
-        self.check_fields(value, path, &allowed);
-        let (url, url_path) = (self.text(value, "url", path), path.child("url"));
+        self.reader.check_fields(value, path, &allowed);
+        let (url, url_path) = (self.reader.text(value, "url", path).to_owned(), path.child("url"));
         if url.is_empty() {
-            self.push_error(&FieldError::required(&url_path, "URL is required"));
+            self.reader.push_error(&FieldError::required(&url_path, "URL is required"));
         } else if let Some(reason) = url_error(&url, self.own_issuers) {
-            self.push_error(&FieldError::invalid(&url_path, &quoted(&url), &reason));
+            self.reader.push_error(&FieldError::invalid(&url_path, &quoted(&url), &reason));
         }
         if !self.issuers.insert(url.clone()) {
-            self.push_error(&FieldError::duplicate(&url_path, &quoted(&url)));
+            self.reader.push_error(&FieldError::duplicate(&url_path, &quoted(&url)));
         }
         let discovery_path = path.child("discoveryURL");
-        let discovery = self.text(value, "discoveryURL", path);
+        let discovery = self.reader.text(value, "discoveryURL", path).to_owned();
         if !discovery.is_empty() {
             if url.trim_end_matches('/') == discovery.trim_end_matches('/') {
                 let reason = "discoveryURL must be different from URL";
-                self.push_error(&FieldError::invalid(&discovery_path, &quoted(&discovery), reason));
+                self.reader.push_error(&FieldError::invalid(&discovery_path, &quoted(&discovery), reason));
             }
             if let Some(reason) = url_error(&discovery, &[]) {
-                self.push_error(&FieldError::invalid(&discovery_path, &quoted(&discovery), &reason));
+                self.reader.push_error(&FieldError::invalid(&discovery_path, &quoted(&discovery), &reason));
             }
             if !self.discoveries.insert(discovery.clone()) {
-                self.push_error(&FieldError::duplicate(&discovery_path, &quoted(&discovery)));
+                self.reader.push_error(&FieldError::duplicate(&discovery_path, &quoted(&discovery)));
             }
             jwt.discovery = Some(discovery);
         }
         jwt.issuer = url;
         jwt.audiences = self.audiences(value, path);
-        let pem = self.text(value, "certificateAuthority", path);
+        let pem = self.reader.text(value, "certificateAuthority", path);
         if !pem.is_empty() {
             if !X509::stack_from_pem(pem.as_bytes()).is_ok_and(|certificates| !certificates.is_empty()) {
                 let reason = "data does not contain any valid RSA or ECDSA certificates";
                 let ca_path = path.child("certificateAuthority");
-                self.push_error(&FieldError::invalid(&ca_path, "\"<omitted>\"", reason));
+                self.reader.push_error(&FieldError::invalid(&ca_path, "\"<omitted>\"", reason));
             }
-            jwt.authority_pem = Some(pem.into_bytes());
+            jwt.authority_pem = Some(pem.as_bytes().to_vec());
         }
     }
 
     fn audiences(&mut self, issuer: &Value, path: &FieldPath) -> Vec<String> {
         let list_path = path.child("audiences");
         let mut audiences = Vec::new();
-        for (index, value) in self.list(issuer, "audiences", &list_path).iter().enumerate() {
+        for (index, value) in self.reader.list(issuer, "audiences", path).iter().enumerate() {
             let (text, path) = (value.as_str().unwrap_or_default(), list_path.index(index));
             if text.is_empty() {
-                self.push_error(&FieldError::required(&path, "audience can't be empty"));
+                self.reader.push_error(&FieldError::required(&path, "audience can't be empty"));
             } else if audiences.iter().any(|audience| audience == text) {
-                self.push_error(&FieldError::duplicate(&path, &quoted(text)));
+                self.reader.push_error(&FieldError::duplicate(&path, &quoted(text)));
             }
             audiences.push(text.to_owned());
         }
-        let policy = self.text(issuer, "audienceMatchPolicy", path);
+        let policy = self.reader.text(issuer, "audienceMatchPolicy", path);
         let reason = match audiences.len() {
             0 => {
-                self.push_error(&FieldError::required(
+                self.reader.push_error(&FieldError::required(
                     &list_path,
                     &format!("at least one {list_path} is required"),
                 ));
@@ -248,30 +206,28 @@ impl FileParser<'_> {
             _ if policy == MATCH_ANY => return audiences,
             _ => "audienceMatchPolicy must be MatchAny for multiple audiences",
         };
-        self.push_error(&FieldError::invalid(&path.child("audienceMatchPolicy"), &quoted(&policy), reason));
+        self.reader.push_error(&FieldError::invalid(
+            &path.child("audienceMatchPolicy"),
+            &quoted(policy),
+            reason,
+        ));
         audiences
     }
 
     fn anonymous(&mut self, value: &Value) -> Anonymous {
         let path = FieldPath::new("anonymous");
-        self.check_fields(value, &path, &["enabled", "conditions"]);
-        let enabled = match value.get("enabled") {
-            None | Some(Value::Null) => false,
-            Some(value) => value.as_bool().unwrap_or_else(|| {
-                self.errors.push(format!("{}: must be true or false", path.child("enabled")));
-                false
-            }),
-        };
+        self.reader.check_fields(value, &path, &["enabled", "conditions"]);
+        let enabled = self.reader.boolean(value, "enabled", &path);
         let list_path = path.child("conditions");
         let mut paths = Vec::new();
-        for (index, condition) in self.list(value, "conditions", &list_path).iter().enumerate() {
+        for (index, condition) in self.reader.list(value, "conditions", &path).iter().enumerate() {
             let path = list_path.index(index);
-            self.check_fields(condition, &path, &["path"]);
-            paths.push(self.text(condition, "path", &path));
+            self.reader.check_fields(condition, &path, &["path"]);
+            paths.push(self.reader.text(condition, "path", &path).to_owned());
         }
         if !enabled && !paths.is_empty() {
             let reason = "enabled should be set to true when conditions are defined";
-            self.push_error(&FieldError::invalid(&list_path, &quoted(&paths.join(",")), reason));
+            self.reader.push_error(&FieldError::invalid(&list_path, &quoted(&paths.join(",")), reason));
         }
         Anonymous { enabled, paths }
     }

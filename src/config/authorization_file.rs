@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pilothouse_admission::auth_expressions::Expression;
 use pilothouse_admission::auth_expressions::match_conditions::Compiler;
+use pilothouse_apimachinery::document::FieldReader;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
@@ -96,11 +97,12 @@ impl AuthorizerConfig {
     pub fn parse(text: &[u8]) -> Result<Vec<AuthorizerConfig>, String> {
         let file = document::read(text, AUTHORIZATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut parser = FileParser::default();
-        parser.check_fields(&file, &FieldPath::root(), &["apiVersion", "kind", "authorizers"]);
+        parser.reader.check_fields(&file, &FieldPath::root(), &["apiVersion", "kind", "authorizers"]);
         let entries = file.get("authorizers").map(Value::items).unwrap_or_default();
         let path = FieldPath::new("authorizers");
         if entries.is_empty() {
             parser
+                .reader
                 .push_error(&FieldError::required(&path, "at least one authorization mode must be defined"));
         }
         let authorizers: Vec<AuthorizerConfig> = entries
@@ -108,11 +110,8 @@ impl AuthorizerConfig {
             .enumerate()
             .filter_map(|(index, entry)| parser.authorizer(entry, &path.index(index)))
             .collect();
-        match parser.errors.as_slice() {
-            [] => Ok(authorizers),
-            [error] => Err(error.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
-        }
+        parser.reader.result()?;
+        Ok(authorizers)
     }
 
     /// Whether a list may replace the one from the start: authorizers that depend on stored objects must be the same.
@@ -143,32 +142,19 @@ struct FileParser {
     modes: BTreeSet<String>,
     names: BTreeSet<String>,
     compiler: Compiler,
-    errors: Vec<String>,
+    reader: FieldReader,
 }
 
 impl FileParser {
-    fn push_error(&mut self, error: &FieldError) {
-        self.errors.push(error.to_string());
-    }
-
-    fn check_fields(&mut self, value: &Value, path: &FieldPath, allowed: &[&str]) {
-        let Some(fields) = value.fields() else {
-            return self.errors.push(format!("{path}: must be an object"));
-        };
-        for name in fields.keys().filter(|name| !allowed.contains(&name.as_str())) {
-            self.errors.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
-        }
-    }
-
     fn authorizer(&mut self, entry: &Value, path: &FieldPath) -> Option<AuthorizerConfig> {
-        self.check_fields(entry, path, &["type", "name", "webhook"]);
+        self.reader.check_fields(entry, path, &["type", "name", "webhook"]);
         let (kind, type_path) = (entry.str("type"), path.child("type"));
         if kind.is_empty() {
-            self.push_error(&FieldError::required(&type_path, ""));
+            self.reader.push_error(&FieldError::required(&type_path, ""));
             return None;
         }
         let Some((_, mode)) = MODES.iter().find(|(name, _)| *name == kind) else {
-            self.push_error(&FieldError::not_supported(
+            self.reader.push_error(&FieldError::not_supported(
                 &type_path,
                 &quoted(kind),
                 &MODES.map(|(name, _)| name),
@@ -176,7 +162,7 @@ impl FileParser {
             return None;
         };
         if !self.modes.insert(kind.to_owned()) && *mode != AuthorizationMode::Webhook {
-            self.push_error(&FieldError::duplicate(&type_path, &quoted(kind)));
+            self.reader.push_error(&FieldError::duplicate(&type_path, &quoted(kind)));
             return None;
         }
         let name = entry.str("name");
@@ -184,12 +170,13 @@ impl FileParser {
         let webhook = match (mode, entry.get("webhook")) {
             (AuthorizationMode::Webhook, Some(webhook)) => Some(self.webhook(webhook, path)),
             (AuthorizationMode::Webhook, None) => {
-                self.push_error(&FieldError::required(&path.child("webhook"), "required when type=Webhook"));
+                self.reader
+                    .push_error(&FieldError::required(&path.child("webhook"), "required when type=Webhook"));
                 None
             }
             (_, Some(_)) => {
                 let reason = "may only be specified when type=Webhook";
-                self.push_error(&FieldError::invalid(&path.child("webhook"), "\"non-null\"", reason));
+                self.reader.push_error(&FieldError::invalid(&path.child("webhook"), "\"non-null\"", reason));
                 None
             }
             (_, None) => None,
@@ -200,15 +187,16 @@ impl FileParser {
     fn name(&mut self, name: &str, mode: AuthorizationMode, path: &FieldPath) {
         let name_errors = names::dns_subdomain(name);
         if name.is_empty() {
-            self.push_error(&FieldError::required(path, ""));
+            self.reader.push_error(&FieldError::required(path, ""));
         } else if !self.names.insert(name.to_owned()) {
-            self.push_error(&FieldError::duplicate(path, &quoted(name)));
+            self.reader.push_error(&FieldError::duplicate(path, &quoted(name)));
         } else if !name_errors.is_empty() {
             let reason = format!("authorizer name is invalid: {}", name_errors.join(", "));
-            self.push_error(&FieldError::invalid(path, &quoted(name), &reason));
+            self.reader.push_error(&FieldError::invalid(path, &quoted(name), &reason));
         } else if mode != AuthorizationMode::Webhook && name != mode.to_string().to_lowercase() {
             let expected = mode.to_string().to_lowercase();
-            self.errors.push(format!("expected name {expected} for authorizer {mode} instead of {name}"));
+            self.reader
+                .push_message(format!("expected name {expected} for authorizer {mode} instead of {name}"));
         }
     }
 
@@ -224,24 +212,26 @@ impl FileParser {
             "connectionInfo",
             "matchConditions",
         ];
-        self.check_fields(webhook, &path.child("webhook"), &FIELDS);
+        self.reader.check_fields(webhook, &path.child("webhook"), &FIELDS);
         let timeout = self.duration(webhook, path, "timeout", None, Some(WEBHOOK_TIMEOUT));
         let authorized_ttl =
             self.duration(webhook, path, "authorizedTTL", Some(DEFAULT_AUTHORIZED_TTL), None);
         let unauthorized_ttl =
             self.duration(webhook, path, "unauthorizedTTL", Some(DEFAULT_UNAUTHORIZED_TTL), None);
         let version = self.enum_field(webhook, path, "subjectAccessReviewVersion", &["v1", "v1beta1"]);
-        let conditions = webhook.get("matchConditions").filter(|conditions| !conditions.is_null());
+        // If it is no list that is an error, because without its conditions the webhook would be called for requests that it must
+        // not see.
+        let conditions = self.reader.list(webhook, "matchConditions", path);
         let field = "matchConditionSubjectAccessReviewVersion";
         if !webhook.str(field).is_empty() {
             self.enum_field(webhook, path, field, &["v1"]);
-        } else if conditions.is_some_and(|conditions| !conditions.items().is_empty()) {
+        } else if !conditions.is_empty() {
             let reason = "required if match conditions are specified";
-            self.push_error(&FieldError::required(&path.child(field), reason));
+            self.reader.push_error(&FieldError::required(&path.child(field), reason));
         }
         let policy = self.enum_field(webhook, path, "failurePolicy", &["NoOpinion", "Deny"]);
         let kubeconfig = self.connection(webhook.get("connectionInfo").unwrap_or(&Value::Null), path);
-        let conditions = conditions.map(|list| self.conditions(list, &path.child("matchConditions")));
+        let conditions = self.conditions(conditions, &path.child("matchConditions"));
         Webhook {
             kubeconfig,
             version: version.to_owned(),
@@ -249,32 +239,27 @@ impl FileParser {
             unauthorized_ttl,
             timeout,
             denies_on_failure: policy == "Deny",
-            conditions: conditions.unwrap_or_default(),
+            conditions,
         }
     }
 
-    fn conditions(&mut self, list: &Value, path: &FieldPath) -> Vec<Expression> {
-        // An error, because without its conditions the webhook would be called for requests that it must not see.
-        let Value::Array(list) = list else {
-            self.errors.push(format!("{path}: must be a list"));
-            return Vec::new();
-        };
+    fn conditions(&mut self, list: &[Value], path: &FieldPath) -> Vec<Expression> {
         if list.len() > MATCH_CONDITIONS {
-            self.push_error(&FieldError::too_many(path, list.len(), MATCH_CONDITIONS));
+            self.reader.push_error(&FieldError::too_many(path, list.len(), MATCH_CONDITIONS));
             return Vec::new();
         }
         let (mut seen, mut expressions) = (BTreeSet::new(), Vec::new());
         for (index, condition) in list.iter().enumerate() {
-            self.check_fields(condition, &path.index(index), &["expression"]);
+            self.reader.check_fields(condition, &path.index(index), &["expression"]);
             let (text, path) = (condition.str("expression"), path.index(index).child("expression"));
             if text.trim().is_empty() {
-                self.push_error(&FieldError::required(&path, ""));
+                self.reader.push_error(&FieldError::required(&path, ""));
             } else if !seen.insert(text) {
-                self.push_error(&FieldError::duplicate(&path, &quoted(text)));
+                self.reader.push_error(&FieldError::duplicate(&path, &quoted(text)));
             } else {
                 match self.compiler.compile(text) {
                     Ok(condition) => expressions.push(condition),
-                    Err(error) => self.push_error(&FieldError::invalid(&path, &quoted(text), &error)),
+                    Err(error) => self.reader.push_error(&FieldError::invalid(&path, &quoted(text), &error)),
                 }
             }
         }
@@ -290,9 +275,9 @@ impl FileParser {
     ) -> &'a str {
         let (text, path) = (value.str(field), path.child(field));
         if text.is_empty() {
-            self.push_error(&FieldError::required(&path, ""));
+            self.reader.push_error(&FieldError::required(&path, ""));
         } else if !allowed.contains(&text) {
-            self.push_error(&FieldError::not_supported(&path, &quoted(text), allowed));
+            self.reader.push_error(&FieldError::not_supported(&path, &quoted(text), allowed));
         }
         text
     }
@@ -312,11 +297,11 @@ impl FileParser {
             Some(_) => Err("must be a string such as 30s".to_owned()),
         };
         match (parsed, default) {
-            (Err(error), _) => self.push_error(&FieldError::invalid(&path, &quoted(text), &error)),
+            (Err(error), _) => self.reader.push_error(&FieldError::invalid(&path, &quoted(text), &error)),
             (Ok(Duration::ZERO), Some(default)) => return default,
-            (Ok(Duration::ZERO), None) => self.push_error(&FieldError::required(&path, "")),
+            (Ok(Duration::ZERO), None) => self.reader.push_error(&FieldError::required(&path, "")),
             (Ok(duration), _) if max.is_some_and(|max| duration > max) => {
-                self.push_error(&FieldError::invalid(&path, &quoted(text), "must be > 0s and <= 30s"));
+                self.reader.push_error(&FieldError::invalid(&path, &quoted(text), "must be > 0s and <= 30s"));
             }
             (Ok(duration), _) => return duration,
         }
@@ -326,24 +311,30 @@ impl FileParser {
     fn connection(&mut self, info: &Value, path: &FieldPath) -> PathBuf {
         let path = path.child("connectionInfo");
         if !info.is_null() {
-            self.check_fields(info, &path, &["type", "kubeConfigFile"]);
+            self.reader.check_fields(info, &path, &["type", "kubeConfigFile"]);
         }
         let (kind, file) = (info.str("type"), info.str("kubeConfigFile"));
         let (type_path, file_path) = (path.child("type"), path.child("kubeConfigFile"));
         match kind {
-            "" => self.push_error(&FieldError::required(&type_path, "")),
-            "KubeConfigFile" if file.is_empty() => self.push_error(&FieldError::required(&file_path, "")),
+            "" => self.reader.push_error(&FieldError::required(&type_path, "")),
+            "KubeConfigFile" if file.is_empty() => {
+                self.reader.push_error(&FieldError::required(&file_path, ""));
+            }
             "KubeConfigFile" if !FilePath::new(file).is_absolute() => {
-                self.push_error(&FieldError::invalid(&file_path, &quoted(file), "must be an absolute path"));
+                self.reader.push_error(&FieldError::invalid(
+                    &file_path,
+                    &quoted(file),
+                    "must be an absolute path",
+                ));
             }
             "KubeConfigFile" => {}
             "InClusterConfig" => {
                 let reason = "the API server cannot call itself";
-                self.push_error(&FieldError::invalid(&type_path, &quoted(kind), reason));
+                self.reader.push_error(&FieldError::invalid(&type_path, &quoted(kind), reason));
             }
             _ => {
                 let allowed = ["InClusterConfig", "KubeConfigFile"];
-                self.push_error(&FieldError::not_supported(&type_path, &quoted(kind), &allowed));
+                self.reader.push_error(&FieldError::not_supported(&type_path, &quoted(kind), &allowed));
             }
         }
         PathBuf::from(file)

@@ -6,10 +6,12 @@
 //!   [`status`] is the error that a client gets;
 //! - [`meta`], [`names`], [`quantity`], [`time`], [`formats`] and [`label_selector`] validate common fields;
 //! - [`patch`] changes an object, [`managed_fields`] records the owners of its fields, [`convert`] converts between versions;
+//! - [`document`] reads configuration files strictly;
 //! - [`options`], [`selectors`], [`query`], [`media`] and [`response_format`] parse the parameters of a request.
 
 pub mod codec;
 pub mod convert;
+pub mod document;
 pub mod error_list;
 pub mod features;
 pub mod field;

@@ -1,10 +1,10 @@
 //! The operator's configuration of PodSecurity: defaults and exemptions.
 
+use pilothouse_apimachinery::document::{self, FieldReader, present};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::super::plugin_document::{self, Document};
 use super::levels::{self, Level, Mode, Policy, Version};
 use super::pod::Pod;
 
@@ -38,55 +38,57 @@ impl Configuration {
             runtime_classes: Vec::new(),
         };
         let Some(document) = document else { return Ok(configuration) };
-        let document = Document::typed(document, &VERSIONS, "PodSecurityConfiguration")?;
-        document.check_fields("", &["apiVersion", "kind", "defaults", "exemptions"])?;
-        let mut errors = configuration.read_defaults(&document)?;
-        document.check_fields("exemptions", &["usernames", "namespaces", "runtimeClasses"])?;
-        let read_list = |field, check: &dyn Fn(&str) -> Vec<String>, errors: &mut Vec<FieldError>| {
-            let list = document.texts(&["exemptions", field])?;
-            check_list(&FieldPath::new("exemptions").child(field), &list, check, errors);
-            Ok::<_, String>(list)
+        document::check_kind(document, "PodSecurityConfiguration", &VERSIONS)?;
+        let mut reader = FieldReader::default();
+        let known_fields = ["apiVersion", "kind", "defaults", "exemptions"];
+        reader.check_fields(document, &FieldPath::root(), &known_fields);
+        let empty = Value::object();
+        configuration.read_defaults(present(document, "defaults").unwrap_or(&empty), &mut reader);
+        let exemptions = present(document, "exemptions").unwrap_or(&empty);
+        let path = FieldPath::new("exemptions");
+        reader.check_fields(exemptions, &path, &["usernames", "namespaces", "runtimeClasses"]);
+        let mut read_list = |field, check: &dyn Fn(&str) -> Vec<String>| {
+            let list = reader.texts(exemptions, field, &path);
+            check_list(&path.child(field), &list, check, &mut reader);
+            list
         };
-        configuration.namespaces =
-            read_list("namespaces", &|name| names::label_name(name, false), &mut errors)?;
+        configuration.namespaces = read_list("namespaces", &|name| names::label_name(name, false));
         configuration.runtime_classes =
-            read_list("runtimeClasses", &|name| names::subdomain_name(name, false), &mut errors)?;
+            read_list("runtimeClasses", &|name| names::subdomain_name(name, false));
         let check_username = |name: &str| match name {
             "" => vec!["username must not be empty".to_owned()],
             _ => Vec::new(),
         };
-        configuration.users = read_list("usernames", &check_username, &mut errors)?;
-        plugin_document::check_no_errors(&errors)?;
+        configuration.users = read_list("usernames", &check_username);
+        reader.result()?;
         Ok(configuration)
     }
 
-    fn read_defaults(&mut self, document: &Document<'_>) -> Result<Vec<FieldError>, String> {
-        let mut errors = Vec::new();
-        let fields = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
-        document.check_fields("defaults", &fields)?;
+    fn read_defaults(&mut self, defaults: &Value, reader: &mut FieldReader) {
+        let path = FieldPath::new("defaults");
+        let known_fields = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
+        reader.check_fields(defaults, &path, &known_fields);
         for mode in [Mode::Enforce, Mode::Warn, Mode::Audit] {
             let (level, version) = (mode.name(), format!("{}-version", mode.name()));
             let standard = self.defaults.standard_mut(mode);
-            let mut report_error = |field: &str, text: &str, reason: &str| {
-                let path = FieldPath::new("defaults").child(field);
-                errors.push(FieldError::invalid(&path, &quoted(text), reason));
+            let invalid = |field: &str, text: &str, reason: &str| {
+                FieldError::invalid(&path.child(field), &quoted(text), reason)
             };
-            match document.text(&["defaults", level])? {
+            match reader.text(defaults, level, &path) {
                 "" => {}
                 text => match Level::parse(text) {
                     Ok(level) => standard.level = level,
-                    Err(reason) => report_error(level, text, reason),
+                    Err(reason) => reader.push_error(&invalid(level, text, reason)),
                 },
             }
-            match document.text(&["defaults", &version])? {
+            match reader.text(defaults, &version, &path) {
                 "" => {}
                 text => match Version::parse(text) {
                     Ok(version) => standard.version = version,
-                    Err(reason) => report_error(&version, text, reason),
+                    Err(reason) => reader.push_error(&invalid(&version, text, reason)),
                 },
             }
         }
-        Ok(errors)
     }
 
     /// The standards that the labels of a namespace ask for, and the errors in the labels.
@@ -117,14 +119,14 @@ fn check_list(
     path: &FieldPath,
     list: &[String],
     check: &dyn Fn(&str) -> Vec<String>,
-    errors: &mut Vec<FieldError>,
+    reader: &mut FieldReader,
 ) {
     for (index, item) in list.iter().enumerate() {
         let messages = check(item);
         if !messages.is_empty() {
-            errors.push(FieldError::invalid(&path.index(index), &quoted(item), &messages.join(", ")));
+            reader.push_error(&FieldError::invalid(&path.index(index), &quoted(item), &messages.join(", ")));
         } else if list.iter().take(index).any(|other| other == item) {
-            errors.push(FieldError::duplicate(&path.index(index), &quoted(item)));
+            reader.push_error(&FieldError::duplicate(&path.index(index), &quoted(item)));
         }
     }
 }
@@ -178,7 +180,7 @@ mod tests {
             ),
             ("default: {}", "unknown field \"default\""),
             ("defaults: {enforced: baseline}", "unknown field \"defaults.enforced\""),
-            ("defaults: {enforce: [baseline]}", "defaults.enforce must be text"),
+            ("defaults: {enforce: [baseline]}", "defaults.enforce: must be a text"),
         ] {
             assert_eq!(read(text).unwrap_err(), expected, "{text}");
         }
