@@ -304,6 +304,24 @@ impl Client {
         }
     }
 
+    /// Creates an object that is missing, as `new` makes it, or edits the existing one. What another attempt would not change,
+    /// such as a namespace that is being deleted, is no error.
+    pub async fn ensure(
+        &self,
+        target: ObjectRef<'_>,
+        new: impl FnOnce() -> Value,
+        fill: impl Fn(&mut Value) -> bool,
+    ) -> Result<()> {
+        let result = match self.cached(target).await? {
+            None => self.create(target, &new()).await,
+            Some(_) => self.edit(target, "", |object| Ok(fill(object))).await,
+        };
+        match result {
+            Err(status) if !status.is_settled() => Err(status),
+            _ => Ok(()),
+        }
+    }
+
     /// Updates an object or subresource. `change` returns whether it changed anything; it is called again after a conflict. Nothing
     /// is requested where nothing is to be changed.
     pub async fn edit(

@@ -122,15 +122,9 @@ impl PerNamespace {
         }
         let resource = self.client.resource(self.template.store)?;
         let target = ObjectRef { resource: &resource, namespace, name: self.template.object_name };
-        let result = match self.client.cached(target).await? {
-            None => self.client.create(target, &self.template.object(&resource.kind)).await,
-            Some(_) if self.template.content.is_none() => Ok(()),
-            Some(_) => self.client.edit(target, "", |object| Ok(self.template.fill(object))).await,
-        };
-        match result {
-            Err(status) if !status.is_settled() => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        let new = || self.template.object(&resource.kind);
+        self.client.ensure(target, new, |object| self.template.fill(object)).await?;
+        Ok(Outcome::Done)
     }
 }
 

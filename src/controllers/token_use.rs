@@ -48,22 +48,17 @@ impl TokenUse {
         let resource = self.client.resource(CONFIG_MAPS)?;
         let target = ObjectRef { resource: &resource, namespace: TRACKED.0, name: TRACKED.1 };
         let today = day(self.clock.now());
-        let result = match self.client.cached(target).await? {
-            Some(_) => self.client.edit(target, "", |map| Ok(set_start(map, &today))).await,
-            None => {
-                let mut map = Value::object();
-                map.set("apiVersion", "v1");
-                map.set("kind", "ConfigMap");
-                map.entry("metadata").set("name", TRACKED.1);
-                map.entry("metadata").set("namespace", TRACKED.0);
-                set_start(&mut map, &today);
-                self.client.create(target, &map).await
-            }
+        let new = || {
+            let mut map = Value::object();
+            map.set("apiVersion", "v1");
+            map.set("kind", "ConfigMap");
+            map.entry("metadata").set("name", TRACKED.1);
+            map.entry("metadata").set("namespace", TRACKED.0);
+            set_start(&mut map, &today);
+            map
         };
-        match result {
-            Err(status) if !status.is_settled() => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.ensure(target, new, |map| set_start(map, &today)).await?;
+        Ok(Outcome::Done)
     }
 
     async fn record_use(&self, LegacyTokenUse { secret, uid }: &LegacyTokenUse) -> Result<()> {

@@ -82,7 +82,8 @@ pub async fn delete_object(
     options: &DeleteOptions,
 ) -> Result<Outcome> {
     let key = object.key.clone();
-    let target = WriteTarget { store: &call.stored().store, permit: call.permit(), attempts: CONFLICT_ATTEMPTS };
+    let target =
+        WriteTarget { store: &call.stored().store, permit: call.permit(), attempts: CONFLICT_ATTEMPTS };
     // The object as this call has marked it. If another call removes it then, this deletion succeeds all the same.
     let mut marked = None;
     let attempt =

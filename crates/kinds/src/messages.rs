@@ -79,6 +79,29 @@ pub fn validate_at_most(value: &FieldValue<'_>, max: i64, errors: &mut ErrorList
     }
 }
 
+/// Checks the counters of a status: those in `fields` are not negative, those in `bounded` not above the total.
+pub fn validate_counters(status: &FieldValue<'_>, fields: &[&str], bounded: &[&str], errors: &mut ErrorList) {
+    for field in fields {
+        status.child(field).not_negative(errors);
+    }
+    let total = status.child("replicas").number();
+    for field in bounded {
+        validate_at_most(&status.child(field), total, errors, "cannot be greater than status.replicas");
+    }
+}
+
+/// Checks the counters of a status as [`validate_counters`] does, and that no more replicas are available than are ready.
+pub fn validate_replica_counters(
+    status: &FieldValue<'_>,
+    fields: &[&str],
+    bounded: &[&str],
+    errors: &mut ErrorList,
+) {
+    validate_counters(status, fields, bounded, errors);
+    let (available, ready) = (status.child("availableReplicas"), status.child("readyReplicas").number());
+    validate_at_most(&available, ready, errors, "cannot be greater than readyReplicas");
+}
+
 /// Checks conditions of the type `metav1.Condition`.
 pub fn conditions(list: &FieldValue<'_>, errors: &mut ErrorList) {
     const MAX_REASON_LENGTH: usize = 1_024;

@@ -125,7 +125,7 @@ impl Webhooks {
             call.execution.deadline.map(|deadline| deadline.since(subject.write.backend.clock.moment()));
         let limit = remaining.map_or(hook.timeout, |remaining| remaining.min(hook.timeout));
         let review = ReviewCall { config: &hook.client_config, target, body, timeout: limit };
-        let http_response = self.caller.post(subject.write.backend, subject.write.call.permit(), review).await;
+        let http_response = self.caller.post(subject.write.backend, call.permit(), review).await;
         http_response.map_err(|reason| exchange_error(&reason, 400))
     }
 

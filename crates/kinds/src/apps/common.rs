@@ -87,27 +87,6 @@ pub fn validate_selector_unchanged(new: &Value, old: &Value, errors: &mut ErrorL
     messages::validate_struct_unchanged(&selector(new), &selector(old), "v1.LabelSelector", errors);
 }
 
-/// Checks the counters of a status: those in `fields` are not negative, those in `bounded` not above the total.
-pub(super) fn validate_counters(
-    status: &FieldValue<'_>,
-    fields: &[&str],
-    bounded: &[&str],
-    errors: &mut ErrorList,
-) {
-    for field in fields {
-        status.child(field).not_negative(errors);
-    }
-    let total = status.child("replicas").number();
-    for field in bounded {
-        messages::validate_at_most(
-            &status.child(field),
-            total,
-            errors,
-            "cannot be greater than status.replicas",
-        );
-    }
-}
-
 pub(super) fn validate_collision_count(new: &Value, old: &Value, errors: &mut ErrorList) {
     let collision_count = |object| FieldValue::top_level(object, "status").child("collisionCount");
     let (new, old) = (collision_count(new), collision_count(old));

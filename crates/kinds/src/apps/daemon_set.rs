@@ -10,11 +10,11 @@ use pilothouse_apimachinery::value::Value;
 use super::super::core::{pod_default, template};
 use super::super::{
     DefaultingRules, KindRules, MetadataRules, PodSpecPath, PreparationRules, Revalidation, StatusRules,
-    ValidationRules, WarningRules, WriteContext,
+    ValidationRules, WarningRules, WriteContext, messages,
 };
 use super::common::{
     ROLLING, int_value, render_int_or_string, render_strategy, validate_at_most_100_percent,
-    validate_collision_count, validate_count_or_percent, validate_counters, validate_selector_unchanged,
+    validate_collision_count, validate_count_or_percent, validate_selector_unchanged,
 };
 
 /// The rules of a DaemonSet.
@@ -80,7 +80,7 @@ pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut 
         "numberUnavailable",
         "collisionCount",
     ];
-    validate_counters(&FieldValue::top_level(new, "status"), &fields, &[], errors);
+    messages::validate_counters(&FieldValue::top_level(new, "status"), &fields, &[], errors);
     validate_collision_count(new, old, errors);
 }
 

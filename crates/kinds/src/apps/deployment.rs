@@ -12,7 +12,7 @@ use super::super::{
 };
 use super::common::{
     ROLLING, int_value, render_int_or_string, render_strategy, require_selector,
-    validate_at_most_100_percent, validate_collision_count, validate_count_or_percent, validate_counters,
+    validate_at_most_100_percent, validate_collision_count, validate_count_or_percent,
     validate_selector_unchanged, warn_name_and_template,
 };
 
@@ -137,14 +137,8 @@ pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut 
         "terminatingReplicas",
         "collisionCount",
     ];
-    validate_counters(&status, &fields, &["updatedReplicas", "readyReplicas", "availableReplicas"], errors);
-    let ready = status.child("readyReplicas").number();
-    messages::validate_at_most(
-        &status.child("availableReplicas"),
-        ready,
-        errors,
-        "cannot be greater than readyReplicas",
-    );
+    let bounded = ["updatedReplicas", "readyReplicas", "availableReplicas"];
+    messages::validate_replica_counters(&status, &fields, &bounded, errors);
     validate_collision_count(new, old, errors);
 }
 
@@ -160,14 +154,7 @@ pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mu
         "observedGeneration",
         "terminatingReplicas",
     ];
-    validate_counters(&status, &fields, &bounded, errors);
-    let ready = status.child("readyReplicas").number();
-    messages::validate_at_most(
-        &status.child("availableReplicas"),
-        ready,
-        errors,
-        "cannot be greater than readyReplicas",
-    );
+    messages::validate_replica_counters(&status, &fields, &bounded, errors);
 }
 
 /// Checks a ReplicaSet.

@@ -16,7 +16,7 @@ use super::super::{
 };
 use super::common::{
     ROLLING, int_value, render_int_or_string, require_selector, validate_at_most_100_percent,
-    validate_collision_count, validate_count_or_percent, validate_counters,
+    validate_collision_count, validate_count_or_percent,
 };
 
 /// The rules of a StatefulSet.
@@ -82,7 +82,7 @@ pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mu
         "observedGeneration",
         "collisionCount",
     ];
-    validate_counters(&status, &fields, &bounded, errors);
+    messages::validate_counters(&status, &fields, &bounded, errors);
     let (available, ready) = (status.child("availableReplicas"), status.child("readyReplicas").number());
     messages::validate_at_most(&available, ready, errors, "cannot be greater than status.readyReplicas");
     validate_collision_count(new, old, errors);

@@ -74,25 +74,8 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
     let status = FieldValue::top_level(new, "status");
     let counts =
         ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
-    for count in counts {
-        status.child(count).not_negative(errors);
-    }
-    let total = status.child("replicas").number();
-    for part in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
-        messages::validate_at_most(
-            &status.child(part),
-            total,
-            errors,
-            "cannot be greater than status.replicas",
-        );
-    }
-    let ready = status.child("readyReplicas").number();
-    messages::validate_at_most(
-        &status.child("availableReplicas"),
-        ready,
-        errors,
-        "cannot be greater than readyReplicas",
-    );
+    let bounded = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+    messages::validate_replica_counters(&status, &counts, &bounded, errors);
 }
 
 /// Warns about the pod template. An update warns about the old template, as in the reference.
