@@ -1,26 +1,11 @@
-//! Known classes of attacks on API servers, each with its test, and a soak under hostile load. docs/security.md has the table of
-//! them; `security/docs_table.rs` checks that its rows name tests that exist.
+//! Authentication, authorization, tokens, audit, and known classes of attacks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the soak reports what it measured")]
 
-mod admission;
-mod backends;
-mod bodies;
-mod docs_table;
-mod escalation;
-mod hostile;
-mod http2;
-mod logs;
-mod paths;
-mod soak;
-mod streams;
+mod attacks;
+mod audit;
+mod authentication;
+mod authorization;
 #[path = "../support/mod.rs"]
 mod support;
-
-use support::{Client, Server, USER_TOKEN};
-
-/// A user without rights.
-fn alice(server: &Server) -> Client {
-    server.anonymous().with_token(Some(USER_TOKEN))
-}
+mod tokens;

@@ -1,11 +1,13 @@
 //! Support code of the black-box tests: a server process for each test, a small HTTPS client, a model of watch histories, fake
-//! kubelets, and the manifests.
+//! kubelets and webhooks, an application behind the HTTP edge, and the manifests.
 
 #![allow(dead_code, unused_imports, reason = "every test binary uses its own part of this module")]
 
 pub mod client;
 pub mod compare;
+pub mod edge;
 pub mod history;
+pub mod hook_server;
 pub mod kubectl;
 pub mod kubelet;
 pub mod manifests;

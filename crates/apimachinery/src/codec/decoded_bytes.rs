@@ -35,7 +35,7 @@ const OBJECT: u16 = 72;
 /// For a field: its place in the object, and in the managed fields.
 const FIELD: u16 = 320;
 /// Bytes that the managed field of an item of a set takes while a body is processed: an element in each of several field sets,
-/// and an entry in the stored form. Measured: `tests/decoders.rs`.
+/// and an entry in the stored form. Measured: `tests/api/decoders.rs`.
 pub const SET_ITEM_BYTES: usize = 512;
 /// For one of the two quotes of a string.
 const QUOTE: u16 = 16;

@@ -1,0 +1,17 @@
+//! The server as a process and embedded in another one: start and end, crashes, connections, watches, fair queuing, controllers
+//! and metrics; and a test for each fixed bug.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod checker;
+mod controllers;
+mod crash;
+mod edge;
+mod flows;
+mod lifecycle;
+mod metrics;
+mod process;
+mod regression;
+#[path = "../support/mod.rs"]
+mod support;
+mod watches;
