@@ -1,7 +1,5 @@
 //! Connections to kubelets and backends: logs, exec, port forwarding and proxies, with fake kubelets and pods.
 
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-
 mod aggregation;
 mod exec;
 mod logs;

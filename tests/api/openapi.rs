@@ -1,67 +1,30 @@
 //! The OpenAPI documents, and their use by kubectl.
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::support::Server;
+use crate::support::kubectl::Kubectl;
 
 const V2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const V3: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// kubectl with its own home directory and cache.
-struct Kubectl {
-    home: TempDir,
-    kubeconfig: String,
-}
-
-impl Kubectl {
-    fn new(server: &Server) -> Kubectl {
-        let kubeconfig = server.kubeconfig().to_str().expect("a path of letters").to_owned();
-        Kubectl { home: crate::support::server::temp_directory(), kubeconfig }
-    }
-
-    fn try_run(&self, arguments: &[&str]) -> Output {
-        Command::new("kubectl")
-            .args(["--kubeconfig", &self.kubeconfig, "--request-timeout=30s"])
-            .args(arguments)
-            .env("HOME", self.home.path())
-            .env("KUBECACHEDIR", self.home.path().join("cache"))
-            .env_remove("KUBECONFIG")
-            .stdin(Stdio::null())
-            .output()
-            .expect("kubectl runs: tests/run installs it, or see https://kubernetes.io/docs/tasks/tools")
-    }
-
-    /// The minor version of kubectl, which may be much older than the server.
-    fn minor(&self) -> u32 {
-        let stdout = self.try_run(&["version", "--client", "-o", "json"]).stdout;
-        let version: Value = serde_json::from_slice(&stdout).expect("JSON");
-        let minor = version["clientVersion"]["minor"].as_str().expect("a minor version");
-        minor.trim_end_matches('+').parse().expect("a number")
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = self.try_run(arguments);
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {arguments:?}: {stdout} {stderr}");
-        stdout.into_owned()
-    }
-}
-
 #[test]
-fn kubectl_explain_reads_openapi_v2_and_v3() {
+fn kubectl_explain_describes_fields() {
     let mut server = Server::with_flags(&["--engine=memory"]);
     let kubectl = Kubectl::new(&server);
     let plain = kubectl.run(&["explain", "pod.spec.containers"]);
     assert!(plain.contains("A single application container that you want to run within a pod."), "{plain}");
-    if kubectl.minor() < 27 {
-        // Old releases read OpenAPI v2 as Protobuf, and print another layout.
-        return server.assert_healthy();
-    }
+    server.assert_healthy();
+}
+
+/// Old releases read OpenAPI v2 as Protobuf, and print another layout.
+#[test]
+#[cfg_attr(has_old_kubectl, ignore = "needs kubectl 1.27 or newer")]
+fn kubectl_explain_reads_openapi_v2_and_v3() {
+    let mut server = Server::with_flags(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
     let cases: &[(&[&str], &[&str])] = &[
         (
             &["pod.spec.containers"],
@@ -109,16 +72,26 @@ fn kubectl_validates_with_openapi() {
     let output = kubectl.try_run(&["create", "--validate=true", "-f", path]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && stderr.contains("unknown field \"surplus\""), "{stderr}");
-    if kubectl.minor() >= 27 {
-        let output = kubectl.try_run(&["create", "--validate=strict", "-f", path]);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(stderr.contains("strict decoding error: unknown field \"surplus\""), "{stderr}");
-        let output = kubectl.try_run(&["create", "--validate=warn", "--dry-run=server", "-f", path]);
-        assert!(String::from_utf8_lossy(&output.stderr).contains("Warning: unknown field \"surplus\""));
-    }
     fs::write(&file, map).expect("a file");
     kubectl.run(&["create", "--dry-run=client", "-f", path]);
     assert_eq!(kubectl.run(&["create", "-f", path]).trim(), "configmap/checked created");
+    server.assert_healthy();
+}
+
+#[test]
+#[cfg_attr(has_old_kubectl, ignore = "needs kubectl 1.27 or newer")]
+fn kubectl_lets_server_validate() {
+    let mut server = Server::with_flags(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    let file = kubectl.home.path().join("map.yaml");
+    let path = file.to_str().expect("a path of letters");
+    fs::write(&file, "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: checked\nsurplus: 1\n")
+        .expect("a file");
+    let output = kubectl.try_run(&["create", "--validate=strict", "-f", path]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("strict decoding error: unknown field \"surplus\""), "{stderr}");
+    let output = kubectl.try_run(&["create", "--validate=warn", "--dry-run=server", "-f", path]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Warning: unknown field \"surplus\""));
     server.assert_healthy();
 }
 

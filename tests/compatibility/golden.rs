@@ -1,11 +1,11 @@
 //! Recorded responses of the reference server, replayed against this one.
 //!
 //! The recordings are not part of this repository: they are in `../shared/golden` beside the checkout, or in
-//! `PILOTHOUSE_GOLDEN`. Without them, or without Python, the test is skipped with a message.
+//! `PILOTHOUSE_GOLDEN`. Without them the test is ignored.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -34,15 +34,9 @@ fn folder() -> PathBuf {
 }
 
 #[test]
+#[cfg_attr(not(has_recorded_responses), ignore = "needs ../shared/golden, or PILOTHOUSE_GOLDEN")]
 fn recorded_responses_match_reference() {
     let golden = folder();
-    if !golden.join("replay.py").exists() {
-        return print_line("skipped: there is no ../shared/golden/replay.py beside this checkout");
-    }
-    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
-    if !python.is_ok_and(|status| status.success()) {
-        return print_line("skipped: there is no python3");
-    }
     let tokens = golden.join("tokens.csv");
     let mut server = Server::with_flags(&[
         "--token-auth-file",
@@ -62,7 +56,7 @@ fn recorded_responses_match_reference() {
         .arg(&tokens)
         .args(["--poll-scale", "0.2", "--timeout", "10", "--json"])
         .output()
-        .expect("python3");
+        .expect("python3 runs: tests/run installs it");
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("no report ({error}): {}", String::from_utf8_lossy(&output.stderr)));
     let steps = |area: &Value, key: &str| area[key].as_f64().expect("a number of steps");

@@ -21,17 +21,6 @@ fn server_with_manifest() -> (Server, Kubectl, String) {
     (server, kubectl, manifest)
 }
 
-/// Whether this kubectl lacks the feature under test. Some distributions have only releases of 2020.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn is_too_old(kubectl: &Kubectl) -> bool {
-    // The flag came with the release that migrates field ownership.
-    let is_old = !kubectl.run(&["apply", "--help"]).contains("--prune-allowlist");
-    if is_old {
-        eprintln!("skipped: this kubectl is older than release 1.26");
-    }
-    is_old
-}
-
 #[test]
 fn server_side_apply_reports_conflicts_and_forces() {
     let (_server, kubectl, manifest) = server_with_manifest();
@@ -66,11 +55,9 @@ fn server_side_apply_reports_conflicts_and_forces() {
 }
 
 #[test]
+#[cfg_attr(has_old_kubectl, ignore = "needs kubectl 1.27 or newer")]
 fn client_side_apply_migrates_to_server_side_without_conflict() {
     let (_server, kubectl, manifest) = server_with_manifest();
-    if is_too_old(&kubectl) {
-        return;
-    }
     kubectl.run(&["apply", "-f", &manifest]);
     write_file(kubectl.home.path(), "web.yaml", &DEPLOYMENT.replace("replicas: 2", "replicas: 4"));
     kubectl.run(&["apply", "--server-side", "-f", &manifest]);
@@ -95,11 +82,9 @@ fn client_side_apply_migrates_to_server_side_without_conflict() {
 }
 
 #[test]
+#[cfg_attr(has_old_kubectl, ignore = "needs kubectl 1.27 or newer")]
 fn apply_prune_deletes_objects_missing_from_files() {
     let (_server, kubectl, _) = server_with_manifest();
-    if is_too_old(&kubectl) {
-        return;
-    }
     let map = |name: &str| {
         format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{set: a}}}}\n")
     };
@@ -241,11 +226,9 @@ fn kubectl_delete_cascade_orphan_and_wait() {
 }
 
 #[test]
+#[cfg_attr(has_old_kubectl, ignore = "needs kubectl 1.27 or newer")]
 fn kubectl_replace_subresources_taint_and_drain() {
     let (server, kubectl, manifest) = server_with_manifest();
-    if is_too_old(&kubectl) {
-        return;
-    }
     kubectl.run(&["create", "-f", &manifest]);
     let before = text(&kubectl.get("deployment", "web"), "/metadata/uid").to_owned();
     kubectl.run(&["replace", "-f", &manifest]);
