@@ -106,21 +106,16 @@ impl Versions<'_> {
     }
 
     /// The difference of two states in a version. `Ok(None)`: the kind has no such version.
-    fn compare(
-        &self,
-        version: &GroupVersion,
-        old: Option<&Value>,
-        new: &Value,
-    ) -> Result<Option<Comparison>, String> {
+    fn compare(&self, version: &GroupVersion, states: States<'_>) -> Result<Option<Comparison>, String> {
         let Some(ty) = self.type_in(version) else { return Ok(None) };
-        let old = match old {
+        let old = match states.old {
             Some(old) => match self.convert_to(old, version) {
                 Some(old) => Some(old),
                 None => return Ok(None),
             },
             None => None,
         };
-        let Some(new) = self.convert_to(new, version) else { return Ok(None) };
+        let Some(new) = self.convert_to(states.new, version) else { return Ok(None) };
         compare::compare(self.registry, ty, old.as_deref(), &new).map(Some)
     }
 
@@ -128,25 +123,31 @@ impl Versions<'_> {
     fn compare_fitting(
         &self,
         version: &GroupVersion,
-        old: Option<&Value>,
-        new: &Value,
+        states: States<'_>,
     ) -> Result<Option<Comparison>, String> {
         if let Some(ty) = self.type_in(version).filter(|_| self.is_custom) {
-            for state in old.into_iter().chain([new]) {
+            for state in states.old.into_iter().chain([states.new]) {
                 if let Some(state) = self.convert_to(state, version) {
                     check::check_state(self.registry, ty, &state)?;
                 }
             }
         }
-        self.compare(version, old, new)
+        self.compare(version, states)
     }
+}
+
+/// Two states of an object in the stored version.
+#[derive(Clone, Copy)]
+struct States<'a> {
+    /// `None` for a new object.
+    old: Option<&'a Value>,
+    new: &'a Value,
 }
 
 /// The differences of two states, by the versions of the managers. Each is computed once for all managers of a version.
 struct Comparisons<'a> {
     versions: &'a Versions<'a>,
-    old: Option<&'a Value>,
-    new: &'a Value,
+    states: States<'a>,
     /// The fields that the write cannot set, which have the same names in every version.
     reset: &'a FieldSet,
     /// The group of the request: entries of other groups are ignored.
@@ -157,20 +158,21 @@ struct Comparisons<'a> {
 }
 
 impl<'a> Comparisons<'a> {
+    /// `version` is the version of the request, and `comparison` the difference in it.
     fn new(
         versions: &'a Versions<'a>,
-        (old, new): (Option<&'a Value>, &'a Value),
-        own: (&GroupVersion, Comparison),
+        version: &GroupVersion,
+        states: States<'a>,
+        comparison: Comparison,
         reset: &'a FieldSet,
     ) -> Comparisons<'a> {
         Comparisons {
             versions,
-            old,
-            new,
+            states,
             reset,
-            group: own.0.group.to_string(),
+            group: version.group.to_string(),
             must_fit: false,
-            cache: vec![(own.0.to_string(), Some(own.1.without(reset)))],
+            cache: vec![(version.to_string(), Some(comparison.without(reset)))],
         }
     }
 
@@ -191,9 +193,9 @@ impl<'a> Comparisons<'a> {
                 // Unknown versions are not cached: entries may name any number of them.
                 let Some(version) = known_version else { return Ok(None) };
                 let comparison = if self.must_fit {
-                    self.versions.compare_fitting(&version, self.old, self.new)?
+                    self.versions.compare_fitting(&version, self.states)?
                 } else {
-                    self.versions.compare(&version, self.old, self.new)?
+                    self.versions.compare(&version, self.states)?
                 };
                 let comparison = comparison.map(|comparison| comparison.without(self.reset));
                 self.cache.push((api_version.to_owned(), comparison));
@@ -245,7 +247,7 @@ pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, n
     if managers.is_empty() && old.is_some() {
         return;
     }
-    if let Ok(managers) = updated_managers(versions, write, old, new, managers) {
+    if let Ok(managers) = updated_managers(versions, write, States { old, new }, managers) {
         managers.store(new);
     }
 }
@@ -273,17 +275,16 @@ fn previous_managers(old: Option<&Value>, new: &Value, subresource: &str) -> Man
 fn updated_managers(
     versions: &Versions<'_>,
     write: &Write<'_>,
-    old: Option<&Value>,
-    new: &Value,
+    states: States<'_>,
     mut managers: Managers,
 ) -> Result<Managers, String> {
-    let comparison = versions.compare_fitting(write.version, old, new)?.unwrap_or_default();
+    let comparison = versions.compare_fitting(write.version, states)?.unwrap_or_default();
     let reset = FieldSet::from_paths(write.reset);
     let comparison = comparison.without(&reset);
     let mut manager = write.manager(Operation::Update);
     manager.fields = comparison.set();
     remove_from_others(
-        &mut Comparisons::new(versions, (old, new), (write.version, comparison), &reset).must_fit(),
+        &mut Comparisons::new(versions, write.version, states, comparison, &reset).must_fit(),
         &mut managers,
     )?;
     if !manager.fields.is_empty() {

@@ -10,8 +10,8 @@ use super::last_applied;
 use super::managers::{self, Manager, Managers, Operation};
 use super::merge::{merge, remove};
 use super::owned_fields::{self, Owned};
-use super::repeated_apply::{Repeated, repeated};
-use super::{Comparisons, Versions, Write, remove_from_others, updated_managers};
+use super::repeated_apply::{Repeated, RepeatedApply};
+use super::{Comparisons, States, Versions, Write, remove_from_others, updated_managers};
 use crate::json;
 use crate::schema::TypeId;
 use crate::schema::encode::encode;
@@ -147,9 +147,9 @@ impl ApplyRequest<'_> {
             None => merged,
         };
         let comparison = compare_exact(registry, self.ty, &live, &object).map_err(merge_failure)?;
-        let states = (self.live, &object);
+        let states = States { old: self.live, new: &object };
         let mut comparisons =
-            Comparisons::new(&self.versions, states, (self.write.version, comparison), &reset);
+            Comparisons::new(&self.versions, self.write.version, states, comparison, &reset);
         let conflicts = if force { Vec::new() } else { self.conflicts(&mut comparisons, &managers) };
         if !conflicts.is_empty() {
             return Err(conflict_status(&conflicts));
@@ -195,8 +195,8 @@ impl ApplyRequest<'_> {
             && managers::is_supported(last)
             && entries.iter().all(|entry| is_own(&entry) || is_valid(entry))
             && !last_applied::is_maintained(manager, live);
-        let fields = Owned::from_entry(last).filter(|fields| is_candidate && !fields.is_empty());
-        let Some(fields) = fields else { return Repeated::No };
+        let owned = Owned::from_entry(last).filter(|owned| is_candidate && !owned.is_empty());
+        let Some(owned) = owned else { return Repeated::No };
         // Other owners of a replaced atomic value would lose it before it is defaulted again. In another version the field may
         // have another name.
         let is_unowned = |filled: &FieldSet| {
@@ -206,7 +206,8 @@ impl ApplyRequest<'_> {
             })
         };
         let reset = FieldSet::from_paths(self.write.reset);
-        repeated(self.versions.registry, self.ty, (live, self.config), fields, &reset, is_unowned)
+        let (registry, ty, config) = (self.versions.registry, self.ty, self.config);
+        RepeatedApply { registry, ty, live, config, owned, reset: &reset }.detect(is_unowned)
     }
 
     /// The object as clients see it, including printed zero values: the configuration is merged into that, and differs where it
@@ -227,7 +228,7 @@ impl ApplyRequest<'_> {
         let mut managers = Managers::read(entries).unwrap_or_default();
         if managers.is_empty() {
             let write = Write { manager: BEFORE_FIRST_APPLY, ..*self.write };
-            managers = updated_managers(&self.versions, &write, None, live, managers)?;
+            managers = updated_managers(&self.versions, &write, States { old: None, new: live }, managers)?;
         }
         let last = managers.take(&self.write.manager(Operation::Apply));
         Ok((managers, last))

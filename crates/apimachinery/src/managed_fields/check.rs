@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::field_set::{PathElement, render};
 use super::shape;
 use crate::limits::{FIELD_ERRORS, OWNED_DEPTH};
-use crate::schema::{ListFact, Registry, Scalar, Type, TypeId};
+use crate::schema::{List, Registry, Scalar, Type, TypeId};
 use crate::value::Value;
 
 /// Checks a configuration. The error contains all problems in one text.
@@ -67,16 +67,7 @@ impl Checker<'_> {
                     self.value(map.value, value, &format!("{path}.{key}"), depth);
                 }
             }
-            (Type::List(list), Value::Array(items)) => {
-                self.items(
-                    ty,
-                    list.item,
-                    list.merge != ListFact::Unsaid && list.merge != ListFact::Atomic,
-                    items,
-                    path,
-                    depth,
-                );
-            }
+            (Type::List(list), Value::Array(items)) => self.items(list, items, path, depth),
             (Type::Struct(_) | Type::Map(_), _) => {
                 self.report(path, &format!("expected map, got &{{{}}}", render_plain(value)));
             }
@@ -92,32 +83,23 @@ impl Checker<'_> {
         }
     }
 
-    fn items(
-        &mut self,
-        ty: TypeId,
-        item: TypeId,
-        is_associative: bool,
-        items: &[Value],
-        path: &str,
-        depth: usize,
-    ) {
-        let shape = shape::for_type(self.registry, ty, None);
+    fn items(&mut self, list: &List, items: &[Value], path: &str, depth: usize) {
+        let shape = shape::for_list(list);
         let mut seen = BTreeSet::new();
         for (index, value) in items.iter().enumerate() {
-            let element = if is_associative {
-                match shape::element(self.registry, shape, value) {
+            let element = match shape {
+                Some(shape) => match shape::element(self.registry, shape, value) {
                     Ok(element) => element,
                     Err(error) => return self.report(path, &format!("element {index}: {error}")),
-                }
-            } else {
-                PathElement::Index(i64::try_from(index).unwrap_or(i64::MAX))
+                },
+                None => PathElement::Index(i64::try_from(index).unwrap_or(i64::MAX)),
             };
             let inner = format!("{path}{element}");
-            if is_associative && !self.allows_duplicates && seen.contains(&element) {
+            if shape.is_some() && !self.allows_duplicates && seen.contains(&element) {
                 self.report(path, &format!("duplicate entries for key {element}"));
             }
             seen.insert(element);
-            self.value(item, value, &inner, depth);
+            self.value(list.item, value, &inner, depth);
         }
     }
 }

@@ -75,7 +75,7 @@ pub fn compare(
     new: &Value,
 ) -> Result<Comparison, String> {
     let old = old.map_or(Side::Zero, Side::Value);
-    Comparer::new(registry).all(ty, old, Side::Value(new))
+    Comparer::new(registry).compare(ty, old, Side::Value(new))
 }
 
 /// Compares two states literally: a field is present if and only if it is stated, also with a zero value. Used for the printed
@@ -89,7 +89,7 @@ pub fn compare_exact(
     new: &Value,
 ) -> Result<Comparison, String> {
     let comparer = Comparer { registry, is_exact: true };
-    comparer.all(ty, Side::Value(old), Side::Value(new))
+    comparer.compare(ty, Side::Value(old), Side::Value(new))
 }
 
 /// One of the two states at a position.
@@ -147,6 +147,24 @@ impl<'v> Side<'v> {
     }
 }
 
+/// A value in both states.
+#[derive(Clone, Copy)]
+struct Node<'v> {
+    old: Side<'v>,
+    new: Side<'v>,
+    position: Position,
+    /// How many levels below are compared.
+    depth: usize,
+}
+
+impl Node<'_> {
+    /// A part of this value.
+    fn child<'v>(self, old: Side<'v>, new: Side<'v>) -> Node<'v> {
+        Node { old, new, position: Position::Inside, depth: self.depth.saturating_sub(1) }
+    }
+}
+
+/// A walk over both states at once. The steps add to the comparison of the value that they are about.
 pub(super) struct Comparer<'r> {
     registry: &'r Registry,
     is_exact: bool,
@@ -157,10 +175,11 @@ impl<'r> Comparer<'r> {
         Comparer { registry, is_exact: false }
     }
 
-    fn all(&self, ty: TypeId, old: Side<'_>, new: Side<'_>) -> Result<Comparison, String> {
+    fn compare(&self, ty: TypeId, old: Side<'_>, new: Side<'_>) -> Result<Comparison, String> {
         let mut comparison = Comparison::default();
         let shape = shape::for_type(self.registry, ty, None);
-        self.value(shape, Position::Root, old, new, OWNED_DEPTH, &mut comparison)?;
+        let root = Node { old, new, position: Position::Root, depth: OWNED_DEPTH - 1 };
+        self.visit(shape, root, &mut comparison)?;
         Ok(comparison)
     }
 
@@ -186,25 +205,19 @@ impl<'r> Comparer<'r> {
         }
     }
 
-    fn value(
-        &self,
-        shape: Shape<'r>,
-        position: Position,
-        old: Side<'_>,
-        new: Side<'_>,
-        depth: usize,
-        comparison: &mut Comparison,
-    ) -> Result<(), String> {
-        let depth = depth.saturating_sub(1);
+    fn visit(&self, shape: Shape<'r>, node: Node<'_>, comparison: &mut Comparison) -> Result<(), String> {
+        let Node { old, new, depth, .. } = node;
         let shape = shape.resolve([old.value(), new.value()]);
         let has_parts = depth > 0
             && match shape {
-                Shape::Struct(structure) => self.fields(structure, position, old, new, depth, comparison)?,
+                Shape::Struct(structure) => self.visit_fields(structure, node, comparison)?,
                 Shape::Map(ty) => {
-                    self.entries(shape::for_type(self.registry, ty, None), old, new, depth, comparison)?
+                    let has_entries = self.visit_entries(ty, node, |_| true, comparison)?;
+                    comparison.sort();
+                    has_entries
                 }
                 Shape::Set(item) | Shape::Keyed(item, _) => {
-                    self.items(shape, item, old, new, depth, comparison)?
+                    self.visit_items(shape, item, node, comparison)?
                 }
                 Shape::Atomic(_) | Shape::Untyped(_) => false,
             };
@@ -219,31 +232,28 @@ impl<'r> Comparer<'r> {
     }
 
     /// Compares the fields. Returns whether there are any.
-    fn fields(
+    fn visit_fields(
         &self,
         structure: &'r Struct,
-        position: Position,
-        old: Side<'_>,
-        new: Side<'_>,
-        depth: usize,
+        node: Node<'_>,
         comparison: &mut Comparison,
     ) -> Result<bool, String> {
         let mut any = false;
         for field in &structure.fields {
-            let (old, new) = (self.field(old, field), self.field(new, field));
+            let (old, new) = (self.field(node.old, field), self.field(node.new, field));
             if old.is_absent() && new.is_absent() {
                 continue;
             }
             any = true;
-            if position.is_unowned(&field.name) {
+            if node.position.is_unowned(&field.name) {
                 continue;
             }
             let mut below = Comparison::default();
             let shape = shape::for_field(self.registry, field);
-            let inner = position.child(&field.name);
-            self.value(shape, inner, old, new, depth, &mut below)
+            let position = node.position.child(&field.name);
+            self.visit(shape, Node { position, ..node.child(old, new) }, &mut below)
                 .map_err(|error| format!(".{}{error}", field.name))?;
-            if inner == Position::Metadata {
+            if position == Position::Metadata {
                 // The metadata as a whole has no owner.
                 below.added.member = false;
                 below.removed.member = false;
@@ -252,45 +262,23 @@ impl<'r> Comparer<'r> {
         }
         if let Some(ty) = structure.open {
             let is_undeclared = |name: &str| structure.field(name).is_none();
-            any |= self.entries_where(
-                shape::for_type(self.registry, ty, None),
-                is_undeclared,
-                old,
-                new,
-                depth,
-                comparison,
-            )?;
+            any |= self.visit_entries(ty, node, is_undeclared, comparison)?;
         }
         comparison.sort();
         Ok(any)
     }
 
-    /// Compares the entries of a map. Returns whether there are any.
-    fn entries(
+    /// Compares the entries of an object whose names satisfy `is_included`, without sorting them. Returns whether there are any.
+    fn visit_entries(
         &self,
-        shape: Shape<'r>,
-        old: Side<'_>,
-        new: Side<'_>,
-        depth: usize,
-        comparison: &mut Comparison,
-    ) -> Result<bool, String> {
-        let any = self.entries_where(shape, |_| true, old, new, depth, comparison)?;
-        comparison.sort();
-        Ok(any)
-    }
-
-    /// Compares the entries of an object whose names satisfy `is_included`. Returns whether there are any.
-    fn entries_where(
-        &self,
-        shape: Shape<'r>,
+        ty: TypeId,
+        node: Node<'_>,
         is_included: impl Fn(&str) -> bool,
-        old: Side<'_>,
-        new: Side<'_>,
-        depth: usize,
         comparison: &mut Comparison,
     ) -> Result<bool, String> {
+        let shape = shape::for_type(self.registry, ty, None);
         let none = Object::new();
-        let (old, new) = (old.entries().unwrap_or(&none), new.entries().unwrap_or(&none));
+        let (old, new) = (node.old.entries().unwrap_or(&none), node.new.entries().unwrap_or(&none));
         let only_new = new.iter().filter(|(key, _)| !old.contains_key(key));
         let all = old
             .iter()
@@ -300,24 +288,21 @@ impl<'r> Comparer<'r> {
         for (key, old, new) in all.filter(|(key, ..)| is_included(key)) {
             any = true;
             let mut below = Comparison::default();
-            self.value(shape, Position::Inside, old, new, depth, &mut below)
-                .map_err(|error| format!(".{key}{error}"))?;
+            self.visit(shape, node.child(old, new), &mut below).map_err(|error| format!(".{key}{error}"))?;
             comparison.push(|| PathElement::field(key), below);
         }
         Ok(any)
     }
 
     /// Compares the items of an associative list. Returns whether there are any.
-    fn items<'v>(
+    fn visit_items<'v>(
         &self,
         shape: Shape<'r>,
         item: TypeId,
-        old: Side<'v>,
-        new: Side<'v>,
-        depth: usize,
+        node: Node<'v>,
         comparison: &mut Comparison,
     ) -> Result<bool, String> {
-        let (old, new) = (self.elements(shape, old.items())?, self.elements(shape, new.items())?);
+        let (old, new) = (self.elements(shape, node.old.items())?, self.elements(shape, node.new.items())?);
         let inner = shape::for_item(self.registry, shape, item);
         let (mut left, mut right) = (old.as_slice(), new.as_slice());
         loop {
@@ -346,7 +331,7 @@ impl<'r> Comparer<'r> {
                             Side::from_value(item.map(|(_, value)| *value))
                         };
                         let (before, after) = (side(before), side(after));
-                        self.value(inner, Position::Inside, before, after, depth, &mut below)
+                        self.visit(inner, node.child(before, after), &mut below)
                             .map_err(|error| format!("{element}{error}"))?;
                     }
                     below.removed.member |= is_duplicate_before;

@@ -25,42 +25,64 @@ pub(super) enum Repeated {
     Literally,
 }
 
-/// Whether `config` states exactly the fields in `owned`, and `live` has the stated values. `is_unowned`: whether no other
-/// manager owns the atomic values that would be replaced and defaulted again; `reset` are the fields that the write cannot set.
-pub(super) fn repeated(
-    registry: &Registry,
-    ty: TypeId,
-    (live, config): (&Value, &Value),
-    owned: Owned<'_>,
-    reset: &FieldSet,
-    is_unowned: impl FnOnce(&FieldSet) -> bool,
-) -> Repeated {
-    let mut check = RepetitionCheck { registry, comparer: Comparer::new(registry), is_literal: true };
-    let mut defaulted = FieldSet::default();
-    let shape = shape::for_type(registry, ty, None);
-    let location = Location { position: Position::Root, reset: Some(reset), depth: OWNED_DEPTH };
-    let same = check.inside(shape, location, live, config, owned, &mut defaulted);
-    match same && (defaulted.is_empty() || is_unowned(&defaulted)) {
-        false => Repeated::No,
-        true if check.is_literal => Repeated::Literally,
-        true => Repeated::Equivalent,
+/// An object, and a configuration that is applied to it.
+pub(super) struct RepeatedApply<'a> {
+    pub registry: &'a Registry,
+    pub ty: TypeId,
+    pub live: &'a Value,
+    pub config: &'a Value,
+    /// The fields that the applier owns.
+    pub owned: Owned<'a>,
+    /// The fields that the write cannot set.
+    pub reset: &'a FieldSet,
+}
+
+impl RepeatedApply<'_> {
+    /// Whether `config` states exactly the fields in `owned`, and `live` has the stated values. `is_unowned`: whether no other
+    /// manager owns the atomic values that would be replaced and defaulted again.
+    pub(super) fn detect(&self, is_unowned: impl FnOnce(&FieldSet) -> bool) -> Repeated {
+        let &RepeatedApply { registry, ty, live, config, owned, reset } = self;
+        let mut check = RepetitionCheck { registry, comparer: Comparer::new(registry), is_literal: true };
+        let mut defaulted = FieldSet::default();
+        let shape = shape::for_type(registry, ty, None);
+        let (position, depth) = (Position::Root, OWNED_DEPTH);
+        let root = Node { live, config, owned, position, reset: Some(reset), depth };
+        let same = check.check_parts(shape, &root, &mut defaulted);
+        match same && (defaulted.is_empty() || is_unowned(&defaulted)) {
+            false => Repeated::No,
+            true if check.is_literal => Repeated::Literally,
+            true => Repeated::Equivalent,
+        }
     }
 }
 
-/// The current location in the object.
-#[derive(Clone, Copy)]
-struct Location<'s> {
+/// A value in the object and in the configuration. `T` says what both are, once it is known.
+struct Node<'n, T: ?Sized = Value> {
+    live: &'n T,
+    config: &'n T,
+    owned: Owned<'n>,
     position: Position,
-    reset: Option<&'s FieldSet>,
+    reset: Option<&'n FieldSet>,
+    /// How many levels may follow, including this one.
     depth: usize,
 }
 
-impl Location<'_> {
-    fn below(self) -> Self {
-        Location { position: Position::Inside, reset: None, depth: self.depth.saturating_sub(1) }
+impl<'n, T: ?Sized> Node<'n, T> {
+    /// The same node, whose values are both of this sort.
+    fn narrow<U: ?Sized>(&self, live: &'n U, config: &'n U) -> Node<'n, U> {
+        let Node { owned, position, reset, depth, .. } = *self;
+        Node { live, config, owned, position, reset, depth }
+    }
+
+    /// A part of this value.
+    fn child(&self, live: &'n Value, config: &'n Value, owned: Owned<'n>) -> Node<'n> {
+        let depth = self.depth.saturating_sub(1);
+        Node { live, config, owned, position: Position::Inside, reset: None, depth }
     }
 }
 
+/// A walk over the configuration. Every step returns whether the object is as stated, and collects into `defaulted` the parts
+/// that are only equal after defaulting.
 struct RepetitionCheck<'r> {
     registry: &'r Registry,
     comparer: Comparer<'r>,
@@ -68,68 +90,59 @@ struct RepetitionCheck<'r> {
 }
 
 impl<'r> RepetitionCheck<'r> {
-    /// Whether the parts of a value are exactly those in `owned` and have the stated values. Collects into `defaulted` the parts
-    /// that are only equal after defaulting.
-    fn inside(
-        &mut self,
-        shape: Shape<'r>,
-        location: Location<'_>,
-        live: &Value,
-        config: &Value,
-        owned: Owned<'_>,
-        defaulted: &mut FieldSet,
-    ) -> bool {
-        if location.depth == 0 {
+    /// Whether the parts of a value are exactly the owned ones and have the stated values.
+    fn check_parts(&mut self, shape: Shape<'r>, node: &Node<'_>, defaulted: &mut FieldSet) -> bool {
+        if node.depth == 0 {
             return false;
         }
-        match (shape.resolve([Some(live), Some(config)]), live, config) {
+        match (shape.resolve([Some(node.live), Some(node.config)]), node.live, node.config) {
             (Shape::Struct(structure), Value::Object(live), Value::Object(config)) => {
-                self.fields(structure, location, live, config, owned, defaulted)
+                self.check_fields(structure, &node.narrow(live, config), defaulted)
             }
             (Shape::Map(ty), Value::Object(live), Value::Object(config)) => {
-                let inner = shape::for_type(self.registry, ty, None);
-                if config.len() != owned.len() {
-                    return false;
-                }
-                let mut owned = owned.fields();
-                config.iter().all(|(key, value)| {
-                    let (Some(live), Ok(Some(owned))) = (live.get(key), owned.advance_to(key)) else {
-                        return false;
-                    };
-                    let element = || PathElement::field(key);
-                    owned.has_itself()
-                        && self.value(inner, location.below(), live, value, owned, defaulted, element)
-                })
+                self.check_entries(ty, &node.narrow(live, config), defaulted)
             }
             (Shape::Set(item) | Shape::Keyed(item, _), Value::Array(live), Value::Array(config)) => {
-                self.items(shape, item, location, live, config, owned, defaulted)
+                self.check_items(shape, item, &node.narrow(live, config), defaulted)
             }
             _ => false,
         }
     }
 
-    fn fields(
+    fn check_entries(&mut self, ty: TypeId, node: &Node<'_, Object>, defaulted: &mut FieldSet) -> bool {
+        if node.config.len() != node.owned.len() {
+            return false;
+        }
+        let shape = shape::for_type(self.registry, ty, None);
+        let mut owned = node.owned.fields();
+        node.config.iter().all(|(key, value)| {
+            let (Some(live), Ok(Some(owned))) = (node.live.get(key), owned.advance_to(key)) else {
+                return false;
+            };
+            let element = || PathElement::field(key);
+            owned.has_itself() && self.check_value(shape, &node.child(live, value, owned), defaulted, element)
+        })
+    }
+
+    fn check_fields(
         &mut self,
         structure: &'r Struct,
-        location: Location<'_>,
-        live: &Object,
-        config: &Object,
-        owned: Owned<'_>,
+        node: &Node<'_, Object>,
         defaulted: &mut FieldSet,
     ) -> bool {
-        let mut owned_fields = owned.fields();
+        let &Node { live, config, position: parent, .. } = node;
+        let mut owned_fields = node.owned.fields();
         for (name, value) in config {
-            if location.position.is_unowned(name) {
+            if parent.is_unowned(name) {
                 // Fields without owners must still be equal, or the write is refused. Generated manifests state a null
                 // creationTimestamp.
-                let unset =
-                    location.position == Position::Metadata && name == "creationTimestamp" && value.is_null();
+                let unset = parent == Position::Metadata && name == "creationTimestamp" && value.is_null();
                 if !unset && live.get(name) != Some(value) {
                     return false;
                 }
                 continue;
             }
-            let reset = location.reset.and_then(|reset| reset.get_field(name));
+            let reset = node.reset.and_then(|reset| reset.get_field(name));
             if reset.is_some_and(|reset| reset.member) {
                 if is_null_or_empty(value) && matches!(owned_fields.advance_to(name), Ok(None)) {
                     self.is_literal = false;
@@ -139,7 +152,7 @@ impl<'r> RepetitionCheck<'r> {
             }
             let Some(field) = structure.field(name) else { return false };
             let shape = shape::for_field(self.registry, field).resolve([live.get(name), Some(value)]);
-            let position = location.position.child(name);
+            let position = parent.child(name);
             let Ok(owned) = owned_fields.advance_to(name) else { return false };
             let owned = owned.unwrap_or(Owned::NOTHING);
             let stated = matches!(shape, Shape::Atomic(_))
@@ -150,9 +163,9 @@ impl<'r> RepetitionCheck<'r> {
             let old = Side::from_field(self.registry, field, Some(live));
             let same = match (old, shape) {
                 (Side::Value(live), _) if !is_null_or_empty(value) || !is_null_or_empty(live) => {
-                    let location = Location { position, reset, depth: location.depth.saturating_sub(1) };
+                    let field_node = Node { position, reset, ..node.child(live, value, owned) };
                     let element = || PathElement::Field(field.name.clone());
-                    self.value(shape, location, live, value, owned, defaulted, element)
+                    self.check_value(shape, &field_node, defaulted, element)
                 }
                 // An absent field may be printed, and a printed one may be absent.
                 _ => {
@@ -172,17 +185,14 @@ impl<'r> RepetitionCheck<'r> {
         owned_fields.is_exhausted()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the states of a list, its ownership and its location")]
-    fn items(
+    fn check_items(
         &mut self,
         shape: Shape<'r>,
         item: TypeId,
-        location: Location<'_>,
-        live: &[Value],
-        config: &[Value],
-        owned: Owned<'_>,
+        node: &Node<'_, [Value]>,
         defaulted: &mut FieldSet,
     ) -> bool {
+        let &Node { live, config, owned, .. } = node;
         if config.len() != owned.len() {
             return false;
         }
@@ -205,22 +215,19 @@ impl<'r> RepetitionCheck<'r> {
             let Some(owned) = owned.item(key) else { return false };
             // The path elements could be encoded, so this cannot fail.
             let element = || shape::element(registry, shape, value).unwrap_or(PathElement::Index(0));
-            owned.has_itself() && self.value(inner, location.below(), live, value, owned, defaulted, element)
+            owned.has_itself() && self.check_value(inner, &node.child(live, value, owned), defaulted, element)
         })
     }
 
-    /// Whether an existing value is as stated.
-    #[expect(clippy::too_many_arguments, reason = "the states of a value, its ownership and its location")]
-    fn value(
+    /// Whether an existing value is as stated. `element` is its path element.
+    fn check_value(
         &mut self,
         shape: Shape<'r>,
-        location: Location<'_>,
-        live: &Value,
-        config: &Value,
-        owned: Owned<'_>,
+        node: &Node<'_>,
         defaulted: &mut FieldSet,
         element: impl FnOnce() -> PathElement,
     ) -> bool {
+        let &Node { live, config, owned, .. } = node;
         let mut below = FieldSet::default();
         let shape = shape.resolve([Some(live), Some(config)]);
         let same = match shape {
@@ -242,7 +249,7 @@ impl<'r> RepetitionCheck<'r> {
                 self.is_literal &= is_valid_empty(shape, config);
                 owned.is_empty()
             }
-            _ => self.inside(shape, location, live, config, owned, &mut below),
+            _ => self.check_parts(shape, node, &mut below),
         };
         if !below.is_empty() {
             defaulted.push(element(), below);

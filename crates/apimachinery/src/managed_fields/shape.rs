@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::field_set::PathElement;
 use crate::schema::encode::{EmptyLists, Print, printed};
-use crate::schema::{Field, ListFact, Registry, Scalar, Struct, Type, TypeId};
+use crate::schema::{Field, List, ListFact, Registry, Scalar, Struct, Type, TypeId};
 use crate::value::{Object, Value};
 
 /// The structure of a type for field ownership.
@@ -80,13 +80,18 @@ pub(super) fn for_type(registry: &Registry, ty: TypeId, is_atomic: Option<bool>)
     match registry.get(ty) {
         Type::Struct(structure) if !is_atomic.unwrap_or(structure.atomic) => Shape::Struct(structure),
         Type::Map(map) if is_atomic != Some(true) => Shape::Map(map.value),
-        Type::List(list) => match &list.merge {
-            ListFact::Set => Shape::Set(list.item),
-            ListFact::Map(keys) => Shape::Keyed(list.item, keys),
-            ListFact::Unsaid | ListFact::Atomic => Shape::Atomic(ty),
-        },
+        Type::List(list) => for_list(list).unwrap_or(Shape::Atomic(ty)),
         Type::Scalar(Scalar::Free) => Shape::Untyped(ty),
         _ => Shape::Atomic(ty),
+    }
+}
+
+/// The shape of an associative list; `None` if the list is atomic.
+pub(super) fn for_list(list: &List) -> Option<Shape<'_>> {
+    match &list.merge {
+        ListFact::Set => Some(Shape::Set(list.item)),
+        ListFact::Map(keys) => Some(Shape::Keyed(list.item, keys)),
+        ListFact::Unsaid | ListFact::Atomic => None,
     }
 }
 

@@ -54,15 +54,22 @@ impl Fixture {
         new
     }
 
-    fn apply(
+    fn apply(&self, manager: &str, now: &str, live: Option<&Value>, config: &str) -> Result<Value, String> {
+        self.apply_as(&self.write(manager, now), live, config, false)
+    }
+
+    fn force_apply(&self, manager: &str, live: Option<&Value>, config: &str) -> Result<Value, String> {
+        self.apply_as(&self.write(manager, "1"), live, config, true)
+    }
+
+    fn apply_as(
         &self,
-        manager: &str,
-        now: &str,
+        write: &Write<'_>,
         live: Option<&Value>,
         config: &str,
         force: bool,
     ) -> Result<Value, String> {
-        let applied = apply(&self.versions(), &self.write(manager, now), live, &value(config), force);
+        let applied = apply(&self.versions(), write, live, &value(config), force);
         let applied = applied.map_err(|status| status.message.clone())?;
         let mut object = applied.onto(live);
         object.entry("metadata").set("uid", "u");
@@ -156,14 +163,13 @@ fn object_without_managers_gets_them_at_first_apply() {
     let fixture = Fixture::new("v1", "ConfigMap");
     let old = value(&map(r#"{"x":"1"}"#));
     assert_eq!(owners(&fixture.update("b", "2", Some(&old), &map(r#"{"x":"2"}"#))), []);
-    let applied =
-        fixture.apply("m", "3", Some(&old), &map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let applied = fixture.apply("m", "3", Some(&old), &map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, ""));
     let expected = [
         ("m Apply", r#"{"f:data":{"f:x":{}}}"#),
         ("before-first-apply Update 3", r#"{"f:data":{".":{},"f:x":{}}}"#),
     ];
     assert_eq!(owners(&applied.unwrap()), owned(&expected));
-    let refused = fixture.apply("m", "3", Some(&old), &map(r#"{"x":"5"}"#), false).unwrap_err();
+    let refused = fixture.apply("m", "3", Some(&old), &map(r#"{"x":"5"}"#)).unwrap_err();
     assert_eq!(
         refused,
         r#"Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .data.x"#
@@ -189,7 +195,7 @@ fn oldest_update_entries_are_merged_over_the_limit() {
 fn apply_that_states_unowned_fields_is_no_repetition() {
     let fixture = Fixture::new("v1", "ConfigMap");
     let config = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
-    let live = fixture.apply("m", "1", None, &config, false).unwrap();
+    let live = fixture.apply("m", "1", None, &config).unwrap();
     let again = |config: &str| {
         apply(&fixture.versions(), &fixture.write("m", "2"), Some(&live), &value(config), false).unwrap()
     };
@@ -225,9 +231,9 @@ fn ten_thousand_managers_of_client_are_kept_or_merged() {
     let applied = object_with("Apply", 1);
     assert_eq!(owners(&applied).len(), 10_000);
     let config = map(r#"{"x":"2"}"#).replace(r#","uid":"u""#, "");
-    let more = fixture.apply("q", "3", Some(&applied), &config, false).unwrap();
+    let more = fixture.apply("q", "3", Some(&applied), &config).unwrap();
     assert_eq!(owners(&more).len(), 10_001);
-    assert_eq!(owners(&fixture.apply("q", "4", Some(&more), &config, false).unwrap()), owners(&more));
+    assert_eq!(owners(&fixture.apply("q", "4", Some(&more), &config).unwrap()), owners(&more));
     assert_eq!(owners(&object_with("Apply", 10_000)).len(), 1, "entries of unknown versions are dropped");
 }
 
@@ -239,15 +245,14 @@ fn apply_removes_fields_no_longer_stated_unless_shared() {
             r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","labels":{labels}}},"data":{data}}}"#
         )
     };
-    let first =
-        fixture.apply("m", "1", None, &config(r#"{"l":"1"}"#, r#"{"x":"1","y":"1"}"#), false).unwrap();
-    let shared = fixture.apply("n", "2", Some(&first), &config("{}", r#"{"y":"1"}"#), false).unwrap();
+    let first = fixture.apply("m", "1", None, &config(r#"{"l":"1"}"#, r#"{"x":"1","y":"1"}"#)).unwrap();
+    let shared = fixture.apply("n", "2", Some(&first), &config("{}", r#"{"y":"1"}"#)).unwrap();
     let bare = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#;
-    let remaining = fixture.apply("m", "3", Some(&shared), bare, false).unwrap();
+    let remaining = fixture.apply("m", "3", Some(&shared), bare).unwrap();
     assert_eq!(text(remaining.get("data").unwrap()), r#"{"y":"1"}"#);
     assert_eq!(remaining.at(&["metadata", "labels"]), None);
     assert_eq!((meta_name(&remaining), remaining.at(&["metadata", "uid"]).is_some()), ("a", true));
-    let removed = fixture.apply("n", "4", Some(&remaining), bare, false).unwrap();
+    let removed = fixture.apply("n", "4", Some(&remaining), bare).unwrap();
     assert_eq!(removed.get("data").filter(|data| data.fields().is_some_and(|data| !data.is_empty())), None);
     assert_eq!(owners(&removed), []);
 }
@@ -268,7 +273,7 @@ fn associative_lists_are_merged_by_item() {
         r#"[{"port":1,"protocol":"TCP","name":"a"},{"port":9,"protocol":"UDP"},{"port":2,"protocol":"TCP","name":"b"}]"#,
     ));
     let order = |ports: &str| {
-        let applied = fixture.apply("m", "1", Some(&live), &config(ports), true).unwrap();
+        let applied = fixture.force_apply("m", Some(&live), &config(ports)).unwrap();
         let ports = applied.at(&["spec", "ports"]).unwrap().items().iter();
         ports.map(|port| port.get("port").and_then(Value::as_int).unwrap()).collect::<Vec<_>>()
     };
@@ -295,7 +300,7 @@ fn associative_lists_are_merged_by_item() {
         ),
         ("7", ".spec.ports: expected list, got &{7}"),
     ] {
-        let refused = fixture.apply("m", "1", Some(&live), &config(ports), true).unwrap_err();
+        let refused = fixture.force_apply("m", Some(&live), &config(ports)).unwrap_err();
         assert_eq!(
             refused,
             format!("failed to create typed patch object (/s; /v1, Kind=Service): {message}")
@@ -346,8 +351,8 @@ fn apply_compares_literally_with_the_printed_object() {
         )
     };
     // A stated zero value has an owner.
-    let live = fixture.apply("a", "1", None, &paused(true), false).unwrap();
-    let refused = fixture.apply("b", "2", Some(&live), &paused(false), false).unwrap_err();
+    let live = fixture.apply("a", "1", None, &paused(true)).unwrap();
+    let refused = fixture.apply("b", "2", Some(&live), &paused(false)).unwrap_err();
     assert_eq!(refused, r#"Apply failed with 1 conflict: conflict with "a": .spec.paused"#);
 
     // An atomic list is printed with more fields than were stated.
@@ -359,10 +364,10 @@ fn apply_compares_literally_with_the_printed_object() {
         )
     };
     let short = slice(r#"{"addresses":["1.2.3.4"]}"#);
-    let live = slices.apply("a", "1", None, &short, false).unwrap();
-    assert!(slices.apply("b", "2", Some(&live), &short, false).unwrap_err().contains(": .endpoints"));
+    let live = slices.apply("a", "1", None, &short).unwrap();
+    assert!(slices.apply("b", "2", Some(&live), &short).unwrap_err().contains(": .endpoints"));
     let whole = slice(r#"{"addresses":["1.2.3.4"],"conditions":{}}"#);
-    let same = slices.apply("b", "2", Some(&live), &whole, false).unwrap();
+    let same = slices.apply("b", "2", Some(&live), &whole).unwrap();
     assert!(
         owners(&same).iter().any(|(owner, _)| owner == "b Apply"),
         "nothing changed, so there is no time"
@@ -372,7 +377,7 @@ fn apply_compares_literally_with_the_printed_object() {
 #[test]
 fn apply_of_wrong_kind_or_with_managed_fields_is_refused() {
     let fixture = Fixture::new("v1", "ConfigMap");
-    let apply = |config: &str| fixture.apply("m", "1", None, config, false).unwrap_err();
+    let apply = |config: &str| fixture.apply("m", "1", None, config).unwrap_err();
     assert_eq!(apply(r#"{"kind":"Secret","apiVersion":"v1"}"#), "invalid object type: /v1, Kind=Secret");
     assert_eq!(apply("{}"), "invalid object type: /, Kind=");
     for entries in ["[]", "[{}]"] {
@@ -385,11 +390,9 @@ fn apply_of_wrong_kind_or_with_managed_fields_is_refused() {
 #[test]
 fn conflicts_are_grouped_by_manager() {
     let fixture = Fixture::new("v1", "ConfigMap");
-    let first =
-        fixture.apply("m", "1", None, &map(r#"{"x":"1","y":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let first = fixture.apply("m", "1", None, &map(r#"{"x":"1","y":"1"}"#).replace(r#","uid":"u""#, ""));
     let second = fixture.update("b", "2", Some(&first.unwrap()), &map(r#"{"x":"1","y":"1","z":"1"}"#));
-    let refused =
-        fixture.apply("n", "3", Some(&second), &map(r#"{"x":"2","y":"2","z":"2"}"#), false).unwrap_err();
+    let refused = fixture.apply("n", "3", Some(&second), &map(r#"{"x":"2","y":"2","z":"2"}"#)).unwrap_err();
     assert_eq!(
         refused,
         "Apply failed with 3 conflicts: conflicts with \"b\" using v1:\n- .data.z\nconflicts with \"m\":\n- .data.x\n- .data.y"
@@ -405,9 +408,9 @@ fn kubectl_apply_uses_last_applied_annotation() {
     annotations.set("kubectl.kubernetes.io/last-applied-configuration", stated.as_str());
     record(&fixture.versions(), &fixture.write("kubectl-client-side-apply", "1"), None, &mut first);
     let config = |data: &str| map(data).replace(r#","uid":"u""#, "");
-    assert!(fixture.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#), false).is_err());
-    assert!(fixture.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#), false).is_err());
-    let applied = fixture.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#), false).unwrap();
+    assert!(fixture.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#)).is_err());
+    assert!(fixture.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#)).is_err());
+    let applied = fixture.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#)).unwrap();
     let annotations = applied.at(&["metadata", "annotations"]).unwrap();
     let expected = r#"{"apiVersion":"v1","data":{"x":"2"},"kind":"ConfigMap","metadata":{"name":"a"}}"#;
     assert_eq!(annotations.str("kubectl.kubernetes.io/last-applied-configuration"), format!("{expected}\n"));
@@ -489,7 +492,7 @@ fn scale_view_shares_managers_of_replicas() {
     assert_eq!(entries.first(), Some(&separate));
     assert!(entries[1].0 == "maker Update t1" && !entries[1].1.contains("f:replicas"), "{entries:?}");
     assert_eq!(entries.len(), 2);
-    let applied = fixture.apply("applier", "t1", None, &object(1), false).unwrap();
+    let applied = fixture.apply("applier", "t1", None, &object(1)).unwrap();
     let mut part_of_applied = value(&scale_json(1));
     view.share_managers(&applied, &mut part_of_applied);
     let same = scale.update("scaler", "t2", Some(&part_of_applied), &scale_json(1));
@@ -541,7 +544,7 @@ proptest! {
             // An empty map that is stated has an owner of its own.
             let stated = serde_json::to_string(&Some(&config).filter(|config| !config.is_empty())).unwrap();
             let text = map(&stated).replace(r#","uid":"u""#, "").replace(r#","data":null"#, "");
-            let applied = fixture.apply(&format!("m{manager}"), "1", live.as_ref(), &text, force);
+            let applied = fixture.apply_as(&fixture.write(&format!("m{manager}"), "1"), live.as_ref(), &text, force);
             let others = |key: &String| (0..3).any(|other| other != manager && owns[other].contains(key));
             let contested = config.iter().any(|(key, value)| others(key) && data.get(key) != Some(value));
             prop_assert_eq!(applied.is_err(), contested && !force);
