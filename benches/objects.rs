@@ -20,7 +20,7 @@ use pilothouse_apimachinery::codec::{self, protobuf};
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::managed_fields::apply::apply;
-use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
+use pilothouse_apimachinery::managed_fields::{self, Conversion, Versions, Write};
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry, TypeId, default};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
@@ -82,7 +82,7 @@ impl Bench {
             registry: &self.registry,
             kind: "Pod",
             stored: &version,
-            elsewhere: None,
+            conversion: Conversion::Table(kinds::CONVERSIONS),
             is_custom: false,
         };
         let mut current: Option<Value> = None;
@@ -134,7 +134,7 @@ impl Bench {
             registry: &self.registry,
             kind: "Pod",
             stored: &version,
-            elsewhere: None,
+            conversion: Conversion::Table(kinds::CONVERSIONS),
             is_custom: false,
         };
         let (config, _) = codec::yaml::read_strict(black_box(self.applied.as_bytes())).unwrap();

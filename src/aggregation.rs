@@ -209,9 +209,8 @@ impl Extensions {
             .await
             .unwrap_or_default();
         services.sort_by_cached_key(|service| {
-            let (group_priority, version_priority) =
-                (Reverse(service.group_priority), Reverse(service.version_priority));
-            (group_priority, service.gv.group.clone(), version_priority, service.name.clone())
+            let ApiService { gv, priorities, name, .. } = &**service;
+            (Reverse(priorities.group), gv.group.clone(), Reverse(priorities.version), name.clone())
         });
         let published = self.published.read();
         let described =

@@ -26,9 +26,9 @@ pub struct Span {
     /// up to this one,
     pub through: Revision,
     /// at most this many,
-    pub most: usize,
+    pub max_events: usize,
     /// and none after their objects exceed this many bytes.
-    pub bytes: usize,
+    pub max_bytes: usize,
 }
 
 /// The reason why events cannot be read.
@@ -69,7 +69,7 @@ impl RecentReads {
             let start = events.iter().position(is_in_span).filter(|_| covers_start)?;
             events.get(start..)
         });
-        let events = cached.unwrap_or_default().iter().take(span.most);
+        let events = cached.unwrap_or_default().iter().take(span.max_events);
         events.take_while(|event| event.revision() <= span.through).cloned().collect()
     }
 
@@ -112,9 +112,9 @@ impl ArchiveReader {
         &self,
         after: Revision,
         through: Revision,
-        most: usize,
+        max_events: usize,
     ) -> Result<Vec<Arc<Event>>, ArchiveError> {
-        let span = Span { after, through, most, bytes: ARCHIVE_READ_BYTES };
+        let span = Span { after, through, max_events, max_bytes: ARCHIVE_READ_BYTES };
         let recent_reads = || self.recent_reads.lock();
         let cached = recent_reads().find(span);
         if !cached.is_empty() {
@@ -158,7 +158,7 @@ mod tests {
     impl Archive for Counting {
         fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
             self.0.fetch_add(1, Ordering::Relaxed);
-            let revisions = (span.after.next().0..=span.through.0.min(100)).take(span.most);
+            let revisions = (span.after.next().0..=span.through.0.min(100)).take(span.max_events);
             Ok(revisions.map(event).collect())
         }
     }

@@ -91,27 +91,27 @@ pub enum EngineError {
     Damaged(String),
     /// The file was written by another version of this program.
     #[error(
-        "the store is in format {found}, this server reads format {known}: it was written by another version"
+        "the store is in format {actual}, this server reads format {supported}: it was written by another version"
     )]
     Format {
         /// The format of the file.
-        found: u64,
+        actual: u64,
         /// The format that this code reads.
-        known: u64,
+        supported: u64,
     },
     /// The operating system refused.
     #[error("the store cannot be used: {0}")]
     Io(#[from] io::Error),
     /// A write whose revision does not follow the last one of its type. Nothing of its batch was written, because that would
     /// break the order of the log.
-    #[error("revision {found} of {type_name} does not follow {last}")]
+    #[error("revision {revision} of {type_name} does not follow {last}")]
     Order {
         /// The type of the write.
         type_name: TypeName,
         /// The last revision of the type.
         last: Revision,
         /// The revision of the refused write.
-        found: Revision,
+        revision: Revision,
     },
 }
 
@@ -121,14 +121,14 @@ struct Counters(HashMap<TypeName, Revision>);
 
 impl Counters {
     /// The last revision of each type after the batch, or the write that breaks the order.
-    fn advanced_by(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
+    fn check_order(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
         let mut advanced: HashMap<TypeName, Revision> = HashMap::new();
         for write in &batch.writes {
             let last = advanced.get(&write.type_name).or_else(|| self.0.get(&write.type_name));
             let last = last.copied().unwrap_or(Revision::FIRST);
             if write.revision != last.next() {
                 let type_name = write.type_name.clone();
-                return Err(EngineError::Order { type_name, last, found: write.revision });
+                return Err(EngineError::Order { type_name, last, revision: write.revision });
             }
             match advanced.get_mut(&write.type_name) {
                 Some(last) => *last = write.revision,
@@ -164,7 +164,7 @@ mod tests {
         let mut counters = Counters::default();
         let mut commit = |writes: &[(&str, u64)]| {
             let writes = writes.iter().map(|(name, revision)| write(name, *revision)).collect();
-            let advanced = counters.advanced_by(&Batch { writes, trims: Vec::new() })?;
+            let advanced = counters.check_order(&Batch { writes, trims: Vec::new() })?;
             counters.advance(advanced);
             Ok::<_, EngineError>(())
         };

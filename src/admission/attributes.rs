@@ -7,7 +7,7 @@ use pilothouse_admission::matching::AdmissionAttributes;
 use pilothouse_admission::policies::authorizer::{
     AuthorizationCheck, AuthorizationResult, Authorizer, RequestTarget,
 };
-use pilothouse_admission::policies::request::RequestInfo;
+use pilothouse_admission::policies::request::{KindRef, RequestInfo};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{DeleteOptions, Propagation};
 use pilothouse_apimachinery::selectors::parse_labels;
@@ -58,9 +58,9 @@ pub fn attributes_of<'a>(write: &'a Write<'a>, object: &'a Value) -> AdmissionAt
     }
 }
 
-/// A group, version and kind as three strings.
-pub fn gvk_parts<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str, &'a str) {
-    (&gv.group, &gv.version, kind)
+/// A kind in this version.
+pub fn kind_ref<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> KindRef<'a> {
+    KindRef { group: &gv.group, version: &gv.version, kind }
 }
 
 /// The `request` of AdmissionReviews and expressions, with its [`options`].
@@ -71,7 +71,7 @@ pub fn request_info<'a>(
 ) -> RequestInfo<'a> {
     RequestInfo {
         attributes,
-        kind: gvk_parts(write.call.body_kind()),
+        kind: kind_ref(write.call.body_kind()),
         user: write.call.user(),
         is_trial: options.is_dry_run,
         options: &options.value,

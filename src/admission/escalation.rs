@@ -9,7 +9,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{MASTERS, RBAC_GROUP};
-use pilothouse_authorization::rbac::escalation::{everything, missing, refusal};
+use pilothouse_authorization::rbac::escalation::{find_missing_permissions, render_error, wildcard_rules};
 use pilothouse_authorization::rbac::index::{MissingRole, RoleRef};
 use pilothouse_authorization::rbac::role::Role;
 use pilothouse_authorization::rbac::rule::{Rule, rules_of};
@@ -80,7 +80,7 @@ async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
         role.at(&["aggregationRule", "clusterRoleSelectors"]).is_some_and(|all| !all.items().is_empty())
     };
     // An aggregation rule can collect any rights.
-    if (is_aggregated(role) || write.old.is_some_and(is_aggregated)) && !rights.covers(&everything()) {
+    if (is_aggregated(role) || write.old.is_some_and(is_aggregated)) && !rights.covers(&wildcard_rules()) {
         return Err(forbidden(write, role, "must have cluster-admin privileges to use the aggregationRule"));
     }
     Ok(())
@@ -147,17 +147,17 @@ impl UserRights {
     }
 
     fn covers(&self, rules: &[Rule]) -> bool {
-        missing(&self.roles(), rules).is_none()
+        find_missing_permissions(&self.roles(), rules).is_none()
     }
 
     fn check_covers(&self, write: &Write<'_>, object: &Value, rules: &[Rule]) -> Result<()> {
-        let Some(missing_rules) = missing(&self.roles(), rules) else { return Ok(()) };
+        let Some(missing) = find_missing_permissions(&self.roles(), rules) else { return Ok(()) };
         let resource = write.call.group_resource();
         let errors =
             self.missing.iter().map(|MissingRole(role)| Status::not_found(resource, &role.name).message);
         let errors: Vec<String> = errors.collect();
         let user = write.call.user();
-        Err(forbidden(write, object, &refusal(&user.name, &user.groups, &missing_rules, &errors)))
+        Err(forbidden(write, object, &render_error(&user.name, &user.groups, &missing, &errors)))
     }
 }
 

@@ -16,7 +16,9 @@ use pilothouse_actors::yield_every::YieldEvery;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom_resource;
 use pilothouse_api::custom_resource::CustomResource;
-use pilothouse_api::custom_resource::conversion::{self, Conversion, ConversionError, FailureKind};
+use pilothouse_api::custom_resource::conversion::{
+    self, Conversion, ConversionError, ConversionReview, FailureKind,
+};
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::response_format::ResponseFormat;
@@ -346,9 +348,9 @@ impl Backend {
         converted.map_err(|error| {
             if self.conversions.failures.allows(self.conversions.clock.moment()) {
                 let definition = &conversion.definition;
-                tracing::warn!(definition, error = error.why, "conversion webhook call failed");
+                tracing::warn!(definition, error = error.message, "conversion webhook call failed");
             }
-            Status::unexplained(error.why)
+            Status::unexplained(error.message)
         })
     }
 
@@ -363,29 +365,30 @@ impl Backend {
     ) -> std::result::Result<(Vec<Value>, BodyMemory), ExchangeError> {
         let object_kind = objects.first().map(conversion::kind_text).unwrap_or_default();
         let failed = |reason: String| ConversionError {
-            why: format!("conversion webhook for {object_kind} failed: {reason}"),
+            message: format!("conversion webhook for {object_kind} failed: {reason}"),
             failure: FailureKind::Call,
         };
         let version = conversion.version.ok_or_else(|| ConversionError {
-            why: "no supported conversion review versions".to_owned(),
+            message: "no supported conversion review versions".to_owned(),
             failure: FailureKind::Call,
         })?;
         let target =
             WebhookTarget::new(&conversion.client_config, &conversion.authority_pem).map_err(failed)?;
         let uid = random::uuid();
-        let body = conversion::encode_request(version, &uid, &target_version.to_string(), objects);
+        let review = ConversionReview { version, uid: &uid, desired_version: target_version, objects };
+        let body = review.encode();
         // Many calls may wait for a slow webhook at the same time. The response is about as long as the request.
         let sent_bytes = memory.held.bytes();
         let call_bytes = body.len().saturating_mul(2);
         memory.resize(sent_bytes.saturating_add(call_bytes))?;
         let config = &conversion.client_config;
-        let review = ReviewCall { config, target: &target, body, timeout: CONVERSION_TIMEOUT };
-        let reply = self.conversions.caller.post(self, permit, review).await.map_err(failed)?;
+        let call = ReviewCall { config, target: &target, body, timeout: CONVERSION_TIMEOUT };
+        let reply = self.conversions.caller.post(self, permit, call).await.map_err(failed)?;
         check_status(&reply).map_err(|failure| failed(failure.message))?;
         let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
         let call_bytes = reply.body.len().saturating_add(tree);
         memory.resize(sent_bytes.saturating_add(call_bytes))?;
-        Ok((conversion::decode_response(&reply.body, (version, &uid), target_version, objects)?, memory.held))
+        Ok((review.decode_response(&reply.body)?, memory.held))
     }
 }
 

@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use pilothouse_api::subresources::SubresourceStrategy;
 use pilothouse_apimachinery::codec::SET_ITEM_BYTES;
 use pilothouse_apimachinery::managed_fields::scale_view::ScaleView;
-use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
+use pilothouse_apimachinery::managed_fields::{self, Conversion, Versions, Write};
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
+use pilothouse_kinds::CONVERSIONS;
 
 use crate::limits::SMALL_BODY_BYTES;
 
@@ -120,17 +121,25 @@ impl Objects {
             return self.whole_versions(call);
         }
         // A subresource of another kind is never stored in that form.
-        Versions { registry: &self.registry, kind, stored: gv, elsewhere: None, is_custom: false }
+        Versions {
+            registry: &self.registry,
+            kind,
+            stored: gv,
+            conversion: Conversion::Table(CONVERSIONS),
+            is_custom: false,
+        }
     }
 
     fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
-        let has_conversion =
-            call.resource().custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
+        let has_webhook = call.resource().custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
         Versions {
             registry: self.registry_of(call.resource()),
             kind: &call.resource().kind,
             stored: &call.stored().version,
-            elsewhere: has_conversion.then_some(&call.converted_versions),
+            conversion: match has_webhook {
+                true => Conversion::Webhook(&call.converted_versions),
+                false => Conversion::Table(CONVERSIONS),
+            },
             is_custom: call.resource().custom.is_some(),
         }
     }
@@ -171,7 +180,13 @@ pub(crate) fn record_server_fields(
     new: &mut Value,
 ) {
     let ServerWrite { version, kind, subresource, now } = *write;
-    let versions = Versions { registry, kind, stored: version, elsewhere: None, is_custom: false };
+    let versions = Versions {
+        registry,
+        kind,
+        stored: version,
+        conversion: Conversion::Table(CONVERSIONS),
+        is_custom: false,
+    };
     let reset = managed_fields::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
     let write = Write { manager: SERVER_NAME, version, subresource, now, reset };
     managed_fields::record(&versions, &write, old, new);

@@ -12,7 +12,6 @@ use pilothouse_api::catalog::backing::Backing;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::print;
 use pilothouse_apimachinery::codec::{self, cbor, protobuf};
-use pilothouse_apimachinery::convert::convert;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::response_format::{
@@ -24,6 +23,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END};
+use pilothouse_kinds::CONVERSIONS;
 use pilothouse_types::object::{Object, Revision, Variant};
 use serde_json::value::RawValue;
 
@@ -439,7 +439,7 @@ impl Objects {
         to: &GroupVersion,
         kind: &str,
     ) -> Result<Value> {
-        convert(value, from, to, kind).map_err(|error| Status::internal(error.to_string()))
+        CONVERSIONS.convert(value, from, to, kind).map_err(|error| Status::internal(error.to_string()))
     }
 }
 

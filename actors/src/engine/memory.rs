@@ -42,7 +42,7 @@ impl Engine for Memory {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
         let mut log = self.0.lock();
-        let advanced = log.counters.advanced_by(batch)?;
+        let advanced = log.counters.check_order(batch)?;
         log.counters.advance(advanced);
         for write in &batch.writes {
             let records = log.records.entry(write.type_name.clone()).or_default();

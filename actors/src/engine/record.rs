@@ -108,8 +108,8 @@ impl Record {
             return salvage(type_id, revision, bytes).ok_or_else(|| damaged("has a wrong checksum"));
         }
         if bytes.first() != Some(&FORMAT) {
-            let found = bytes.first().copied().unwrap_or_default().into();
-            return Err(EngineError::Format { found, known: FORMAT.into() });
+            let actual = bytes.first().copied().unwrap_or_default().into();
+            return Err(EngineError::Format { actual, supported: FORMAT.into() });
         }
         parse(revision, bytes).ok_or_else(|| damaged("does not parse"))
     }
@@ -351,6 +351,6 @@ mod tests {
         let sum = checksum(1, Revision(3), &bytes).to_le_bytes();
         bytes[CHECKSUM_OFFSET..CHECKSUM_END].copy_from_slice(&sum);
         let error = Record::decode(1, Revision(3), &bytes).unwrap_err();
-        assert!(matches!(error, EngineError::Format { found: 3, known: 2 }), "{error}");
+        assert!(matches!(error, EngineError::Format { actual: 3, supported: 2 }), "{error}");
     }
 }

@@ -180,7 +180,7 @@ impl Redb {
         let meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
         match meta.get(FORMAT_KEY).map_err(|error| self.fault(error))?.map(|format| format.value()) {
             Some(FORMAT) => Ok(()),
-            Some(found) => Err(EngineError::Format { found, known: FORMAT }),
+            Some(actual) => Err(EngineError::Format { actual, supported: FORMAT }),
             None => Err(EngineError::Damaged(format!("{} does not name its format", self.path.display()))),
         }
     }
@@ -259,7 +259,7 @@ impl Redb {
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        let advanced = self.counters.advanced_by(batch)?;
+        let advanced = self.counters.check_order(batch)?;
         let path = &self.path;
         let new_types: Vec<&TypeName> = advanced.keys().filter(|name| !self.ids.contains_key(name)).collect();
         let first_free = self.ids.values().max().map_or(1, |id| id + 1);
@@ -400,8 +400,8 @@ fn catch_panic<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, En
 fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
     match error.into() {
         redb::Error::DatabaseAlreadyOpen => EngineError::Locked(path.to_owned()),
-        redb::Error::UpgradeRequired(found) => {
-            EngineError::Format { found: found.into(), known: REDB_FORMAT }
+        redb::Error::UpgradeRequired(actual) => {
+            EngineError::Format { actual: actual.into(), supported: REDB_FORMAT }
         }
         redb::Error::Io(error) if !is_corrupt_content(&error) => EngineError::Io(error),
         error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {

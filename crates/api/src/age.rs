@@ -3,6 +3,19 @@
 /// The age of an object without a creation time.
 pub const UNKNOWN: &str = "<unknown>";
 
+/// A unit of time.
+#[derive(Clone, Copy)]
+struct Unit {
+    seconds: i64,
+    suffix: &'static str,
+}
+
+const SECONDS: Unit = Unit { seconds: 1, suffix: "s" };
+const MINUTES: Unit = Unit { seconds: MINUTE, suffix: "m" };
+const HOURS: Unit = Unit { seconds: HOUR, suffix: "h" };
+const DAYS: Unit = Unit { seconds: DAY, suffix: "d" };
+const YEARS: Unit = Unit { seconds: YEAR, suffix: "y" };
+
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
@@ -22,24 +35,24 @@ pub fn format_duration(seconds: i64) -> String {
         _ if seconds < -CLOCK_SKEW => "<invalid>".to_owned(),
         _ if seconds < 0 => "0s".to_owned(),
         _ if seconds < 2 * MINUTE => format!("{seconds}s"),
-        _ if seconds < 10 * MINUTE => two_units(seconds, (MINUTE, "m"), (1, "s")),
+        _ if seconds < 10 * MINUTE => two_units(seconds, MINUTES, SECONDS),
         _ if seconds < 3 * HOUR => format!("{}m", seconds / MINUTE),
-        _ if seconds < 8 * HOUR => two_units(seconds, (HOUR, "h"), (MINUTE, "m")),
+        _ if seconds < 8 * HOUR => two_units(seconds, HOURS, MINUTES),
         _ if seconds < 2 * DAY => format!("{}h", seconds / HOUR),
-        _ if seconds < 8 * DAY => two_units(seconds, (DAY, "d"), (HOUR, "h")),
+        _ if seconds < 8 * DAY => two_units(seconds, DAYS, HOURS),
         _ if seconds < 2 * YEAR => format!("{}d", seconds / DAY),
-        _ if seconds < 8 * YEAR => two_units(seconds, (YEAR, "y"), (DAY, "d")),
+        _ if seconds < 8 * YEAR => two_units(seconds, YEARS, DAYS),
         _ => format!("{}y", seconds / YEAR),
     }
 }
 
 /// A duration in two units, without the second one if it is zero.
-fn two_units(seconds: i64, (long, long_suffix): (i64, &str), (short, short_suffix): (i64, &str)) -> String {
-    let (longs, shorts) = (seconds / long, seconds % long / short);
+fn two_units(seconds: i64, long: Unit, short: Unit) -> String {
+    let (longs, shorts) = (seconds / long.seconds, seconds % long.seconds / short.seconds);
     if shorts == 0 {
-        format!("{longs}{long_suffix}")
+        format!("{longs}{}", long.suffix)
     } else {
-        format!("{longs}{long_suffix}{shorts}{short_suffix}")
+        format!("{longs}{}{shorts}{}", long.suffix, short.suffix)
     }
 }
 

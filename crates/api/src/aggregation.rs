@@ -46,16 +46,23 @@ pub struct ApiService {
     pub name: String,
     /// The group version that it registers.
     pub gv: GroupVersion,
-    /// groupPriorityMinimum: the order of groups in discovery.
-    pub group_priority: i64,
-    /// versionPriority: the order of versions within the group.
-    pub version_priority: i64,
+    /// The order in discovery.
+    pub priorities: Priorities,
     /// The service that serves it; `None` for this server.
     pub service: Option<Service>,
     /// Whether its Available condition is true.
     pub is_available: bool,
     /// Whether only its name is known, because the stored object cannot be decoded. Its version is then unavailable.
     pub is_unreadable: bool,
+}
+
+/// The priorities of an APIService.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Priorities {
+    /// `groupPriorityMinimum`: the order of groups.
+    pub group: i64,
+    /// `versionPriority`: the order of versions within the group.
+    pub version: i64,
 }
 
 /// The service of an extension API server.
@@ -84,8 +91,10 @@ impl ApiService {
         ApiService {
             name: meta::name(object).to_owned(),
             gv: GroupVersion::new(spec.str("group"), spec.str("version")),
-            group_priority: number("groupPriorityMinimum"),
-            version_priority: number("versionPriority"),
+            priorities: Priorities {
+                group: number("groupPriorityMinimum"),
+                version: number("versionPriority"),
+            },
             service: spec
                 .get("service")
                 .filter(|service| !service.is_null())
@@ -101,8 +110,7 @@ impl ApiService {
         ApiService {
             name: name.to_owned(),
             gv: GroupVersion::new(group, version),
-            group_priority: 0,
-            version_priority: 0,
+            priorities: Priorities::default(),
             service: Some(read_service(&Value::Null, &Value::Null)),
             is_available: false,
             is_unreadable: true,
@@ -153,7 +161,7 @@ mod tests {
             r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1","groupPriorityMinimum":17800,"versionPriority":15}}"#,
         ));
         assert_eq!((local.name.as_str(), local.path().as_str()), ("v1.apps", "/apis/apps/v1"));
-        assert_eq!((local.group_priority, local.version_priority), (17_800, 15));
+        assert_eq!(local.priorities, Priorities { group: 17_800, version: 15 });
         assert!(local.service.is_none() && !local.is_available);
         let remote = ApiService::read(&value(
             r#"{"metadata":{"name":"v1.x"},"spec":{"group":"x","version":"v1","caBundle":"cGVt","service":{"namespace":"n","name":"s"}},

@@ -215,7 +215,7 @@ impl CustomResource {
         warnings: &mut WarningList,
     ) {
         if let Some(rules) = &self.rules {
-            rules.check(&self.schema, (new, old), errors, warnings);
+            rules.check(&self.schema, new, old, errors, warnings);
         }
     }
 

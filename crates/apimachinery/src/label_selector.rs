@@ -98,14 +98,7 @@ pub fn to_text(selector: Option<&Value>) -> Option<String> {
     }
     for expression in selector.get("matchExpressions").map(Value::items).unwrap_or_default() {
         let key = expression.str("key");
-        let mut values: Vec<&str> = expression
-            .get("values")
-            .map(Value::items)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
-        values.sort_unstable();
+        let mut values = expression.sorted_strings("values");
         values.dedup();
         if !is_valid_requirement(key, values.iter().copied()) {
             return None;

@@ -36,7 +36,7 @@ use compare::Comparison;
 use field_set::FieldSet;
 use managers::{Manager, Managers, Operation};
 
-use super::convert::convert;
+use super::convert::ConversionTable;
 use super::schema::{Registry, TypeId};
 use super::value::{Object, Value};
 use super::version::GroupVersion;
@@ -64,6 +64,15 @@ pub fn manager_name(stated: &str, user_agent: &str) -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
+/// How values of one version become values of another.
+#[derive(Clone, Copy, Debug)]
+pub enum Conversion<'a> {
+    /// By the functions of this table.
+    Table(ConversionTable),
+    /// By a webhook, which the caller asks for what is missing.
+    Webhook(&'a ConvertedVersions),
+}
+
 /// The versions of one kind.
 #[derive(Clone, Copy)]
 pub struct Versions<'a> {
@@ -73,8 +82,8 @@ pub struct Versions<'a> {
     pub kind: &'a str,
     /// The version of the values.
     pub stored: &'a GroupVersion,
-    /// Converted values of other versions; `None` if conversion is built in.
-    pub elsewhere: Option<&'a ConvertedVersions>,
+    /// How values of other versions are made.
+    pub conversion: Conversion<'a>,
     /// Whether the kind is custom: its versions can have different fields, and a value need not fit all of them.
     pub is_custom: bool,
 }
@@ -99,10 +108,11 @@ impl Versions<'_> {
         if from == to {
             return Some(Cow::Borrowed(value));
         }
-        match self.elsewhere {
-            Some(elsewhere) => elsewhere.find(value, to).map(Cow::Owned),
-            None => convert(value.clone(), from, to, self.kind).ok().map(Cow::Owned),
-        }
+        let converted = match self.conversion {
+            Conversion::Table(table) => table.convert(value.clone(), from, to, self.kind).ok(),
+            Conversion::Webhook(versions) => versions.find(value, to),
+        };
+        converted.map(Cow::Owned)
     }
 
     /// The difference of two states in a version. `Ok(None)`: the kind has no such version.

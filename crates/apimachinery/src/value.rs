@@ -165,6 +165,14 @@ impl Value {
         self.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// The strings in the list of field `key`, sorted; empty if absent.
+    pub fn sorted_strings(&self, key: &str) -> Vec<&str> {
+        let items = self.get(key).map(Value::items).unwrap_or_default();
+        let mut strings: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+        strings.sort_unstable();
+        strings
+    }
+
     /// The number of objects in this value, including itself; counted up to `limit` and one more.
     pub fn objects(&self, limit: usize) -> usize {
         let count = |counted: usize, value: &Value| match limit.checked_sub(counted) {

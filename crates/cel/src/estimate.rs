@@ -46,6 +46,17 @@ pub fn estimate(root: &Expr, checked: &CheckedExpression, sizes: Sizes<'_>) -> R
     estimator.cost(root)
 }
 
+/// A call, with the estimates of what it is given.
+struct Call<'e> {
+    expr: &'e Expr,
+    function: &'e str,
+    receiver: Option<Argument>,
+    args: &'e [Expr],
+    /// The estimates of `args`, and their costs.
+    arguments: Vec<Argument>,
+    costs: Vec<Range>,
+}
+
 struct Estimator<'e> {
     checked: &'e CheckedExpression,
     sizes: Sizes<'e>,
@@ -188,16 +199,11 @@ impl Estimator<'_> {
         if overloads.is_empty() {
             return Range::ZERO;
         }
+        let call = Call { expr, function, receiver, args, arguments, costs };
         let mut cost = Range::EMPTY;
         let mut size: Option<Range> = None;
         for overload in overloads {
-            let (overload_cost, result) = self.estimate_overload(
-                expr,
-                (function, overload),
-                receiver.as_ref(),
-                (args, &arguments),
-                &costs,
-            );
+            let (overload_cost, result) = self.estimate_overload(&call, overload);
             cost = cost.union(overload_cost);
             size = match (size, result) {
                 (Some(size), Some(result)) => Some(size.union(result)),
@@ -244,24 +250,19 @@ impl Estimator<'_> {
     }
 
     /// The cost of one overload of a call, and the size of its result.
-    fn estimate_overload(
-        &mut self,
-        expr: &Expr,
-        (function, overload): (&str, &str),
-        target: Option<&Argument>,
-        (args, arguments): (&[Expr], &[Argument]),
-        costs: &[Range],
-    ) -> (Range, Option<Range>) {
+    fn estimate_overload(&mut self, call: &Call<'_>, overload: &str) -> (Range, Option<Range>) {
+        let Call { expr, function, args, ref arguments, ref costs, .. } = *call;
+        let receiver = call.receiver.as_ref();
         let sum = costs.iter().fold(Range::ZERO, |sum, cost| sum.plus(*cost));
-        if let Some((cost, size)) = calls::library_call(function, overload, target, arguments) {
+        if let Some((cost, size)) = calls::library_call(function, overload, receiver, arguments) {
             return (cost.plus(sum), size);
         }
-        match (overload, costs) {
+        match (overload, costs.as_slice()) {
             ("logical_or" | "logical_and", [left, right]) => {
                 (Range { min: left.min, max: left.plus(*right).max }, None)
             }
             ("conditional", [condition, yes, no]) => {
-                let [_, left, right] = arguments else { return (sum, None) };
+                let [_, left, right] = arguments.as_slice() else { return (sum, None) };
                 if let (Some(left), Some(right)) = (
                     args.get(1).and_then(|arg| self.element_sizes(arg)),
                     args.get(2).and_then(|arg| self.element_sizes(arg)),
@@ -271,7 +272,7 @@ impl Estimator<'_> {
                 (condition.plus(yes.union(*no)), Some(left.size.union(right.size)))
             }
             ("add_string" | "add_bytes" | "add_list", [_, _]) => {
-                let [left, right] = arguments else { return (sum, None) };
+                let [left, right] = arguments.as_slice() else { return (sum, None) };
                 let size = left.size.plus(right.size);
                 if let (Some(left), Some(right)) = (
                     args.first().and_then(|arg| self.element_sizes(arg)),
@@ -283,7 +284,7 @@ impl Estimator<'_> {
                 (cost.plus(sum), Some(size))
             }
             _ => {
-                let (cost, size) = calls::standard_call(overload, target, arguments);
+                let (cost, size) = calls::standard_call(overload, receiver, arguments);
                 (cost.plus(sum), size)
             }
         }

@@ -12,6 +12,7 @@ mod apps;
 mod autoscaling;
 mod batch;
 mod certificates;
+mod conversion;
 pub mod core;
 mod custom_resource;
 pub mod definition;
@@ -40,6 +41,7 @@ pub mod validation_engines;
 mod webhook;
 
 pub use certificates::{before_approval, parse_request as certificate_request};
+pub use conversion::CONVERSIONS;
 pub use core::pod::qos_class;
 pub use core::pod_change;
 pub use core::resources::is_extended;

@@ -353,7 +353,7 @@ impl Step {
                 let mut results = Vec::new();
                 for value in values.into_iter().filter(|value| !value.is_null()) {
                     let Value::Array(items) = value else { return None };
-                    match slice_range(items.len(), (*from, *to))? {
+                    match slice_range(items.len(), *from, *to)? {
                         (from, to) if from == to => return Some(results),
                         (from, to) => {
                             let step =
@@ -383,7 +383,7 @@ impl Step {
 }
 
 /// The range of a slice among so many items; both ends are equal if it is empty.
-fn slice_range(count: usize, (from, to): (Option<i64>, SliceEnd)) -> Option<(usize, usize)> {
+fn slice_range(count: usize, from: Option<i64>, to: SliceEnd) -> Option<(usize, usize)> {
     let count = i64::try_from(count).ok()?;
     let first = from.unwrap_or(0);
     let start = if first < 0 { first + count } else { first };

@@ -100,7 +100,8 @@ impl Rules {
     pub fn check(
         &self,
         schema: &Schema,
-        (new, old): (&Value, Option<&Value>),
+        new: &Value,
+        old: Option<&Value>,
         errors: &mut ErrorList,
         warnings: &mut WarningList,
     ) {
@@ -113,7 +114,8 @@ impl Rules {
         let mut evaluator = RuleEvaluator { budget: RULES_COST, errors, warnings };
         let correlation = Correlation { current: old.map(|old| (new, old, schema)), ancestor: None };
         // An exceeded budget is reported already.
-        let _result = evaluator.evaluate_value(self, new, old, correlation, &FieldPath::root());
+        let root = Node { rules: self, new, old, correlation, path: FieldPath::root() };
+        let _result = evaluator.evaluate_value(root);
     }
 }
 
@@ -161,7 +163,9 @@ pub fn check_default(
             errors: &mut default_errors,
             warnings: &mut WarningList::new(),
         };
-        let result = evaluator.evaluate_value(&rules, default, old, uncorrelated, path);
+        let path = path.clone();
+        let node = Node { rules: &rules, new: default, old, correlation: uncorrelated, path };
+        let result = evaluator.evaluate_value(node);
         budget.cost = if result.is_ok() { evaluator.budget } else { 0 };
         if !default_errors.is_empty() {
             errors.append(&mut default_errors);
@@ -235,6 +239,15 @@ impl<'v> Correlation<'v> {
     }
 }
 
+/// A value, and the rules that it must satisfy.
+struct Node<'v> {
+    rules: &'v Rules,
+    new: &'v Value,
+    old: Option<&'v Value>,
+    correlation: Correlation<'v>,
+    path: FieldPath,
+}
+
 /// The cost budget is exceeded, and the error is reported.
 struct BudgetExceeded;
 
@@ -245,20 +258,14 @@ struct RuleEvaluator<'w> {
 }
 
 impl RuleEvaluator<'_> {
-    fn evaluate_value<'v>(
-        &mut self,
-        rules: &'v Rules,
-        new: &'v Value,
-        old: Option<&'v Value>,
-        correlation: Correlation<'v>,
-        path: &FieldPath,
-    ) -> Result<(), BudgetExceeded> {
+    fn evaluate_value(&mut self, mut node: Node<'_>) -> Result<(), BudgetExceeded> {
         // Only enclosing rules can refer to null.
-        if new.is_null() || self.errors.is_full() {
+        if node.new.is_null() || self.errors.is_full() {
             return Ok(());
         }
-        let old = old.filter(|old| !old.is_null());
-        self.evaluate_own(rules, new, old, correlation, path)?;
+        node.old = node.old.filter(|old| !old.is_null());
+        self.evaluate_own(&node)?;
+        let Node { rules, new, old, correlation, path } = node;
         match new {
             Value::Array(items) => {
                 let Some(inner) = &rules.items else { return Ok(()) };
@@ -267,37 +274,28 @@ impl RuleEvaluator<'_> {
                     let keys = rules.keys.as_deref().unwrap_or_default();
                     let old_item =
                         if old_items.is_empty() { None } else { old_items.get(&key_of(keys, item)).copied() };
-                    self.evaluate_value(
-                        inner,
-                        item,
-                        old_item,
-                        correlation.item(item, old_item),
-                        &path.index(index),
-                    )?;
+                    self.evaluate_value(Node {
+                        rules: inner,
+                        new: item,
+                        old: old_item,
+                        correlation: correlation.item(item, old_item),
+                        path: path.index(index),
+                    })?;
                 }
             }
             Value::Object(fields) => {
-                let old_field = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
+                let field_node = |rules, name: &str, new, path| {
+                    let old = old.and_then(Value::fields).and_then(|fields| fields.get(name));
+                    Node { rules, new, old, correlation: correlation.field(name), path }
+                };
                 if let Some(inner) = &rules.additional_properties {
                     for (name, value) in fields {
-                        self.evaluate_value(
-                            inner,
-                            value,
-                            old_field(name),
-                            correlation.field(name),
-                            &path.key(name),
-                        )?;
+                        self.evaluate_value(field_node(inner, name, value, path.key(name)))?;
                     }
                 }
                 for (name, inner) in &rules.properties {
                     if let Some(value) = fields.get(name) {
-                        self.evaluate_value(
-                            inner,
-                            value,
-                            old_field(name),
-                            correlation.field(name),
-                            &path.child(name),
-                        )?;
+                        self.evaluate_value(field_node(inner, name, value, path.child(name)))?;
                     }
                 }
             }
@@ -310,18 +308,12 @@ impl RuleEvaluator<'_> {
         self.errors.push(FieldError::invalid(&message_path(path), &quoted(&rules.kind), message));
     }
 
-    fn evaluate_own<'v>(
-        &mut self,
-        rules: &'v Rules,
-        new: &'v Value,
-        old: Option<&'v Value>,
-        correlation: Correlation<'v>,
-        path: &FieldPath,
-    ) -> Result<(), BudgetExceeded> {
+    fn evaluate_own(&mut self, node: &Node<'_>) -> Result<(), BudgetExceeded> {
         const BUDGET_MESSAGE: &str =
             "validation failed due to running out of cost budget, no further validation rules will be run";
         const UNTYPED_MESSAGE: &str =
             "rule compiler initialization error: failed to convert to declType for CEL validation rules";
+        let Node { rules, new, old, path, .. } = node;
         let Some(decl_type) = &rules.decl_type else {
             if rules.untyped {
                 self.invalid(rules, path, UNTYPED_MESSAGE);
@@ -333,7 +325,7 @@ impl RuleEvaluator<'_> {
             return Err(BudgetExceeded);
         }
         for rule in &rules.own_rules {
-            let Some((outcome, cost)) = rule.evaluate(new, old, decl_type) else { continue };
+            let Some((outcome, cost)) = rule.evaluate(new, *old, decl_type) else { continue };
             let Some(remaining) = self.budget.checked_sub(cost) else {
                 self.invalid(rules, path, BUDGET_MESSAGE);
                 return Err(BudgetExceeded);
@@ -346,30 +338,27 @@ impl RuleEvaluator<'_> {
                     self.invalid(rules, path, &message);
                     return Err(BudgetExceeded);
                 }
-                RuleOutcome::Invalid => {
-                    self.report_failure((rules, decl_type), rule, (new, old), correlation, path)?;
-                }
+                RuleOutcome::Invalid => self.report_failure(node, rule, decl_type)?,
             }
         }
         Ok(())
     }
 
-    fn report_failure<'v>(
+    fn report_failure(
         &mut self,
-        (rules, decl_type): (&'v Rules, &'v Arc<DeclType>),
-        rule: &'v CompiledRule,
-        (new, old): (&'v Value, Option<&'v Value>),
-        correlation: Correlation<'v>,
-        path: &FieldPath,
+        node: &Node<'_>,
+        rule: &CompiledRule,
+        decl_type: &Arc<DeclType>,
     ) -> Result<(), BudgetExceeded> {
+        let path = &node.path;
         let error_path = rule.field_path.as_deref().map_or_else(|| path.clone(), |field| path.child(field));
         let error_path = message_path(&error_path);
-        let is_ratcheted = !rule.uses_old && correlation.is_unchanged();
-        let (message, budget_exceeded) = match rule.message(new, old, decl_type, &mut self.budget) {
+        let is_ratcheted = !rule.uses_old && node.correlation.is_unchanged();
+        let (message, budget_exceeded) = match rule.message(node.new, node.old, decl_type, &mut self.budget) {
             Ok(message) => (message, false),
             Err(message) => (message, true),
         };
-        let kind = quoted(&rules.kind);
+        let kind = quoted(&node.rules.kind);
         let error = match rule.reason {
             _ if budget_exceeded => FieldError::invalid(&error_path, &kind, &message),
             ErrorType::Forbidden => FieldError::forbidden(&error_path, &message),

@@ -121,8 +121,9 @@ impl<'a> Types<'a> {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::convert::ConversionTable;
     use pilothouse_apimachinery::json;
-    use pilothouse_apimachinery::managed_fields::{self, Versions, Write};
+    use pilothouse_apimachinery::managed_fields::{self, Conversion, Versions, Write};
     use pilothouse_apimachinery::schema::GroupVersionKind;
     use pilothouse_apimachinery::value::Value;
     use pilothouse_apimachinery::version::GroupVersion;
@@ -142,8 +143,13 @@ mod tests {
         types.kind(&GroupVersionKind::new("g", "v1", "K"), kind);
         let registry = types.done();
         let version = GroupVersion::new("g", "v1");
-        let versions =
-            Versions { registry: &registry, kind: "K", stored: &version, elsewhere: None, is_custom: false };
+        let versions = Versions {
+            registry: &registry,
+            kind: "K",
+            stored: &version,
+            conversion: Conversion::Table(ConversionTable::EMPTY),
+            is_custom: false,
+        };
         let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
         let mut object = value(object);
         managed_fields::record(&versions, &write, None, &mut object);

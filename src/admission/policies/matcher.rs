@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pilothouse_admission::matching::{AdmissionAttributes, Match, MatchConstraints};
 use pilothouse_admission::policies::authorizer::Authorizer;
 use pilothouse_admission::policies::policy::{Binding, Policy};
-use pilothouse_admission::policies::request;
+use pilothouse_admission::policies::request::{self, KindRef};
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
@@ -13,7 +13,7 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known;
 
 use super::super::attributes::{
-    Options, attributes_of, expression_authorizer, gvk_parts, options, request_info,
+    Options, attributes_of, expression_authorizer, kind_ref, options, request_info,
 };
 use super::super::lookup::NAMESPACES;
 use super::super::{Kinds, Operation, Write, versioned};
@@ -167,8 +167,8 @@ impl<'a> PolicyMatcher<'a> {
 
     /// The variables of the expressions of a policy.
     pub async fn context(&mut self, matched: &Matched<'_>) -> Result<Context> {
-        let kind = gvk_parts(versioned::kind(matched.resource, self.attributes.subresource));
-        let is_namespace = kind == ("", "v1", "Namespace");
+        let kind = kind_ref(versioned::kind(matched.resource, self.attributes.subresource));
+        let is_namespace = kind == KindRef { group: "", version: "v1", kind: "Namespace" };
         let namespace = match self.attributes.namespace {
             name if name.is_empty() || is_namespace => Value::Null,
             _ => self.namespace().await?.clone(),

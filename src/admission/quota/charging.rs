@@ -17,7 +17,7 @@ use pilothouse_api::quota::usage::Change;
 use pilothouse_api::quota::{self, Features, Limited, Quota, Refusal, Request};
 use pilothouse_api::select;
 use pilothouse_apimachinery::codec;
-use pilothouse_apimachinery::managed_fields::{self, Versions};
+use pilothouse_apimachinery::managed_fields::{self, Conversion, Versions};
 use pilothouse_apimachinery::resource_list::ResourceList;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
@@ -26,6 +26,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_apimachinery::well_known::stores::RESOURCE_QUOTAS;
+use pilothouse_kinds::CONVERSIONS;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, TypeName};
@@ -296,7 +297,7 @@ impl QuotaCharger {
             registry: &self.registry,
             kind: KIND,
             stored: &version,
-            elsewhere: None,
+            conversion: Conversion::Table(CONVERSIONS),
             is_custom: false,
         };
         managed_fields::record(&versions, &write, Some(&state.value), &mut value);

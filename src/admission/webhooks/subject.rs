@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pilothouse_admission::matching::AdmissionAttributes;
 use pilothouse_admission::policies::decision::{ConditionsResult, evaluate_conditions};
 use pilothouse_admission::policies::evaluate::Inputs;
-use pilothouse_admission::policies::request;
+use pilothouse_admission::policies::request::{self, KindRef};
 use pilothouse_admission::webhooks::Webhook;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::json;
@@ -122,8 +122,9 @@ impl<'a> Subject<'a> {
     }
 
     /// The kind of the object that is sent.
-    fn kind(&self) -> (&str, &str, &str) {
-        self.view.kind.words()
+    fn kind(&self) -> KindRef<'_> {
+        let (group, version, kind) = self.view.kind.words();
+        KindRef { group, version, kind }
     }
 
     /// Applies a patch. Returns the object in the stored version with defaults, and whether it differs.

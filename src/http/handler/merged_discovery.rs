@@ -34,8 +34,7 @@ impl MergedDocuments {
         let own_served = served.clone();
         let is_served_here = move |api_service: &ApiService| {
             let (group, version) = (&*api_service.gv.group, &*api_service.gv.version);
-            let places = (api_service.group_priority, api_service.version_priority);
-            own_served.serves(group, version) && places == default_priorities(group, version)
+            own_served.serves(group, version) && api_service.priorities == default_priorities(group, version)
         };
         let state = extensions.state(is_served_here).await;
         let own_served = served.clone();

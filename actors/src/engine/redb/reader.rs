@@ -88,7 +88,7 @@ impl Reader {
             let Some(object) = object.or(last) else { return Ok(false) };
             bytes += object.bytes.len() + previous.as_ref().map_or(0, |previous| previous.bytes.len());
             events.push(Event::new(change, object, previous, accepted_at));
-            if events.len() >= span.most || bytes >= span.bytes {
+            if events.len() >= span.max_events || bytes >= span.max_bytes {
                 break;
             }
         }

@@ -112,7 +112,7 @@ async fn open_of_newer_format_names_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = Redb::open(&path).map(drop).unwrap_err();
-    assert!(matches!(error, EngineError::Format { found: 9, known: 1 }), "{error}");
+    assert!(matches!(error, EngineError::Format { actual: 9, supported: 1 }), "{error}");
 }
 
 #[actix_rt::test]

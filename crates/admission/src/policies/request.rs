@@ -10,8 +10,8 @@ use crate::matching::AdmissionAttributes;
 pub struct RequestInfo<'a> {
     /// The original resource and operation.
     pub attributes: AdmissionAttributes<'a>,
-    /// The original kind: group, version and kind.
-    pub kind: (&'a str, &'a str, &'a str),
+    /// The original kind.
+    pub kind: KindRef<'a>,
     /// The user.
     pub user: &'a Identity,
     /// Whether it is a dry run.
@@ -20,8 +20,19 @@ pub struct RequestInfo<'a> {
     pub options: &'a Value,
 }
 
-fn group_version_kind((group, version, kind): (&str, &str, &str)) -> Value {
-    group_version_value(group, version, "kind", kind)
+/// A kind with its group and version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindRef<'a> {
+    /// The group, empty for the core group.
+    pub group: &'a str,
+    /// The version within the group.
+    pub version: &'a str,
+    /// The kind within the version.
+    pub kind: &'a str,
+}
+
+fn group_version_kind(kind: KindRef<'_>) -> Value {
+    group_version_value(kind.group, kind.version, "kind", kind.kind)
 }
 
 fn group_version_value(group: &str, version: &str, field: &str, name: &str) -> Value {
@@ -58,7 +69,7 @@ pub fn user(user: &Identity) -> Value {
 }
 
 /// The `request` value with the matched resource and kind.
-pub fn request(info: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: (&str, &str, &str)) -> Value {
+pub fn request(info: &RequestInfo<'_>, matched: &AdmissionAttributes<'_>, kind: KindRef<'_>) -> Value {
     let attributes = &info.attributes;
     let mut value = Value::object();
     value.set("uid", "");

@@ -12,7 +12,7 @@ use super::decision::{
 use super::evaluate::{BUDGET_EXCEEDED, Inputs};
 use super::expressions::{Compiler, EnvironmentType, ResultType};
 use super::policy::Policy;
-use super::request::{RequestInfo, namespace, request};
+use super::request::{KindRef, RequestInfo, namespace, request};
 use crate::matching::AdmissionAttributes;
 use crate::policies::evaluate::ResultValue;
 
@@ -44,7 +44,7 @@ fn decide_with(
 ) -> Result<PolicyResult, AuthorizationPending> {
     let (object, params) = (value(object), value(params));
     let user = Identity { name: "alice".to_owned(), groups: vec!["g".to_owned()], ..Identity::default() };
-    let kind = ("", "v1", "ConfigMap");
+    let kind = KindRef { group: "", version: "v1", kind: "ConfigMap" };
     let info =
         RequestInfo { attributes: attributes(), kind, user: &user, is_trial: false, options: &Value::Null };
     let request = request(&info, &attributes(), kind);

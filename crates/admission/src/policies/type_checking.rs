@@ -26,26 +26,17 @@ pub fn matched_resources(policy: &Value) -> Vec<(String, String, String)> {
         policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
     let mut resources = Vec::new();
     for rule in rules {
-        let strings = |field: &str| -> Vec<&str> {
-            let mut values: Vec<&str> = rule
-                .get(field)
-                .map(Value::items)
-                .unwrap_or_default()
-                .iter()
-                .filter_map(Value::as_str)
-                .collect();
-            values.sort_unstable();
-            values
-        };
-        let (groups, versions) = (strings("apiGroups"), strings("apiVersions"));
+        let (groups, versions) = (rule.sorted_strings("apiGroups"), rule.sorted_strings("apiVersions"));
         if groups.iter().chain(&versions).any(|value| value.contains('*')) {
             continue;
         }
+        let mut plurals = rule.sorted_strings("resources");
+        plurals.retain(|plural| !plural.contains(['*', '/']));
         for group in &groups {
             for version in &versions {
-                for resource in strings("resources").iter().filter(|value| !value.contains(['*', '/'])) {
+                for plural in &plurals {
                     if resources.len() < TYPES_CHECKED {
-                        resources.push(((*group).to_owned(), (*version).to_owned(), (*resource).to_owned()));
+                        resources.push(((*group).to_owned(), (*version).to_owned(), (*plural).to_owned()));
                     }
                 }
             }

@@ -51,7 +51,7 @@ pub fn deletable(
         .filter(|(registration, _)| !is_builtin(&registration.gv))
         .collect();
     remote.sort_by(|(a, _), (b, _)| {
-        let by_priority = Reverse(a.version_priority).cmp(&Reverse(b.version_priority));
+        let by_priority = Reverse(a.priorities.version).cmp(&Reverse(b.priorities.version));
         by_priority.then_with(|| version::preferred_first(&a.gv.version, &b.gv.version))
     });
     let mut unknown = BTreeSet::new();
@@ -141,16 +141,15 @@ impl RemainingObjects {
 
 #[cfg(test)]
 mod tests {
-    use super::super::api_service_name;
     use super::super::discovered::read_one;
+    use super::super::{Priorities, api_service_name};
     use super::*;
 
     fn other(group: &str, version: &str, priority: i64, resources: Option<&str>) -> RegisteredVersion {
         let registration = ApiService {
             name: api_service_name(group, version),
             gv: GroupVersion::new(group, version),
-            group_priority: 1,
-            version_priority: priority,
+            priorities: Priorities { group: 1, version: priority },
             service: None,
             is_available: true,
             is_unreadable: false,

@@ -7,6 +7,7 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::API_REGISTRATION_GROUP;
 
 use super::{BootstrapObject, object_with_name};
+use crate::aggregation::Priorities;
 
 /// A version and its `versionPriority`.
 type VersionPriority = (&'static str, i64);
@@ -56,7 +57,8 @@ pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<Bootstra
 fn builtin_service(group: &str, version: &str) -> Option<BootstrapObject> {
     let (_, group_priority, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
     let (_, version_priority) = versions.iter().find(|row| row.0 == version)?;
-    Some(service(group, version, ON_START, (*group_priority, *version_priority)))
+    let priorities = Priorities { group: *group_priority, version: *version_priority };
+    Some(service(group, version, ON_START, priorities))
 }
 
 /// The `versionPriority` of a built-in version; `None` for others.
@@ -67,15 +69,11 @@ pub fn version_priority(group: &str, version: &str) -> Option<i64> {
 
 /// The APIService for a version of custom resources: lower in priority than all built-in groups.
 pub fn defined(version: &GroupVersion) -> BootstrapObject {
-    service(&version.group, &version.version, DEFINED, (1_000, DEFINED_PRIORITY))
+    let priorities = Priorities { group: 1_000, version: DEFINED_PRIORITY };
+    service(&version.group, &version.version, DEFINED, priorities)
 }
 
-fn service(
-    group: &str,
-    version: &str,
-    managed: &str,
-    (group_priority, version_priority): (i64, i64),
-) -> BootstrapObject {
+fn service(group: &str, version: &str, managed: &str, priorities: Priorities) -> BootstrapObject {
     let mut object =
         object_with_name("apiregistration.k8s.io/v1", "APIService", &format!("{version}.{group}"));
     object.entry("metadata").entry("labels").set(MANAGED, managed);
@@ -84,8 +82,8 @@ fn service(
         spec.set("group", group);
     }
     spec.set("version", version);
-    spec.set("groupPriorityMinimum", group_priority);
-    spec.set("versionPriority", version_priority);
+    spec.set("groupPriorityMinimum", priorities.group);
+    spec.set("versionPriority", priorities.version);
     BootstrapObject { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
 }
 

@@ -5,7 +5,7 @@ use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
-use pilothouse_authorization::rbac::escalation::{MissingPermissions, missing};
+use pilothouse_authorization::rbac::escalation::{MissingPermissions, find_missing_permissions};
 use pilothouse_authorization::rbac::role::Role;
 use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 
@@ -220,7 +220,8 @@ pub fn split_off(expected: &Value, origin: &Value) -> Value {
 
 fn repair_role(role: &mut Value, expected: &Value) {
     let current_role = Role::new(rules_of(role));
-    if let Some(MissingPermissions::Rules(missing_rules)) = missing(&[&current_role], &rules_of(expected)) {
+    let missing = find_missing_permissions(&[&current_role], &rules_of(expected));
+    if let Some(MissingPermissions::Rules(missing_rules)) = missing {
         for rule in missing_rules {
             push(role, "rules", rule.to_value());
         }

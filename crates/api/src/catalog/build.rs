@@ -252,8 +252,8 @@ pub fn storage_hash(group: &str, version: &str, kind: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apimachinery::convert::convert;
     use pilothouse_apimachinery::value::Value;
+    use pilothouse_kinds::CONVERSIONS;
 
     use super::*;
 
@@ -279,7 +279,7 @@ mod tests {
                 let store = |r: &Resource| r.stored().map(|stored| stored.store.clone());
                 if store(a).is_some() && store(a) == store(b) && a.gv != b.gv {
                     pairs += 1;
-                    let converted = convert(Value::object(), &a.gv, &b.gv, &a.kind);
+                    let converted = CONVERSIONS.convert(Value::object(), &a.gv, &b.gv, &a.kind);
                     assert_eq!(converted.unwrap().str("apiVersion"), &*b.api_version);
                 }
             }

@@ -74,12 +74,14 @@ pub fn resources(
         ordinals: ordinals.clone(),
         schemas,
         conversion: Conversion::read(definition).map(Arc::new),
+        versions: &versions,
+        storage,
     };
     let built: Vec<_> = versions
         .iter()
         .zip(ordinals)
         .map(|(version, ordinal)| {
-            let resource = parts.resource(version, (&versions, storage), &common, ordinal);
+            let resource = parts.resource(version, &common, ordinal);
             (version.is("served"), Arc::new(resource))
         })
         .collect();
@@ -104,7 +106,10 @@ pub fn resource_of_store(store: &TypeName) -> &str {
 }
 
 /// Parts that all versions of a kind share.
-struct Common {
+struct Common<'a> {
+    versions: &'a [Version<'a>],
+    /// The version in which objects are stored.
+    storage: &'a Version<'a>,
     registry: Arc<Registry>,
     ordinals: RangeInclusive<u32>,
     schemas: Schemas,
@@ -189,13 +194,8 @@ impl<'a> DefinitionParts<'a> {
         all.iter().map(read).collect()
     }
 
-    fn resource(
-        &self,
-        version: &Version<'a>,
-        (versions, storage): (&[Version<'a>], &Version<'a>),
-        common: &Common,
-        ordinal: u32,
-    ) -> Resource {
+    fn resource(&self, version: &Version<'_>, common: &Common<'_>, ordinal: u32) -> Resource {
+        let storage = common.storage;
         let gv = GroupVersion::new(self.group, version.name());
         let api_version: Arc<str> = gv.to_string().into();
         let is_terminating = status::is_true(self.definition, status::TERMINATING);
@@ -224,7 +224,7 @@ impl<'a> DefinitionParts<'a> {
                 .spec
                 .at(&["subresources", "scale"])
                 .map(|scale| SubresourceStrategy::scale(ReplicaPaths::read(scale))),
-            deprecation: self.deprecation(version, versions).map(Into::into),
+            deprecation: self.deprecation(version, common.versions).map(Into::into),
             is_terminating,
             conversion: common.conversion.clone(),
         };

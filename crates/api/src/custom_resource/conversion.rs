@@ -57,7 +57,7 @@ impl FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversionError {
     /// The message for clients.
-    pub why: String,
+    pub message: String,
     /// The type of failure.
     pub failure: FailureKind,
 }
@@ -83,100 +83,107 @@ impl Conversion {
     }
 }
 
-/// The ConversionReview request.
-pub fn encode_request(
-    version: ReviewVersion,
-    uid: &str,
-    desired_version: &str,
-    objects: &[Value],
-) -> Vec<u8> {
-    let mut request = Value::object();
-    request.set("uid", uid);
-    request.set("desiredAPIVersion", desired_version);
-    request.set("objects", objects.to_vec());
-    let mut review = Value::object();
-    review.set("kind", KIND);
-    review.set("apiVersion", format!("{GROUP}/{}", version.word()));
-    review.set("request", request);
-    json::to_json(&review)
+/// One request to the webhook.
+#[derive(Debug)]
+pub struct ConversionReview<'a> {
+    /// The version of ConversionReview.
+    pub version: ReviewVersion,
+    /// The UID of the request, which the response repeats.
+    pub uid: &'a str,
+    /// The requested version.
+    pub desired_version: &'a GroupVersion,
+    /// The objects to be converted.
+    pub objects: &'a [Value],
+}
+
+impl ConversionReview<'_> {
+    /// The body of the request.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut request = Value::object();
+        request.set("uid", self.uid);
+        request.set("desiredAPIVersion", self.desired_version.to_string());
+        request.set("objects", self.objects.to_vec());
+        let mut review = Value::object();
+        review.set("kind", KIND);
+        review.set("apiVersion", format!("{GROUP}/{}", self.version.word()));
+        review.set("request", request);
+        json::to_json(&review)
+    }
+
+    /// The converted objects of a response.
+    pub fn decode_response(&self, body: &[u8]) -> Result<Vec<Value>, ConversionError> {
+        let originals = self.objects;
+        let source_kind = originals.first().map(kind_text).unwrap_or_default();
+        let error = |failure: FailureKind, reason: String| ConversionError {
+            message: format!("conversion webhook for {source_kind} {reason}"),
+            failure,
+        };
+        let failed = |failure: FailureKind, reason: String| error(failure, format!("failed: {reason}"));
+        let review = json::read(body).map_err(|e| failed(FailureKind::Call, e.to_string()))?;
+        let objects =
+            self.response_objects(&review).map_err(|reason| failed(FailureKind::Malformed, reason))?;
+        if objects.len() != originals.len() {
+            let reason = format!("returned {} objects, expected {}", objects.len(), originals.len());
+            return Err(error(FailureKind::Partial, reason));
+        }
+        let object_name = |index: usize| match originals.len() {
+            1 => "invalid object".to_owned(),
+            _ => format!("invalid converted object at index {index}"),
+        };
+        let mut converted_objects = Vec::with_capacity(originals.len());
+        for (index, (original, object)) in originals.iter().zip(objects).enumerate() {
+            let converted = check_object(original, object, self.desired_version).map_err(|invalid| {
+                let reason = match invalid {
+                    InvalidObject::TypeMeta(reason) if originals.len() == 1 => {
+                        format!("returned invalid object at index 0: {reason}")
+                    }
+                    InvalidObject::TypeMeta(reason) | InvalidObject::Object(reason) => {
+                        format!("returned {}: {reason}", object_name(index))
+                    }
+                    InvalidObject::Metadata(reason) if originals.len() == 1 => {
+                        format!("returned invalid metadata: {reason}")
+                    }
+                    InvalidObject::Metadata(reason) => {
+                        format!("returned invalid metadata in object at index {index}: {reason}")
+                    }
+                };
+                error(FailureKind::Invalid, reason)
+            })?;
+            converted_objects.push(converted);
+        }
+        Ok(converted_objects)
+    }
+
+    /// The objects of a valid response.
+    fn response_objects<'v>(&self, review: &'v Value) -> Result<&'v [Value], String> {
+        let uid = self.uid;
+        if self.version == ReviewVersion::V1 {
+            let expected = format!("{GROUP}/v1, Kind={KIND}");
+            let actual = kind_text(review);
+            if actual != expected {
+                return Err(format!("expected webhook response of {expected}, got {actual}"));
+            }
+        }
+        let response = review.get("response").filter(|response| !response.is_null());
+        let response = response.ok_or("no response provided")?;
+        if self.version == ReviewVersion::V1 && response.str("uid") != uid {
+            return Err(format!("expected response.uid={uid:?}, got {:?}", response.str("uid")));
+        }
+        let result = response.get("result").unwrap_or(&Value::Null);
+        if result.str("status") != "Success" {
+            return Err(match result.str("message") {
+                "" => format!("response.result.status was '{}', not 'Success'", result.str("status")),
+                message => message.to_owned(),
+            });
+        }
+        Ok(response.get("convertedObjects").map(Value::items).unwrap_or_default())
+    }
 }
 
 /// A kind as messages print it.
 pub fn kind_text(object: &Value) -> String {
     let (group, version) = object.str("apiVersion").split_once('/').unwrap_or(("", object.str("apiVersion")));
     format!("{group}/{version}, Kind={}", object.str("kind"))
-}
-
-/// The converted objects of a response.
-pub fn decode_response(
-    body: &[u8],
-    (version, uid): (ReviewVersion, &str),
-    desired: &GroupVersion,
-    originals: &[Value],
-) -> Result<Vec<Value>, ConversionError> {
-    let source_kind = originals.first().map(kind_text).unwrap_or_default();
-    let error = |failure: FailureKind, why: String| ConversionError {
-        why: format!("conversion webhook for {source_kind} {why}"),
-        failure,
-    };
-    let failed = |failure: FailureKind, why: String| error(failure, format!("failed: {why}"));
-    let review = json::read(body).map_err(|e| failed(FailureKind::Call, e.to_string()))?;
-    let objects =
-        response_objects(&review, version, uid).map_err(|why| failed(FailureKind::Malformed, why))?;
-    if objects.len() != originals.len() {
-        let why = format!("returned {} objects, expected {}", objects.len(), originals.len());
-        return Err(error(FailureKind::Partial, why));
-    }
-    let object_name = |index: usize| match originals.len() {
-        1 => "invalid object".to_owned(),
-        _ => format!("invalid converted object at index {index}"),
-    };
-    let mut converted_objects = Vec::with_capacity(originals.len());
-    for (index, (original, object)) in originals.iter().zip(objects).enumerate() {
-        let converted = check_object(original, object, desired).map_err(|invalid| {
-            let why = match invalid {
-                InvalidObject::TypeMeta(why) if originals.len() == 1 => {
-                    format!("returned invalid object at index 0: {why}")
-                }
-                InvalidObject::TypeMeta(why) | InvalidObject::Object(why) => {
-                    format!("returned {}: {why}", object_name(index))
-                }
-                InvalidObject::Metadata(why) if originals.len() == 1 => {
-                    format!("returned invalid metadata: {why}")
-                }
-                InvalidObject::Metadata(why) => {
-                    format!("returned invalid metadata in object at index {index}: {why}")
-                }
-            };
-            error(FailureKind::Invalid, why)
-        })?;
-        converted_objects.push(converted);
-    }
-    Ok(converted_objects)
-}
-
-/// The objects of a valid response.
-fn response_objects<'a>(review: &'a Value, version: ReviewVersion, uid: &str) -> Result<&'a [Value], String> {
-    if version == ReviewVersion::V1 {
-        let expected = format!("{GROUP}/v1, Kind={KIND}");
-        let actual = kind_text(review);
-        if actual != expected {
-            return Err(format!("expected webhook response of {expected}, got {actual}"));
-        }
-    }
-    let response = review.get("response").filter(|response| !response.is_null());
-    let response = response.ok_or("no response provided")?;
-    if version == ReviewVersion::V1 && response.str("uid") != uid {
-        return Err(format!("expected response.uid={uid:?}, got {:?}", response.str("uid")));
-    }
-    let result = response.get("result").unwrap_or(&Value::Null);
-    if result.str("status") != "Success" {
-        return Err(match result.str("message") {
-            "" => format!("response.result.status was '{}', not 'Success'", result.str("status")),
-            message => message.to_owned(),
-        });
-    }
-    Ok(response.get("convertedObjects").map(Value::items).unwrap_or_default())
 }
 
 /// The invalid part of a converted object, which decides the wording of the error.
@@ -265,12 +272,12 @@ mod tests {
         let body = format!(
             r#"{{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/v1","response":{response}}}"#
         );
-        decode_response(
-            body.as_bytes(),
-            (ReviewVersion::V1, "u"),
-            &GroupVersion::new("g.io", "v2"),
-            &originals(),
-        )
+        decode_response(ReviewVersion::V1, body.as_bytes())
+    }
+
+    fn decode_response(version: ReviewVersion, body: &[u8]) -> Result<Vec<Value>, ConversionError> {
+        let desired_version = &GroupVersion::new("g.io", "v2");
+        ConversionReview { version, uid: "u", desired_version, objects: &originals() }.decode_response(body)
     }
 
     fn object(text: &str) -> String {
@@ -339,26 +346,18 @@ mod tests {
             ),
         ] {
             let error = convert(&response).unwrap_err();
-            assert_eq!((error.why.as_str(), error.failure), (expected.as_str(), failure), "{response}");
+            assert_eq!((error.message.as_str(), error.failure), (expected.as_str(), failure), "{response}");
         }
         let body = br#"{"response":{"result":{"status":"Success"},"convertedObjects":[]}}"#;
-        let error =
-            decode_response(body, (ReviewVersion::V1, "u"), &GroupVersion::new("g.io", "v2"), &originals());
+        let error = decode_response(ReviewVersion::V1, body);
         assert!(
             error
                 .unwrap_err()
-                .why
+                .message
                 .contains("expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview")
         );
         assert_eq!(
-            decode_response(
-                body,
-                (ReviewVersion::V1beta1, "u"),
-                &GroupVersion::new("g.io", "v2"),
-                &originals()
-            )
-            .unwrap_err()
-            .failure,
+            decode_response(ReviewVersion::V1beta1, body).unwrap_err().failure,
             FailureKind::Partial,
             "v1beta1 responses need no kind and UID"
         );

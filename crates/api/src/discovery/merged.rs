@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::version;
 
 use crate::aggregation::discovered::DiscoveredVersion;
-use crate::aggregation::{RegisteredVersion, api_service_name};
+use crate::aggregation::{Priorities, RegisteredVersion, api_service_name};
 use crate::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
 use crate::catalog::{self, Catalog, Version};
 
@@ -26,8 +26,7 @@ pub enum VersionSource<'a> {
 pub struct VersionEntry<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The priority of its group and of the version within the group.
-    priorities: (i64, i64),
+    priorities: Priorities,
     /// The source of its resources.
     pub source: VersionSource<'a>,
     /// Whether resources may be missing, because a definition of the group cannot be read.
@@ -43,9 +42,11 @@ pub struct MergedGroup<'a> {
 }
 
 /// The priorities of a version that this server serves, unless its APIService says otherwise.
-pub fn default_priorities(group: &str, version: &str) -> (i64, i64) {
-    let priority = version_priority(group, version).unwrap_or(DEFINED_PRIORITY);
-    (i64::from(catalog::priority(group)), priority)
+pub fn default_priorities(group: &str, version: &str) -> Priorities {
+    Priorities {
+        group: i64::from(catalog::priority(group)),
+        version: version_priority(group, version).unwrap_or(DEFINED_PRIORITY),
+    }
 }
 
 impl<'a> MergedGroup<'a> {
@@ -66,7 +67,7 @@ impl<'a> MergedGroup<'a> {
             let registration = &*other.registration;
             let gv = &registration.gv;
             let source = other.found.as_deref().map_or(VersionSource::None, VersionSource::Extension);
-            let priorities = (registration.group_priority, registration.version_priority);
+            let priorities = registration.priorities;
             let merged = groups.entry(&gv.group);
             let merged = merged.or_insert_with(|| MergedGroup { name: &gv.group, versions: Vec::new() });
             match merged.versions.iter_mut().find(|entry| entry.name == &*gv.version) {
@@ -88,7 +89,10 @@ impl<'a> MergedGroup<'a> {
                 group.versions.iter_mut().for_each(|entry| entry.is_stale = !is_builtin(entry));
             }
             group.versions.sort_by(|a, b| {
-                b.priorities.1.cmp(&a.priorities.1).then_with(|| version::preferred_first(a.name, b.name))
+                b.priorities
+                    .version
+                    .cmp(&a.priorities.version)
+                    .then_with(|| version::preferred_first(a.name, b.name))
             });
         }
         groups.sort_by_key(|group| (Reverse(group.group_priority()), group.name));
@@ -97,13 +101,13 @@ impl<'a> MergedGroup<'a> {
 
     /// The highest priority that a version gives the group.
     fn group_priority(&self) -> i64 {
-        self.versions.iter().map(|entry| entry.priorities.0).max().unwrap_or(0)
+        self.versions.iter().map(|entry| entry.priorities.group).max().unwrap_or(0)
     }
 
     /// The name of the APIService that gives the group its priority; of several the first.
     fn priority_source(&self) -> Option<String> {
         let group_priority = self.group_priority();
-        let best = self.versions.iter().filter(|entry| entry.priorities.0 == group_priority);
+        let best = self.versions.iter().filter(|entry| entry.priorities.group == group_priority);
         best.map(|entry| api_service_name(self.name, entry.name)).min()
     }
 }
@@ -135,17 +139,20 @@ mod tests {
     use crate::catalog::runtime_config::RuntimeConfig;
     use crate::discovery::{Document, Documents};
 
+    fn priorities(group: i64, version: i64) -> Priorities {
+        Priorities { group, version }
+    }
+
     fn other(
         group: &str,
         version: &str,
-        (group_priority, priority): (i64, i64),
+        priorities: Priorities,
         freshness: Option<&str>,
     ) -> RegisteredVersion {
         let registration = ApiService {
             name: api_service_name(group, version),
             gv: GroupVersion::new(group, version),
-            group_priority,
-            version_priority: priority,
+            priorities,
             service: None,
             is_available: true,
             is_unreadable: false,
@@ -170,13 +177,13 @@ mod tests {
     fn registered_versions_are_ordered_by_their_priorities() {
         let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
         let others = [
-            other("metrics.k8s.io", "v1beta1", (100, 100), Some(CURRENT)),
-            other("early.io", "v1", (17_900, 1), Some(STALE)),
-            other("early.io", "v2", (10, 2), Some(CURRENT)),
-            other("apps", "v1", (17_800, 15), None),
-            other("apps", "v9", (5, 5), Some(CURRENT)),
-            other("policy", "v1", (5, 5), Some(CURRENT)),
-            other("only.io", "v1", (50, 5), None),
+            other("metrics.k8s.io", "v1beta1", priorities(100, 100), Some(CURRENT)),
+            other("early.io", "v1", priorities(17_900, 1), Some(STALE)),
+            other("early.io", "v2", priorities(10, 2), Some(CURRENT)),
+            other("apps", "v1", priorities(17_800, 15), None),
+            other("apps", "v9", priorities(5, 5), Some(CURRENT)),
+            other("policy", "v1", priorities(5, 5), Some(CURRENT)),
+            other("only.io", "v1", priorities(50, 5), None),
         ];
         let documents = Documents::with_extensions(&catalog, "a", &others);
         let listed = names(&json(documents.at("/apis"))["groups"], "/name");

@@ -87,7 +87,13 @@ pub fn check(
     if is_unchanged {
         return Ok(Charges::new());
     }
-    require_cover(quotas, &matching, request, (&evaluator, &input), limited)?;
+    if !limited.is_empty() {
+        let for_type = limited.iter().filter(|limited| limited.applies_to(request.of)).collect::<Vec<_>>();
+        require_covered_usage(&matching, &for_type, &input)?;
+        if evaluator.needs_cover() {
+            require_covered_scopes(quotas, limited, |scope| evaluator.is_in(request.new, scope))?;
+        }
+    }
     let mut charges = Charges::new();
     for (index, quota) in matching {
         if let Some(demand) = demands.get(&index) {
@@ -123,40 +129,39 @@ fn matching_quotas<'q>(
     Ok(matching)
 }
 
-/// Refuses limited resources without a covering quota.
-fn require_cover(
-    quotas: &[Quota],
+/// Refuses the use of limited resources that no matching quota covers.
+fn require_covered_usage(
     matching: &[(usize, &Quota)],
-    request: &Request<'_>,
-    (evaluator, input): (&UsageEvaluator<'_>, &ResourceList),
-    limited: &[Limited],
+    limited: &[&Limited],
+    usage: &ResourceList,
 ) -> Result<(), Refusal> {
-    if limited.is_empty() {
-        return Ok(());
-    }
-    let for_type: Vec<&Limited> = limited.iter().filter(|limited| limited.applies_to(request.of)).collect();
-    let consumed = names_where(input, |amount| !amount.is_zero() && !amount.is_negative());
+    let consumed = names_where(usage, |amount| !amount.is_zero() && !amount.is_negative());
     let is_covered = |name: &&str| matching.iter().any(|(_, quota)| quota.hard.contains_key(*name));
     let uncovered: BTreeSet<&str> = consumed
         .into_iter()
-        .filter(|name| for_type.iter().any(|limited| limited.covers(name)))
+        .filter(|name| limited.iter().any(|limited| limited.covers(name)))
         .filter(|name| !is_covered(name))
         .collect();
-    if !uncovered.is_empty() {
-        let names: Vec<&str> = uncovered.into_iter().collect();
-        return forbidden(format!("insufficient quota to consume: {}", names.join(",")));
-    }
-    if !evaluator.needs_cover() {
+    if uncovered.is_empty() {
         return Ok(());
     }
-    let is_in_scope = |scope: &&Scope| evaluator.is_in(request.new, scope);
+    let names: Vec<&str> = uncovered.into_iter().collect();
+    forbidden(format!("insufficient quota to consume: {}", names.join(",")))
+}
+
+/// Refuses an object in a limited scope that no quota covers. `is_in_scope`: whether the object is in a scope.
+fn require_covered_scopes(
+    quotas: &[Quota],
+    limited: &[Limited],
+    is_in_scope: impl Fn(&Scope) -> bool,
+) -> Result<(), Refusal> {
     let covering: BTreeSet<&str> = quotas
         .iter()
         .flat_map(|quota| &quota.scopes)
-        .filter(is_in_scope)
+        .filter(|scope| is_in_scope(scope))
         .map(|scope| scope.name.as_str())
         .collect();
-    let limiting = limited.iter().flat_map(|limited| &limited.scopes).filter(is_in_scope);
+    let limiting = limited.iter().flat_map(|limited| &limited.scopes).filter(|scope| is_in_scope(scope));
     let uncovered: Vec<String> =
         limiting.filter(|scope| !covering.contains(scope.name.as_str())).map(Scope::render).collect();
     if uncovered.is_empty() {

@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::apply::{apply, apply_fully};
-use super::{Versions, Write, record};
+use super::{Conversion, Versions, Write, record};
+use crate::convert::ConversionTable;
 use crate::json;
 use crate::schema::Registry;
 use crate::value::Value;
@@ -266,7 +267,7 @@ proptest! {
         steps in proptest::collection::vec((0usize..3, proptest::bool::weighted(0.8), any::<bool>(), manifest()), 1..8),
     ) {
         let version = GroupVersion::parse("v1").unwrap();
-        let versions = Versions { registry: &REGISTRY, kind: "Service", stored: &version, elsewhere: None, is_custom: false };
+        let versions = Versions { registry: &REGISTRY, kind: "Service", stored: &version, conversion: Conversion::Table(ConversionTable::EMPTY), is_custom: false };
         let (mut live, mut model): (Option<Value>, Model) = (None, Model::default());
         let steps: Vec<Step> = steps;
         for (index, (manager, applies, force, manifest)) in steps.into_iter().enumerate() {

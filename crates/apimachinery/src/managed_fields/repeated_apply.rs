@@ -283,9 +283,10 @@ fn is_valid_empty(shape: Shape<'_>, value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::apply::{Applied, apply, apply_fully};
-    use super::super::{Versions, Write};
+    use super::super::{Conversion, Versions, Write};
     use super::*;
     use crate::codec;
+    use crate::convert::ConversionTable;
     use crate::schema::GroupVersionKind;
     use crate::status::Result;
     use crate::version::GroupVersion;
@@ -310,7 +311,7 @@ mod tests {
                 registry: &self.registry,
                 kind: "Pod",
                 stored: &self.version,
-                elsewhere: None,
+                conversion: Conversion::Table(ConversionTable::EMPTY),
                 is_custom: false,
             }
         }

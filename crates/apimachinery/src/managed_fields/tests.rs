@@ -9,6 +9,7 @@ use super::apply::apply;
 use super::field_set::PathElement;
 use super::managers::is_reset;
 use super::*;
+use crate::convert::VersionShape;
 use crate::json;
 use crate::schema::default;
 
@@ -38,7 +39,7 @@ impl Fixture {
             registry: &REGISTRY,
             kind: self.kind,
             stored: &self.version,
-            elsewhere: None,
+            conversion: Conversion::Table(ConversionTable::EMPTY),
             is_custom: false,
         }
     }
@@ -328,6 +329,16 @@ fn reset_fields_keep_their_owners_in_all_versions() {
     assert_eq!(owners(&new), owned(&[("m Update 1", r#"{"f:status":{"f:currentReplicas":{}}}"#)]));
 }
 
+/// A kind in two groups.
+const EVENTS_OF_TWO_GROUPS: ConversionTable = ConversionTable::new(&[VersionShape {
+    group: "events.k8s.io",
+    version: "v1",
+    kind: "Event",
+    hub: ("", "v1"),
+    to_hub: |_| {},
+    from_hub: |_| {},
+}]);
+
 #[test]
 fn managers_of_another_group_are_dropped() {
     let (core, events) = (Fixture::new("v1", "Event"), GroupVersion::new("events.k8s.io", "v1"));
@@ -338,7 +349,8 @@ fn managers_of_another_group_are_dropped() {
     assert_eq!(owners(&old).len(), 1);
     let mut new = value(&event("b"));
     let write = Write { version: &events, ..core.write("n", "2") };
-    record(&core.versions(), &write, Some(&old), &mut new);
+    let versions = Versions { conversion: Conversion::Table(EVENTS_OF_TWO_GROUPS), ..core.versions() };
+    record(&versions, &write, Some(&old), &mut new);
     assert_eq!(owners(&new), owned(&[("n Update 2", r#"{"f:reason":{}}"#)]));
 }
 

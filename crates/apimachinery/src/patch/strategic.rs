@@ -421,9 +421,9 @@ mod tests {
 
     static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
-    fn merged(kind: (&str, &str), original: &str, patch: &str) -> std::result::Result<String, (u16, String)> {
+    fn merged(original: &str, patch: &str) -> std::result::Result<String, (u16, String)> {
         let registry = &*REGISTRY;
-        let ty = registry.kind(kind.0, "v1", kind.1).unwrap();
+        let ty = registry.kind("", "v1", "Pod").unwrap();
         let read = |text: &str| json::read(text.as_bytes()).unwrap();
         let result = apply(registry, ty, read(original), &mut read(patch));
         result
@@ -433,7 +433,7 @@ mod tests {
 
     fn pod(original: &str, patch: &str) -> std::result::Result<String, (u16, String)> {
         let inside = |spec: &str| format!(r#"{{"spec":{spec}}}"#);
-        let object = merged(("", "Pod"), &inside(original), &inside(patch))?;
+        let object = merged(&inside(original), &inside(patch))?;
         Ok(object.strip_prefix(r#"{"spec":"#).unwrap().strip_suffix('}').unwrap().to_owned())
     }
 
@@ -481,7 +481,7 @@ mod tests {
         let patched = |patch: &str| {
             let original = r#"{"metadata":{"finalizers":["a","b","c"]}}"#;
             let patch = format!(r#"{{"metadata":{patch}}}"#);
-            merged(("", "Pod"), original, &patch).unwrap()
+            merged(original, &patch).unwrap()
         };
         let finalizers = |items: &str| format!(r#"{{"metadata":{{"finalizers":[{items}]}}}}"#);
         assert_eq!(patched(r#"{"finalizers":["d","b"]}"#), finalizers(r#""d","a","b","c""#));
@@ -508,9 +508,9 @@ mod tests {
             let (original, patch) =
                 (r#"{"metadata":{"labels":{"a":"1"}}}"#, format!(r#"{{"metadata":{patch}}}"#));
             let expected = format!(r#"{{"metadata":{result}}}"#);
-            assert_eq!(merged(("", "Pod"), original, &patch).unwrap(), expected, "{patch}");
+            assert_eq!(merged(original, &patch).unwrap(), expected, "{patch}");
         }
-        assert_eq!(merged(("", "Pod"), r#"{"a":1}"#, "null").unwrap(), r#"{"a":1}"#);
+        assert_eq!(merged(r#"{"a":1}"#, "null").unwrap(), r#"{"a":1}"#);
     }
 
     #[test]

@@ -17,22 +17,22 @@ pub enum MissingPermissions {
     TooMany,
 }
 
-/// The permissions of the rules `granted` that the roles `held` lack; `None` if there are none.
-pub fn missing<'a>(
-    held: &[&Role],
-    granted: impl IntoIterator<Item = &'a Rule>,
+/// The permissions of the rules that the roles of their author lack; `None` if there are none.
+pub fn find_missing_permissions<'a>(
+    author_roles: &[&Role],
+    rules: impl IntoIterator<Item = &'a Rule>,
 ) -> Option<MissingPermissions> {
     let (mut permissions_left, mut words_left) = (ROLE_PERMISSIONS, RIGHTS_COMPARED);
     let mut missing_rules = Vec::new();
-    for rule in granted {
+    for rule in rules {
         match count_permissions(rule).and_then(|count| permissions_left.checked_sub(count)) {
             Some(remaining) => permissions_left = remaining,
             // A single rule may cover what would take too long to enumerate.
-            None if is_covered_by_one_rule(held, rule, &mut words_left) => continue,
+            None if is_covered_by_one_rule(author_roles, rule, &mut words_left) => continue,
             None => return Some(MissingPermissions::TooMany),
         }
         let compared = for_each_permission(rule, |permission, single_rule| {
-            if !is_covered(held, permission, &mut words_left)? {
+            if !is_covered(author_roles, permission, &mut words_left)? {
                 missing_rules.push(single_rule());
             }
             Some(())
@@ -45,8 +45,8 @@ pub fn missing<'a>(
 }
 
 /// Whether one of the roles covers this permission. `None` if the budget is exceeded.
-fn is_covered(held: &[&Role], permission: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
-    for role in held {
+fn is_covered(roles: &[&Role], permission: &PreparedAction<'_>, words_left: &mut usize) -> Option<bool> {
+    for role in roles {
         if role.covers_within(permission, words_left)? {
             return Some(true);
         }
@@ -55,13 +55,13 @@ fn is_covered(held: &[&Role], permission: &PreparedAction<'_>, words_left: &mut 
 }
 
 /// Whether a single rule of the roles covers the whole rule.
-fn is_covered_by_one_rule(held: &[&Role], rule: &Rule, words_left: &mut usize) -> bool {
-    for held_rule in held.iter().flat_map(|role| role.rules()) {
-        let Some(remaining) = words_left.checked_sub(held_rule.words().saturating_mul(rule.words())) else {
+fn is_covered_by_one_rule(roles: &[&Role], rule: &Rule, words_left: &mut usize) -> bool {
+    for role_rule in roles.iter().flat_map(|role| role.rules()) {
+        let Some(remaining) = words_left.checked_sub(role_rule.words().saturating_mul(rule.words())) else {
             return false;
         };
         *words_left = remaining;
-        if held_rule.covers(rule) {
+        if role_rule.covers(rule) {
             return true;
         }
     }
@@ -132,7 +132,12 @@ fn compact(rules: &[Rule]) -> Vec<Rule> {
 }
 
 /// The error for an escalation, in the reference's words. `errors`: those that occurred while the user's rights were collected.
-pub fn refusal(user: &str, groups: &[String], missing: &MissingPermissions, errors: &[String]) -> String {
+pub fn render_error(
+    user: &str,
+    groups: &[String],
+    missing: &MissingPermissions,
+    errors: &[String],
+) -> String {
     let groups: Vec<String> = groups.iter().map(|group| quoted(group)).collect();
     let rules: BTreeSet<String> = match missing {
         MissingPermissions::Rules(rules) => compact(rules).iter().map(Rule::to_string).collect(),
@@ -154,7 +159,7 @@ pub fn refusal(user: &str, groups: &[String], missing: &MissingPermissions, erro
 }
 
 /// The rules that allow everything.
-pub fn everything() -> [Rule; 2] {
+pub fn wildcard_rules() -> [Rule; 2] {
     let wildcard = || Box::from([Box::from("*")]);
     [
         Rule { verbs: wildcard(), api_groups: wildcard(), resources: wildcard(), ..Rule::default() },

@@ -6,8 +6,17 @@ use super::rule::{PreparedAction, PreparedTarget, Rule};
 #[derive(Debug, Default)]
 pub struct Role {
     rules: Box<[Rule]>,
-    /// For each named resource the index of its rule and of its name, sorted by resource.
-    named: Box<[(u32, u32)]>,
+    /// The resources that rules name, sorted.
+    named: Box<[NamedResource]>,
+}
+
+/// A resource that a rule names.
+#[derive(Clone, Copy, Debug)]
+struct NamedResource {
+    /// The index of the rule.
+    rule: u32,
+    /// The index of the resource within the rule.
+    resource: u32,
 }
 
 impl Role {
@@ -15,7 +24,8 @@ impl Role {
     pub fn new(rules: Vec<Rule>) -> Role {
         let mut named = Vec::new();
         for (index, rule) in (0_u32..).zip(&rules) {
-            named.extend((0_u32..).zip(&rule.resources).map(|(resource, _)| (index, resource)));
+            let resources = (0_u32..).zip(&rule.resources);
+            named.extend(resources.map(|(resource, _)| NamedResource { rule: index, resource }));
         }
         let mut role = Role { rules: rules.into(), named: Box::default() };
         named.sort_by(|a, b| role.resource(*a).cmp(role.resource(*b)));
@@ -62,12 +72,12 @@ impl Role {
         let first = self.named.partition_point(|named| self.resource(*named) < resource);
         let matching = self.named.get(first..).unwrap_or_default().iter();
         let matching = matching.take_while(move |named| self.resource(**named) == resource);
-        matching.filter_map(|(rule, _)| self.rules.get(*rule as usize))
+        matching.filter_map(|named| self.rules.get(named.rule as usize))
     }
 
-    fn resource(&self, (rule, resource): (u32, u32)) -> &str {
-        let rule = self.rules.get(rule as usize);
-        rule.and_then(|rule| rule.resources.get(resource as usize)).map_or("", |resource| resource)
+    fn resource(&self, named: NamedResource) -> &str {
+        let rule = self.rules.get(named.rule as usize);
+        rule.and_then(|rule| rule.resources.get(named.resource as usize)).map_or("", |resource| resource)
     }
 }
 

@@ -16,17 +16,17 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v>
         ("cidr", [Val::String(text)]) => parse_cidr(text).map(|(address, bits)| Val::Cidr(address, bits)),
         ("isCIDR", [Val::String(text)]) => Ok(Val::Bool(parse_cidr(text).is_ok())),
         ("containsIP", [Val::Cidr(address, bits), Val::Ip(other)]) => {
-            Ok(Val::Bool(contains((*address, *bits), *other)))
+            Ok(Val::Bool(contains(*address, *bits, *other)))
         }
         ("containsIP", [Val::Cidr(address, bits), Val::String(text)]) => {
-            Ok(Val::Bool(contains((*address, *bits), parse_address(text)?)))
+            Ok(Val::Bool(contains(*address, *bits, parse_address(text)?)))
         }
         ("containsCIDR", [Val::Cidr(address, bits), Val::Cidr(other, other_bits)]) => {
-            Ok(Val::Bool(bits <= other_bits && contains((*address, *bits), *other)))
+            Ok(Val::Bool(bits <= other_bits && contains(*address, *bits, *other)))
         }
         ("containsCIDR", [Val::Cidr(address, bits), Val::String(text)]) => {
             let (other, other_bits) = parse_cidr(text)?;
-            Ok(Val::Bool(*bits <= other_bits && contains((*address, *bits), other)))
+            Ok(Val::Bool(*bits <= other_bits && contains(*address, *bits, other)))
         }
         ("ip", [Val::Cidr(address, _)]) => Ok(Val::Ip(*address)),
         ("prefixLength", [Val::Cidr(_, bits)]) => Ok(Val::Int(i64::from(*bits))),
@@ -117,6 +117,7 @@ fn mask_address(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-fn contains((address, bits): (IpAddr, u8), other: IpAddr) -> bool {
-    address.is_ipv4() == other.is_ipv4() && mask_address(address, bits) == mask_address(other, bits)
+/// Whether an address is in the network of so many bits.
+fn contains(network: IpAddr, bits: u8, address: IpAddr) -> bool {
+    network.is_ipv4() == address.is_ipv4() && mask_address(network, bits) == mask_address(address, bits)
 }

@@ -13,7 +13,7 @@ fn evaluate_rules(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
     let (mut errors, mut warnings) = (ErrorList::new(), WarningList::new());
     let old = old.map(value);
     let parsed = Schema::read(&value(schema));
-    rules.check(&parsed, (&value(new), old.as_ref()), &mut errors, &mut warnings);
+    rules.check(&parsed, &value(new), old.as_ref(), &mut errors, &mut warnings);
     let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
     errors.iter().map(ToString::to_string).chain(warnings).collect()
 }
@@ -195,7 +195,7 @@ fn rules_are_skipped_for_invalid_objects() {
         Rules::compile(&value(&schema_with_rules(r#"{"rule":"false"}"#)), &mut Patterns::default()).unwrap();
     let mut errors = ErrorList::new();
     errors.push(FieldError::required(&FieldPath::new("spec"), ""));
-    rules.check(&Schema::default(), (&value("{}"), None), &mut errors, &mut WarningList::new());
+    rules.check(&Schema::default(), &value("{}"), None, &mut errors, &mut WarningList::new());
     let last = errors.iter().next_back().unwrap().to_string();
     assert!(
         last.starts_with("<nil>: Invalid value: \"null\": some validation rules were not checked"),

@@ -26,14 +26,20 @@ enum Kind {
     Word,
 }
 
+/// A part of the text.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
 /// One value of the text.
 #[derive(Clone, Copy, Debug)]
 struct Token {
     kind: Kind,
-    /// The position of the value.
-    span: (u32, u32),
-    /// The position of its key, without quotes, if it is an entry of an object.
-    key: (u32, u32),
+    span: Span,
+    /// Its key, without quotes, if it is an entry of an object.
+    key: Span,
     /// Whether the key has escapes.
     escaped_key: bool,
     /// The last value inside.
@@ -65,8 +71,8 @@ impl<'a> Tape<'a> {
         TapeValue { tape: self, index: 0 }
     }
 
-    fn slice(&self, (start, end): (u32, u32)) -> &str {
-        self.text.get(start as usize..end as usize).unwrap_or_default()
+    fn slice(&self, span: Span) -> &str {
+        self.text.get(span.start as usize..span.end as usize).unwrap_or_default()
     }
 }
 
@@ -102,14 +108,14 @@ impl Scanner<'_> {
 
     /// Whether a container was just opened.
     fn is_just_opened(&self, index: u32) -> bool {
-        self.tokens.get(index as usize).is_some_and(|token| token.span.0 as usize + 1 == self.position)
+        self.tokens.get(index as usize).is_some_and(|token| token.span.start as usize + 1 == self.position)
     }
 
     /// The next key, inside of an object.
-    fn key(&mut self) -> Option<((u32, u32), bool)> {
+    fn key(&mut self) -> Option<(Span, bool)> {
         let container = self.open.last().and_then(|index| self.tokens.get(*index as usize));
         if container.is_none_or(|token| token.kind != Kind::Object) {
-            return Some(((0, 0), false));
+            return Some((Span::default(), false));
         }
         let (key, escaped) = self.string()?;
         if self.text.get(self.position) != Some(&b':') {
@@ -119,11 +125,12 @@ impl Scanner<'_> {
         Some((key, escaped))
     }
 
-    fn value(&mut self, key: (u32, u32), escaped_key: bool) -> Option<()> {
+    fn value(&mut self, key: Span, escaped_key: bool) -> Option<()> {
         let start = self.position as u32;
         let (kind, span) = match *self.text.get(self.position)? {
-            b'{' => (Kind::Object, (start, start)),
-            b'[' => (Kind::Array, (start, start)),
+            // The end follows when it is closed.
+            b'{' => (Kind::Object, Span { start, end: start }),
+            b'[' => (Kind::Array, Span { start, end: start }),
             b'"' => {
                 let (span, escaped) = self.string()?;
                 (if escaped { Kind::Escaped } else { Kind::Plain }, span)
@@ -146,13 +153,13 @@ impl Scanner<'_> {
         self.position += 1;
         let index = self.open.pop()?;
         let token = self.tokens.get_mut(index as usize)?;
-        token.span.1 = self.position as u32;
+        token.span.end = self.position as u32;
         let expected = if token.kind == Kind::Object { b'}' } else { b']' };
         (byte == expected).then_some(())
     }
 
     /// A string and whether it has escapes. Moves behind it.
-    fn string(&mut self) -> Option<((u32, u32), bool)> {
+    fn string(&mut self) -> Option<(Span, bool)> {
         if self.text.get(self.position) != Some(&b'"') {
             return None;
         }
@@ -167,15 +174,15 @@ impl Scanner<'_> {
             end += 2;
         }
         self.position = end + 1;
-        Some(((start as u32, end as u32), escaped))
+        Some((Span { start: start as u32, end: end as u32 }, escaped))
     }
 
-    fn word(&mut self) -> Option<(u32, u32)> {
+    fn word(&mut self) -> Option<Span> {
         let rest = self.text.get(self.position..)?;
         let length = rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']')).unwrap_or(rest.len());
         let start = self.position as u32;
         self.position += length;
-        (length > 0).then_some((start, self.position as u32))
+        (length > 0).then_some(Span { start, end: self.position as u32 })
     }
 }
 
@@ -242,11 +249,11 @@ impl<'t> Source<'t> for TapeValue<'t> {
     }
 
     fn json(self) -> Cow<'t, [u8]> {
-        let span = self.token().map_or((0, 0), |token| match token.kind {
-            Kind::Plain | Kind::Escaped => (token.span.0 - 1, token.span.1 + 1),
+        let span = self.token().map(|token| match token.kind {
+            Kind::Plain | Kind::Escaped => Span { start: token.span.start - 1, end: token.span.end + 1 },
             _ => token.span,
         });
-        Cow::Borrowed(self.tape.slice(span).as_bytes())
+        Cow::Borrowed(self.tape.slice(span.unwrap_or_default()).as_bytes())
     }
 
     fn items_back(self) -> impl Iterator<Item = TapeValue<'t>> {
@@ -256,7 +263,7 @@ impl<'t> Source<'t> for TapeValue<'t> {
     fn entries_back(self) -> impl Iterator<Item = (Cow<'t, str>, TapeValue<'t>)> {
         self.children(Kind::Object).map(|value| {
             let (key, escaped) =
-                value.token().map_or(((0, 0), false), |token| (token.key, token.escaped_key));
+                value.token().map(|token| (token.key, token.escaped_key)).unwrap_or_default();
             let text = value.tape.slice(key);
             let key = if escaped { unescaped(text).unwrap_or_default() } else { Cow::Borrowed(text) };
             (key, value)

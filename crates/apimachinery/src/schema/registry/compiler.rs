@@ -13,6 +13,20 @@ use crate::schema::{
 use crate::value::Value;
 use crate::well_known;
 
+/// A type, and the file that declares it.
+#[derive(Clone, Copy)]
+struct Declaration<'a> {
+    file: &'a Facts,
+    fact: &'a TypeFact,
+}
+
+/// The fields of a type, including those of inlined types.
+struct FlatFields {
+    fields: Vec<Field>,
+    /// The types that it inlines itself.
+    inlined: Vec<WireField>,
+}
+
 /// The state of a compilation.
 pub(super) struct Compiler<'a> {
     registry: Registry,
@@ -60,16 +74,20 @@ impl<'a> Compiler<'a> {
     }
 
     pub(super) fn compile(&mut self, files: &'a [Facts]) -> Result<Registry, String> {
-        let facts: HashMap<TypeId, (&'a Facts, &'a TypeFact)> = files
+        let all: Vec<Declaration<'a>> = files
             .iter()
-            .flat_map(|file| file.types.iter().map(move |fact| (file, fact)))
-            .map(|(file, fact)| Ok((self.find(file, &fact.name)?, (file, fact))))
+            .flat_map(|file| file.types.iter().map(move |fact| Declaration { file, fact }))
+            .collect();
+        let declarations: HashMap<TypeId, Declaration<'a>> = all
+            .iter()
+            .map(|declaration| Ok((self.find(declaration.file, &declaration.fact.name)?, *declaration)))
             .collect::<Result<_, String>>()?;
-        for (file, fact) in files.iter().flat_map(|file| file.types.iter().map(move |fact| (file, fact))) {
+        for declaration in all {
+            let Declaration { file, fact } = declaration;
             let id = self.find(file, &fact.name)?;
             let ty = match &fact.wraps {
                 Some(shape) => self.wrapper(file, fact, shape)?,
-                None => self.structure(&facts, file, fact)?,
+                None => self.structure(&declarations, declaration)?,
             };
             if let Some(slot) = self.registry.types.get_mut(id.0 as usize) {
                 *slot = ty;
@@ -77,7 +95,7 @@ impl<'a> Compiler<'a> {
         }
         let anonymous = TypeFact { object: true, ..TypeFact::default() };
         let no_file = Facts::default();
-        let type_meta = self.structure(&facts, &no_file, &anonymous)?;
+        let type_meta = self.structure(&declarations, Declaration { file: &no_file, fact: &anonymous })?;
         self.registry.type_meta = self.add(type_meta)?;
         self.free()?;
         self.mark_defaults_and_rules();
@@ -108,26 +126,26 @@ impl<'a> Compiler<'a> {
 
     fn structure(
         &mut self,
-        facts: &HashMap<TypeId, (&Facts, &TypeFact)>,
-        file: &Facts,
-        fact: &TypeFact,
+        declarations: &HashMap<TypeId, Declaration<'_>>,
+        declaration: Declaration<'_>,
     ) -> Result<Type, String> {
-        let mut fields = Vec::with_capacity(fact.fields.len() + 2);
+        let Declaration { file, fact } = declaration;
+        let mut flat = FlatFields { fields: Vec::with_capacity(fact.fields.len() + 2), inlined: Vec::new() };
         if fact.object {
             let ty = self.scalar(Scalar::String)?;
             for name in ["kind", "apiVersion"] {
                 let name = self.word(name);
-                fields.push(plain_field(name, ty));
+                flat.fields.push(plain_field(name, ty));
             }
         }
-        let mut nested = Vec::new();
-        self.flatten(facts, file, fact, limits::INLINE_DEPTH, &mut fields, Some(&mut nested))?;
+        self.flatten(declarations, declaration, limits::INLINE_DEPTH, &mut flat)?;
+        let FlatFields { fields, inlined } = flat;
         let count = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
         // The fields of an inlined type have numbers of the message that declares them.
         let own = fields.iter().zip(0..count).filter(|(field, _)| !field.inlined && field.number > 0);
         let own =
             own.map(|(field, index)| WireField { number: field.number, content: WireContent::Field(index) });
-        let mut wire: Vec<WireField> = own.chain(nested.iter().copied()).collect();
+        let mut wire: Vec<WireField> = own.chain(inlined.iter().copied()).collect();
         wire.sort_unstable_by_key(|slot| slot.number);
         Ok(Type::Struct(Struct {
             name: self.word(&fact.name),
@@ -135,7 +153,7 @@ impl<'a> Compiler<'a> {
             object: fact.object,
             atomic: fact.atomic,
             union: fact.union.as_deref().map(Into::into),
-            inlined: nested.iter().filter_map(WireField::inlined).collect(),
+            inlined: inlined.iter().filter_map(WireField::inlined).collect(),
             wire: wire.into(),
             defaulted: Box::default(),
             ruled: Box::default(),
@@ -145,29 +163,30 @@ impl<'a> Compiler<'a> {
         }))
     }
 
-    /// Appends the fields of a type, including those of inlined types. The outermost type records which types it inlines.
+    /// Appends the fields of a type, including those of inlined types.
     fn flatten(
         &mut self,
-        facts: &HashMap<TypeId, (&Facts, &TypeFact)>,
-        file: &Facts,
-        fact: &TypeFact,
+        declarations: &HashMap<TypeId, Declaration<'_>>,
+        declaration: Declaration<'_>,
         depth: usize,
-        fields: &mut Vec<Field>,
-        mut outermost: Option<&mut Vec<WireField>>,
+        flat: &mut FlatFields,
     ) -> Result<(), String> {
+        let Declaration { file, fact } = declaration;
+        let is_outermost = depth == limits::INLINE_DEPTH;
         let depth = depth.checked_sub(1).ok_or_else(|| format!("{} inlines itself", fact.name))?;
         for field in &fact.fields {
             let ty = self.resolve(file, &field.shape, &field.list)?;
             if field.name.is_empty() {
-                let (file, fact) =
-                    facts.get(&ty).ok_or_else(|| format!("{} inlines no struct", fact.name))?;
-                if let Some(nested) = &mut outermost {
-                    let start = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
-                    nested.push(WireField { number: field.number, content: WireContent::Inlined(ty, start) });
+                let inlined =
+                    *declarations.get(&ty).ok_or_else(|| format!("{} inlines no struct", fact.name))?;
+                if is_outermost {
+                    let start = u16::try_from(flat.fields.len()).map_err(|error| error.to_string())?;
+                    let content = WireContent::Inlined(ty, start);
+                    flat.inlined.push(WireField { number: field.number, content });
                 }
-                self.flatten(facts, file, fact, depth, fields, None)?;
+                self.flatten(declarations, inlined, depth, flat)?;
             } else {
-                fields.push(self.field(field, ty, outermost.is_none())?);
+                flat.fields.push(self.field(field, ty, !is_outermost)?);
             }
         }
         Ok(())

@@ -8,10 +8,10 @@ use crate::testing::{path_rule, rule};
 
 fn missing_lines(held: &[Rule], granted: &[Rule]) -> Vec<String> {
     let held = Role::new(held.to_vec());
-    match missing(&[&held], granted) {
+    match find_missing_permissions(&[&held], granted) {
         None => Vec::new(),
         Some(missing) => {
-            let text = refusal("u", &["a".into(), "b".into()], &missing, &[]);
+            let text = render_error("u", &["a".into(), "b".into()], &missing, &[]);
             text.lines().skip(1).map(str::to_owned).collect()
         }
     }
@@ -29,16 +29,16 @@ fn several_held_rules_cover_a_rule_together() {
         ]
     );
     assert_eq!(
-        missing_lines(&held, &everything()),
+        missing_lines(&held, &wildcard_rules()),
         [r#"{APIGroups:["*"], Resources:["*"], Verbs:["*"]}"#, r#"{NonResourceURLs:["*"], Verbs:["*"]}"#]
     );
-    assert_eq!(missing_lines(&everything(), &[path_rule("get put", "/x"), held[1].clone()]), [""; 0]);
+    assert_eq!(missing_lines(&wildcard_rules(), &[path_rule("get put", "/x"), held[1].clone()]), [""; 0]);
 }
 
 #[test]
 fn refusal_names_user_groups_and_resolution_errors() {
     let missing = MissingPermissions::Rules(vec![rule("get", "core", "pods", "a")]);
-    let text = refusal("u", &["g".into()], &missing, &["x not found".into()]);
+    let text = render_error("u", &["g".into()], &missing, &["x not found".into()]);
     assert_eq!(
         text,
         "user \"u\" (groups=[\"g\"]) is attempting to grant RBAC permissions not currently held:\n\
@@ -51,9 +51,9 @@ fn refusal_names_user_groups_and_resolution_errors() {
 fn rule_with_too_many_permissions_is_refused() {
     let many = (0..2_000).map(|n| format!("w{n} ")).collect::<String>();
     let huge = rule(&many, &many, &many, &many);
-    assert_eq!(missing(&[], [&huge]), Some(MissingPermissions::TooMany));
-    let all = Role::new(everything().into());
-    assert_eq!(missing(&[&all], [&huge]), None, "all permissions cover every rule");
+    assert_eq!(find_missing_permissions(&[], [&huge]), Some(MissingPermissions::TooMany));
+    let all = Role::new(wildcard_rules().into());
+    assert_eq!(find_missing_permissions(&[&all], [&huge]), None, "all permissions cover every rule");
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn comparison_stops_at_word_limit() {
     let held: Vec<Rule> = (0..5_000).map(|n| rule("list", &format!("g{n}"), "pods", "")).collect();
     let held = Role::new(held);
     let granted = rule("get", "core", "pods", &names);
-    assert_eq!(missing(&[&held], [&granted]), Some(MissingPermissions::TooMany));
+    assert_eq!(find_missing_permissions(&[&held], [&granted]), Some(MissingPermissions::TooMany));
     assert!(
-        refusal("u", &[], &MissingPermissions::TooMany, &[])
+        render_error("u", &[], &MissingPermissions::TooMany, &[])
             .ends_with("more permissions than can be compared")
     );
 }
@@ -86,7 +86,11 @@ fn role_index_covers_what_its_rules_cover() {
     for held in &rules {
         for granted in &rules {
             let role = Role::new(vec![held.clone()]);
-            assert_eq!(missing(&[&role], [granted]).is_none(), held.covers(granted), "{held} {granted}");
+            assert_eq!(
+                find_missing_permissions(&[&role], [granted]).is_none(),
+                held.covers(granted),
+                "{held} {granted}"
+            );
         }
     }
 }
@@ -245,7 +249,7 @@ proptest! {
         let roles: Vec<Role> = held.iter().map(|rule| Role::new(vec![rule.clone()])).collect();
         let together = Role::new(held.clone());
         for held in [roles.iter().collect(), vec![&together]] {
-            let mut actual: Vec<String> = match missing(&held, &granted) {
+            let mut actual: Vec<String> = match find_missing_permissions(&held, &granted) {
                 None => Vec::new(),
                 Some(MissingPermissions::Rules(rules)) => rules.iter().map(Rule::to_string).collect(),
                 Some(MissingPermissions::TooMany) => vec!["too many".to_owned()],
@@ -262,7 +266,7 @@ proptest! {
         granted in prop::collection::vec(any_rule(), 1..3),
     ) {
         let (held, granted_role) = (Role::new(held), Role::new(granted.clone()));
-        if missing(&[&held], &granted).is_none() {
+        if find_missing_permissions(&[&held], &granted).is_none() {
             for action in requests() {
                 let prepared = PreparedAction::from(&action);
                 prop_assert!(!granted_role.allows(&prepared) || held.allows(&prepared), "{:?}", action);

@@ -15,8 +15,11 @@ fn subject(kind: &str, name: &str, namespace: &str) -> Subject {
     Subject { kind: kind.into(), name: name.into(), namespace: namespace.into() }
 }
 
-fn binding(namespace: &str, name: &str, (kind, role): (&str, &str), subjects: &[Subject]) -> Binding {
-    let role = RoleRef { kind: kind.into(), name: role.into() };
+fn role_ref(kind: &str, name: &str) -> RoleRef {
+    RoleRef { kind: kind.into(), name: name.into() }
+}
+
+fn binding(namespace: &str, name: &str, role: RoleRef, subjects: &[Subject]) -> Binding {
     Binding { namespace: namespace.into(), name: name.into(), role, subjects: subjects.into() }
 }
 
@@ -35,9 +38,9 @@ fn reason_names_binding_role_and_subject() {
     index.put_role("", "reader", Role::new(vec![rule("get", "core", "pods", ""), path_rule("get", "/x")]));
     index.put_role("n", "local", Role::new(vec![rule("list", "core", "pods", "")]));
     let people = [subject("Group", "devs", ""), subject("User", "u", "")];
-    index.put_binding(binding("", "all", ("ClusterRole", "reader"), &people));
+    index.put_binding(binding("", "all", role_ref("ClusterRole", "reader"), &people));
     let accounts = [subject("ServiceAccount", "sa", ""), subject("ServiceAccount", "sb", "m")];
-    index.put_binding(binding("n", "b", ("Role", "local"), &accounts));
+    index.put_binding(binding("n", "b", role_ref("Role", "local"), &accounts));
     let get = action("get", "", "pods", "n", "a");
     let list = action("list", "", "pods", "n", "");
     assert_eq!(
@@ -69,10 +72,10 @@ fn missing_roles_are_reported_once() {
     let mut index = Index::default();
     let me = [subject("User", "u", "")];
     for name in ["b", "c"] {
-        index.put_binding(binding("", name, ("ClusterRole", "gone"), &me));
+        index.put_binding(binding("", name, role_ref("ClusterRole", "gone"), &me));
     }
-    index.put_binding(binding("n", "b", ("Role", "gone"), &me));
-    index.put_binding(binding("n", "odd", ("Thing", "t"), &me));
+    index.put_binding(binding("n", "b", role_ref("Role", "gone"), &me));
+    index.put_binding(binding("n", "odd", role_ref("Thing", "t"), &me));
     assert_eq!(
         reason(&index, &user("u", &[]), &action("get", "", "pods", "n", "a")),
         "clusterrole.rbac.authorization.k8s.io \"gone\" not found, role.rbac.authorization.k8s.io \"gone\" not \
@@ -91,8 +94,8 @@ fn role_with_many_bindings_is_examined_once() {
     }
     for n in 0..2_000 {
         let role = if n % 2 == 0 { "huge".to_owned() } else { format!("r{}", n / 2 % 20) };
-        index.put_binding(binding("n", &format!("b{n}"), ("ClusterRole", &role), &me));
-        index.put_binding(binding("n", &format!("c{n}"), ("Role", &format!("gone{n}")), &me));
+        index.put_binding(binding("n", &format!("b{n}"), role_ref("ClusterRole", &role), &me));
+        index.put_binding(binding("n", &format!("c{n}"), role_ref("Role", &format!("gone{n}")), &me));
     }
     let RuleLookup::NoMatch(missing) = index.decide(&user("u", &[]), &action("get", "", "pods", "n", "z"))
     else {
@@ -119,7 +122,7 @@ fn nearest_suggests_a_binding_or_else_a_role() {
         index.nearest(&get).as_deref(),
         Some(r#"ClusterRole "small" would allow it, but no binding gives it here"#)
     );
-    index.put_binding(binding("n", "b", ("ClusterRole", "all"), &[subject("User", "x", "")]));
+    index.put_binding(binding("n", "b", role_ref("ClusterRole", "all"), &[subject("User", "x", "")]));
     assert_eq!(
         index.nearest(&get).as_deref(),
         Some(r#"RoleBinding "b/n" of ClusterRole "all" would allow it, but does not name this subject"#)
@@ -133,7 +136,7 @@ fn cleared_index_is_empty() {
     let both = [subject("User", "u", ""), subject("Group", "g", ""), subject("User", "u", "")];
     for namespace in ["", "n", "m"] {
         index.put_role(namespace, "r", Role::default());
-        index.put_binding(binding(namespace, "b", ("ClusterRole", "r"), &both));
+        index.put_binding(binding(namespace, "b", role_ref("ClusterRole", "r"), &both));
     }
     index.clear_roles(true);
     index.clear_bindings(true);
@@ -150,7 +153,7 @@ fn roles_with_equal_rules_are_shared_and_change_independently() {
     let role_with_verb = |verb: &str| Role::new(vec![rule(verb, "core", "pods", "")]);
     for namespace in ["n", "m"] {
         index.put_role(namespace, "r", role_with_verb("get"));
-        index.put_binding(binding(namespace, "b", ("Role", "r"), &[subject("User", "u", "")]));
+        index.put_binding(binding(namespace, "b", role_ref("Role", "r"), &[subject("User", "u", "")]));
     }
     assert_eq!(index.pool.0.len(), 1);
     let allows = |index: &Index, verb: &str, namespace: &str| {
@@ -187,7 +190,7 @@ fn stored_roles_and_bindings_are_parsed() {
         br#"{"roleRef":{"apiGroup":"x","kind":"Role","name":"r"},"subjects":[{"kind":"User","name":"u"}]}"#;
     assert_eq!(
         read_binding("n", "b", text),
-        Some(binding("n", "b", ("Role", "r"), &[subject("User", "u", "")]))
+        Some(binding("n", "b", role_ref("Role", "r"), &[subject("User", "u", "")]))
     );
 }
 
@@ -241,7 +244,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any_of(&NAMESPACES), any_of(&NAMES), rules()).prop_map(|(namespace, name, rules)| Step::Role(namespace, name, rules)),
         1 => (any_of(&NAMESPACES), any_of(&NAMES)).prop_map(|(namespace, name)| Step::NoRole(namespace, name)),
         4 => binding_parts.prop_map(|(namespace, name, kind, role, subjects)| {
-            Step::Binding(binding(namespace, name, (kind, role), &subjects))
+            Step::Binding(binding(namespace, name, role_ref(kind, role), &subjects))
         }),
         1 => (any_of(&NAMESPACES), any_of(&NAMES)).prop_map(|(namespace, name)| Step::NoBinding(namespace, name)),
     ]

@@ -1,6 +1,6 @@
 //! JSON inside an annotation, for fields that an older version lacks.
 
-use crate::value::{Object, Value};
+use pilothouse_apimachinery::value::{Object, Value};
 
 /// The order of the keys in the text: clients compare annotations as text. Other keys follow alphabetically.
 const ORDER: [&str; 39] = [

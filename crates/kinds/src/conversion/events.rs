@@ -1,7 +1,8 @@
 //! Events of events.k8s.io: the same fields under newer names.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::rename;
-use crate::value::Value;
 
 /// The name of a field in the core group, and its name in events.k8s.io.
 const NAMES: [(&str, &str); 7] = [

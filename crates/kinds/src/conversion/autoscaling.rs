@@ -1,8 +1,9 @@
 //! HorizontalPodAutoscaler: v1 has one percentage where v2 has metrics, behavior and conditions. v1 carries those in annotations,
 //! as text in an older spelling.
 
+use pilothouse_apimachinery::value::{Object, Value};
+
 use super::{annotation_json, rename};
-use crate::value::{Object, Value};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
@@ -346,8 +347,8 @@ fn behavior_to_v2(text: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::annotation_json::read;
     use super::*;
-    use crate::convert::annotation_json::read;
 
     const V2: &str = r#"{"metadata":{"name":"x","annotations":{"mine":"1"}},"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},
         "maxReplicas":3,"metrics":[

@@ -1,8 +1,9 @@
 //! Devices and ResourceClaims. v1beta1 is the hub: v1alpha3 writes capacities as bare quantities, v1beta2 has no level for basic
 //! devices and one more for exact requests.
 
+use pilothouse_apimachinery::value::Value;
+
 use super::items_mut;
-use crate::value::Value;
 
 /// The fields of a device that v1beta1 has below `basic`.
 const BASIC_FIELDS: [&str; 7] =
@@ -127,14 +128,15 @@ pub(super) fn template_from_v1beta2(template: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::version::GroupVersion;
+
+    use super::super::CONVERSIONS;
+    use super::super::annotation_json::read;
     use super::*;
-    use crate::convert::annotation_json::read;
-    use crate::convert::convert;
-    use crate::version::GroupVersion;
 
     fn converted(text: &str, from: &str, to: &str, kind: &str) -> Value {
         let gv = |version| GroupVersion::new("resource.k8s.io", version);
-        convert(read(text).unwrap(), &gv(from), &gv(to), kind).unwrap()
+        CONVERSIONS.convert(read(text).unwrap(), &gv(from), &gv(to), kind).unwrap()
     }
 
     #[test]
@@ -174,12 +176,13 @@ mod tests {
             template.set("spec", claim);
             template
         };
-        let gv = |version| GroupVersion::new("resource.k8s.io", version);
-        let converted_template =
-            convert(wrap(flat), &gv("v1beta1"), &gv("v1beta2"), "ResourceClaimTemplate").unwrap();
+        let gv = |version: &str| GroupVersion::new("resource.k8s.io", version);
+        let convert = |template: Value, from: &str, to: &str| {
+            CONVERSIONS.convert(template, &gv(from), &gv(to), "ResourceClaimTemplate").unwrap()
+        };
+        let converted_template = convert(wrap(flat), "v1beta1", "v1beta2");
         assert_eq!(converted_template, wrap(deep));
-        let back =
-            convert(converted_template, &gv("v1beta2"), &gv("v1beta1"), "ResourceClaimTemplate").unwrap();
+        let back = convert(converted_template, "v1beta2", "v1beta1");
         assert_eq!(back, wrap(flat));
     }
 }
