@@ -248,7 +248,7 @@ impl Config {
     fn validate_ranges(&self) -> Result<(), ConfigError> {
         match self.api.service_cluster_ip_range.as_slice() {
             [_] => Ok(()),
-            [first, second] if first.network.is_ipv4() != second.network.is_ipv4() => Ok(()),
+            [first, second] if first.0.addr().is_ipv4() != second.0.addr().is_ipv4() => Ok(()),
             _ => Err(ConfigError(
                 "--service-cluster-ip-range takes one range, or one of each address family".to_owned(),
             )),

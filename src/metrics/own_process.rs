@@ -1,4 +1,5 @@
-//! Metrics of the process itself.
+//! Metrics of the process itself. The collector of the `prometheus` crate counts processor time in whole seconds, reads the time
+//! past the injected clock, and needs `procfs`.
 
 use std::fs;
 

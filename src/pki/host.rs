@@ -89,7 +89,7 @@ pub(crate) fn reachable_address(config: &Config) -> Option<IpAddr> {
         let service_range = config.api.service_cluster_ip_range.first();
         // Prefer the family of the service range.
         addresses.sort_by_key(|address| {
-            service_range.is_some_and(|range| range.network.is_ipv4() != address.is_ipv4())
+            service_range.is_some_and(|range| range.0.addr().is_ipv4() != address.is_ipv4())
         });
         addresses.into_iter().next()
     })

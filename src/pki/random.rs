@@ -1,14 +1,18 @@
 //! Randomness: unguessable identifiers (UIDs, audit IDs), the suffixes of generated names, and probabilities.
+//!
+//! The source is OpenSSL, as for keys, and not the generator of the `uuid` crate: that one asks the kernel for every UUID, or brings
+//! a second generator with it.
 
 use std::cell::RefCell;
 
 use openssl::rand::rand_bytes;
+use uuid::Builder;
+use uuid::fmt::Hyphenated;
 
 use crate::telemetry;
 
 /// Bytes that are drawn at once: every request has an id, and a draw costs the same for sixteen bytes as for a thousand.
 const BUFFER_BYTES: usize = 1 << 10;
-const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Random bytes that are not handed out yet.
 struct Buffer {
@@ -47,18 +51,8 @@ fn fill(bytes: &mut [u8]) {
 
 /// A random UUID, version 4.
 pub fn uuid() -> String {
-    let mut bytes: [u8; 16] = random();
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push(char::from(HEX[usize::from(byte >> 4)]));
-        text.push(char::from(HEX[usize::from(byte & 0x0f)]));
-    }
-    text
+    let uuid = Builder::from_random_bytes(random()).into_uuid();
+    uuid.hyphenated().encode_lower(&mut [0; Hyphenated::LENGTH]).to_owned()
 }
 
 /// A random number below `bound`, 0 if the bound is.

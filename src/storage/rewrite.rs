@@ -70,3 +70,61 @@ impl Backend {
         written.map_err(|error| Status::from_store(&error, resource, key.name()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::directory::{Options, start};
+    use pilothouse_actors::engine::memory::Memory;
+    use pilothouse_types::object::{Key, Pairs};
+
+    use super::*;
+
+    fn draft(key: &Key) -> Draft {
+        let head = r#"{"metadata":{"resourceVersion":""#;
+        let (labels, fields) = (Pairs::default(), Pairs::default());
+        let bytes = format!(r#"{head}"}}}}"#).into();
+        Draft { key: key.clone(), bytes, revision_offset: head.len(), item_offset: 1, labels, fields }
+    }
+
+    /// The errors of attempts of which each is preceded by another write, up to `others` of them.
+    async fn attempts_among(others: usize, removes: bool) -> (usize, StoreResult<Arc<Object>>) {
+        let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+        let (stores, permit) = (Stores::new(storage.directory.clone()), &Permit::none());
+        let (store, key) = (&TypeName::new("things"), Key::cluster("a"));
+        let first = stores.create(store, draft(&key), permit).await.unwrap();
+        let mut made = 0;
+        let attempt = async |object: &Arc<Object>| {
+            made += 1;
+            if made <= others {
+                stores.replace(store, draft(&key), object.revision, permit).await?;
+            }
+            if removes {
+                let current = stores.get(store, key.clone(), permit).await?;
+                stores.remove(store, key.clone(), current.revision, permit).await?;
+            }
+            Ok::<_, StoreError>(stores.replace(store, draft(&key), object.revision, permit).await)
+        };
+        let target = WriteTarget { store, permit, attempts: 3 };
+        let result = stores.retry_on_conflict(&target, first, attempt).await.unwrap();
+        (made, result)
+    }
+
+    #[actix_rt::test]
+    async fn write_begins_again_after_conflicts() {
+        for others in 0..3 {
+            let (made, result) = attempts_among(others, false).await;
+            assert!(result.is_ok());
+            assert_eq!(made, others + 1);
+        }
+        let (made, result) = attempts_among(3, false).await;
+        assert!(matches!(result, Err(StoreError::Conflict(_))), "of the last attempt");
+        assert_eq!(made, 3);
+    }
+
+    #[actix_rt::test]
+    async fn removed_object_ends_the_attempts() {
+        let (made, result) = attempts_among(0, true).await;
+        assert!(matches!(result, Err(StoreError::NotFound)));
+        assert_eq!(made, 1);
+    }
+}

@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 /// A check of a name. `prefix`: the text is a `generateName`, to which a suffix will be appended.
 pub type NameRule = fn(name: &str, prefix: bool) -> Vec<String>;
 
@@ -302,15 +304,14 @@ pub fn ip_address(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// Parses a CIDR: address and prefix length.
-pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
+/// Parses a CIDR: an address and a prefix length. The address need not be the first of its network.
+pub fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     let address = parse_ip(address)?;
     if length.is_empty() || length.len() > 3 || !length.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let length: u8 = length.parse().ok()?;
-    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
+    IpNet::new(address, length.parse().ok()?).ok()
 }
 
 /// A CIDR in the lenient syntax of [`parse_cidr`].

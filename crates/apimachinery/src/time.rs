@@ -1,4 +1,5 @@
-//! Times in RFC 3339, parsed as strictly and with the same errors as in Go.
+//! Times in RFC 3339, parsed as strictly and with the same errors as in Go. The arithmetic of dates is not that of `jiff`, whose
+//! years end with 9999: in a zone east of Greenwich the last timestamp is in the year 10000, and CEL asks for it.
 
 use std::fmt::Write as _;
 

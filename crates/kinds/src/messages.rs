@@ -1,7 +1,7 @@
 //! Helpers that the rules of many kinds share: errors without a value, rendering of values as Go prints them, common checks and
 //! warnings.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{ErrorType, FieldError, FieldPath, quoted};
@@ -165,20 +165,6 @@ fn is_ipv4_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
-/// The first address of a network.
-fn network(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or_default();
-            IpAddr::V4(Ipv4Addr::from(u32::from(address) & mask))
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or_default();
-            IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
-        }
-    }
-}
-
 /// Whether a CIDR is written without leading zeros.
 fn has_no_leading_zeros(text: &str) -> bool {
     text.split_once('/').is_some_and(|(address, length)| {
@@ -189,19 +175,19 @@ fn has_no_leading_zeros(text: &str) -> bool {
 /// Checks a CIDR that must be in canonical form.
 pub fn validate_canonical_cidr(node: &FieldValue<'_>, errors: &mut ErrorList) {
     let text = node.text();
-    let Some((address, length)) = names::parse_cidr(text) else {
+    let Some(range) = names::parse_cidr(text) else {
         node.syntax(errors, names::cidr);
         return;
     };
-    let first = network(address, length);
+    let canonical = range.trunc();
     if !has_no_leading_zeros(text) {
         node.invalid_text(errors, "must not have leading 0s in IP or prefix length");
-    } else if is_ipv4_mapped(address) {
+    } else if is_ipv4_mapped(range.addr()) {
         node.invalid_text(errors, "must not have an IPv4-mapped IPv6 address");
-    } else if first != address {
+    } else if canonical != range {
         node.invalid_text(errors, "must not have bits set beyond the prefix length");
-    } else if text != format!("{first}/{length}") {
-        let canonical = quoted(&format!("{first}/{length}"));
+    } else if text != canonical.to_string() {
+        let canonical = quoted(&canonical.to_string());
         node.invalid_text(errors, &format!("must be in canonical form ({canonical})"));
     }
 }

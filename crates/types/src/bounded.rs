@@ -1,5 +1,7 @@
 //! Collections with a maximum size: caches, and a set of recent values. The size is a part of the type.
 //!
+//! Libraries for this read a clock of their own (`moka`) or keep an order of use that nobody needs here (`lru`).
+//!
 //! A cache that is full frees many entries at once, so that inserting is cheap on average and no order of use is kept. The freed
 //! entries are returned: most caches are behind a lock, and freeing thousands of entries takes a while.
 

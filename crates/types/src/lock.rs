@@ -1,4 +1,5 @@
-//! Locks without poisoning.
+//! Locks without poisoning. The locks are those of the standard library; `parking_lot` would bring others for the sake of this one
+//! decision.
 //!
 //! The standard library poisons a lock when a thread panics while it holds it, and each caller has to decide what that means.
 //! Here it is decided once: continue. The values behind these locks are consistent between any two steps that can panic, and a

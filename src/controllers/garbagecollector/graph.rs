@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use pilothouse_types::bounded::RecentSet;
 use pilothouse_types::object::Key;
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 /// Cached UIDs of removed objects without known dependents. Types are reported one after the other: a dependent may be observed
 /// after the removal of its owner, and of the owner's kind.
@@ -33,22 +35,11 @@ impl Uid {
     }
 }
 
+/// The bytes of a UUID in its usual spelling. Others of the same UUID are other texts, and so other UIDs.
 fn canonical(text: &str) -> Option<[u8; 16]> {
-    let bytes = text.as_bytes();
-    if bytes.len() != 36 || [8, 13, 18, 23].iter().any(|index| bytes.get(*index) != Some(&b'-')) {
-        return None;
-    }
-    let mut digits = bytes.iter().enumerate().filter(|(index, _)| !matches!(index, 8 | 13 | 18 | 23));
-    let mut uid = [0; 16];
-    for byte in &mut uid {
-        let mut digit = || match digits.next()?.1 {
-            digit @ b'0'..=b'9' => Some(digit - b'0'),
-            digit @ b'a'..=b'f' => Some(digit - b'a' + 10),
-            _ => None,
-        };
-        *byte = digit()? << 4 | digit()?;
-    }
-    Some(uid)
+    let uuid = Uuid::try_parse(text).ok()?;
+    let mut buffer = [0; Hyphenated::LENGTH];
+    (*uuid.hyphenated().encode_lower(&mut buffer) == *text).then(|| uuid.into_bytes())
 }
 
 /// The place of an object: its type, by a number that the collector assigns, and its key.

@@ -94,7 +94,7 @@ impl Addresses {
 fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
     let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
         let too_large = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
-        AddressRange::new(range.network, range.prefix).ok_or_else(too_large)
+        AddressRange::new(range.0).ok_or_else(too_large)
     });
     ranges.collect()
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use pilothouse_apimachinery::field::quoted;
 
 use super::context::CallContext;
@@ -105,19 +106,10 @@ fn parse_cidr(text: &str) -> Result<(IpAddr, u8), Fault> {
 }
 
 fn mask_address(address: IpAddr, bits: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
-            IpAddr::from((u32::from(address) & mask).to_be_bytes())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0);
-            IpAddr::from((u128::from(address) & mask).to_be_bytes())
-        }
-    }
+    IpNet::new(address, bits).map_or(address, |range| range.network())
 }
 
 /// Whether an address is in the network of so many bits.
 fn contains(network: IpAddr, bits: u8, address: IpAddr) -> bool {
-    network.is_ipv4() == address.is_ipv4() && mask_address(network, bits) == mask_address(address, bits)
+    IpNet::new(network, bits).is_ok_and(|range| range.contains(&address))
 }

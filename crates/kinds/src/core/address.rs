@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{FieldPath, quoted};
 use pilothouse_apimachinery::names;
@@ -49,11 +50,12 @@ pub fn warn_load_balancer(object: &Value, warnings: &mut WarningList) {
 
 /// Warns about a non-canonical CIDR.
 pub fn warn_cidr(path: &FieldPath, text: &str, warnings: &mut WarningList) {
-    let Some((ip, length)) = names::parse_cidr(text) else { return };
+    let Some(cidr) = names::parse_cidr(text) else { return };
+    let (ip, length) = (cidr.addr(), cidr.prefix_len());
     let old_len = warnings.len();
     let (unmapped, unmapped_length) =
         if is_ipv4_mapped(ip) { (unmap(ip), length.saturating_sub(96)) } else { (ip, length) };
-    let network = masked(unmapped, unmapped_length);
+    let network = IpNet::new(unmapped, unmapped_length).map_or(unmapped, |range| range.network());
     let (rendered, range) = (quoted(text), quoted(&format!("{network}/{unmapped_length}")));
     if network != unmapped {
         let single = quoted(&format!("{unmapped}/{}", if ip.is_ipv6() { 128 } else { 32 }));
@@ -68,25 +70,11 @@ pub fn warn_cidr(path: &FieldPath, text: &str, warnings: &mut WarningList) {
             "{path}: non-standard CIDR value {rendered} will be considered invalid in a future Kubernetes release: use {range}"
         ));
     }
-    if warnings.len() == old_len && ip.is_ipv6() && format!("{ip}/{length}") != text {
-        let canonical = quoted(&format!("{ip}/{length}"));
+    if warnings.len() == old_len && ip.is_ipv6() && cidr.to_string() != text {
+        let canonical = quoted(&cidr.to_string());
         warnings.push(format!(
             "{path}: IPv6 CIDR value {rendered} should be in RFC 5952 canonical format ({canonical})"
         ));
-    }
-}
-
-/// The network address: all bits after the prefix are zero.
-fn masked(ip: IpAddr, length: u8) -> IpAddr {
-    match ip {
-        IpAddr::V4(four) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
-            IpAddr::V4((u32::from(four) & mask).into())
-        }
-        IpAddr::V6(six) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
-            IpAddr::V6((u128::from(six) & mask).into())
-        }
     }
 }
 
@@ -94,7 +82,7 @@ fn masked(ip: IpAddr, length: u8) -> IpAddr {
 pub fn is_dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
     let (mut has_ipv4, mut has_ipv6) = (false, false);
     for text in texts {
-        let ip = names::parse_ip(text).or_else(|| names::parse_cidr(text).map(|(ip, _)| ip));
+        let ip = names::parse_ip(text).or_else(|| names::parse_cidr(text).map(|cidr| cidr.addr()));
         match ip.map(unmap) {
             Some(IpAddr::V4(_)) => has_ipv4 = true,
             Some(IpAddr::V6(_)) => has_ipv6 = true,

@@ -153,8 +153,8 @@ fn validate_network_data(data: &FieldValue<'_>, errors: &mut ErrorList) {
                 let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
                 address.invalid_text(errors, detail);
             }
-            Some((ip, length)) if address.text() != format!("{ip}/{length}") => {
-                let canonical = quoted(&format!("{ip}/{length}"));
+            Some(cidr) if address.text() != cidr.to_string() => {
+                let canonical = quoted(&cidr.to_string());
                 address.invalid_text(errors, &format!("must be in canonical form ({canonical})"));
             }
             Some(_) => {}

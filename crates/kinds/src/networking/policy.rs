@@ -110,32 +110,13 @@ fn validate_ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
         return;
     }
     range.syntax(errors, names::cidr);
-    let Some((address, length)) = names::parse_cidr(range.text()) else { return };
+    let Some(network) = names::parse_cidr(range.text()) else { return };
     for except in block.child("except").items() {
         except.syntax(errors, names::cidr);
-        let Some((inner, inner_length)) = names::parse_cidr(except.text()) else { continue };
-        if inner_length <= length || !contains(address, length, inner) {
+        let Some(inner) = names::parse_cidr(except.text()) else { continue };
+        if inner.prefix_len() <= network.prefix_len() || !network.contains(&inner.addr()) {
             except.invalid(errors, "must be a strict subset of `cidr`");
         }
-    }
-}
-
-/// Whether an address is in a network.
-pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net::IpAddr) -> bool {
-    use std::net::IpAddr::{V4, V6};
-    let shift = |width: u8| u32::from(width.saturating_sub(length));
-    match (network, address) {
-        (V4(network), V4(address)) => {
-            let prefix_bits =
-                |ip: std::net::Ipv4Addr| u32::from(ip).checked_shr(shift(32)).unwrap_or_default();
-            prefix_bits(network) == prefix_bits(address)
-        }
-        (V6(network), V6(address)) => {
-            let prefix_bits =
-                |ip: std::net::Ipv6Addr| u128::from(ip).checked_shr(shift(128)).unwrap_or_default();
-            prefix_bits(network) == prefix_bits(address)
-        }
-        _ => false,
     }
 }
 

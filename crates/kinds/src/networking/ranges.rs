@@ -94,7 +94,7 @@ fn validate_ranges(ranges: &FieldValue<'_>, errors: &mut ErrorList) {
     let mut families = Vec::new();
     for range in ranges.items() {
         messages::validate_canonical_cidr(&range, errors);
-        families.extend(names::parse_cidr(range.text()).map(|(address, _)| address.is_ipv4()));
+        families.extend(names::parse_cidr(range.text()).map(|range| range.addr().is_ipv4()));
     }
     if matches!(families.as_slice(), [first, second] if first == second) {
         let detail =

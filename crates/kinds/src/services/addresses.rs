@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use pilothouse_apimachinery::names;
 
 /// The maximum number of host bits of a range: a search must be able to count them.
@@ -70,65 +71,55 @@ pub fn parse(text: &str) -> Option<IpAddr> {
 
 /// A range of cluster IPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressRange {
-    network: IpAddr,
-    prefix: u8,
-}
+pub struct AddressRange(IpNet);
 
 impl AddressRange {
-    /// The range with this prefix around an address; `None` if it is too large to search.
-    pub fn new(address: IpAddr, prefix: u8) -> Option<AddressRange> {
-        let width = width(address);
-        let bits = width.checked_sub(prefix)?;
-        if bits > MAX_BITS {
-            return None;
-        }
-        let host_mask = (1u128 << bits) - 1;
-        Some(AddressRange { network: address_at(address, number(address) & !host_mask), prefix })
+    /// The range of this network; `None` if it is too large to search.
+    pub fn new(network: IpNet) -> Option<AddressRange> {
+        let range = AddressRange(network.trunc());
+        (range.host_bits() <= MAX_BITS).then_some(range)
     }
 
     /// Parses a CIDR.
     pub fn parse(text: &str) -> Option<AddressRange> {
-        names::parse_cidr(text).and_then(|(address, prefix)| AddressRange::new(address, prefix))
+        names::parse_cidr(text).and_then(AddressRange::new)
     }
 
     /// The family of its addresses.
     pub fn family(&self) -> Family {
-        Family::from_address(self.network)
+        Family::from_address(self.network())
     }
 
     /// The network address, which no service gets.
     pub fn network(&self) -> IpAddr {
-        self.network
+        self.0.network()
+    }
+
+    fn host_bits(&self) -> u8 {
+        self.0.max_prefix_len() - self.0.prefix_len()
     }
 
     /// The number of usable addresses: without the network address, and without the IPv4 broadcast address.
     pub fn size(&self) -> u64 {
-        let bits = u32::from(width(self.network) - self.prefix);
-        let total = 1u128 << bits;
-        let reserved = if self.network.is_ipv4() { 2 } else { 1 };
+        let total = 1u128 << self.host_bits();
+        let reserved = if self.network().is_ipv4() { 2 } else { 1 };
         u64::try_from(total.saturating_sub(reserved)).unwrap_or(u64::MAX)
     }
 
     /// The address number `offset`, from 0.
     pub fn address_at(&self, offset: u64) -> Option<IpAddr> {
-        (offset < self.size())
-            .then(|| address_at(self.network, number(self.network) + 1 + u128::from(offset)))
+        (offset < self.size()).then(|| plus(self.network(), 1 + u128::from(offset)))
     }
 
     /// Whether services may have this address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        if Family::from_address(address) != self.family() {
-            return false;
-        }
-        let offset = number(address).checked_sub(number(self.network) + 1);
-        offset.is_some_and(|offset| offset < u128::from(self.size()))
+        let is_broadcast = address.is_ipv4() && address == self.0.broadcast();
+        self.0.contains(&address) && address != self.network() && !is_broadcast
     }
 
     /// The size of the lower band.
     pub fn lower_band(&self) -> u64 {
-        let bits = u32::from(width(self.network) - self.prefix);
-        let total = u64::try_from(1u128 << bits).unwrap_or(u64::MAX);
+        let total = u64::try_from(1u128 << self.host_bits()).unwrap_or(u64::MAX);
         lower_band(total, LOWER_BAND_FRACTION, MIN_LOWER_BAND, MAX_LOWER_BAND).min(self.size())
     }
 
@@ -142,7 +133,7 @@ impl AddressRange {
 
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.prefix)
+        self.0.fmt(f)
     }
 }
 
@@ -157,22 +148,14 @@ fn rotated(first: u64, count: u64, random: &mut dyn FnMut(u64) -> u64) -> impl I
     (start..count).chain(0..start).map(move |offset| first + offset)
 }
 
-fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-fn number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-/// The address with this number, of the same family.
-fn address_at(family_of: IpAddr, number: u128) -> IpAddr {
-    match family_of {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX))),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number)),
+/// The address that follows after this many others, or the last one.
+fn plus(first: IpAddr, count: u128) -> IpAddr {
+    match first {
+        IpAddr::V4(first) => {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            IpAddr::V4(Ipv4Addr::from_bits(first.to_bits().saturating_add(count)))
+        }
+        IpAddr::V6(first) => IpAddr::V6(Ipv6Addr::from_bits(first.to_bits().saturating_add(count))),
     }
 }
 
@@ -186,6 +169,10 @@ mod tests {
 
     fn range(text: &str) -> AddressRange {
         AddressRange::parse(text).unwrap()
+    }
+
+    fn network(address: impl Into<IpAddr>, prefix: u8) -> AddressRange {
+        AddressRange::new(IpNet::new(address.into(), prefix).unwrap()).unwrap()
     }
 
     #[test]
@@ -246,7 +233,7 @@ mod tests {
     proptest! {
         #[test]
         fn candidates_contain_every_address_once(start: u32, prefix in 20u8..=32, seed: u64) {
-            let range = AddressRange::new(IpAddr::V4(Ipv4Addr::from_bits(start)), prefix).unwrap();
+            let range = network(Ipv4Addr::from_bits(start), prefix);
             let order: Vec<IpAddr> = range.candidates(&mut |bound| seed % bound.max(1)).collect();
             let distinct: BTreeSet<&IpAddr> = order.iter().collect();
             prop_assert_eq!(order.len() as u64, range.size());
@@ -256,7 +243,7 @@ mod tests {
 
         #[test]
         fn every_offset_is_in_the_range(start: u128, prefix in 64u8..=128, offset: u64) {
-            let range = AddressRange::new(IpAddr::V6(Ipv6Addr::from_bits(start)), prefix).unwrap();
+            let range = network(Ipv6Addr::from_bits(start), prefix);
             match range.address_at(offset) {
                 Some(address) => prop_assert!(range.contains(address)),
                 None => prop_assert!(offset >= range.size()),
