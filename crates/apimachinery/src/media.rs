@@ -10,13 +10,13 @@ use crate::well_known::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, 
 /// An encoding of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// `server/application/json`
+    /// `application/json`
     Json,
-    /// `server/application/yaml`
+    /// `application/yaml`
     Yaml,
-    /// `server/application/vnd.kubernetes.protobuf`
+    /// `application/vnd.kubernetes.protobuf`
     Protobuf,
-    /// `server/application/cbor`
+    /// `application/cbor`
     Cbor,
 }
 
