@@ -8,15 +8,14 @@
 //!
 //! Sessions are called a few at a time, and other tasks of the thread run in between. So a write is answered while thousands of
 //! sessions still wait for the last event, and a session that is called late finds several events at once: the busier the server,
-//! the less each event costs. For the same reason a type with many concerned sessions rests after calling them if its events come
-//! fast (`pace.rs`), in proportion to their number. Other types do not wait for it.
+//! the less each event costs. For the same reason a type with many concerned sessions rests after calling them if there are more
+//! events by then, in proportion to their number. Other types do not wait for it.
 //!
 //! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its index key
 //! matches, before or after the change. Each message drains the notifier first, so a notification that found the mailbox
 //! full is not lost. A session waits at most once to be called.
 
 mod messages;
-mod pace;
 mod type_watchers;
 
 use std::collections::HashMap;
@@ -28,12 +27,11 @@ use actix::prelude::*;
 pub use self::messages::{CloseAll, CloseType, Subscribe, SubscriptionId, Unsubscribe};
 use pilothouse_types::object::TypeName;
 
-use self::pace::Round;
 use self::type_watchers::{TypeWatchers, WakeQueue, WakeTask, Watcher};
 use crate::fatal::Fatal;
 use crate::limits::{
-    BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, LONGEST_REST,
-    REST_PER_WAKE, WAKES_PER_TURN,
+    BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, LONGEST_PAUSE,
+    PAUSE_PER_WAKE, WAKES_PER_TURN,
 };
 use crate::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use crate::session_waker::Close;
@@ -188,12 +186,11 @@ impl Broadcaster {
             match self.to_wake.pop_front() {
                 None => break,
                 Some(WakeTask::Session(waker)) => waker.wake_session(),
-                Some(WakeTask::Rest(type_name, rest)) => {
-                    let Some(round) = self.begin_rest(&type_name) else { continue };
-                    context.run_later(rest, move |broadcaster, context| {
-                        if broadcaster.end_rest(&type_name, round) {
-                            broadcaster.dispatch(context);
-                        }
+                Some(WakeTask::Pause(type_name, _)) if !self.begin_pause(&type_name) => {}
+                Some(WakeTask::Pause(type_name, pause)) => {
+                    context.run_later(pause, move |broadcaster, context| {
+                        broadcaster.end_pause(&type_name);
+                        broadcaster.dispatch(context);
                     });
                 }
             }
@@ -213,14 +210,15 @@ impl Broadcaster {
         let mut notified = self.notifier.drain();
         notified.retain(|type_name| {
             let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
-            if !watchers.pace.announces_now() {
+            if watchers.is_paused {
+                watchers.is_notified = true;
                 return false;
             }
             let before = self.to_wake.len();
             let is_complete = watchers.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_wake);
-            if let Some(rest) = rest_after(self.to_wake.len() - before) {
-                self.to_wake.push_back(WakeTask::Rest(type_name.clone(), rest));
-                watchers.pace.begin_round(!is_complete);
+            if let Some(pause) = pause_after(self.to_wake.len() - before) {
+                self.to_wake.push_back(WakeTask::Pause(type_name.clone(), pause));
+                (watchers.is_paused, watchers.is_notified) = (true, !is_complete);
                 return false;
             }
             !is_complete
@@ -228,18 +226,20 @@ impl Broadcaster {
         notified
     }
 
-    fn begin_rest(&mut self, type_name: &TypeName) -> Option<Round> {
-        self.watchers_by_type.get_mut(type_name).map(|watchers| watchers.pace.begin_rest())
+    /// Decides whether a type rests after its sessions were called: only if there are new events already. Otherwise the next
+    /// event need not wait.
+    fn begin_pause(&mut self, type_name: &TypeName) -> bool {
+        let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
+        watchers.is_paused = watchers.is_notified;
+        watchers.is_notified
     }
 
-    /// Ends the rest of a type. Returns whether events wait; they are announced next.
-    fn end_rest(&mut self, type_name: &TypeName, round: Round) -> bool {
-        let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
-        let has_waiting = watchers.pace.end_rest(round);
-        if has_waiting {
+    fn end_pause(&mut self, type_name: &TypeName) {
+        let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return };
+        watchers.is_paused = false;
+        if std::mem::take(&mut watchers.is_notified) {
             self.notifier.notify(type_name);
         }
-        has_waiting
     }
 
     fn subscribe(&mut self, subscribe: Subscribe) {
@@ -293,10 +293,10 @@ impl Broadcaster {
     }
 }
 
-/// How long a type rests after so many wakes. If all fit into one turn, it does not rest.
-fn rest_after(wakes: usize) -> Option<Duration> {
-    let rest = REST_PER_WAKE.saturating_mul(u32::try_from(wakes).unwrap_or(u32::MAX));
-    (wakes > WAKES_PER_TURN).then_some(rest.min(LONGEST_REST))
+/// How long a type rests after so many calls. If all fit into one turn, it does not rest.
+fn pause_after(wakes: usize) -> Option<Duration> {
+    let pause = PAUSE_PER_WAKE.saturating_mul(u32::try_from(wakes).unwrap_or(u32::MAX));
+    (wakes > WAKES_PER_TURN).then_some(pause.min(LONGEST_PAUSE))
 }
 
 #[cfg(test)]

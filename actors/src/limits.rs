@@ -89,10 +89,10 @@ pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
 pub const WAKES_PER_TURN: usize = 64;
 /// How long a type rests per called session: about the cost of a call, so that some hundreds of sessions that see every change
 /// take at most half of a thread.
-pub const REST_PER_WAKE: Duration = Duration::from_micros(20);
+pub const PAUSE_PER_WAKE: Duration = Duration::from_micros(20);
 /// The longest rest of a type. A longer one would make calls even cheaper, but clients that get more events at once than they can
 /// read fall behind.
-pub const LONGEST_REST: Duration = Duration::from_millis(10);
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Commands that may wait for a broadcaster.
 pub const BROADCASTER_MAILBOX: usize = 1_024;
 /// Commands that may wait for an authenticator or authorizer.

@@ -157,12 +157,12 @@ async fn many_sessions_are_woken_in_turns_and_each_once() {
         notifiers.notify(&pods());
     }
     assert!(seen.iter().any(|woken| (1..3 * WAKES_PER_TURN).contains(woken)), "{seen:?}");
-    tokio::time::sleep(3 * LONGEST_REST).await;
+    tokio::time::sleep(3 * LONGEST_PAUSE).await;
     assert_eq!(task.count(), 3 * WAKES_PER_TURN, "nobody has read the note yet");
 }
 
 #[actix::test]
-async fn type_with_many_sessions_rests_between_dispatches() {
+async fn type_with_many_sessions_pauses_between_dispatches() {
     let window = Arc::new(Window::new(Revision(1), 1 << 20));
     let mut broadcaster = broadcaster();
     let crowd: Vec<_> =
@@ -187,17 +187,16 @@ async fn type_with_many_sessions_rests_between_dispatches() {
         assert_eq!(announced(&crowd), [None]);
     }
     broadcaster.to_wake.clear();
-    let round = broadcaster.begin_rest(&pods()).unwrap();
-    assert!(broadcaster.end_rest(&pods(), round));
+    assert!(broadcaster.begin_pause(&pods()));
+    broadcaster.end_pause(&pods());
     assert!(broadcaster.find_sessions().is_empty());
     assert_eq!(announced(&crowd), [Some(Revision(3))]);
     broadcaster.to_wake.clear();
-    let round = broadcaster.begin_rest(&pods()).unwrap();
-    assert!(!broadcaster.end_rest(&pods(), round), "nothing has happened since");
+    assert!(!broadcaster.begin_pause(&pods()), "nothing has happened since");
     dispatch(&mut broadcaster, "1", "1", 6);
     assert_eq!(announced(&crowd), [Some(Revision(5))]);
-    assert_eq!(rest_after(WAKES_PER_TURN), None);
-    assert_eq!(rest_after(usize::MAX), Some(LONGEST_REST));
+    assert_eq!(pause_after(WAKES_PER_TURN), None);
+    assert_eq!(pause_after(usize::MAX), Some(LONGEST_PAUSE));
 }
 
 #[actix::test]

@@ -7,7 +7,6 @@ use std::time::Duration;
 use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::SubscriptionId;
-use super::pace::Pace;
 use crate::event::Event;
 use crate::session_waker::SessionWaker;
 use crate::watch_event;
@@ -21,8 +20,8 @@ pub(super) type WakeQueue = VecDeque<WakeTask>;
 pub(super) enum WakeTask {
     /// A session has events.
     Session(Arc<SessionWaker>),
-    /// All concerned sessions of this type were woken, and it rests for so long.
-    Rest(TypeName, Duration),
+    /// All concerned sessions of this type were called, and it may rest.
+    Pause(TypeName, Duration),
 }
 
 /// The sessions that watch one type. Dropped when the last of them unsubscribes.
@@ -32,7 +31,10 @@ pub(super) struct TypeWatchers {
     pub(super) cursor: Revision,
     pub(super) index: WatchIndex<Arc<SessionWaker>>,
     pub(super) members: HashMap<SubscriptionId, Watcher>,
-    pub(super) pace: Pace,
+    /// Whether the type rests or its sessions are being called: new events wait.
+    pub(super) is_paused: bool,
+    /// Whether new events wait.
+    pub(super) is_notified: bool,
 }
 
 /// One session.
@@ -47,7 +49,7 @@ impl TypeWatchers {
     pub(super) fn new(window: Arc<Window>) -> TypeWatchers {
         let cursor = window.head();
         let index = WatchIndex::default();
-        TypeWatchers { window, cursor, index, members: HashMap::new(), pace: Pace::default() }
+        TypeWatchers { window, cursor, index, members: HashMap::new(), is_paused: false, is_notified: false }
     }
 
     pub(super) fn for_each(&self, visit: impl FnMut(&Watcher)) {
