@@ -153,7 +153,7 @@ proptest! {
         (rules.preparation.prepare_create)(&mut value, &context("2024-01-01T00:00:00Z"));
         let stored = encode::encode(&REGISTRY, ty, &value);
         let reread = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
-        // These are no pointers in Go, so functions may leave them empty.
+        // The reference cannot tell an empty spec or status from an absent one, so functions may leave them empty.
         for field in ["spec", "status"] {
             if value.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
                 value.remove(field);

@@ -39,7 +39,7 @@ impl Generation {
     }
 }
 
-/// A top-level struct of an object. These are no pointers in Go, so an empty one equals an absent one.
+/// The field at this path; `None` also if it is an empty object. The reference cannot tell an empty spec from an absent one.
 fn non_empty<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
     object.at(path).filter(|value| !value.fields().is_some_and(|fields| fields.is_empty()))
 }
