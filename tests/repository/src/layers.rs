@@ -1,7 +1,5 @@
 //! Checks of the source tree: import directions, sizes of files and functions, and uses of the clock. See docs/ARCHITECTURE.md.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected fails")]
-
 mod source;
 mod table;
 
@@ -9,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use source::{Source, Tree, functions, root, sources};
-use table::LAYERS;
+use self::source::{Source, Tree, functions, sources};
+use self::table::LAYERS;
+use crate::root;
 
 #[test]
 fn module_imports_follow_layers() {
