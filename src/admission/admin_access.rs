@@ -45,7 +45,7 @@ impl Plugin for AdminAccess {
 /// The first request for admin access in a claim or template. The path is that of a claim in both, as in the oldest version.
 fn requested_path(object: &Value) -> Option<FieldPath> {
     let spec = object.get("spec")?;
-    let devices = spec.get("devices").or_else(|| spec.at(&["spec", "devices"]))?;
+    let devices = spec.get("devices").or_else(|| spec.get_path(&["spec", "devices"]))?;
     let is_requested = |request: &Value| is_set(request) || request.get("exactly").is_some_and(is_set);
     let index = devices.get("requests")?.items().iter().position(is_requested)?;
     Some(FieldPath::new("spec").child("devices").child("requests").index(index).child("adminAccess"))
@@ -53,7 +53,8 @@ fn requested_path(object: &Value) -> Option<FieldPath> {
 
 /// The first device that was allocated to a claim with admin access.
 fn allocated_path(claim: &Value) -> Option<FieldPath> {
-    let index = claim.at(&["status", "allocation", "devices", "results"])?.items().iter().position(is_set)?;
+    let index =
+        claim.get_path(&["status", "allocation", "devices", "results"])?.items().iter().position(is_set)?;
     let devices = FieldPath::new("status").child("allocation").child("devices");
     Some(devices.child("results").index(index).child("adminAccess"))
 }

@@ -21,7 +21,7 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
 
 fn check(pod: &Value) -> Result<(), String> {
     let path = ["spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-    let terms = pod.at(&path).map(Value::items).unwrap_or_default();
+    let terms = pod.get_path(&path).map(Value::items).unwrap_or_default();
     match terms.iter().map(|term| term.str("topologyKey")).find(|key| *key != HOSTNAME) {
         None => Ok(()),
         Some(key) => Err(format!(

@@ -41,8 +41,8 @@ impl Plugin for Signing {
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
         let changed = |field: &str| {
-            let old = write.old.and_then(|old| old.at(&["status", field]));
-            !same(request.at(&["status", field]), old)
+            let old = write.old.and_then(|old| old.get_path(&["status", field]));
+            !same(request.get_path(&["status", field]), old)
         };
         if changed("certificate") || changed("conditions") {
             return Box::pin(check_signer_right(write, request, "sign"));
@@ -53,7 +53,7 @@ impl Plugin for Signing {
 
 /// Checks the signer of the stored request: a writer who changes signerName gains nothing.
 async fn check_signer_right(write: &Write<'_>, request: &Value, verb: &str) -> Result<()> {
-    let stored = write.old.and_then(|old| old.at(&["spec", "signerName"]));
+    let stored = write.old.and_then(|old| old.get_path(&["spec", "signerName"]));
     let signer = stored.and_then(Value::as_str).unwrap_or_default();
     if is_allowed(write, signer, verb).await? {
         return Ok(());
@@ -92,7 +92,7 @@ impl Plugin for Attest {
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, bundle: &'a Value) -> Outcome<'a> {
-        let signer = bundle.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
+        let signer = bundle.get_path(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
         if signer.is_empty() || write.old.is_some_and(|old| only_gc_fields_changed(bundle, old)) {
             return done(Ok(()));
         }

@@ -25,7 +25,7 @@ impl Plugin for PersistentVolumeClaimResize {
 }
 
 fn requested_size(claim: &Value) -> Option<Quantity> {
-    let size = claim.at(&["spec", "resources", "requests", "storage"])?;
+    let size = claim.get_path(&["spec", "resources", "requests", "storage"])?;
     Quantity::parse(size.as_str()?).ok()
 }
 
@@ -38,12 +38,15 @@ fn grows(new: &Value, old: &Value) -> bool {
 }
 
 fn class_name(claim: &Value) -> &str {
-    let annotation = claim.at(&["metadata", "annotations", STORAGE_CLASS]);
-    annotation.or_else(|| claim.at(&["spec", "storageClassName"])).and_then(Value::as_str).unwrap_or_default()
+    let annotation = claim.get_path(&["metadata", "annotations", STORAGE_CLASS]);
+    annotation
+        .or_else(|| claim.get_path(&["spec", "storageClassName"]))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 async fn check_expansion(write: &Write<'_>, claim: &Value, old: &Value) -> Result<()> {
-    if old.at(&["status", "phase"]).and_then(Value::as_str) != Some("Bound") {
+    if old.get_path(&["status", "phase"]).and_then(Value::as_str) != Some("Bound") {
         return Err(write.forbidden(claim, "Only bound persistent volume claims can be expanded"));
     }
     let name = class_name(claim);

@@ -55,7 +55,8 @@ impl Plugin for DefaultIngressClass {
 
 /// Whether the object names a class. An empty name counts: it asks for no class.
 fn names_class(object: &Value, annotation: &str, field: &str) -> bool {
-    object.at(&["metadata", "annotations", annotation]).is_some() || object.at(&["spec", field]).is_some()
+    object.get_path(&["metadata", "annotations", annotation]).is_some()
+        || object.get_path(&["spec", field]).is_some()
 }
 
 fn set_class(object: &mut Value, field: &str, class: Result<std::rc::Rc<Option<String>>>) -> Result<()> {

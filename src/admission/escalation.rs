@@ -77,7 +77,7 @@ async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
     let rights = user_rights(write).await?;
     rights.check_covers(write, role, &rules_of(role))?;
     let is_aggregated = |role: &Value| {
-        role.at(&["aggregationRule", "clusterRoleSelectors"]).is_some_and(|all| !all.items().is_empty())
+        role.get_path(&["aggregationRule", "clusterRoleSelectors"]).is_some_and(|all| !all.items().is_empty())
     };
     // An aggregation rule can collect any rights.
     if (is_aggregated(role) || write.old.is_some_and(is_aggregated)) && !rights.covers(&wildcard_rules()) {

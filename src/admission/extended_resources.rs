@@ -26,7 +26,8 @@ fn tolerate(pod: &mut Value) {
     let spec = pod.entry("spec");
     let lists = ["containers", "initContainers"];
     let containers = lists.iter().flat_map(|list| spec.get(list).map(Value::items).unwrap_or_default());
-    let requests = containers.filter_map(|container| container.at(&["resources", "requests"])?.fields());
+    let requests =
+        containers.filter_map(|container| container.get_path(&["resources", "requests"])?.fields());
     let devices: BTreeSet<String> =
         requests.flat_map(|requests| requests.keys()).filter(|name| is_extended(name)).cloned().collect();
     if devices.is_empty() {
@@ -69,7 +70,7 @@ mod tests {
         .unwrap();
         tolerate(&mut pod);
         let keys = |pod: &Value| -> Vec<String> {
-            let all = pod.at(&["spec", "tolerations"]).unwrap().items();
+            let all = pod.get_path(&["spec", "tolerations"]).unwrap().items();
             all.iter()
                 .map(|toleration| format!("{}:{}", toleration.str("key"), toleration.str("operator")))
                 .collect()

@@ -23,7 +23,7 @@ impl Plugin for DenyServiceExternalIps {
 }
 
 fn addresses(service: &Value) -> BTreeSet<&str> {
-    let list = service.at(&["spec", "externalIPs"]).map(Value::items).unwrap_or_default();
+    let list = service.get_path(&["spec", "externalIPs"]).map(Value::items).unwrap_or_default();
     list.iter().filter_map(Value::as_str).collect()
 }
 

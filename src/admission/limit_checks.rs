@@ -33,12 +33,13 @@ pub fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
         match limit.kind {
             "Container" => {
                 let lists =
-                    ["containers", "initContainers"].iter().filter_map(|list| pod.at(&["spec", list]));
+                    ["containers", "initContainers"].iter().filter_map(|list| pod.get_path(&["spec", list]));
                 for container in lists.flat_map(Value::items) {
                     if errors.len() >= FIELD_ERRORS {
                         break;
                     }
-                    let amounts = |field: &str| resource_list::read(container.at(&["resources", field]));
+                    let amounts =
+                        |field: &str| resource_list::read(container.get_path(&["resources", field]));
                     check(&limit, &amounts("requests"), &amounts("limits"), &mut errors);
                 }
             }
@@ -54,7 +55,7 @@ pub fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
 
 /// Checks a claim against one range. Only requests count for claims, limits have no meaning.
 pub fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
-    let requests = resource_list::read(claim.at(&["spec", "resources", "requests"]));
+    let requests = resource_list::read(claim.get_path(&["spec", "resources", "requests"]));
     let mut errors = Vec::new();
     for limit in limits(range).iter().filter(|limit| limit.str("type") == "PersistentVolumeClaim") {
         let kind = limit.str("type");
@@ -74,7 +75,7 @@ pub fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
 }
 
 fn limits(range: &Value) -> &[Value] {
-    range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default()
+    range.get_path(&["spec", "limits"]).map(Value::items).unwrap_or_default()
 }
 
 fn check(limit: &Limit<'_>, requests: &ResourceList, limits: &ResourceList, errors: &mut Vec<String>) {

@@ -82,7 +82,7 @@ fn join_unique(mut errors: Vec<String>) -> Option<String> {
 /// Sets the requests and limits that containers leave out.
 fn apply_defaults(pod: &mut Value, range: &Value) -> Result<()> {
     let (mut requests, mut limits) = (Object::new(), Object::new());
-    for limit in range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default() {
+    for limit in range.get_path(&["spec", "limits"]).map(Value::items).unwrap_or_default() {
         if limit.str("type") == "Container" {
             for (field, target) in [("defaultRequest", &mut requests), ("default", &mut limits)] {
                 let defaults = limit.get(field).and_then(Value::fields).into_iter().flatten();
@@ -90,7 +90,7 @@ fn apply_defaults(pod: &mut Value, range: &Value) -> Result<()> {
             }
         }
     }
-    let containers = |list: &str| pod.at(&["spec", list]).map_or(0, |list| list.items().len());
+    let containers = |list: &str| pod.get_path(&["spec", list]).map_or(0, |list| list.items().len());
     let all = containers("containers") + containers("initContainers");
     if all.saturating_mul(requests.len() + limits.len()) > LIMIT_DEFAULTS_PER_POD {
         return Err(Status::too_large("the pod has too many containers for the defaults of its namespace"));
@@ -118,7 +118,7 @@ fn apply_defaults(pod: &mut Value, range: &Value) -> Result<()> {
 
 /// Sets the missing entries and returns their names.
 fn set_missing<'a>(container: &mut Value, field: &str, defaults: &'a Object) -> Vec<&'a str> {
-    let is_missing = |name: &&String| container.at(&["resources", field, name]).is_none();
+    let is_missing = |name: &&String| container.get_path(&["resources", field, name]).is_none();
     let names: Vec<&str> = defaults.keys().filter(is_missing).map(String::as_str).collect();
     for name in &names {
         if let Some(amount) = defaults.get(name) {
@@ -144,15 +144,15 @@ mod tests {
         );
         apply_defaults(&mut pod, &range).unwrap();
         assert_eq!(
-            pod.at(&["metadata", "annotations", ANNOTATION]).and_then(Value::as_str),
+            pod.get_path(&["metadata", "annotations", ANNOTATION]).and_then(Value::as_str),
             Some(
                 "LimitRanger plugin set: memory limit for container a; cpu request for container b; cpu, memory limit \
                  for container b; cpu request for init container i; cpu, memory limit for init container i"
             )
         );
-        let containers = pod.at(&["spec", "containers"]).map(Value::items).unwrap_or_default();
-        assert_eq!(containers[0].at(&["resources", "limits", "cpu"]), Some(&Value::from("1")));
-        assert_eq!(containers[1].at(&["resources", "limits", "memory"]), Some(&Value::from("1Gi")));
+        let containers = pod.get_path(&["spec", "containers"]).map(Value::items).unwrap_or_default();
+        assert_eq!(containers[0].get_path(&["resources", "limits", "cpu"]), Some(&Value::from("1")));
+        assert_eq!(containers[1].get_path(&["resources", "limits", "memory"]), Some(&Value::from("1Gi")));
         let before = pod.clone();
         apply_defaults(&mut pod, &range).unwrap();
         assert_eq!(pod, before);

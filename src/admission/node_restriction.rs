@@ -120,7 +120,7 @@ async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Res
 }
 
 fn is_on(pod: Option<&Value>, node: &str) -> bool {
-    pod.and_then(|pod| pod.at(&["spec", "nodeName"])).and_then(Value::as_str) == Some(node)
+    pod.and_then(|pod| pod.get_path(&["spec", "nodeName"])).and_then(Value::as_str) == Some(node)
 }
 
 /// The error if a pod is not a mirror pod of the node.
@@ -253,7 +253,7 @@ fn check_pod_status(node: &str, new: &Value, old: Option<&Value>) -> Option<Stri
         return Some(format!("node {node:?} cannot update labels through pod status"));
     }
     let claims =
-        |pod: Option<&Value>| pod.and_then(|pod| pod.at(&["status", "resourceClaimStatuses"]).cloned());
+        |pod: Option<&Value>| pod.and_then(|pod| pod.get_path(&["status", "resourceClaimStatuses"]).cloned());
     if !same(claims(Some(new)).as_ref(), claims(old).as_ref()) {
         return Some(format!("node {node:?} cannot update resource claim statues"));
     }
@@ -287,17 +287,17 @@ fn check_own_node(write: &Write<'_>, new: &Value, node: &str) -> Option<String> 
         return None;
     }
     let old = write.old.unwrap_or(&Value::Null);
-    let is_changed = |path: &[&str]| !same(new.at(path), old.at(path));
+    let is_changed = |path: &[&str]| !same(new.get_path(path), old.get_path(path));
     let forbidden = forbidden_labels(meta::metadata(new).get("labels"), meta::metadata(old).get("labels"));
     if write.operation == Operation::Create {
-        if new.at(&["spec", "configSource"]).is_some() {
+        if new.get_path(&["spec", "configSource"]).is_some() {
             return Some(format!("node {node:?} is not allowed to create pods with a non-nil configSource"));
         }
         let message =
             || format!("node {node:?} is not allowed to set the following labels: {}", forbidden.join(", "));
         return (!forbidden.is_empty()).then(message);
     }
-    if new.at(&["spec", "configSource"]).is_some() && is_changed(&["spec", "configSource"]) {
+    if new.get_path(&["spec", "configSource"]).is_some() && is_changed(&["spec", "configSource"]) {
         return Some(format!(
             "node {node:?} is not allowed to update configSource to a new non-nil configSource"
         ));

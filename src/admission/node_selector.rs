@@ -79,7 +79,7 @@ impl Plugin for PodNodeSelector {
 impl PodNodeSelector {
     async fn namespace_selector(&self, write: &Write<'_>) -> Result<Labels> {
         let namespace = lookup::namespace(write).await?;
-        match meta::metadata(&namespace).at(&["annotations", ANNOTATION]).and_then(Value::as_str) {
+        match meta::metadata(&namespace).get_path(&["annotations", ANNOTATION]).and_then(Value::as_str) {
             // 400: the mistake is in the namespace's annotation, which its owner can fix.
             Some(text) => parse_labels(text).map_err(Status::bad_request),
             None => Ok(self.0.get(DEFAULT).cloned().unwrap_or_default()),
@@ -94,7 +94,7 @@ impl PodNodeSelector {
 }
 
 fn selector(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let labels = pod.at(&["spec", "nodeSelector"]).and_then(Value::fields).into_iter().flatten();
+    let labels = pod.get_path(&["spec", "nodeSelector"]).and_then(Value::fields).into_iter().flatten();
     labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
 }
 

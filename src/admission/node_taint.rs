@@ -42,7 +42,7 @@ mod tests {
         let mut node = Value::object();
         taint(&mut node);
         let tainted = node.clone();
-        assert_eq!(tainted.at(&["spec", "taints"]).map(|taints| taints.items().len()), Some(1));
+        assert_eq!(tainted.get_path(&["spec", "taints"]).map(|taints| taints.items().len()), Some(1));
         taint(&mut node);
         assert_eq!(node, tainted);
     }

@@ -89,7 +89,7 @@ impl ParamRights {
     }
 
     async fn check_policy(&self, write: &Write<'_>, policy: &Value) -> Result<()> {
-        let param_kind = |object: &Value| object.at(&["spec", "paramKind"]).cloned();
+        let param_kind = |object: &Value| object.get_path(&["spec", "paramKind"]).cloned();
         let Some(kind) = param_kind(policy).filter(|kind| !kind.is_null()) else { return Ok(()) };
         if write.old.is_some_and(|old| same(param_kind(old).as_ref(), Some(&kind))) {
             return Ok(());
@@ -113,8 +113,8 @@ impl ParamRights {
             return Ok(());
         };
         let is_unchanged = |old: &Value| {
-            same(old.at(&["spec", "paramRef"]), Some(reference))
-                && old.at(&["spec", "policyName"]) == spec.get("policyName")
+            same(old.get_path(&["spec", "paramRef"]), Some(reference))
+                && old.get_path(&["spec", "policyName"]) == spec.get("policyName")
         };
         if write.old.is_some_and(is_unchanged) {
             return Ok(());
@@ -126,7 +126,7 @@ impl ParamRights {
             PolicyKind::Mutating => MUTATING_POLICIES,
         };
         let policy = policies.get(write, spec.str("policyName")).await?;
-        let kind = policy.as_ref().and_then(|policy| policy.at(&["spec", "paramKind"]));
+        let kind = policy.as_ref().and_then(|policy| policy.get_path(&["spec", "paramKind"]));
         let any_resource =
             || Params { group: "*".to_owned(), version: "*".to_owned(), resource: "*".to_owned() };
         let (params, is_known) = kind.map_or_else(|| (any_resource(), true), |kind| self.resolve(kind));

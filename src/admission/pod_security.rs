@@ -151,7 +151,7 @@ impl PodSecurity {
         {
             return Ok(());
         }
-        let Some(template) = object.at(template) else { return Ok(()) };
+        let Some(template) = object.get_path(template) else { return Ok(()) };
         let pod = Pod::new(template, self.config.relaxed);
         if !self.is_exempt_runtime(write, &pod) {
             self.annotate_errors(write, &errors);
@@ -296,7 +296,7 @@ async fn get_namespace(write: &Write<'_>) -> Option<Arc<Object>> {
 /// Whether an update can change the privileges of a pod: containers are added or removed, or get another image.
 fn is_significant(pod: &Value, old: &Value) -> bool {
     fn list<'a>(pod: &'a Value, name: &str) -> &'a [Value] {
-        pod.at(&["spec", name]).map(Value::items).unwrap_or_default()
+        pod.get_path(&["spec", name]).map(Value::items).unwrap_or_default()
     }
     let changes = |name| {
         let (new, old) = (list(pod, name), list(old, name));

@@ -72,7 +72,8 @@ impl Priority {
     }
 
     async fn assign(&self, write: &Write<'_>, pod: &mut Value) -> Result<()> {
-        let class_name = pod.at(&["spec", "priorityClassName"]).and_then(Value::as_str).unwrap_or_default();
+        let class_name =
+            pod.get_path(&["spec", "priorityClassName"]).and_then(Value::as_str).unwrap_or_default();
         let class = if class_name.is_empty() {
             (*self.default_class(write).await?).clone().unwrap_or_else(Class::without_class)
         } else {
@@ -137,8 +138,8 @@ fn apply_class(pod: &mut Value, class: &Class) -> std::result::Result<(), String
 /// An update that omits these fields keeps them.
 fn keep_omitted_fields(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
-        if let Some(value) = old.at(&["spec", field])
-            && pod.at(&["spec", field]).is_none()
+        if let Some(value) = old.get_path(&["spec", field])
+            && pod.get_path(&["spec", field]).is_none()
         {
             pod.entry("spec").set(field, value.clone());
         }
@@ -214,6 +215,6 @@ mod tests {
         assert_eq!(new, old);
         let mut changed = pod(&[("priority", Value::Int(8))]);
         keep_omitted_fields(&mut changed, &old);
-        assert_eq!(changed.at(&["spec", "priority"]), Some(&Value::Int(8)));
+        assert_eq!(changed.get_path(&["spec", "priority"]), Some(&Value::Int(8)));
     }
 }

@@ -43,7 +43,7 @@ fn has_new_images(write: &Write<'_>, pod: &Value) -> bool {
 }
 
 fn images(pod: &Value) -> BTreeSet<&str> {
-    let lists = LISTS.iter().filter_map(|list| pod.at(&["spec", list]));
+    let lists = LISTS.iter().filter_map(|list| pod.get_path(&["spec", list]));
     lists.flat_map(Value::items).map(|container| container.str("image")).collect()
 }
 
@@ -71,12 +71,12 @@ fn policy_errors(pod: &Value) -> Vec<String> {
         }
     };
     for list in LISTS {
-        let containers = pod.at(&["spec", list]).map(Value::items).unwrap_or_default();
+        let containers = pod.get_path(&["spec", list]).map(Value::items).unwrap_or_default();
         for (index, container) in containers.iter().enumerate() {
             check(&spec.child(list).index(index).child("imagePullPolicy"), container.str("imagePullPolicy"));
         }
     }
-    let volumes = pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
+    let volumes = pod.get_path(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
     for (index, volume) in volumes.iter().enumerate() {
         if let Some(image) = volume.get("image") {
             let path = spec.child("volumes").index(index).child("image").child("pullPolicy");
@@ -112,7 +112,7 @@ mod tests {
         set_policies(&mut pod);
         assert!(policy_errors(&pod).is_empty());
         for list in ["containers", "initContainers"] {
-            let containers = pod.at(&["spec", list]).map(Value::items).unwrap_or_default();
+            let containers = pod.get_path(&["spec", list]).map(Value::items).unwrap_or_default();
             assert!(
                 containers.iter().all(|container| container.str("imagePullPolicy") == "Always"),
                 "{list}"

@@ -36,7 +36,9 @@ impl Plugin for RuntimeClass {
 }
 
 async fn class_of(write: &Write<'_>, pod: &Value) -> Result<Option<Value>> {
-    let Some(name) = pod.at(&["spec", "runtimeClassName"]).and_then(Value::as_str) else { return Ok(None) };
+    let Some(name) = pod.get_path(&["spec", "runtimeClassName"]).and_then(Value::as_str) else {
+        return Ok(None);
+    };
     let class = RUNTIME_CLASSES.get(write, name).await?;
     if class.is_none() {
         return Err(write.forbidden(pod, &format!("pod rejected: RuntimeClass {name:?} not found")));
@@ -47,7 +49,7 @@ async fn class_of(write: &Write<'_>, pod: &Value) -> Result<Option<Value>> {
 fn set_overhead(pod: &mut Value, class: &Value) -> std::result::Result<(), String> {
     let Some(overhead) = class.get("overhead") else { return Ok(()) };
     let fixed = overhead.get("podFixed");
-    let current = pod.at(&["spec", "overhead"]);
+    let current = pod.get_path(&["spec", "overhead"]);
     if current.and_then(Value::fields).is_some_and(|current| !current.is_empty()) && !same(current, fixed) {
         return Err(MISMATCH.to_owned());
     }
@@ -64,7 +66,7 @@ fn set_scheduling(pod: &mut Value, class: &Value) -> std::result::Result<(), Str
     let Some(scheduling) = class.get("scheduling") else { return Ok(()) };
     let spec = pod.entry("spec");
     for (key, required) in scheduling.get("nodeSelector").and_then(Value::fields).into_iter().flatten() {
-        let current = spec.at(&["nodeSelector", key]);
+        let current = spec.get_path(&["nodeSelector", key]);
         if let Some(current) = current.filter(|current| *current != required) {
             let (current, required) =
                 (current.as_str().unwrap_or_default(), required.as_str().unwrap_or_default());
@@ -83,7 +85,7 @@ fn set_scheduling(pod: &mut Value, class: &Value) -> std::result::Result<(), Str
 }
 
 fn check_overhead(pod: &Value, class: Option<&Value>) -> std::result::Result<(), &'static str> {
-    let overhead = pod.at(&["spec", "overhead"]);
+    let overhead = pod.get_path(&["spec", "overhead"]);
     match class.and_then(|class| class.get("overhead")) {
         Some(defined) if same(overhead, defined.get("podFixed")) => Ok(()),
         Some(_) => Err(MISMATCH),
@@ -111,9 +113,9 @@ mod tests {
         let mut pod = Value::object();
         assert_eq!(set_overhead(&mut pod, &class()), Ok(()));
         assert_eq!(set_scheduling(&mut pod, &class()), Ok(()));
-        assert_eq!(pod.at(&["spec", "overhead", "memory"]), Some(&Value::from("10Mi")));
-        assert_eq!(pod.at(&["spec", "nodeSelector", "arch"]), Some(&Value::from("x")));
-        assert_eq!(pod.at(&["spec", "tolerations"]).map(|all| all.items().len()), Some(1));
+        assert_eq!(pod.get_path(&["spec", "overhead", "memory"]), Some(&Value::from("10Mi")));
+        assert_eq!(pod.get_path(&["spec", "nodeSelector", "arch"]), Some(&Value::from("x")));
+        assert_eq!(pod.get_path(&["spec", "tolerations"]).map(|all| all.items().len()), Some(1));
         assert_eq!(check_overhead(&pod, Some(&class())), Ok(()));
         assert_eq!(check_overhead(&pod, None), Err(WITHOUT_CLASS));
     }

@@ -64,7 +64,7 @@ impl Plugin for ServiceAccount {
 }
 
 fn is_mirror(pod: &Value) -> bool {
-    pod.at(&["metadata", "annotations", MIRROR]).is_some()
+    pod.get_path(&["metadata", "annotations", MIRROR]).is_some()
 }
 
 /// A mirror pod has no service account, and references nothing that needs one.

@@ -80,7 +80,7 @@ impl PodTolerationRestriction {
             Some(namespace_list) => (namespace_list, "namespace"),
             None => (&self.0.allowed, "cluster"),
         };
-        let requested = pod.at(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
+        let requested = pod.get_path(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
         if allowed.is_empty() || tolerations::are_allowed(requested, allowed) {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl PodTolerationRestriction {
 
 /// The tolerations in an annotation; `None` without one. JSON is valid YAML.
 fn annotated(namespace: &Value, annotation: &str) -> Result<Option<Vec<Value>>> {
-    let text = meta::metadata(namespace).at(&["annotations", annotation]).and_then(Value::as_str);
+    let text = meta::metadata(namespace).get_path(&["annotations", annotation]).and_then(Value::as_str);
     match text {
         None => Ok(None),
         Some("") => Ok(Some(Vec::new())),
@@ -116,7 +116,7 @@ fn tolerate(pod: &mut Value, mut extra: Vec<Value>, features: EnabledFeatures) {
         extra.push(toleration);
     }
     if !extra.is_empty() {
-        let current = pod.at(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
+        let current = pod.get_path(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
         let merged = tolerations::merge(current, &extra);
         pod.entry("spec").set("tolerations", merged);
     }
@@ -148,10 +148,10 @@ mod tests {
     fn pods_with_requests_tolerate_memory_pressure() {
         let mut plain = value("spec: {containers: [{name: a}]}");
         tolerate(&mut plain, Vec::new(), EnabledFeatures::RELEASE);
-        assert_eq!(plain.at(&["spec", "tolerations"]), None);
+        assert_eq!(plain.get_path(&["spec", "tolerations"]), None);
         let mut with_requests = value("spec: {containers: [{name: a, resources: {requests: {cpu: '1'}}}]}");
         tolerate(&mut with_requests, vec![value("{key: x, operator: Exists}")], EnabledFeatures::RELEASE);
-        let all = with_requests.at(&["spec", "tolerations"]).unwrap().items();
+        let all = with_requests.get_path(&["spec", "tolerations"]).unwrap().items();
         assert_eq!(all.iter().map(|item| item.str("key")).collect::<Vec<_>>(), ["x", MEMORY_PRESSURE]);
     }
 

@@ -53,7 +53,7 @@ mod tests {
     const DEFAULTS: [(&str, i64); 2] = [(NOT_READY, 300), (UNREACHABLE, 60)];
 
     fn keys(pod: &Value) -> Vec<&str> {
-        let tolerations = pod.at(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
+        let tolerations = pod.get_path(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
         tolerations.iter().map(|toleration| toleration.str("key")).collect()
     }
 
@@ -63,7 +63,7 @@ mod tests {
         tolerate(&mut pod, DEFAULTS);
         assert_eq!(keys(&pod), [NOT_READY, UNREACHABLE]);
         let seconds = |pod: &Value, index: usize| {
-            pod.at(&["spec", "tolerations"])?.items().get(index)?.get("tolerationSeconds")?.as_int()
+            pod.get_path(&["spec", "tolerations"])?.items().get(index)?.get("tolerationSeconds")?.as_int()
         };
         assert_eq!((seconds(&pod, 0), seconds(&pod, 1)), (Some(300), Some(60)));
         let before = pod.clone();

@@ -20,6 +20,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_client::kubeconfig::users::Users;
 use pilothouse_client::upstream::pool::{Pool, Purpose};
+use pilothouse_client::webhook::cluster_webhooks::WebhookClients;
 use pilothouse_types::clock::Clock;
 
 use crate::limits::HOOK_CALLS;
@@ -181,8 +182,8 @@ impl Webhooks {
             Phase::Mutating => &credentials.mutating,
             Phase::Validating => &credentials.validating,
         };
-        let destination = (settings.pool.clone(), Purpose::Admission);
-        let caller = WebhookCaller::new(destination, users.clone(), HOOK_CALLS, settings.to_endpoints);
+        let clients = WebhookClients::new(settings.pool.clone(), Purpose::Admission);
+        let caller = WebhookCaller::new(clients, users.clone(), HOOK_CALLS, settings.to_endpoints);
         Webhooks { phase, settings: settings.clone(), caller, failures: Throttle::default() }
     }
 

@@ -335,7 +335,7 @@ impl DefinitionSet {
 
     /// Notes the accepted names of a definition. If one becomes free, the disputing definitions are settled again.
     fn replace_names(&mut self, previous: Option<&Value>, current: Option<&Value>) {
-        let names = |value: &Value| value.at(&["status", "acceptedNames"]).cloned().unwrap_or_default();
+        let names = |value: &Value| value.get_path(&["status", "acceptedNames"]).cloned().unwrap_or_default();
         if let Some(previous) = previous {
             let group = group_of(previous);
             let accepted = self.groups.entry(group.clone()).or_default();
@@ -395,7 +395,7 @@ struct ResourceInputs {
 
 impl ResourceInputs {
     fn new(definition: &Value) -> ResourceInputs {
-        let digest = |path: &[&str]| digest(definition.at(path).unwrap_or(&Value::Null));
+        let digest = |path: &[&str]| digest(definition.get_path(path).unwrap_or(&Value::Null));
         ResourceInputs {
             spec: digest(&["spec"]),
             names: digest(&["status", "acceptedNames"]),

@@ -68,14 +68,8 @@ impl Controller for ApiServiceRegistration {
         self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
-        async move {
-            match self.reconcile_api_service(&name).await {
-                Ok(()) => Outcome::Done,
-                Err(status) => Outcome::Retry(status.to_string()),
-            }
-        }
-        .boxed_local()
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.reconcile_api_service(&name).await.map(|()| Outcome::Done) }.boxed_local()
     }
 }
 

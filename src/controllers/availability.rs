@@ -59,9 +59,8 @@ impl Controller for Availability {
         }
     }
 
-    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&name).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&name).await }.boxed_local()
     }
 }
 

@@ -39,7 +39,7 @@ fn is_token(change: &ObjectChange<'_>) -> bool {
 
 /// A value of a Secret; empty if absent.
 fn data(secret: &Value, name: &str) -> String {
-    let text = secret.at(&["data", name]).and_then(Value::as_str).unwrap_or_default();
+    let text = secret.get_path(&["data", name]).and_then(Value::as_str).unwrap_or_default();
     STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
@@ -125,7 +125,8 @@ impl BootstrapSigner {
 
 /// Signs the kubeconfig with every token, and removes other signatures.
 fn sign_kubeconfig(info: &mut Value, tokens: &BTreeMap<String, String>) -> bool {
-    let Some(content) = info.at(&["data", "kubeconfig"]).and_then(Value::as_str).map(str::to_owned) else {
+    let Some(content) = info.get_path(&["data", "kubeconfig"]).and_then(Value::as_str).map(str::to_owned)
+    else {
         return false;
     };
     let before = info.get("data").cloned().unwrap_or_default();
@@ -163,9 +164,8 @@ impl Controller for BootstrapSigner {
         queue.add(());
     }
 
-    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sign().await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sign().await }.boxed_local()
     }
 }
 
@@ -214,9 +214,8 @@ impl Controller for TokenCleaner {
         }
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.clean(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.clean(&key).await }.boxed_local()
     }
 }
 

@@ -114,13 +114,7 @@ impl Controller for ClusterRoleAggregation {
         self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
-        async move {
-            match self.sync(&name).await {
-                Ok(()) => Outcome::Done,
-                Err(status) => Outcome::Retry(status.to_string()),
-            }
-        }
-        .boxed_local()
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&name).await.map(|()| Outcome::Done) }.boxed_local()
     }
 }

@@ -28,7 +28,7 @@ const REVIEW: (&str, &str) = ("authorization.k8s.io/v1", "SubjectAccessReview");
 const MIN_LIFETIME: Duration = Duration::from_secs(600);
 
 fn conditions(request: &Value) -> &[Value] {
-    request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default()
+    request.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default()
 }
 
 fn has_condition(request: &Value, condition: &str) -> bool {
@@ -38,12 +38,12 @@ fn has_condition(request: &Value, condition: &str) -> bool {
 }
 
 fn usages(request: &Value) -> Vec<&str> {
-    let usages = request.at(&["spec", "usages"]).map(Value::items).unwrap_or_default();
+    let usages = request.get_path(&["spec", "usages"]).map(Value::items).unwrap_or_default();
     usages.iter().filter_map(Value::as_str).collect()
 }
 
 fn parse_request(request: &Value) -> std::result::Result<Request, String> {
-    let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
+    let text = request.get_path(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
     Request::from_pem(&STANDARD.decode(text).unwrap_or_default())
 }
 
@@ -116,7 +116,7 @@ pub struct CertificateSigner {
 
 impl CertificateSigner {
     fn lifetime(&self, request: &Value) -> Duration {
-        let requested = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int);
+        let requested = request.get_path(&["spec", "expirationSeconds"]).and_then(Value::as_int);
         let requested = requested.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
         requested.map_or(self.max_lifetime, |requested| {
             if requested > self.max_lifetime { self.max_lifetime } else { requested.max(MIN_LIFETIME) }
@@ -131,8 +131,8 @@ impl PerObject for CertificateSigner {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
         let target = ObjectRef::new(&resource, key);
         let Some(request) = self.client.read_cached(target).await? else { return Ok(Outcome::Done) };
-        let signer = request.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
-        let is_issued = request.at(&["status", "certificate"]).is_some();
+        let signer = request.get_path(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
+        let is_issued = request.get_path(&["status", "certificate"]).is_some();
         let Some(authority) = self.authorities.signers.get(signer) else { return Ok(Outcome::Done) };
         if is_issued
             || !has_condition(&request, "Approved")
@@ -225,7 +225,7 @@ impl CertificateApprover {
         let known = self.client.resource_index();
         let resource = known.review(REVIEW.0, REVIEW.1).ok_or_else(Status::no_such_resource)?;
         let review = self.client.review(resource, &access_review(spec, permission)).await?;
-        Ok(review.at(&["status", "allowed"]).and_then(Value::as_bool) == Some(true))
+        Ok(review.get_path(&["status", "allowed"]).and_then(Value::as_bool) == Some(true))
     }
 }
 
@@ -237,7 +237,7 @@ impl PerObject for CertificateApprover {
         let target = ObjectRef::new(&resource, key);
         let Some(request) = self.client.read_cached(target).await? else { return Ok(Outcome::Done) };
         let spec = request.get("spec").unwrap_or(&Value::Null);
-        let is_issued = request.at(&["status", "certificate"]).is_some();
+        let is_issued = request.get_path(&["status", "certificate"]).is_some();
         if is_issued
             || has_condition(&request, "Approved")
             || has_condition(&request, "Denied")

@@ -32,12 +32,13 @@ pub struct CertificateCleaner {
 
 /// When a request is deleted, in Unix seconds; `None` while it waits for its certificate.
 fn deletion_time(request: &Value) -> Option<i64> {
-    let conditions = request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let conditions = request.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     if conditions.is_empty() {
         let created = time::parse_seconds(meta::metadata(request).str("creationTimestamp")).ok()?;
         return Some(created.saturating_add(PENDING_TTL));
     }
-    let certificate = request.at(&["status", "certificate"]).and_then(Value::as_str).unwrap_or_default();
+    let certificate =
+        request.get_path(&["status", "certificate"]).and_then(Value::as_str).unwrap_or_default();
     let condition_deadline = |condition: &Value| {
         let is_decided = match condition.str("type") {
             "Denied" | "Failed" => true,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::time;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::object::{Key, Revision, TypeName};
@@ -40,29 +41,25 @@ impl Expiry {
         Expiry { client, clock, ttl, expirations: RefCell::default() }
     }
 
-    async fn expire(&self, key: &Key) -> Outcome {
-        let Ok(resource) = self.client.resource(STORE) else { return Outcome::Done };
-        let object = match self.client.cached(ObjectRef::new(&resource, key)).await {
-            Ok(object) => object,
-            Err(status) => return Outcome::Retry(status.to_string()),
-        };
-        let Some((revision, due)) = self.expirations.borrow().get(key).copied() else { return Outcome::Done };
+    async fn expire(&self, key: &Key) -> Result<Outcome> {
+        let Ok(resource) = self.client.resource(STORE) else { return Ok(Outcome::Done) };
+        let object = self.client.cached(ObjectRef::new(&resource, key)).await?;
+        let expiration = self.expirations.borrow().get(key).copied();
+        let Some((revision, due)) = expiration else { return Ok(Outcome::Done) };
         let Some(object) = object else {
             self.expirations.borrow_mut().remove(key);
-            return Outcome::Done;
+            return Ok(Outcome::Done);
         };
         // A newer version has an expiry of its own.
         if object.revision != revision {
-            return Outcome::Done;
+            return Ok(Outcome::Done);
         }
         let now = self.clock.now();
         if now < due {
-            return Outcome::RequeueAfter(due.since(now));
+            return Ok(Outcome::RequeueAfter(due.since(now)));
         }
-        match self.client.expire(&TypeName::new(STORE), &object).await {
-            Ok(_) => Outcome::Done,
-            Err(status) => Outcome::Retry(status.to_string()),
-        }
+        self.client.expire(&TypeName::new(STORE), &object).await?;
+        Ok(Outcome::Done)
     }
 }
 
@@ -129,7 +126,7 @@ impl Controller for Expiry {
         queue.add_at(key.clone(), due);
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move { self.expire(&key).await }.boxed_local()
     }
 }

@@ -14,6 +14,7 @@ use pilothouse_api::aggregation::discovered::{
 };
 use pilothouse_api::aggregation::{ApiService, OPENAPI_USER, STORE, Service, discovery_identity};
 use pilothouse_api::openapi::merged::ServedSpec;
+use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::identity::Identity;
 use tokio::task::spawn_blocking;
@@ -54,8 +55,8 @@ impl Controller for ExtensionDocuments {
         queue.add(change.object.key.name().to_owned());
     }
 
-    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.read(&name).await }.boxed_local()
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { Ok(self.read(&name).await) }.boxed_local()
     }
 }
 

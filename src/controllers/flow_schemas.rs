@@ -62,14 +62,11 @@ pub struct FlowSchemas {
 }
 
 impl FlowSchemas {
-    async fn restore_builtin(&self) -> Outcome {
-        match (self.restore)().await {
-            Ok(()) => Outcome::RequeueAfter(RESTORE_INTERVAL),
-            Err(status) => {
-                tracing::warn!(%status, "the mandatory flow schemas and priority levels cannot be maintained; retrying");
-                Outcome::Retry(status.to_string())
-            }
-        }
+    async fn restore_builtin(&self) -> Result<Outcome> {
+        let restored = (self.restore)().await.inspect_err(|status| {
+            tracing::warn!(%status, "the mandatory flow schemas and priority levels cannot be maintained; retrying");
+        });
+        restored.map(|()| Outcome::RequeueAfter(RESTORE_INTERVAL))
     }
 
     async fn sync_all(&self) -> Result<Outcome> {
@@ -168,15 +165,14 @@ impl Controller for FlowSchemas {
         }
     }
 
-    fn reconcile(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            let result = match &task {
-                Task::Restore => return self.restore_builtin().await,
+            match &task {
+                Task::Restore => self.restore_builtin().await,
                 Task::AllSchemas => self.sync_all().await,
                 Task::Schema(key) => self.sync(key).await,
                 Task::ApplyLevels => (self.apply)().await.map(|()| Outcome::Done),
-            };
-            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
+            }
         }
         .boxed_local()
     }

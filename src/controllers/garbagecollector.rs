@@ -234,13 +234,12 @@ impl Controller for GarbageCollector {
         tasks.into_iter().for_each(|task| queue.add(task));
     }
 
-    fn reconcile(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            let result = match task {
+            match task {
                 Task::Attempt(uid) => self.attempt(uid).await,
                 Task::Orphan(uid) => self.orphan(uid).await,
-            };
-            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
+            }
         }
         .boxed_local()
     }

@@ -206,9 +206,8 @@ impl Controller for LeaseHolder {
         }
     }
 
-    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.hold().await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.hold().await }.boxed_local()
     }
 }
 
@@ -220,12 +219,12 @@ mod tests {
     fn acquiring_the_lease_of_another_holder_counts_as_transition() {
         let now = Timestamp(1_700_000_000_000_001);
         let mut lease = new_lease("a", now);
-        assert_eq!(lease.at(&["spec", "leaseTransitions"]), None);
+        assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), None);
         assert_eq!(renewed_plus(lease.get("spec").unwrap(), LEASE_DURATION), now.plus(LEASE_DURATION));
         acquire(&mut lease, "a", now);
-        assert_eq!(lease.at(&["spec", "leaseTransitions"]), None);
+        assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), None);
         acquire(&mut lease, "b", now);
-        assert_eq!(lease.at(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
-        assert_eq!(lease.at(&["spec", "holderIdentity"]), Some(&"b".into()));
+        assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
+        assert_eq!(lease.get_path(&["spec", "holderIdentity"]), Some(&"b".into()));
     }
 }

@@ -88,7 +88,7 @@ impl LegacyTokenCleaner {
         let maps = self.client.resource(CONFIG_MAPS)?;
         let map =
             self.client.read(ObjectRef { resource: &maps, namespace: TRACKED.0, name: TRACKED.1 }).await?;
-        let since = map.as_ref().and_then(|map| map.at(&["data", SINCE])).and_then(Value::as_str);
+        let since = map.as_ref().and_then(|map| map.get_path(&["data", SINCE])).and_then(Value::as_str);
         let Some(since) = since.filter(|since| is_day(since)) else { return Ok(false) };
         let since = time::parse_seconds(&format!("{since}T00:00:00Z")).unwrap_or(i64::MAX);
         let first = u64::try_from(since).unwrap_or_default().saturating_add(INTERVAL.as_secs());
@@ -169,9 +169,8 @@ impl Controller for LegacyTokenCleaner {
         }
     }
 
-    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.clean().await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.clean().await }.boxed_local()
     }
 }
 

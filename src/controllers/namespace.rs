@@ -148,7 +148,7 @@ impl NamespaceController {
         if !meta::is_terminating(&namespace) {
             return Ok(Outcome::Done);
         }
-        if namespace.at(&["status", "phase"]).and_then(Value::as_str) != Some("Terminating") {
+        if namespace.get_path(&["status", "phase"]).and_then(Value::as_str) != Some("Terminating") {
             self.client.edit(target, "status", |namespace| Ok(set_terminating(namespace))).await?;
         }
         if finalizers(&namespace).is_empty() {
@@ -328,10 +328,13 @@ impl NamespaceController {
         }
         let seconds = |object: &Arc<Object>| {
             let pod = self.client.load(resource, object).ok()?;
-            if matches!(pod.at(&["status", "phase"]).and_then(Value::as_str), Some("Succeeded" | "Failed")) {
+            if matches!(
+                pod.get_path(&["status", "phase"]).and_then(Value::as_str),
+                Some("Succeeded" | "Failed")
+            ) {
                 return None;
             }
-            pod.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_int)
+            pod.get_path(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_int)
         };
         let longest = objects.iter().filter_map(seconds).max().unwrap_or(0);
         if self.client.seconds() - deleted_at >= longest { 0 } else { longest }
@@ -377,7 +380,7 @@ impl NamespaceController {
 }
 
 fn finalizers(namespace: &Value) -> &[Value] {
-    namespace.at(&["spec", "finalizers"]).map(Value::items).unwrap_or_default()
+    namespace.get_path(&["spec", "finalizers"]).map(Value::items).unwrap_or_default()
 }
 
 fn set_terminating(namespace: &mut Value) -> bool {
@@ -470,8 +473,7 @@ impl Controller for NamespaceController {
         }
     }
 
-    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&name).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&name).await }.boxed_local()
     }
 }

@@ -73,15 +73,12 @@ impl Controller for OwnObjects {
         }
     }
 
-    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            match (self.reconcile)().await {
-                Ok(()) => Outcome::RequeueAfter(CHECK_INTERVAL),
-                Err(status) => {
-                    tracing::warn!(%status, "the objects that describe this server cannot be maintained; retrying");
-                    Outcome::Retry(status.to_string())
-                }
-            }
+            let reconciled = (self.reconcile)().await.inspect_err(|status| {
+                tracing::warn!(%status, "the objects that describe this server cannot be maintained; retrying");
+            });
+            reconciled.map(|()| Outcome::RequeueAfter(CHECK_INTERVAL))
         }
         .boxed_local()
     }

@@ -155,13 +155,12 @@ impl Controller for PerNamespace {
         self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            let result = match &work {
+            match &work {
                 Work::Namespace(namespace) => self.sync(namespace).await,
                 Work::All => self.queue_all().await,
-            };
-            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
+            }
         }
         .boxed_local()
     }

@@ -32,8 +32,7 @@ impl<L: PerObject> Controller for L {
         }
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&key).await }.boxed_local()
     }
 }

@@ -104,7 +104,8 @@ impl PodCollector {
                 let mut attempts = Attempts::default();
                 for object in finished {
                     let Some(pod) = attempts.take(self.client.load(&resource, &object)) else { continue };
-                    let is_evicted = pod.at(&["status", "reason"]).and_then(Value::as_str) == Some("Evicted");
+                    let is_evicted =
+                        pod.get_path(&["status", "reason"]).and_then(Value::as_str) == Some("Evicted");
                     by_age.push((
                         !is_evicted,
                         meta::metadata(&pod).str("creationTimestamp").to_owned(),
@@ -312,7 +313,7 @@ fn is_finished(pod: &Object) -> bool {
 
 /// Whether a node is out of service and not ready.
 fn is_out_of_service(node: &Value) -> bool {
-    let items = |path: &[&str]| node.at(path).map(Value::items).unwrap_or_default();
+    let items = |path: &[&str]| node.get_path(path).map(Value::items).unwrap_or_default();
     let is_ready = |condition: &Value| condition.str("type") == "Ready" && condition.str("status") == "True";
     items(&["spec", "taints"]).iter().any(|taint| taint.str("key") == OUT_OF_SERVICE)
         && !items(&["status", "conditions"]).iter().any(is_ready)
@@ -376,9 +377,8 @@ impl Controller for PodCollector {
         }
     }
 
-    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&work).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&work).await }.boxed_local()
     }
 }
 

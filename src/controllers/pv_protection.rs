@@ -114,7 +114,7 @@ impl Protection {
 
     async fn is_used(&self, object: &Value, key: &Key) -> Result<bool> {
         if self.protected == Protected::Volumes {
-            return Ok(object.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound"));
+            return Ok(object.get_path(&["status", "phase"]).and_then(Value::as_str) == Some("Bound"));
         }
         let pods: Arc<Resource> = self.client.resource(PODS)?;
         // A pod that the informer has not reported yet may use the claim, so pods are listed, as in the reference.
@@ -137,7 +137,7 @@ impl Protection {
 
 /// Whether a scheduled pod uses a claim.
 fn uses(pod: &Value, claim: &Value) -> bool {
-    if pod.at(&["spec", "nodeName"]).and_then(Value::as_str).is_none_or(str::is_empty) {
+    if pod.get_path(&["spec", "nodeName"]).and_then(Value::as_str).is_none_or(str::is_empty) {
         return false;
     }
     let grace = meta::metadata(pod).get("deletionGracePeriodSeconds").and_then(Value::as_int);
@@ -147,9 +147,9 @@ fn uses(pod: &Value, claim: &Value) -> bool {
     let is_owned_by_pod = owners.iter().any(|owner| {
         owner.str("uid") == uid && owner.get("controller").and_then(Value::as_bool) == Some(true)
     });
-    let volumes = pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
+    let volumes = pod.get_path(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
     volumes.iter().any(|volume| {
-        let claim_name = volume.at(&["persistentVolumeClaim", "claimName"]).and_then(Value::as_str);
+        let claim_name = volume.get_path(&["persistentVolumeClaim", "claimName"]).and_then(Value::as_str);
         let generated_name = || format!("{}-{}", meta::name(pod), volume.str("name"));
         claim_name == Some(meta::name(claim))
             || (!is_shut_down
@@ -193,9 +193,8 @@ impl Controller for Protection {
         self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&key).await }.boxed_local()
     }
 }
 

@@ -165,7 +165,7 @@ impl QuotaStatus {
             return true;
         };
         let now = self.client.seconds();
-        let has_deadline = |object: &Value| object.at(&["spec", "activeDeadlineSeconds"]).is_some();
+        let has_deadline = |object: &Value| object.get_path(&["spec", "activeDeadlineSeconds"]).is_some();
         evaluator.usage(&old, now) != evaluator.usage(&new, now) || has_deadline(&old) != has_deadline(&new)
     }
 
@@ -185,7 +185,7 @@ impl QuotaStatus {
         let Ok(resource) = self.client.resource(RESOURCE_QUOTAS) else { return };
         let read = |object: &Object| self.client.load(&resource, object).ok();
         let Some(quota) = read(change.object) else { return };
-        let names = quota.at(&["spec", "hard"]).and_then(Value::fields).into_iter().flatten();
+        let names = quota.get_path(&["spec", "hard"]).and_then(Value::fields).into_iter().flatten();
         let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
         let entry = &mut namespaces.entry(key.namespace().to_owned()).or_default().quotas;
         entry.insert(key.name().to_owned(), names);
@@ -221,28 +221,29 @@ impl QuotaStatus {
 
 /// Whether `status.hard` equals `spec.hard`.
 fn has_current_hard_limits(quota: &Value) -> bool {
-    resource_list::read(quota.at(&["spec", "hard"])) == resource_list::read(quota.at(&["status", "hard"]))
+    resource_list::read(quota.get_path(&["spec", "hard"]))
+        == resource_list::read(quota.get_path(&["status", "hard"]))
 }
 
 /// Whether the status equals the spec and the count.
 fn is_status_current(quota: &Value, used: &ResourceList) -> bool {
     // An empty map is not stored, so a quota without limits is right without one.
     has_current_hard_limits(quota)
-        && resource_list::read(quota.at(&["status", "used"])) == expected_usage(quota, used)
+        && resource_list::read(quota.get_path(&["status", "used"])) == expected_usage(quota, used)
 }
 
 /// The counted usage; resources we do not count keep their previous value.
 fn expected_usage(quota: &Value, used: &ResourceList) -> ResourceList {
-    let mut usage = resource_list::read(quota.at(&["status", "used"]));
+    let mut usage = resource_list::read(quota.get_path(&["status", "used"]));
     usage.extend(used.clone());
-    let hard = quota.at(&["spec", "hard"]).and_then(Value::fields);
+    let hard = quota.get_path(&["spec", "hard"]).and_then(Value::fields);
     usage.retain(|name, _| hard.is_some_and(|hard| hard.contains_key(name)));
     usage
 }
 
 fn write(quota: &mut Value, used: &ResourceList) {
     let usage = expected_usage(quota, used);
-    let hard = quota.at(&["spec", "hard"]).cloned().unwrap_or_else(Value::object);
+    let hard = quota.get_path(&["spec", "hard"]).cloned().unwrap_or_else(Value::object);
     let mut rendered = Value::object();
     for (name, amount) in usage {
         rendered.set(&name, amount.to_string());
@@ -313,9 +314,8 @@ impl Controller for QuotaStatus {
         }
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&key).await }.boxed_local()
     }
 }
 
@@ -352,9 +352,9 @@ mod tests {
         assert!(!is_status_current(&quota, &counted));
         write(&mut quota, &counted);
         assert!(is_status_current(&quota, &counted));
-        assert_eq!(quota.at(&["status", "hard"]), quota.at(&["spec", "hard"]));
+        assert_eq!(quota.get_path(&["status", "hard"]), quota.get_path(&["spec", "hard"]));
         let expected = object(r#"{"pods":"2","cpu":"500m","strange.io/x":"2"}"#);
-        assert_eq!(quota.at(&["status", "used"]), Some(&expected));
+        assert_eq!(quota.get_path(&["status", "used"]), Some(&expected));
         assert!(!is_status_current(&quota, &used(r#"{"pods":"1","cpu":"500m"}"#)));
         quota.entry("spec").entry("hard").set("cpu", "1");
         assert!(is_status_current(&quota, &counted), "the same quantity in another notation");

@@ -17,6 +17,7 @@ use actix::prelude::*;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::object::{Object, Revision, TypeName};
 use tokio::sync::oneshot;
@@ -101,8 +102,8 @@ pub trait Controller: 'static {
         }
     }
 
-    /// Works on one key.
-    fn reconcile(self: Rc<Self>, key: Self::Key) -> LocalBoxFuture<'static, Outcome>;
+    /// Works on one key. After an error the key is retried, with growing pauses.
+    fn reconcile(self: Rc<Self>, key: Self::Key) -> LocalBoxFuture<'static, Result<Outcome>>;
 
     /// Further keys that the work so far has found. Called after each work and each event.
     fn take_follow_ups(&self) -> Vec<Self::Key> {
@@ -241,9 +242,10 @@ impl<L: Controller> Runner<L> {
             let Some(key) = self.queue.next(now) else { break };
             self.in_progress += 1;
             let work = self.controller.clone().reconcile(key.clone());
-            let work = work
-                .into_actor(self)
-                .map(move |outcome, runner, ctx| runner.finish_work(key, &outcome, started, ctx));
+            let work = work.into_actor(self).map(move |result, runner, ctx| {
+                let outcome = result.unwrap_or_else(|status| Outcome::Retry(status.to_string()));
+                runner.finish_work(key, &outcome, started, ctx);
+            });
             ctx.spawn(work);
         }
         self.set_timer(now, ctx);

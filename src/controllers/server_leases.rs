@@ -76,9 +76,8 @@ impl Controller for ServerLeases {
         }
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Retry(status.to_string())) }
-            .boxed_local()
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
+        async move { self.sync(&key).await }.boxed_local()
     }
 }
 

@@ -88,13 +88,12 @@ impl Controller for ServiceRepair {
     /// in progress.
     fn on_list(&self, _: &TypeName, _: &Snapshot, _: &mut Queue<Work>) {}
 
-    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            let result = match &work {
+            match &work {
                 Work::All => self.check_all().await,
                 Work::AddressRemoved(address, owner) => self.recreate_address(address, owner).await,
-            };
-            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
+            }
         }
         .boxed_local()
     }

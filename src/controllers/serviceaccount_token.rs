@@ -92,9 +92,10 @@ impl AccountTokens {
     fn fill(&self, secret: &mut Value, key: &Key, account: &str, uid: &str) -> bool {
         let before = secret.clone();
         let missing =
-            |field: &str| before.at(&["data", field]).and_then(Value::as_str).is_none_or(str::is_empty);
+            |field: &str| before.get_path(&["data", field]).and_then(Value::as_str).is_none_or(str::is_empty);
         let authority = STANDARD.encode(&self.authorities.root_pem);
-        if !authority.is_empty() && before.at(&["data", "ca.crt"]).and_then(Value::as_str) != Some(&authority)
+        if !authority.is_empty()
+            && before.get_path(&["data", "ca.crt"]).and_then(Value::as_str) != Some(&authority)
         {
             secret.entry("data").set("ca.crt", authority);
         }
@@ -218,15 +219,14 @@ impl Controller for AccountTokens {
         self.on_each_object(type_name, snapshot, queue);
     }
 
-    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            let result = match &work {
+            match &work {
                 Work::Secret(key) => self.secret(key).await,
                 Work::Account(key) => self.account(key).await,
                 Work::SecretRemoved(key, account) => self.remove_reference(key, account).await,
                 Work::All => self.queue_all().await,
-            };
-            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
+            }
         }
         .boxed_local()
     }

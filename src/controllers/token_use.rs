@@ -65,7 +65,7 @@ impl TokenUse {
         let resource = self.client.resource("secrets")?;
         let update = self.client.patch(ObjectRef::new(&resource, secret), "", |secret| {
             let now = self.clock.now();
-            let label = secret.at(&["metadata", "labels", LAST_USED]).and_then(Value::as_str);
+            let label = secret.get_path(&["metadata", "labels", LAST_USED]).and_then(Value::as_str);
             if meta::metadata(secret).str("uid") != uid || !is_outdated(label, now) {
                 return Ok(false);
             }
@@ -79,7 +79,7 @@ impl TokenUse {
 
 /// Records the start of tracking; returns whether it was missing.
 fn set_start(map: &mut Value, today: &str) -> bool {
-    if map.at(&["data", SINCE]).and_then(Value::as_str).is_some_and(is_day) {
+    if map.get_path(&["data", SINCE]).and_then(Value::as_str).is_some_and(is_day) {
         return false;
     }
     map.entry("data").set(SINCE, today);
@@ -104,9 +104,9 @@ impl Controller for TokenUse {
         }
     }
 
-    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
-            let result = match work {
+            match work {
                 Work::TrackingStart => self.record_start().await,
                 Work::NextUse => match self.uses.lock().await.recv().await {
                     // After a failed write, the next request reports the use again.
@@ -118,8 +118,7 @@ impl Controller for TokenUse {
                     }
                     None => Ok(Outcome::Done),
                 },
-            };
-            result.unwrap_or_else(|status| Outcome::Retry(status.to_string()))
+            }
         }
         .boxed_local()
     }

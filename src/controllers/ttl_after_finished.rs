@@ -23,11 +23,11 @@ pub struct TtlAfterFinished {
 
 /// When a job is deleted, in Unix seconds; `None` if it is not finished or has no TTL.
 fn deletion_time(job: &Value) -> Option<i64> {
-    let ttl = job.at(&["spec", "ttlSecondsAfterFinished"]).and_then(Value::as_int)?;
+    let ttl = job.get_path(&["spec", "ttlSecondsAfterFinished"]).and_then(Value::as_int)?;
     if meta::is_terminating(job) {
         return None;
     }
-    let conditions = job.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let conditions = job.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     let finished = conditions.iter().find(|condition| {
         matches!(condition.str("type"), "Complete" | "Failed") && condition.str("status") == "True"
     })?;

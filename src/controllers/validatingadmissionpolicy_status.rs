@@ -49,7 +49,7 @@ impl PerObject for PolicyTypeCheck {
 }
 
 fn is_observed(policy: &Value) -> bool {
-    let observed = policy.at(&["status", "observedGeneration"]).and_then(Value::as_int).unwrap_or(0);
+    let observed = policy.get_path(&["status", "observedGeneration"]).and_then(Value::as_int).unwrap_or(0);
     meta::generation(policy) <= observed
 }
 
@@ -106,7 +106,7 @@ async fn type_check(
             Some((kind, object))
         });
         let typed: Vec<_> = typed.collect();
-        let params = policy.at(&["spec", "paramKind"]).and_then(|kind| {
+        let params = policy.get_path(&["spec", "paramKind"]).and_then(|kind| {
             let (group, version) =
                 kind.str("apiVersion").split_once('/').unwrap_or(("", kind.str("apiVersion")));
             type_of(&registry, &GroupVersionKind::new(group, version, kind.str("kind")))
@@ -140,9 +140,9 @@ mod tests {
         let mismatches = [Mismatch { field: "f".to_owned(), warning: "w".to_owned() }];
         write_warnings(&mut policy, 2, &mismatches);
         assert!(is_observed(&policy));
-        let warnings = policy.at(&["status", "typeChecking", "expressionWarnings"]).unwrap();
+        let warnings = policy.get_path(&["status", "typeChecking", "expressionWarnings"]).unwrap();
         assert_eq!((warnings.items()[0].str("fieldRef"), warnings.items()[0].str("warning")), ("f", "w"));
         write_warnings(&mut policy, 2, &[]);
-        assert_eq!(policy.at(&["status", "typeChecking"]), Some(&Value::object()), "no mismatches");
+        assert_eq!(policy.get_path(&["status", "typeChecking"]), Some(&Value::object()), "no mismatches");
     }
 }

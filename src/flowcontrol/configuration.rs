@@ -241,7 +241,7 @@ impl FlowSchema {
             uid: uid(schema),
             level: level.str("name").to_owned(),
             precedence: spec.get("matchingPrecedence").and_then(Value::as_int).unwrap_or_default(),
-            distinguisher: match spec.at(&["distinguisherMethod", "type"]).and_then(Value::as_str) {
+            distinguisher: match spec.get_path(&["distinguisherMethod", "type"]).and_then(Value::as_str) {
                 Some("ByUser") => FlowDistinguisher::User,
                 Some("ByNamespace") => FlowDistinguisher::Namespace,
                 _ => FlowDistinguisher::Single,
@@ -283,7 +283,7 @@ impl PriorityLevel {
             lendable: number(limits, "lendablePercent").unwrap_or_default(),
             borrowing: number(limits, "borrowingLimitPercent").filter(|_| !is_exempt),
         };
-        let queuing = limits.at(&["limitResponse", "queuing"]);
+        let queuing = limits.get_path(&["limitResponse", "queuing"]);
         let shape = match queuing {
             _ if is_exempt => LevelKind::Exempt,
             None => LevelKind::Reject,

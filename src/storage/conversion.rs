@@ -26,6 +26,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_client::upstream::pool::{KeepAliveHandle, Pool, Purpose};
+use pilothouse_client::webhook::cluster_webhooks::WebhookClients;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
@@ -60,9 +61,9 @@ pub struct Conversions {
 impl Conversions {
     /// `to_endpoints`: a service is called at one of its endpoints instead of its cluster IP.
     pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock, pool: Arc<Pool>) -> Conversions {
-        let destination = (pool, Purpose::Conversion);
+        let clients = WebhookClients::new(pool, Purpose::Conversion);
         Conversions {
-            caller: WebhookCaller::new(destination, Arc::default(), CONVERSION_CALLS, to_endpoints),
+            caller: WebhookCaller::new(clients, Arc::default(), CONVERSION_CALLS, to_endpoints),
             metrics,
             clock,
             turns: RefCell::default(),

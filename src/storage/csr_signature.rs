@@ -29,7 +29,7 @@ pub fn check(request: &Value, errors: ErrorList) -> ErrorList {
 
 /// The error of a parsable request whose signature does not verify.
 fn signature_error(request: &Value) -> Option<&'static str> {
-    let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
+    let text = request.get_path(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
     // The rules of the kind report unparsable requests.
     let request = X509Req::from_pem(&STANDARD.decode(text).ok()?).ok()?;
     let key = request.public_key().ok()?;

@@ -247,7 +247,7 @@ impl Objects {
 
 /// Builds a draft with the labels of the object and its indexed fields.
 pub(crate) fn build_draft(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
-    let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
+    let labels = value.get_path(&["metadata", "labels"]).and_then(Value::fields);
     let labels: Pairs = labels
         .into_iter()
         .flatten()

@@ -275,7 +275,7 @@ impl Objects {
             Representation::Metadata(version) => partial_metadata_json(version, source)?,
             Representation::Table(version, include) => {
                 let value = self.stored_value(resource, source)?;
-                let revision = value.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
+                let revision = value.get_path(&["metadata", "resourceVersion"]).and_then(Value::as_str);
                 let list_meta = match revision {
                     Some(revision) => format!(r#"{{"resourceVersion":"{revision}"}}"#),
                     None => "{}".to_owned(),

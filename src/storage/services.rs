@@ -276,14 +276,14 @@ impl Services {
 
 /// Whether a range may be used. It may without a condition: there might be no controller to set one.
 fn is_ready(range: &Value) -> bool {
-    let conditions = range.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let conditions = range.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.str("type") == "Ready");
     ready.is_none_or(|ready| ready.str("status") == "True")
 }
 
 /// The service that an IPAddress belongs to.
 fn parent(address: &Value) -> Option<Key> {
-    let parent = address.at(&["spec", "parentRef"])?;
+    let parent = address.get_path(&["spec", "parentRef"])?;
     let is_service = parent.str("group").is_empty() && parent.str("resource") == SERVICES;
     is_service.then(|| Key::namespaced(parent.str("namespace"), parent.str("name")))
 }

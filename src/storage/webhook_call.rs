@@ -9,7 +9,6 @@ use pilothouse_admission::webhooks::ClientConfig;
 use pilothouse_admission::webhooks::response::{InvalidResponse, from_http_error};
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_client::kubeconfig::users::Users;
-use pilothouse_client::upstream::pool::{Pool, Purpose};
 use pilothouse_client::webhook::cluster_webhooks::{
     WebhookClients, WebhookRequest, WebhookResponse, seconds,
 };
@@ -45,13 +44,12 @@ impl WebhookCaller {
     /// A caller that makes at most `concurrent_calls` at a time. `to_endpoints`: a service is called at one of its endpoints
     /// instead of its cluster IP.
     pub fn new(
-        (pool, purpose): (Arc<Pool>, Purpose),
+        clients: WebhookClients,
         users: Arc<Users>,
         concurrent_calls: usize,
         to_endpoints: bool,
     ) -> WebhookCaller {
-        let (clients, slots) = (WebhookClients::new(pool, purpose), Semaphore::new(concurrent_calls));
-        WebhookCaller { clients, users, slots, to_endpoints }
+        WebhookCaller { clients, users, slots: Semaphore::new(concurrent_calls), to_endpoints }
     }
 
     /// Sends a review and returns the response, whatever its status. Errors are in the reference's words.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pilothouse_api::deletion::{self, Deletion};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
-use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Object};
 
@@ -109,7 +109,9 @@ async fn attempt_deletion(
     marked: &mut Option<Arc<Object>>,
 ) -> Result<StoreOutcome> {
     let mut value = backend.load_converted(call, object, Claim::Granted).await?;
-    deletion::check_preconditions(options, &value, &call.stored().version.group)?;
+    let rules = &call.kind().rules.deletion;
+    let resource = GroupResource { group: &call.stored().version.group, ..call.group_resource() };
+    deletion::check_preconditions(rules, options, &value, resource)?;
     // Deletions by another request (eviction) were admitted as that request.
     if call.subresource().is_empty() {
         backend.admission.delete(backend, call, &value).await?;
@@ -117,7 +119,7 @@ async fn attempt_deletion(
     // A deletion takes several changes, and a repeated call would not report those already made.
     call.work().check()?;
     call.work().commit();
-    let decision = deletion::prepare(&call.kind().rules.deletion, &mut value, options, backend.clock.now());
+    let decision = deletion::prepare(rules, &mut value, options, backend.clock.now());
     match decision {
         Deletion::Pending => Ok(Ok(Outcome::Marked(object.clone()))),
         Deletion::Now if options.dry_run => Ok(Ok(Outcome::Removed(object.clone()))),

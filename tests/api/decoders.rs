@@ -139,7 +139,7 @@ fn duplicate_keys_are_reported_at_every_level() {
             r#"duplicate field "data.x""#,
         ]
     );
-    assert_eq!(decoded.value.at(&["data", "x"]), Some(&Value::from("2")), "the last counts");
+    assert_eq!(decoded.value.get_path(&["data", "x"]), Some(&Value::from("2")), "the last counts");
     let yaml = yaml::decode_object(b"data:\n  x: a\n  x: b\n", &kind(), &REGISTRY).unwrap();
     assert_eq!(yaml.strict, ["yaml: unmarshal errors:\n  line 3: key \"x\" already set in map"]);
     assert_contains(
@@ -151,9 +151,9 @@ fn duplicate_keys_are_reported_at_every_level() {
 #[test]
 fn invalid_utf8_is_replaced_in_json_and_refused_in_yaml_and_cbor() {
     let decoded = decode_object(b"{\"data\":{\"x\":\"a\xff\xfe\"}}", &kind(), &REGISTRY).unwrap();
-    assert_eq!(decoded.value.at(&["data", "x"]), Some(&Value::from("a\u{fffd}\u{fffd}")));
+    assert_eq!(decoded.value.get_path(&["data", "x"]), Some(&Value::from("a\u{fffd}\u{fffd}")));
     let half = decode_object(br#"{"data":{"x":"\ud800"}}"#, &kind(), &REGISTRY).unwrap();
-    assert_eq!(half.value.at(&["data", "x"]), Some(&Value::from("\u{fffd}")));
+    assert_eq!(half.value.get_path(&["data", "x"]), Some(&Value::from("\u{fffd}")));
     assert_contains(&decode_error(yaml::decode_object, b"data: {x: \"a\xff\"}"), "yaml: ");
     assert_contains(
         &decode_error(cbor::decode_object, b"\xa1\x44data\xa1\x41x\x61\xff"),
@@ -232,7 +232,11 @@ fn cbor_with_oversized_lengths_is_refused() {
     assert_contains(&decode_error(cbor::decode_object, &pieces), "unexpected EOF");
     let endless = b"\xbf\x44data\xbf\x41x\x7f\x61a\x61b\xff\xff\xff";
     let decoded = cbor::decode_object(endless, &kind(), &REGISTRY).unwrap();
-    assert_eq!(decoded.value.at(&["data", "x"]), Some(&Value::from("ab")), "indefinite lengths are decoded");
+    assert_eq!(
+        decoded.value.get_path(&["data", "x"]),
+        Some(&Value::from("ab")),
+        "indefinite lengths are decoded"
+    );
 }
 
 #[test]

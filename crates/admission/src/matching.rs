@@ -153,7 +153,7 @@ impl MatchConstraints {
         }
         let matches_labels = |object: &Value| {
             !object.is_null()
-                && label_selector::matches(Some(&self.objects), object.at(&["metadata", "labels"]))
+                && label_selector::matches(Some(&self.objects), object.get_path(&["metadata", "labels"]))
         };
         matches_labels(new) || old.is_some_and(matches_labels)
     }

@@ -21,41 +21,38 @@ pub enum Deletion {
     Pending,
 }
 
-/// Kinds whose deletion has several steps. In the reference their storage checks preconditions itself, with messages of its own.
-const TWO_STEP_KINDS: [(&str, &str, &str); 2] = [
-    ("", "Namespace", "namespaces"),
-    ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
-];
-
-/// Checks the preconditions of a deletion.
-pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str) -> Result<()> {
+/// Checks the preconditions of a deletion of an object of `resource`.
+pub fn check_preconditions(
+    rules: &DeletionRules,
+    options: &DeleteOptions,
+    object: &Value,
+    resource: GroupResource<'_>,
+) -> Result<()> {
     let meta = meta::metadata(object);
-    let kind = object.str("kind");
     let preconditions = [
         ("UID", &options.uid, meta.str("uid"), "deleted and then recreated"),
         ("ResourceVersion", &options.resource_version, meta.str("resourceVersion"), "modified"),
     ];
     for (field, expected, actual, fate) in preconditions {
         let Some(expected) = expected.as_deref().filter(|expected| *expected != actual) else { continue };
-        let two_step_kind =
-            TWO_STEP_KINDS.iter().find(|(kind_group, name, _)| (*kind_group, *name) == (group, kind));
-        let (resource, message) = match two_step_kind {
-            Some((_, _, resource)) => (
-                *resource,
-                format!(
-                    "Precondition failed: {field} in precondition: {expected}, {field} in object meta: {actual}"
-                ),
-            ),
+        let (resource, message) = match rules.first_deletion {
             // Only here errors name the kind instead of the resource.
-            None => (
-                kind,
+            FirstDeletion::Plain => (
+                GroupResource { resource: object.str("kind"), ..resource },
                 format!(
                     "the {field} in the precondition ({expected}) does not match the {field} in record ({actual}). The \
                      object might have been {fate}"
                 ),
             ),
+            // In the reference the storage of these kinds checks preconditions itself, with messages of its own.
+            FirstDeletion::Marks | FirstDeletion::MarksWithDependents => (
+                resource,
+                format!(
+                    "Precondition failed: {field} in precondition: {expected}, {field} in object meta: {actual}"
+                ),
+            ),
         };
-        return Err(Status::conflict(GroupResource { group, resource }, meta.str("name"), &message));
+        return Err(Status::conflict(resource, meta.str("name"), &message));
     }
     Ok(())
 }
@@ -227,7 +224,7 @@ mod tests {
 
         let (decision, empty) = delete("", "Namespace", r#"{"metadata":{"name":"a"}}"#, &plain);
         assert_eq!(decision, Deletion::Mark, "even if nothing is pending");
-        assert_eq!(empty.at(&["status", "phase"]), Some(&Value::from("Terminating")));
+        assert_eq!(empty.get_path(&["status", "phase"]), Some(&Value::from("Terminating")));
         assert_eq!(meta::metadata(&empty).get("deletionGracePeriodSeconds"), None);
         let terminating = r#"{"metadata":{"name":"a","deletionTimestamp":"2001-01-01T00:00:00Z"}}"#;
         assert_eq!(delete("", "Namespace", terminating, &plain).0, Deletion::Now);
@@ -277,7 +274,9 @@ mod tests {
         let message = |kind: &str, group: &str, options: &DeleteOptions| {
             let text =
                 format!(r#"{{"kind":"{kind}","metadata":{{"name":"a","uid":"u","resourceVersion":"3"}}}}"#);
-            let refused = check_preconditions(options, &json::read(text.as_bytes()).unwrap(), group);
+            let object = json::read(text.as_bytes()).unwrap();
+            let resource = GroupResource { group, resource: "namespaces" };
+            let refused = check_preconditions(&rules(group, kind).deletion, options, &object, resource);
             refused.err().map(|status| status.message).unwrap_or_default()
         };
         let uid = DeleteOptions { uid: Some("x".into()), ..DeleteOptions::default() };

@@ -99,7 +99,7 @@ impl Documents {
     }
 
     /// The document at a path, which may end in a slash.
-    pub fn at(&self, path: &str) -> Option<&Document> {
+    pub fn get(&self, path: &str) -> Option<&Document> {
         match path.strip_suffix('/').unwrap_or(path) {
             "/api" => Some(&self.api),
             "/apis" => Some(&self.apis),

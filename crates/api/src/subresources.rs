@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(scale_strategy.write(&stored, scale.clone()).unwrap(), stored);
         scale.entry("spec").set("replicas", 7);
         let new = scale_strategy.write(&stored, scale.clone()).unwrap();
-        assert_eq!(new.at(&["spec", "replicas"]), Some(&Value::Int(7)));
-        assert_eq!(new.at(&["spec", "paused"]), Some(&Value::Bool(true)));
+        assert_eq!(new.get_path(&["spec", "replicas"]), Some(&Value::Int(7)));
+        assert_eq!(new.get_path(&["spec", "paused"]), Some(&Value::Bool(true)));
         scale.entry("spec").set("replicas", -7);
         let errors = scale_strategy.write(&stored, scale).unwrap_err();
         assert_eq!(
@@ -223,8 +223,8 @@ mod tests {
         );
         let settled = strategy("ephemeralcontainers").unwrap().settle(kind, &mut new, &old, &NOW);
         assert_eq!(settled.map_err(|errors| error_messages(&errors)), Ok(WarningList::new()));
-        assert_eq!(new.at(&["metadata", "generation"]), Some(&Value::Int(2)));
-        assert_eq!(new.at(&["spec", "hostname"]), None);
+        assert_eq!(new.get_path(&["metadata", "generation"]), Some(&Value::Int(2)));
+        assert_eq!(new.get_path(&["spec", "hostname"]), None);
         assert_eq!(new.get("status"), old.get("status"));
     }
 }

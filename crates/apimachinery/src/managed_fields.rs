@@ -264,7 +264,7 @@ pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, n
 
 /// The managers before the write: those in the request, if valid, or else the stored ones.
 fn previous_managers(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
-    let entries = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
+    let entries = |object: &Value| object.get_path(&["metadata", "managedFields"]).cloned();
     let stored = || {
         let entries = old.and_then(entries);
         entries.and_then(|entries| Managers::read(entries.items())).unwrap_or_default()
@@ -333,7 +333,7 @@ fn remove_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers
 /// Restores the times of managers if only they differ: then the write changes nothing.
 pub fn keep_times(old: &Value, new: &mut Value) {
     let path = &["metadata", "managedFields"];
-    let (Some(before), Some(after)) = (old.at(path), new.at(path)) else { return };
+    let (Some(before), Some(after)) = (old.get_path(path), new.get_path(path)) else { return };
     if before != after
         && is_equal_except_times(before.items(), after.items())
         && is_equal_except_managers(old, new)

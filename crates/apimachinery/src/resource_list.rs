@@ -29,8 +29,8 @@ pub fn read(map: Option<&Value>) -> ResourceList {
 
 /// The total `requests` or `limits` of a pod, from its containers and the pod itself.
 pub fn total(pod: &Value, field: &str) -> ResourceList {
-    let mut all = total_by(pod, |container, _| read(container.at(&["resources", field])));
-    let pod_level = read(pod.at(&["spec", "resources", field]));
+    let mut all = total_by(pod, |container, _| read(container.get_path(&["resources", field])));
+    let pod_level = read(pod.get_path(&["spec", "resources", field]));
     all.extend(pod_level.into_iter().filter(|(name, _)| is_pod_level_resource(name)));
     all
 }

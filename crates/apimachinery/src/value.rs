@@ -78,7 +78,7 @@ impl Value {
     }
 
     /// The field at the end of `path`.
-    pub fn at(&self, path: &[&str]) -> Option<&Value> {
+    pub fn get_path(&self, path: &[&str]) -> Option<&Value> {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
 
@@ -253,7 +253,7 @@ mod tests {
         value.set("a", Value::Null);
         value.entry("b").set("c", "d");
         assert_eq!(value.get("a"), None);
-        assert_eq!(value.at(&["b", "c"]).and_then(Value::as_str), Some("d"));
+        assert_eq!(value.get_path(&["b", "c"]).and_then(Value::as_str), Some("d"));
         assert_eq!(value.str("missing"), "");
         assert_eq!(value.remove("a"), Some(Value::Null));
     }

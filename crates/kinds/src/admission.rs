@@ -444,7 +444,7 @@ mod tests {
         let json = r#"{"spec":{"matchConstraints":{}}}"#;
         let policy = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", json);
         assert_eq!(
-            policy.at(&["spec", "matchConstraints"]),
+            policy.get_path(&["spec", "matchConstraints"]),
             Some(&object(r#"{"matchPolicy":"Equivalent","namespaceSelector":{},"objectSelector":{}}"#))
         );
     }

@@ -97,7 +97,7 @@ struct OldPolicy<'a> {
 impl<'a> OldPolicy<'a> {
     fn collect(new: &Value, old: &'a Value) -> OldPolicy<'a> {
         let texts = |list: &str, field: &str| -> BTreeSet<&'a str> {
-            let items = old.at(&["spec", list]).map(Value::items).unwrap_or_default();
+            let items = old.get_path(&["spec", list]).map(Value::items).unwrap_or_default();
             items.iter().map(|item| item.str(field)).filter(|text| !text.is_empty()).collect()
         };
         OldPolicy {
@@ -113,9 +113,10 @@ impl<'a> OldPolicy<'a> {
 
 /// The ApplyConfiguration expressions of a policy.
 fn configurations(policy: &Value) -> BTreeSet<&str> {
-    let mutations = policy.at(&["spec", "mutations"]).map(Value::items).unwrap_or_default();
-    let texts =
-        mutations.iter().filter_map(|mutation| mutation.at(&["applyConfiguration", "expression"])?.as_str());
+    let mutations = policy.get_path(&["spec", "mutations"]).map(Value::items).unwrap_or_default();
+    let texts = mutations
+        .iter()
+        .filter_map(|mutation| mutation.get_path(&["applyConfiguration", "expression"])?.as_str());
     texts.collect()
 }
 
@@ -127,7 +128,7 @@ fn environment_of(old: &BTreeSet<&str>, text: &str) -> EnvironmentType {
 fn same_conditions(new: &Value, old: &Value) -> bool {
     ["paramKind", "matchConditions"]
         .iter()
-        .all(|field| same(new.at(&["spec", field]), old.at(&["spec", field])))
+        .all(|field| same(new.get_path(&["spec", field]), old.get_path(&["spec", field])))
 }
 
 /// Checks the fields that both kinds have, and declares the variables for later expressions.

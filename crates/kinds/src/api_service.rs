@@ -36,7 +36,7 @@ pub const RULES: KindRules = KindRules {
 
 /// An APIService without a service is served by this server, and available at once.
 fn prepare_service(service: &mut Value, context: &WriteContext<'_>) {
-    if service.at(&["spec", "service"]).is_some() {
+    if service.get_path(&["spec", "service"]).is_some() {
         return;
     }
     let mut condition = Value::object();
@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(own_name(&base, "x").as_deref(), Some(expected));
         let mut local = object(r#"{"spec":{}}"#);
         prepare_service(&mut local, &context("t"));
-        assert_eq!(local.at(&["status", "conditions"]).unwrap().items()[0].str("reason"), "Local");
+        assert_eq!(local.get_path(&["status", "conditions"]).unwrap().items()[0].str("reason"), "Local");
     }
 }

@@ -330,9 +330,9 @@ mod tests {
             r#"{"apiVersion":"autoscaling/v2","spec":{"minReplicas":1,"maxReplicas":3,
                 "scaleTargetRef":{"kind":"Deployment","name":"d"},"behavior":{"scaleDown":{"selectPolicy":"Min"}}}}"#,
         );
-        assert_eq!(base.at(&["spec", "behavior", "scaleDown", "stabilizationWindowSeconds"]), None);
+        assert_eq!(base.get_path(&["spec", "behavior", "scaleDown", "stabilizationWindowSeconds"]), None);
         assert_eq!(
-            base.at(&["spec", "behavior", "scaleUp", "stabilizationWindowSeconds"]),
+            base.get_path(&["spec", "behavior", "scaleUp", "stabilizationWindowSeconds"]),
             Some(&Value::Int(0))
         );
         each_refused(

@@ -116,14 +116,14 @@ pub fn before_approval(
 /// An update of the subresource `approval` changes only conditions.
 fn prepare_approval(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
     set_condition_times(new, old, context);
-    let conditions = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
+    let conditions = new.get_path(&["status", "conditions"]).cloned().unwrap_or_default();
     meta::copy(new, old, "spec");
     meta::copy(new, old, "status");
     new.entry("status").set("conditions", conditions);
 }
 
 fn conditions(request: &Value) -> impl Iterator<Item = &Value> {
-    request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().iter()
+    request.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default().iter()
 }
 
 /// Sets missing condition times: from the old condition with the same type and status, else the current time.
@@ -174,7 +174,8 @@ fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut ErrorList) 
         seconds.invalid(errors, "may not specify a duration less than 600 seconds (10 minutes)");
     }
     validate_conditions(request, old, errors);
-    let certificate = |object: &Value| object.at(&["status", "certificate"]).cloned().unwrap_or_default();
+    let certificate =
+        |object: &Value| object.get_path(&["status", "certificate"]).cloned().unwrap_or_default();
     let is_tolerated = old.is_some_and(|old| {
         certificate(old) == certificate(request) || check_certificate(&certificate(old)).is_err()
     });
@@ -187,7 +188,8 @@ fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut ErrorList) 
 /// Parses the PKCS #10 request of an object. Its signature is not verified.
 pub fn parse_request(object: &Value) -> Result<pem::Request, String> {
     const NO_BLOCK: &str = "PEM block type must be CERTIFICATE REQUEST";
-    let text = decode_base64(object.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default());
+    let text =
+        decode_base64(object.get_path(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default());
     let block =
         pem::decode(&text).map(|(block, _)| block).filter(|block| block.kind == "CERTIFICATE REQUEST");
     let block = block.ok_or_else(|| NO_BLOCK.to_owned())?;

@@ -65,7 +65,7 @@ fn warn(slice: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_none() && slice.str("addressType") == "FQDN" {
         warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
-    let manager = meta::metadata(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
+    let manager = meta::metadata(slice).get_path(&["labels", "endpointslice.kubernetes.io/managed-by"]);
     let controllers = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
     if manager.and_then(Value::as_str).is_some_and(|manager| controllers.contains(&manager)) {
         return;

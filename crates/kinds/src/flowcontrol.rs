@@ -290,7 +290,7 @@ fn validate_status(new: &Value, _old: &Value, errors: &mut ErrorList) {
 /// Checks a PriorityLevelConfiguration.
 fn validate_level(level: &Value, errors: &mut ErrorList) {
     let (name, spec) = (meta::name(level), FieldValue::top_level(level, "spec"));
-    if meta::metadata(level).at(&["annotations", ZERO_SHARES]).is_some() {
+    if meta::metadata(level).get_path(&["annotations", ZERO_SHARES]).is_some() {
         let path = FieldPath::new("metadata").child("annotations");
         errors.push(FieldError::forbidden(&path, &format!("annotation '{ZERO_SHARES}' is forbidden")));
     }

@@ -312,13 +312,13 @@ mod tests {
         };
         let mut strict = new.clone();
         assert!(before_status_update(KIND, &mut new, &stored(), &NOW).is_ok());
-        assert_eq!(new.at(&["spec", "x"]), Some(&Value::Int(1)));
+        assert_eq!(new.get_path(&["spec", "x"]), Some(&Value::Int(1)));
         assert_eq!(new.get("other"), None);
-        assert_eq!(new.at(&["status", "s"]), Some(&Value::Int(2)));
-        assert_eq!(new.at(&["metadata", "labels", "l"]), Some(&Value::from("new")));
+        assert_eq!(new.get_path(&["status", "s"]), Some(&Value::Int(2)));
+        assert_eq!(new.get_path(&["metadata", "labels", "l"]), Some(&Value::from("new")));
         assert_eq!(meta::generation(&new), 3);
         assert!(before_status_update(Kind { rules: &FIXED, ..KIND }, &mut strict, &stored(), &NOW).is_ok());
-        assert_eq!(strict.at(&["metadata", "labels", "l"]), Some(&Value::from("old")));
+        assert_eq!(strict.get_path(&["metadata", "labels", "l"]), Some(&Value::from("old")));
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(new.get("status"), stored().get("status"));
         new.set("status", object(r#"{"s":2}"#));
         assert!(before_update(kind, &mut new, &stored(), &NOW).is_ok());
-        assert_eq!(new.at(&["status", "s"]), Some(&Value::Int(2)));
+        assert_eq!(new.get_path(&["status", "s"]), Some(&Value::Int(2)));
     }
 
     #[test]

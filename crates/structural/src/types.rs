@@ -153,7 +153,7 @@ mod tests {
         let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
         let mut object = value(object);
         managed_fields::record(&versions, &write, None, &mut object);
-        object.at(&["metadata", "managedFields"]).unwrap().items()[0].get("fieldsV1").unwrap().clone()
+        object.get_path(&["metadata", "managedFields"]).unwrap().items()[0].get("fieldsV1").unwrap().clone()
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
             let object = format!(
                 r#"{{"kind":"K","apiVersion":"g/v1","metadata":{{"name":"n"}},"e":{{"kind":"P","apiVersion":"v1"{metadata}}}}}"#
             );
-            owned(schema, &object).at(&["f:e", "f:metadata"]).cloned()
+            owned(schema, &object).get_path(&["f:e", "f:metadata"]).cloned()
         };
         assert_eq!(inner(""), None);
         let named = inner(r#","metadata":{"name":"p"}"#).unwrap();

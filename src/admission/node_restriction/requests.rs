@@ -46,7 +46,7 @@ pub async fn check_token(
     allowances: Allowances,
 ) -> Result<()> {
     let refuse = |reason: &str| Err(write.forbidden(request, reason));
-    let bound_object = request.at(&["spec", "boundObjectRef"]).unwrap_or(&Value::Null);
+    let bound_object = request.get_path(&["spec", "boundObjectRef"]).unwrap_or(&Value::Null);
     let (name, uid) = (bound_object.str("name"), bound_object.str("uid"));
     if bound_object.str("apiVersion") != "v1" || bound_object.str("kind") != "Pod" || name.is_empty() {
         return refuse("node requested token not bound to a pod");
@@ -75,14 +75,14 @@ pub async fn check_token(
 
 /// The error if the node must not request this audience.
 async fn check_audience(write: &Write<'_>, request: &Value, pod: &Value) -> Result<Option<String>> {
-    let audiences = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
+    let audiences = request.get_path(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
     let audience = match audiences {
         [] => "",
         [audience] => audience.as_str().unwrap_or_default(),
         _ => return Ok(Some("node may only request 0 or 1 audiences".to_owned())),
     };
     let mut errors = Vec::new();
-    for volume in pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default() {
+    for volume in pod.get_path(&["spec", "volumes"]).map(Value::items).unwrap_or_default() {
         if projects_token(volume, audience) {
             return Ok(None);
         }
@@ -124,7 +124,7 @@ async fn check_audience(write: &Write<'_>, request: &Value, pod: &Value) -> Resu
 
 /// Whether a projected volume has a token for this audience.
 fn projects_token(volume: &Value, audience: &str) -> bool {
-    let sources = volume.at(&["projected", "sources"]).map(Value::items).unwrap_or_default();
+    let sources = volume.get_path(&["projected", "sources"]).map(Value::items).unwrap_or_default();
     let mut tokens = sources.iter().filter_map(|source| source.get("serviceAccountToken"));
     tokens.any(|token| token.str("audience") == audience)
 }
@@ -136,7 +136,7 @@ async fn driver_requests_token(
     volume: &Value,
     audience: &str,
 ) -> Result<bool> {
-    let claim = if volume.at(&["ephemeral", "volumeClaimTemplate"]).is_some() {
+    let claim = if volume.get_path(&["ephemeral", "volumeClaimTemplate"]).is_some() {
         Some(format!("{}-{}", meta::name(pod), volume.str("name")))
     } else {
         volume.get("persistentVolumeClaim").map(|source| source.str("claimName").to_owned())
@@ -145,14 +145,14 @@ async fn driver_requests_token(
         None => csi_driver(volume),
         Some(claim) => {
             let claim = get_object(write, &CLAIMS, write.call.namespace(), &claim).await?;
-            let name = claim.at(&["spec", "volumeName"]).and_then(Value::as_str).unwrap_or_default();
+            let name = claim.get_path(&["spec", "volumeName"]).and_then(Value::as_str).unwrap_or_default();
             let volume = get_object(write, &VOLUMES, "", name).await?;
             csi_driver(volume.get("spec").unwrap_or(&Value::Null))
         }
     };
     let Some(driver) = driver else { return Ok(false) };
     let driver = get_object(write, &CSI_DRIVERS, "", &driver).await?;
-    let requests = driver.at(&["spec", "tokenRequests"]).map(Value::items).unwrap_or_default();
+    let requests = driver.get_path(&["spec", "tokenRequests"]).map(Value::items).unwrap_or_default();
     Ok(requests.iter().any(|request| request.str("audience") == audience))
 }
 

@@ -37,7 +37,7 @@ impl<'a> Pod<'a> {
 
     /// A field of its security context.
     pub fn security(&self, path: &[&str]) -> Option<&'a Value> {
-        self.spec.get("securityContext").and_then(|security| security.at(path))
+        self.spec.get("securityContext").and_then(|security| security.get_path(path))
     }
 
     /// Whether a field is set to true.
@@ -58,7 +58,7 @@ impl<'a> Pod<'a> {
 
     /// Whether the pod runs on Windows, where many checks do not apply.
     pub fn is_windows(&self) -> bool {
-        self.spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows")
+        self.spec.get_path(&["os", "name"]).and_then(Value::as_str) == Some("windows")
     }
 
     /// Whether the pod may run as root, because its root has no privileges on the host.
@@ -77,7 +77,7 @@ impl<'a> Pod<'a> {
 
 /// A field of a container's security context.
 pub fn security<'a>(container: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    container.get("securityContext").and_then(|security| security.at(path))
+    container.get("securityContext").and_then(|security| security.get_path(path))
 }
 
 /// Whether a value is there and true.

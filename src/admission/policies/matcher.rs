@@ -145,10 +145,10 @@ impl<'a> PolicyMatcher<'a> {
             && self.attributes.subresource.is_empty()
             && self.write.operation != Operation::Delete;
         if is_written {
-            return Ok(matching.selects_namespace(self.object.at(&["metadata", "labels"])));
+            return Ok(matching.selects_namespace(self.object.get_path(&["metadata", "labels"])));
         }
         let namespace = self.namespace().await.map_err(|status| status.message)?;
-        Ok(matching.selects_namespace(namespace.at(&["metadata", "labels"])))
+        Ok(matching.selects_namespace(namespace.get_path(&["metadata", "labels"])))
     }
 
     /// The namespace of the request, with all fields.

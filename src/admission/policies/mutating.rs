@@ -57,7 +57,8 @@ struct Invocation<'h, 'a> {
 impl Invocation<'_, '_> {
     /// Its key for [`Reinvocation`].
     fn key(&self) -> String {
-        let params_meta = |field| self.params.at(&["metadata", field]).and_then(Value::as_str).unwrap_or("");
+        let params_meta =
+            |field| self.params.get_path(&["metadata", field]).and_then(Value::as_str).unwrap_or("");
         // Names contain no slash.
         [&self.policy.name, &self.binding.name, params_meta("namespace"), params_meta("name")].join("/")
     }

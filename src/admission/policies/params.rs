@@ -47,7 +47,7 @@ pub async fn collect(
     for object in objects {
         let value = versioned::load_stored(write, resource, object).await.map_err(|status| status.message)?;
         let is_selected =
-            |selector| label_selector::matches(Some(selector), value.at(&["metadata", "labels"]));
+            |selector| label_selector::matches(Some(selector), value.get_path(&["metadata", "labels"]));
         if reference.selector.as_ref().is_none_or(is_selected) {
             params.push(value);
         }

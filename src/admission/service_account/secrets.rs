@@ -22,14 +22,15 @@ const SOURCES: [(&str, &[&str]); 10] = [
 
 /// Whether the account restricts the secrets that its pods may mount.
 pub fn restricts_secrets(account: &Value) -> bool {
-    let value = account.at(&["metadata", "annotations", ENFORCE_MOUNTABLE_SECRETS]).and_then(Value::as_str);
+    let value =
+        account.get_path(&["metadata", "annotations", ENFORCE_MOUNTABLE_SECRETS]).and_then(Value::as_str);
     value.is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 
 /// Whether the pod references any secret.
 pub fn references_secret(spec: &Value) -> bool {
     let has_name = |value: &Value, path: &[&str]| {
-        value.at(path).and_then(Value::as_str).is_some_and(|name| !name.is_empty())
+        value.get_path(path).and_then(Value::as_str).is_some_and(|name| !name.is_empty())
     };
     let in_volume = |volume: &Value| {
         SOURCES.iter().any(|(source, path)| volume.get(source).is_some_and(|source| has_name(source, path)))
@@ -85,7 +86,7 @@ fn check_containers(containers: &[Value], container_type: &str, account: &Value)
     for container in containers {
         let container_name = || format!("{container_type} {}", container.str("name"));
         for env in items(container, "env") {
-            let Some(secret) = env.at(&["valueFrom", "secretKeyRef"]) else { continue };
+            let Some(secret) = env.get_path(&["valueFrom", "secretKeyRef"]) else { continue };
             let name = secret.str("name");
             if !allows(account, "secrets", name) {
                 return Err(format!(

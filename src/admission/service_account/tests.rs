@@ -49,7 +49,7 @@ fn service_account_token_volume_is_reused_or_disabled() {
     let spec = r#"{"containers":[{"name":"a"}],"volumes":[{"name":"kube-api-access-mine"}]}"#;
     let mut pod_with_volume = pod(spec);
     add_token_and_pull_secrets(&mut pod_with_volume, &Value::object());
-    assert_eq!(pod_with_volume.at(&["spec", "volumes"]).unwrap().items().len(), 1);
+    assert_eq!(pod_with_volume.get_path(&["spec", "volumes"]).unwrap().items().len(), 1);
     let mounted = &items(pod_with_volume.get("spec").unwrap(), "containers")[0];
     assert_eq!(items(mounted, "volumeMounts")[0].str("name"), "kube-api-access-mine");
 
@@ -63,7 +63,11 @@ fn service_account_token_volume_is_reused_or_disabled() {
             pod.entry("spec").set("automountServiceAccountToken", automount == "true");
         }
         add_token_and_pull_secrets(&mut pod, &account_with_automount(account_automount));
-        assert_eq!(pod.at(&["spec", "volumes"]).is_some(), mounts, "{pod_automount:?} {account_automount}");
+        assert_eq!(
+            pod.get_path(&["spec", "volumes"]).is_some(),
+            mounts,
+            "{pod_automount:?} {account_automount}"
+        );
     }
 }
 
@@ -72,10 +76,10 @@ fn image_pull_secrets_come_from_account_unless_pod_has_some() {
     let account = object(r#"{"imagePullSecrets":[{"name":"a"},{"name":"b"}]}"#);
     let mut bare = pod(r#"{"containers":[]}"#);
     add_token_and_pull_secrets(&mut bare, &account);
-    assert_eq!(bare.at(&["spec", "imagePullSecrets"]), account.get("imagePullSecrets"));
+    assert_eq!(bare.get_path(&["spec", "imagePullSecrets"]), account.get("imagePullSecrets"));
     let mut pod_with_volume = pod(r#"{"imagePullSecrets":[{"name":"c"}]}"#);
     add_token_and_pull_secrets(&mut pod_with_volume, &account);
-    assert_eq!(pod_with_volume.at(&["spec", "imagePullSecrets"]), Some(&object(r#"[{"name":"c"}]"#)));
+    assert_eq!(pod_with_volume.get_path(&["spec", "imagePullSecrets"]), Some(&object(r#"[{"name":"c"}]"#)));
 }
 
 #[test]

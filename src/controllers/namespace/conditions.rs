@@ -88,7 +88,7 @@ impl DeletionFindings {
     /// Writes the conditions into the status; returns whether any changed.
     pub fn write(&self, namespace: &mut Value, now: &str) -> bool {
         let mut conditions =
-            namespace.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().to_vec();
+            namespace.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default().to_vec();
         let mut changed = false;
         for (name, ok_reason, ok_message) in ALL {
             let (status, reason, message) = match self.problem(name) {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn condition_of(namespace: &Value, name: &str) -> (String, String, String, String) {
-        let conditions = namespace.at(&["status", "conditions"]).unwrap().items();
+        let conditions = namespace.get_path(&["status", "conditions"]).unwrap().items();
         let condition = conditions.iter().find(|condition| condition.str("type") == name).unwrap();
         let text = |field| condition.str(field).to_owned();
         (text("status"), text("reason"), text("message"), text("lastTransitionTime"))
@@ -139,7 +139,7 @@ mod tests {
         let mut findings = DeletionFindings::default();
         assert!(findings.write(&mut namespace, "t1"));
         assert!(!findings.write(&mut namespace, "t2"));
-        assert_eq!(namespace.at(&["status", "conditions"]).unwrap().items().len(), 5);
+        assert_eq!(namespace.get_path(&["status", "conditions"]).unwrap().items().len(), 5);
         findings.remaining = BTreeMap::from([("pods.".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
         findings.finalizers = BTreeMap::from([("a.b/c".to_owned(), 3)]);
         findings.failures = vec!["y".to_owned(), "x".to_owned()];

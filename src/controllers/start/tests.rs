@@ -5,6 +5,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::directory;
 use pilothouse_actors::engine::memory::Memory;
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::clock::Timestamp;
 
 use super::super::informer::Break;
@@ -31,13 +32,13 @@ impl Controller for PanickingController {
 
     fn on_change(&self, _: &ObjectChange<'_>, _: &mut Queue<()>) {}
 
-    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
             let remaining_panics = self.remaining_panics.get();
             self.remaining_panics.set(remaining_panics.saturating_sub(1));
             assert_eq!(remaining_panics, 0, "a controller that panics on purpose");
             self.done.set(true);
-            Outcome::Done
+            Ok(Outcome::Done)
         }
         .boxed_local()
     }

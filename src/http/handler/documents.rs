@@ -56,7 +56,7 @@ pub async fn respond(
     if let Some(response) = token_metadata_response(worker, path, context)? {
         return Ok(response);
     }
-    let Some(document) = documents.at(path) else { return missing_document(&served.catalog, path) };
+    let Some(document) = documents.get(path) else { return missing_document(&served.catalog, path) };
     if lists_resources(path) && !is_custom_group(&served.catalog, path) {
         context.allow_cbor();
     }
@@ -160,7 +160,7 @@ fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
     let trimmed = path.strip_suffix('/').unwrap_or(path);
     let is_token_metadata = worker.shared.documents.token_metadata.is_some()
         && [CONFIGURATION_PATH, KEYS_PATH].contains(&trimmed);
-    is_token_metadata || trimmed == "/version" || (!trimmed.is_empty() && documents.at(path).is_some())
+    is_token_metadata || trimmed == "/version" || (!trimmed.is_empty() && documents.get(path).is_some())
 }
 
 /// The issuer's metadata and keys for verifying service account tokens. Caches may keep them.

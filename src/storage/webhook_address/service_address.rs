@@ -60,7 +60,7 @@ async fn get(
 }
 
 fn ports(service: &Value) -> &[Value] {
-    service.at(&["spec", "ports"]).map(Value::items).unwrap_or_default()
+    service.get_path(&["spec", "ports"]).map(Value::items).unwrap_or_default()
 }
 
 fn port_number(port: &Value) -> Option<u16> {

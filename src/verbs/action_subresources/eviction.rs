@@ -152,7 +152,8 @@ async fn mark_and_delete(backend: &Backend, call: &Call<'_>, options: &DeleteOpt
         let target = WriteTarget { store, permit, attempts: EVICTION_ATTEMPTS };
         let add_condition = |current: &Object| {
             let old = backend.objects.load(call, current)?;
-            deletion::check_preconditions(&options, &old, &call.resource().gv.group)?;
+            let rules = &call.kind().rules.deletion;
+            deletion::check_preconditions(rules, &options, &old, call.group_resource())?;
             let mut new = old.clone();
             let now = backend.objects.now();
             eviction::add_disruption_target(&mut new, &now);

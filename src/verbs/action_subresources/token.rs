@@ -39,7 +39,8 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> V
         serviceaccount: reference_to(&account),
         ..Bound::default()
     };
-    if let Some(bound_ref) = request.at(&["spec", "boundObjectRef"]).filter(|bound_ref| !bound_ref.is_null())
+    if let Some(bound_ref) =
+        request.get_path(&["spec", "boundObjectRef"]).filter(|bound_ref| !bound_ref.is_null())
     {
         bind(backend, call, bound_ref, &mut bound).await?;
     }

@@ -9,6 +9,7 @@ use pilothouse::controllers::queue::{Outcome, Queue};
 use pilothouse::controllers::runner::{Controller, ObjectChange, WatchedTypes};
 use pilothouse::controllers::start::ControllerContext;
 use pilothouse::{Assembly, Config, Server};
+use pilothouse_apimachinery::status::Result;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::Key;
 use serde_json::json;
@@ -40,15 +41,15 @@ impl Controller for PanickingController {
         }
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
             let resource = self.client.resource("configmaps").expect("it is served");
             let edited = self.client.edit(ObjectRef::new(&resource, &key), "", |map| {
-                let new = map.at(&["data", "seen"]).is_none();
+                let new = map.get_path(&["data", "seen"]).is_none();
                 map.entry("data").set("seen", "yes");
                 Ok(new)
             });
-            edited.await.map_or_else(|status| Outcome::Retry(status.to_string()), |()| Outcome::Done)
+            edited.await.map(|()| Outcome::Done)
         }
         .boxed_local()
     }
@@ -135,13 +136,13 @@ impl Controller for LateController {
         }
     }
 
-    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+    fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
             let resource = self.client.resource("configmaps").expect("it is served");
             let location = ObjectRef::new(&resource, &key);
             let read_map = self.client.read(location).await.unwrap().expect("it is there");
-            if read_map.at(&["data", "done"]).is_some() {
-                return Outcome::Done;
+            if read_map.get_path(&["data", "done"]).is_some() {
+                return Ok(Outcome::Done);
             }
             let set = |field: &'static str| {
                 move |map: &mut pilothouse_apimachinery::value::Value| {
@@ -153,7 +154,7 @@ impl Controller for LateController {
             self.client.edit_if_unchanged(location, "", &read_map, set("too-late")).await.unwrap();
             let read_map = self.client.read(location).await.unwrap().expect("it is there");
             self.client.edit_if_unchanged(location, "", &read_map, set("done")).await.unwrap();
-            Outcome::Done
+            Ok(Outcome::Done)
         }
         .boxed_local()
     }

@@ -111,7 +111,7 @@ pub fn namespace(stored: &Value) -> Value {
     }
     let mut namespace = Value::object();
     for field in METADATA_FIELDS {
-        if let Some(value) = stored.at(&["metadata", field]) {
+        if let Some(value) = stored.get_path(&["metadata", field]) {
             namespace.entry("metadata").set(field, value.clone());
         }
     }

@@ -23,7 +23,7 @@ pub struct Mismatch {
 /// The matched resources as group, version and plural. Rules with wildcards are skipped.
 pub fn matched_resources(policy: &Value) -> Vec<(String, String, String)> {
     let rules =
-        policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
+        policy.get_path(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
     let mut resources = Vec::new();
     for rule in rules {
         let (groups, versions) = (rule.sorted_strings("apiGroups"), rule.sorted_strings("apiVersions"));
@@ -57,7 +57,7 @@ fn check_within(
     kinds: &[(GroupVersionKind, Type)],
     params: Option<&Type>,
 ) -> Vec<Mismatch> {
-    let list = |field: &str| policy.at(&["spec", field]).map(Value::items).unwrap_or_default();
+    let list = |field: &str| policy.get_path(&["spec", field]).map(Value::items).unwrap_or_default();
     let mut charge = |expressions: &mut dyn Iterator<Item = &str>| {
         let cost: usize = expressions.map(|text| text.len() + TYPE_CHECK_EACH).sum();
         let remaining = budget.checked_sub(cost.saturating_mul(kinds.len()));

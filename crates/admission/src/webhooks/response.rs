@@ -107,7 +107,7 @@ fn parse_review(body: &[u8], version: ReviewVersion) -> Result<Value, InvalidRes
         )));
     }
     for (path, expected) in FIELDS {
-        match review.at(path) {
+        match review.get_path(path) {
             Some(actual) if !expected.fits(actual) => {
                 let (parent, field) = (path.len().saturating_sub(1), path.join("."));
                 let parent = if parent == 0 { REVIEW_KIND } else { "AdmissionResponse" };

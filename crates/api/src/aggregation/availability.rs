@@ -102,7 +102,7 @@ pub fn check_endpoints(
 }
 
 fn condition(object: &Value) -> Option<&Value> {
-    let conditions = object.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let conditions = object.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     conditions.iter().find(|condition| condition.str("type") == AVAILABLE)
 }
 
@@ -209,7 +209,7 @@ mod tests {
         );
         assert!(set_condition(&mut object, &AvailableCondition::passed(), "t4") && is_available(&object));
         assert_eq!(field(&object, "lastTransitionTime"), "t4");
-        assert_eq!(object.at(&["status", "conditions"]).unwrap().items().len(), 2);
+        assert_eq!(object.get_path(&["status", "conditions"]).unwrap().items().len(), 2);
         let unknown = AvailableCondition::unknown(&service(), "ServiceAccessError", "x");
         assert_eq!(unknown.message, "service/s in \"n\" cannot be checked due to: x");
     }

@@ -165,7 +165,10 @@ pub fn schemas() -> Vec<BootstrapObject> {
 
 /// The name of the priority level that a FlowSchema refers to.
 pub fn level_name(schema: &Value) -> &str {
-    schema.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str).unwrap_or_default()
+    schema
+        .get_path(&["spec", "priorityLevelConfiguration", "name"])
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// The status of a FlowSchema whose priority level exists.
@@ -225,7 +228,7 @@ pub fn updated(current: &Value, expected: &Value) -> Option<Value> {
     // Without the annotation, generation 1 means that nobody has changed the spec.
     let may_update = is_mandatory || auto_updates.unwrap_or(meta::generation(current) == 1);
     let mut spec = expected.get("spec").cloned().unwrap_or_default();
-    if let Some(theirs) = current.at(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
+    if let Some(theirs) = current.get_path(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
         // These two fields of `exempt` belong to the administrator.
         for field in ["nominalConcurrencyShares", "lendablePercent"] {
             let number = theirs.get(field).cloned().unwrap_or_default();
@@ -359,9 +362,11 @@ mod tests {
         let names: Vec<&str> = levels.iter().map(|level| meta::name(&level.object)).collect();
         let mut previous = 0;
         for BootstrapObject { object, .. } in schemas() {
-            let level = object.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
+            let level =
+                object.get_path(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
             assert!(level.is_some_and(|level| names.contains(&level)), "{object:?}");
-            let precedence = object.at(&["spec", "matchingPrecedence"]).and_then(Value::as_int).unwrap();
+            let precedence =
+                object.get_path(&["spec", "matchingPrecedence"]).and_then(Value::as_int).unwrap();
             assert!(precedence >= previous, "{object:?}");
             previous = precedence;
         }
@@ -372,8 +377,8 @@ mod tests {
     fn probes_schema_matches_only_paths() {
         let probes = schemas().swap_remove(1).object;
         assert_eq!(meta::name(&probes), "probes");
-        let rules = probes.at(&["spec", "rules"]).map(Value::items).unwrap();
+        let rules = probes.get_path(&["spec", "rules"]).map(Value::items).unwrap();
         assert_eq!(rules[0].get("resourceRules"), None);
-        assert_eq!(probes.at(&["spec", "distinguisherMethod"]), None);
+        assert_eq!(probes.get_path(&["spec", "distinguisherMethod"]), None);
     }
 }

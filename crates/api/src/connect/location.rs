@@ -13,12 +13,12 @@ use super::Location;
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 fn containers<'a>(pod: &'a Value, list: &str) -> &'a [Value] {
-    pod.at(&["spec", list]).map(Value::items).unwrap_or_default()
+    pod.get_path(&["spec", list]).map(Value::items).unwrap_or_default()
 }
 
 /// The requested container, or the only one.
 pub fn container(pod: &Value, requested: &str) -> Result<String> {
-    let name = pod.at(&["metadata"]).map(|meta| meta.str("name")).unwrap_or_default();
+    let name = pod.get_path(&["metadata"]).map(|meta| meta.str("name")).unwrap_or_default();
     let mut all =
         CONTAINERS.iter().flat_map(|list| containers(pod, list)).map(|container| container.str("name"));
     if !requested.is_empty() {
@@ -42,7 +42,7 @@ pub fn container(pod: &Value, requested: &str) -> Result<String> {
 
 /// The node of a pod, if it has one.
 pub fn node_name(pod: &Value) -> Option<&str> {
-    pod.at(&["spec"]).map(|spec| spec.str("nodeName")).filter(|name| !name.is_empty())
+    pod.get_path(&["spec"]).map(|spec| spec.str("nodeName")).filter(|name| !name.is_empty())
 }
 
 /// How the address of a kubelet is chosen.
@@ -56,7 +56,7 @@ pub struct KubeletRules {
 
 /// The address of a node's kubelet.
 pub fn kubelet(node: &Value, rules: &KubeletRules) -> Result<Location> {
-    let addresses = node.at(&["status", "addresses"]).map(Value::items).unwrap_or_default();
+    let addresses = node.get_path(&["status", "addresses"]).map(Value::items).unwrap_or_default();
     let of_type =
         |address_type: &String| addresses.iter().find(|address| address.str("type") == address_type);
     let Some(address) = rules.address_types.iter().find_map(of_type) else {
@@ -67,7 +67,8 @@ pub fn kubelet(node: &Value, rules: &KubeletRules) -> Result<Location> {
         let known = known.join(" ");
         return Err(Status::unexplained(format!("no preferred addresses found; known addresses: [{known}]")));
     };
-    let port = node.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_int);
+    let port =
+        node.get_path(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_int);
     let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
     let host = address.str("address").to_owned();
     Ok(Location { secure: true, host, port: port.unwrap_or(rules.port), ..Location::default() })
@@ -167,7 +168,7 @@ pub fn pod(target: &Target<'_>, pod: &Value) -> Result<Location> {
 }
 
 fn first_address(pod: &Value) -> &str {
-    let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
+    let addresses = pod.get_path(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
     addresses.first().map(|address| address.str("ip")).unwrap_or_default()
 }
 
@@ -182,7 +183,7 @@ pub fn node(target: &Target<'_>, kubelet: Location) -> Result<(Location, bool)> 
 
 /// The name of a service's port with this number.
 pub fn service_port(service: &Value, name: &str, number: i64) -> Result<String> {
-    let ports = service.at(&["spec", "ports"]).map(Value::items).unwrap_or_default();
+    let ports = service.get_path(&["spec", "ports"]).map(Value::items).unwrap_or_default();
     let port = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(number));
     port.map(|port| port.str("name").to_owned()).ok_or_else(|| {
         Status::unavailable(format!("no service port {number} found for service {}", quoted(name)))
@@ -230,7 +231,7 @@ fn rotated(items: &[Value], seed: usize) -> impl Iterator<Item = &Value> {
 
 /// The address of an endpoint, if its pod really has that address.
 pub fn candidate(target: &Target<'_>, candidate: &Candidate, pod: &Value) -> Option<Location> {
-    let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
+    let addresses = pod.get_path(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
     let is_current = addresses.iter().any(|ip| ip.str("ip") == candidate.address);
     let address = allowed_address(&candidate.address).ok().filter(|_| is_current)?;
     Some(target.location(&address, Some(candidate.port)))

@@ -155,7 +155,7 @@ impl Version<'_> {
 
 impl<'a> DefinitionParts<'a> {
     fn new(definition: &'a Value) -> DefinitionParts<'a> {
-        let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&Value::Null);
+        let names = definition.get_path(&["status", "acceptedNames"]).unwrap_or(&Value::Null);
         DefinitionParts {
             definition,
             group: definition.get("spec").map_or("", |spec| spec.str("group")),
@@ -165,11 +165,11 @@ impl<'a> DefinitionParts<'a> {
     }
 
     fn spec(&self, field: &str) -> Option<&'a Value> {
-        self.definition.at(&["spec", field])
+        self.definition.get_path(&["spec", field])
     }
 
     fn names(&self, field: &str) -> Option<&'a Value> {
-        self.definition.at(&["status", "acceptedNames", field])
+        self.definition.get_path(&["status", "acceptedNames", field])
     }
 
     fn text(&self, field: &str) -> Arc<str> {
@@ -185,7 +185,7 @@ impl<'a> DefinitionParts<'a> {
         let all = self.spec("versions").map(Value::items).unwrap_or_default();
         let mut patterns = Patterns::default();
         let read = |spec: &'a Value| {
-            let raw_schema = spec.at(&["schema", "openAPIV3Schema"]);
+            let raw_schema = spec.get_path(&["schema", "openAPIV3Schema"]);
             let mut schema = raw_schema.map(|raw| Schema::read_with(raw, &mut patterns)).unwrap_or_default();
             pruned_defaults::prune(&mut schema);
             let rules = raw_schema.and_then(|raw| Rules::compile(raw, &mut patterns)).map(Arc::new);
@@ -222,7 +222,7 @@ impl<'a> DefinitionParts<'a> {
             mark: format!("{}/{}", common.digest, version.name()).into(),
             scale: version
                 .spec
-                .at(&["subresources", "scale"])
+                .get_path(&["subresources", "scale"])
                 .map(|scale| SubresourceStrategy::scale(ReplicaPaths::read(scale))),
             deprecation: self.deprecation(version, common.versions).map(Into::into),
             is_terminating,
@@ -262,7 +262,7 @@ impl<'a> DefinitionParts<'a> {
             kind: kind.into(),
             verbs: [Verb::Get, Verb::Patch, Verb::Update].into_iter().collect::<Verbs>(),
         };
-        let has = |name: &str| version.spec.at(&["subresources", name]).is_some();
+        let has = |name: &str| version.spec.get_path(&["subresources", name]).is_some();
         let mut subresources = Vec::new();
         if has("status") {
             subresources.push(subresource("status", gv.clone(), self.kind));

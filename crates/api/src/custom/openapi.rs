@@ -34,7 +34,7 @@ const FLAGS: [&str; 7] = [
 pub fn published(definition: &Value) -> Vec<CustomSchema> {
     let empty = Value::object();
     let spec = definition.get("spec").unwrap_or(&empty);
-    let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
+    let names = definition.get_path(&["status", "acceptedNames"]).unwrap_or(&empty);
     let (group, kind, list_kind) = (spec.str("group"), names.str("kind"), names.str("listKind"));
     let versions = spec.get("versions").map(Value::items).unwrap_or_default();
     let served =
@@ -44,7 +44,7 @@ pub fn published(definition: &Value) -> Vec<CustomSchema> {
     served
         .filter(|_| established)
         .flat_map(|version| {
-            let schema = version.at(&["schema", "openAPIV3Schema"]).unwrap_or(&empty);
+            let schema = version.get_path(&["schema", "openAPIV3Schema"]).unwrap_or(&empty);
             let gvk = |kind: &str| GroupVersionKind::new(group, version.str("name"), kind);
             let encode = |build: &dyn Fn(Dialect) -> Value| {
                 let encode_dialect = |dialect| {
@@ -250,7 +250,7 @@ fn simplify(schema: &mut Value) {
     let may_be_null = |schema: Option<&Value>| schema.is_some_and(|schema| is_set(schema, "nullable"));
     if let Some(required) = schema.get("required") {
         let additional_nullable = may_be_null(schema.get("additionalProperties"));
-        let property = |name: &Value| schema.at(&["properties", name.as_str().unwrap_or_default()]);
+        let property = |name: &Value| schema.get_path(&["properties", name.as_str().unwrap_or_default()]);
         let required_names =
             required.items().iter().filter(|name| !additional_nullable && !may_be_null(property(name)));
         let required_names: Vec<Value> = required_names.cloned().collect();
@@ -317,14 +317,14 @@ mod tests {
         let names: Vec<&str> = all.iter().map(|schema| schema.published.as_str()).collect();
         assert_eq!(names, ["example.g.v1.Kite", "example.g.v1.KiteList"]);
         let third = json::read(&all[0].schema).unwrap();
-        let a = third.at(&["properties", "spec", "properties", "a"]).unwrap();
+        let a = third.get_path(&["properties", "spec", "properties", "a"]).unwrap();
         assert!(a.get("enum").is_some() && a.str("description") == "a word");
-        let reference = third.at(&["properties", "metadata", "allOf"]).unwrap().items()[0].str("$ref");
+        let reference = third.get_path(&["properties", "metadata", "allOf"]).unwrap().items()[0].str("$ref");
         assert_eq!(reference, format!("#/components/schemas/{META_PACKAGE}.ObjectMeta"));
         let second = json::read(&all[0].schema_v2).unwrap();
         let part = |schema: &Value, path: &[&str]| {
             let path: Vec<&str> = ["properties", "spec"].iter().chain(path).copied().collect();
-            schema.at(&path).map(|part| String::from_utf8(json::to_json(part)).unwrap())
+            schema.get_path(&path).map(|part| String::from_utf8(json::to_json(part)).unwrap())
         };
         let field = |schema: &Value, name: &str| part(schema, &["properties", name]).unwrap();
         assert_eq!(field(&second, "a"), r#"{"description":"a word","enum":["x"],"type":"string"}"#);
@@ -345,7 +345,8 @@ mod tests {
         for schema in [&third, &second] {
             assert_eq!(part(schema, &["properties", "e", "required"]).unwrap(), r#"["kind","apiVersion"]"#);
             let inner = part(schema, &["properties", "e", "properties", "kind"]).unwrap();
-            let own = String::from_utf8(json::to_json(schema.at(&["properties", "kind"]).unwrap())).unwrap();
+            let own =
+                String::from_utf8(json::to_json(schema.get_path(&["properties", "kind"]).unwrap())).unwrap();
             assert!(
                 inner.contains("in CamelCase. More info:") && inner.contains(r#""type":"string""#),
                 "{inner}"
@@ -358,7 +359,7 @@ mod tests {
             assert_eq!(String::from_utf8(selectable).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
         }
         let list = json::read(&all[1].schema).unwrap();
-        let item = list.at(&["properties", "items", "items"]).unwrap().str("$ref");
+        let item = list.get_path(&["properties", "items", "items"]).unwrap().str("$ref");
         assert_eq!(item, "#/components/schemas/example.g.v1.Kite");
     }
 }

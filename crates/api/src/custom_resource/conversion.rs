@@ -65,7 +65,7 @@ pub struct ConversionError {
 impl Conversion {
     /// The conversion of a definition; `None` if its versions differ only in `apiVersion`.
     pub fn read(definition: &Value) -> Option<Conversion> {
-        let conversion = definition.at(&["spec", "conversion"])?;
+        let conversion = definition.get_path(&["spec", "conversion"])?;
         let webhook = conversion.get("webhook").filter(|_| conversion.str("strategy") == "Webhook")?;
         let client = webhook.get("clientConfig").unwrap_or(&Value::Null);
         let versions = webhook.get("conversionReviewVersions").map(Value::items).unwrap_or_default();

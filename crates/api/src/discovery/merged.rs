@@ -186,7 +186,7 @@ mod tests {
             other("only.io", "v1", priorities(50, 5), None),
         ];
         let documents = Documents::with_extensions(&catalog, "a", &others);
-        let listed = names(&json(documents.at("/apis"))["groups"], "/name");
+        let listed = names(&json(documents.get("/apis"))["groups"], "/name");
         assert_eq!(listed[..3], ["apiregistration.k8s.io", "early.io", "apps"]);
         assert_eq!(listed[listed.len() - 2..], ["metrics.k8s.io", "only.io"]);
         let aggregated = json(documents.aggregated_at("/apis"));
@@ -200,7 +200,7 @@ mod tests {
         let early = &aggregated["items"][1]["versions"];
         assert_eq!(names(early, "/version"), ["v2", "v1"]);
         assert_eq!(names(early, "/freshness"), ["Current", "Stale"]);
-        let apps = json(documents.at("/apis/apps"));
+        let apps = json(documents.get("/apis/apps"));
         assert_eq!(names(&apps["versions"], "/version"), ["v1", "v9"]);
         assert_eq!(apps["preferredVersion"]["version"], "v1");
         let policy =
@@ -209,7 +209,7 @@ mod tests {
             !policy.unwrap()["versions"][0]["resources"].is_null(),
             "an APIService cannot replace a built-in version"
         );
-        assert!(documents.at("/apis/metrics.k8s.io/v1beta1").is_none(), "the extension server serves it");
+        assert!(documents.get("/apis/metrics.k8s.io/v1beta1").is_none(), "the extension server serves it");
         assert!(documents.paths().any(|path| path == "/apis/metrics.k8s.io/v1beta1"));
     }
 
@@ -221,7 +221,7 @@ mod tests {
             |group, version| Arc::new(Resource { gv: GroupVersion::new(group, version), ..(**maps).clone() });
         let catalog = catalog.with([custom("a.io", "v2"), custom("b.io", "v1")]);
         let documents = Documents::new(&catalog, "a");
-        let listed = names(&json(documents.at("/apis"))["groups"], "/name");
+        let listed = names(&json(documents.get("/apis"))["groups"], "/name");
         assert_eq!(listed[listed.len() - 2..], ["b.io", "a.io"]);
         let aggregated = names(&json(documents.aggregated_at("/apis"))["items"], "/metadata/name");
         assert_eq!(aggregated[aggregated.len() - 2..], ["a.io", "b.io"]);

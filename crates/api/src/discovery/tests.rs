@@ -23,23 +23,23 @@ fn text(document: Option<&Document>) -> &str {
 fn discovery_documents_have_the_reference_form() {
     let documents = documents("");
     assert_eq!(
-        text(documents.at("/api/")),
+        text(documents.get("/api/")),
         r#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.1:6443"}]}"#
     );
     assert_eq!(
-        text(documents.at("/apis/autoscaling")),
+        text(documents.get("/apis/autoscaling")),
         r#"{"kind":"APIGroup","apiVersion":"v1","name":"autoscaling","versions":[{"groupVersion":"autoscaling/v2","version":"v2"},{"groupVersion":"autoscaling/v1","version":"v1"}],"preferredVersion":{"groupVersion":"autoscaling/v2","version":"v2"}}"#
     );
     assert_eq!(
-        text(documents.at("/apis/policy/v1")),
+        text(documents.get("/apis/policy/v1")),
         r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"policy/v1","resources":[{"name":"poddisruptionbudgets","singularName":"poddisruptionbudget","namespaced":true,"kind":"PodDisruptionBudget","verbs":["create","delete","deletecollection","get","list","patch","update","watch"],"shortNames":["pdb"],"storageVersionHash":"EVWiDmWqyJw="},{"name":"poddisruptionbudgets/status","singularName":"","namespaced":true,"kind":"PodDisruptionBudget","verbs":["get","patch","update"]}]}"#
     );
-    assert!(text(documents.at("/api/v1")).starts_with(r#"{"kind":"APIResourceList","groupVersion":"v1","#));
-    assert!(text(documents.at("/api/v1")).contains(
+    assert!(text(documents.get("/api/v1")).starts_with(r#"{"kind":"APIResourceList","groupVersion":"v1","#));
+    assert!(text(documents.get("/api/v1")).contains(
         r#"{"name":"pods/eviction","singularName":"","namespaced":true,"group":"policy","version":"v1","kind":"Eviction","verbs":["create"]}"#
     ));
     for unknown in ["/api/v2", "/apis/policy/v1beta1", "/apis/zoo", "/", "/apis/policy/v1/pods"] {
-        assert_eq!(documents.at(unknown), None, "{unknown}");
+        assert_eq!(documents.get(unknown), None, "{unknown}");
     }
 }
 
@@ -47,7 +47,7 @@ fn discovery_documents_have_the_reference_form() {
 fn aggregated_discovery_equals_unaggregated_discovery() {
     let documents = documents("api/all=true");
     let parse = |document: Option<&Document>| serde_json::from_str::<Value>(text(document)).unwrap();
-    let groups = parse(documents.at("/apis"));
+    let groups = parse(documents.get("/apis"));
     let aggregated = parse(documents.aggregated_at("/apis"));
     let names = |list: &Value, pointer: &str| -> Vec<Value> {
         list.as_array().unwrap().iter().map(|item| item.pointer(pointer).unwrap().clone()).collect()
@@ -60,7 +60,7 @@ fn aggregated_discovery_equals_unaggregated_discovery() {
                 item["metadata"]["name"].as_str().unwrap(),
                 version["version"].as_str().unwrap()
             );
-            let list = parse(documents.at(&path));
+            let list = parse(documents.get(&path));
             let resource_names: Vec<&Value> = list["resources"]
                 .as_array()
                 .unwrap()
@@ -137,7 +137,7 @@ fn discovery_equals_recorded_responses() {
                 _ if accept.contains("as=APIGroupDiscoveryList") => {
                     documents.aggregated_at(&step.path).unwrap().json.clone()
                 }
-                path => documents.at(path).unwrap_or_else(|| panic!("nothing at {path}")).json.clone(),
+                path => documents.get(path).unwrap_or_else(|| panic!("nothing at {path}")).json.clone(),
             };
             let actual = without_spaces(std::str::from_utf8(&actual).unwrap());
             assert!(

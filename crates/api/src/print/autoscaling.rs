@@ -63,7 +63,7 @@ fn metric(spec: &Value, state: &Value) -> String {
 
 /// The target of a metric, and the current value, if there is a state of the same source.
 fn target_and_current<'a>(spec: &'a Value, state: &'a Value, source: &str) -> (&'a Value, Option<&'a Value>) {
-    let target = spec.at(&[source, "target"]).unwrap_or(&Value::Null);
+    let target = spec.get_path(&[source, "target"]).unwrap_or(&Value::Null);
     let current = state.get(source).map(|source| source.get("current").unwrap_or(&Value::Null));
     (target, current)
 }

@@ -68,7 +68,7 @@ impl<'a> PrintedObject<'a> {
 
     /// The entry of this name in a map of the metadata, `labels` or `annotations`.
     pub fn metadata_entry(&self, map: &str, name: &str) -> Option<&'a str> {
-        self.value.at(&["metadata", map, name]).and_then(Value::as_str)
+        self.value.get_path(&["metadata", map, name]).and_then(Value::as_str)
     }
 
     /// Whether it has a deletionTimestamp.

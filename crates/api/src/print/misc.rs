@@ -45,7 +45,7 @@ pub fn quota(object: &PrintedObject<'_>) -> Vec<Value> {
     let hard = object.field("status.hard").and_then(Value::fields).into_iter().flatten();
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
     for (resource, allowed) in hard {
-        let used = quantity(object.value.at(&["status", "used", resource]));
+        let used = quantity(object.value.get_path(&["status", "used", resource]));
         let cell = if resource.starts_with("limits.") { &mut limits } else { &mut requests };
         cell.push(format!("{resource}: {used}/{}", quantity(Some(allowed))));
     }

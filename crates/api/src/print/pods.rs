@@ -114,7 +114,7 @@ impl Summary {
             if is_sidecar_container {
                 sidecar_restarts.add(status);
             }
-            let terminated = status.at(&["state", "terminated"]);
+            let terminated = status.get_path(&["state", "terminated"]);
             if terminated.is_some_and(|terminated| int(terminated, "exitCode") == 0) {
                 continue;
             }
@@ -143,9 +143,9 @@ impl Summary {
             let waiting_reason = text(status, "state.waiting.reason");
             if !waiting_reason.is_empty() {
                 self.status = waiting_reason.to_owned();
-            } else if let Some(terminated) = status.at(&["state", "terminated"]) {
+            } else if let Some(terminated) = status.get_path(&["state", "terminated"]) {
                 self.status = termination_reason(terminated);
-            } else if is_ready(status) && status.at(&["state", "running"]).is_some() {
+            } else if is_ready(status) && status.get_path(&["state", "running"]).is_some() {
                 has_running = true;
                 self.ready += 1;
             }

@@ -58,8 +58,8 @@ impl Quota {
     pub fn read(object: &Value) -> Quota {
         Quota {
             name: meta::name(object).to_owned(),
-            hard: resource_list::read(object.at(&["status", "hard"])),
-            used: resource_list::read(object.at(&["status", "used"])),
+            hard: resource_list::read(object.get_path(&["status", "hard"])),
+            used: resource_list::read(object.get_path(&["status", "used"])),
             scopes: Scope::from_spec(object.get("spec").unwrap_or(&Value::Null)),
         }
     }

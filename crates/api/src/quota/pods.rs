@@ -37,7 +37,7 @@ pub fn usage(pod: &Value, features: Features, now: i64) -> ResourceList {
     let statuses = if features.resized_pods { statuses(pod) } else { BTreeMap::new() };
     let mut requests = total(pod, "requests", &statuses, features);
     let mut limits = total(pod, "limits", &statuses, features);
-    let overhead = resource_list::read(pod.at(&["spec", "overhead"]));
+    let overhead = resource_list::read(pod.get_path(&["spec", "overhead"]));
     resource_list::add(&mut requests, &overhead);
     // Overhead is not added to an unlimited resource.
     let overhead =
@@ -83,7 +83,7 @@ pub fn is_over(pod: &Value, now: i64) -> bool {
 
 /// The container statuses by name.
 fn statuses(pod: &Value) -> BTreeMap<&str, &Value> {
-    let list = |name: &str| pod.at(&["status", name]).map(Value::items).unwrap_or_default();
+    let list = |name: &str| pod.get_path(&["status", name]).map(Value::items).unwrap_or_default();
     let all = list("containerStatuses").iter().chain(list("initContainerStatuses"));
     all.map(|status| (status.str("name"), status)).collect()
 }
@@ -92,7 +92,7 @@ fn statuses(pod: &Value) -> BTreeMap<&str, &Value> {
 fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: Features) -> ResourceList {
     let is_infeasible = is_resize_infeasible(pod);
     let mut resources = resource_list::total_by(pod, |container, is_long_running| {
-        let requested = resource_list::read(container.at(&["resources", field]));
+        let requested = resource_list::read(container.get_path(&["resources", field]));
         let running_status = statuses.get(container.str("name")).filter(|_| is_long_running);
         match running_status.filter(|status| status.get("resources").is_some()) {
             Some(status) => resized(requested, status, field, is_infeasible),
@@ -100,7 +100,7 @@ fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: 
         }
     });
     if features.pod_resources {
-        let pod_resources = resource_list::read(pod.at(&["spec", "resources", field]));
+        let pod_resources = resource_list::read(pod.get_path(&["spec", "resources", field]));
         resources
             .extend(pod_resources.into_iter().filter(|(name, _)| resource_list::is_pod_level_resource(name)));
     }
@@ -111,7 +111,7 @@ fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: 
 /// not count.
 fn resized(requested: ResourceList, status: &Value, field: &str, is_infeasible: bool) -> ResourceList {
     let mut charged = if is_infeasible { ResourceList::new() } else { requested };
-    resource_list::raise(&mut charged, &resource_list::read(status.at(&["resources", field])));
+    resource_list::raise(&mut charged, &resource_list::read(status.get_path(&["resources", field])));
     if field == "requests" {
         resource_list::raise(&mut charged, &resource_list::read(status.get("allocatedResources")));
     }
@@ -119,7 +119,7 @@ fn resized(requested: ResourceList, status: &Value, field: &str, is_infeasible: 
 }
 
 fn is_resize_infeasible(pod: &Value) -> bool {
-    let conditions = pod.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let conditions = pod.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     let pending = conditions.iter().find(|condition| condition.str("type") == "PodResizePending");
     pending.is_some_and(|condition| condition.str("reason") == "Infeasible")
 }
@@ -131,7 +131,7 @@ pub fn must_specify<'a>(
     features: Features,
 ) -> Option<String> {
     let has_pod_resources = |field: &&str| {
-        let resources = pod.at(&["spec", "resources", field]).and_then(Value::fields);
+        let resources = pod.get_path(&["spec", "resources", field]).and_then(Value::fields);
         resources
             .is_some_and(|resources| resources.keys().any(|name| resource_list::is_pod_level_resource(name)))
     };
@@ -141,7 +141,7 @@ pub fn must_specify<'a>(
     let names: BTreeSet<&str> = names.filter(|name| MUST_SPECIFY.contains(name)).collect();
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for list in ["containers", "initContainers"] {
-        for container in pod.at(&["spec", list]).map(Value::items).unwrap_or_default() {
+        for container in pod.get_path(&["spec", list]).map(Value::items).unwrap_or_default() {
             for name in names.iter().filter(|name| !specifies(container, name)) {
                 missing.entry(name).or_default().insert(container.str("name"));
             }
@@ -159,7 +159,7 @@ pub fn must_specify<'a>(
 /// Whether a container specifies the resource of this quota name.
 fn specifies(container: &Value, name: &str) -> bool {
     let (field, resource) = name.split_once('.').unwrap_or(("requests", name));
-    container.at(&["resources", field, resource]).is_some()
+    container.get_path(&["resources", field, resource]).is_some()
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ impl Scope {
             operator: "Exists".to_owned(),
             values: Vec::new(),
         });
-        let selected = spec.at(&["scopeSelector", "matchExpressions"]).map(Value::items).unwrap_or_default();
+        let selected =
+            spec.get_path(&["scopeSelector", "matchExpressions"]).map(Value::items).unwrap_or_default();
         named.chain(selected.iter().map(Scope::read)).collect()
     }
 
@@ -50,7 +51,7 @@ impl Scope {
             "BestEffort" => is_best_effort(pod),
             "NotBestEffort" => !is_best_effort(pod),
             "PriorityClass" => {
-                let class = pod.at(&["spec", "priorityClassName"]).and_then(Value::as_str);
+                let class = pod.get_path(&["spec", "priorityClassName"]).and_then(Value::as_str);
                 self.selects(class.filter(|class| !class.is_empty()).as_slice())
             }
             "CrossNamespacePodAffinity" => has_cross_namespace_affinity(pod),
@@ -65,7 +66,7 @@ impl Scope {
             &["status", "currentVolumeAttributesClassName"],
             &["status", "modifyVolumeStatus", "targetVolumeAttributesClassName"],
         ];
-        let classes = CLASSES.iter().filter_map(|path| claim.at(path)).filter_map(Value::as_str);
+        let classes = CLASSES.iter().filter_map(|path| claim.get_path(path)).filter_map(Value::as_str);
         let classes: Vec<&str> = classes.filter(|class| !class.is_empty()).collect();
         self.name == "VolumeAttributesClass" && self.selects(&classes)
     }
@@ -85,11 +86,14 @@ impl Scope {
 
 /// Whether the pod has a deadline.
 pub fn has_deadline(pod: &Value) -> bool {
-    pod.at(&["spec", "activeDeadlineSeconds"]).and_then(Value::as_int).is_some_and(|seconds| seconds >= 0)
+    pod.get_path(&["spec", "activeDeadlineSeconds"])
+        .and_then(Value::as_int)
+        .is_some_and(|seconds| seconds >= 0)
 }
 
 fn is_best_effort(pod: &Value) -> bool {
-    let reported = pod.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
+    let reported =
+        pod.get_path(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
     reported.unwrap_or_else(|| qos_class(pod, true)) == "BestEffort"
 }
 
@@ -98,16 +102,17 @@ fn has_cross_namespace_affinity(pod: &Value) -> bool {
         let namespaces = term.get("namespaces").map(Value::items).unwrap_or_default();
         !namespaces.is_empty() || term.get("namespaceSelector").is_some()
     };
-    ["podAffinity", "podAntiAffinity"].iter().filter_map(|side| pod.at(&["spec", "affinity", side])).any(
-        |side| {
+    ["podAffinity", "podAntiAffinity"]
+        .iter()
+        .filter_map(|side| pod.get_path(&["spec", "affinity", side]))
+        .any(|side| {
             let list = |name: &str| side.get(name).map(Value::items).unwrap_or_default();
             list("requiredDuringSchedulingIgnoredDuringExecution").iter().any(is_cross_namespace)
                 || list("preferredDuringSchedulingIgnoredDuringExecution")
                     .iter()
                     .filter_map(|weighted| weighted.get("podAffinityTerm"))
                     .any(is_cross_namespace)
-        },
-    )
+        })
 }
 
 #[cfg(test)]

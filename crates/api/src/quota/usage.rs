@@ -194,7 +194,7 @@ impl<'a> UsageEvaluator<'a> {
         let annotated_class = meta::metadata(claim)
             .get("annotations")
             .and_then(|annotations| annotations.get(annotations::STORAGE_CLASS));
-        let class = annotated_class.or_else(|| claim.at(&["spec", "storageClassName"]));
+        let class = annotated_class.or_else(|| claim.get_path(&["spec", "storageClassName"]));
         let class = class.and_then(Value::as_str).filter(|class| !class.is_empty());
         let size = self.claim_size(claim);
         for (name, amount) in [(CLAIMS[0], Some(one())), (CLAIMS[1], size)] {
@@ -209,7 +209,7 @@ impl<'a> UsageEvaluator<'a> {
 
     /// The charged size of a claim, in whole bytes.
     fn claim_size(&self, claim: &Value) -> Option<Quantity> {
-        let storage = |path: &[&str]| resource_list::read(claim.at(path)).remove("storage");
+        let storage = |path: &[&str]| resource_list::read(claim.get_path(path)).remove("storage");
         let requested = storage(&["spec", "resources", "requests"])?.ceil();
         let allocated = storage(&["status", "allocatedResources"]).filter(|_| self.features.failed_expansion);
         Some(allocated.filter(|allocated| *allocated > requested).map_or(requested, Quantity::ceil))
@@ -217,7 +217,7 @@ impl<'a> UsageEvaluator<'a> {
 
     fn devices(&self, claim: &Value) -> ResourceList {
         let mut used = ResourceList::from([(self.object_count_name(), one())]);
-        let requests = claim.at(&["spec", "devices", "requests"]).map(Value::items).unwrap_or_default();
+        let requests = claim.get_path(&["spec", "devices", "requests"]).map(Value::items).unwrap_or_default();
         for request in requests {
             // For alternatives the worst case per class counts.
             let mut worst = ResourceList::new();

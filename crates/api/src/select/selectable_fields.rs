@@ -242,19 +242,19 @@ pub(super) fn reader(custom: &Arc<CustomResource>, ordinal: u32) -> FieldReader 
 }
 
 fn text(object: &Value, path: &[&str]) -> String {
-    object.at(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+    object.get_path(path).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 fn boolean(object: &Value, path: &[&str]) -> String {
-    object.at(path).and_then(Value::as_bool).unwrap_or(false).to_string()
+    object.get_path(path).and_then(Value::as_bool).unwrap_or(false).to_string()
 }
 
 fn count(object: &Value, path: &[&str]) -> String {
-    object.at(path).and_then(Value::as_int).unwrap_or(0).to_string()
+    object.get_path(path).and_then(Value::as_int).unwrap_or(0).to_string()
 }
 
 fn pod_ip(pod: &Value) -> String {
-    let first = pod.at(&["status", "podIPs"]).and_then(|addresses| addresses.items().first());
+    let first = pod.get_path(&["status", "podIPs"]).and_then(|addresses| addresses.items().first());
     // Older clients set only the single address.
     first.map_or_else(|| text(pod, &["status", "podIP"]), |address| address.str("ip").to_owned())
 }

@@ -25,7 +25,7 @@ pub fn older_version(kind: &GroupVersionKind) -> Option<&'static str> {
 /// Validates an eviction.
 pub fn validate(eviction: &Value, errors: &mut ErrorList) {
     let field = "ignoreStoreReadErrorWithClusterBreakingPotential";
-    if eviction.at(&["deleteOptions", field]) == Some(&Value::Bool(true)) {
+    if eviction.get_path(&["deleteOptions", field]) == Some(&Value::Bool(true)) {
         let path = FieldPath::new("deleteOptions").child(field);
         let detail = "can not be set for pod eviction, try after removing the option";
         errors.push(FieldError::invalid(&path, "true", detail));
@@ -65,7 +65,7 @@ pub fn pod_state(pod: &Value) -> PodState {
 
 /// Whether a budget selects this pod.
 pub fn selects_pod(budget: &Value, pod: &Value) -> bool {
-    label_selector::matches(budget.at(&["spec", "selector"]), meta::metadata(pod).get("labels"))
+    label_selector::matches(budget.get_path(&["spec", "selector"]), meta::metadata(pod).get("labels"))
 }
 
 /// Whether an unready pod may be evicted without a disruption: by the eviction policy, or if enough pods are healthy.
@@ -80,7 +80,7 @@ pub fn take_disruption(budget: &mut Value, pod: &str, now: &str) -> Result<()> {
     let name = meta::name(budget);
     let forbid = |message| Err(Status::forbidden(message, Some((BUDGET, name))));
     let allowed = count(budget, "disruptionsAllowed");
-    let disrupted = budget.at(&["status", "disruptedPods"]).and_then(Value::fields);
+    let disrupted = budget.get_path(&["status", "disruptedPods"]).and_then(Value::fields);
     if count(budget, "observedGeneration") < meta::generation(budget) {
         return Err(unobserved_budget(name));
     }
@@ -116,7 +116,7 @@ pub fn take_disruption(budget: &mut Value, pod: &str, now: &str) -> Result<()> {
 }
 
 fn count(budget: &Value, field: &str) -> i64 {
-    budget.at(&["status", field]).and_then(Value::as_int).unwrap_or(0)
+    budget.get_path(&["status", field]).and_then(Value::as_int).unwrap_or(0)
 }
 
 /// 429: the controller has not yet computed the allowed disruptions.

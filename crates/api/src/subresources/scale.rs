@@ -85,7 +85,7 @@ impl ReplicaPaths {
 
     /// Refuses an object without replicas in its spec.
     pub fn require_spec_replicas(&self, object: &Value) -> status::Result<()> {
-        if object.at(&segments(&self.spec_replicas)).is_some() {
+        if object.get_path(&segments(&self.spec_replicas)).is_some() {
             return Ok(());
         }
         Err(Status::internal(format!(
@@ -101,7 +101,7 @@ impl ReplicaPaths {
             set_replicas(&mut scale, part, count);
         }
         if let Some(path) = &self.selector
-            && let Some(selector) = object.at(&segments(path))
+            && let Some(selector) = object.get_path(&segments(path))
         {
             let text =
                 selector.as_str().ok_or_else(|| Status::bad_request(type_error(path, selector, "string")))?;
@@ -132,7 +132,7 @@ impl ReplicaPaths {
             }
         }
         if let Some(path) = &self.selector
-            && let Some(selector) = object.at(&segments(path)).filter(|value| value.as_str().is_none())
+            && let Some(selector) = object.get_path(&segments(path)).filter(|value| value.as_str().is_none())
         {
             errors.push(FieldError::invalid(
                 &FieldPath::new(path),
@@ -145,7 +145,7 @@ impl ReplicaPaths {
 
 /// The number at a path; an error if it is something else.
 fn number(object: &Value, path: &str) -> Result<Option<i64>, String> {
-    match object.at(&segments(path)) {
+    match object.get_path(&segments(path)) {
         None => Ok(None),
         Some(Value::Int(number)) => Ok(Some(*number)),
         Some(other) => Err(type_error(path, other, "int64")),
@@ -179,7 +179,11 @@ fn set_replicas(scale: &mut Value, part: &str, count: i64) {
 fn show(object: &Value) -> Result<Value, String> {
     let mut scale = new_scale(object);
     for part in ["spec", "status"] {
-        set_replicas(&mut scale, part, object.at(&[part, "replicas"]).and_then(Value::as_int).unwrap_or(0));
+        set_replicas(
+            &mut scale,
+            part,
+            object.get_path(&[part, "replicas"]).and_then(Value::as_int).unwrap_or(0),
+        );
     }
     let selector = selector(object).ok_or("the selector of the object cannot be compared with labels")?;
     if !selector.is_empty() {
@@ -190,7 +194,7 @@ fn show(object: &Value) -> Result<Value, String> {
 
 /// The pod selector as text. `None` if it is invalid.
 fn selector(object: &Value) -> Option<String> {
-    let selector = object.at(&["spec", "selector"]);
+    let selector = object.get_path(&["spec", "selector"]);
     if object.str("kind") != "ReplicationController" {
         return label_selector::to_text(selector);
     }
@@ -220,7 +224,7 @@ fn write(object: &mut Value, scale: &Value) {
 }
 
 fn replicas(scale: &Value) -> i64 {
-    scale.at(&["spec", "replicas"]).and_then(Value::as_int).unwrap_or(0)
+    scale.get_path(&["spec", "replicas"]).and_then(Value::as_int).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -266,7 +270,7 @@ mod tests {
     fn zero_replicas_are_written_to_the_object_and_omitted_in_the_scale() {
         let mut set = object(r#"{"kind":"ReplicaSet","spec":{"replicas":2}}"#);
         write(&mut set, &object(r#"{"spec":{}}"#));
-        assert_eq!(set.at(&["spec", "replicas"]), Some(&Value::Int(0)));
+        assert_eq!(set.get_path(&["spec", "replicas"]), Some(&Value::Int(0)));
         assert_eq!(show(&set).unwrap().get("spec"), Some(&Value::object()));
     }
 }

@@ -49,12 +49,12 @@ pub fn validate(request: &Value, errors: &mut ErrorList) {
 
 /// The requested lifetime in seconds.
 pub fn expiration_seconds(request: &Value) -> i64 {
-    request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int).unwrap_or_default()
+    request.get_path(&["spec", "expirationSeconds"]).and_then(Value::as_int).unwrap_or_default()
 }
 
 /// The requested audiences.
 pub fn audiences(request: &Value) -> Vec<String> {
-    let audiences = request.at(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
+    let audiences = request.get_path(&["spec", "audiences"]).map(Value::items).unwrap_or_default();
     audiences.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 

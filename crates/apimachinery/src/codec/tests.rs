@@ -214,7 +214,7 @@ fn unknown_and_duplicate_fields_are_reported_in_order() {
             r#"unknown field "spec.foo""#,
         ]
     );
-    assert_eq!(decoded.value.at(&["metadata", "name"]).and_then(Value::as_str), Some("b"));
+    assert_eq!(decoded.value.get_path(&["metadata", "name"]).and_then(Value::as_str), Some("b"));
     assert_eq!(
         strict_refusal(&kind("Pod"), &decoded.strict[..2]).message,
         r#"Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "foo", duplicate field "metadata.labels.x""#
@@ -248,7 +248,7 @@ fn api_version_of_core_group_may_begin_with_a_slash() {
 fn byte_fields_accept_a_list_of_numbers() {
     let data = |value: &str| {
         let decoded = read("Secret", &format!(r#"{{"data":{{"a":{value}}}}}"#))?;
-        Ok::<_, String>(decoded.value.at(&["data", "a"]).cloned())
+        Ok::<_, String>(decoded.value.get_path(&["data", "a"]).cloned())
     };
     assert_eq!(data("[104,105]"), Ok(Some("aGk=".into())));
     assert_eq!(data("[]"), Ok(Some("".into())));
@@ -351,7 +351,7 @@ fn deeply_nested_bodies_are_refused_and_invalid_utf8_is_replaced() {
     let schema = format!(r#"{{"spec":{{"versions":[{{"schema":{{"openAPIV3Schema":{items}}}}}]}}}}"#);
     assert!(read("CustomResourceDefinition", &schema).is_err());
     let lossy = decode_object(b"{\"data\":{\"a\":\"x\xff\\ud800\"}}", &kind("ConfigMap"), &REGISTRY).unwrap();
-    assert_eq!(lossy.value.at(&["data", "a"]).and_then(Value::as_str), Some("x\u{fffd}\u{fffd}"));
+    assert_eq!(lossy.value.get_path(&["data", "a"]).and_then(Value::as_str), Some("x\u{fffd}\u{fffd}"));
     assert!(error_detail("Deployment", r#"{"spec":{"replicas":1e999}}"#).contains("number 1e999"));
     assert!(read("ConfigMap", r#"{"data":{"a":1e999}}"#).is_err());
 }

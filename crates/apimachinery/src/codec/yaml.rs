@@ -154,7 +154,7 @@ mod tests {
         let decoded =
             decode_object(b"kind: ConfigMap\nmetadata:\n  name: a\n  name: b\nfoo: 1\n", &kind, &registry)
                 .unwrap();
-        assert_eq!(decoded.value.at(&["metadata", "name"]).and_then(Value::as_str), Some("b"));
+        assert_eq!(decoded.value.get_path(&["metadata", "name"]).and_then(Value::as_str), Some("b"));
         assert_eq!(
             decoded.strict,
             ["yaml: unmarshal errors:\n  line 4: key \"name\" already set in map", r#"unknown field "foo""#]
@@ -183,7 +183,7 @@ mod tests {
                      line 8: key \"x\" already set in map";
         assert_eq!(duplicate_keys.unwrap().strict, [lines]);
         let first = decode_object(b"data: {a: b}\n---\ndata: 2\n", &kind, &registry).unwrap();
-        assert_eq!(first.value.at(&["data", "a"]).and_then(Value::as_str), Some("b"));
+        assert_eq!(first.value.get_path(&["data", "a"]).and_then(Value::as_str), Some("b"));
     }
 
     #[test]

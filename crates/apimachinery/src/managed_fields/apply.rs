@@ -52,7 +52,7 @@ pub fn apply(
     force: bool,
 ) -> Result<Applied> {
     check_kind(versions, write.version, config)?;
-    if config.at(&["metadata", "managedFields"]).is_some() {
+    if config.get_path(&["metadata", "managedFields"]).is_some() {
         return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
     let ty = versions.type_in(write.version).ok_or_else(Status::no_such_resource)?;
@@ -110,7 +110,7 @@ fn check_kind(versions: &Versions<'_>, version: &GroupVersion, config: &Value) -
 }
 
 fn typing_error(version: &GroupVersion, role: &str, object: &Value, error: &str) -> Box<Status> {
-    let text = |field| object.at(&["metadata", field]).and_then(Value::as_str).unwrap_or_default();
+    let text = |field| object.get_path(&["metadata", field]).and_then(Value::as_str).unwrap_or_default();
     Status::bad_request(format!(
         "failed to create typed {role} object ({}/{}; {}/{}, Kind={}): {error}",
         text("namespace"),
@@ -180,7 +180,7 @@ impl ApplyRequest<'_> {
     /// object nor its managers change.
     fn detect_repetition(&self) -> Repeated {
         let Some(live) = self.live else { return Repeated::No };
-        let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+        let entries = live.get_path(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
         let Write { manager, subresource, .. } = *self.write;
         let version = self.write.version.to_string();
         let is_own = |entry: &&Value| owned_fields::belongs_to(entry, manager, subresource);
@@ -224,7 +224,7 @@ impl ApplyRequest<'_> {
     /// apply.
     fn current_managers(&self) -> std::result::Result<(Managers, Option<Manager>), String> {
         let Some(live) = self.live else { return Ok((Managers::default(), None)) };
-        let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+        let entries = live.get_path(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
         let mut managers = Managers::read(entries).unwrap_or_default();
         if managers.is_empty() {
             let write = Write { manager: BEFORE_FIRST_APPLY, ..*self.write };

@@ -16,7 +16,7 @@ const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const OWNER: &str = "kubectl";
 
 fn annotation(object: &Value) -> &str {
-    object.at(&["metadata", "annotations"]).map(|all| all.str(ANNOTATION)).unwrap_or_default()
+    object.get_path(&["metadata", "annotations"]).map(|all| all.str(ANNOTATION)).unwrap_or_default()
 }
 
 /// The fields that the annotation states with their current values: kubectl may apply them again without conflicts.

@@ -115,7 +115,7 @@ impl Manifest {
 /// The values of an object by path.
 fn path_values(object: &Value) -> PathValues {
     let mut values = PathValues::new();
-    let get = |path: &[&str]| object.at(path).cloned().unwrap_or_default();
+    let get = |path: &[&str]| object.get_path(path).cloned().unwrap_or_default();
     for (key, value) in get(&["metadata", "labels"]).fields().into_iter().flatten() {
         values.insert(format!("labels/{key}"), value.as_str().unwrap().to_owned());
     }
@@ -138,7 +138,7 @@ fn path_values(object: &Value) -> PathValues {
             values.insert(field.to_owned(), String::from_utf8(json::to_json(&value)).unwrap());
         }
     }
-    if let Some(affinity) = object.at(&["spec", "sessionAffinity"]).and_then(Value::as_str) {
+    if let Some(affinity) = object.get_path(&["spec", "sessionAffinity"]).and_then(Value::as_str) {
         values.insert("sessionAffinity".to_owned(), affinity.to_owned());
     }
     values
@@ -146,10 +146,11 @@ fn path_values(object: &Value) -> PathValues {
 
 /// The fields of each manager, as the model sees them.
 fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
-    let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+    let entries = object.get_path(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
     let owned_by = |entry: &Value| {
         let fields = entry.get("fieldsV1").unwrap();
-        let under = |path: &[&str]| fields.at(path).and_then(Value::fields).cloned().unwrap_or_default();
+        let under =
+            |path: &[&str]| fields.get_path(path).and_then(Value::fields).cloned().unwrap_or_default();
         let mut owned = BTreeSet::new();
         for (key, _) in under(&["f:metadata", "f:labels"]).iter().filter(|(key, _)| *key != ".") {
             owned.insert(format!("labels/{}", key.strip_prefix("f:").unwrap()));
@@ -170,7 +171,7 @@ fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
             }
         }
         for field in ["selector", "externalIPs", "sessionAffinity"] {
-            if fields.at(&["f:spec", &format!("f:{field}")]).is_some() {
+            if fields.get_path(&["f:spec", &format!("f:{field}")]).is_some() {
                 owned.insert(field.to_owned());
             }
         }

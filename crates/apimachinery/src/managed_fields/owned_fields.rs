@@ -242,11 +242,11 @@ mod tests {
         );
         let written = fields_v1::write(&owned_fields(&registry, service, &object).unwrap());
         for path in [["metadata", "finalizers"], ["spec", "ports"]] {
-            let items = object.at(&path).unwrap().items();
+            let items = object.get_path(&path).unwrap().items();
             let Ok(keys) = EncodedElements::encode(&registry, shape(&registry, service, path), items) else {
                 panic!("{path:?} can be encoded")
             };
-            let owned = written.at(&[&format!("f:{}", path[0]), &format!("f:{}", path[1])]).unwrap();
+            let owned = written.get_path(&[&format!("f:{}", path[0]), &format!("f:{}", path[1])]).unwrap();
             let (mut actual, expected): (Vec<&str>, Vec<&str>) =
                 (keys.iter().collect(), owned.fields().unwrap().keys().map(String::as_str).collect());
             actual.sort_unstable();

@@ -346,7 +346,7 @@ mod tests {
     fn repeated_apply_is_detected_in_defaulted_object() {
         let fixture = Fixture::new();
         let live = fixture.stored(None, fixture.apply("m", None, POD).unwrap());
-        let fields = live.at(&["spec", "containers"]).unwrap().items()[0].get("env").unwrap();
+        let fields = live.get_path(&["spec", "containers"]).unwrap().items()[0].get("env").unwrap();
         assert!(String::from_utf8(json::to_json(fields)).unwrap().contains(r#""apiVersion":"v1""#));
         assert!(fixture.is_repeated(&live, POD));
         // Another manager of another field makes no difference.
@@ -397,7 +397,7 @@ mod tests {
         for entry in invalid {
             let entry = json::read(format!(r#"{{{entry},"fieldsType":"FieldsV1"}}"#).as_bytes()).unwrap();
             let mut live = live.clone();
-            let mut entries = live.at(&["metadata", "managedFields"]).unwrap().items().to_vec();
+            let mut entries = live.get_path(&["metadata", "managedFields"]).unwrap().items().to_vec();
             entries.push(entry);
             live.entry("metadata").set("managedFields", Value::Array(entries.clone().into()));
             let applied = fixture.apply("m", Some(&live), POD);

@@ -86,6 +86,6 @@ impl ScaleView<'_> {
 }
 
 fn managers(object: &Value) -> Managers {
-    let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+    let entries = object.get_path(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
     Managers::read(entries).unwrap_or_default()
 }

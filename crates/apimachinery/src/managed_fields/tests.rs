@@ -85,7 +85,7 @@ fn map(data: &str) -> String {
 
 /// The owners of an object, each with its fields.
 fn owners(object: &Value) -> Vec<(String, String)> {
-    let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+    let entries = object.get_path(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
     let owner = |entry: &Value| {
         let name = format!("{} {} {}", entry.str("manager"), entry.str("operation"), entry.str("time"));
         (name.trim_end().to_owned(), text(entry.get("fieldsV1").unwrap()))
@@ -205,7 +205,7 @@ fn apply_that_states_unowned_fields_is_no_repetition() {
     for stated in ["resourceVersion", "uid", "namespace"] {
         let other = config.replace(r#""name":"a""#, &format!(r#""name":"a","{stated}":"7""#));
         let applied = again(&other).object.expect(stated);
-        assert_eq!(applied.at(&["metadata", stated]), Some(&"7".into()));
+        assert_eq!(applied.get_path(&["metadata", stated]), Some(&"7".into()));
     }
 }
 
@@ -252,8 +252,8 @@ fn apply_removes_fields_no_longer_stated_unless_shared() {
     let bare = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#;
     let remaining = fixture.apply("m", "3", Some(&shared), bare).unwrap();
     assert_eq!(text(remaining.get("data").unwrap()), r#"{"y":"1"}"#);
-    assert_eq!(remaining.at(&["metadata", "labels"]), None);
-    assert_eq!((meta_name(&remaining), remaining.at(&["metadata", "uid"]).is_some()), ("a", true));
+    assert_eq!(remaining.get_path(&["metadata", "labels"]), None);
+    assert_eq!((meta_name(&remaining), remaining.get_path(&["metadata", "uid"]).is_some()), ("a", true));
     let removed = fixture.apply("n", "4", Some(&remaining), bare).unwrap();
     assert_eq!(removed.get("data").filter(|data| data.fields().is_some_and(|data| !data.is_empty())), None);
     assert_eq!(owners(&removed), []);
@@ -276,7 +276,7 @@ fn associative_lists_are_merged_by_item() {
     ));
     let order = |ports: &str| {
         let applied = fixture.force_apply("m", Some(&live), &config(ports)).unwrap();
-        let ports = applied.at(&["spec", "ports"]).unwrap().items().iter();
+        let ports = applied.get_path(&["spec", "ports"]).unwrap().items().iter();
         ports.map(|port| port.get("port").and_then(Value::as_int).unwrap()).collect::<Vec<_>>()
     };
     for (ports, expected) in [
@@ -399,7 +399,7 @@ fn kubectl_apply_uses_last_applied_annotation() {
     assert!(fixture.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#)).is_err());
     assert!(fixture.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#)).is_err());
     let applied = fixture.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#)).unwrap();
-    let annotations = applied.at(&["metadata", "annotations"]).unwrap();
+    let annotations = applied.get_path(&["metadata", "annotations"]).unwrap();
     let expected = r#"{"apiVersion":"v1","data":{"x":"2"},"kind":"ConfigMap","metadata":{"name":"a"}}"#;
     assert_eq!(annotations.str("kubectl.kubernetes.io/last-applied-configuration"), format!("{expected}\n"));
 }
@@ -467,7 +467,7 @@ fn scale_view_shares_managers_of_replicas() {
     let whole = fixture.update("maker", "t1", None, &object(1));
     let mut part = value(&scale_json(1));
     view.share_managers(&whole, &mut part);
-    let entry = &part.at(&["metadata", "managedFields"]).unwrap().items()[0];
+    let entry = &part.get_path(&["metadata", "managedFields"]).unwrap().items()[0];
     assert_eq!((entry.str("manager"), entry.str("apiVersion")), ("maker", "autoscaling/v1"));
     assert_eq!(text(entry.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
 
@@ -486,7 +486,10 @@ fn scale_view_shares_managers_of_replicas() {
     let same = scale.update("scaler", "t2", Some(&part_of_applied), &scale_json(1));
     let mut updated = value(&object(1));
     view.owners(&applied, &same).store(&mut updated);
-    assert_eq!(updated.at(&["metadata", "managedFields"]), applied.at(&["metadata", "managedFields"]));
+    assert_eq!(
+        updated.get_path(&["metadata", "managedFields"]),
+        applied.get_path(&["metadata", "managedFields"])
+    );
 
     let more = scale.update("scaler", "t2", Some(&part), &scale_json(2));
     let owners = view.owners(&whole, &more);

@@ -107,7 +107,7 @@ impl DeleteOptions {
     }
 
     fn from_body(body: &Value, force: bool) -> status::Result<DeleteOptions> {
-        let text = |path: &[&str]| body.at(path).and_then(Value::as_str);
+        let text = |path: &[&str]| body.get_path(path).and_then(Value::as_str);
         let options = DeleteOptions {
             grace_period_seconds: body.get("gracePeriodSeconds").and_then(Value::as_int),
             orphan_dependents: body.get("orphanDependents").and_then(Value::as_bool),

@@ -208,7 +208,7 @@ mod tests {
         let ty = registry.kind("", "v1", "Secret").unwrap();
         let fitted = |text: &str| {
             let mut value = json::read(text.as_bytes()).unwrap();
-            fit(&registry, ty, &mut value).map(|_| value.at(&["data", "a"]).cloned().unwrap())
+            fit(&registry, ty, &mut value).map(|_| value.get_path(&["data", "a"]).cloned().unwrap())
         };
         assert_eq!(fitted(r#"{"data":{"a":[1,257]}}"#), Ok(Value::from("AQE=")));
         assert_eq!(fitted(r#"{"data":{"a":[]}}"#), Ok(Value::from("")));
@@ -221,7 +221,7 @@ mod tests {
         let registry = Registry::builtin().unwrap();
         let mut value = json::read(br#"{"spec":{"replicas":4294967298,"minReadySeconds":2.0}}"#).unwrap();
         fit(&registry, registry.kind("apps", "v1", "Deployment").unwrap(), &mut value).unwrap();
-        assert_eq!(value.at(&["spec", "replicas"]), Some(&Value::Int(2)));
-        assert_eq!(value.at(&["spec", "minReadySeconds"]), Some(&Value::Int(2)));
+        assert_eq!(value.get_path(&["spec", "replicas"]), Some(&Value::Int(2)));
+        assert_eq!(value.get_path(&["spec", "minReadySeconds"]), Some(&Value::Int(2)));
     }
 }

@@ -96,17 +96,20 @@ mod tests {
     #[test]
     fn absent_fields_are_defaulted_at_all_levels() {
         let value = defaulted("apps", "Deployment", r#"{"spec":{"replicas":0}}"#);
-        assert_eq!(value.at(&["spec", "replicas"]), Some(&Value::Int(0)));
-        assert_eq!(value.at(&["spec", "revisionHistoryLimit"]), Some(&Value::Int(10)));
-        assert_eq!(value.at(&["spec", "strategy", "type"]), Some(&Value::from("RollingUpdate")));
-        assert_eq!(value.at(&["spec", "template", "spec", "dnsPolicy"]), Some(&Value::from("ClusterFirst")));
+        assert_eq!(value.get_path(&["spec", "replicas"]), Some(&Value::Int(0)));
+        assert_eq!(value.get_path(&["spec", "revisionHistoryLimit"]), Some(&Value::Int(10)));
+        assert_eq!(value.get_path(&["spec", "strategy", "type"]), Some(&Value::from("RollingUpdate")));
+        assert_eq!(
+            value.get_path(&["spec", "template", "spec", "dnsPolicy"]),
+            Some(&Value::from("ClusterFirst"))
+        );
     }
 
     #[test]
     fn set_fields_are_not_defaulted() {
         let value = defaulted("", "Pod", r#"{"spec":{"dnsPolicy":"None","containers":[{"ports":[{}]}]}}"#);
-        assert_eq!(value.at(&["spec", "dnsPolicy"]), Some(&Value::from("None")));
-        let container = &value.at(&["spec", "containers"]).unwrap().items()[0];
+        assert_eq!(value.get_path(&["spec", "dnsPolicy"]), Some(&Value::from("None")));
+        let container = &value.get_path(&["spec", "containers"]).unwrap().items()[0];
         assert_eq!(container.get("ports").unwrap().items()[0].str("protocol"), "TCP");
         assert_eq!(container.str("terminationMessagePolicy"), "File");
     }
@@ -114,8 +117,8 @@ mod tests {
     #[test]
     fn absent_pointer_stays_absent() {
         let value = defaulted("", "Pod", r#"{"spec":{"containers":[{"livenessProbe":{}},{}]}}"#);
-        let containers = value.at(&["spec", "containers"]).unwrap().items();
-        assert_eq!(containers[0].at(&["livenessProbe", "periodSeconds"]), Some(&Value::Int(10)));
+        let containers = value.get_path(&["spec", "containers"]).unwrap().items();
+        assert_eq!(containers[0].get_path(&["livenessProbe", "periodSeconds"]), Some(&Value::Int(10)));
         assert_eq!(containers[1].get("livenessProbe"), None);
     }
 }

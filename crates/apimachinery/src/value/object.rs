@@ -125,8 +125,8 @@ mod tests {
         let before = outer.clone();
         assert!(before.fields().unwrap().is_shared_with(outer.fields().unwrap()));
         outer.entry("inner").set("a", 7);
-        assert_eq!(before.at(&["inner", "a"]), Some(&Value::Int(1)));
-        assert_eq!(outer.at(&["inner", "a"]), Some(&Value::Int(7)));
+        assert_eq!(before.get_path(&["inner", "a"]), Some(&Value::Int(1)));
+        assert_eq!(outer.get_path(&["inner", "a"]), Some(&Value::Int(7)));
         assert_ne!(outer, before);
         outer.entry("inner").set("a", 1);
         assert_eq!(outer, before);

@@ -21,7 +21,7 @@ struct ClusterRoleInfo {
 
 impl ClusterRoleInfo {
     fn from_role(role: &Value) -> ClusterRoleInfo {
-        let selectors = role.at(&["aggregationRule", "clusterRoleSelectors"]);
+        let selectors = role.get_path(&["aggregationRule", "clusterRoleSelectors"]);
         ClusterRoleInfo {
             labels: meta::metadata(role).get("labels").cloned(),
             selectors: role

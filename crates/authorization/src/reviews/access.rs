@@ -394,7 +394,7 @@ mod tests {
         );
         let plain = super::parse(&mut review_value, false);
         assert_eq!(plain.selection, Selection::default());
-        assert_eq!(review_value.at(&["spec", "resourceAttributes", "fieldSelector"]), None);
+        assert_eq!(review_value.get_path(&["spec", "resourceAttributes", "fieldSelector"]), None);
     }
 
     #[test]

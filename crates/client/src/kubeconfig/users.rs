@@ -28,7 +28,7 @@ impl Users {
         let context = config.str("current-context");
         let context =
             list("contexts").iter().find(|entry| !context.is_empty() && entry.str("name") == context);
-        let user = context.and_then(|entry| entry.at(&["context", "user"])).and_then(Value::as_str);
+        let user = context.and_then(|entry| entry.get_path(&["context", "user"])).and_then(Value::as_str);
         let by_user = list("users").iter().map(|entry| {
             let name = entry.str("name").to_owned();
             let user = entry.get("user").unwrap_or(&Value::Null);

@@ -86,7 +86,7 @@ pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut 
 
 /// Warns about a DaemonSet: only if the template changed.
 pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warnings: &mut WarningList) {
-    let generation = |object| meta::metadata(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
+    let generation = |object| meta::metadata(object).get_path(&["annotations", TEMPLATE_GENERATION]).cloned();
     if old.is_none_or(|old| generation(old) != generation(object)) {
         let template_of = |object| FieldValue::top_level(object, "spec").child("template");
         template::warn_template(&template_of(object), old.map(template_of).as_ref(), warnings);
@@ -121,7 +121,7 @@ pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation"
 pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     let generation = template_generation(old);
     let template = ["spec", "template"];
-    let increment = i64::from(!same(new.at(&template), old.at(&template)));
+    let increment = i64::from(!same(new.get_path(&template), old.get_path(&template)));
     new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, (generation + increment).to_string());
 }
 

@@ -62,7 +62,7 @@ fn default_stateful_set(object: &mut Value) {
 /// The default of maxUnavailable, if its feature is enabled.
 fn default_unavailable(object: &mut Value, features: EnabledFeatures) {
     if features.has(Feature::MaxUnavailableStatefulSet)
-        && object.at(&["spec", "updateStrategy", "type"]).and_then(Value::as_str) == Some(ROLLING)
+        && object.get_path(&["spec", "updateStrategy", "type"]).and_then(Value::as_str) == Some(ROLLING)
         && let Some(rolling) = present_mut(object.entry("spec").entry("updateStrategy"), "rollingUpdate")
     {
         fill(rolling, "maxUnavailable", 1);

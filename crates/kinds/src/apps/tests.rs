@@ -28,7 +28,7 @@ fn base(kind: &str) -> Value {
 fn deployment_validation_refuses_each_violation() {
     let deployment = base("Deployment");
     assert_eq!(
-        deployment.at(&["spec", "strategy"]),
+        deployment.get_path(&["spec", "strategy"]),
         Some(&object(
             r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%","maxSurge":"25%"}}"#
         ))
@@ -98,7 +98,7 @@ fn empty_deployment_reports_all_required_fields() {
 fn explicit_update_strategy_gets_no_rolling_update_default() {
     let rolling_update = |strategy: &str| {
         let set = filled(APPS, "StatefulSet", &format!(r#"{{"spec":{{"updateStrategy":{strategy}}}}}"#));
-        set.at(&["spec", "updateStrategy", "rollingUpdate"]).cloned()
+        set.get_path(&["spec", "updateStrategy", "rollingUpdate"]).cloned()
     };
     assert_eq!(rolling_update(r#"{"type":"RollingUpdate"}"#), None);
     let defaults = object(r#"{"partition":0}"#);
@@ -143,7 +143,7 @@ fn int_or_string_without_percent_counts_as_its_number() {
 #[test]
 fn stateful_set_validation_refuses_each_violation() {
     let set = base("StatefulSet");
-    assert_eq!(set.at(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
+    assert_eq!(set.get_path(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
     let mut set = set;
     set.entry("spec").set("podManagementPolicy", "OrderedReady");
     each_refused(
@@ -218,10 +218,10 @@ fn daemon_set_validation_refuses_each_violation() {
     let (mut old, mut new) = (set.clone(), set);
     prepare_daemon_set(&mut old, &context);
     prepare_daemon_set_update(&mut new, &old, &context);
-    assert_eq!(meta::metadata(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("1")));
+    assert_eq!(meta::metadata(&new).get_path(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("1")));
     new.entry("spec").entry("template").entry("metadata").entry("labels").set("x", "y");
     prepare_daemon_set_update(&mut new, &old, &context);
-    assert_eq!(meta::metadata(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("2")));
+    assert_eq!(meta::metadata(&new).get_path(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("2")));
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn update_validation_repeats_errors_as_often_as_the_reference() {
 fn on_delete_strategy_gets_zero_rolling_update() {
     let json = r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":{}}}}"#;
     let set = filled(APPS, "DaemonSet", json);
-    let rolling = set.at(&["spec", "updateStrategy", "rollingUpdate"]);
+    let rolling = set.get_path(&["spec", "updateStrategy", "rollingUpdate"]);
     assert_eq!(rolling, Some(&object(r#"{"maxUnavailable":0,"maxSurge":0}"#)));
 }
 
@@ -366,7 +366,7 @@ fn on_delete_strategy_gets_zero_rolling_update() {
 fn daemon_set_writes_maintain_the_template_generation() {
     let generation = |object: &Value| {
         meta::metadata(object)
-            .at(&["annotations", TEMPLATE_GENERATION])
+            .get_path(&["annotations", TEMPLATE_GENERATION])
             .and_then(Value::as_str)
             .map(str::to_owned)
     };

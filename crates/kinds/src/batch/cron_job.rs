@@ -32,7 +32,7 @@ const MAX_NAME_LENGTH: usize = 52;
 
 /// The defaults of a CronJob, including those of its pod template.
 fn default(object: &mut Value) {
-    if object.at(&["spec", "jobTemplate", "spec", "template"]).is_some() {
+    if object.get_path(&["spec", "jobTemplate", "spec", "template"]).is_some() {
         pod_default::default_template(object.entry("spec").entry("jobTemplate").entry("spec"), "template");
     }
 }

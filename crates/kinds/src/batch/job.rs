@@ -98,7 +98,7 @@ fn default_replacement(job: &mut Value, features: EnabledFeatures) {
 
 /// A Job without labels gets those of its pod template.
 fn default_labels(job: &mut Value) {
-    let labels = job.at(&["spec", "template", "metadata", "labels"]).cloned();
+    let labels = job.get_path(&["spec", "template", "metadata", "labels"]).cloned();
     let has_no_labels =
         meta::metadata(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
     if let Some(labels) = labels.filter(|_| has_no_labels) {
@@ -116,7 +116,7 @@ fn prepare_create(job: &mut Value, context: &WriteContext<'_>) {
             job.entry("spec").remove(field);
         }
     }
-    if job.at(&["spec", "manualSelector"]).and_then(Value::as_bool) == Some(true) {
+    if job.get_path(&["spec", "manualSelector"]).and_then(Value::as_bool) == Some(true) {
         return;
     }
     let share_labels = has_default_labels(job);
@@ -138,7 +138,9 @@ fn prepare_create(job: &mut Value, context: &WriteContext<'_>) {
 
 /// podReplacementPolicy can be added only if its feature is enabled.
 fn prepare_update(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
-    if !context.features.has(Feature::JobPodReplacementPolicy) && old.at(&["spec", REPLACEMENT]).is_none() {
+    if !context.features.has(Feature::JobPodReplacementPolicy)
+        && old.get_path(&["spec", REPLACEMENT]).is_none()
+    {
         new.entry("spec").remove(REPLACEMENT);
     }
 }
@@ -147,7 +149,7 @@ fn prepare_update(new: &mut Value, old: &Value, context: &WriteContext<'_>) {
 /// generated for the template appear on the Job, too. Labels that a client set on both are separate.
 fn has_default_labels(job: &Value) -> bool {
     let own = meta::metadata(job).get("labels").and_then(Value::fields);
-    let pods = job.at(&["spec", "template", "metadata", "labels"]).and_then(Value::fields);
+    let pods = job.get_path(&["spec", "template", "metadata", "labels"]).and_then(Value::fields);
     own.zip(pods).is_some_and(|(own, pods)| own.is_shared_with(pods))
 }
 

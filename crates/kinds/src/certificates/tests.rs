@@ -20,9 +20,9 @@ fn prepare_create_sets_the_authenticated_user() {
     let user = UserInfo { name: "u".into(), groups: vec!["g".into()], ..UserInfo::default() };
     let mut request = base();
     prepare_create(&mut request, &WriteContext { now: "", user: &user, features: EnabledFeatures::RELEASE });
-    assert_eq!(request.at(&["spec", "username"]), Some(&Value::from("u")));
-    assert_eq!(request.at(&["spec", "uid"]), None);
-    assert_eq!(request.at(&["spec", "groups"]), Some(&Value::from(vec!["g"])));
+    assert_eq!(request.get_path(&["spec", "username"]), Some(&Value::from("u")));
+    assert_eq!(request.get_path(&["spec", "uid"]), None);
+    assert_eq!(request.get_path(&["spec", "groups"]), Some(&Value::from(vec!["g"])));
     assert_eq!(parse_request(&request).unwrap().organizations, ["dev"]);
 }
 
@@ -145,7 +145,7 @@ fn approval_and_certificate_change_only_through_their_subresources() {
         &base(),
         &WriteContext { now: NOW, user: &user, features: EnabledFeatures::RELEASE },
     );
-    let condition = &new.at(&["status", "conditions"]).unwrap().items()[0];
+    let condition = &new.get_path(&["status", "conditions"]).unwrap().items()[0];
     assert_eq!((condition.str("lastUpdateTime"), condition.str("lastTransitionTime")), (NOW, NOW));
     let named = |mut request: Value| {
         for (field, value) in [("name", "a"), ("uid", "u"), ("resourceVersion", "1")] {
@@ -171,7 +171,7 @@ fn approval_and_certificate_change_only_through_their_subresources() {
         &new,
         &WriteContext { now: "later", user: &user, features: EnabledFeatures::RELEASE },
     );
-    assert_eq!(updated.at(&["status", "conditions"]), new.at(&["status", "conditions"]));
+    assert_eq!(updated.get_path(&["status", "conditions"]), new.get_path(&["status", "conditions"]));
 }
 
 #[test]

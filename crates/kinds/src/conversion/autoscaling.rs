@@ -213,7 +213,7 @@ fn list(value: Option<Value>) -> Vec<Value> {
 /// The CPU utilization in percent, if the metric is of that kind: the only one with a v1 field.
 fn utilization(metric: &Value, half: Half) -> Option<i64> {
     let resource = metric.get("resource").filter(|_| metric.str("type") == "Resource")?;
-    resource.at(&[half.key(), "averageUtilization"])?.as_int().filter(|_| resource.str("name") == "cpu")
+    resource.get_path(&[half.key(), "averageUtilization"])?.as_int().filter(|_| resource.str("name") == "cpu")
 }
 
 /// A CPU utilization metric.
@@ -365,17 +365,17 @@ mod tests {
     fn v1_autoscaler_carries_v2_fields_in_annotations() {
         let mut scaler = read(V2).unwrap();
         v2_to_v1(&mut scaler);
-        assert_eq!(scaler.at(&["spec", "targetCPUUtilizationPercentage"]), Some(&Value::Int(50)));
-        assert_eq!(scaler.at(&["status", "currentCPUUtilizationPercentage"]), Some(&Value::Int(40)));
+        assert_eq!(scaler.get_path(&["spec", "targetCPUUtilizationPercentage"]), Some(&Value::Int(50)));
+        assert_eq!(scaler.get_path(&["status", "currentCPUUtilizationPercentage"]), Some(&Value::Int(40)));
         for removed in [
             ["spec", "metrics"],
             ["spec", "behavior"],
             ["status", "currentMetrics"],
             ["status", "conditions"],
         ] {
-            assert_eq!(scaler.at(&removed), None, "{removed:?}");
+            assert_eq!(scaler.get_path(&removed), None, "{removed:?}");
         }
-        let annotations = scaler.at(&["metadata", "annotations"]).unwrap();
+        let annotations = scaler.get_path(&["metadata", "annotations"]).unwrap();
         let table = [
             (
                 METRICS,
@@ -437,7 +437,7 @@ mod tests {
         }
         v1_to_v2(&mut scaler);
         assert_eq!(scaler.get("metadata"), Some(&Value::object()));
-        assert_eq!(scaler.at(&["spec", "metrics"]).unwrap().items().len(), 1);
+        assert_eq!(scaler.get_path(&["spec", "metrics"]).unwrap().items().len(), 1);
         assert_eq!(scaler.get("status"), None);
     }
 }

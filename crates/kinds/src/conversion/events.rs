@@ -56,7 +56,7 @@ mod tests {
         event.set("eventTime", "2024-01-01T00:00:00.000000Z");
         let original = event.clone();
         to_core(&mut event);
-        assert_eq!(event.at(&["involvedObject", "name"]).and_then(Value::as_str), Some("p"));
+        assert_eq!(event.get_path(&["involvedObject", "name"]).and_then(Value::as_str), Some("p"));
         assert_eq!((event.str("message"), event.str("reportingComponent")), ("n", "c"));
         assert_eq!(event.get("count"), Some(&Value::Int(3)));
         assert_eq!(event.get("reportingInstance"), Some(&Value::from("")));

@@ -42,7 +42,8 @@ pub fn warn_ip(path: &FieldPath, text: &str, warnings: &mut WarningList) {
 /// Warns about non-canonical IP addresses of a load balancer.
 pub fn warn_load_balancer(object: &Value, warnings: &mut WarningList) {
     let path = FieldPath::new("status").child("loadBalancer").child("ingress");
-    let ingress = object.at(&["status", "loadBalancer", "ingress"]).map(Value::items).unwrap_or_default();
+    let ingress =
+        object.get_path(&["status", "loadBalancer", "ingress"]).map(Value::items).unwrap_or_default();
     for (index, endpoint) in ingress.iter().enumerate() {
         warn_ip(&path.index(index), endpoint.str("ip"), warnings);
     }

@@ -182,7 +182,7 @@ fn warn_secret(secret: &Value, _old: Option<&Value>, warnings: &mut WarningList)
         return;
     }
     let text = |key: &str| {
-        let encoded = secret.at(&["data", key]).and_then(Value::as_str).unwrap_or_default();
+        let encoded = secret.get_path(&["data", key]).and_then(Value::as_str).unwrap_or_default();
         String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
     };
     warnings.extend(key_pair::mismatch(&text("tls.crt"), &text("tls.key")));

@@ -86,7 +86,7 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 /// Warns about non-canonical addresses, except for Endpoints of the endpoints controller, which copies them from pods.
 fn warn(endpoints: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
-    let manager = meta::metadata(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
+    let manager = meta::metadata(endpoints).get_path(&["labels", "endpoints.kubernetes.io/managed-by"]);
     if manager.and_then(Value::as_str) == Some("endpoint-controller") {
         return;
     }

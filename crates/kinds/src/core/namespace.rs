@@ -57,7 +57,7 @@ fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
 
 /// `spec.finalizers` blocks the removal of a namespace.
 fn blocks_removal(namespace: &Value) -> bool {
-    namespace.at(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
+    namespace.get_path(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
 }
 
 /// The phase becomes Terminating.

@@ -62,7 +62,7 @@ fn prepare_create(node: &mut Value, context: &WriteContext<'_>) {
 
 /// The same in an update, unless the old node had it.
 fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
-    if old.at(&["spec", "configSource"]).is_none()
+    if old.get_path(&["spec", "configSource"]).is_none()
         && let Some(spec) = present_mut(new, "spec")
     {
         spec.remove("configSource");
@@ -71,7 +71,7 @@ fn prepare_update(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
 
 /// The same in a status update.
 fn prepare_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
-    if old.at(&["status", "config"]).is_none()
+    if old.get_path(&["status", "config"]).is_none()
         && let Some(status) = present_mut(new, "status")
     {
         status.remove("config");
@@ -83,7 +83,7 @@ fn validate(node: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::top_level(node, "spec");
     validate_taints(&spec, errors);
     validate_amounts(node, errors);
-    if let Some(swap) = node.at(&["status", "nodeInfo", "swap", "capacity"]).and_then(Value::as_int)
+    if let Some(swap) = node.get_path(&["status", "nodeInfo", "swap", "capacity"]).and_then(Value::as_int)
         && swap <= 0
     {
         let path = FieldPath::new("metadata").child("nodeSwapStatus").child("capacity");
@@ -315,7 +315,7 @@ mod tests {
     fn allocatable_defaults_to_capacity() {
         let mut node = object(r#"{"status":{"capacity":{"cpu":"1"}}}"#);
         default(&mut node);
-        assert_eq!(node.at(&["status", "allocatable", "cpu"]), Some(&Value::from("1")));
+        assert_eq!(node.get_path(&["status", "allocatable", "cpu"]), Some(&Value::from("1")));
     }
 
     #[test]
@@ -328,6 +328,6 @@ mod tests {
         assert!(warnings[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
         let mut created = node;
         prepare_create(&mut created, &crate::testing::context(""));
-        assert_eq!(created.at(&["spec", "configSource"]), None);
+        assert_eq!(created.get_path(&["spec", "configSource"]), None);
     }
 }

@@ -153,8 +153,8 @@ fn validate(volume: &Value, errors: &mut ErrorList) {
 }
 
 fn validate_mount_options(volume: &Value, errors: &mut ErrorList) {
-    let is_supported = WITH_MOUNT_OPTIONS.iter().any(|kind| volume.at(&["spec", kind]).is_some());
-    if meta::metadata(volume).at(&["annotations", MOUNT_OPTIONS]).is_some() && !is_supported {
+    let is_supported = WITH_MOUNT_OPTIONS.iter().any(|kind| volume.get_path(&["spec", kind]).is_some());
+    if meta::metadata(volume).get_path(&["annotations", MOUNT_OPTIONS]).is_some() && !is_supported {
         let path = FieldPath::new("metadata").child("annotations").child(MOUNT_OPTIONS);
         errors.push(FieldError::forbidden(&path, "may not specify mount options for this volume type"));
     }
@@ -319,7 +319,8 @@ fn same_csi(new: Option<&Value>, old: Option<&Value>) -> bool {
 /// The old node affinity with deprecated labels replaced where the new one has the stable name.
 fn with_stable_labels(old: &Value, new: &Value) -> Value {
     let mut renamed = old.clone();
-    let terms = |nodes: &Value| nodes.at(&["required", "nodeSelectorTerms"]).cloned().unwrap_or_default();
+    let terms =
+        |nodes: &Value| nodes.get_path(&["required", "nodeSelectorTerms"]).cloned().unwrap_or_default();
     let target = terms(new);
     let Some(Value::Array(list)) =
         renamed.get_mut("required").and_then(|required| required.get_mut("nodeSelectorTerms"))
@@ -350,7 +351,7 @@ fn warn(volume: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
     ];
     for (key, warning) in annotations {
-        if meta::metadata(volume).at(&["annotations", key]).is_some() {
+        if meta::metadata(volume).get_path(&["annotations", key]).is_some() {
             warnings.push(format!("{}: {warning}", FieldPath::new("metadata").child("annotations").key(key)));
         }
     }
@@ -362,8 +363,10 @@ fn warn(volume: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
                 .to_owned(),
         );
     }
-    let terms =
-        spec.at(&["nodeAffinity", "required", "nodeSelectorTerms"]).map(Value::items).unwrap_or_default();
+    let terms = spec
+        .get_path(&["nodeAffinity", "required", "nodeSelectorTerms"])
+        .map(Value::items)
+        .unwrap_or_default();
     for (index, term) in terms.iter().enumerate() {
         let path = FieldPath::new("spec").child("nodeAffinity").child("required").child("nodeSelectorTerms");
         node_label::warn_term(&path.index(index), term, false, warnings);

@@ -50,7 +50,7 @@ fn grace_period(pod: &Value, requested: Option<i64>) -> Option<i64> {
     let own_seconds =
         spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).unwrap_or(DEFAULT_GRACE_SECONDS);
     let has_ended =
-        matches!(pod.at(&["status", "phase"]).and_then(Value::as_str), Some("Failed" | "Succeeded"));
+        matches!(pod.get_path(&["status", "phase"]).and_then(Value::as_str), Some("Failed" | "Succeeded"));
     if spec.str("nodeName").is_empty() || has_ended {
         return Some(0);
     }
@@ -63,7 +63,7 @@ fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
     status.set("qosClass", qos_class(pod, context.features.has(Feature::PodLevelResources)));
-    if pod.at(&["spec", "schedulingGates"]).is_some_and(|gates| !gates.items().is_empty()) {
+    if pod.get_path(&["spec", "schedulingGates"]).is_some_and(|gates| !gates.items().is_empty()) {
         let mut condition = Value::object();
         condition.set("type", "PodScheduled");
         condition.set("status", "False");
@@ -74,7 +74,7 @@ fn prepare_create(pod: &mut Value, context: &WriteContext<'_>) {
         status.set("conditions", vec![condition]);
     }
     pod.set("status", status);
-    if pod.at(&["spec", "affinity"]).is_some() {
+    if pod.get_path(&["spec", "affinity"]).is_some() {
         merge_label_keys(pod);
     }
     sync_apparmor_profiles(pod);
@@ -128,10 +128,10 @@ fn sync_apparmor_profiles(pod: &mut Value) {
         .is_some_and(|annotations| annotations.keys().any(|key| key.starts_with(APPARMOR)));
     let in_containers = CONTAINER_LISTS.iter().any(|kind| {
         let list = spec.get(kind).map(Value::items).unwrap_or_default();
-        list.iter().any(|container| container.at(&["securityContext", "appArmorProfile"]).is_some())
+        list.iter().any(|container| container.get_path(&["securityContext", "appArmorProfile"]).is_some())
     });
-    let pod_profile = spec.at(&["securityContext", "appArmorProfile"]).cloned();
-    let is_windows = spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows");
+    let pod_profile = spec.get_path(&["securityContext", "appArmorProfile"]).cloned();
+    let is_windows = spec.get_path(&["os", "name"]).and_then(Value::as_str) == Some("windows");
     if is_windows || !(has_annotation || in_containers || pod_profile.is_some()) {
         return;
     }
@@ -140,7 +140,7 @@ fn sync_apparmor_profiles(pod: &mut Value) {
     for kind in CONTAINER_LISTS {
         for container in items_mut(pod.entry("spec"), kind) {
             let key = format!("{APPARMOR}{}", container.str("name"));
-            let container_profile = container.at(&["securityContext", "appArmorProfile"]);
+            let container_profile = container.get_path(&["securityContext", "appArmorProfile"]);
             match annotations.get(&key).and_then(Value::as_str) {
                 None => names.extend(
                     container_profile
@@ -169,15 +169,15 @@ fn sync_apparmor_profiles(pod: &mut Value) {
 pub fn warn_early(pod: &Value, warnings: &mut WarningList) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let Some(annotations) = annotations(pod).fields() else { return };
-    if spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows") {
+    if spec.get_path(&["os", "name"]).and_then(Value::as_str) == Some("windows") {
         return;
     }
-    let pod_profile = spec.at(&["securityContext", "appArmorProfile"]);
+    let pod_profile = spec.get_path(&["securityContext", "appArmorProfile"]);
     for kind in CONTAINER_LISTS {
         for container in spec.get(kind).map(Value::items).unwrap_or_default() {
             let key = format!("{APPARMOR}{}", container.str("name"));
             let Some(name) = annotations.get(&key).and_then(Value::as_str) else { continue };
-            let is_repeated = container.at(&["securityContext", "appArmorProfile"]).is_some()
+            let is_repeated = container.get_path(&["securityContext", "appArmorProfile"]).is_some()
                 || pod_meta::profile_from_annotation(name)
                     .is_some_and(|profile| same(Some(&profile), pod_profile));
             if !is_repeated {
@@ -203,7 +203,7 @@ pub fn qos_class(pod: &Value, with_pod_level: bool) -> &'static str {
     for resources in pod_level.into_iter().chain(containers().filter(|_| pod_level.is_none())) {
         has_containers = true;
         let amount = |kind: &str, name: &str| -> Option<NanoQuantity> {
-            let amount = resources.at(&[kind, name]).and_then(NanoQuantity::from_value);
+            let amount = resources.get_path(&[kind, name]).and_then(NanoQuantity::from_value);
             amount.filter(|amount| !amount.is_zero())
         };
         for name in ["cpu", "memory"] {
@@ -354,8 +354,8 @@ mod tests {
             pod.entry("spec")
                 .set("containers", object(&format!(r#"[{{"name":"c","resources":{resources}}}]"#)));
             prepare_create(&mut pod, &context(""));
-            assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(expected)), "{resources}");
-            assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
+            assert_eq!(pod.get_path(&["status", "qosClass"]), Some(&Value::from(expected)), "{resources}");
+            assert_eq!(pod.get_path(&["status", "phase"]), Some(&Value::from("Pending")));
         }
     }
 
@@ -363,7 +363,7 @@ mod tests {
     fn gated_pod_gets_a_scheduling_condition() {
         let mut pod = object(r#"{"spec":{"schedulingGates":[{"name":"g"}]}}"#);
         prepare_create(&mut pod, &context("2024-01-01T00:00:00Z"));
-        let conditions = pod.at(&["status", "conditions"]).unwrap().items();
+        let conditions = pod.get_path(&["status", "conditions"]).unwrap().items();
         assert_eq!(conditions[0].str("reason"), "SchedulingGated");
         assert_eq!(conditions[0].str("lastTransitionTime"), "2024-01-01T00:00:00Z");
     }
@@ -376,8 +376,12 @@ mod tests {
                     "matchLabelKeys":["a","c"],"mismatchLabelKeys":["b"]}]}}}}"#,
         );
         prepare_create(&mut pod, &context(""));
-        let terms =
-            pod.at(&["spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
+        let terms = pod.get_path(&[
+            "spec",
+            "affinity",
+            "podAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+        ]);
         let selector =
             terms.and_then(|terms| terms.items().first()).and_then(|term| term.get("labelSelector"));
         let expected = object(
@@ -393,7 +397,7 @@ mod tests {
             r#"{"spec":{"containers":[{"name":"c","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":"p"}}}]}}"#,
         );
         sync_apparmor_profiles(&mut by_field);
-        assert_eq!(by_field.at(&["metadata", "annotations", key]), Some(&Value::from("localhost/p")));
+        assert_eq!(by_field.get_path(&["metadata", "annotations", key]), Some(&Value::from("localhost/p")));
         let mut by_annotation = object(&format!(
             r#"{{"metadata":{{"annotations":{{"{key}":"unconfined"}}}},"spec":{{"containers":[{{"name":"c"}}]}}}}"#
         ));
@@ -405,9 +409,9 @@ mod tests {
         assert_eq!(warnings.first(), Some(&expected));
         assert_eq!(warnings.len(), 1);
         sync_apparmor_profiles(&mut by_annotation);
-        let containers = by_annotation.at(&["spec", "containers"]).unwrap().items();
+        let containers = by_annotation.get_path(&["spec", "containers"]).unwrap().items();
         assert_eq!(
-            containers[0].at(&["securityContext", "appArmorProfile", "type"]),
+            containers[0].get_path(&["securityContext", "appArmorProfile", "type"]),
             Some(&Value::from("Unconfined"))
         );
         // With the field set there is no warning.

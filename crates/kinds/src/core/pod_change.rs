@@ -141,8 +141,10 @@ fn validate_gated_placement(
         }
         meta::copy(comparable, old_spec.value, "nodeSelector");
     }
-    let (node_affinity, old_affinity) =
-        (spec.child("affinity").child("nodeAffinity"), old_spec.value.at(&["affinity", "nodeAffinity"]));
+    let (node_affinity, old_affinity) = (
+        spec.child("affinity").child("nodeAffinity"),
+        old_spec.value.get_path(&["affinity", "nodeAffinity"]),
+    );
     if same(Some(node_affinity.value), old_affinity) {
         return;
     }
@@ -164,7 +166,8 @@ fn validate_narrowed_terms(
     old_affinity: Option<&Value>,
     errors: &mut ErrorList,
 ) {
-    let Some(old) = old_affinity.and_then(|old_affinity| old_affinity.at(&[REQUIRED, "nodeSelectorTerms"]))
+    let Some(old) =
+        old_affinity.and_then(|old_affinity| old_affinity.get_path(&[REQUIRED, "nodeSelectorTerms"]))
     else {
         return;
     };
@@ -193,7 +196,7 @@ fn validate_narrowed_terms(
 
 /// Copies everything that the subresource `ephemeralcontainers` does not change.
 pub fn prepare_ephemeral(new: &mut Value, old: &Value) {
-    let added = new.at(&["spec", "ephemeralContainers"]).cloned();
+    let added = new.get_path(&["spec", "ephemeralContainers"]).cloned();
     copy_all_but_metadata(new, old);
     match added {
         Some(added) => new.entry("spec").set("ephemeralContainers", added),
@@ -222,7 +225,8 @@ pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut ErrorList) {
     validate_any(new, errors);
     validate_annotations(new, old, errors);
     let list = FieldValue::top_level(new, "spec").child("ephemeralContainers");
-    for old_container in old.at(&["spec", "ephemeralContainers"]).map(Value::items).unwrap_or_default() {
+    for old_container in old.get_path(&["spec", "ephemeralContainers"]).map(Value::items).unwrap_or_default()
+    {
         let name = quoted(old_container.str("name"));
         match list.value.items().iter().rfind(|container| container.str("name") == old_container.str("name"))
         {
@@ -243,8 +247,10 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
     let mut lists = Vec::new();
     for field in ["containers", "initContainers"] {
         let path = ["spec", field];
-        let (new_list, old_list) =
-            (new.at(&path).cloned().unwrap_or_default(), old.at(&path).cloned().unwrap_or_default());
+        let (new_list, old_list) = (
+            new.get_path(&path).cloned().unwrap_or_default(),
+            old.get_path(&path).cloned().unwrap_or_default(),
+        );
         if new_list.items().len() != old_list.items().len() {
             return;
         }
@@ -274,13 +280,13 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
 /// Checks an update of the subresource `resize`.
 pub fn validate_resize(new: &Value, old: &Value, errors: &mut ErrorList) {
     let has_pod_level = |pod: &Value| {
-        ["requests", "limits"].iter().any(|field| pod.at(&["spec", "resources", field]).is_some())
+        ["requests", "limits"].iter().any(|field| pod.get_path(&["spec", "resources", field]).is_some())
     };
     let refusal = if has_pod_level(old) || has_pod_level(new) {
         Some("pods with pod-level resources cannot be resized")
     } else if annotations(old).get(MIRROR).is_some() {
         Some("static pods cannot be resized")
-    } else if old.at(&["spec", "os", "name"]).and_then(Value::as_str) == Some("windows") {
+    } else if old.get_path(&["spec", "os", "name"]).and_then(Value::as_str) == Some("windows") {
         Some("windows pods cannot be resized")
     } else {
         None
@@ -292,14 +298,17 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
     validate_any(new, errors);
     let (spec, old_spec) = (FieldValue::top_level(new, "spec"), FieldValue::top_level(old, "spec"));
-    let class = old.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
+    let class =
+        old.get_path(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
     if class.unwrap_or_else(|| qos_class(old, false)) != qos_class(new, false) {
-        let rendered = quoted(new.at(&["status", "qosClass"]).and_then(Value::as_str).unwrap_or_default());
+        let rendered =
+            quoted(new.get_path(&["status", "qosClass"]).and_then(Value::as_str).unwrap_or_default());
         let detail = "Pod QOS Class may not change as a result of resizing";
         errors.push(FieldError::invalid(&spec.path, &rendered, detail));
     }
-    let running_status = old.at(&["status", "containerStatuses"]).map(Value::items).unwrap_or_default();
-    let running_status = running_status.iter().find(|status| status.at(&["state", "running"]).is_some());
+    let running_status = old.get_path(&["status", "containerStatuses"]).map(Value::items).unwrap_or_default();
+    let running_status =
+        running_status.iter().find(|status| status.get_path(&["state", "running"]).is_some());
     if running_status.is_some_and(|status| status.get("resources").is_none()) {
         spec.forbidden(errors, "Pod running on node without support for resize");
     }
@@ -343,7 +352,7 @@ fn is_sidecar(container: &Value) -> bool {
 fn without_resizable(container: &Value, old: &Value) -> Value {
     let mut rest = container.clone();
     for part in ["limits", "requests"] {
-        let had_amounts = old.at(&["resources", part]).is_some();
+        let had_amounts = old.get_path(&["resources", part]).is_some();
         let Some(resources) = rest.get_mut("resources") else { continue };
         if !had_amounts {
             resources.remove(part);
@@ -406,7 +415,7 @@ fn validate_container_resize(new: &FieldValue<'_>, old: &Value, errors: &mut Err
     let resources = new.child("resources");
     for part in ["requests", "limits"] {
         let new_amounts = resources.child(part);
-        let old_amounts = old.at(&["resources", part]).and_then(Value::fields);
+        let old_amounts = old.get_path(&["resources", part]).and_then(Value::fields);
         if old_amounts.into_iter().flatten().any(|(name, _)| new_amounts.value.get(name).is_none()) {
             new_amounts.forbidden(errors, &format!("resource {part} cannot be removed"));
         }
@@ -420,7 +429,7 @@ fn validate_container_resize(new: &FieldValue<'_>, old: &Value, errors: &mut Err
         return;
     }
     let new_limit = resources.child("limits").child("memory");
-    let old_limit = old.at(&["resources", "limits", "memory"]);
+    let old_limit = old.get_path(&["resources", "limits", "memory"]);
     let old_limit = old_limit.map(|value| FieldValue { value, path: FieldPath::root() }.amount());
     let change = match (new_limit.amount(), old_limit) {
         (Some(new_limit), Some(Some(old_limit))) if new_limit < old_limit => "decreased",

@@ -257,16 +257,16 @@ mod tests {
                 r#"{{"metadata":{{"annotations":{{"{old}":"[]"}}}},"spec":{{"terminationGracePeriodSeconds":{seconds}}}}}"#
             ));
             default_pod(&mut pod);
-            assert_eq!(pod.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(expected)));
-            assert_eq!(pod.at(&["metadata", "annotations"]), None);
+            assert_eq!(pod.get_path(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(expected)));
+            assert_eq!(pod.get_path(&["metadata", "annotations"]), None);
         }
         let mut object_with_template = object(&format!(
             r#"{{"template":{{"metadata":{{"annotations":{{"{old}":"[]","a":"b"}}}},"spec":{{"terminationGracePeriodSeconds":-1}}}}}}"#
         ));
         default_template(&mut object_with_template, "template");
         let defaulted = object_with_template.get("template").unwrap();
-        assert_eq!(defaulted.at(&["metadata", "annotations"]), Some(&object(r#"{"a":"b"}"#)));
-        assert_eq!(defaulted.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(-1)));
+        assert_eq!(defaulted.get_path(&["metadata", "annotations"]), Some(&object(r#"{"a":"b"}"#)));
+        assert_eq!(defaulted.get_path(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(-1)));
     }
 
     #[test]
@@ -275,9 +275,9 @@ mod tests {
             r#"{"template":{"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}]}}}"#,
         );
         default_template(&mut object_with_template, "template");
-        let spec = object_with_template.at(&["template", "spec"]).unwrap();
+        let spec = object_with_template.get_path(&["template", "spec"]).unwrap();
         assert_eq!(spec.get("enableServiceLinks"), None);
         assert_eq!(spec.get("securityContext"), Some(&Value::object()));
-        assert_eq!(spec.get("containers").unwrap().items()[0].at(&["resources", "requests"]), None);
+        assert_eq!(spec.get("containers").unwrap().items()[0].get_path(&["resources", "requests"]), None);
     }
 }

@@ -18,12 +18,14 @@ pub fn with_used_features(features: EnabledFeatures, new: &Value, old: &Value) -
             with_used_features = with_used_features.with(feature);
         }
     };
-    enable_if(Feature::SELinuxMount, &|| old_spec.at(&["securityContext", "seLinuxChangePolicy"]).is_some());
+    enable_if(Feature::SELinuxMount, &|| {
+        old_spec.get_path(&["securityContext", "seLinuxChangePolicy"]).is_some()
+    });
     enable_if(Feature::PodLifecycleSleepActionAllowZero, &|| containers(old_spec).any(has_zero_sleep));
     enable_if(Feature::RelaxedDNSSearchValidation, &|| has_relaxed_search(old_spec));
     enable_if(Feature::RelaxedEnvironmentVariableValidation, &|| keeps_relaxed_names(spec, old_spec));
     // An invalid annotation that was accepted before stays accepted.
-    if old.at(&["metadata", "annotations"]).is_some_and(pod_meta::has_bad_cost) {
+    if old.get_path(&["metadata", "annotations"]).is_some_and(pod_meta::has_bad_cost) {
         with_used_features = with_used_features.without(Feature::PodDeletionCost);
     }
     with_used_features
@@ -35,13 +37,13 @@ fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
 
 fn has_zero_sleep(container: &Value) -> bool {
     ["preStop", "postStart"].iter().any(|hook| {
-        let sleep = container.at(&["lifecycle", hook, "sleep"]);
+        let sleep = container.get_path(&["lifecycle", hook, "sleep"]);
         sleep.is_some_and(|sleep| sleep.get("seconds").and_then(Value::as_int).unwrap_or_default() == 0)
     })
 }
 
 fn has_relaxed_search(spec: &Value) -> bool {
-    let searches = spec.at(&["dnsConfig", "searches"]).map(Value::items).unwrap_or_default();
+    let searches = spec.get_path(&["dnsConfig", "searches"]).map(Value::items).unwrap_or_default();
     searches.iter().filter_map(Value::as_str).any(|search| search == "." || search.contains('_'))
 }
 

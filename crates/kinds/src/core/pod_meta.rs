@@ -185,7 +185,7 @@ pub fn validate_profiles_match(annotations: &Value, spec: &FieldValue<'_>, error
     if spec.child("os").str("name") == "windows" {
         return;
     }
-    let pod_profile = spec.value.at(&["securityContext", "appArmorProfile"]);
+    let pod_profile = spec.value.get_path(&["securityContext", "appArmorProfile"]);
     for_each_container(APPARMOR, &mut |context, name| {
         if let Some(profile) = context.value.get("appArmorProfile").or(pod_profile) {
             validate_profile_matches("apparmor", &context.child("appArmorProfile"), profile, name, errors);
@@ -247,7 +247,7 @@ mod tests {
 
     fn check(object: &Value, errors: &mut ErrorList) {
         let spec = FieldValue::top_level(object, "spec");
-        let annotations = object.at(&["metadata", "annotations"]).unwrap_or(&Value::Null);
+        let annotations = object.get_path(&["metadata", "annotations"]).unwrap_or(&Value::Null);
         validate(annotations, &spec, &FieldPath::new("a"), errors);
         validate_profiles_match(annotations, &spec, errors);
     }

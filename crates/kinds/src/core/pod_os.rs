@@ -93,7 +93,7 @@ pub fn validate_host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     let host_process_of = |object: &FieldValue<'_>| {
         object
             .value
-            .at(&["securityContext", "windowsOptions", "hostProcess"])
+            .get_path(&["securityContext", "windowsOptions", "hostProcess"])
             .and_then(|value| value.as_bool())
     };
     let pod_value = host_process_of(spec);
@@ -102,7 +102,7 @@ pub fn validate_host_process(spec: &FieldValue<'_>, errors: &mut ErrorList) {
         for (index, value) in spec.read(kind).items().iter().enumerate() {
             total += 1;
             let container_value = value
-                .at(&["securityContext", "windowsOptions", "hostProcess"])
+                .get_path(&["securityContext", "windowsOptions", "hostProcess"])
                 .and_then(|value| value.as_bool());
             if let (Some(pod_value), Some(container_value)) = (pod_value, container_value)
                 && pod_value != container_value

@@ -18,13 +18,15 @@ pub fn default(pod: &mut Value, features: EnabledFeatures) {
     if !features.has(Feature::PodLevelResources) {
         return;
     }
-    let amounts_of = |field: &str| resource_list::read(pod.at(&["spec", "resources", field]));
+    let amounts_of = |field: &str| resource_list::read(pod.get_path(&["spec", "resources", field]));
     let (limits, requests) = (amounts_of("limits"), amounts_of("requests"));
     if limits.is_empty() && requests.is_empty() {
         return;
     }
     let sum_of = |field: &str| {
-        resource_list::total_by(pod, |container, _| resource_list::read(container.at(&["resources", field])))
+        resource_list::total_by(pod, |container, _| {
+            resource_list::read(container.get_path(&["resources", field]))
+        })
     };
     // Huge pages cannot be overcommitted: pod-level limits and requests default to the sum of container limits.
     let mut huge_page_limits = sum_of("limits");
@@ -61,7 +63,7 @@ pub fn validate(spec: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut Err
     let mut pod = Value::object();
     pod.set("spec", spec.value.clone());
     let container_requests = resource_list::total_by(&pod, |container, _| {
-        resource_list::read(container.at(&["resources", "requests"]))
+        resource_list::read(container.get_path(&["resources", "requests"]))
     });
     let (requests, limits) = (
         resource_list::read(pod_level.value.get("requests")),
@@ -77,7 +79,7 @@ pub fn validate(spec: &FieldValue<'_>, claims: &BTreeSet<&str>, errors: &mut Err
         }
     }
     for (index, container) in spec.read("containers").items().iter().enumerate() {
-        for (name, limit) in resource_list::read(container.at(&["resources", "limits"])) {
+        for (name, limit) in resource_list::read(container.get_path(&["resources", "limits"])) {
             if let Some(pod_limit) = limits.get(&name).filter(|pod_limit| limit > **pod_limit) {
                 let detail = format!("must be less than or equal to pod limits of {pod_limit}");
                 let path = pod_level.path.child("containers").index(index).key(&name).child("limits");
@@ -186,7 +188,7 @@ mod tests {
     fn defaulted(spec: &str) -> Value {
         let mut pod = object(&format!(r#"{{"spec":{spec}}}"#));
         default(&mut pod, ENABLED);
-        pod.at(&["spec", "resources"]).cloned().unwrap_or_default()
+        pod.get_path(&["spec", "resources"]).cloned().unwrap_or_default()
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub fn prepare(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     if let Some(metadata) = present_mut(new, "metadata") {
         metadata.remove("deletionTimestamp");
     }
-    if let Some(class) = old.at(&["status", "qosClass"]) {
+    if let Some(class) = old.get_path(&["status", "qosClass"]) {
         fill(new.entry("status"), "qosClass", class.clone());
     }
     if let Some((status, old_status)) = present_mut(new, "status").zip(old.get("status")) {
@@ -118,11 +118,11 @@ fn validate_terminated_stay(
         }
     }
     let mut running: BTreeMap<&str, usize> = BTreeMap::new();
-    for new in list.value.items().iter().filter(|new| new.at(&["state", "terminated"]).is_none()) {
+    for new in list.value.items().iter().filter(|new| new.get_path(&["state", "terminated"]).is_none()) {
         *running.entry(new.str("name")).or_default() += 1;
     }
     for (index, old) in old_list.items().iter().enumerate() {
-        let Some(end) = old.at(&["state", "terminated"]) else { continue };
+        let Some(end) = old.get_path(&["state", "terminated"]) else { continue };
         let failed = end.get("exitCode").and_then(Value::as_int).unwrap_or_default() != 0;
         let name = old.str("name");
         if (failed && policy == "OnFailure") || restartable.contains(name) {

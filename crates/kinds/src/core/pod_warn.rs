@@ -52,7 +52,7 @@ fn items_of<'a>(object: &'a Value, field: &str) -> &'a [Value] {
 pub fn warn_status(object: &Value, warnings: &mut WarningList) {
     for field in ["podIPs", "hostIPs"] {
         let path = FieldPath::new("status").child(field);
-        let addresses = object.at(&["status", field]).map(Value::items).unwrap_or_default();
+        let addresses = object.get_path(&["status", field]).map(Value::items).unwrap_or_default();
         for (index, address) in addresses.iter().enumerate() {
             address::warn_ip(&path.index(index).child("ip"), address.str("ip"), warnings);
         }
@@ -92,7 +92,7 @@ pub fn warn_spec_and_meta(path: &FieldPath, object: &Value, is_template: bool, w
         warn_fractions(&spec_path.child("overhead"), overhead, &["memory", "ephemeral-storage"], warnings);
     }
     if annotations.is_some_and(|annotations| annotations.get(SECCOMP_POD).is_some())
-        && spec.at(&["securityContext", "seccompProfile"]).is_none()
+        && spec.get_path(&["securityContext", "seccompProfile"]).is_none()
     {
         let key = path.child("metadata").child("annotations").key(SECCOMP_POD);
         warnings.push(format!("{key}: {USE_SECCOMP_FIELD}"));
@@ -121,7 +121,7 @@ fn warn_placement(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
             warnings.push(format!("{}: {warning}", path.child("nodeSelector").key(label)));
         }
     }
-    if let Some(nodes) = spec.at(&["affinity", "nodeAffinity"]) {
+    if let Some(nodes) = spec.get_path(&["affinity", "nodeAffinity"]) {
         let path = path.child("affinity").child("nodeAffinity");
         if let Some(required) = nodes.get("requiredDuringSchedulingIgnoredDuringExecution") {
             let path =
@@ -155,7 +155,7 @@ fn warn_volumes(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
     for (index, volume) in volumes.iter().enumerate() {
         for (field, rendered, warning) in DEPRECATED_SOURCES {
             if field == "cephfs"
-                && let Some(claim) = volume.at(&["ephemeral", "volumeClaimTemplate", "spec"])
+                && let Some(claim) = volume.get_path(&["ephemeral", "volumeClaimTemplate", "spec"])
             {
                 let path = path.child("volumes").index(index).child("ephemeral").child("volumeClaimTemplate");
                 volume_claim::warn_spec(&path.child("spec"), claim, warnings);
@@ -319,7 +319,7 @@ fn warn_containers(
     is_template: bool,
     warnings: &mut WarningList,
 ) {
-    let pod_profile = spec.at(&["securityContext", "appArmorProfile"]).is_some();
+    let pod_profile = spec.get_path(&["securityContext", "appArmorProfile"]).is_some();
     let has_annotation = |prefix: &str, name: &str| {
         annotations
             .filter(|annotations| annotations.fields().is_some_and(|fields| !fields.is_empty()))
@@ -332,11 +332,12 @@ fn warn_containers(
             let annotation =
                 |prefix: &str| path.child("metadata").child("annotations").key(&format!("{prefix}{name}"));
             if has_annotation(SECCOMP_CONTAINER, name)
-                && container.at(&["securityContext", "seccompProfile"]).is_none()
+                && container.get_path(&["securityContext", "seccompProfile"]).is_none()
             {
                 warnings.push(format!("{}: {USE_SECCOMP_FIELD}", annotation(SECCOMP_CONTAINER)));
             }
-            let has_profile = pod_profile || container.at(&["securityContext", "appArmorProfile"]).is_some();
+            let has_profile =
+                pod_profile || container.get_path(&["securityContext", "appArmorProfile"]).is_some();
             if is_template && !has_profile && has_annotation(APPARMOR, name) {
                 let warning = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
                 warnings.push(format!("{}: {warning}", annotation(APPARMOR)));
@@ -482,7 +483,7 @@ fn warn_pod_affinity(path: &FieldPath, spec: &Value, warnings: &mut WarningList)
             }
         }
         for (index, term) in items_of(pods, preferred).iter().enumerate() {
-            if term.at(&["podAffinityTerm", "labelSelector"]).is_none() {
+            if term.get_path(&["podAffinityTerm", "labelSelector"]).is_none() {
                 let item_path =
                     path.child(preferred).index(index).child("podAffinityTerm").child("labelSelector");
                 warnings.push(format!("{item_path}: {NULL_SELECTOR}"));

@@ -32,10 +32,12 @@ pub const RULES: KindRules = KindRules {
 /// The selector and the labels default to the labels of the template.
 fn default(controller: &mut Value) {
     pod_default::default_template(controller.entry("spec"), "template");
-    let Some(labels) = controller.at(&["spec", "template", "metadata", "labels"]).cloned() else { return };
+    let Some(labels) = controller.get_path(&["spec", "template", "metadata", "labels"]).cloned() else {
+        return;
+    };
     let is_unset =
         |value: Option<&Value>| value.and_then(Value::fields).is_none_or(|fields| fields.is_empty());
-    if is_unset(controller.at(&["spec", "selector"])) {
+    if is_unset(controller.get_path(&["spec", "selector"])) {
         controller.entry("spec").set("selector", labels.clone());
     }
     if is_unset(meta::metadata(controller).get("labels")) {
@@ -86,7 +88,7 @@ fn warn(new: &Value, old: Option<&Value>, warnings: &mut WarningList) {
     if old.is_none() {
         messages::warn_pod_name(new, warnings);
     }
-    let template = old.unwrap_or(new).at(&["spec", "template"]);
+    let template = old.unwrap_or(new).get_path(&["spec", "template"]);
     template::warn(&FieldPath::new("spec").child("template"), template, None, warnings);
 }
 
@@ -126,8 +128,8 @@ mod tests {
                 "spec":{"containers":[{"name":"c","image":"i"}]}}}}"#,
         );
         default(&mut base);
-        assert_eq!(base.at(&["spec", "selector", "a"]), Some(&Value::from("b")));
-        assert_eq!(base.at(&["metadata", "labels", "a"]), Some(&Value::from("b")));
+        assert_eq!(base.get_path(&["spec", "selector", "a"]), Some(&Value::from("b")));
+        assert_eq!(base.get_path(&["metadata", "labels", "a"]), Some(&Value::from("b")));
         each_refused(
             &base,
             validate,

@@ -148,7 +148,7 @@ pub fn validate_container(context: &FieldValue<'_>, host_users: bool, errors: &m
             context
                 .invalid(errors, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
         }
-        let added = context.value.at(&["capabilities", "add"]).map(Value::items).unwrap_or_default();
+        let added = context.value.get_path(&["capabilities", "add"]).map(Value::items).unwrap_or_default();
         for _ in added.iter().filter(|capability| capability.as_str() == Some("CAP_SYS_ADMIN")) {
             let detail =
                 "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";

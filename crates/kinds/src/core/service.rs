@@ -53,7 +53,7 @@ fn default(service: &mut Value) {
         "None" => {
             spec.remove("sessionAffinityConfig");
         }
-        "ClientIP" if spec.at(&["sessionAffinityConfig", "clientIP", "timeoutSeconds"]).is_none() => {
+        "ClientIP" if spec.get_path(&["sessionAffinityConfig", "clientIP", "timeoutSeconds"]).is_none() => {
             spec.entry("sessionAffinityConfig").entry("clientIP").set("timeoutSeconds", AFFINITY_SECONDS);
         }
         _ => {}
@@ -155,7 +155,7 @@ fn validate_any(service: &Value, old: &Value, errors: &mut ErrorList) {
         &spec,
         &old_spec,
         &annotations,
-        meta::metadata(old).at(&["annotations", SOURCE_RANGES]),
+        meta::metadata(old).get_path(&["annotations", SOURCE_RANGES]),
         errors,
     );
     let allocate = spec.child("allocateLoadBalancerNodePorts");
@@ -343,7 +343,7 @@ mod tests {
         let json = r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#;
         let mut service = filled(("", "v1"), "Service", json);
         // managedFields does not name clusterIPs as written by the client.
-        assert_eq!(service.at(&["spec", "clusterIPs"]), None);
+        assert_eq!(service.get_path(&["spec", "clusterIPs"]), None);
         retained_fields::mirror_address(service.entry("spec"));
         service
     }
@@ -369,7 +369,7 @@ mod tests {
     fn external_name_service_has_no_internal_traffic_policy() {
         let json = r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#;
         let service = filled(("", "v1"), "Service", json);
-        assert_eq!(service.at(&["spec", "internalTrafficPolicy"]), None);
+        assert_eq!(service.get_path(&["spec", "internalTrafficPolicy"]), None);
     }
 
     #[test]

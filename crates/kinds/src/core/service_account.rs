@@ -30,8 +30,9 @@ fn prepare_update(new: &mut Value, _old: &Value, context: &WriteContext<'_>) {
 
 /// Warns about a deprecated annotation, unless the old object had it.
 fn warn(account: &Value, old: Option<&Value>, warnings: &mut WarningList) {
-    let has_annotation =
-        |account: &Value| meta::metadata(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
+    let has_annotation = |account: &Value| {
+        meta::metadata(account).get_path(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some()
+    };
     if has_annotation(account) && !old.is_some_and(has_annotation) {
         warnings.push(format!(
             "metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \

@@ -51,7 +51,7 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
         return;
     }
     let old_addresses = address::collect_strings(
-        old.at(&["status", "loadBalancer", "ingress"]).unwrap_or(&Value::Null),
+        old.get_path(&["status", "loadBalancer", "ingress"]).unwrap_or(&Value::Null),
         "ip",
     );
     for point in ingress.items() {
@@ -82,7 +82,7 @@ pub fn warn(
     const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
     let Some(spec) = service.get("spec") else { return };
     let spec_path = FieldPath::new("spec");
-    if meta::metadata(service).at(&["annotations", OLD_HINTS]).is_some() {
+    if meta::metadata(service).get_path(&["annotations", OLD_HINTS]).is_some() {
         let replacement = "service.kubernetes.io/topology-mode";
         warnings.push(format!("annotation {OLD_HINTS} is deprecated, please use {replacement} instead"));
     }

@@ -177,7 +177,7 @@ fn validate_data_source(source: &FieldValue<'_>, any_group: bool, errors: &mut E
 
 /// Warns about a claim.
 fn warn_claim(claim: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
-    if meta::metadata(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
+    if meta::metadata(claim).get_path(&["annotations", STORAGE_CLASS]).is_some() {
         let path = FieldPath::new("metadata").child("annotations").key(STORAGE_CLASS);
         warnings.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
     }
@@ -189,7 +189,7 @@ fn warn_claim(claim: &Value, _old: Option<&Value>, warnings: &mut WarningList) {
 /// Warns about fractional bytes in the requests of a claim.
 pub fn warn_spec(path: &FieldPath, spec: &Value, warnings: &mut WarningList) {
     for part in ["requests", "limits"] {
-        if let Some(amounts) = spec.at(&["resources", part]) {
+        if let Some(amounts) = spec.get_path(&["resources", part]) {
             pod_warn::warn_fractions(&path.child("resources").child(part), amounts, &["storage"], warnings);
         }
     }
@@ -215,8 +215,9 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         meta::copy(&mut expected, &comparable, "volumeName");
     }
     allow_class_upgrade(new, old, &mut comparable, errors);
-    if new.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound") {
-        let size = old_spec.value.at(&["resources", "requests", "storage"]).cloned().unwrap_or_default();
+    if new.get_path(&["status", "phase"]).and_then(Value::as_str) == Some("Bound") {
+        let size =
+            old_spec.value.get_path(&["resources", "requests", "storage"]).cloned().unwrap_or_default();
         comparable.entry("resources").entry("requests").set("storage", size);
         if comparable.get("volumeAttributesClassName").is_some() {
             meta::copy(&mut comparable, &expected, "volumeAttributesClassName");
@@ -269,9 +270,9 @@ fn validate_attributes_class_change(
 /// The storage class may move from the annotation to the field, and an absent one may be set once.
 fn allow_class_upgrade(new: &Value, old: &Value, comparable: &mut Value, errors: &mut ErrorList) {
     fn annotation(claim: &Value) -> Option<&Value> {
-        meta::metadata(claim).at(&["annotations", STORAGE_CLASS])
+        meta::metadata(claim).get_path(&["annotations", STORAGE_CLASS])
     }
-    let class = |claim: &'_ Value| claim.at(&["spec", "storageClassName"]).cloned();
+    let class = |claim: &'_ Value| claim.get_path(&["spec", "storageClassName"]).cloned();
     let (old_annotation, new_annotation) = (annotation(old), annotation(new));
     let new_class = class(old).is_none().then(|| class(new)).flatten();
     let from_annotation = old_annotation.is_some()

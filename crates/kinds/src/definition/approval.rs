@@ -9,8 +9,10 @@ use pilothouse_apimachinery::well_known::annotations::APPROVED;
 
 /// The state of the annotation that protected groups need: 0 missing, 1 invalid, 2 approved, 3 explicitly unapproved.
 fn approval_state(definition: &Value) -> u8 {
-    let text =
-        meta::metadata(definition).at(&["annotations", APPROVED]).and_then(Value::as_str).unwrap_or_default();
+    let text = meta::metadata(definition)
+        .get_path(&["annotations", APPROVED])
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let is_url = text.split_once("://").is_some_and(|(scheme, rest)| {
         !scheme.is_empty()
             && !rest.is_empty()
@@ -43,7 +45,8 @@ pub(super) fn validate_approval(definition: &Value, old: Option<&Value>, errors:
             errors.push(FieldError::required(&path, &detail));
         }
         1 => {
-            let text = meta::metadata(definition).at(&["annotations", APPROVED]).and_then(Value::as_str);
+            let text =
+                meta::metadata(definition).get_path(&["annotations", APPROVED]).and_then(Value::as_str);
             let detail = format!(
                 "protected groups must have approval annotation \"{APPROVED}\" with either a URL or a reason \
                  starting with \"unapproved\", {SEE}"

@@ -47,7 +47,7 @@ pub const RULES: KindRules = KindRules {
 /// Defaults: names that are derived from other names.
 fn default(definition: &mut Value) {
     let spec = definition.entry("spec");
-    let kind = spec.at(&["names", "kind"]).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let kind = spec.get_path(&["names", "kind"]).and_then(Value::as_str).unwrap_or_default().to_owned();
     if !kind.is_empty() {
         let names = spec.entry("names");
         fill_text(names, "singular", &kind.to_lowercase());
@@ -58,7 +58,7 @@ fn default(definition: &mut Value) {
     if !is_set {
         spec.entry("conversion").set("strategy", "None");
     }
-    if definition.at(&["status", "storedVersions"]).is_none_or(|all| all.items().is_empty()) {
+    if definition.get_path(&["status", "storedVersions"]).is_none_or(|all| all.items().is_empty()) {
         record_storage_version(definition);
     }
 }
@@ -86,7 +86,7 @@ fn prepare_update(new: &mut Value, _old: &Value, _: &WriteContext<'_>) {
 }
 
 fn record_storage_version(definition: &mut Value) {
-    let versions = definition.at(&["spec", "versions"]).map(Value::items).unwrap_or_default();
+    let versions = definition.get_path(&["spec", "versions"]).map(Value::items).unwrap_or_default();
     let stored =
         versions.iter().find(|version| version.get("storage").and_then(Value::as_bool) == Some(true));
     let Some(name) = stored.map(|version| Value::from(version.str("name"))) else { return };
@@ -100,7 +100,7 @@ fn record_storage_version(definition: &mut Value) {
 
 /// The error of a name that is not made of plural and group.
 pub fn own_name(definition: &Value, name: &str) -> Option<String> {
-    let text = |path: &[&str]| definition.at(path).and_then(Value::as_str).unwrap_or_default();
+    let text = |path: &[&str]| definition.get_path(path).and_then(Value::as_str).unwrap_or_default();
     let expected = format!("{}.{}", text(&["spec", "names", "plural"]), text(&["spec", "group"]));
     (name != expected).then(|| "must be spec.names.plural+\".\"+spec.group".to_owned())
 }

@@ -54,7 +54,9 @@ impl AcceptedNames {
 
 /// The accepted names of a definition: of its resource, and of its kind.
 fn accepted_names(definition: &Value) -> (Vec<&str>, Vec<&str>) {
-    let Some(names) = definition.at(&["status", "acceptedNames"]) else { return (Vec::new(), Vec::new()) };
+    let Some(names) = definition.get_path(&["status", "acceptedNames"]) else {
+        return (Vec::new(), Vec::new());
+    };
     let short = names.get("shortNames").map(Value::items).unwrap_or_default();
     let short = short.iter().filter_map(Value::as_str);
     let is_set = |name: &&str| !name.is_empty();
@@ -76,7 +78,7 @@ pub fn is_true(definition: &Value, kind: &str) -> bool {
 }
 
 fn find_condition<'v>(definition: &'v Value, kind: &str) -> Option<&'v Value> {
-    let conditions = definition.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let conditions = definition.get_path(&["status", "conditions"]).map(Value::items).unwrap_or_default();
     conditions.iter().find(|condition| condition.str("type") == kind)
 }
 
@@ -132,8 +134,8 @@ pub fn update_status(definition: &mut Value, taken: Option<&AcceptedNames>, now:
 /// Whether all requested names of a definition are accepted.
 fn has_names(definition: &Value) -> bool {
     let empty = Value::object();
-    let requested = definition.at(&["spec", "names"]).unwrap_or(&empty);
-    let accepted = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty);
+    let requested = definition.get_path(&["spec", "names"]).unwrap_or(&empty);
+    let accepted = definition.get_path(&["status", "acceptedNames"]).unwrap_or(&empty);
     let list = |names: &Value, field: &str| names.get(field).map(Value::items).unwrap_or_default().to_vec();
     ["plural", "singular", "kind", "listKind"].iter().all(|field| requested.str(field) == accepted.str(field))
         && ["shortNames", "categories"].iter().all(|field| list(requested, field) == list(accepted, field))
@@ -144,8 +146,8 @@ fn accept_names(definition: &mut Value, taken: &AcceptedNames, now: &str) {
         return;
     }
     let empty = Value::object();
-    let requested = definition.at(&["spec", "names"]).unwrap_or(&empty).clone();
-    let accepted = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
+    let requested = definition.get_path(&["spec", "names"]).unwrap_or(&empty).clone();
+    let accepted = definition.get_path(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
     let short_names = |names: &Value| names.get("shortNames").map(Value::items).unwrap_or_default().to_vec();
     let categories = |names: &Value| names.get("categories").map(Value::items).unwrap_or_default().to_vec();
     let mut new = accepted.clone();
@@ -209,7 +211,7 @@ fn accept_names(definition: &mut Value, taken: &AcceptedNames, now: &str) {
 fn set_nonstructural_condition(definition: &mut Value, now: &str) {
     const KIND: &str = "NonStructuralSchema";
     let preserves_unknown =
-        definition.at(&["spec", "preserveUnknownFields"]).and_then(Value::as_bool) == Some(true);
+        definition.get_path(&["spec", "preserveUnknownFields"]).and_then(Value::as_bool) == Some(true);
     if preserves_unknown {
         let message = "spec.preserveUnknownFields: Invalid value: true: must be false";
         set_condition(
@@ -236,8 +238,10 @@ fn set_approval_condition(definition: &mut Value, now: &str) {
     if !is_protected {
         return;
     }
-    let annotation =
-        definition.at(&["metadata", "annotations", APPROVED]).and_then(Value::as_str).unwrap_or_default();
+    let annotation = definition
+        .get_path(&["metadata", "annotations", APPROVED])
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let is_url = annotation
         .split_once("://")
         .is_some_and(|(scheme, host)| !scheme.is_empty() && !host.starts_with('/') && !host.is_empty());
@@ -306,14 +310,14 @@ pub fn set_deletion_progress(definition: &mut Value, progress: &DeletionProgress
 
 /// Whether a terminating definition still has the cleanup finalizer.
 pub fn has_cleanup_finalizer(definition: &Value) -> bool {
-    let finalizers = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
-    definition.at(&["metadata", "deletionTimestamp"]).is_some()
+    let finalizers = definition.get_path(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
+    definition.get_path(&["metadata", "deletionTimestamp"]).is_some()
         && finalizers.iter().any(|finalizer| finalizer.as_str() == Some(CLEANUP_FINALIZER))
 }
 
 /// Removes the cleanup finalizer.
 pub fn remove_cleanup_finalizer(definition: &mut Value) {
-    let finalizers = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
+    let finalizers = definition.get_path(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
     let rest: Vec<Value> = finalizers
         .iter()
         .filter(|finalizer| finalizer.as_str() != Some(CLEANUP_FINALIZER))
@@ -337,7 +341,7 @@ mod tests {
     }
 
     fn conditions_of(definition: &Value) -> Vec<String> {
-        let conditions = definition.at(&["status", "conditions"]).unwrap().items().iter();
+        let conditions = definition.get_path(&["status", "conditions"]).unwrap().items().iter();
         conditions
             .map(|condition| {
                 format!(
@@ -374,7 +378,7 @@ mod tests {
                 "Established False NotAccepted not all names are accepted"
             ]
         );
-        let names = second.at(&["status", "acceptedNames"]).unwrap();
+        let names = second.get_path(&["status", "acceptedNames"]).unwrap();
         assert_eq!((names.str("plural"), names.str("kind")), ("birds", ""));
         assert!(!is_true(&second, ESTABLISHED));
         // The first is removed, and its names are free.
@@ -394,6 +398,6 @@ mod tests {
         set_deletion_progress(&mut deleted, &DeletionProgress::Done, "now");
         remove_cleanup_finalizer(&mut deleted);
         assert!(!has_cleanup_finalizer(&deleted) && !is_true(&deleted, TERMINATING));
-        assert_eq!(deleted.at(&["metadata", "finalizers"]).unwrap().items().len(), 1);
+        assert_eq!(deleted.get_path(&["metadata", "finalizers"]).unwrap().items().len(), 1);
     }
 }

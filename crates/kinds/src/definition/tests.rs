@@ -21,15 +21,15 @@ fn storage_version_is_recorded_in_stored_versions() {
     );
     default(&mut definition);
     prepare_create(&mut definition, &context("t"));
-    assert_eq!(definition.at(&["status", "storedVersions"]), Some(&object(r#"["v0","v1"]"#)));
+    assert_eq!(definition.get_path(&["status", "storedVersions"]), Some(&object(r#"["v0","v1"]"#)));
     assert_eq!(
-        definition.at(&["spec", "names"]),
+        definition.get_path(&["spec", "names"]),
         Some(&object(r#"{"kind":"Kite","singular":"kite","listKind":"KiteList"}"#))
     );
-    assert_eq!(definition.at(&["spec", "conversion", "strategy"]), Some(&Value::from("None")));
+    assert_eq!(definition.get_path(&["spec", "conversion", "strategy"]), Some(&Value::from("None")));
     let mut without_status = object(r#"{"spec":{"versions":[{"name":"v1"},{"name":"v2","storage":true}]}}"#);
     default(&mut without_status);
-    assert_eq!(without_status.at(&["status", "storedVersions"]), Some(&object(r#"["v2"]"#)));
+    assert_eq!(without_status.get_path(&["status", "storedVersions"]), Some(&object(r#"["v2"]"#)));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use pilothouse_apimachinery::{meta, names};
 /// Removes the status of devices that are deallocated.
 pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &WriteContext<'_>) {
     fn devices<'a>(claim: &'a Value, path: &[&str]) -> BTreeSet<[&'a str; 3]> {
-        claim.at(path).map(Value::items).unwrap_or_default().iter().map(device).collect()
+        claim.get_path(path).map(Value::items).unwrap_or_default().iter().map(device).collect()
     }
     fn device(item: &Value) -> [&str; 3] {
         ["driver", "pool", "device"].map(|field| item.str(field))

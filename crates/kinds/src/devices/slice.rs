@@ -235,7 +235,7 @@ fn validate_consumed_counters(set: &FieldValue<'_>, shared: &BTreeMap<&str, &Val
         return;
     };
     for (counter, _) in set.child("counters").entries() {
-        if counter_set.at(&["counters", counter]).is_none() {
+        if counter_set.get_path(&["counters", counter]).is_none() {
             let detail = "must reference a counter defined in the ResourceSlice sharedCounters";
             errors.push(FieldError::invalid(&set.child("counters").path, &quoted(counter), detail));
         }

@@ -182,7 +182,7 @@ fn device_requests_default_to_one_device() {
     );
     assert_eq!(claim, expected);
     default_template(&mut template);
-    assert_eq!(template.at(&["spec", "spec"]), expected.get("spec"));
+    assert_eq!(template.get_path(&["spec", "spec"]), expected.get("spec"));
 }
 
 #[test]

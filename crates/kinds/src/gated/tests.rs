@@ -149,7 +149,9 @@ fn pod_keeps_fields_of_a_feature_disabled_later() {
         Ok(WarningList::with_features(enabled.features))
     );
     let has_signal = |pod: &Value| {
-        pod.at(&["spec", "containers"]).unwrap().items()[0].at(&["lifecycle", "stopSignal"]).is_some()
+        pod.get_path(&["spec", "containers"]).unwrap().items()[0]
+            .get_path(&["lifecycle", "stopSignal"])
+            .is_some()
     };
     assert!(has_signal(&old));
     let mut new = old.clone();
@@ -325,7 +327,7 @@ fn validation_depends_on_enabled_features() {
         (
             Feature::PodDeletionCost,
             |pod, errors| {
-                let annotations = pod.at(&["metadata", "annotations"]).unwrap();
+                let annotations = pod.get_path(&["metadata", "annotations"]).unwrap();
                 pod_meta::validate(annotations, &FieldValue::top_level(pod, "spec"), &FieldPath::new("a"), errors);
             },
             r#"{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"x"}}}"#.to_owned(),
@@ -380,11 +382,11 @@ fn new_job_loses_fields_of_disabled_features() {
     for (features, is_kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut job = object(body);
         apply_defaults(rules("batch", "Job"), &mut job, features);
-        assert_eq!(job.at(&["spec", "podReplacementPolicy"]).is_some(), is_kept);
+        assert_eq!(job.get_path(&["spec", "podReplacementPolicy"]).is_some(), is_kept);
         job.entry("spec").set("podReplacementPolicy", "Failed");
         (rules("batch", "Job").preparation.prepare_create)(&mut job, &context_with(features));
         for field in ["managedBy", "podReplacementPolicy"] {
-            assert_eq!(job.at(&["spec", field]).is_some(), is_kept, "{field}");
+            assert_eq!(job.get_path(&["spec", field]).is_some(), is_kept, "{field}");
         }
     }
 }
@@ -412,6 +414,6 @@ fn new_node_loses_status_features_of_disabled_feature() {
     for (features, is_kept) in [(EnabledFeatures::RELEASE, true), (EnabledFeatures::NONE, false)] {
         let mut node = object(r#"{"status":{"features":{"supplementalGroupsPolicy":true}}}"#);
         (rules("", "Node").preparation.prepare_create)(&mut node, &context_with(features));
-        assert_eq!(node.at(&["status", "features"]).is_some(), is_kept);
+        assert_eq!(node.get_path(&["status", "features"]).is_some(), is_kept);
     }
 }

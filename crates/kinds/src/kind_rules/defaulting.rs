@@ -41,7 +41,7 @@ mod tests {
         let defaulting = rules("", "PersistentVolumeClaim").defaulting;
         let mut claim = object(r#"{"spec":{}}"#);
         assert!(defaulting.apply_stored_defaults(&mut claim));
-        assert_eq!(claim.at(&["status", "phase"]), Some(&Value::from("Pending")));
+        assert_eq!(claim.get_path(&["status", "phase"]), Some(&Value::from("Pending")));
         assert!(!defaulting.apply_stored_defaults(&mut claim));
         assert!(!rules("", "ConfigMap").defaulting.apply_stored_defaults(&mut object("{}")));
     }

@@ -41,7 +41,7 @@ impl Generation {
 
 /// The field at this path; `None` also if it is an empty object. The reference cannot tell an empty spec from an absent one.
 fn non_empty<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    object.at(path).filter(|value| !value.fields().is_some_and(|fields| fields.is_empty()))
+    object.get_path(path).filter(|value| !value.fields().is_some_and(|fields| fields.is_empty()))
 }
 
 /// Whether it contains an empty list.

@@ -15,7 +15,7 @@ impl PodSpecPath {
 
     /// The PodSpec of an object.
     pub(crate) fn find(self, object: &Value) -> Option<&Value> {
-        object.at(self.0).filter(|_| !self.0.is_empty())
+        object.get_path(self.0).filter(|_| !self.0.is_empty())
     }
 
     /// The same, to change it.
@@ -29,6 +29,6 @@ impl PodSpecPath {
 
     /// The pod or pod template around the PodSpec.
     pub(crate) fn find_pod(self, object: &Value) -> Option<&Value> {
-        self.0.split_last().and_then(|(_, parent)| object.at(parent))
+        self.0.split_last().and_then(|(_, parent)| object.get_path(parent))
     }
 }

@@ -97,7 +97,7 @@ mod tests {
             r#"{"metadata":{"generateName":"g","labels":{"l":"new"},"managedFields":[{"manager":"m"}]}}"#,
         );
         StatusMeta::AllKept.keep(&mut new, &old);
-        assert_eq!(new.at(&["metadata", "managedFields"]).map(|list| list.items().len()), Some(1));
+        assert_eq!(new.get_path(&["metadata", "managedFields"]).map(|list| list.items().len()), Some(1));
         new.entry("metadata").remove("managedFields");
         assert_eq!(new, old);
     }

@@ -42,7 +42,7 @@ pub const INGRESS_CLASS: KindRules = KindRules {
 /// Validates an Ingress.
 pub(super) fn validate_ingress(ingress: &Value, errors: &mut ErrorList) {
     validate_spec(ingress, Tolerated::default(), errors);
-    let annotation = meta::metadata(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
+    let annotation = meta::metadata(ingress).get_path(&["annotations", annotations::INGRESS_CLASS]);
     let class = FieldValue::top_level(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
         let path = FieldPath::new("annotations").child(annotations::INGRESS_CLASS);
@@ -218,7 +218,8 @@ pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Err
 
 /// Warns about the annotation that `ingressClassName` has replaced.
 pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warnings: &mut WarningList) {
-    let has_annotation = meta::metadata(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
+    let has_annotation =
+        meta::metadata(ingress).get_path(&["annotations", annotations::INGRESS_CLASS]).is_some();
     if old.is_none()
         && has_annotation
         && !FieldValue::top_level(ingress, "spec").child("ingressClassName").is_set()

@@ -112,7 +112,7 @@ fn network_policy_validation_refuses_each_violation() {
             "from":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}]}],"egress":[{}]}}"#,
     );
     default_policy(&mut base);
-    assert_eq!(base.at(&["spec", "policyTypes"]), Some(&object(r#"["Ingress","Egress"]"#)));
+    assert_eq!(base.get_path(&["spec", "policyTypes"]), Some(&object(r#"["Ingress","Egress"]"#)));
     each_refused(
         &base,
         validate_policy,

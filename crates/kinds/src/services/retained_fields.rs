@@ -112,7 +112,7 @@ pub fn drop_unused(service: &mut Value, old: &Value) {
             spec.remove(field);
         }
     }
-    if kind != "LoadBalancer" && service.at(&["status", "loadBalancer"]).is_some() {
+    if kind != "LoadBalancer" && service.get_path(&["status", "loadBalancer"]).is_some() {
         service.entry("status").set("loadBalancer", Value::object());
     }
 }
@@ -157,7 +157,7 @@ mod tests {
             r#"{"spec":{"type":"ClusterIP","clusterIP":"None","clusterIPs":["10.0.0.9"]}}"#,
             old,
         );
-        assert_eq!(updated.at(&["spec", "clusterIPs"]), Some(&object(r#"["None"]"#)));
+        assert_eq!(updated.get_path(&["spec", "clusterIPs"]), Some(&object(r#"["None"]"#)));
         let name = r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#;
         assert_eq!(with_kept_fields(name, old), object(name));
     }

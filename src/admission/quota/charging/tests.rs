@@ -108,12 +108,12 @@ async fn quota_round_with_conflict_charges_current_state() {
     assert!(outcome.await.unwrap().is_ok());
     let (object, value) = bed.stored().await;
     assert_eq!(
-        value.at(&["spec", "hard", "pods"]).and_then(Value::as_str),
+        value.get_path(&["spec", "hard", "pods"]).and_then(Value::as_str),
         Some("7"),
         "the other write stays"
     );
     assert_eq!(
-        value.at(&["status", "used", "pods"]).and_then(Value::as_str),
+        value.get_path(&["status", "used", "pods"]).and_then(Value::as_str),
         Some("1"),
         "it is charged once"
     );

@@ -50,18 +50,18 @@ fn bytes_are_encoded_with_tag_and_decoded_from_text() {
     let registry = Registry::builtin().unwrap();
     let secret = registry.kind("", "v1", "Secret").unwrap();
     let decoded = decode("Secret", &cbor(r#"{"data":{"k":"AQI="}}"#)).unwrap().value;
-    assert_eq!(decoded.at(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
+    assert_eq!(decoded.get_path(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
     let bytes = encode_object(&registry, secret, &decoded, EmptyLists::AsStored);
     assert!(hex(&bytes).contains("416bd6420102"), "key k, tag 22, two bytes: {}", hex(&bytes));
     assert_eq!(decode("Secret", &bytes).unwrap().value, decoded);
-    assert_eq!(read(&bytes).unwrap().at(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
+    assert_eq!(read(&bytes).unwrap().get_path(&["data", "k"]).and_then(Value::as_str), Some("AQI="));
     assert_eq!(
         refusal("Secret", &cbor(r#"{"data":{"k":"A?"}}"#)),
         "Secret in version \"v1\" cannot be handled as a Secret: cbor: failed to decode base64 from byte string: illegal base64 data at input byte 1"
     );
     // A list of numbers is bytes too.
     let list = b"\xa1\x44data\xa1\x41k\x82\x01\x02";
-    assert_eq!(decode("Secret", list).unwrap().value.at(&["data"]), decoded.at(&["data"]));
+    assert_eq!(decode("Secret", list).unwrap().value.get_path(&["data"]), decoded.get_path(&["data"]));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn quantities_times_and_raw_values_are_canonical() {
     let expected = kind("admission.k8s.io", "v1", "AdmissionReview");
     let decoded = decode_object(review, &expected, &registry).unwrap().value;
     assert_eq!(
-        decoded.at(&["request", "object", "a"]),
+        decoded.get_path(&["request", "object", "a"]),
         Some(&Value::Int(1)),
         "JSON does not distinguish 1.0 from 1"
     );

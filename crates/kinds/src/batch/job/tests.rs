@@ -24,7 +24,7 @@ fn generated_labels_appear_on_job_with_default_labels() {
         ));
         default(&mut job);
         prepare_create(&mut job, &context(""));
-        job.at(&["metadata", "labels"]).and_then(Value::fields).unwrap().len()
+        job.get_path(&["metadata", "labels"]).and_then(Value::fields).unwrap().len()
     };
     assert_eq!(label_count(""), 5);
     assert_eq!(label_count(r#","labels":{"a":"b"}"#), 1, "the client set them");
@@ -60,7 +60,7 @@ fn copy_node_affinity_replaces_only_node_affinity() {
 fn job_gets_generated_labels_selector_and_defaults() {
     let mut job = base();
     assert_eq!(
-        job.at(&["metadata", "labels"]),
+        job.get_path(&["metadata", "labels"]),
         None,
         "defaulted at decoding, so that validation reports label errors once"
     );
@@ -68,14 +68,14 @@ fn job_gets_generated_labels_selector_and_defaults() {
     let labels = object(
         r#"{"batch.kubernetes.io/controller-uid":"u","batch.kubernetes.io/job-name":"j","controller-uid":"u","job-name":"j"}"#,
     );
-    assert_eq!(job.at(&["metadata", "labels"]), Some(&labels));
-    assert_eq!(job.at(&["spec", "template", "metadata", "labels"]), Some(&labels));
+    assert_eq!(job.get_path(&["metadata", "labels"]), Some(&labels));
+    assert_eq!(job.get_path(&["spec", "template", "metadata", "labels"]), Some(&labels));
     assert_eq!(
-        job.at(&["spec", "selector"]),
+        job.get_path(&["spec", "selector"]),
         Some(&object(r#"{"matchLabels":{"batch.kubernetes.io/controller-uid":"u"}}"#))
     );
     for (field, expected) in [("completions", 1), ("parallelism", 1), ("backoffLimit", 6)] {
-        assert_eq!(job.at(&["spec", field]), Some(&Value::Int(expected)), "{field}");
+        assert_eq!(job.get_path(&["spec", field]), Some(&Value::Int(expected)), "{field}");
     }
 }
 
