@@ -1,4 +1,4 @@
-//! Generates constants for the enum values of the facts table, for `src/allowed.rs`.
+//! Generates constants for the enum values of the schema table, for `src/allowed.rs`.
 
 use std::env;
 use std::error::Error;

@@ -38,7 +38,7 @@ fn walk(schema: &Schema, value: &Value, path: &FieldPath, errors: &mut ErrorList
                     });
                 }
                 ListFact::Map(keys) => check_keyed(keys, items, path, errors),
-                ListFact::Unsaid | ListFact::Atomic => {}
+                ListFact::Unspecified | ListFact::Atomic => {}
             }
             if let Some(inner) = &schema.items {
                 for (index, item) in items.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Renders the enum values in the facts table (`schema/`) as Rust constants, so that a validation that names a field cannot
+//! Renders the enum values in the schema table (`schema/`) as Rust constants, so that a validation that names a field cannot
 //! drift from the published values.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-/// Reads all files of the facts table in a directory and renders them: a module per file, a unit struct per type with enums,
+/// Reads all files of the schema table in a directory and renders them: a module per file, a unit struct per type with enums,
 /// and a constant per field.
 pub fn constants(folder: &Path) -> io::Result<String> {
     let mut files = Vec::new();

@@ -1,4 +1,4 @@
-//! API descriptions, extracted from published packages at build time, and the enum values of the facts table as constants.
+//! API descriptions, extracted from published packages at build time, and the enum values of the schema table as constants.
 //!
 //! The descriptions are not ours, so they are not in this repository. Two packages on the registry contain them, and both are
 //! needed: `k8s-openapi` has the published texts verbatim, but not those of list kinds, because its list type is generic;

@@ -372,7 +372,7 @@ fn write_enum(out: &mut JsonWriter, values: &[Arc<str>]) {
 
 fn write_list_type(out: &mut JsonWriter, merge: &ListFact) {
     let (list_type, keys) = match merge {
-        ListFact::Unsaid => return,
+        ListFact::Unspecified => return,
         ListFact::Atomic => ("atomic", &[][..]),
         ListFact::Set => ("set", &[][..]),
         ListFact::Map(keys) => ("map", &keys[..]),

@@ -106,7 +106,7 @@ fn field_description(type_name: &str, field: &str) -> &'static str {
     text.split_once(ENUM_VALUES).map_or(text, |(text, _)| text)
 }
 
-/// The published name of a type that the facts table calls `package/version.Name`.
+/// The published name of a type that the schema table calls `package/version.Name`.
 fn published(type_name: &str) -> String {
     match type_name.split_once('/') {
         Some(("meta", rest)) => format!("io.k8s.apimachinery.pkg.apis.meta.{rest}"),

@@ -66,7 +66,7 @@ impl AtomicValueFinder<'_> {
             }
             (Type::Map(_), Value::Object(_)) if is_atomic == Some(true) => self.record(),
             (Type::List(list), Value::Array(items)) => {
-                if matches!(list.merge, ListFact::Unsaid | ListFact::Atomic) {
+                if matches!(list.merge, ListFact::Unspecified | ListFact::Atomic) {
                     self.record();
                 }
                 for (index, item) in items.iter().enumerate() {

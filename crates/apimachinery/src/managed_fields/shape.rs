@@ -91,7 +91,7 @@ pub(super) fn for_list(list: &List) -> Option<Shape<'_>> {
     match &list.merge {
         ListFact::Set => Some(Shape::Set(list.item)),
         ListFact::Map(keys) => Some(Shape::Keyed(list.item, keys)),
-        ListFact::Unsaid | ListFact::Atomic => None,
+        ListFact::Unspecified | ListFact::Atomic => None,
     }
 }
 

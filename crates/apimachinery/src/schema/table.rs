@@ -171,7 +171,7 @@ impl Default for FieldType {
 pub enum ListFact {
     /// Not stated, which means atomic.
     #[default]
-    Unsaid,
+    Unspecified,
     /// As a whole.
     Atomic,
     /// Item by item, identified by value.

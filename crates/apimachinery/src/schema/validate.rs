@@ -214,7 +214,7 @@ fn counterpart<'a>(merge: &ListFact, item: &Value, old: &'a [Value]) -> Option<&
     match merge {
         ListFact::Map(keys) => old.iter().find(|old| keys.iter().all(|key| old.get(key) == item.get(key))),
         ListFact::Set => old.iter().find(|old| *old == item),
-        ListFact::Unsaid | ListFact::Atomic => None,
+        ListFact::Unspecified | ListFact::Atomic => None,
     }
 }
 

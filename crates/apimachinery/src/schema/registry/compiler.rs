@@ -119,9 +119,9 @@ impl<'a> Compiler<'a> {
         let FieldType::List(item) = shape else {
             return Err(format!("{} wraps no list", fact.name));
         };
-        let item = self.resolve(file, item, &ListFact::Unsaid)?;
+        let item = self.resolve(file, item, &ListFact::Unspecified)?;
         let name = Some(format!("{}.{}", file.version, fact.name).into());
-        Ok(Type::List(List { item, merge: ListFact::Unsaid, name }))
+        Ok(Type::List(List { item, merge: ListFact::Unspecified, name }))
     }
 
     fn structure(
@@ -221,12 +221,12 @@ impl<'a> Compiler<'a> {
     fn resolve(&mut self, file: &Facts, shape: &FieldType, merge: &ListFact) -> Result<TypeId, String> {
         match shape {
             FieldType::List(item) => {
-                let item = self.resolve(file, item, &ListFact::Unsaid)?;
+                let item = self.resolve(file, item, &ListFact::Unspecified)?;
                 let list = List { item, merge: merge.clone(), name: None };
                 self.intern(|compiler| &mut compiler.lists, list, Type::List)
             }
             FieldType::Map(value) => {
-                let value = self.resolve(file, value, &ListFact::Unsaid)?;
+                let value = self.resolve(file, value, &ListFact::Unspecified)?;
                 self.intern(|compiler| &mut compiler.maps, Map { value }, Type::Map)
             }
             FieldType::Name(name) => match Scalar::from_name(name) {
@@ -244,7 +244,7 @@ impl<'a> Compiler<'a> {
             "bool" => Other::Bool,
             "array" | "strings" => {
                 let item = if other == "array" { object } else { self.scalar(Scalar::String)? };
-                let list = List { item, merge: ListFact::Unsaid, name: None };
+                let list = List { item, merge: ListFact::Unspecified, name: None };
                 Other::List(self.intern(|compiler| &mut compiler.lists, list, Type::List)?)
             }
             _ => return Err(format!("unknown type {name:?}")),
