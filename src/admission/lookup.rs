@@ -14,7 +14,7 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision};
 
 use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::auth::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, FollowedType, ReadError, StoredObject};
 
 use super::Write;
 
@@ -48,8 +48,7 @@ pub const MUTATING_POLICIES: Source = Source(FollowedType {
     version: "v1alpha1",
 });
 /// CustomResourceDefinitions.
-pub const DEFINITIONS: Source =
-    Source::v1("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
+pub const DEFINITIONS: Source = Source(CUSTOM_RESOURCE_DEFINITIONS);
 /// ServiceAccounts.
 pub const SERVICE_ACCOUNTS: Source = Source::v1("", "serviceaccounts", "ServiceAccount");
 

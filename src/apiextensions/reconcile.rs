@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Defined;
 use super::definition_set::DefinitionSet;
-use crate::admission::lookup::DEFINITIONS;
+use crate::auth::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
 use crate::bootstrap::{defined_api_services, registered_versions};
 use crate::limits::{DEFINITION_WRITES_IN_FLIGHT, DEFINITIONS_PER_READ};
 use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
@@ -87,7 +87,9 @@ impl Reconciler {
         if definition_set.is_current(name, object.revision) {
             return;
         }
-        match DEFINITIONS.decode(&self.backend.objects.registry, object) {
+        let registry = &self.backend.objects.registry;
+        let stored = StoredObject::new(&CUSTOM_RESOURCE_DEFINITIONS, object, registry);
+        match stored.and_then(|stored| stored.value()) {
             Ok(value) => definition_set.put(name, object.revision, value),
             // The index for admission reports it.
             Err(_) => definition_set.mark_unreadable(name, object.revision),

@@ -41,6 +41,10 @@ impl FollowedType {
     }
 }
 
+/// CustomResourceDefinitions, which both admission and the server of custom resources read.
+pub const CUSTOM_RESOURCE_DEFINITIONS: FollowedType =
+    FollowedType::v1("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
+
 /// Why a stored object cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {

@@ -2,7 +2,7 @@
 //!
 //! A [`Chain`] of plug-ins in the reference's order. All mutating plug-ins run first. Then the object is validated by the rules of
 //! its kind. Then all validating plug-ins check the object as it would be stored. This is the interface; the plug-ins are in
-//! `crate::admission`, which only the assembly knows.
+//! `crate::admission`, which only the assembly imports.
 
 mod reinvocation;
 

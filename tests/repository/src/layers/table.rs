@@ -102,7 +102,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "apiextensions",
-        allowed: &["limits", "storage", "admission", "bootstrap", "verbs"],
+        allowed: &["limits", "auth", "storage", "bootstrap", "verbs"],
         external: &["actix::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
