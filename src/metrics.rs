@@ -138,58 +138,59 @@ impl Metrics {
 
     /// Registers all metrics.
     pub fn new(started: Timestamp) -> Result<Metrics> {
-        let registry = Registry::new();
-        let builder = MetricRegistry(&registry);
-        let mismatches =
-            |name: &str| builder.counter(name, "How often declarative and handwritten validation disagreed.");
+        let prometheus_registry = Registry::new();
+        let registry = MetricRegistry(&prometheus_registry);
+        let mismatches = |name: &str| {
+            registry.counter(name, "How often declarative and handwritten validation disagreed.")
+        };
         Ok(Metrics {
-            requests: RequestMetrics::new(&builder)?,
-            objects: builder.gauges(
+            requests: RequestMetrics::new(&registry)?,
+            objects: registry.gauges(
                 "apiserver_storage_objects",
                 "Stored objects, by resource.",
                 &["resource"],
             )?,
-            unreadable: builder.gauges(
+            unreadable: registry.gauges(
                 "pilothouse_unreadable_objects",
                 "Stored objects that the server depends on and cannot read, by resource.",
                 &["resource"],
             )?,
-            stored_bytes: builder.gauges(
+            stored_bytes: registry.gauges(
                 "apiserver_storage_size_bytes",
                 "Size of the file of the store, in bytes; 0 if it has none.",
                 &["storage_cluster_id"],
             )?,
             store_file: None,
-            memory: MemoryMetrics::new(&builder)?,
+            memory: MemoryMetrics::new(&registry)?,
             page_bytes: AtomicUsize::new(0),
-            kept_connections: builder.gauge(
+            kept_connections: registry.gauge(
                 "pilothouse_connections_kept",
                 "Idle connections to other servers that are kept for reuse.",
             )?,
-            connections: ConnectionMetrics::new(&builder)?,
+            connections: ConnectionMetrics::new(&registry)?,
             // The short name, and the one with the reference's prefix.
             mismatches: [
                 mismatches("declarative_validation_mismatch_total")?,
                 mismatches("apiserver_validation_declarative_validation_mismatch_total")?,
             ],
-            process: Process::new(&builder, started)?,
-            log_lines: LogLines::new(&builder)?,
-            watching: WatchMetrics::new(&builder)?,
-            audit: Audit::new(&builder)?,
-            authentication: Authentication::new(&builder)?,
-            authorization: Authorization::new(&builder)?,
-            tokens: Tokens::new(&builder)?,
-            hooks: AdmissionWebhooks::new(&builder)?,
-            policies: Policies::new(&builder)?,
-            pod_security: PodSecurity::new(&builder)?,
-            conversions: Conversions::new(&builder)?,
-            aggregation: Aggregation::new(&builder)?,
-            flows: FlowControlMetrics::new(&builder)?,
-            heavy: HeavyWorkMetrics::new(&builder)?,
-            controllers: ControllerMetrics::new(&builder)?,
+            process: Process::new(&registry, started)?,
+            log_lines: LogLines::new(&registry)?,
+            watching: WatchMetrics::new(&registry)?,
+            audit: Audit::new(&registry)?,
+            authentication: Authentication::new(&registry)?,
+            authorization: Authorization::new(&registry)?,
+            tokens: Tokens::new(&registry)?,
+            hooks: AdmissionWebhooks::new(&registry)?,
+            policies: Policies::new(&registry)?,
+            pod_security: PodSecurity::new(&registry)?,
+            conversions: Conversions::new(&registry)?,
+            aggregation: Aggregation::new(&registry)?,
+            flows: FlowControlMetrics::new(&registry)?,
+            heavy: HeavyWorkMetrics::new(&registry)?,
+            controllers: ControllerMetrics::new(&registry)?,
             slis: Slis::new(started)?,
             features: Vec::new(),
-            registry,
+            registry: prometheus_registry,
         })
     }
 

@@ -1,4 +1,4 @@
-//! Authentication and authorization: the verifiers and policies of the guard actors.
+//! Authentication and authorization: the verifiers and policies of the `Authenticator` and `Authorizer` actors.
 
 pub mod abac;
 pub mod bootstrap_token;

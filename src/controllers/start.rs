@@ -121,7 +121,7 @@ pub struct SharedDeps {
     pub uses: LegacyUseReceiver,
     /// Receives changes of the CA and the signers.
     pub authorities: watch::Receiver<Arc<Authorities>>,
-    /// Loops of the embedding program.
+    /// Controllers of the embedding program.
     pub extra_controllers: Vec<ExtraController>,
 }
 

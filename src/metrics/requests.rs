@@ -26,33 +26,33 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    pub(super) fn new(builder: &MetricRegistry<'_>) -> Result<RequestMetrics> {
+    pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<RequestMetrics> {
         let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
         Ok(RequestMetrics {
-            total: builder.counters(
+            total: registry.counters(
                 "apiserver_request_total",
                 "Requests by verb, dry run value, group, version, resource, scope, component and HTTP response code.",
                 &[&labels[..], &["code"]].concat(),
             )?,
-            durations: builder.histograms(
+            durations: registry.histograms(
                 "apiserver_request_duration_seconds",
                 "How long requests took until the response began, by verb, dry run value, group, version, resource, \
                  subresource, scope and component.",
                 &labels,
                 &SECONDS,
             )?,
-            deprecated: builder.gauges(
+            deprecated: registry.gauges(
                 "apiserver_requested_deprecated_apis",
                 "Deprecated APIs that were requested, by group, version, resource, subresource and the release that \
                  no longer has them.",
                 &["group", "version", "resource", "subresource", "removed_release"],
             )?,
-            inflight: builder.gauges(
+            inflight: registry.gauges(
                 "apiserver_current_inflight_requests",
                 "Requests in flight, by kind: read-only or mutating.",
                 &["request_kind"],
             )?,
-            longrunning: builder.gauges(
+            longrunning: registry.gauges(
                 "apiserver_longrunning_requests",
                 "Open long-running requests, by verb, group, version, resource, subresource, scope and component.",
                 &["verb", "group", "version", "resource", "subresource", "scope", "component"],

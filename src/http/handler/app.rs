@@ -1,7 +1,7 @@
-//! The application behind the listeners: one handler takes every request through the same chain.
+//! The application behind the listeners: one handler takes every request through the same filter chain.
 //!
-//! Parse, authenticate, queue, authorize, route, respond. The order is the reference's, because it decides which of several
-//! errors a client sees.
+//! Authenticate, parse, audit, impersonate, queue (priority and fairness), authorize, aggregate or route, respond. The order is
+//! the reference's, because it decides which of several errors a client sees.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Handles requests once they are read: the chain that all of them pass, and the server's own endpoints.
+//! Handles requests once they are read: the filter chain that all of them pass, and the server's own endpoints.
 
 pub mod app;
 pub mod audit;

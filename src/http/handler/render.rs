@@ -91,7 +91,7 @@ impl Context {
         }
     }
 
-    /// The encodings that can be negotiated at this point of the chain.
+    /// The encodings that can be negotiated at this point of the filter chain.
     pub fn offer(&self) -> OfferedEncodings {
         self.offer.get()
     }

@@ -1,6 +1,6 @@
-//! Documents name files and tests that exist.
+//! Documents name files, tests and identifiers that exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 
 use crate::root;
@@ -34,6 +34,12 @@ fn files() -> Vec<String> {
 /// The code spans of a document.
 fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
+}
+
+/// The commands in the indented blocks of a document, without comments.
+fn indented_commands(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
+    lines.map(|line| line.split(" #").next().unwrap_or(line).trim())
 }
 
 /// Whether a code span is a source folder such as `auth/openid/`, and not a URL or an API path.
@@ -119,7 +125,8 @@ fn documents_name_tests_that_exist() {
     let mut missing = BTreeSet::new();
     for document in files.iter().filter(|file| file.ends_with(".md")) {
         let text = fs::read_to_string(root().join(document)).unwrap();
-        for command in code_spans(&text).filter(|span| span.contains("cargo test")) {
+        let commands = code_spans(&text).chain(indented_commands(&text));
+        for command in commands.filter(|command| command.contains("cargo test")) {
             let arguments: Vec<&str> = command.split_whitespace().collect();
             let target = arguments.windows(2).filter(|pair| pair[0] == "--test").map(|pair| pair[1]);
             let unknown = target.filter(|name| !has_test_target(&files, name));
@@ -133,4 +140,60 @@ fn documents_name_tests_that_exist() {
         "named and not there:\n{}",
         missing.into_iter().collect::<Vec<_>>().join("\n")
     );
+}
+
+/// The identifiers of Rust code that a code span names: constants, types, functions with an underscore, and every part of a path.
+fn identifiers(span: &str) -> Vec<&str> {
+    let span = span.strip_suffix("()").unwrap_or(span);
+    let parts: Vec<&str> = span.split("::").collect();
+    let is_word = |part: &str| {
+        !part.is_empty() && part.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+    };
+    let is_name = |part: &str| {
+        let is_capitalized = part.starts_with(|letter: char| letter.is_ascii_uppercase());
+        is_capitalized || (part.contains('_') && !part.starts_with('_') && !part.ends_with('_'))
+    };
+    if parts.iter().all(|part| is_word(part)) && (parts.len() > 1 || is_name(span)) {
+        parts
+    } else {
+        Vec::new()
+    }
+}
+
+#[test]
+fn documents_name_identifiers_that_exist() {
+    let files = files();
+    let sources: Vec<String> = files
+        .iter()
+        .filter(|file| file.ends_with(".rs"))
+        .map(|file| fs::read_to_string(root().join(file)).unwrap())
+        .collect();
+    let is_separator = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    let known: HashSet<&str> = sources.iter().flat_map(|source| source.split(is_separator)).collect();
+    let mut missing = BTreeSet::new();
+    for document in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/code-map.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let named = code_spans(&text).flat_map(identifiers);
+        let unknown = named.filter(|name| !known.contains(name));
+        missing.extend(unknown.map(|name| format!("{document}: {name}")));
+    }
+    assert!(
+        missing.is_empty(),
+        "named and not there:\n{}",
+        missing.into_iter().collect::<Vec<_>>().join("\n")
+    );
+}
+
+/// proptest looks for the failures of `src/a/b.rs` in `proptest-regressions/a/b.txt`; after a rename it would not find them.
+#[test]
+fn proptest_regressions_have_their_source() {
+    let files = files();
+    let regressions = files.iter().filter(|file| file.contains("proptest-regressions/"));
+    let orphans: Vec<&String> = regressions
+        .filter(|file| {
+            let source = file.replacen("proptest-regressions/", "src/", 1).replace(".txt", ".rs");
+            !files.contains(&source)
+        })
+        .collect();
+    assert!(orphans.is_empty(), "no source file for {orphans:?}");
 }

@@ -158,13 +158,13 @@ fn store_watchers_are_listed_with_unreadable_object_handling() {
             "src/auth/token_objects.rs",
             "reads objects one by one: a token whose object cannot be read is refused",
         ),
-        ("src/admission/lookup.rs", "Source::decode refuses the write; LookedUp reports the object"),
+        ("src/admission/lookup.rs", "Source::decode refuses the write; LookupGuards reports the object"),
         ("src/storage/stores.rs", "only passes the message on"),
         (
             "src/controllers/informer.rs",
-            "controllers are not told of such objects, and find them when they read",
+            "controllers do not receive such objects, and find them when they read",
         ),
-        ("src/apiextensions/reconcile.rs", "DefinitionSet::cannot_read; LookedUp reports the object"),
+        ("src/apiextensions/reconcile.rs", "DefinitionSet::mark_unreadable; LookupGuards reports the object"),
         ("src/http/handler/metrics.rs", "counts"),
         ("src/verbs/list.rs", "the list fails and names the object"),
     ];
