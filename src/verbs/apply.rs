@@ -19,7 +19,7 @@ use crate::storage::{Backend, Call};
 pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> VerbResult {
     let (config, duplicates) = read(call)?;
     let (gv, kind) = call.body_kind();
-    let _owners = backend.reserve_set_items(call, gv, &config)?;
+    let _managed_fields_memory = backend.reserve_set_items(call, gv, &config)?;
     let configuration = Configuration {
         objects: &backend.objects,
         call,

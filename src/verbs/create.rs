@@ -21,7 +21,7 @@ use crate::storage::{Backend, Call};
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
-    let _owners = backend.reserve_set_items(call, &call.stored().version, &value)?;
+    let _managed_fields_memory = backend.reserve_set_items(call, &call.stored().version, &value)?;
     meta::ensure_namespace(&mut value, call.namespace())?;
     meta::clear_system_fields(&mut value);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));

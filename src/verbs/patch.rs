@@ -59,7 +59,7 @@ impl NewState for PatchState<'_> {
         meta::ensure_namespace(&mut value, call.namespace())?;
         meta::check_name(&value, call.name())?;
         meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-        let _owners = backend.reserve_set_items(call, &call.stored().version, &value)?;
+        let _managed_fields_memory = backend.reserve_set_items(call, &call.stored().version, &value)?;
         objects.record(call, Some(old), &mut value);
         Ok(value)
     }

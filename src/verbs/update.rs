@@ -68,7 +68,7 @@ impl NewState for FullBody<'_> {
 pub async fn update(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let options = WriteOptions::update(call.query)?;
     let mut value = backend.objects.decode_body(call, options.field_validation)?;
-    let _owners = backend.reserve_set_items(call, &call.stored().version, &value)?;
+    let _managed_fields_memory = backend.reserve_set_items(call, &call.stored().version, &value)?;
     meta::ensure_namespace(&mut value, call.namespace())?;
     meta::check_name(&value, call.name())?;
     value.entry("metadata").set("name", call.name());

@@ -7,12 +7,12 @@ use pilothouse_apimachinery::value::Value;
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultingRules {
     /// Sets defaults that depend on other fields. May run before or after the defaults of the schema table, and twice.
-    pub default: fn(&mut Value),
+    pub default: fn(object: &mut Value),
     /// Sets defaults that depend on feature gates.
-    pub default_by_feature: fn(&mut Value, EnabledFeatures),
+    pub default_by_feature: fn(object: &mut Value, features: EnabledFeatures),
     /// Sets defaults that the reference only sets when it decodes a stored object. They are not validated, and the next update
     /// stores them.
-    pub default_stored: Option<fn(&mut Value)>,
+    pub default_stored: Option<fn(object: &mut Value)>,
 }
 
 impl DefaultingRules {

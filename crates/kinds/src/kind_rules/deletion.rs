@@ -9,15 +9,15 @@ pub struct DeletionRules {
     pub garbage_collection: GarbageCollection,
     /// What the first DELETE of an object does.
     pub first_deletion: FirstDeletion,
-    /// The grace period in seconds, from the object and the requested one; `None` if the kind has no graceful deletion. The
+    /// The grace period in seconds, from the object and the requested period; `None` if the kind has no graceful deletion. The
     /// reference calls this CheckGracefulDelete.
-    pub grace_period: fn(&Value, Option<i64>) -> Option<i64>,
+    pub grace_period: fn(object: &Value, requested: Option<i64>) -> Option<i64>,
     /// Changes the object when its deletion becomes pending, besides the metadata.
-    pub terminate: fn(&mut Value),
+    pub terminate: fn(object: &mut Value),
     /// Whether the object blocks its removal, besides metadata.finalizers.
-    pub blocks_removal: fn(&Value) -> bool,
+    pub blocks_removal: fn(object: &Value) -> bool,
     /// The reason why the object of this name must not be deleted, if it must not.
-    pub undeletable_reason: fn(&str) -> Option<&'static str>,
+    pub undeletable_reason: fn(name: &str) -> Option<&'static str>,
     /// Whether a DELETE returns the deleted object instead of a Status. The reference calls this ReturnDeletedObject.
     pub returns_object: bool,
     /// The warning for a DELETE without a propagation policy.

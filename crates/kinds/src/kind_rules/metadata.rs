@@ -13,10 +13,10 @@ pub struct MetadataRules {
     /// The syntax of names.
     pub name: NameRule,
     /// Validates the name, or generateName, against the object.
-    pub own_name: fn(&Value, &str) -> Option<String>,
-    /// Gives a name to an object that has only a `generateName`. Its second argument returns random numbers below a bound. Returns
-    /// whether another call could give another name. The reference calls this the NameGenerator.
-    pub generate_name: fn(&mut Value, &mut dyn FnMut(usize) -> usize) -> bool,
+    pub own_name: fn(object: &Value, name: &str) -> Option<String>,
+    /// Gives a name to an object that has only a `generateName`. `random` returns random numbers below a bound. Returns whether
+    /// another call could give another name. The reference calls this the NameGenerator.
+    pub generate_name: fn(object: &mut Value, random: &mut dyn FnMut(usize) -> usize) -> bool,
     /// Whether a finalizer without a domain must be a standard one.
     pub known_finalizers: bool,
     /// When the generation is increased.
@@ -59,7 +59,7 @@ pub enum MetadataOrder {
     /// Before everything else.
     First,
     /// After this validation, and before the others.
-    After(fn(&Value, &mut ErrorList)),
+    After(fn(object: &Value, errors: &mut ErrorList)),
     /// Last, and only if nothing else is wrong.
     Last,
 }

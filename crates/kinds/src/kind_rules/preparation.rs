@@ -8,9 +8,9 @@ use crate::WriteContext;
 #[derive(Clone, Copy, Debug)]
 pub struct PreparationRules {
     /// PrepareForCreate: runs after the system fields were set.
-    pub prepare_create: fn(&mut Value, &WriteContext<'_>),
+    pub prepare_create: fn(object: &mut Value, context: &WriteContext<'_>),
     /// PrepareForUpdate: copies fields from the old object that an update must not change.
-    pub prepare_update: fn(&mut Value, &Value, &WriteContext<'_>),
+    pub prepare_update: fn(new: &mut Value, old: &Value, context: &WriteContext<'_>),
 }
 
 impl PreparationRules {

@@ -19,11 +19,11 @@ pub struct StatusRules {
     /// The metadata validations that a status update repeats.
     pub metadata_revalidation: MetaRevalidation,
     /// PrepareForUpdate of a status update.
-    pub prepare: fn(&mut Value, &Value, &WriteContext<'_>),
+    pub prepare: fn(new: &mut Value, old: &Value, context: &WriteContext<'_>),
     /// Validates a status update.
-    pub validate: fn(&Value, &Value, &mut ErrorList),
+    pub validate: fn(new: &Value, old: &Value, errors: &mut ErrorList),
     /// Warnings about a status update.
-    pub warn: fn(&Value, &mut WarningList),
+    pub warn: fn(new: &Value, warnings: &mut WarningList),
 }
 
 impl StatusRules {

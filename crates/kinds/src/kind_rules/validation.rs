@@ -7,11 +7,11 @@ use pilothouse_apimachinery::value::Value;
 #[derive(Clone, Copy, Debug)]
 pub struct ValidationRules {
     /// Validates a new object.
-    pub validate: fn(&Value, &mut ErrorList),
+    pub validate: fn(object: &Value, errors: &mut ErrorList),
     /// How often an update runs `validate`.
     pub revalidation: Revalidation,
     /// Validates an update. Need not repeat `validate` where [`Self::revalidation`] does.
-    pub validate_update: fn(&Value, &Value, &mut ErrorList),
+    pub validate_update: fn(new: &Value, old: &Value, errors: &mut ErrorList),
 }
 
 /// How often an update runs the create validation before the update validation. Errors that are found twice are two causes in

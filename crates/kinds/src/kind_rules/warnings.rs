@@ -8,9 +8,9 @@ use pilothouse_apimachinery::value::Value;
 #[derive(Clone, Copy, Debug)]
 pub struct WarningRules {
     /// Warnings about an accepted object: deprecated or dubious fields. Updates also get the old object.
-    pub warn: fn(&Value, Option<&Value>, &mut WarningList),
+    pub warn: fn(new: &Value, old: Option<&Value>, warnings: &mut WarningList),
     /// Warnings about a new object even if it is refused.
-    pub warn_early: fn(&Value, &mut WarningList),
+    pub warn_early: fn(object: &Value, warnings: &mut WarningList),
 }
 
 impl WarningRules {
