@@ -80,7 +80,8 @@ pub async fn defined_api_services(
 ) -> Result<()> {
     let own = OwnClient::new(backend, catalog);
     let is_new = |version: &&GroupVersion| previous.is_none_or(|previous| !previous.contains(*version));
-    let expected: Vec<BootstrapObject> = versions.iter().filter(is_new).map(api_services::defined).collect();
+    let expected: Vec<BootstrapObject> =
+        versions.iter().filter(is_new).map(api_services::custom_api_service).collect();
     let (created, result) = own.create_missing(expected, "fieldManager=kube-apiserver").await;
     own.update_statuses(created, "fieldManager=kube-apiserver", api_services::available).await.and(result)?;
     if previous.is_some_and(|previous| previous.is_subset(versions)) {
@@ -88,7 +89,7 @@ pub async fn defined_api_services(
     }
     let names: BTreeSet<String> = versions
         .iter()
-        .map(|version| meta::name(&api_services::defined(version).object).to_owned())
+        .map(|version| meta::name(&api_services::custom_api_service(version).object).to_owned())
         .collect();
     for object in own.api_services(api_services::DEFINED).await? {
         if !names.contains(object.key.name()) {
@@ -122,7 +123,7 @@ pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
         own.create_missing(expected, &format!("fieldManager={}", flow_control::PRODUCER)).await;
     created.retain(|object| object.resource == "flowschemas");
     let query = format!("fieldManager={}", flow_control::CONSUMER);
-    own.apply_statuses(created, &query, flow_control::resolved).await.and(result)
+    own.apply_statuses(created, &query, flow_control::resolved_status).await.and(result)
 }
 
 /// Runs all steps concurrently, so that they share disk syncs. Returns the first error once all are done.
@@ -225,7 +226,7 @@ impl<'a> OwnClient<'a> {
                 expected.resource == resource && meta::name(&expected.object) == object.key.name()
             };
             let revised = match expected.iter().find(has_this_name) {
-                Some(expected) => flow_control::updated(&current, &expected.object),
+                Some(expected) => flow_control::update_to(&current, &expected.object),
                 None if flow_control::is_obsolete(&current) => {
                     self.remove(address).await?;
                     continue;

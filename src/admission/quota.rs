@@ -84,7 +84,7 @@ impl ResourceQuota {
         }
         let Some(change) = change(write) else { return Ok(()) };
         let request = Request {
-            of: write.call.group_resource(),
+            resource: write.call.group_resource(),
             subresource: write.call.subresource(),
             change,
             new: object,

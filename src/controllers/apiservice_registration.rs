@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_api::aggregation::STORE;
-use pilothouse_api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
+use pilothouse_api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, custom_api_service};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
@@ -85,7 +85,7 @@ impl ApiServiceRegistration {
         if !is_defined && known.has_unreadable(group) {
             return Ok(());
         }
-        let expected = defined(&GroupVersion::new(group, version)).object;
+        let expected = custom_api_service(&GroupVersion::new(group, version)).object;
         match decide(current.as_ref(), is_defined, expected.get("spec")) {
             Action::Nothing => Ok(()),
             Action::Create => match self.client.create(target, &expected).await {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn api_services_of_defined_versions_are_created_restored_and_removed() {
-        let expected = defined(&GroupVersion::new("x.io", "v1")).object;
+        let expected = custom_api_service(&GroupVersion::new("x.io", "v1")).object;
         let spec = expected.get("spec");
         let api_service = |label: &str, priority: i64| {
             object(&format!(

@@ -54,14 +54,14 @@ pub struct Leadership(Rc<State>);
 
 #[derive(Default)]
 struct State {
-    held: Cell<bool>,
+    is_leader: Cell<bool>,
     waiting: RefCell<Vec<Recipient<Wake>>>,
 }
 
 impl Leadership {
     /// Whether a controller may work. Those that run in every server always may.
     pub fn allows(&self, controller: &str) -> bool {
-        self.0.held.get() || controller == LEASE || UNCONDITIONAL.contains(&controller)
+        self.0.is_leader.get() || controller == LEASE || UNCONDITIONAL.contains(&controller)
     }
 
     /// Sends [`Wake`] to this runner when the lease changes.
@@ -72,7 +72,7 @@ impl Leadership {
     }
 
     fn set(&self, held: bool) {
-        if self.0.held.replace(held) != held {
+        if self.0.is_leader.replace(held) != held {
             tracing::info!(held, "the leader election lease changed");
             for waiting in self.0.waiting.borrow().iter() {
                 let _gone = waiting.try_send(Wake);

@@ -85,8 +85,8 @@ impl Folder {
     }
 }
 
-fn file_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
-    move |source| PkiError::File { doing, path: path.display().to_string(), source }
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
+    move |source| PkiError::File { action, path: path.display().to_string(), source }
 }
 
 /// Creates a directory with its parents, for the owner only.

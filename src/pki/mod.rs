@@ -48,10 +48,10 @@ pub use token_keys::TokenKeys;
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read or written.
-    #[error("{doing} {path}: {source}")]
+    #[error("{action} {path}: {source}")]
     File {
         /// `cannot read` or the like.
-        doing: &'static str,
+        action: &'static str,
         /// The path of the file.
         path: String,
         /// The error of the operating system.

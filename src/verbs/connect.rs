@@ -50,14 +50,14 @@ pub enum ConnectTarget {
 
 impl ConnectTarget {
     /// Sets the user on whose behalf the connection is made.
-    pub fn on_behalf_of(mut self, asker: &str) -> ConnectTarget {
+    pub fn on_behalf_of(mut self, user: &str) -> ConnectTarget {
         match &mut self {
             ConnectTarget::NotScheduled => {}
             ConnectTarget::Log(destination)
             | ConnectTarget::Streams(destination, _)
             | ConnectTarget::Ports(destination)
             | ConnectTarget::Proxy(destination) => {
-                asker.clone_into(&mut destination.user);
+                user.clone_into(&mut destination.user);
             }
         }
         self

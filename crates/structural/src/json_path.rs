@@ -17,9 +17,9 @@ enum Step {
     Field(String),
     /// A slice with a step.
     Slice {
-        from: Option<i64>,
-        to: SliceEnd,
-        by: Option<i64>,
+        start: Option<i64>,
+        end: SliceEnd,
+        step: Option<i64>,
     },
     /// The union of several paths.
     Union(Vec<Vec<Step>>),
@@ -240,13 +240,13 @@ fn parse_slice(text: &str) -> Result<Step> {
         "" => Ok(None),
         part => part.parse().map(Some).map_err(|_| format!("array index {part} is not a number")),
     };
-    let from = parts.first().map_or(Ok(None), parse_index)?;
-    let to = match parts.get(1).map(parse_index).transpose()? {
+    let start = parts.first().map_or(Ok(None), parse_index)?;
+    let end = match parts.get(1).map(parse_index).transpose()? {
         None => SliceEnd::AfterStart,
-        Some(to) => to.map_or(SliceEnd::End, SliceEnd::Index),
+        Some(end) => end.map_or(SliceEnd::End, SliceEnd::Index),
     };
-    let by = parts.get(2).map_or(Ok(None), parse_index)?;
-    Ok(Step::Slice { from, to, by })
+    let step = parts.get(2).map_or(Ok(None), parse_index)?;
+    Ok(Step::Slice { start, end, step })
 }
 
 /// Parses a filter, after its opening brackets. Returns the rest.
@@ -349,17 +349,18 @@ impl Step {
                 }
                 results
             }
-            Step::Slice { from, to, by } => {
+            Step::Slice { start, end, step } => {
                 let mut results = Vec::new();
                 for value in values.into_iter().filter(|value| !value.is_null()) {
                     let Value::Array(items) = value else { return None };
-                    match slice_range(items.len(), *from, *to)? {
-                        (from, to) if from == to => return Some(results),
-                        (from, to) => {
-                            let step =
-                                by.map_or(Some(1), |by| usize::try_from(by).ok()).filter(|by| *by > 0)?;
+                    match slice_range(items.len(), *start, *end)? {
+                        (start, end) if start == end => return Some(results),
+                        (start, end) => {
+                            let step = step
+                                .map_or(Some(1), |step| usize::try_from(step).ok())
+                                .filter(|step| *step > 0)?;
                             let remaining = MAX_RESULTS.saturating_sub(results.len());
-                            results.extend(items.get(from..to)?.iter().step_by(step).take(remaining));
+                            results.extend(items.get(start..end)?.iter().step_by(step).take(remaining));
                         }
                     }
                 }
@@ -383,11 +384,11 @@ impl Step {
 }
 
 /// The range of a slice among so many items; both ends are equal if it is empty.
-fn slice_range(count: usize, from: Option<i64>, to: SliceEnd) -> Option<(usize, usize)> {
+fn slice_range(count: usize, start: Option<i64>, end: SliceEnd) -> Option<(usize, usize)> {
     let count = i64::try_from(count).ok()?;
-    let first = from.unwrap_or(0);
+    let first = start.unwrap_or(0);
     let start = if first < 0 { first + count } else { first };
-    let end = match to {
+    let end = match end {
         SliceEnd::End => count,
         SliceEnd::Index(index) if index < 0 => index + count,
         SliceEnd::Index(index) => index,

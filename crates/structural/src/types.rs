@@ -141,7 +141,7 @@ mod tests {
         let kind = types.object(&Schema::read(&value(schema)));
         let mut types = types.added();
         types.kind(&GroupVersionKind::new("g", "v1", "K"), kind);
-        let registry = types.done();
+        let registry = types.build();
         let version = GroupVersion::new("g", "v1");
         let versions = Versions {
             registry: &registry,

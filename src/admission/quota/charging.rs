@@ -73,8 +73,8 @@ impl Charge {
         sender: oneshot::Sender<std::result::Result<(), Failure>>,
     ) -> Charge {
         Charge {
-            group: request.of.group.to_owned(),
-            resource: request.of.resource.to_owned(),
+            group: request.resource.group.to_owned(),
+            resource: request.resource.resource.to_owned(),
             subresource: request.subresource.to_owned(),
             change: request.change,
             new: request.new.clone(),
@@ -87,7 +87,7 @@ impl Charge {
 
     fn request(&self) -> Request<'_> {
         Request {
-            of: GroupResource { group: &self.group, resource: &self.resource },
+            resource: GroupResource { group: &self.group, resource: &self.resource },
             subresource: &self.subresource,
             change: self.change,
             new: &self.new,

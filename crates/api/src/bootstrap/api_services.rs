@@ -68,7 +68,7 @@ pub fn version_priority(group: &str, version: &str) -> Option<i64> {
 }
 
 /// The APIService for a version of custom resources: lower in priority than all built-in groups.
-pub fn defined(version: &GroupVersion) -> BootstrapObject {
+pub fn custom_api_service(version: &GroupVersion) -> BootstrapObject {
     let priorities = Priorities { group: 1_000, version: DEFINED_PRIORITY };
     service(&version.group, &version.version, DEFINED, priorities)
 }

@@ -172,7 +172,7 @@ pub fn level_name(schema: &Value) -> &str {
 }
 
 /// The status of a FlowSchema whose priority level exists.
-pub fn resolved(schema: &Value, now: &str) -> Value {
+pub fn resolved_status(schema: &Value, now: &str) -> Value {
     dangling(level_name(schema), true, now)
 }
 
@@ -222,7 +222,7 @@ pub fn is_obsolete(object: &Value) -> bool {
 }
 
 /// The updated form of a default object; `None` if it is up to date, or must not be updated.
-pub fn updated(current: &Value, expected: &Value) -> Option<Value> {
+pub fn update_to(current: &Value, expected: &Value) -> Option<Value> {
     let is_mandatory = [EXEMPT, CATCH_ALL].contains(&meta::name(expected));
     let auto_updates = auto_update(current);
     // Without the annotation, generation 1 means that nobody has changed the spec.
@@ -335,24 +335,24 @@ mod tests {
         let (system, catch_all) = (default_level("system"), default_level(CATCH_ALL));
         let mut stored = system.clone();
         stored.entry("metadata").set("generation", 1);
-        assert_eq!(updated(&stored, &system), None);
+        assert_eq!(update_to(&stored, &system), None);
         stored.entry("spec").entry("limited").set("nominalConcurrencyShares", 31);
         stored.entry("metadata").set("generation", 2);
-        let restored = updated(&stored, &system).unwrap();
+        let restored = update_to(&stored, &system).unwrap();
         assert_eq!(restored.get("spec"), system.get("spec"));
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(updated(&stored, &system), None, "opted out of updates");
+        assert_eq!(update_to(&stored, &system), None, "opted out of updates");
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
-        let marked = updated(&stored, &system).unwrap();
+        let marked = update_to(&stored, &system).unwrap();
         assert_eq!(marked.get("spec"), stored.get("spec"));
         assert_eq!(auto_update(&marked), Some(false));
         let mut stored = catch_all.clone();
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(updated(&stored, &catch_all).as_ref().and_then(auto_update), Some(true));
+        assert_eq!(update_to(&stored, &catch_all).as_ref().and_then(auto_update), Some(true));
         let exempt = default_level(EXEMPT);
         let mut stored = exempt.clone();
         stored.entry("spec").entry("exempt").set("nominalConcurrencyShares", 7);
-        assert_eq!(updated(&stored, &exempt), None, "shares of exempt belong to the administrator");
+        assert_eq!(update_to(&stored, &exempt), None, "shares of exempt belong to the administrator");
         assert!(is_obsolete(&stored));
     }
 

@@ -70,7 +70,7 @@ pub fn resources(
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let common = Common {
         digest,
-        registry: Arc::new(added.done()),
+        registry: Arc::new(added.build()),
         ordinals: ordinals.clone(),
         schemas,
         conversion: Conversion::read(definition).map(Arc::new),

@@ -14,7 +14,7 @@ use super::{Features, Limited, Quota, Scope};
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The resource.
-    pub of: GroupResource<'a>,
+    pub resource: GroupResource<'a>,
     /// The subresource, empty for the object itself.
     pub subresource: &'a str,
     /// The kind of write.
@@ -30,7 +30,7 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Whether the write can add usage. If not, no quota need be read.
     pub fn charges(&self, features: Features) -> bool {
-        let evaluator = UsageEvaluator::for_resource(self.of, features);
+        let evaluator = UsageEvaluator::for_resource(self.resource, features);
         evaluator
             .is_some_and(|evaluator| evaluator.charges(self.change, self.subresource, self.new, self.old))
     }
@@ -59,7 +59,7 @@ pub fn check(
     limited: &[Limited],
     features: Features,
 ) -> Result<Charges, Refusal> {
-    let Some(evaluator) = UsageEvaluator::for_resource(request.of, features) else {
+    let Some(evaluator) = UsageEvaluator::for_resource(request.resource, features) else {
         return Ok(Charges::new());
     };
     if !evaluator.charges(request.change, request.subresource, request.new, request.old) {
@@ -88,7 +88,8 @@ pub fn check(
         return Ok(Charges::new());
     }
     if !limited.is_empty() {
-        let for_type = limited.iter().filter(|limited| limited.applies_to(request.of)).collect::<Vec<_>>();
+        let for_type =
+            limited.iter().filter(|limited| limited.applies_to(request.resource)).collect::<Vec<_>>();
         require_covered_usage(&matching, &for_type, &input)?;
         if evaluator.needs_cover() {
             require_covered_scopes(quotas, limited, |scope| evaluator.is_in(request.new, scope))?;

@@ -19,7 +19,7 @@ fn scoped(name: &str, status: &str, spec: &str) -> Quota {
 }
 
 fn create<'a>(resource: GroupResource<'a>, new: &'a Value) -> Request<'a> {
-    Request { of: resource, subresource: "", change: Change::Create, new, old: &Value::Null, now: 0 }
+    Request { resource, subresource: "", change: Change::Create, new, old: &Value::Null, now: 0 }
 }
 
 fn update<'a>(
@@ -28,7 +28,7 @@ fn update<'a>(
     new: &'a Value,
     old: &'a Value,
 ) -> Request<'a> {
-    Request { of: resource, subresource, change: Change::Update, new, old, now: 0 }
+    Request { resource, subresource, change: Change::Update, new, old, now: 0 }
 }
 
 fn pod(requests: &str) -> Value {

@@ -242,7 +242,7 @@ impl Addition {
     }
 
     /// The finished registry.
-    pub fn done(self) -> Registry {
+    pub fn build(self) -> Registry {
         self.0
     }
 }

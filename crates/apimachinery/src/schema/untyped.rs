@@ -62,7 +62,7 @@ mod tests {
         let base = Arc::new(registry);
         let mut added = Addition::new(&base);
         added.kind(&kind, base.free());
-        let again = cbor::decode_object(&bytes, &kind, &added.done()).unwrap();
+        let again = cbor::decode_object(&bytes, &kind, &added.build()).unwrap();
         assert_eq!(again.value, decoded.value, "CBOR keeps it too");
     }
 }

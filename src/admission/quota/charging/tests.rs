@@ -83,7 +83,8 @@ fn charge() -> (Charge, oneshot::Receiver<std::result::Result<(), Failure>>) {
     let (sender, outcome) = oneshot::channel();
     let (new, old) = (object(r#"{"metadata":{"name":"p"},"spec":{}}"#), Value::Null);
     let pods = GroupResource { group: "", resource: "pods" };
-    let request = Request { of: pods, subresource: "", change: Change::Create, new: &new, old: &old, now: 0 };
+    let request =
+        Request { resource: pods, subresource: "", change: Change::Create, new: &new, old: &old, now: 0 };
     (Charge::new(&request, Permit::none(), sender), outcome)
 }
 
