@@ -28,7 +28,7 @@ impl Audit {
     /// authentication failed.
     pub fn decide(&self, user: Option<&Identity>, request: &Request<'_>) -> Option<Decision> {
         let decision = self.policy.decide(user, request);
-        self.backends.counts().decided(decision.level);
+        self.backends.counts().count_level(decision.level);
         (decision.level > Level::None).then_some(decision)
     }
 }

@@ -106,7 +106,7 @@ impl PodSecurity {
         let namespace_object = namespace_object.ok_or_else(|| {
             let reason = format!("failed to lookup namespace {name:?}");
             annotate(write, "error", &reason);
-            self.metrics.pod_security.failed(labels(write), true);
+            self.metrics.pod_security.count_error(labels(write), true);
             Status::internal(reason)
         });
         let (policy, errors) = match (namespace_object, is_minor) {
@@ -142,7 +142,7 @@ impl PodSecurity {
         }
         // The standard is enforced on the pods themselves, so a failed lookup refuses nothing here.
         let Some(namespace_object) = get_namespace(write).await else {
-            self.metrics.pod_security.failed(labels(write), true);
+            self.metrics.pod_security.count_error(labels(write), true);
             return Ok(());
         };
         let (policy, errors) = self.read_policy(&namespace_object);
@@ -208,7 +208,7 @@ impl PodSecurity {
 
     fn annotate_exempt(&self, write: &Write<'_>, reason: &dyn std::fmt::Display) {
         annotate(write, "exempt", reason);
-        self.metrics.pod_security.exempted(labels(write));
+        self.metrics.pod_security.count_exemption(labels(write));
     }
 
     /// Whether the runtime class is exempt; recorded as an audit annotation.
@@ -224,7 +224,7 @@ impl PodSecurity {
     fn count(&self, write: &Write<'_>, mode: Mode, standard: Standard, passes: bool) {
         let version = standard.metric_version();
         let standard_labels = [standard.level.name(), &version, mode.name()];
-        self.metrics.pod_security.evaluated(labels(write), passes, standard_labels);
+        self.metrics.pod_security.count_evaluation(labels(write), passes, standard_labels);
     }
 
     /// Annotates the errors in the labels of the namespace.
@@ -235,7 +235,7 @@ impl PodSecurity {
             [error] => annotate(write, "error", &format!("Failed to parse policy: {error}")),
             errors => annotate(write, "error", &format!("Failed to parse policy: [{}]", errors.join(", "))),
         }
-        self.metrics.pod_security.failed(labels(write), false);
+        self.metrics.pod_security.count_error(labels(write), false);
     }
 
     /// Annotates violations of the audit standard.

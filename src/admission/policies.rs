@@ -77,6 +77,6 @@ fn count_conditions(metrics: &Metrics, policy: &Policy, operation: &str, errors:
     if !policy.conditions.is_empty() {
         // Policies of both kinds are counted as validating.
         let labels = ConditionLabels { name: &policy.name, kind: "policy", sort: "validate", operation };
-        metrics.hooks.conditions.evaluated(&labels, errors, seconds);
+        metrics.hooks.conditions.count_evaluation(&labels, errors, seconds);
     }
 }

@@ -214,12 +214,12 @@ impl Webhooks {
         let metrics = &self.settings.metrics.hooks;
         match outcome {
             Ok(outcome) => {
-                metrics.record_call(labels, seconds, 200, None);
+                metrics.count_call(labels, seconds, 200, None);
                 Ok(Some(outcome))
             }
             Err(CallError::Calling { reason, code }) => {
                 let rejected = (!hook.ignores_failures).then_some(Fault::Calling);
-                metrics.record_call(labels, seconds, code, rejected);
+                metrics.count_call(labels, seconds, code, rejected);
                 let text = format!(
                     "failed calling webhook {}: {reason}",
                     pilothouse_apimachinery::field::quoted(&hook.name)
@@ -229,7 +229,7 @@ impl Webhooks {
                     tracing::warn!(webhook = hook.name, %reason, ignored, "admission webhook call failed");
                 }
                 if hook.ignores_failures {
-                    metrics.left_open(labels);
+                    metrics.count_left_open(labels);
                     call_index.annotate(
                         subject,
                         &format!("failed-open.{}", self.phase.prefix()),
@@ -240,11 +240,11 @@ impl Webhooks {
                 Err(Status::internal(text))
             }
             Err(CallError::Denied(status)) => {
-                metrics.record_call(labels, seconds, status.code, Some(Fault::None));
+                metrics.count_call(labels, seconds, status.code, Some(Fault::None));
                 Err(status)
             }
             Err(CallError::Server(status)) => {
-                metrics.record_call(labels, seconds, 0, Some(Fault::Server));
+                metrics.count_call(labels, seconds, 0, Some(Fault::Server));
                 Err(status)
             }
         }

@@ -66,7 +66,7 @@ impl UnqueuedEvent<'_> {
 impl Drop for UnqueuedEvent<'_> {
     fn drop(&mut self) {
         if self.backends > 0 {
-            self.counts.lost(BUFFERED, self.backends, FULL);
+            self.counts.count_lost(BUFFERED, self.backends, FULL);
         }
     }
 }
@@ -146,7 +146,7 @@ impl AuditBackends {
 
     /// Writes an event, and waits if a backend requires it. `false`: a blocking backend failed, and the request must not go on.
     pub async fn write(&self, mut event: Event, bodies: Reservation) -> bool {
-        self.counts.made();
+        self.counts.count_event();
         let bodies = self.reserve_bodies(&mut event, bodies);
         let event = Arc::new(event);
         let available =
@@ -157,7 +157,7 @@ impl AuditBackends {
                 // Batch backends come last: no request waits for them.
                 let (blocking, batch_backends) = self.backends.split_at(self.blocking_count());
                 if !batch_backends.is_empty() {
-                    self.counts.lost(BUFFERED, batch_backends.len(), FULL);
+                    self.counts.count_lost(BUFFERED, batch_backends.len(), FULL);
                 }
                 if blocking.is_empty() {
                     return true;
@@ -200,10 +200,10 @@ impl AuditBackends {
 
     /// Writes an event without waiting.
     pub fn write_later(&self, mut event: Event, bodies: Reservation) {
-        self.counts.made();
+        self.counts.count_event();
         let bodies = self.reserve_bodies(&mut event, bodies);
         let Ok(head) = self.heads.take(event.head_bytes()) else {
-            return self.counts.lost(BUFFERED, self.backends.len(), FULL);
+            return self.counts.count_lost(BUFFERED, self.backends.len(), FULL);
         };
         let (event, reservation) = (Arc::new(event), self.reservation(head, bodies));
         for backend in &self.backends {
@@ -243,7 +243,7 @@ impl AuditBackends {
                 true
             }
             Err(_) => {
-                self.counts.lost(BUFFERED, 1, CLOSED);
+                self.counts.count_lost(BUFFERED, 1, CLOSED);
                 false
             }
         }
@@ -258,8 +258,8 @@ impl AuditBackends {
         let entry = QueuedEvent { event: event.clone(), reservation, done: None };
         match backend.sender.try_send(QueueItem::Write(entry)) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.counts.lost(BUFFERED, 1, FULL),
-            Err(TrySendError::Closed(_)) => self.counts.lost(BUFFERED, 1, CLOSED),
+            Err(TrySendError::Full(_)) => self.counts.count_lost(BUFFERED, 1, FULL),
+            Err(TrySendError::Closed(_)) => self.counts.count_lost(BUFFERED, 1, CLOSED),
         }
     }
 

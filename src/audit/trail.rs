@@ -109,7 +109,7 @@ impl Trail {
         if self.write(self.event(Stage::RequestReceived), self.backends.empty_reservation()).await {
             return true;
         }
-        self.backends.counts().refused();
+        self.backends.counts().count_rejected();
         self.is_finished.set(true);
         false
     }
@@ -193,13 +193,13 @@ impl Trail {
         Event {
             head: self.head.clone(),
             stage,
-            acts_as: self.impersonated.borrow().clone(),
+            impersonated_user: self.impersonated.borrow().clone(),
             object: self.object.borrow().clone(),
-            answered: self.response_status.borrow().clone(),
+            response_status: self.response_status.borrow().clone(),
             request: self.request.borrow().clone(),
             response: None,
-            at: timestamp,
-            notes: annotations,
+            stage_timestamp: timestamp,
+            annotations: annotations,
         }
     }
 

@@ -134,7 +134,7 @@ impl Inner {
             tracing::debug!(reason, "the token webhook sent an invalid response");
             format!("the token webhook sent an invalid response: {reason}")
         })?;
-        fetching.succeeded();
+        fetching.count_success();
         let verification = self.verdict(status, audiences);
         // Errors may be transient. Long responses are not cached.
         if !matches!(verification, Verification::Refused(_)) && response.len() < WEBHOOK_CACHED_BYTES {

@@ -215,7 +215,7 @@ impl Inner {
             Err(failure) => Err((CallResult::Error, CallError::Call(failure))),
         };
         let result = status.as_ref().map_or_else(|(result, _)| *result, |_| CallResult::Success);
-        self.meter.record_call(result, self.clock.elapsed(start).as_secs_f64());
+        self.meter.count_call(result, self.clock.elapsed(start).as_secs_f64());
         status
     }
 
@@ -235,7 +235,7 @@ impl Inner {
                 tracing::warn!(%error, webhook = self.meter.name(), "authorization webhook call failed");
             }
             if !self.settings.denies_on_failure {
-                self.meter.left_open(result);
+                self.meter.count_left_open(result);
             }
             error.to_string()
         })
@@ -259,7 +259,7 @@ impl Inner {
             matched_conditions,
             ConditionMatch::Failed(_) | ConditionMatch::No { some_failed: true }
         );
-        self.meter.matched(seconds, matches!(matched_conditions, ConditionMatch::No { .. }), failed);
+        self.meter.count_match(seconds, matches!(matched_conditions, ConditionMatch::No { .. }), failed);
         match matched_conditions {
             ConditionMatch::Yes => None,
             ConditionMatch::No { .. } => Some(Decision::NoOpinion(String::new()).into()),

@@ -81,7 +81,7 @@ impl Availability {
         self.metrics.aggregation.set_available(name, is_available);
         self.write(target, &object, &condition).await?;
         if registration.is_available && !is_available {
-            self.metrics.aggregation.became_unavailable(name, condition.reason);
+            self.metrics.aggregation.count_unavailable(name, condition.reason);
         }
         Ok(match (&registration.service, condition.reason) {
             (None, _) => Outcome::Done,

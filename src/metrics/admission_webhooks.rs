@@ -82,7 +82,7 @@ impl AdmissionWebhooks {
     }
 
     /// Counts a call. `rejected`: why the request was rejected, if it was.
-    pub fn record_call(&self, labels: WebhookLabels<'_>, seconds: f64, code: u16, rejected: Option<Fault>) {
+    pub fn count_call(&self, labels: WebhookLabels<'_>, seconds: f64, code: u16, rejected: Option<Fault>) {
         let WebhookLabels { name, sort, operation } = labels;
         let (code, is_rejected) = (code.min(LAST_CODE).to_string(), rejected.is_some().to_string());
         if let Some(fault) = rejected {
@@ -93,7 +93,7 @@ impl AdmissionWebhooks {
     }
 
     /// Counts a request that was admitted although the call failed.
-    pub fn left_open(&self, labels: WebhookLabels<'_>) {
+    pub fn count_left_open(&self, labels: WebhookLabels<'_>) {
         self.open.with_label_values(&[labels.name, labels.sort]).inc();
     }
 }

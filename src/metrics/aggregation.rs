@@ -54,7 +54,7 @@ impl Aggregation {
     }
 
     /// Counts an APIService that has become unavailable.
-    pub fn became_unavailable(&self, name: &str, reason: &str) {
+    pub fn count_unavailable(&self, name: &str, reason: &str) {
         self.became_unavailable_total.with_label_values(&[self.label(name), reason]).inc();
     }
 
@@ -76,8 +76,8 @@ mod tests {
         for number in 0..EXTENSION_LABELS {
             metrics.set_available(&format!("v1.{number}"), number % 2 == 0);
         }
-        metrics.became_unavailable("v1.1", "ServiceNotFound");
-        metrics.became_unavailable("v1.late", "ServiceNotFound");
+        metrics.count_unavailable("v1.1", "ServiceNotFound");
+        metrics.count_unavailable("v1.late", "ServiceNotFound");
         let count =
             |name: &str| metrics.became_unavailable_total.with_label_values(&[name, "ServiceNotFound"]).get();
         assert_eq!((count("v1.1"), count(OTHERS)), (1, 1));

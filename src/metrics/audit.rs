@@ -39,29 +39,29 @@ impl Audit {
     }
 
     /// Counts a request by its audit level.
-    pub fn decided(&self, level: Level) {
+    pub fn count_level(&self, level: Level) {
         self.levels.with_label_values(&[level.word()]).inc();
     }
 
     /// Counts an audit event.
-    pub fn made(&self) {
+    pub fn count_event(&self) {
         self.events.inc();
     }
 
     /// Counts lost audit events. The first is logged, and then whenever their number has doubled, so that many losses do not
     /// fill the disk.
-    pub fn lost(&self, plugin: &str, records: usize, error: &str) {
+    pub fn count_lost(&self, plugin: &str, records: usize, error: &str) {
         let counter = self.errors.with_label_values(&[plugin]);
         let previous = counter.get();
         counter.inc_by(records as u64);
         let total = previous + records as u64;
         if previous.checked_ilog2() != total.checked_ilog2() {
-            tracing::warn!(plugin, lost = total, why = error, "audit events were lost");
+            tracing::warn!(plugin, lost = total, error, "audit events were lost");
         }
     }
 
     /// Counts a request that was rejected because its audit event could not be written.
-    pub fn refused(&self) {
+    pub fn count_rejected(&self) {
         self.rejected.inc();
     }
 }

@@ -169,7 +169,7 @@ impl Authentication {
     }
 
     /// Counts a request, and its user if authenticated.
-    pub fn attempted(&self, attempt: Attempt, user: Option<&str>, elapsed: Duration) {
+    pub fn count_attempt(&self, attempt: Attempt, user: Option<&str>, elapsed: Duration) {
         let [success, failure, error] = &self.by_result;
         let outcome = match attempt {
             Attempt::Success => success,
@@ -245,7 +245,7 @@ pub struct Fetch {
 
 impl Fetch {
     /// Counts the verification as done, whether the token is valid or not.
-    pub fn succeeded(mut self) {
+    pub fn count_success(mut self) {
         self.error = None;
         self.ok.inc();
     }
@@ -277,11 +277,11 @@ mod tests {
         let registry = Registry::new();
         let metrics = Authentication::new(&MetricRegistry(&registry)).unwrap();
         for user in ["admin", "ann@example.com", "ann", "system:anonymous", "email_id"] {
-            metrics.attempted(Attempt::Success, Some(user), Duration::from_micros(3_000));
+            metrics.count_attempt(Attempt::Success, Some(user), Duration::from_micros(3_000));
         }
-        metrics.attempted(Attempt::Failure, None, Duration::ZERO);
+        metrics.count_attempt(Attempt::Failure, None, Duration::ZERO);
         metrics.count_cache_lookup(true, Duration::ZERO);
-        metrics.fetch().succeeded();
+        metrics.fetch().count_success();
         drop(metrics.fetch());
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text).unwrap();

@@ -66,23 +66,23 @@ impl AuthorizationWebhookMeter {
     }
 
     /// Counts an evaluation of its match conditions: its duration, whether they excluded the request, and whether it failed.
-    pub fn matched(&self, seconds: f64, excluded: bool, failed: bool) {
+    pub fn count_match(&self, seconds: f64, excluded: bool, failed: bool) {
         let labels = Authorizer(&self.name);
-        self.conditions.evaluated(&labels, usize::from(failed), seconds);
+        self.conditions.count_evaluation(&labels, usize::from(failed), seconds);
         if excluded {
-            self.conditions.excluded(&labels);
+            self.conditions.count_exclusion(&labels);
         }
     }
 
     /// Counts a call and its duration.
-    pub fn record_call(&self, result: CallResult, seconds: f64) {
+    pub fn count_call(&self, result: CallResult, seconds: f64) {
         let labels = [self.name.as_str(), result.name()];
         self.calls.with_label_values(&labels).inc();
         self.durations.with_label_values(&labels).observe(seconds);
     }
 
     /// Counts a request that is left to other authorizers after this result.
-    pub fn left_open(&self, result: CallResult) {
+    pub fn count_left_open(&self, result: CallResult) {
         self.open.with_label_values(&[&self.name, result.name()]).inc();
     }
 }

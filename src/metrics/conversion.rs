@@ -54,7 +54,7 @@ impl Conversions {
     }
 
     /// Counts a call.
-    pub fn record_call(&self, conversion: ConversionLabels<'_>, seconds: f64, failure: Option<FailureKind>) {
+    pub fn count_call(&self, conversion: ConversionLabels<'_>, seconds: f64, failure: Option<FailureKind>) {
         let ConversionLabels { definition, from, to } = conversion;
         let labels = match failure {
             None => ["success", ""],

@@ -171,7 +171,7 @@ impl FlowControlMetrics {
         self.known.lock().flows.insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
         let lazy = |vec: &HistogramVec, labels: [&'static str; 2]| {
-            labels.map(|label| LazyHistogram { of: vec.clone(), word: label, histogram: OnceLock::new() })
+            labels.map(|label| LazyHistogram { family: vec.clone(), label, histogram: OnceLock::new() })
         };
         FlowSeries {
             labels: flow.map(str::to_owned),
@@ -248,15 +248,15 @@ impl FlowControlMetrics {
 
 /// A histogram that has a series only after its first observation: a reader might take an empty one for the only one.
 struct LazyHistogram {
-    of: HistogramVec,
+    family: HistogramVec,
     /// Its last label.
-    word: &'static str,
+    label: &'static str,
     histogram: OnceLock<Histogram>,
 }
 
 impl LazyHistogram {
     fn observe(&self, [level, schema]: &[String; 2], seconds: f64) {
-        let find = || self.of.with_label_values(&[level.as_str(), schema.as_str(), self.word]);
+        let find = || self.family.with_label_values(&[level.as_str(), schema.as_str(), self.label]);
         self.histogram.get_or_init(find).observe(seconds);
     }
 }

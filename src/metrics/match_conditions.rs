@@ -86,7 +86,7 @@ impl Counts {
     }
 
     /// Counts an evaluation of match conditions.
-    pub fn evaluated(&self, source: &impl LabelSource, errors: usize, seconds: f64) {
+    pub fn count_evaluation(&self, source: &impl LabelSource, errors: usize, seconds: f64) {
         let labels = source.labels();
         if errors > 0 {
             self.errors.with_label_values(labels.as_ref()).inc_by(errors as u64);
@@ -95,7 +95,7 @@ impl Counts {
     }
 
     /// Counts a request that match conditions excluded.
-    pub fn excluded(&self, source: &impl LabelSource) {
+    pub fn count_exclusion(&self, source: &impl LabelSource) {
         self.exclusions.with_label_values(source.labels().as_ref()).inc();
     }
 }

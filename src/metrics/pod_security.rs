@@ -46,19 +46,19 @@ impl PodSecurity {
     }
 
     /// Counts an evaluation of a write.
-    pub fn evaluated(&self, write: Judged<'_>, is_met: bool, held_to: HeldTo<'_>) {
+    pub fn count_evaluation(&self, write: Judged<'_>, is_met: bool, held_to: HeldTo<'_>) {
         let decision = if is_met { "allow" } else { "deny" };
         let labels = [&[decision][..], &held_to, &write].concat();
         self.evaluations.with_label_values(&labels).inc();
     }
 
     /// Counts an exempt write.
-    pub fn exempted(&self, write: Judged<'_>) {
+    pub fn count_exemption(&self, write: Judged<'_>) {
         self.exemptions.with_label_values(&write).inc();
     }
 
     /// Counts a write whose policy could not be determined or parsed.
-    pub fn failed(&self, write: Judged<'_>, is_fatal: bool) {
+    pub fn count_error(&self, write: Judged<'_>, is_fatal: bool) {
         let fatal = if is_fatal { "true" } else { "false" };
         self.errors.with_label_values(&[&[fatal][..], &write].concat()).inc();
     }

@@ -32,7 +32,7 @@ impl Slis {
     }
 
     /// Counts a check that ran as part of an endpoint. Checks that are requested alone do not count.
-    pub fn checked(&self, name: &str, endpoint: &str, succeeded: bool) {
+    pub fn count_check(&self, name: &str, endpoint: &str, succeeded: bool) {
         self.last.with_label_values(&[name, endpoint]).set(i64::from(succeeded));
         let status = if succeeded { "success" } else { "error" };
         self.totals.with_label_values(&[name, status, endpoint]).inc();
@@ -53,9 +53,9 @@ mod tests {
     #[test]
     fn health_check_metrics_have_last_result_and_totals() {
         let slis = Slis::new(Timestamp(1_500_000)).unwrap();
-        slis.checked("ping", "livez", true);
-        slis.checked("ping", "livez", true);
-        slis.checked("ping", "livez", false);
+        slis.count_check("ping", "livez", true);
+        slis.count_check("ping", "livez", true);
+        slis.count_check("ping", "livez", false);
         let text = String::from_utf8(slis.text().unwrap()).unwrap();
         for expected in [
             r#"kubernetes_healthcheck{name="ping",type="livez"} 0"#,

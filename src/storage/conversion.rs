@@ -345,7 +345,7 @@ impl Backend {
         };
         let failure = converted.as_ref().err().map(|error| error.failure);
         let labels = ConversionLabels { definition: &conversion.definition, from, to: &version.version };
-        self.conversions.metrics.conversions.record_call(labels, took, failure);
+        self.conversions.metrics.conversions.count_call(labels, took, failure);
         converted.map_err(|error| {
             if self.conversions.failures.allows(self.conversions.clock.moment()) {
                 let definition = &conversion.definition;

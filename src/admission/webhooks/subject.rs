@@ -99,11 +99,11 @@ impl<'a> Subject<'a> {
             operation: attributes.operation,
         };
         let counts = &plugin.settings.metrics.hooks.conditions;
-        counts.evaluated(&labels, errors, seconds);
+        counts.count_evaluation(&labels, errors, seconds);
         match hold {
             Ok(true) => Ok(true),
             Ok(false) => {
-                counts.excluded(&labels);
+                counts.count_exclusion(&labels);
                 Ok(false)
             }
             Err(reason) => {

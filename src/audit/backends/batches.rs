@@ -273,7 +273,7 @@ impl Batches {
                 entry.event = Arc::new(truncated);
             }
             if bytes > limits.event {
-                self.counts.lost("truncate", 1, "event is too large even after truncating");
+                self.counts.count_lost("truncate", 1, "event is too large even after truncating");
                 EncodedEvent { text: Vec::new(), entry }.done(true);
                 return None;
             }
@@ -330,13 +330,13 @@ mod tests {
         Arc::new(Event {
             head: Arc::default(),
             stage: Stage::RequestReceived,
-            acts_as: None,
+            impersonated_user: None,
             object: None,
-            answered: None,
+            response_status: None,
             request: None,
             response: None,
-            at: Timestamp(0),
-            notes: [].into(),
+            stage_timestamp: Timestamp(0),
+            annotations: [].into(),
         })
     }
 }

@@ -309,7 +309,7 @@ impl Writer for Log {
         for line in lines {
             let written = self.append(&line.text);
             if let Err(error) = &written {
-                self.counts.lost("log", 1, &error.to_string());
+                self.counts.count_lost("log", 1, &error.to_string());
             }
             line.done(written.is_ok());
         }

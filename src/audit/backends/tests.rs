@@ -81,13 +81,13 @@ fn event(body: usize) -> Event {
     Event {
         head: Arc::new(head),
         stage: Stage::ResponseComplete,
-        acts_as: None,
+        impersonated_user: None,
         object: None,
-        answered: None,
+        response_status: None,
         request: (body > 0).then(|| format!("\"{}\"", "x".repeat(body)).into()),
         response: None,
-        at: Timestamp(0),
-        notes: [].into(),
+        stage_timestamp: Timestamp(0),
+        annotations: [].into(),
     }
 }
 
@@ -138,7 +138,7 @@ async fn audit_budget_held_by_slow_clients_drops_only_bodies_of_others() {
     let mut slow = fixture.backends.empty_reservation();
     slow.set(AUDIT_BODIES_BYTES).unwrap();
     let mut bad_request = event(10);
-    bad_request.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
+    bad_request.response_status = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
     for _ in 0..100 {
         fixture.backends.write(bad_request.clone(), fixture.backends.empty_reservation()).await;
     }
@@ -153,7 +153,7 @@ async fn audit_budget_held_by_slow_clients_drops_only_bodies_of_others() {
 async fn audit_response_status_counts_towards_body_budget() {
     let fixture = fixture(Mode::Batch, 1_000, 1, None, true);
     let mut bad_request = event(0);
-    bad_request.answered =
+    bad_request.response_status =
         Some(ResponseStatus::status(&Status::bad_request("x".repeat(AUDIT_BODIES_BYTES / 10))));
     for _ in 0..20 {
         fixture.backends.write_later(bad_request.clone(), fixture.backends.empty_reservation());
@@ -302,7 +302,7 @@ async fn oversized_audit_event_is_truncated_or_dropped() {
     assert!(fixture.backends.write(event(1_000), fixture.backends.empty_reservation()).await);
     assert_eq!(fixture.written.load(Ordering::SeqCst), 1);
     let mut large = event(0);
-    large.notes.insert("k".to_owned(), "x".repeat(600));
+    large.annotations.insert("k".to_owned(), "x".repeat(600));
     assert!(
         fixture.backends.write(large, fixture.backends.empty_reservation()).await,
         "the request is not refused"

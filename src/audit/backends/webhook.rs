@@ -62,7 +62,7 @@ impl Writer for Webhook {
             let result =
                 with_retries_after(first_pause, || service.ask(text.clone()), |_: &Failure| true).await;
             if let Err(failure) = &result {
-                counts.lost("webhook", lines.len(), &failure.to_string());
+                counts.count_lost("webhook", lines.len(), &failure.to_string());
             }
             lines.into_iter().for_each(|line| line.done(result.is_ok()));
         });

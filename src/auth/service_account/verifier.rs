@@ -171,7 +171,7 @@ impl Shared {
         self.metrics.authentication.count_cache_lookup(false, self.clock.elapsed(start));
         // The claims may be used now: the signature covers the text that they were parsed from.
         verified_signature?;
-        fetch.succeeded();
+        fetch.count_success();
         let identity = Arc::new(claims.identity());
         let verified = Arc::new(VerifiedToken {
             claims,

@@ -78,7 +78,7 @@ pub async fn authenticate(
     let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
     let started = clock.moment();
     let result = worker.backend.access.authenticator.send(Authenticate { credentials }).await;
-    let count = |attempt, user| metrics.attempted(attempt, user, clock.elapsed(started));
+    let count = |attempt, user| metrics.count_attempt(attempt, user, clock.elapsed(started));
     match result {
         Ok(Ok(authenticated)) => {
             let identity = authenticated.identity;
@@ -128,9 +128,9 @@ fn log_refusal(worker: &Worker, refusal: &Refusal) {
     let (now, reason) = (worker.backend.clock.moment(), refusal.to_string());
     let reason = reason.char_indices().nth(REFUSAL_CHARS).map_or(reason.as_str(), |(end, _)| &reason[..end]);
     if *refusal == Refusal::Anonymous || !worker.refusals.allows(now) {
-        return tracing::debug!(why = reason, "authentication failed");
+        return tracing::debug!(reason, "authentication failed");
     }
-    tracing::warn!(why = reason, "authentication failed");
+    tracing::warn!(reason, "authentication failed");
 }
 
 /// The headers of a request, with lower-case names.

@@ -268,7 +268,7 @@ async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Q
             continue;
         }
         let result = check.run(worker).await;
-        worker.shared.metrics.slis.checked(name, endpoint, result.is_ok());
+        worker.shared.metrics.slis.count_check(name, endpoint, result.is_ok());
         match result {
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
             Err(error) => {

@@ -136,19 +136,19 @@ pub struct Event {
     /// The stage.
     pub stage: Stage,
     /// The impersonated user, if any.
-    pub acts_as: Option<Arc<Identity>>,
+    pub impersonated_user: Option<Arc<Identity>>,
     /// The object of the request.
     pub object: Option<ObjectRef>,
     /// The response status.
-    pub answered: Option<ResponseStatus>,
+    pub response_status: Option<ResponseStatus>,
     /// The request body, as JSON on one line.
     pub request: Option<Bytes>,
     /// The response body.
     pub response: Option<Arc<Response>>,
     /// The time of the stage.
-    pub at: Timestamp,
+    pub stage_timestamp: Timestamp,
     /// The annotations.
-    pub notes: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Writes the fields of an object, separated by commas.
@@ -287,30 +287,30 @@ impl Event {
     pub fn truncate(&mut self) {
         self.request = None;
         self.response = None;
-        self.notes.insert(TRUNCATED.to_owned(), "true".to_owned());
+        self.annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
     }
 
     /// Drops bodies and the message of the status for lack of memory, and annotates that.
     pub fn shrink(&mut self) {
         self.truncate();
-        self.answered = self.answered.take().map(|answered| ResponseStatus::Code(answered.code()));
+        self.response_status = self.response_status.take().map(|status| ResponseStatus::Code(status.code()));
     }
 
     /// The size of its bodies. The status is one of them: it may name a thousand fields.
     pub fn body_bytes(&self) -> usize {
         let request = self.request.as_ref().map_or(0, Bytes::len);
         let response = self.response.as_ref().map_or(0, |response| response.bytes());
-        request + response + self.answered.as_ref().map_or(0, ResponseStatus::bytes)
+        request + response + self.response_status.as_ref().map_or(0, ResponseStatus::bytes)
     }
 
     /// The approximate size of everything else.
     pub fn head_bytes(&self) -> usize {
         let head = &self.head;
-        let notes: usize = self.notes.iter().map(|(key, text)| key.len() + text.len()).sum();
-        let users: usize = head.user.iter().chain(&self.acts_as).map(|user| user_bytes(user)).sum();
+        let annotations: usize = self.annotations.iter().map(|(key, text)| key.len() + text.len()).sum();
+        let users: usize = head.user.iter().chain(&self.impersonated_user).map(|user| user_bytes(user)).sum();
         let texts = [&head.uri, &head.agent, &head.id].map(String::len).iter().sum::<usize>();
         let object = self.object.as_ref().map_or(0, ObjectRef::bytes);
-        1_024 + texts + object + texts_bytes(&head.sources) + users + notes
+        1_024 + texts + object + texts_bytes(&head.sources) + users + annotations
     }
 
     /// Appends the event as JSON. `named`: whether it has kind and apiVersion, which list items do not.
@@ -327,7 +327,7 @@ impl Event {
         fields.write("requestURI", &head.uri);
         fields.write("verb", head.verb);
         write_user(fields.key("user"), head.user.as_deref());
-        if let Some(user) = &self.acts_as {
+        if let Some(user) = &self.impersonated_user {
             write_user(fields.key("impersonatedUser"), Some(user));
         }
         fields.texts("sourceIPs", &head.sources);
@@ -335,17 +335,17 @@ impl Event {
         if let Some(object) = &self.object {
             object.write(fields.key("objectRef"));
         }
-        if let Some(answered) = &self.answered {
-            answered.write(fields.key("responseStatus"));
+        if let Some(status) = &self.response_status {
+            status.write(fields.key("responseStatus"));
         }
         fields.raw("requestObject", self.request.as_ref());
         fields.raw("responseObject", self.response.as_ref().and_then(|response| response.json()));
         fields.write("requestReceivedTimestamp", &format_timestamp(head.received));
-        fields.write("stageTimestamp", &format_timestamp(self.at));
-        if !self.notes.is_empty() {
-            let mut notes = Fields::new(fields.key("annotations"));
-            self.notes.iter().for_each(|(key, text)| notes.write(key, text));
-            notes.end();
+        fields.write("stageTimestamp", &format_timestamp(self.stage_timestamp));
+        if !self.annotations.is_empty() {
+            let mut annotations = Fields::new(fields.key("annotations"));
+            self.annotations.iter().for_each(|(key, text)| annotations.write(key, text));
+            annotations.end();
         }
         fields.end();
     }
@@ -358,11 +358,11 @@ impl Event {
         let or_default =
             |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
         let groups = or_default(user.map(|user| list(&user.groups)).unwrap_or_default(), "<none>");
-        let impersonated = self.acts_as.as_ref();
+        let impersonated = self.impersonated_user.as_ref();
         let impersonated_groups =
             impersonated.filter(|user| !user.groups.is_empty()).map(|user| list(&user.groups));
         let namespace = self.object.as_ref().map(|object| object.namespace.clone()).unwrap_or_default();
-        let code = self.answered.as_ref().map(|answered| answered.code().to_string());
+        let code = self.response_status.as_ref().map(|status| status.code().to_string());
         // The time without trailing zeros.
         let received = format_timestamp(head.received);
         let received = received.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
@@ -411,7 +411,7 @@ mod tests {
         Event {
             head: Arc::new(head),
             stage: Stage::ResponseComplete,
-            acts_as: None,
+            impersonated_user: None,
             object: Some(ObjectRef {
                 resource: "pods".to_owned(),
                 namespace: "n".to_owned(),
@@ -419,11 +419,11 @@ mod tests {
                 version: "v1".to_owned(),
                 ..ObjectRef::default()
             }),
-            answered: Some(ResponseStatus::Code(201)),
+            response_status: Some(ResponseStatus::Code(201)),
             request: Some(Bytes::from_static(b"{\"a\":1}")),
             response: None,
-            at: Timestamp(2_000_000),
-            notes: [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())].into(),
+            stage_timestamp: Timestamp(2_000_000),
+            annotations: [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())].into(),
         }
     }
 
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn response_status_omits_its_kind() {
         let mut event = event();
-        event.answered = Some(ResponseStatus::status(&Status::bad_request("<no>")));
+        event.response_status = Some(ResponseStatus::status(&Status::bad_request("<no>")));
         assert!(
             json(&event, false).contains(
                 r#""responseStatus":{"metadata":{},"status":"Failure","message":"\u003cno\u003e","reason":"BadRequest","code":400}"#
@@ -454,13 +454,13 @@ mod tests {
             "{}",
             json(&event, false)
         );
-        event.answered = Some(ResponseStatus::status(&Status::success_for_kind("Pod", "p")));
+        event.response_status = Some(ResponseStatus::status(&Status::success_for_kind("Pod", "p")));
         assert!(
             json(&event, false)
                 .contains(r#""status":"Success","details":{"name":"p","kind":"Pod"},"code":200}"#)
         );
         for other in [ResponseStatus::closed_early(), ResponseStatus::panicked()] {
-            event.answered = Some(other);
+            event.response_status = Some(other);
             assert!(serde_json::from_str::<serde_json::Value>(&json(&event, true)).is_ok());
         }
     }
@@ -472,8 +472,8 @@ mod tests {
             event.line(),
             r#"1970-01-01T00:00:01.00025Z AUDIT: id="id" stage="ResponseComplete" ip="127.0.0.1" method="create" user="ann" groups="\"a\",\"b\"" as="<self>" asgroups="<lookup>" user-agent="curl" namespace="n" uri="/api/v1/namespaces/n/pods?a=b&c" response="201""#
         );
-        event.answered = None;
-        event.acts_as = Some(Arc::new(Identity { name: "bob".to_owned(), ..Identity::default() }));
+        event.response_status = None;
+        event.impersonated_user = Some(Arc::new(Identity { name: "bob".to_owned(), ..Identity::default() }));
         assert!(event.line().ends_with("response=\"<deferred>\""));
         assert!(event.line().contains(r#"as="bob" asgroups="<lookup>""#));
     }
@@ -504,10 +504,10 @@ mod tests {
     #[test]
     fn shrunk_event_keeps_the_response_code() {
         let mut event = event();
-        event.answered = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
+        event.response_status = Some(ResponseStatus::status(&Status::bad_request("x".repeat(1_000))));
         assert!(event.body_bytes() > 1_000);
         event.shrink();
-        assert_eq!((event.body_bytes(), &event.answered), (0, &Some(ResponseStatus::Code(400))));
+        assert_eq!((event.body_bytes(), &event.response_status), (0, &Some(ResponseStatus::Code(400))));
         assert!(json(&event, true).contains(r#""audit.k8s.io/truncated":"true""#));
     }
 
