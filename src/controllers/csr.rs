@@ -125,7 +125,7 @@ impl CertificateSigner {
 }
 
 impl PerObject for CertificateSigner {
-    const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
+    const WATCHED_TYPES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;
@@ -230,7 +230,7 @@ impl CertificateApprover {
 }
 
 impl PerObject for CertificateApprover {
-    const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
+    const WATCHED_TYPES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;

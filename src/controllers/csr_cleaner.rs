@@ -62,7 +62,7 @@ fn certificate_expiry(certificate: &str) -> Option<i64> {
 }
 
 impl PerObject for CertificateCleaner {
-    const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
+    const WATCHED_TYPES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SIGNING_REQUESTS)?;

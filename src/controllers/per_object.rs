@@ -12,18 +12,18 @@ use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// A controller over the objects of one type.
 pub trait PerObject: 'static {
-    /// The type that it watches.
-    const STORES: &'static [&'static str];
+    /// The types that it watches.
+    const WATCHED_TYPES: &'static [&'static str];
 
     /// Checks one object. An error makes it retry later.
     fn sync(&self, key: &Key) -> impl Future<Output = Result<Outcome>>;
 }
 
-impl<L: PerObject> Controller for L {
+impl<C: PerObject> Controller for C {
     type Key = Key;
 
     fn watched_types(&self) -> WatchedTypes {
-        WatchedTypes::Only(L::STORES)
+        WatchedTypes::Only(C::WATCHED_TYPES)
     }
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<Key>) {

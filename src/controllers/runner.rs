@@ -186,11 +186,11 @@ impl LastSnapshots {
 }
 
 /// The actor. See the module documentation.
-pub struct Runner<L: Controller> {
+pub struct Runner<C: Controller> {
     /// The name in flags, health checks and metrics.
     name: &'static str,
-    controller: Rc<L>,
-    queue: Queue<L::Key>,
+    controller: Rc<C>,
+    queue: Queue<C::Key>,
     /// The number of keys being worked on.
     in_progress: usize,
     /// Whether the informer has caught up.
@@ -205,14 +205,14 @@ pub struct Runner<L: Controller> {
     _ended: oneshot::Sender<()>,
 }
 
-impl<L: Controller> Runner<L> {
+impl<C: Controller> Runner<C> {
     /// Starts the actor on this thread. `ended` is dropped when it ends.
     pub fn start_new(
         name: &'static str,
-        controller: L,
+        controller: C,
         deps: RunnerDeps,
         ended: oneshot::Sender<()>,
-    ) -> Addr<Runner<L>> {
+    ) -> Addr<Runner<C>> {
         let mut queue = Queue::new(controller.max_retry_delay());
         controller.initial_keys().into_iter().for_each(|key| queue.add(key));
         let runner = Runner {
@@ -252,7 +252,7 @@ impl<L: Controller> Runner<L> {
         self.count();
     }
 
-    fn finish_work(&mut self, key: L::Key, outcome: &Outcome, started: Moment, ctx: &mut Context<Self>) {
+    fn finish_work(&mut self, key: C::Key, outcome: &Outcome, started: Moment, ctx: &mut Context<Self>) {
         if let Outcome::Retry(error) = outcome {
             tracing::debug!(controller = self.name, ?key, %error, "reconciliation failed; it will be retried");
         }
@@ -293,11 +293,11 @@ impl<L: Controller> Runner<L> {
     }
 }
 
-impl<L: Controller> Actor for Runner<L> {
+impl<C: Controller> Actor for Runner<C> {
     type Context = Context<Self>;
 }
 
-impl<L: Controller> Handler<Listed> for Runner<L> {
+impl<C: Controller> Handler<Listed> for Runner<C> {
     type Result = ();
 
     fn handle(&mut self, Listed { type_name, snapshot }: Listed, _: &mut Self::Context) {
@@ -307,7 +307,7 @@ impl<L: Controller> Handler<Listed> for Runner<L> {
     }
 }
 
-impl<L: Controller> Handler<Changed> for Runner<L> {
+impl<C: Controller> Handler<Changed> for Runner<C> {
     type Result = ();
 
     fn handle(&mut self, Changed { type_name, events }: Changed, _: &mut Self::Context) {
@@ -331,7 +331,7 @@ impl<L: Controller> Handler<Changed> for Runner<L> {
     }
 }
 
-impl<L: Controller> Handler<CaughtUp> for Runner<L> {
+impl<C: Controller> Handler<CaughtUp> for Runner<C> {
     type Result = ();
 
     fn handle(&mut self, _: CaughtUp, ctx: &mut Self::Context) {
@@ -340,7 +340,7 @@ impl<L: Controller> Handler<CaughtUp> for Runner<L> {
     }
 }
 
-impl<L: Controller> Handler<Wake> for Runner<L> {
+impl<C: Controller> Handler<Wake> for Runner<C> {
     type Result = ();
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
@@ -348,7 +348,7 @@ impl<L: Controller> Handler<Wake> for Runner<L> {
     }
 }
 
-impl<L: Controller> Handler<Stop> for Runner<L> {
+impl<C: Controller> Handler<Stop> for Runner<C> {
     type Result = ();
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {

@@ -289,16 +289,16 @@ impl ControllerContext {
     }
 
     /// Runs the controller that `make` makes, and a new one after each panic. It works while this server holds the lease.
-    pub fn run<L: Controller>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
+    pub fn run<C: Controller>(&self, name: &'static str, make: impl Fn() -> C + 'static) {
         let never = std::future::pending;
         actix::spawn(self.supervised(name, make, never));
     }
 
     /// Like [`ControllerContext::run`], for a controller that depends on the CA or the signers: it is restarted when they change.
-    pub(super) fn run_with_authorities<L: Controller>(
+    pub(super) fn run_with_authorities<C: Controller>(
         &self,
         name: &'static str,
-        make: impl Fn(Arc<Authorities>) -> L + 'static,
+        make: impl Fn(Arc<Authorities>) -> C + 'static,
     ) {
         let (current, changes) = (self.authorities.clone(), self.authorities.clone());
         let inputs_changed = move || {
@@ -315,10 +315,10 @@ impl ControllerContext {
         actix::spawn(self.supervised(name, make, inputs_changed));
     }
 
-    fn supervised<L: Controller, S: Future<Output = ()> + 'static>(
+    fn supervised<C: Controller, S: Future<Output = ()> + 'static>(
         &self,
         name: &'static str,
-        make: impl Fn() -> L + 'static,
+        make: impl Fn() -> C + 'static,
         inputs_changed: impl Fn() -> S + 'static,
     ) -> impl Future<Output = ()> + 'static {
         supervise(name, make, inputs_changed, self.informers.clone(), self.deps.clone(), self.down.clone())
@@ -338,9 +338,9 @@ enum StopReason {
 
 /// Keeps a controller running. A controller that panicked, or whose informer ended, is restarted after a growing pause; one whose
 /// inputs changed is restarted at once.
-async fn supervise<L: Controller, S: Future<Output = ()>>(
+async fn supervise<C: Controller, S: Future<Output = ()>>(
     name: &'static str,
-    make: impl Fn() -> L,
+    make: impl Fn() -> C,
     inputs_changed: impl Fn() -> S,
     informers: Rc<InformerHandle>,
     deps: RunnerDeps,
@@ -378,9 +378,9 @@ async fn supervise<L: Controller, S: Future<Output = ()>>(
 }
 
 /// Runs a controller until it panics, its informer ends, or its inputs change.
-async fn run<L: Controller>(
+async fn run<C: Controller>(
     name: &'static str,
-    inner: L,
+    inner: C,
     inputs_changed: impl Future<Output = ()>,
     informers: &InformerHandle,
     deps: &RunnerDeps,

@@ -44,7 +44,7 @@ impl TtlAfterFinished {
 }
 
 impl PerObject for TtlAfterFinished {
-    const STORES: &'static [&'static str] = &[STORE];
+    const WATCHED_TYPES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;

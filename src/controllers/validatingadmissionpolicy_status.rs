@@ -25,7 +25,7 @@ pub struct PolicyTypeCheck {
 }
 
 impl PerObject for PolicyTypeCheck {
-    const STORES: &'static [&'static str] = &[STORE];
+    const WATCHED_TYPES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
