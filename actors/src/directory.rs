@@ -96,7 +96,10 @@ impl Default for Options {
         Options {
             clock: Clock::system(),
             history: HISTORY,
-            window_bounds: WindowBounds { each: WINDOW_BYTES, all: MemoryBudget::standalone(WINDOWS_BYTES) },
+            window_bounds: WindowBounds {
+                per_type_bytes: WINDOW_BYTES,
+                total_bytes: MemoryBudget::standalone(WINDOWS_BYTES),
+            },
             store_threads: 1,
             housekeeping_every: HOUSEKEEPING_EVERY,
         }

@@ -36,8 +36,13 @@ pub struct Event {
 
 impl Event {
     /// An event without cached frames.
-    pub fn new(change: Change, object: Arc<Object>, previous: Option<Arc<Object>>, at: Timestamp) -> Event {
-        Event { change, object, previous, accepted_at: at, frames: Lock::default() }
+    pub fn new(
+        change: Change,
+        object: Arc<Object>,
+        previous: Option<Arc<Object>>,
+        accepted_at: Timestamp,
+    ) -> Event {
+        Event { change, object, previous, accepted_at, frames: Lock::default() }
     }
 
     /// The revision of the change.
@@ -87,8 +92,8 @@ pub struct EventStub {
     pub accepted_at: Timestamp,
     /// The version that it superseded.
     pub superseded: Option<Revision>,
-    /// Whether it was a removal.
-    pub removed: bool,
+    /// Whether its own record can be trimmed with it, because it holds no state: a removal, or a revision without an event.
+    pub frees_own_record: bool,
 }
 
 impl From<&Event> for EventStub {
@@ -97,7 +102,7 @@ impl From<&Event> for EventStub {
             revision: event.revision(),
             accepted_at: event.accepted_at,
             superseded: event.previous.as_ref().map(|previous| previous.revision),
-            removed: event.change == Change::Removed,
+            frees_own_record: event.change == Change::Removed,
         }
     }
 }

@@ -149,20 +149,20 @@ impl Rebuilding {
             Operation::Create(_) => Change::Created,
             Operation::Replace(..) => Change::Replaced,
             Operation::Remove(..) => Change::Removed,
-            Operation::Step => {
+            Operation::AdvanceRevision => {
                 if is_too_old {
                     self.cut(revision);
                     self.trims.push(revision);
                 } else {
                     // A watch may resume from a revision before it.
-                    self.window(window_bounds).step(revision, accepted_at);
+                    self.window(window_bounds).advance_revision(revision, accepted_at);
                 }
                 return Ok(());
             }
         };
         let is_readable = match &record.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.is_readable(),
-            Operation::Remove(..) | Operation::Step => true,
+            Operation::Remove(..) | Operation::AdvanceRevision => true,
         };
         if !is_readable {
             let (type_name, key) = (&self.type_name, record.key());
@@ -179,7 +179,7 @@ impl Rebuilding {
         let object = match (record.operation, &previous) {
             (Operation::Create(object) | Operation::Replace(object, _), _) => object,
             (Operation::Remove(..), Some(last)) => Arc::new(last.at_revision(revision)),
-            (Operation::Remove(..), None) | (Operation::Step, _) => return Ok(()),
+            (Operation::Remove(..), None) | (Operation::AdvanceRevision, _) => return Ok(()),
         };
         let event = Event::new(change, object, previous, accepted_at);
         for stub in self.window(window_bounds).append(Arc::new(event)) {
@@ -204,7 +204,7 @@ impl Rebuilding {
                 (self.objects.insert(object.key.clone(), Arc::clone(object)), Some(*superseded))
             }
             Operation::Remove(key, superseded) => (self.objects.remove(key), Some(*superseded)),
-            Operation::Step => (None, None),
+            Operation::AdvanceRevision => (None, None),
         };
         // A superseded version may have been trimmed; another one in its place means that the log is inconsistent.
         match &previous {

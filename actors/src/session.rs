@@ -40,13 +40,13 @@ pub trait EventEncoder {
     /// One event.
     fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes;
     /// Called after a frame was queued, for encoders that send something only once.
-    fn sent(&self) {}
+    fn on_queued(&self) {}
     /// A bookmark at this revision. `initial_end`: it marks the end of the initial objects.
     fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes;
     /// The error for an object, live or deleted, whose record is damaged.
-    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes;
+    fn unreadable_frame(&self, object: &Object, is_gone: bool) -> Bytes;
     /// The error for a client whose `cursor` lies before `floor`, where the history starts: it must list again.
-    fn expired(&self, cursor: Revision, floor: Revision) -> Bytes;
+    fn expired_frame(&self, cursor: Revision, floor: Revision) -> Bytes;
     /// The work that is needed before these events can be encoded, if any. If it fails, the watch ends with the frame of the
     /// error.
     fn prepare(&self, _events: &[Arc<Event>]) -> Option<Preparation> {
@@ -61,7 +61,7 @@ pub trait EventEncoder {
         Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
     /// Called after events were queued, for metrics; the first of them was accepted at `oldest`.
-    fn delivered(&self, _events: usize, _oldest: Timestamp) {}
+    fn on_delivered(&self, _events: usize, _oldest: Timestamp) {}
 }
 
 /// The work that is needed before events can be encoded.
@@ -174,14 +174,16 @@ impl SessionContext {
             AfterTurn::Fetch(archive_reader, through) => {
                 let cursor = self.progress.cursor;
                 let read = async move { archive_reader.read(cursor, through, SESSION_EVENTS_PER_TURN).await };
-                self.resume_after(read, |read, context| context.progress.fetched(read, &mut context.queue));
+                self.resume_after(read, |read, context| {
+                    context.progress.on_fetched(read, &mut context.queue)
+                });
             }
             AfterTurn::Prepare(preparation) => self.resume_after(preparation, |prepared, context| {
-                context.progress.prepared(prepared, &mut context.queue);
+                context.progress.on_prepared(prepared, &mut context.queue);
                 None
             }),
             AfterTurn::Encode(frame) => self.resume_after(frame, |frame, context| {
-                context.progress.encoded(frame, &mut context.queue);
+                context.progress.on_encoded(frame, &mut context.queue);
                 None
             }),
             AfterTurn::Pause => self.schedule_turn(tokio::time::sleep(MEMORY_PAUSE)),

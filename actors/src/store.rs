@@ -171,19 +171,19 @@ impl Store {
     }
 
     /// Advances the type to a revision above this one, unless it is there already.
-    fn step(&mut self, above: Revision, writer: Responder<()>) {
+    fn advance_revision(&mut self, above: Revision, writer: Responder<()>) {
         let now = self.deps.clock.now();
         let is_quiet = self.last_at.is_none_or(|last| last < now.minus(self.deps.history));
         if self.last > above || !is_quiet {
             return writer.answer(Ok(()));
         }
         let revision = self.last.next();
-        let record = Record { operation: Operation::Step, accepted_at: now };
+        let record = Record { operation: Operation::AdvanceRevision, accepted_at: now };
         if let Err(error) = self.send_to_committer(revision, record) {
             return writer.answer(Err(error));
         }
         (self.last, self.last_at) = (revision, Some(now));
-        self.pending.push_back(Pending::Step(revision, now, writer));
+        self.pending.push_back(Pending::AdvanceRevision(revision, now, writer));
     }
 
     /// The record and the event of a write at the next revision, or why the newest state of its key refuses it.
@@ -237,9 +237,9 @@ impl Store {
         while self.pending.front().is_some_and(|pending| pending.revision() <= through) {
             let (event, writer) = match self.pending.pop_front() {
                 Some(Pending::Write(event, writer)) => (event, writer),
-                Some(Pending::Step(revision, at, writer)) => {
+                Some(Pending::AdvanceRevision(revision, at, writer)) => {
                     self.snapshot.revision = revision;
-                    self.window.step(revision, at);
+                    self.window.advance_revision(revision, at);
                     writer.answer(Ok(()));
                     continue;
                 }
@@ -313,7 +313,7 @@ impl Store {
         for pending in self.pending.drain(..) {
             match pending {
                 Pending::Write(_, writer) => writer.answer(Err(StoreError::Unavailable)),
-                Pending::Step(.., writer) => writer.answer(Err(StoreError::Unavailable)),
+                Pending::AdvanceRevision(.., writer) => writer.answer(Err(StoreError::Unavailable)),
             }
         }
         for next in self.in_flight.drain().flat_map(|(_, entry)| entry.queue.into_all()) {

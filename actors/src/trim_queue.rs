@@ -111,7 +111,7 @@ impl Default for TrimQueue {
 /// The records that become unnecessary once this event has left its window: the superseded version, and then, for a removal, the
 /// tombstone itself. In this order, see the module documentation.
 pub fn freed_by(event: &EventStub) -> impl Iterator<Item = Revision> + use<> {
-    let tombstone = event.removed.then_some(event.revision);
+    let tombstone = event.frees_own_record.then_some(event.revision);
     event.superseded.into_iter().chain(tombstone)
 }
 
@@ -123,9 +123,10 @@ mod tests {
 
     #[test]
     fn superseded_version_is_trimmed_before_its_tombstone() {
-        let freed = |superseded: Option<u64>, removed| {
+        let freed = |superseded: Option<u64>, frees_own_record| {
             let superseded = superseded.map(Revision);
-            let stub = EventStub { revision: Revision(9), accepted_at: Timestamp(0), superseded, removed };
+            let stub =
+                EventStub { revision: Revision(9), accepted_at: Timestamp(0), superseded, frees_own_record };
             freed_by(&stub).map(|revision| revision.0).collect::<Vec<_>>()
         };
         assert_eq!(freed(None, false), [0; 0]);

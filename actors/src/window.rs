@@ -48,15 +48,15 @@ pub struct Extent {
 #[derive(Clone, Debug)]
 pub struct WindowBounds {
     /// Bytes of one type.
-    pub each: usize,
+    pub per_type_bytes: usize,
     /// Bytes of all types together.
-    pub all: MemoryBudget,
+    pub total_bytes: MemoryBudget,
 }
 
 impl From<usize> for WindowBounds {
     /// A bound for one type alone.
-    fn from(each: usize) -> WindowBounds {
-        WindowBounds { each, all: MemoryBudget::standalone(usize::MAX) }
+    fn from(per_type_bytes: usize) -> WindowBounds {
+        WindowBounds { per_type_bytes, total_bytes: MemoryBudget::standalone(usize::MAX) }
     }
 }
 
@@ -64,20 +64,20 @@ impl WindowBounds {
     /// Whether a growing window of this size must drop events. Where all windows together are too large, the busy
     /// ones shrink.
     fn exceeded_by(&self, bytes: usize) -> bool {
-        bytes > self.each || (bytes > WINDOW_LEAST_BYTES && self.all.is_exhausted())
+        bytes > self.per_type_bytes || (bytes > WINDOW_LEAST_BYTES && self.total_bytes.is_exhausted())
     }
 
     /// Whether a window of this size should drop events that can be read again: memory becomes short.
     fn should_shrink(&self, bytes: usize) -> bool {
-        bytes > WINDOW_LEAST_BYTES && !self.all.may_keep()
+        bytes > WINDOW_LEAST_BYTES && !self.total_bytes.may_keep()
     }
 }
 
 /// The history itself. See the module documentation.
 pub struct Window {
     inner: SharedLock<Inner>,
-    /// A copy of the head, which frequent pollers read without the lock.
-    latest: AtomicU64,
+    /// The newest revision of the type that readers may see. Written under the lock, and read without it by frequent pollers.
+    head: AtomicU64,
     bounds: WindowBounds,
     /// Reads events that no longer fit; `None` if the log is in memory, too.
     archive_reader: Option<ArchiveReader>,
@@ -90,23 +90,21 @@ struct Inner {
     /// The memory of the events, as a part of the budget of all types.
     bytes: Reservation,
     /// A cursor below this must be read from the archive.
-    in_memory: Revision,
-    /// The events that only the log holds: those after `floor`, up to `in_memory`.
+    memory_floor: Revision,
+    /// The events that only the log holds: those after `floor`, up to `memory_floor`.
     archived: VecDeque<EventStub>,
     /// Revisions after `floor` without an event. Their records show that the log has no hole there. They supersede nothing, so
     /// they are trimmed by themselves, as tombstones are.
-    steps: VecDeque<EventStub>,
-    /// The revision of the newest event or step. At a start the head is ahead of it, until everything is read back.
+    skipped: VecDeque<EventStub>,
+    /// The revision of the newest event, or of the newest of `skipped`. At a start the head is ahead of it, until everything is read back.
     newest: Revision,
     /// When `newest` was accepted.
     newest_at: Timestamp,
     /// Where the clock was set back: everything up to a revision is at least as old as the time beside it. Both rise. Without
     /// this, one write with a timestamp in the future would keep all later events until that time.
-    set_back: VecDeque<(Revision, Timestamp)>,
+    clock_setbacks: VecDeque<(Revision, Timestamp)>,
     /// A cursor below this has missed something.
     floor: Revision,
-    /// The newest revision of the type that readers may see.
-    head: Revision,
 }
 
 impl Window {
@@ -115,19 +113,18 @@ impl Window {
         let bounds = bounds.into();
         let inner = Inner {
             events: VecDeque::new(),
-            bytes: bounds.all.empty_reservation(),
-            in_memory: head,
+            bytes: bounds.total_bytes.empty_reservation(),
+            memory_floor: head,
             archived: VecDeque::new(),
-            steps: VecDeque::new(),
+            skipped: VecDeque::new(),
             newest: head,
             newest_at: Timestamp(0),
-            set_back: VecDeque::new(),
+            clock_setbacks: VecDeque::new(),
             floor: head,
-            head,
         };
         Window {
             inner: SharedLock::new(inner),
-            latest: AtomicU64::new(head.0),
+            head: AtomicU64::new(head.0),
             bounds,
             archive_reader: None,
             checkpoints: Checkpoints::default(),
@@ -146,7 +143,7 @@ impl Window {
         let window = Window::new(head, bounds);
         {
             let mut inner = window.write();
-            (inner.floor, inner.in_memory, inner.newest) = (floor, floor, floor);
+            (inner.floor, inner.memory_floor, inner.newest) = (floor, floor, floor);
         }
         window
     }
@@ -158,9 +155,9 @@ impl Window {
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
         inner.note_time(event.revision(), event.accepted_at);
         inner.recharge(|bytes| bytes + event.weight());
-        inner.head = inner.head.max(event.revision());
+        let revision = event.revision();
         inner.events.push_back(event);
-        self.latest.store(inner.head.0, Ordering::Release);
+        self.head.fetch_max(revision.0, Ordering::Release);
         let mut dropped = Vec::new();
         while inner.events.len() > 1 && self.bounds.exceeded_by(inner.bytes.bytes()) {
             match (inner.pop(), &self.archive_reader) {
@@ -198,16 +195,20 @@ impl Window {
             let oldest = inner.archived.pop_front().map(|stub| inner.raise_floor(stub));
             dropped.extend(oldest);
         }
-        self.checkpoints.forget_before(inner.in_memory, inner.floor);
+        self.checkpoints.forget_before(inner.memory_floor, inner.floor);
     }
 
     /// Advances the type to this revision without an event. Only its store calls this.
-    pub fn step(&self, to: Revision, at: Timestamp) {
+    pub fn advance_revision(&self, revision: Revision, accepted_at: Timestamp) {
         let mut inner = self.write();
-        inner.note_time(to, at);
-        inner.steps.push_back(EventStub { revision: to, accepted_at: at, superseded: None, removed: true });
-        inner.head = inner.head.max(to);
-        self.latest.store(inner.head.0, Ordering::Release);
+        inner.note_time(revision, accepted_at);
+        inner.skipped.push_back(EventStub {
+            revision,
+            accepted_at,
+            superseded: None,
+            frees_own_record: true,
+        });
+        self.head.fetch_max(revision.0, Ordering::Release);
     }
 
     /// Drops at most `most` events from before `horizon` and returns their stubs.
@@ -226,12 +227,12 @@ impl Window {
             };
             dropped.extend(stub.map(|stub| inner.raise_floor(stub)));
         }
-        while let Some(step) = inner.step_before(horizon) {
-            dropped.push(inner.raise_floor(step));
-            inner.in_memory = inner.in_memory.max(inner.floor);
+        while let Some(stub) = inner.skipped_before(horizon) {
+            dropped.push(inner.raise_floor(stub));
+            inner.memory_floor = inner.memory_floor.max(inner.floor);
         }
         let floor = inner.floor;
-        inner.set_back.retain(|(revision, _)| *revision > floor);
+        inner.clock_setbacks.retain(|(revision, _)| *revision > floor);
         if inner.events.is_empty() && inner.archived.is_empty() {
             // This frees their capacity, too.
             (inner.events, inner.archived) = (VecDeque::new(), VecDeque::new());
@@ -240,7 +241,7 @@ impl Window {
             // No reader is sent to the archive any more, so its cached reads are of no use.
             self.archive_reader.iter().for_each(ArchiveReader::clear_cache);
         }
-        self.checkpoints.forget_before(inner.in_memory, inner.floor);
+        self.checkpoints.forget_before(inner.memory_floor, inner.floor);
         dropped
     }
 
@@ -250,10 +251,10 @@ impl Window {
         if cursor < inner.floor {
             return Read::Expired(inner.floor);
         }
-        if cursor < inner.in_memory {
+        if cursor < inner.memory_floor {
             return match &self.archive_reader {
-                Some(archive_reader) => Read::Archived(archive_reader.clone(), inner.in_memory),
-                None => Read::Expired(inner.in_memory),
+                Some(archive_reader) => Read::Archived(archive_reader.clone(), inner.memory_floor),
+                None => Read::Expired(inner.memory_floor),
             };
         }
         let from = inner.events.partition_point(|event| event.revision() <= cursor);
@@ -263,11 +264,6 @@ impl Window {
     /// The oldest cursor from which nothing is missing.
     pub fn floor(&self) -> Revision {
         self.read_lock().floor
-    }
-
-    /// The newest revision that readers may see.
-    pub fn head(&self) -> Revision {
-        self.read_lock().head
     }
 
     /// How much it holds.
@@ -287,10 +283,10 @@ impl Window {
         &self.checkpoints
     }
 
-    /// The newest revision that readers may see, without taking the lock. A reader whose cursor is older
-    /// gets the events by [`Window::read`].
-    pub fn latest(&self) -> Revision {
-        Revision(self.latest.load(Ordering::Acquire))
+    /// The newest revision that readers may see. Takes no lock. A reader whose cursor is older gets the events by
+    /// [`Window::read`].
+    pub fn head(&self) -> Revision {
+        Revision(self.head.load(Ordering::Acquire))
     }
 
     fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
@@ -307,7 +303,7 @@ impl Inner {
     fn pop(&mut self) -> Option<EventStub> {
         let oldest = self.events.pop_front()?;
         self.recharge(|bytes| bytes.saturating_sub(oldest.weight()));
-        self.in_memory = oldest.revision();
+        self.memory_floor = oldest.revision();
         Some(EventStub::from(&*oldest))
     }
 
@@ -320,29 +316,29 @@ impl Inner {
     /// Notes the time of the next event, and whether the clock was set back before it.
     fn note_time(&mut self, revision: Revision, at: Timestamp) {
         if at.plus(CLOCK_SET_BACK) < self.newest_at {
-            while self.set_back.back().is_some_and(|(_, before)| *before >= at) {
-                self.set_back.pop_back();
+            while self.clock_setbacks.back().is_some_and(|(_, before)| *before >= at) {
+                self.clock_setbacks.pop_back();
             }
-            self.set_back.push_back((self.newest, at));
+            self.clock_setbacks.push_back((self.newest, at));
         }
         (self.newest, self.newest_at) = (revision, at);
     }
 
     /// Whether an event with the timestamp `at` is from before `horizon`, also if the clock was set back later.
     fn is_before(&self, horizon: Timestamp, revision: Revision, at: Timestamp) -> bool {
-        let correction = self.set_back.iter().find(|(until, _)| *until >= revision);
+        let correction = self.clock_setbacks.iter().find(|(until, _)| *until >= revision);
         correction.map_or(at, |(_, before)| at.min(*before)) < horizon
     }
 
-    /// Takes out the oldest step, if it and all events before it are from before `horizon`.
-    fn step_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
+    /// Takes out the oldest revision without an event, if it and all events before it are from before `horizon`.
+    fn skipped_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
         let (archived, in_memory) = (self.archived.front(), self.events.front());
         let oldest = archived.map(|stub| stub.revision).or_else(|| in_memory.map(|event| event.revision()));
-        let is_expired = |step: &EventStub| {
-            self.is_before(horizon, step.revision, step.accepted_at)
-                && oldest.is_none_or(|oldest| step.revision < oldest)
+        let is_expired = |stub: &EventStub| {
+            self.is_before(horizon, stub.revision, stub.accepted_at)
+                && oldest.is_none_or(|oldest| stub.revision < oldest)
         };
-        self.steps.front().is_some_and(is_expired).then(|| self.steps.pop_front())?
+        self.skipped.front().is_some_and(is_expired).then(|| self.skipped.pop_front())?
     }
 
     /// Moves the floor past an event that was dropped for good.
@@ -399,7 +395,7 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(1), 10)), [2, 3, 4, 5, 6]);
         assert_eq!(revisions(window.read(Revision(3), 2)), [4, 5]);
         assert_eq!(revisions(window.read(Revision(6), 2)), [0; 0]);
-        assert_eq!((window.head(), window.latest()), (Revision(6), Revision(6)));
+        assert_eq!(window.head(), Revision(6));
     }
 
     #[test]
@@ -420,7 +416,7 @@ mod tests {
         for (revision, second) in [(2, 2), (3, 90_000), (4, 90_001), (5, 5), (6, 6)] {
             window.append(event_at(revision, second));
         }
-        window.step(Revision(7), Timestamp(7_000_000));
+        window.advance_revision(Revision(7), Timestamp(7_000_000));
         let dropped = |second: u64| {
             let dropped = window.forget_before(Timestamp(second * 1_000_000), 10);
             dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>()
@@ -482,7 +478,7 @@ mod tests {
         const LIMIT: usize = 64 << 20;
         let ledger = MemoryLedger::new(Some(LIMIT));
         let all = ledger.cache("windows", LIMIT);
-        let bounds = WindowBounds { each: LIMIT, all: all.clone() };
+        let bounds = WindowBounds { per_type_bytes: LIMIT, total_bytes: all.clone() };
         let archive_reader = ArchiveReader::new(Arc::new(EmptyArchive), TypeName::new("pods"));
         let in_log = Window::new(Revision(1), bounds.clone()).with_archive(Some(archive_reader));
         let in_memory = Window::new(Revision(1), bounds);

@@ -277,7 +277,7 @@ impl Source {
     }
 
     fn is_behind(&self) -> bool {
-        self.window.latest() != self.reached()
+        self.window.head() != self.reached()
     }
 
     /// Whether the window no longer has all events that the view lacks.
@@ -288,7 +288,7 @@ impl Source {
     /// Applies new events, up to the first that is not prepared.
     fn catch_up(&self, target: &mut Target<'_, impl StoreIndex>) -> CatchUp {
         loop {
-            let (revision, head) = (self.reached(), self.window.latest());
+            let (revision, head) = (self.reached(), self.window.head());
             let events = match self.window.read(revision, EVENTS_PER_READ) {
                 Read::Events(events) => events,
                 // Reading the log would take longer than reading the current objects.
@@ -405,7 +405,7 @@ impl<V: StoreIndex> LiveIndex<V> {
     /// Applies all earlier writes, waiting for snapshots and preparation as needed.
     async fn bring_up_to_date(&self) -> Result<(), StoreError> {
         // Only writes up to now: a stream of large writes must not keep readers waiting.
-        let heads: Vec<Revision> = self.sources.iter().map(|source| source.window.latest()).collect();
+        let heads: Vec<Revision> = self.sources.iter().map(|source| source.window.head()).collect();
         let is_reached = |(source, head): (&Source, &Revision)| source.reached() >= *head;
         let mut attempts = 0;
         loop {

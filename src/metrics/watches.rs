@@ -85,7 +85,7 @@ pub struct OpenWatch {
 
 impl OpenWatch {
     /// Counts delivered events, the first of them accepted at `oldest`.
-    pub fn delivered(&self, events: usize, oldest: Timestamp, now: Timestamp) {
+    pub fn count_delivered(&self, events: usize, oldest: Timestamp, now: Timestamp) {
         self.events.inc_by(events as u64);
         self.lag.observe(now.since(oldest).as_secs_f64());
     }

@@ -35,7 +35,7 @@ pub struct Call<'a> {
     /// The body of the request.
     pub body: CallBody,
     /// The form of the response.
-    pub form: ResponseFormat,
+    pub response_format: ResponseFormat,
     /// Collects warnings for the client.
     pub warnings: &'a Warnings,
     /// Who makes the request.
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
             target,
             query,
             body: CallBody::default(),
-            form: ResponseFormat::PLAIN,
+            response_format: ResponseFormat::PLAIN,
             warnings,
             requester,
             execution: Execution::unlimited(),

@@ -24,7 +24,7 @@ pub struct DetachedCall {
     alias: Option<Arc<Resource>>,
     query: Query<'static>,
     body: CallBody,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     user: Identity,
     origin: Origin,
     user_agent: String,
@@ -46,7 +46,7 @@ impl DetachedCall {
             alias: call.target.alias.cloned(),
             query: call.query.to_owned_pairs(),
             body: call.body.clone(),
-            form: call.form,
+            response_format: call.response_format,
             user: call.user().clone(),
             origin: call.requester.origin,
             user_agent: call.requester.user_agent.to_owned(),
@@ -76,7 +76,7 @@ impl DetachedCall {
         let (permit, deadline, work) = (self.permit.clone(), self.deadline, WorkLimit::unlimited());
         Call {
             body: self.body.clone(),
-            form: self.form,
+            response_format: self.response_format,
             execution: Execution { permit, deadline, work },
             ..Call::new(target, requester, &self.query, warnings)
         }

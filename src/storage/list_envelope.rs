@@ -22,16 +22,20 @@ use crate::limits::LIST_TURN_BYTES;
 const ITEM_BYTES: usize = LIST_TURN_BYTES / 256;
 
 /// An empty list in the format of a watch event, from which clients that build a list from events learn its kind.
-pub(crate) fn blueprint(objects: &Objects, resource: &Resource, form: ResponseFormat) -> Result<Bytes> {
-    let (kind, api_version) = list_kind(resource, form.shape);
-    let (head, tail) = match form.encoding {
+pub(crate) fn blueprint(
+    objects: &Objects,
+    resource: &Resource,
+    response_format: ResponseFormat,
+) -> Result<Bytes> {
+    let (kind, api_version) = list_kind(resource, response_format.shape);
+    let (head, tail) = match response_format.encoding {
         Encoding::Json | Encoding::Yaml => {
             let list =
                 format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{}},"items":null}}"#);
             return Ok(Bytes::from(list + "\n"));
         }
-        Encoding::Protobuf => protobuf_ends(objects, resource, form, "{}", 0)?,
-        Encoding::Cbor => cbor_ends(resource, form, "{}", 0)?,
+        Encoding::Protobuf => protobuf_ends(objects, resource, response_format, "{}", 0)?,
+        Encoding::Cbor => cbor_ends(resource, response_format, "{}", 0)?,
     };
     Ok([head, tail].concat().into())
 }
@@ -47,11 +51,11 @@ pub(crate) fn list_kind(resource: &Resource, shape: Representation) -> (&str, &s
 /// The text before the first item and after the last one, in JSON.
 pub(crate) fn json_ends(
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     list_meta: &str,
     empty: bool,
 ) -> (Bytes, Bytes) {
-    if let Representation::Table(version, _) = form.shape {
+    if let Representation::Table(version, _) = response_format.shape {
         let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
         if empty {
             let has_own_columns = !resource.columns.is_empty();
@@ -63,8 +67,8 @@ pub(crate) fn json_ends(
         tail.push(b'\n');
         return (Bytes::from(head), Bytes::from(tail));
     }
-    let (kind, api_version) = list_kind(resource, form.shape);
-    if empty && matches!(form.shape, Representation::Metadata(_)) {
+    let (kind, api_version) = list_kind(resource, response_format.shape);
+    if empty && matches!(response_format.shape, Representation::Metadata(_)) {
         // A null list, though lists of whole objects are empty arrays: the reference has always done so.
         let all = format!(
             r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":null}}"#
@@ -88,12 +92,12 @@ pub(crate) fn items_key(shape: Representation) -> &'static str {
 pub(crate) async fn protobuf_items(
     objects: &Objects,
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     items: &[Arc<Object>],
 ) -> Result<Vec<Bytes>> {
     let (mut messages, mut turn) = (Vec::with_capacity(items.len()), YieldEvery::new(LIST_TURN_BYTES));
     for object in items {
-        messages.push(objects.protobuf_message(resource, form, object)?);
+        messages.push(objects.protobuf_message(resource, response_format, object)?);
         turn.worked(object.bytes.len().max(ITEM_BYTES)).await;
     }
     Ok(messages)
@@ -104,12 +108,13 @@ pub(crate) async fn protobuf_items(
 pub(crate) async fn protobuf_items_len(
     objects: &Objects,
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     items: &[Arc<Object>],
 ) -> Result<usize> {
-    let (mut total, mut turn, fields) = (0, YieldEvery::new(LIST_TURN_BYTES), list_fields(form.shape));
+    let (mut total, mut turn, fields) =
+        (0, YieldEvery::new(LIST_TURN_BYTES), list_fields(response_format.shape));
     for object in items {
-        total += item_len(fields, &objects.transient_message(resource, form, object)?);
+        total += item_len(fields, &objects.transient_message(resource, response_format, object)?);
         turn.worked(object.bytes.len().max(ITEM_BYTES)).await;
     }
     Ok(total)
@@ -133,12 +138,12 @@ pub(crate) fn list_fields(shape: Representation) -> ListFields {
 pub(crate) fn protobuf_ends(
     objects: &Objects,
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     list_meta: &str,
     items_len: usize,
 ) -> Result<(Bytes, Bytes)> {
-    let (kind, api_version) = list_kind(resource, form.shape);
-    let (meta, fields) = (read_meta(list_meta)?, list_fields(form.shape));
+    let (kind, api_version) = list_kind(resource, response_format.shape);
+    let (meta, fields) = (read_meta(list_meta)?, list_fields(response_format.shape));
     let (head, tail) =
         protobuf::list_envelope(api_version, kind, fields, &meta, &objects.registry, items_len);
     Ok((Bytes::from(head), Bytes::from(tail)))
@@ -147,11 +152,11 @@ pub(crate) fn protobuf_ends(
 /// The bytes before the first item and after the last one, in CBOR.
 pub(crate) fn cbor_ends(
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     list_meta: &str,
     items: usize,
 ) -> Result<(Bytes, Bytes)> {
-    let (kind, api_version) = list_kind(resource, form.shape);
+    let (kind, api_version) = list_kind(resource, response_format.shape);
     let frame = cbor::list_frame(kind, api_version, &read_meta(list_meta)?, items);
     Ok((Bytes::from(frame.head), Bytes::from(frame.tail)))
 }

@@ -71,21 +71,21 @@ pub(crate) fn is_current_variant(resource: &Resource) -> impl Fn(Variant) -> boo
 }
 
 /// The cache key of an object in this format.
-pub(crate) fn variant(resource: &Resource, form: ResponseFormat) -> Variant {
-    Variant(resource.ordinal * ResponseFormat::NUMBERS + form.number())
+pub(crate) fn variant(resource: &Resource, response_format: ResponseFormat) -> Variant {
+    Variant(resource.ordinal * ResponseFormat::NUMBERS + response_format.number())
 }
 
 /// Whether objects in this format are sent as stored, without encoding.
-pub(crate) fn is_sent_as_stored(resource: &Resource, form: ResponseFormat) -> bool {
-    matches!(form.encoding, Encoding::Json | Encoding::Yaml)
-        && form.shape == Representation::Whole
+pub(crate) fn is_sent_as_stored(resource: &Resource, response_format: ResponseFormat) -> bool {
+    matches!(response_format.encoding, Encoding::Json | Encoding::Yaml)
+        && response_format.shape == Representation::Whole
         && resource.is_storage_version()
 }
 
 impl Objects {
     /// Whether the response of the call is the object as stored. Then its size does not matter, because nothing is encoded.
     pub fn responds_as_stored(&self, call: &Call<'_>) -> bool {
-        is_sent_as_stored(call.resource(), call.form)
+        is_sent_as_stored(call.resource(), call.response_format)
             && call.subresource_strategy().is_ok_and(|strategy| !strategy.is_view())
     }
 
@@ -93,7 +93,7 @@ impl Objects {
     pub fn encode_object(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
         let strategy = call.subresource_strategy()?;
         if !strategy.is_view() {
-            return self.encode(call.resource(), call.form, object, true);
+            return self.encode(call.resource(), call.response_format, object, true);
         }
         let value = self.load(call, object)?;
         let view = strategy.read(&value)?;
@@ -114,19 +114,19 @@ impl Objects {
             custom: None,
             ..Resource::clone(call.resource())
         };
-        self.encode_value(&resource, call.form, view, true)
+        self.encode_value(&resource, call.response_format, view, true)
     }
 
     /// Encodes a value that was not stored, such as the response of a dry run.
     pub fn encode_unstored(&self, call: &Call<'_>, value: &Value) -> Result<Bytes> {
-        self.encode_value(call.resource(), call.form, value, true)
+        self.encode_value(call.resource(), call.response_format, value, true)
     }
 
     /// Encodes a value. It has the stored version, or the requested one if the kind is not stored.
     pub(crate) fn encode_value(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         value: &Value,
         columns: bool,
     ) -> Result<Bytes> {
@@ -135,12 +135,12 @@ impl Objects {
         let bytes = Bytes::from(bytes);
         let fields_offset = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
         let source = StoredJson { key: meta::name(value), bytes: &bytes, fields_offset };
-        match form.encoding {
+        match response_format.encoding {
             Encoding::Protobuf => {
-                let bytes = self.encode_message(resource, form, source)?;
-                Ok(self.wrap_protobuf(resource, form, &bytes))
+                let bytes = self.encode_message(resource, response_format, source)?;
+                Ok(self.wrap_protobuf(resource, response_format, &bytes))
             }
-            _ => self.encode_uncached(resource, form, source, columns),
+            _ => self.encode_uncached(resource, response_format, source, columns),
         }
     }
 
@@ -148,7 +148,7 @@ impl Objects {
     pub fn bookmark(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         revision: Revision,
         initial_end: bool,
         columns: bool,
@@ -159,32 +159,33 @@ impl Objects {
         value.set("apiVersion", version.to_string());
         value.entry("metadata").set("resourceVersion", revision.to_string());
         if initial_end {
-            let blueprint = STANDARD.encode(super::list_envelope::blueprint(self, resource, form)?);
+            let blueprint =
+                STANDARD.encode(super::list_envelope::blueprint(self, resource, response_format)?);
             let metadata = value.entry("metadata");
             metadata.entry("annotations").set(INITIAL_EVENTS_END, "true");
             metadata.entry("annotations").set(INITIAL_EVENTS_BLUEPRINT, blueprint);
         }
-        let is_text =
-            matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Representation::Whole;
+        let is_text = matches!(response_format.encoding, Encoding::Json | Encoding::Yaml)
+            && response_format.shape == Representation::Whole;
         if resource.custom.is_some() && is_text {
             // Encoded without a schema: its defaults would be misleading in a bookmark.
             return Ok(Bytes::from(codec::encode(&self.registry, self.registry.free_object(), &value)));
         }
-        self.encode_value(resource, form, &value, columns)
+        self.encode_value(resource, response_format, &value, columns)
     }
 
     /// Encodes an object with its kind. `columns`: a table includes its column definitions.
     pub fn encode(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         object: &Object,
         columns: bool,
     ) -> Result<Bytes> {
-        match (form.encoding, form.shape) {
+        match (response_format.encoding, response_format.shape) {
             (Encoding::Protobuf, _) => {
-                let bytes = self.protobuf_message(resource, form, object)?;
-                Ok(self.wrap_protobuf(resource, form, &bytes))
+                let bytes = self.protobuf_message(resource, response_format, object)?;
+                Ok(self.wrap_protobuf(resource, response_format, &bytes))
             }
             (Encoding::Json | Encoding::Yaml, Representation::Whole) if resource.is_storage_version() => {
                 Ok(object.bytes.clone())
@@ -198,13 +199,15 @@ impl Objects {
                 ),
             (_, Representation::Table(..))
             | (Encoding::Json | Encoding::Yaml, Representation::Metadata(_)) => {
-                self.encode_uncached(resource, form, StoredJson::from_object(object), columns)
+                self.encode_uncached(resource, response_format, StoredJson::from_object(object), columns)
             }
             _ => object.variant(
                 Some(&self.encodings),
-                variant(resource, form),
+                variant(resource, response_format),
                 is_current_variant(resource),
-                |object| self.encode_uncached(resource, form, StoredJson::from_object(object), columns),
+                |object| {
+                    self.encode_uncached(resource, response_format, StoredJson::from_object(object), columns)
+                },
             ),
         }
     }
@@ -213,14 +216,14 @@ impl Objects {
     pub fn protobuf_message(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         object: &Object,
     ) -> Result<Bytes> {
         object.variant(
             Some(&self.encodings),
-            variant(resource, form),
+            variant(resource, response_format),
             is_current_variant(resource),
-            |object| self.encode_message(resource, form, StoredJson::from_object(object)),
+            |object| self.encode_message(resource, response_format, StoredJson::from_object(object)),
         )
     }
 
@@ -228,31 +231,34 @@ impl Objects {
     pub fn transient_message(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         object: &Object,
     ) -> Result<Bytes> {
-        let cached = object.cached_variant(variant(resource, form));
-        cached.map_or_else(|| self.encode_message(resource, form, StoredJson::from_object(object)), Ok)
+        let cached = object.cached_variant(variant(resource, response_format));
+        cached.map_or_else(
+            || self.encode_message(resource, response_format, StoredJson::from_object(object)),
+            Ok,
+        )
     }
 
     fn encode_message(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         source: StoredJson<'_>,
     ) -> Result<Bytes> {
         // An object stored in the requested version is transcoded directly, without building a value.
-        if form.shape == Representation::Whole && resource.is_storage_version() {
+        if response_format.shape == Representation::Whole && resource.is_storage_version() {
             let ty = self.type_of(&resource.gv, &resource.kind)?;
             let bytes = protobuf::transcode(&self.registry, ty, source.bytes);
             return bytes.map(Bytes::from).ok_or_else(|| source.unreadable());
         }
-        let (ty, value) = self.value_in_form(resource, form, source)?;
+        let (ty, value) = self.value_in_representation(resource, response_format, source)?;
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
     }
 
-    fn wrap_protobuf(&self, resource: &Resource, form: ResponseFormat, bytes: &[u8]) -> Bytes {
-        let (api_version, kind) = match form.shape {
+    fn wrap_protobuf(&self, resource: &Resource, response_format: ResponseFormat, bytes: &[u8]) -> Bytes {
+        let (api_version, kind) = match response_format.shape {
             Representation::Metadata(version) => (version.api_version(), "PartialObjectMetadata"),
             _ => (&*resource.api_version, &*resource.kind),
         };
@@ -263,14 +269,14 @@ impl Objects {
     fn encode_uncached(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         source: StoredJson<'_>,
         columns: bool,
     ) -> Result<Bytes> {
-        if form.encoding == Encoding::Cbor {
-            return self.cbor(resource, form, source, false);
+        if response_format.encoding == Encoding::Cbor {
+            return self.cbor(resource, response_format, source, false);
         }
-        let json = match form.shape {
+        let json = match response_format.shape {
             Representation::Whole => self.json(resource, source)?,
             Representation::Metadata(version) => partial_metadata_json(version, source)?,
             Representation::Table(version, include) => {
@@ -296,13 +302,15 @@ impl Objects {
     fn cbor(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         source: StoredJson<'_>,
         item: bool,
     ) -> Result<Bytes> {
-        let (ty, value) = self.value_in_form(resource, form, source)?;
+        let (ty, value) = self.value_in_representation(resource, response_format, source)?;
         // Items of custom resources state their kind, because clients may not know it.
-        let whole = !item || matches!(form.shape, Representation::Metadata(_)) || resource.custom.is_some();
+        let whole = !item
+            || matches!(response_format.shape, Representation::Metadata(_))
+            || resource.custom.is_some();
         Ok(Bytes::from(match whole {
             true => cbor::encode_object(&self.registry, ty, &value, EmptyLists::AsStored),
             false => cbor::encode_item(&self.registry, ty, &value),
@@ -310,8 +318,13 @@ impl Objects {
     }
 
     /// Encodes a list item in CBOR.
-    pub fn cbor_item(&self, resource: &Resource, form: ResponseFormat, object: &Object) -> Result<Bytes> {
-        let bytes = self.cbor(resource, form, StoredJson::from_object(object), true)?;
+    pub fn cbor_item(
+        &self,
+        resource: &Resource,
+        response_format: ResponseFormat,
+        object: &Object,
+    ) -> Result<Bytes> {
+        let bytes = self.cbor(resource, response_format, StoredJson::from_object(object), true)?;
         Ok(match bytes.strip_prefix(&cbor::PREFIX) {
             Some(item) => bytes.slice_ref(item),
             None => bytes,
@@ -319,13 +332,13 @@ impl Objects {
     }
 
     /// The object or its metadata as a value, and its type.
-    fn value_in_form(
+    fn value_in_representation(
         &self,
         resource: &Resource,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
         source: StoredJson<'_>,
     ) -> Result<(TypeId, Value)> {
-        match form.shape {
+        match response_format.shape {
             Representation::Metadata(version) => {
                 let ty = partial_type(&self.registry)?;
                 Ok((ty, self.decode_json(ty, source, &partial_metadata_json(version, source)?)?))

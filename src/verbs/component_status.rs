@@ -34,7 +34,10 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     let mut component = probe(&backend.committer, call.name()).await;
     component.set("kind", &*resource.kind);
     component.set("apiVersion", &*resource.api_version);
-    Ok(Reply::Object(Success::Ok, backend.objects.encode_value(resource, call.form, &component, true)?))
+    Ok(Reply::Object(
+        Success::Ok,
+        backend.objects.encode_value(resource, call.response_format, &component, true)?,
+    ))
 }
 
 /// Returns all components that match.
@@ -57,7 +60,7 @@ pub async fn list(backend: &Backend, call: &Call<'_>) -> VerbResult {
             items.push(probe(&backend.committer, name).await);
         }
     }
-    let json = match call.form.shape {
+    let json = match call.response_format.shape {
         Representation::Table(version, include) => table(objects, resource, version, include, &items)?,
         Representation::Metadata(version) => {
             let partial = items.iter().map(|item| print::metadata_only(item, version)).collect();
@@ -67,7 +70,7 @@ pub async fn list(backend: &Backend, call: &Call<'_>) -> VerbResult {
             codec::to_json(&list_value(&resource.list_kind, &resource.api_version, items))
         }
     };
-    let encoding = match call.form.encoding {
+    let encoding = match call.response_format.encoding {
         // YAML is made from JSON when the response is rendered.
         Encoding::Yaml => Encoding::Json,
         other => other,

@@ -66,7 +66,7 @@ pub(super) struct EventFrames {
     pub(super) pool: OwnedPool<Backend>,
     pub(super) aside: FramesAside,
     pub(super) resource: Arc<Resource>,
-    pub(super) form: ResponseFormat,
+    pub(super) response_format: ResponseFormat,
     /// Column definitions are sent once, with the first row, except for kinds that repeat them.
     pub(super) columns: Cell<bool>,
     /// Converted objects by their stored bytes, for the events of one turn at most.
@@ -84,7 +84,7 @@ pub(super) struct EventFrames {
 impl EventFrames {
     /// Wraps an encoded object into an event.
     fn wrap(&self, kind: &str, object: &[u8]) -> Bytes {
-        wrap_event(self.form, kind, object)
+        wrap_event(self.response_format, kind, object)
     }
 
     /// The states of an event's object that must be converted before the event can be encoded.
@@ -103,7 +103,7 @@ impl EventFrames {
     }
 
     pub(super) fn error(&self, status: &Status) -> Bytes {
-        error_frame(&self.backend.objects, self.form, status)
+        error_frame(&self.backend.objects, self.response_format, status)
     }
 }
 
@@ -111,7 +111,7 @@ impl EventFrames {
 fn frame(
     objects: &Objects,
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     event_type: WatchEventType,
     object: &Object,
     columns: bool,
@@ -121,23 +121,23 @@ fn frame(
         WatchEventType::Modified => "MODIFIED",
         WatchEventType::Deleted => "DELETED",
     };
-    match objects.encode(resource, form, object, columns) {
-        Ok(bytes) => wrap_event(form, event_type, &bytes),
-        Err(status) => error_frame(objects, form, &status),
+    match objects.encode(resource, response_format, object, columns) {
+        Ok(bytes) => wrap_event(response_format, event_type, &bytes),
+        Err(status) => error_frame(objects, response_format, &status),
     }
 }
 
-fn wrap_event(form: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
-    match form.encoding {
+fn wrap_event(response_format: ResponseFormat, kind: &str, object: &[u8]) -> Bytes {
+    match response_format.encoding {
         Encoding::Json | Encoding::Yaml => json_line(kind, object),
         Encoding::Protobuf => Bytes::from(protobuf::watch_frame(kind, object)),
         Encoding::Cbor => Bytes::from(cbor::watch_event(kind, object)),
     }
 }
 
-fn error_frame(objects: &Objects, form: ResponseFormat, status: &Status) -> Bytes {
-    let object = encode_document(&objects.registry, form.encoding, &status.to_json());
-    wrap_event(form, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
+fn error_frame(objects: &Objects, response_format: ResponseFormat, status: &Status) -> Bytes {
+    let object = encode_document(&objects.registry, response_format.encoding, &status.to_json());
+    wrap_event(response_format, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
 }
 
 /// An event as a JSON document on a line of its own.
@@ -153,19 +153,20 @@ fn json_line(kind: &str, object: &[u8]) -> Bytes {
 
 impl EventEncoder for EventFrames {
     fn variant(&self) -> Variant {
-        let has_columns = matches!(self.form.shape, Representation::Table(..)) && self.columns.get();
-        Variant(2 * variant(&self.resource, self.form).0 + u32::from(has_columns))
+        let has_columns =
+            matches!(self.response_format.shape, Representation::Table(..)) && self.columns.get();
+        Variant(2 * variant(&self.resource, self.response_format).0 + u32::from(has_columns))
     }
 
     fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes {
         let converted = self.converted.borrow();
         let object = converted.get(&object.bytes).map_or(object, |converted| &**converted);
         let columns = self.columns.get();
-        frame(&self.backend.objects, &self.resource, self.form, event_type, object, columns)
+        frame(&self.backend.objects, &self.resource, self.response_format, event_type, object, columns)
     }
 
     fn is_slow(&self) -> bool {
-        !is_sent_as_stored(&self.resource, self.form)
+        !is_sent_as_stored(&self.resource, self.response_format)
     }
 
     fn frame_async(&self, event_type: WatchEventType, object: Arc<Object>) -> PendingFrame {
@@ -176,25 +177,29 @@ impl EventEncoder for EventFrames {
         };
         let object = self.converted.borrow().get(&object.bytes).cloned().unwrap_or(object);
         let (backend, pool, resource) = (self.backend.clone(), self.pool.clone(), self.resource.clone());
-        let (form, columns) = (self.form, self.columns.get());
+        let (response_format, columns) = (self.response_format, self.columns.get());
         self.aside.get_or_encode(key, async move {
             let encode = move |backend: &Backend| {
-                frame(&backend.objects, &resource, form, event_type, &object, columns)
+                frame(&backend.objects, &resource, response_format, event_type, &object, columns)
             };
             pool.step(encode).await.unwrap_or_else(|_| {
-                error_frame(&backend.objects, form, &Status::internal("the event could not be encoded"))
+                error_frame(
+                    &backend.objects,
+                    response_format,
+                    &Status::internal("the event could not be encoded"),
+                )
             })
         })
     }
 
-    fn sent(&self) {
+    fn on_queued(&self) {
         self.columns.set(print::describes_every_event(&self.resource));
     }
 
     fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes {
         match self.backend.objects.bookmark(
             &self.resource,
-            self.form,
+            self.response_format,
             revision,
             initial_end,
             self.columns.get(),
@@ -222,13 +227,14 @@ impl EventEncoder for EventFrames {
         if batch.is_empty() {
             return None;
         }
-        let (backend, resource, form) = (self.backend.clone(), self.resource.clone(), self.form);
+        let (backend, resource, response_format) =
+            (self.backend.clone(), self.resource.clone(), self.response_format);
         let (converted, fields) = (self.converted.clone(), self.converted_fields.clone());
         Some(Box::pin(async move {
             let objects = batch.iter().map(|(object, _)| object.clone()).collect();
             let converted_objects = backend.convert_for_watch(&resource, objects).await;
-            let converted_objects =
-                converted_objects.map_err(|status| error_frame(&backend.objects, form, &status))?;
+            let converted_objects = converted_objects
+                .map_err(|status| error_frame(&backend.objects, response_format, &status))?;
             for ((object, revision), new) in batch.iter().zip(converted_objects) {
                 if let Some(fields) = &fields {
                     fields.insert(object, &new);
@@ -241,16 +247,16 @@ impl EventEncoder for EventFrames {
         }))
     }
 
-    fn expired(&self, cursor: Revision, floor: Revision) -> Bytes {
+    fn expired_frame(&self, cursor: Revision, floor: Revision) -> Bytes {
         self.error(&Status::watch_expired(cursor.0, floor.0))
     }
 
-    fn delivered(&self, events: usize, oldest: Timestamp) {
+    fn on_delivered(&self, events: usize, oldest: Timestamp) {
         self.converted.borrow_mut().clear();
-        self.metrics.delivered(events, oldest, self.backend.clock.now());
+        self.metrics.count_delivered(events, oldest, self.backend.clock.now());
     }
 
-    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
+    fn unreadable_frame(&self, object: &Object, is_gone: bool) -> Bytes {
         let status = if is_gone {
             Status::unreadable_deleted(object.revision.0)
         } else {

@@ -25,7 +25,7 @@ use crate::storage::{Backend, Call};
 pub struct Listing<B = Rc<Backend>> {
     backend: B,
     resource: Arc<Resource>,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     head: Bytes,
     items: std::vec::IntoIter<Arc<Object>>,
     /// The Protobuf messages of `items`, if they are kept in memory; empty otherwise.
@@ -71,7 +71,7 @@ impl<B> Listing<B> {
         Listing {
             backend,
             resource: self.resource,
-            form: self.form,
+            response_format: self.response_format,
             head: self.head,
             items: self.items,
             messages: self.messages,
@@ -96,9 +96,10 @@ impl Listing {
         selective: bool,
         mut held: Vec<Reservation>,
     ) -> Result<Listing> {
-        let (resource, form) = (call.resource(), call.form);
+        let (resource, response_format) = (call.resource(), call.response_format);
         let mut list_meta = list_meta(revision, &page, selective);
-        if resource.custom.is_some() && form.shape == Representation::Whole && page.next.is_none() {
+        if resource.custom.is_some() && response_format.shape == Representation::Whole && page.next.is_none()
+        {
             // The reference always writes an empty `continue` in lists of custom resources.
             list_meta.insert_str(1, r#""continue":"","#);
         }
@@ -110,35 +111,40 @@ impl Listing {
         let converted: usize = unconverted.map(|object| object.bytes.len()).sum();
         held.push(backend.lists.take_more(converted, &held)?);
         page.items = backend.convert_to_version(resource, page.items, call.permit(), call.claim()).await?;
-        if matches!(form.shape, Representation::Table(..)) {
+        if matches!(response_format.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }
         // Reserved before anything is encoded.
         let size = PageSize::new(&page.items);
-        let messages_reservation = (form.encoding == Encoding::Protobuf
+        let messages_reservation = (response_format.encoding == Encoding::Protobuf
             && size.total <= PROTOBUF_LIST_BUFFER_BYTES)
             .then(|| backend.lists.take_more(size.total, &held));
         // A Protobuf list that exceeds the budget is encoded twice rather than refused.
         let messages_reservation = messages_reservation.and_then(std::result::Result::ok);
         let keeps_messages = messages_reservation.is_some();
         held.push(
-            messages_reservation
-                .map_or_else(|| backend.lists.take_more(size.in_flight(form.encoding), &held), Ok)?,
+            messages_reservation.map_or_else(
+                || backend.lists.take_more(size.in_flight(response_format.encoding), &held),
+                Ok,
+            )?,
         );
         let (mut messages, mut announced) = (Vec::new(), 0);
-        let (head, tail) = match form.encoding {
-            Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
+        let (head, tail) = match response_format.encoding {
+            Encoding::Json | Encoding::Yaml => {
+                json_ends(resource, response_format, &list_meta, page.items.is_empty())
+            }
             Encoding::Protobuf => {
                 (messages, announced) =
-                    encode_protobuf_items(backend, resource, form, &page.items, keeps_messages).await?;
-                protobuf_ends(&backend.objects, resource, form, &list_meta, announced)?
+                    encode_protobuf_items(backend, resource, response_format, &page.items, keeps_messages)
+                        .await?;
+                protobuf_ends(&backend.objects, resource, response_format, &list_meta, announced)?
             }
-            Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
+            Encoding::Cbor => cbor_ends(resource, response_format, &list_meta, page.items.len())?,
         };
         Ok(Listing {
             backend: backend.clone(),
             resource: resource.clone(),
-            form,
+            response_format,
             head,
             items: page.items.into_iter(),
             messages: messages.into_iter(),
@@ -189,9 +195,11 @@ impl Listing {
 
     /// Whether items are sent as stored, or were encoded before.
     fn copies_items(&self) -> bool {
-        match self.form.encoding {
+        match self.response_format.encoding {
             Encoding::Protobuf => !self.messages.as_slice().is_empty(),
-            Encoding::Json | Encoding::Yaml | Encoding::Cbor => is_sent_as_stored(&self.resource, self.form),
+            Encoding::Json | Encoding::Yaml | Encoding::Cbor => {
+                is_sent_as_stored(&self.resource, self.response_format)
+            }
         }
     }
 
@@ -206,8 +214,8 @@ impl Listing {
     /// Returns a function that encodes the next item on any thread, if it is large. [`Listing::put_encoded`] takes the result.
     pub fn large_item(&self) -> Option<impl FnOnce(&Objects) -> Result<EncodedItem> + Send + 'static> {
         let object = self.items.as_slice().first().filter(|_| self.is_next_large())?.clone();
-        let (resource, form) = (self.resource.clone(), self.form);
-        Some(move |objects: &Objects| encode_item(objects, &resource, form, &object))
+        let (resource, response_format) = (self.resource.clone(), self.response_format);
+        Some(move |objects: &Objects| encode_item(objects, &resource, response_format, &object))
     }
 
     /// Sets the next item that another thread has encoded, or its error.
@@ -232,7 +240,7 @@ impl Listing {
 
     /// The field that holds the items.
     pub fn items_key(&self) -> &'static str {
-        items_key(self.form.shape)
+        items_key(self.response_format.shape)
     }
 
     /// The JSON of the next item, for a list that is not sent in chunks; `None` after the last.
@@ -259,7 +267,7 @@ impl Listing {
             Some(message) => EncodedItem::whole(message),
             None => self.encode(object)?,
         };
-        match self.form.encoding {
+        match self.response_format.encoding {
             Encoding::Json | Encoding::Yaml => {
                 if self.state == State::Rest {
                     chunk.put_u8(b',');
@@ -267,7 +275,7 @@ impl Listing {
                 chunk.put_slice(item.opening.as_bytes());
             }
             Encoding::Protobuf => {
-                let fields = list_fields(self.form.shape);
+                let fields = list_fields(self.response_format.shape);
                 let remaining = self.announced.checked_sub(item_len(fields, &item.rest));
                 self.announced = remaining.ok_or_else(|| length_error(object))?;
                 chunk.put_slice(&fields.item_header(item.rest.len()));
@@ -283,7 +291,9 @@ impl Listing {
     /// Encodes the next item, unless another thread has done so.
     fn encode(&mut self, object: &Object) -> Result<EncodedItem> {
         let encoded = self.encoded.take();
-        encoded.unwrap_or_else(|| encode_item(&self.backend.objects, &self.resource, self.form, object))
+        encoded.unwrap_or_else(|| {
+            encode_item(&self.backend.objects, &self.resource, self.response_format, object)
+        })
     }
 
     /// Continues an item that is larger than a chunk.
@@ -338,26 +348,29 @@ impl PageSize {
 /// Fails on a worker thread if one step of the list is too much work there. The items of Protobuf lists are encoded before the
 /// first is sent; those of some tables are decoded at once, to be sorted.
 fn check_work(objects: &Objects, call: &Call<'_>, items: &[Arc<Object>]) -> Result<()> {
-    let (size, form) = (PageSize::new(items), call.form);
-    if matches!(form.shape, Representation::Table(..)) && objects.sorts_rows(call.resource()) {
+    let (size, response_format) = (PageSize::new(items), call.response_format);
+    if matches!(response_format.shape, Representation::Table(..)) && objects.sorts_rows(call.resource()) {
         call.work().check_step(size.total)?;
     }
-    if form.encoding == Encoding::Protobuf { call.work().check_step(size.largest) } else { Ok(()) }
+    if response_format.encoding == Encoding::Protobuf { call.work().check_step(size.largest) } else { Ok(()) }
 }
 
 /// Encodes the items of a Protobuf list. Returns the messages, if they are kept, and the total length.
 async fn encode_protobuf_items(
     backend: &Backend,
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     items: &[Arc<Object>],
     keeps_messages: bool,
 ) -> Result<(Vec<Bytes>, usize)> {
     let objects = &backend.objects;
     if !keeps_messages {
-        return Ok((Vec::new(), protobuf_items_len(objects, resource, form, items).await?));
+        return Ok((Vec::new(), protobuf_items_len(objects, resource, response_format, items).await?));
     }
-    let (messages, fields) = (protobuf_items(objects, resource, form, items).await?, list_fields(form.shape));
+    let (messages, fields) = (
+        protobuf_items(objects, resource, response_format, items).await?,
+        list_fields(response_format.shape),
+    );
     let total = messages.iter().map(|message| item_len(fields, message)).sum();
     Ok((messages, total))
 }
@@ -383,13 +396,15 @@ impl EncodedItem {
 fn encode_item(
     objects: &Objects,
     resource: &Resource,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     object: &Object,
 ) -> Result<EncodedItem> {
-    match form.encoding {
-        Encoding::Json | Encoding::Yaml => json_item(objects, resource, form.shape, object),
-        Encoding::Protobuf => objects.transient_message(resource, form, object).map(EncodedItem::whole),
-        Encoding::Cbor => objects.cbor_item(resource, form, object).map(EncodedItem::whole),
+    match response_format.encoding {
+        Encoding::Json | Encoding::Yaml => json_item(objects, resource, response_format.shape, object),
+        Encoding::Protobuf => {
+            objects.transient_message(resource, response_format, object).map(EncodedItem::whole)
+        }
+        Encoding::Cbor => objects.cbor_item(resource, response_format, object).map(EncodedItem::whole),
     }
 }
 
@@ -400,7 +415,7 @@ fn json_item(
     shape: Representation,
     object: &Object,
 ) -> Result<EncodedItem> {
-    let form = ResponseFormat { encoding: Encoding::Json, shape };
+    let response_format = ResponseFormat { encoding: Encoding::Json, shape };
     let whole = EncodedItem::whole;
     let fields = |bytes: &Bytes, offset: usize| EncodedItem {
         opening: "{",
@@ -409,16 +424,16 @@ fn json_item(
     Ok(match shape {
         // Items of custom resources state their kind, as in the reference.
         Representation::Whole if resource.custom.is_some() => {
-            whole(objects.encode(resource, form, object, false)?)
+            whole(objects.encode(resource, response_format, object, false)?)
         }
         Representation::Whole if resource.is_storage_version() => fields(&object.bytes, object.item_offset()),
         Representation::Whole => {
-            let bytes = objects.encode(resource, form, object, false)?;
+            let bytes = objects.encode(resource, response_format, object, false)?;
             let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
             let offset = if bytes.starts_with(prefix.as_bytes()) { prefix.len() } else { 1 };
             fields(&bytes, offset)
         }
-        Representation::Metadata(_) => whole(objects.encode(resource, form, object, false)?),
+        Representation::Metadata(_) => whole(objects.encode(resource, response_format, object, false)?),
         Representation::Table(version, include) => {
             whole(objects.encode_row(resource, version, include, object)?.into())
         }

@@ -43,7 +43,7 @@ pub async fn watch(
         pool,
         aside: deps.frames_aside.clone(),
         resource: call.resource().clone(),
-        form: call.form,
+        response_format: call.response_format,
         columns: Cell::new(true),
         converted: Rc::default(),
         filter: filter.clone(),

@@ -36,7 +36,7 @@ pub enum Operation {
     /// The object with this key was deleted; its last version is at this revision. That record has the body.
     Remove(Key, Revision),
     /// No change: the type advanced by a revision. The record shows that no other record is missing there.
-    Step,
+    AdvanceRevision,
 }
 
 /// A write, and when it was accepted.
@@ -54,7 +54,7 @@ impl Record {
         match &self.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.key.as_str(),
             Operation::Remove(key, _) => key.as_str(),
-            Operation::Step => "",
+            Operation::AdvanceRevision => "",
         }
     }
 
@@ -63,7 +63,7 @@ impl Record {
         const OVERHEAD: usize = 128;
         match &self.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.bytes.len() + OVERHEAD,
-            Operation::Remove(..) | Operation::Step => OVERHEAD,
+            Operation::Remove(..) | Operation::AdvanceRevision => OVERHEAD,
         }
     }
 
@@ -73,7 +73,7 @@ impl Record {
             Operation::Create(object) => (1, Revision::ZERO, Some(object)),
             Operation::Replace(object, superseded) => (2, *superseded, Some(object)),
             Operation::Remove(_, superseded) => (3, *superseded, None),
-            Operation::Step => (4, Revision::ZERO, None),
+            Operation::AdvanceRevision => (4, Revision::ZERO, None),
         };
         out.clear();
         out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
             1 if superseded == Revision::ZERO => Operation::Create(object(self, key, revision)?),
             2 if superseded < revision => Operation::Replace(object(self, key, revision)?, superseded),
             3 if superseded < revision => Operation::Remove(key, superseded),
-            4 if superseded == Revision::ZERO && key.as_str().is_empty() => Operation::Step,
+            4 if superseded == Revision::ZERO && key.as_str().is_empty() => Operation::AdvanceRevision,
             _ => return None,
         };
         Some(Record { operation, accepted_at })
@@ -270,7 +270,7 @@ mod tests {
                     0 => Operation::Create(object(&body, labels, revision)),
                     1 => Operation::Replace(object(&body, labels, revision), Revision(revision.0 - 1)),
                     2 => Operation::Remove(Key::cluster("gone"), Revision(2)),
-                    _ => Operation::Step,
+                    _ => Operation::AdvanceRevision,
                 };
                 (Record { operation, accepted_at: Timestamp(time) }, revision)
             },
@@ -287,7 +287,7 @@ mod tests {
                     is_unreadable(a) && a.revision == b.revision && x == y
                 }
                 (Operation::Remove(_, x), Operation::Remove(_, y)) => x == y,
-                (Operation::Step, Operation::Step) => true,
+                (Operation::AdvanceRevision, Operation::AdvanceRevision) => true,
                 _ => false,
             }
     }
@@ -306,7 +306,7 @@ mod tests {
                 (Operation::Create(a), Operation::Create(b)) => objects(a, b),
                 (Operation::Replace(a, x), Operation::Replace(b, y)) => objects(a, b) && x == y,
                 (Operation::Remove(a, x), Operation::Remove(b, y)) => (a, x) == (b, y),
-                (Operation::Step, Operation::Step) => true,
+                (Operation::AdvanceRevision, Operation::AdvanceRevision) => true,
                 _ => false,
             }
     }

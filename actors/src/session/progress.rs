@@ -273,7 +273,7 @@ impl WatchProgress {
     /// slow client would hold its own copy of a large one.
     fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>, out: &mut Queue) {
         match frame.and_then(|frame| out.push_event(frame)) {
-            Ok(()) => self.encoder.sent(),
+            Ok(()) => self.encoder.on_queued(),
             Err(OutOfMemory) => (self.unsent, self.lacks_memory) = (Some(object), true),
         }
     }
@@ -284,7 +284,7 @@ impl WatchProgress {
     }
 
     /// Queues the frame that another thread has encoded.
-    pub(super) fn encoded(&mut self, frame: Bytes, out: &mut Queue) {
+    pub(super) fn on_encoded(&mut self, frame: Bytes, out: &mut Queue) {
         if !matches!(self.state, State::Encoding(_)) {
             return;
         }
@@ -299,8 +299,8 @@ impl WatchProgress {
                 let frame = event.frame(next.variant, || Ok(frame));
                 match frame.and_then(|frame| out.push_event(frame)) {
                     Ok(()) => {
-                        self.encoder.sent();
-                        self.encoder.delivered(1, event.accepted_at);
+                        self.encoder.on_queued();
+                        self.encoder.on_delivered(1, event.accepted_at);
                         self.cursor = event.revision();
                     }
                     // It is encoded again once there is memory.
@@ -313,7 +313,7 @@ impl WatchProgress {
     fn end_initial(&mut self, out: &mut Queue) {
         if self.initial_end_bookmark {
             out.push(self.encoder.bookmark(self.cursor, true));
-            self.encoder.sent();
+            self.encoder.on_queued();
         }
         self.state = State::CatchingUp;
     }
@@ -350,7 +350,7 @@ impl WatchProgress {
 
     /// Sends events that were read from the log. Those that do not fit are read again later: a client that does not read must not
     /// cost memory.
-    pub(super) fn fetched(
+    pub(super) fn on_fetched(
         &mut self,
         read: Result<Vec<Arc<Event>>, ArchiveError>,
         out: &mut Queue,
@@ -386,7 +386,7 @@ impl WatchProgress {
     }
 
     /// Continues after a preparation, or ends the watch with the frame of its failure.
-    pub(super) fn prepared(&mut self, prepared: Result<(), Bytes>, out: &mut Queue) {
+    pub(super) fn on_prepared(&mut self, prepared: Result<(), Bytes>, out: &mut Queue) {
         if !matches!(self.state, State::Fetching) {
             return;
         }
@@ -425,13 +425,13 @@ impl WatchProgress {
             handled += 1;
         }
         if let Some(oldest) = oldest {
-            self.encoder.delivered(delivered, oldest);
+            self.encoder.on_delivered(delivered, oldest);
         }
         handled
     }
 
     fn expire(&mut self, floor: Revision, out: &mut Queue) {
-        out.push(self.encoder.expired(self.cursor, floor));
+        out.push(self.encoder.expired_frame(self.cursor, floor));
         self.end();
     }
 
@@ -456,7 +456,7 @@ impl WatchProgress {
             })
         })?;
         out.push_event(frame)?;
-        self.encoder.sent();
+        self.encoder.on_queued();
         Ok(Sending::Sent)
     }
 
@@ -469,7 +469,7 @@ impl WatchProgress {
         };
         if has_sent_initial {
             out.push(self.encoder.bookmark(self.cursor, false));
-            self.encoder.sent();
+            self.encoder.on_queued();
         }
     }
 
@@ -484,7 +484,7 @@ impl WatchProgress {
     /// Ends the watch at an object that cannot be read. It is unknown whether the filter matches it, and a client that skipped it
     /// would keep a stale state for ever.
     fn end_unreadable(&mut self, object: &Object, is_gone: bool, out: &mut Queue) {
-        out.push(self.encoder.unreadable(object, is_gone));
+        out.push(self.encoder.unreadable_frame(object, is_gone));
         self.end();
     }
 

@@ -49,7 +49,7 @@ impl EventEncoder for Words {
         Bytes::from(format!("{}@{revision} ", if initial_end { "InitialEnd" } else { "Bookmark" }))
     }
 
-    fn expired(&self, _: Revision, floor: Revision) -> Bytes {
+    fn expired_frame(&self, _: Revision, floor: Revision) -> Bytes {
         Bytes::from(format!("Expired@{floor} "))
     }
 
@@ -68,7 +68,7 @@ impl EventEncoder for Words {
         Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
 
-    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
+    fn unreadable_frame(&self, object: &Object, is_gone: bool) -> Bytes {
         Bytes::from(format!("Unreadable:{}{} ", object.key.name(), if is_gone { "(gone)" } else { "" }))
     }
 }
@@ -180,7 +180,7 @@ impl Run {
     /// Queues the frame that the session would wait for.
     fn finish_encoding(&mut self) {
         let frame = self.frame_async.take().and_then(FutureExt::now_or_never).unwrap();
-        self.progress.encoded(frame, &mut self.queue);
+        self.progress.on_encoded(frame, &mut self.queue);
     }
 }
 

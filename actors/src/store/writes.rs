@@ -71,14 +71,14 @@ pub(super) enum Pending {
     /// A change of an object.
     Write(Event, Responder),
     /// A revision at which nothing changes.
-    Step(Revision, Timestamp, Responder<()>),
+    AdvanceRevision(Revision, Timestamp, Responder<()>),
 }
 
 impl Pending {
     pub(super) fn revision(&self) -> Revision {
         match self {
             Pending::Write(event, _) => event.revision(),
-            Pending::Step(revision, ..) => *revision,
+            Pending::AdvanceRevision(revision, ..) => *revision,
         }
     }
 }

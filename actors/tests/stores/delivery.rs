@@ -134,11 +134,11 @@ impl EventEncoder for Broken {
         Bytes::new()
     }
 
-    fn expired(&self, _: Revision, _: Revision) -> Bytes {
+    fn expired_frame(&self, _: Revision, _: Revision) -> Bytes {
         Bytes::new()
     }
 
-    fn unreadable(&self, _: &Object, _: bool) -> Bytes {
+    fn unreadable_frame(&self, _: &Object, _: bool) -> Bytes {
         Bytes::new()
     }
 }

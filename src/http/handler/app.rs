@@ -125,7 +125,7 @@ async fn serve(
                 query: &query,
                 user: &identity,
                 permit,
-                ends: sample.began().plus(limit),
+                deadline: sample.began().plus(limit),
             };
             resource::serve(resource_request, resource, payload).await
         }

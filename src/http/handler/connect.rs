@@ -61,7 +61,7 @@ pub struct ConnectDeps {
 /// A request for a connecting subresource.
 pub struct ConnectInput<'a> {
     /// The subresource.
-    pub way: ConnectSubresource,
+    pub subresource: ConnectSubresource,
     /// The resource that it belongs to.
     pub resource: &'a Arc<Resource>,
     /// The parsed path.
@@ -90,16 +90,16 @@ pub async fn serve(
     if input.path_info.name.is_empty() {
         return Err(Status::no_such_resource());
     }
-    if !input.way.allows(request.method().as_str()) {
+    if !input.subresource.allows(request.method().as_str()) {
         return Err(Status::method_not_allowed());
     }
-    if input.way == ConnectSubresource::Log {
+    if input.subresource == ConnectSubresource::Log {
         media::routed_text(text(request.headers(), header::ACCEPT), input.offer)?;
     } else {
         connect::refuse_dry_run(input.query)?;
     }
     let connect_request = ConnectRequest {
-        subresource: input.way,
+        subresource: input.subresource,
         plural: &input.resource.plural,
         namespace: if input.resource.namespaced { input.path_info.namespace } else { "" },
         name: input.path_info.name,

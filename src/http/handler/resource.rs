@@ -56,7 +56,7 @@ pub struct ResourceRequest<'a> {
     /// The slot of the request.
     pub permit: Permit,
     /// When the client stops waiting for the whole response, if it is not a watch.
-    pub ends: Moment,
+    pub deadline: Moment,
 }
 
 /// Serves a request for the resource that the catalog has at its path, if any.
@@ -80,7 +80,7 @@ pub async fn serve(
         let (path, user, warnings, offer) = (request.path, request.user, &context.warnings, context.offer());
         let pool = context.heavy_pool();
         let input = ConnectInput {
-            way: connect_kind,
+            subresource: connect_kind,
             resource: &resource,
             path_info,
             path,
@@ -104,8 +104,8 @@ pub async fn serve(
             (body::read(http, payload, verb, offer, memory, user).await?, None)
         }
     };
-    let (permit, ends) = (request.permit.clone(), request.ends);
-    let reply = request.dispatch(verb, &resource, body, response.form).await?;
+    let (permit, deadline) = (request.permit.clone(), request.deadline);
+    let reply = request.dispatch(verb, &resource, body, response.response_format).await?;
     let reply = match (response.format_error, reply) {
         (Some(format_error), Reply::Object(..) | Reply::List(_)) => return Err(format_error),
         (Some(_), Reply::Watch(feed)) => Reply::Watch(feed.mute()),
@@ -118,7 +118,7 @@ pub async fn serve(
         (reply @ Reply::Watch(_), ..) => render::render_reply(context, response.negotiated, reply).await,
         (reply, ..) => {
             let response = render::render_reply(context, response.negotiated, reply).await?;
-            let remaining = ends.since(worker.backend.clock.moment());
+            let remaining = deadline.since(worker.backend.clock.moment());
             Ok(seated_body::keep_seat(response, permit, remaining))
         }
     }
@@ -127,7 +127,7 @@ pub async fn serve(
 /// The form of the response, agreed before the body of the request is read.
 struct ResponseAgreement<'a> {
     negotiated: Negotiated<'a>,
-    form: ResponseFormat,
+    response_format: ResponseFormat,
     /// The error in place of objects, if the client named a form that fits none. The verb is carried out all the same.
     format_error: Option<Box<Status>>,
 }
@@ -180,13 +180,14 @@ impl<'a> ResourceRequest<'a> {
                 check_list_options(worker, verb, query)?;
                 Err(refusal)
             })?;
-        let form = self.requested_form(&negotiated, verb, resource);
-        let (form, format_error) = response_format::defer_unsupported(form, verb, negotiated.encoding)?;
-        Ok(ResponseAgreement { negotiated, form, format_error })
+        let response_format = self.requested_response_format(&negotiated, verb, resource);
+        let (response_format, format_error) =
+            response_format::defer_unsupported(response_format, verb, negotiated.encoding)?;
+        Ok(ResponseAgreement { negotiated, response_format, format_error })
     }
 
     /// The form of the objects in the response: full, table or metadata only.
-    fn requested_form(
+    fn requested_response_format(
         &self,
         negotiated: &Negotiated<'_>,
         verb: Verb,
@@ -207,7 +208,7 @@ impl<'a> ResourceRequest<'a> {
         verb: Verb,
         resource: &Arc<Resource>,
         body: Body,
-        form: ResponseFormat,
+        response_format: ResponseFormat,
     ) -> VerbResult {
         let ResourceRequest { worker, context, path_info, query, .. } = self;
         if verb == Verb::Watch && !resource.verbs.contains(Verb::Watch) {
@@ -224,10 +225,10 @@ impl<'a> ResourceRequest<'a> {
         let requester = Requester { user: self.user, origin: Origin::Client, user_agent: &user_agent };
         let call = Call {
             body: CallBody { bytes: body.bytes, encoding: body.encoding, patch: body.patch },
-            form,
+            response_format,
             execution: Execution {
                 permit: self.permit,
-                deadline: Some(self.ends),
+                deadline: Some(self.deadline),
                 work: WorkLimit::for_worker(),
             },
             ..Call::new(target, requester, query, &context.warnings)

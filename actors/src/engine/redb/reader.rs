@@ -61,7 +61,7 @@ impl Reader {
             let Some(bytes) = record else { return Ok(None) };
             Ok(match Record::decode(id, revision, bytes.value())?.operation {
                 Operation::Create(object) | Operation::Replace(object, _) => Some(object),
-                Operation::Remove(..) | Operation::Step => None,
+                Operation::Remove(..) | Operation::AdvanceRevision => None,
             })
         };
         let (mut expected, mut bytes) = (span.after.next(), 0);
@@ -78,7 +78,7 @@ impl Reader {
                 Operation::Create(object) => (Change::Created, Some(object), None),
                 Operation::Replace(object, superseded) => (Change::Replaced, Some(object), Some(superseded)),
                 Operation::Remove(_, superseded) => (Change::Removed, None, Some(superseded)),
-                Operation::Step => continue,
+                Operation::AdvanceRevision => continue,
             };
             let previous = superseded.map(object_at).transpose()?.flatten();
             if superseded.is_some() && previous.is_none() {

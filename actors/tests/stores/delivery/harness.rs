@@ -23,11 +23,11 @@ impl EventEncoder for Lines {
         Bytes::from(format!("bookmark {revision}\n"))
     }
 
-    fn expired(&self, _: Revision, _: Revision) -> Bytes {
+    fn expired_frame(&self, _: Revision, _: Revision) -> Bytes {
         Bytes::from(format!("{EXPIRED}\n"))
     }
 
-    fn unreadable(&self, object: &Object, _: bool) -> Bytes {
+    fn unreadable_frame(&self, object: &Object, _: bool) -> Bytes {
         Bytes::from(format!("unreadable {}\n", object.key.as_str()))
     }
 }
