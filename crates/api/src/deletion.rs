@@ -45,7 +45,7 @@ pub fn check_preconditions(
                 ),
             ),
             // In the reference the storage of these kinds checks preconditions itself, with messages of its own.
-            FirstDeletion::Marks | FirstDeletion::MarksWithDependents => (
+            FirstDeletion::SetsDeletionTimestamp | FirstDeletion::SetsDeletionTimestampAndFinalizer => (
                 resource,
                 format!(
                     "Precondition failed: {field} in precondition: {expected}, {field} in object meta: {actual}"
@@ -65,7 +65,7 @@ pub fn prepare(
     now: Timestamp,
 ) -> Deletion {
     if !meta::is_terminating(object) && rules.first_deletion != FirstDeletion::Plain {
-        if rules.first_deletion == FirstDeletion::MarksWithDependents {
+        if rules.first_deletion == FirstDeletion::SetsDeletionTimestampAndFinalizer {
             // For these kinds orphanDependents=false means foreground deletion, unlike elsewhere.
             let is_foreground = options.orphan_dependents == Some(false);
             let propagation = if is_foreground { Some(Propagation::Foreground) } else { options.propagation };

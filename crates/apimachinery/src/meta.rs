@@ -232,7 +232,7 @@ pub fn copy(target: &mut Value, source: &Value, field: &str) {
     }
 }
 
-/// The `own_name` of kinds without an additional check.
+/// The `validate_name` of kinds without an additional check.
 pub fn any_name(_: &Value, _: &str) -> Option<String> {
     None
 }
@@ -243,11 +243,11 @@ pub struct MetaRules {
     /// The syntax of the name.
     pub name: NameRule,
     /// An additional check of a name or prefix that depends on the object.
-    pub own_name: fn(&Value, &str) -> Option<String>,
+    pub validate_name: fn(&Value, &str) -> Option<String>,
     /// Whether the kind is namespaced.
     pub namespaced: bool,
     /// Whether a finalizer without a domain must be a known one.
-    pub known_finalizers: bool,
+    pub requires_standard_finalizers: bool,
 }
 
 /// Validates the metadata of an object.
@@ -257,14 +257,14 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut ErrorList) {
     let (prefix, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
     if !prefix.is_empty() {
         let mut messages = (rules.name)(prefix, true);
-        messages.extend((rules.own_name)(object, prefix));
+        messages.extend((rules.validate_name)(object, prefix));
         add_invalid(errors, &path.child("generateName"), prefix, messages);
     }
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
     } else {
         let mut messages = (rules.name)(name, false);
-        messages.extend((rules.own_name)(object, name));
+        messages.extend((rules.validate_name)(object, name));
         add_invalid(errors, &path.child("name"), name, messages);
     }
     if rules.namespaced {
@@ -286,13 +286,13 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut ErrorList) {
     }
     validate_descriptions(meta, &path, errors);
     validate_finalizers(meta, &path.child("finalizers"), errors);
-    if rules.known_finalizers {
-        validate_known_finalizers(meta, &path.child("finalizers"), errors);
+    if rules.requires_standard_finalizers {
+        validate_standard_finalizers(meta, &path.child("finalizers"), errors);
     }
 }
 
 /// Validates a change of metadata.
-pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut ErrorList) {
+pub fn validate_update(new: &Value, old: &Value, requires_standard_finalizers: bool, errors: &mut ErrorList) {
     let path = FieldPath::new("metadata");
     let terminating = is_terminating(old);
     let (new, old) = (metadata(new), metadata(old));
@@ -326,8 +326,8 @@ pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors:
         errors.push(FieldError::invalid(&path.child(GRACE_PERIOD), &value, IMMUTABLE));
     }
     validate_descriptions(new, &path, errors);
-    if known_finalizers {
-        validate_known_finalizers(new, &path.child("finalizers"), errors);
+    if requires_standard_finalizers {
+        validate_standard_finalizers(new, &path.child("finalizers"), errors);
     }
 }
 
@@ -438,7 +438,7 @@ fn validate_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-fn validate_known_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
+fn validate_standard_finalizers(meta: &Value, path: &FieldPath, errors: &mut ErrorList) {
     let known = [super::well_known::NAMESPACE_FINALIZER, ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
     for (index, finalizer) in finalizers(meta).enumerate() {
         if !finalizer.contains('/') && !known.contains(&finalizer) {

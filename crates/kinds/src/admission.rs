@@ -20,7 +20,7 @@ use crate::allowed::admissionregistration_v1 as ar;
 /// A kind of the admission group.
 pub(super) const GROUP_RULES: KindRules = KindRules {
     metadata: MetadataRules {
-        known_finalizers: false,
+        requires_standard_finalizers: false,
         revalidation: MetaRevalidation::Whole,
         ..MetadataRules::SPEC_GENERATION
     },

@@ -24,7 +24,7 @@ pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     status: StatusRules {
-        metadata: StatusMeta::DescriptionsKept,
+        metadata: StatusMeta::ResetForStatus,
         metadata_revalidation: MetaRevalidation::No,
         validate: validate_status,
         ..StatusRules::DEFAULT

@@ -15,8 +15,8 @@ use super::{
 pub const RULES: KindRules = KindRules {
     metadata: MetadataRules {
         name: names::path_segment,
-        own_name,
-        known_finalizers: false,
+        validate_name,
+        requires_standard_finalizers: false,
         ..MetadataRules::DEFAULT
     },
     update: UpdateRules::CONDITIONAL,
@@ -49,7 +49,7 @@ fn prepare_service(service: &mut Value, context: &WriteContext<'_>) {
 }
 
 /// Checks that the name is made of version and group. Names with a syntax error are reported elsewhere.
-pub fn own_name(object: &Value, name: &str) -> Option<String> {
+pub fn validate_name(object: &Value, name: &str) -> Option<String> {
     let spec = object.get("spec").unwrap_or(&Value::Null);
     let expected = format!("{}.{}", spec.str("version"), spec.str("group"));
     let is_other_name = name != expected && names::path_segment(name, false).is_empty();
@@ -135,10 +135,10 @@ mod tests {
                 ("spec.service", "null", "local APIServices may not have insecureSkipTLSVerify"),
             ],
         );
-        assert_eq!(own_name(&base, "v1.g.example"), None);
-        assert_eq!(own_name(&base, "a/b"), None, "the syntax error is reported instead");
+        assert_eq!(validate_name(&base, "v1.g.example"), None);
+        assert_eq!(validate_name(&base, "a/b"), None, "the syntax error is reported instead");
         let expected = "must be `spec.version+\".\"+spec.group`: \"v1.g.example\"";
-        assert_eq!(own_name(&base, "x").as_deref(), Some(expected));
+        assert_eq!(validate_name(&base, "x").as_deref(), Some(expected));
         let mut local = object(r#"{"spec":{}}"#);
         prepare_service(&mut local, &context("t"));
         assert_eq!(local.get_path(&["status", "conditions"]).unwrap().items()[0].str("reason"), "Local");

@@ -103,9 +103,9 @@ pub fn before_approval(
     let mut errors = ErrorList::new();
     let rules = MetaRules {
         name: names::path_segment,
-        own_name: meta::any_name,
+        validate_name: meta::any_name,
         namespaced: false,
-        known_finalizers: true,
+        requires_standard_finalizers: true,
     };
     meta::validate(new, rules, &mut errors);
     meta::validate_update(new, old, true, &mut errors);

@@ -13,7 +13,7 @@ use super::{
 /// The rules of custom resources, in addition to their schemas.
 pub static RULES: KindRules = KindRules {
     metadata: MetadataRules {
-        known_finalizers: false,
+        requires_standard_finalizers: false,
         generation: Generation::FIRST,
         revalidation: MetaRevalidation::Change,
         ..MetadataRules::DEFAULT
@@ -21,7 +21,7 @@ pub static RULES: KindRules = KindRules {
     update: UpdateRules::CONDITIONAL,
     preparation: PreparationRules { prepare_update, ..PreparationRules::DEFAULT },
     warnings: WarningRules { warn: warn_about_finalizers, ..WarningRules::DEFAULT },
-    status: StatusRules { metadata: StatusMeta::DescriptionsKept, ..StatusRules::DEFAULT },
+    status: StatusRules { metadata: StatusMeta::ResetForStatus, ..StatusRules::DEFAULT },
     ..KindRules::DEFAULT
 };
 

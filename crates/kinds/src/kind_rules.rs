@@ -26,7 +26,7 @@ pub use generation::Generation;
 pub use metadata::{MetaRevalidation, MetadataOrder, MetadataRules};
 pub use pod_spec::PodSpecPath;
 pub use preparation::PreparationRules;
-pub(crate) use status::keep_descriptions;
+pub(crate) use status::keep_status_reset_fields;
 pub use status::{StatusMeta, StatusRules};
 pub use update::UpdateRules;
 pub use validation::{Revalidation, ValidationRules};

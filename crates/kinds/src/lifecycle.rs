@@ -236,8 +236,12 @@ fn metadata_errors(
     features: EnabledFeatures,
 ) -> ErrorList {
     let mut errors = ErrorList::with_features(features);
-    let generic_rules =
-        MetaRules { name: names::path_segment, own_name: meta::any_name, known_finalizers: false, ..rules };
+    let generic_rules = MetaRules {
+        name: names::path_segment,
+        validate_name: meta::any_name,
+        requires_standard_finalizers: false,
+        ..rules
+    };
     meta::validate(new, generic_rules, &mut errors);
     meta::validate_update(new, old, false, &mut errors);
     let (full_count, update_count) = revalidation.times();
@@ -245,7 +249,7 @@ fn metadata_errors(
         meta::validate(new, rules, &mut errors);
     }
     for _ in 0..update_count {
-        meta::validate_update(new, old, rules.known_finalizers, &mut errors);
+        meta::validate_update(new, old, rules.requires_standard_finalizers, &mut errors);
     }
     errors
 }
@@ -307,7 +311,7 @@ mod tests {
                 "spec":{"x":2},"other":1,"status":{"s":2}}"#,
         );
         static FIXED: KindRules = KindRules {
-            status: StatusRules { metadata: StatusMeta::DescriptionsKept, ..StatusRules::DEFAULT },
+            status: StatusRules { metadata: StatusMeta::ResetForStatus, ..StatusRules::DEFAULT },
             ..KindRules::DEFAULT
         };
         let mut strict = new.clone();

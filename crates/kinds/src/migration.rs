@@ -18,7 +18,7 @@ pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
     update: UpdateRules::CONDITIONAL,
     validation: ValidationRules { validate, revalidation: Revalidation::Once, validate_update },
     status: StatusRules {
-        metadata: StatusMeta::DescriptionsKept,
+        metadata: StatusMeta::ResetForStatus,
         validate: validate_status,
         ..StatusRules::DEFAULT
     },
@@ -34,7 +34,7 @@ pub const STORAGE_VERSION: KindRules = KindRules {
     },
     update: UpdateRules::CONDITIONAL,
     status: StatusRules {
-        metadata: StatusMeta::DescriptionsKept,
+        metadata: StatusMeta::ResetForStatus,
         metadata_revalidation: MetaRevalidation::No,
         validate: validate_stored_status,
         ..StatusRules::DEFAULT

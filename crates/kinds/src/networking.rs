@@ -2,6 +2,6 @@
 
 pub mod ingress;
 pub mod policy;
-pub mod ranges;
+pub mod service_cidr;
 #[cfg(test)]
 mod tests;

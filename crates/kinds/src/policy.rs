@@ -18,7 +18,7 @@ use crate::allowed::policy_v1;
 pub const RULES: KindRules = KindRules {
     metadata: MetadataRules {
         name: names::path_segment,
-        known_finalizers: false,
+        requires_standard_finalizers: false,
         revalidation: MetaRevalidation::No,
         ..MetadataRules::SPEC_GENERATION
     },

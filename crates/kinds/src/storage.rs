@@ -85,7 +85,7 @@ pub const VOLUME_ATTACHMENT: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     status: StatusRules {
-        metadata: StatusMeta::DescriptionsKept,
+        metadata: StatusMeta::ResetForStatus,
         metadata_revalidation: MetaRevalidation::WholeTwice,
         validate: validate_attachment_update,
         ..StatusRules::DEFAULT

@@ -1,20 +1,21 @@
 //! The built-in kinds that differ from [`GENERIC`](super::GENERIC). Each kind's file begins with its [`KindRules`].
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, persistent_volume, pod, replication, service,
-    service_account, template, volume_claim,
+    config_map, endpoints, event, limit_range, namespace, node, persistent_volume, pod, replication,
+    resource_quota, secret, service, service_account, template, volume_claim,
 };
 use super::{
-    KindRules, admission, admission_policy, api_service, apps, autoscaling, batch, certificates, definition,
-    devices, discovery, flowcontrol, migration, misc, networking, policy, rbac, storage,
+    KindRules, admission, admission_policy, api_service, apps, autoscaling, batch, certificates,
+    coordination, definition, devices, discovery, flowcontrol, migration, networking, policy, rbac,
+    scheduling, storage,
 };
 
 /// Group, kind, rules.
 pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("", "Pod", pod::RULES),
     ("", "PodTemplate", template::RULES),
-    ("", "ConfigMap", config::CONFIG_MAP),
-    ("", "Secret", config::SECRET),
+    ("", "ConfigMap", config_map::RULES),
+    ("", "Secret", secret::RULES),
     ("", "Service", service::RULES),
     ("", "ServiceAccount", service_account::RULES),
     ("", "Namespace", namespace::RULES),
@@ -24,8 +25,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("", "Endpoints", endpoints::RULES),
     ("", "Event", event::RULES),
     ("events.k8s.io", "Event", event::EVENTS_V1_RULES),
-    ("", "LimitRange", limits::LIMIT_RANGE),
-    ("", "ResourceQuota", limits::RESOURCE_QUOTA),
+    ("", "LimitRange", limit_range::RULES),
+    ("", "ResourceQuota", resource_quota::RULES),
     ("", "ReplicationController", replication::RULES),
     ("apps", "Deployment", apps::deployment::DEPLOYMENT),
     ("apps", "ReplicaSet", apps::deployment::REPLICA_SET),
@@ -39,17 +40,17 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("networking.k8s.io", "Ingress", networking::ingress::INGRESS),
     ("networking.k8s.io", "IngressClass", networking::ingress::INGRESS_CLASS),
     ("networking.k8s.io", "NetworkPolicy", networking::policy::RULES),
-    ("networking.k8s.io", "IPAddress", networking::ranges::IP_ADDRESS),
-    ("networking.k8s.io", "ServiceCIDR", networking::ranges::SERVICE_CIDR),
+    ("networking.k8s.io", "IPAddress", networking::service_cidr::IP_ADDRESS),
+    ("networking.k8s.io", "ServiceCIDR", networking::service_cidr::SERVICE_CIDR),
     ("discovery.k8s.io", "EndpointSlice", discovery::RULES),
     ("rbac.authorization.k8s.io", "Role", rbac::ROLE),
     ("rbac.authorization.k8s.io", "ClusterRole", rbac::CLUSTER_ROLE),
     ("rbac.authorization.k8s.io", "RoleBinding", rbac::ROLE_BINDING),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", rbac::CLUSTER_ROLE_BINDING),
-    ("coordination.k8s.io", "Lease", misc::LEASE),
-    ("coordination.k8s.io", "LeaseCandidate", misc::LEASE_CANDIDATE),
-    ("scheduling.k8s.io", "PriorityClass", misc::PRIORITY_CLASS),
-    ("node.k8s.io", "RuntimeClass", misc::RUNTIME_CLASS),
+    ("coordination.k8s.io", "Lease", coordination::LEASE),
+    ("coordination.k8s.io", "LeaseCandidate", coordination::LEASE_CANDIDATE),
+    ("scheduling.k8s.io", "PriorityClass", scheduling::PRIORITY_CLASS),
+    ("node.k8s.io", "RuntimeClass", super::node::RUNTIME_CLASS),
     ("storage.k8s.io", "StorageClass", storage::STORAGE_CLASS),
     ("storage.k8s.io", "CSIDriver", storage::CSI_DRIVER),
     ("storage.k8s.io", "CSINode", storage::CSI_NODE),

@@ -214,9 +214,9 @@ fn check_resource(fields: &Object, path: &FieldPath, registry: &Registry, errors
     let mut metadata_errors = ErrorList::new();
     let rules = MetaRules {
         name: names::path_segment,
-        own_name: meta::any_name,
+        validate_name: meta::any_name,
         namespaced,
-        known_finalizers: false,
+        requires_standard_finalizers: false,
     };
     meta::validate(&object, rules, &mut metadata_errors);
     for error in &*metadata_errors {

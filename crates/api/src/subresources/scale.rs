@@ -207,9 +207,9 @@ fn selector(object: &Value) -> Option<String> {
 fn validate(scale: &Value, errors: &mut ErrorList) {
     let rules = MetaRules {
         name: names::subdomain_name,
-        own_name: meta::any_name,
+        validate_name: meta::any_name,
         namespaced: true,
-        known_finalizers: true,
+        requires_standard_finalizers: true,
     };
     meta::validate(scale, rules, errors);
     let replicas = replicas(scale);

@@ -3,8 +3,12 @@
 use super::*;
 use crate::testing::{error_messages, object};
 
-const RULES: MetaRules =
-    MetaRules { name: names::subdomain_name, own_name: any_name, namespaced: true, known_finalizers: true };
+const RULES: MetaRules = MetaRules {
+    name: names::subdomain_name,
+    validate_name: any_name,
+    namespaced: true,
+    requires_standard_finalizers: true,
+};
 
 fn create_errors(meta: &str) -> Vec<String> {
     let mut errors = ErrorList::new();

@@ -17,7 +17,7 @@ use crate::{
 pub const RULES: KindRules = KindRules {
     metadata: MetadataRules {
         name: names::path_segment,
-        known_finalizers: false,
+        requires_standard_finalizers: false,
         validation_order: MetadataOrder::Last,
         revalidation: MetaRevalidation::No,
         ..MetadataRules::DEFAULT

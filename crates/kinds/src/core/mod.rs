@@ -2,14 +2,14 @@
 
 pub mod address;
 pub mod affinity;
-pub mod config;
+pub mod config_map;
 pub mod container;
 pub mod endpoints;
 pub mod env;
 pub mod event;
 pub mod image;
 pub mod key_pair;
-pub mod limits;
+pub mod limit_range;
 pub mod mount;
 pub mod namespace;
 pub mod node;
@@ -27,7 +27,9 @@ pub mod pod_status;
 pub mod pod_warn;
 pub mod probe;
 pub mod replication;
+pub mod resource_quota;
 pub mod resources;
+pub mod secret;
 pub mod security;
 pub mod service;
 pub mod service_account;

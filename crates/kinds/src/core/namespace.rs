@@ -20,7 +20,7 @@ pub const RULES: KindRules = KindRules {
     validation: ValidationRules { validate, revalidation: Revalidation::Once, ..ValidationRules::DEFAULT },
     status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
     deletion: DeletionRules {
-        first_deletion: FirstDeletion::MarksWithDependents,
+        first_deletion: FirstDeletion::SetsDeletionTimestampAndFinalizer,
         terminate,
         blocks_removal,
         ..DeletionRules::RETURNS_OBJECT

@@ -30,8 +30,8 @@ use super::{
 /// The rules of a CustomResourceDefinition.
 pub const RULES: KindRules = KindRules {
     metadata: MetadataRules {
-        own_name,
-        known_finalizers: false,
+        validate_name,
+        requires_standard_finalizers: false,
         revalidation: MetaRevalidation::Change,
         ..MetadataRules::SPEC_GENERATION
     },
@@ -40,7 +40,11 @@ pub const RULES: KindRules = KindRules {
     preparation: PreparationRules { prepare_create, prepare_update },
     validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
     status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
-    deletion: DeletionRules { first_deletion: FirstDeletion::Marks, terminate, ..DeletionRules::DEFAULT },
+    deletion: DeletionRules {
+        first_deletion: FirstDeletion::SetsDeletionTimestamp,
+        terminate,
+        ..DeletionRules::DEFAULT
+    },
     ..KindRules::DEFAULT
 };
 
@@ -99,7 +103,7 @@ fn record_storage_version(definition: &mut Value) {
 }
 
 /// The error of a name that is not made of plural and group.
-pub fn own_name(definition: &Value, name: &str) -> Option<String> {
+pub fn validate_name(definition: &Value, name: &str) -> Option<String> {
     let text = |path: &[&str]| definition.get_path(path).and_then(Value::as_str).unwrap_or_default();
     let expected = format!("{}.{}", text(&["spec", "names", "plural"]), text(&["spec", "group"]));
     (name != expected).then(|| "must be spec.names.plural+\".\"+spec.group".to_owned())

@@ -35,9 +35,9 @@ fn storage_version_is_recorded_in_stored_versions() {
 #[test]
 fn definition_name_must_be_plural_and_group() {
     let definition = object(r#"{"spec":{"group":"y.z","names":{"plural":"x"}}}"#);
-    assert_eq!(own_name(&definition, "x.y.z"), None);
+    assert_eq!(validate_name(&definition, "x.y.z"), None);
     let detail = "must be spec.names.plural+\".\"+spec.group";
-    assert_eq!(own_name(&definition, "x").as_deref(), Some(detail));
+    assert_eq!(validate_name(&definition, "x").as_deref(), Some(detail));
 }
 
 #[test]

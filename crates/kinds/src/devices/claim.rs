@@ -27,7 +27,7 @@ pub const RESOURCE_CLAIM: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     status: StatusRules {
-        metadata: StatusMeta::DescriptionsKept,
+        metadata: StatusMeta::ResetForStatus,
         prepare: claim_status::prepare_claim_status,
         validate: claim_status::validate_claim_status,
         ..StatusRules::DEFAULT

@@ -26,8 +26,8 @@ const MAX_NAME_LENGTH: u64 = 32;
 const MAX_VALUE_LENGTH: u64 = 64;
 
 static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
-    let declare = |form: DeclKind, most: u64| {
-        Arc::new(DeclType { decl_kind: form, max_elements: most, min_serialized_size: 1 })
+    let declare = |decl_kind: DeclKind, max_elements: u64| {
+        Arc::new(DeclType { decl_kind, max_elements, min_serialized_size: 1 })
     };
     // Attributes are in a map by domain, and in it in a map by name.
     let by_domain_and_name = |values: Arc<DeclType>| {

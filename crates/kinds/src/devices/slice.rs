@@ -247,7 +247,8 @@ fn validate_attribute(attribute: &FieldValue<'_>, errors: &mut ErrorList) {
     let fields = ["bool", "int", "string", "version"];
     for field in ["string", "version"] {
         let value = attribute.child(field);
-        if field == "version" && value.is_set() && crate::misc::parse_version(value.text()).is_none() {
+        if field == "version" && value.is_set() && crate::coordination::parse_version(value.text()).is_none()
+        {
             value.invalid_text(errors, "must be a string compatible with semver.org spec 2.0.0");
         }
         if value.text().len() > MAX_LENGTH {

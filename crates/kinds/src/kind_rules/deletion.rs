@@ -59,7 +59,7 @@ pub enum FirstDeletion {
     Plain,
     /// Sets deletionTimestamp and the finalizer of the propagation policy, even without finalizers; the next DELETE removes the
     /// object.
-    MarksWithDependents,
+    SetsDeletionTimestampAndFinalizer,
     /// Sets deletionTimestamp, whatever the propagation policy.
-    Marks,
+    SetsDeletionTimestamp,
 }

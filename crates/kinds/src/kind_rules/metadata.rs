@@ -13,12 +13,12 @@ pub struct MetadataRules {
     /// The syntax of names.
     pub name: NameRule,
     /// Validates the name, or generateName, against the object.
-    pub own_name: fn(object: &Value, name: &str) -> Option<String>,
+    pub validate_name: fn(object: &Value, name: &str) -> Option<String>,
     /// Gives a name to an object that has only a `generateName`. `random` returns random numbers below a bound. Returns whether
     /// another call could give another name. The reference calls this the NameGenerator.
     pub generate_name: fn(object: &mut Value, random: &mut dyn FnMut(usize) -> usize) -> bool,
     /// Whether a finalizer without a domain must be a standard one.
-    pub known_finalizers: bool,
+    pub requires_standard_finalizers: bool,
     /// When the generation is increased.
     pub generation: Generation,
     /// When the metadata of a new object is validated.
@@ -31,9 +31,9 @@ impl MetadataRules {
     /// Names are DNS subdomains, and there is no generation.
     pub const DEFAULT: MetadataRules = MetadataRules {
         name: names::subdomain_name,
-        own_name: meta::any_name,
+        validate_name: meta::any_name,
         generate_name: meta::generate_name,
-        known_finalizers: true,
+        requires_standard_finalizers: true,
         generation: Generation::NONE,
         validation_order: MetadataOrder::First,
         revalidation: MetaRevalidation::WholeAndChange,
@@ -46,9 +46,9 @@ impl MetadataRules {
     pub(crate) fn meta_rules(&self, namespaced: bool) -> MetaRules {
         MetaRules {
             name: self.name,
-            own_name: self.own_name,
+            validate_name: self.validate_name,
             namespaced,
-            known_finalizers: self.known_finalizers,
+            requires_standard_finalizers: self.requires_standard_finalizers,
         }
     }
 }

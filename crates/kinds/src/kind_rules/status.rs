@@ -46,14 +46,14 @@ pub enum StatusMeta {
     Mutable,
     /// The same, except for these fields.
     MutableExcept(&'static [&'static str]),
-    /// Only fields that are not in `DESCRIPTIONS`.
-    DescriptionsKept,
+    /// Everything but [`STATUS_RESET_FIELDS`]. The reference calls this ResetObjectMetaForStatus.
+    ResetForStatus,
     /// Only managedFields.
     AllKept,
 }
 
 /// The metadata that a status update keeps for most kinds.
-const DESCRIPTIONS: &[&str] =
+const STATUS_RESET_FIELDS: &[&str] =
     &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "selfLink"];
 
 impl StatusMeta {
@@ -62,7 +62,7 @@ impl StatusMeta {
         match self {
             StatusMeta::Mutable => {}
             StatusMeta::MutableExcept(fields) => keep_fields(fields, new, old),
-            StatusMeta::DescriptionsKept => keep_descriptions(new, old),
+            StatusMeta::ResetForStatus => keep_status_reset_fields(new, old),
             StatusMeta::AllKept => {
                 let meta = new.entry("metadata");
                 let mut kept = meta::metadata(old).clone();
@@ -74,8 +74,8 @@ impl StatusMeta {
 }
 
 /// Copies the metadata from the old object that most subresources must not change.
-pub(crate) fn keep_descriptions(new: &mut Value, old: &Value) {
-    keep_fields(DESCRIPTIONS, new, old);
+pub(crate) fn keep_status_reset_fields(new: &mut Value, old: &Value) {
+    keep_fields(STATUS_RESET_FIELDS, new, old);
 }
 
 fn keep_fields(fields: &[&str], new: &mut Value, old: &Value) {

@@ -6,7 +6,7 @@ use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object
 use super::super::testing::filled;
 use super::ingress::*;
 use super::policy::*;
-use super::ranges::*;
+use super::service_cidr::*;
 
 #[test]
 fn ingress_validation_refuses_each_violation() {

@@ -39,7 +39,7 @@ pub const SERVICE_CIDR: KindRules = KindRules {
         // No field is reset on create or update.
         writable_on_create: true,
         writable_on_update: true,
-        metadata: StatusMeta::DescriptionsKept,
+        metadata: StatusMeta::ResetForStatus,
         ..StatusRules::DEFAULT
     },
     ..KindRules::DEFAULT

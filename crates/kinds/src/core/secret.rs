@@ -1,31 +1,22 @@
-//! ConfigMaps and Secrets.
+//! Secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilothouse_apimachinery::codec::syntax;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
-use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::meta::{self, IMMUTABLE};
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::ACCOUNT_NAME;
 
+use super::config_map::{MAX_BYTES, decoded_length, validate_immutable};
 use super::key_pair;
 use crate::{DefaultingRules, KindRules, PreparationRules, ValidationRules, WarningRules, WriteContext};
 
-/// The rules of a ConfigMap.
-pub const CONFIG_MAP: KindRules = KindRules {
-    validation: ValidationRules {
-        validate: validate_config_map,
-        validate_update: validate_config_map_update,
-        ..ValidationRules::DEFAULT
-    },
-    ..KindRules::DEFAULT
-};
-
 /// The rules of a Secret.
-pub const SECRET: KindRules = KindRules {
+pub const RULES: KindRules = KindRules {
     defaulting: DefaultingRules { default: default_secret, ..DefaultingRules::DEFAULT },
     preparation: PreparationRules { prepare_update: prepare_secret_update, ..PreparationRules::DEFAULT },
     validation: ValidationRules {
@@ -36,63 +27,6 @@ pub const SECRET: KindRules = KindRules {
     warnings: WarningRules { warn: warn_secret, ..WarningRules::DEFAULT },
     ..KindRules::DEFAULT
 };
-
-/// The maximum total size of the values of an object.
-const MAX_BYTES: usize = 1 << 20;
-const IMMUTABLE_SET: &str = "field is immutable when `immutable` is set";
-
-/// The decoded length of base64.
-fn decoded_length(text: &str) -> usize {
-    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
-    (text.len() / 4 * 3).saturating_sub(padding)
-}
-
-/// Checks a ConfigMap.
-fn validate_config_map(object: &Value, errors: &mut ErrorList) {
-    let (data, binary) = (FieldValue::top_level(object, "data"), FieldValue::top_level(object, "binaryData"));
-    let mut bytes = 0;
-    for (key, entry) in data.entries() {
-        meta::add_invalid(errors, &entry.path, key, names::config_key(key));
-        if binary.value.get(key).is_some() {
-            meta::add_invalid(
-                errors,
-                &entry.path,
-                key,
-                vec!["duplicate of key present in binaryData".to_owned()],
-            );
-        }
-        bytes += entry.text().len();
-    }
-    for (key, entry) in binary.entries() {
-        meta::add_invalid(errors, &entry.path, key, names::config_key(key));
-        bytes += decoded_length(entry.text());
-    }
-    if bytes > MAX_BYTES {
-        errors.push(FieldError::too_long(&FieldPath::nameless(), MAX_BYTES));
-    }
-}
-
-/// Validates an updated ConfigMap.
-fn validate_config_map_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    validate_immutable(new, old, &["data", "binaryData"], errors);
-    validate_config_map(new, errors);
-}
-
-/// Checks that an object with `immutable: true` does not change.
-fn validate_immutable(new: &Value, old: &Value, fields: &[&str], errors: &mut ErrorList) {
-    let is_immutable = |object| FieldValue::top_level(object, "immutable").is_true();
-    if !is_immutable(old) {
-        return;
-    }
-    if !is_immutable(new) {
-        errors.push(FieldError::forbidden(&FieldPath::new("immutable"), IMMUTABLE_SET));
-    }
-    for field in fields {
-        if !same(new.get(field), old.get(field)) {
-            errors.push(FieldError::forbidden(&FieldPath::new(field), IMMUTABLE_SET));
-        }
-    }
-}
 
 /// stringData is merged into data.
 fn default_secret(secret: &mut Value) {
@@ -203,38 +137,6 @@ mod tests {
 
     use super::super::super::testing::filled;
     use super::*;
-
-    #[test]
-    fn config_map_validation_refuses_each_violation() {
-        let base = object(r#"{"data":{"a":"1"},"binaryData":{"b":"AA=="},"immutable":true}"#);
-        each_refused(
-            &base,
-            validate_config_map,
-            &[
-                ("data.b", r#""x""#, "data[b]: Invalid value: \"b\": duplicate of key present in binaryData"),
-                (
-                    "data",
-                    r#"{"bad key":"1"}"#,
-                    "data[bad key]: Invalid value: \"bad key\": a valid config key",
-                ),
-                ("binaryData", r#"{"..":"AA=="}"#, "binaryData[..]: Invalid value: \"..\": must not be '..'"),
-            ],
-        );
-        each_change_refused(
-            &base,
-            validate_config_map_update,
-            &[
-                ("data.a", r#""2""#, "data: Forbidden: field is immutable when `immutable` is set"),
-                ("binaryData", "null", "binaryData: Forbidden"),
-                ("immutable", "false", "immutable: Forbidden"),
-            ],
-        );
-        let mut large = Value::object();
-        large.entry("data").set("a", "x".repeat(MAX_BYTES + 1));
-        let mut errors = ErrorList::new();
-        validate_config_map(&large, &mut errors);
-        assert_eq!(error_messages(&errors), ["[]: Too long: may not be more than 1048576 bytes"]);
-    }
 
     #[test]
     fn secret_validation_requires_the_keys_of_its_type() {
