@@ -143,24 +143,8 @@ fn ratio(
 
 #[cfg(test)]
 pub mod testing {
+    use pilothouse_apimachinery::testing::object;
     use pilothouse_apimachinery::value::Value;
-
-    /// Parses a JSON text.
-    pub fn object(text: &str) -> Value {
-        fn convert(json: serde_json::Value) -> Value {
-            match json {
-                serde_json::Value::Null => Value::Null,
-                serde_json::Value::Bool(flag) => Value::Bool(flag),
-                serde_json::Value::Number(number) => Value::Int(number.as_i64().unwrap()),
-                serde_json::Value::String(text) => Value::String(text),
-                serde_json::Value::Array(items) => Value::Array(items.into_iter().map(convert).collect()),
-                serde_json::Value::Object(fields) => {
-                    Value::Object(fields.into_iter().map(|(key, value)| (key, convert(value))).collect())
-                }
-            }
-        }
-        convert(serde_json::from_str(text).unwrap())
-    }
 
     /// A LimitRange with one limit.
     pub fn range(limit: &str) -> Value {
@@ -170,7 +154,9 @@ pub mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{object, range};
+    use pilothouse_apimachinery::testing::object;
+
+    use super::testing::range;
     use super::*;
 
     fn check_container(resources: &str, limit: &str) -> Vec<String> {

@@ -130,7 +130,9 @@ fn set_missing<'a>(container: &mut Value, field: &str, defaults: &'a Object) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::limit_checks::testing::{object, range};
+    use pilothouse_apimachinery::testing::object;
+
+    use super::super::limit_checks::testing::range;
     use super::*;
 
     #[test]

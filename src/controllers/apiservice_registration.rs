@@ -114,7 +114,8 @@ impl ApiServiceRegistration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::object;
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
 
     #[test]

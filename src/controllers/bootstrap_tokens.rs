@@ -221,8 +221,9 @@ impl Controller for TokenCleaner {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     /// The expected value was made with `openssl dgst -sha256 -hmac`.
     #[test]

@@ -84,8 +84,9 @@ impl PerObject for CertificateCleaner {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     #[test]
     fn csrs_are_deleted_when_decided_or_long_pending() {

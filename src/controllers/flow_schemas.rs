@@ -181,8 +181,8 @@ impl Controller for FlowSchemas {
 #[cfg(test)]
 mod tests {
     use pilothouse_apimachinery::meta;
+    use pilothouse_apimachinery::testing::object;
 
-    use super::super::testing::object;
     use super::*;
 
     #[test]

@@ -176,8 +176,9 @@ impl Controller for LegacyTokenCleaner {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     #[test]
     fn unused_legacy_token_is_invalidated_and_later_deleted() {

@@ -66,17 +66,6 @@ pub fn select(requested: &[String]) -> (Vec<&'static ControllerDescriptor>, Vec<
 }
 
 #[cfg(test)]
-mod testing {
-    use pilothouse_apimachinery::json;
-    use pilothouse_apimachinery::value::Value;
-
-    /// Parses an object from JSON.
-    pub fn object(text: &str) -> Value {
-        json::read(text.as_bytes()).unwrap()
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -384,8 +384,9 @@ impl Controller for PodCollector {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     #[test]
     fn podgc_marks_pod_failed_once_with_reason() {

@@ -200,8 +200,9 @@ impl Controller for Protection {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     #[test]
     fn scheduled_pod_uses_its_claims() {

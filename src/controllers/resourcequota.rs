@@ -321,8 +321,9 @@ impl Controller for QuotaStatus {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     fn used(text: &str) -> ResourceList {
         resource_list::read(Some(&object(text)))

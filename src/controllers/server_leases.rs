@@ -83,8 +83,9 @@ impl Controller for ServerLeases {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     #[test]
     fn lease_without_renewal_time_or_duration_is_expired() {

@@ -69,8 +69,9 @@ impl PerObject for TtlAfterFinished {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::testing::object;
+
     use super::*;
-    use crate::controllers::testing::object;
 
     #[test]
     fn finished_job_is_deleted_after_its_ttl() {

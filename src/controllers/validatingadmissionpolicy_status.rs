@@ -119,8 +119,8 @@ async fn type_check(
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
+    use pilothouse_apimachinery::testing::object;
 
-    use super::super::testing::object;
     use super::*;
 
     #[actix_rt::test]

@@ -187,13 +187,9 @@ mod tests {
     use openssl::hash::MessageDigest;
     use openssl::pkey::PKey;
     use openssl::x509::{X509NameBuilder, X509ReqBuilder};
-    use pilothouse_apimachinery::json;
+    use pilothouse_apimachinery::testing::object;
 
     use super::*;
-
-    fn object(text: &str) -> Value {
-        json::read(text.as_bytes()).unwrap()
-    }
 
     fn request(signer: &str, name: &str) -> Value {
         let key = PKey::generate_ed25519().unwrap();
