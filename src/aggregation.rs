@@ -48,7 +48,7 @@ impl PublishedDocuments {
 
     /// Drops parts that exceed `most` bytes. OpenAPI goes first and discovery last: without discovery no namespace could be
     /// deleted. Tags and digests stay, so that a part that does not fit is not fetched again and again.
-    fn within(mut self, most: usize, name: &str) -> PublishedDocuments {
+    fn within(mut self, limit: usize, name: &str) -> PublishedDocuments {
         type Clear = fn(&mut PublishedDocuments);
         let parts: [(&str, Clear); 3] = [
             ("OpenAPI v2", |documents| documents.described.content = Arc::default()),
@@ -56,7 +56,7 @@ impl PublishedDocuments {
             ("discovery", |documents| *documents = PublishedDocuments::default()),
         ];
         for (document, clear) in parts {
-            if self.size() <= most {
+            if self.size() <= limit {
                 break;
             }
             tracing::warn!(

@@ -12,15 +12,15 @@ pub const CONNECTIONS_PER_WORKER: usize = 25_000;
 /// wait.
 pub const CONNECTIONS_CLOSING: usize = 1_024;
 /// One in this many connections is reserved: half of the reserve for clients on this host, the other half for exempt users.
-pub const CONNECTIONS_RESERVED: usize = 16;
+pub const CONNECTIONS_RESERVED_DIVISOR: usize = 16;
 /// The most connections that are reserved.
 pub const MAX_CONNECTIONS_RESERVED: usize = 1_024;
 /// Memory of an open connection after its first response, most of it TLS. Measured: docs/numbers.md.
 pub const CONNECTION_BYTES: usize = 24 << 10;
-/// The part of a memory limit that connections may have.
-pub const CONNECTIONS_MEMORY_PART: usize = 4;
-/// The part of that which connections may use even if the memory is exhausted.
-pub const CONNECTIONS_GUARANTEED_PART: usize = 16;
+/// The memory limit is divided by this to get the part that connections may have.
+pub const CONNECTIONS_MEMORY_DIVISOR: usize = 4;
+/// That part is divided by this to get what connections may use even if the memory is exhausted.
+pub const CONNECTIONS_GUARANTEED_DIVISOR: usize = 16;
 /// Connections in their TLS handshake, loopback ones aside; half of them may come from one source address.
 pub const HANDSHAKES: usize = 4_096;
 /// How long a handshake is not disturbed when there are too many; a slower one makes room. Longer than a server takes that has
@@ -65,7 +65,7 @@ pub const BODY_STEP_BYTES: usize = 64 << 10;
 /// The least memory limit: the server itself, and some requests at a time.
 pub const MIN_MEMORY_LIMIT: usize = 64 << 20;
 /// The percentage of a control group's memory that becomes the memory limit; the rest is for memory that is not counted.
-pub const CGROUP_PART_PERCENT: usize = 90;
+pub const CGROUP_PERCENT: usize = 90;
 /// How often a server with a memory limit is measured.
 pub const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Warning headers of one response; further warnings are dropped.
@@ -122,7 +122,7 @@ pub const WORKERS: usize = 512;
 /// The default number of open streams per connection; the reference's value.
 pub const STREAMS_PER_CONNECTION: u32 = 100;
 /// The meaning of `--http2-max-streams-per-connection=0`, as in Go's HTTP library.
-pub const STREAMS_PER_CONNECTION_ZERO: u32 = 250;
+pub const STREAMS_PER_CONNECTION_IF_ZERO: u32 = 250;
 /// Bytes of headers of one request. HTTP/1.1 has the same bound in actix-http.
 pub const HEADER_BYTES: u32 = 128 << 10;
 /// Bytes that a client may send on one stream before the handler reads.
@@ -143,7 +143,7 @@ pub const RESETS_REMEMBERED: usize = 64;
 /// Streams that this server may have to reset for a client's protocol errors; past it the connection ends.
 pub const RESETS_FOR_ERRORS: usize = 1_024;
 /// The largest `--goaway-chance`: one request in fifty.
-pub const GOAWAY_CHANCE: f64 = 0.02;
+pub const MAX_GOAWAY_CHANCE: f64 = 0.02;
 
 /// Bytes of a page whose links are rewritten; a larger one passes unchanged.
 pub const PROXY_PAGE_BYTES: usize = 4 << 20;
@@ -221,7 +221,7 @@ pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of a service account token; longer tokens are ignored.
 pub const TOKEN_BYTES: usize = 16 << 10;
 /// Service account tokens whose signature is cached. A full cache is cleared.
-pub const TOKENS_REMEMBERED: usize = 4_096;
+pub const CACHED_TOKENS: usize = 4_096;
 /// Idle OpenSSL contexts per key: so many signatures can be verified at once without making new ones.
 pub const SIGNATURE_CONTEXTS: usize = 16;
 /// The smallest RSA key in a JWK; Go accepts no smaller ones.
@@ -241,16 +241,16 @@ pub const EXTENDED_TOKEN_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 /// The tolerated clock difference for tokens; the reference's value.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
 /// Cached results of client certificates: so many valid chains, and so many refused ones. A full table is cleared.
-pub const CERTIFICATES_REMEMBERED: usize = 1_024;
+pub const CACHED_CERTIFICATES: usize = 1_024;
 /// How long a client certificate stays refused without being verified again. It is verified again earlier when one of the
 /// certificates involved becomes valid, and when the trusted CAs change.
-pub const REFUSED_CERTIFICATE_REMEMBERED: Duration = Duration::from_secs(60);
+pub const REFUSED_CERTIFICATE_CACHE_TTL: Duration = Duration::from_secs(60);
 /// Bytes of an OpenID Connect token: enough for some thousand groups.
 pub const OIDC_TOKEN_BYTES: usize = 64 << 10;
 /// Cached OpenID Connect tokens. A full cache drops expired entries, or else the half that expires first.
-pub const OIDC_TOKENS_REMEMBERED: usize = 4_096;
+pub const OIDC_CACHED_TOKENS: usize = 4_096;
 /// How long such a token is cached; the reference's value for all tokens.
-pub const OIDC_TOKEN_REMEMBERED: Duration = Duration::from_secs(10);
+pub const OIDC_TOKEN_CACHE_TTL: Duration = Duration::from_secs(10);
 /// Bytes of a provider's document; a longer one is rejected, and the known keys stay valid.
 pub const OIDC_DOCUMENT_BYTES: usize = 512 << 10;
 /// How long a provider's document may take, including the connection.

@@ -326,14 +326,14 @@ impl Store {
 
     /// Drops a bounded number of events that are older than the history, and trims the records that only they needed.
     fn expire(&mut self, now: Timestamp) -> usize {
-        let dropped = self.window.forget_before(now.minus(self.deps.history), self.most_to_expire());
+        let dropped = self.window.forget_before(now.minus(self.deps.history), self.expiration_limit());
         self.trim(&dropped);
         dropped.len()
     }
 
     /// How many events may expire in one turn. An event frees at most two records. Without room for them in the trim queue it
     /// stays: see `TrimQueue`.
-    fn most_to_expire(&self) -> usize {
+    fn expiration_limit(&self) -> usize {
         EXPIRE_PER_TURN.min(self.deps.trims.room() / 2)
     }
 
@@ -351,8 +351,8 @@ impl Actor for Store {
         ctx.set_mailbox_capacity(STORE_MAILBOX);
         ctx.run_interval(self.deps.housekeeping_every, |store, _| {
             store.expire(store.deps.clock.now());
-            let most = store.most_to_expire();
-            store.trim(&store.window.shrink(most));
+            let limit = store.expiration_limit();
+            store.trim(&store.window.shrink(limit));
         });
     }
 

@@ -63,16 +63,16 @@ impl TrimQueue {
         waiting.len += of_type.len() - before;
     }
 
-    /// Takes at most `most` records, the oldest of each type first, and the types in turns.
-    pub fn take(&self, most: usize) -> Vec<(TypeName, Revision)> {
+    /// Takes at most `limit` records, the oldest of each type first, and the types in turns.
+    pub fn take(&self, limit: usize) -> Vec<(TypeName, Revision)> {
         let mut guard = self.0.lock();
         let waiting = &mut *guard;
-        let mut records = Vec::with_capacity(most.min(waiting.len));
-        while records.len() < most
+        let mut records = Vec::with_capacity(limit.min(waiting.len));
+        while records.len() < limit
             && let Some(type_name) = waiting.turns.pop_front()
         {
             let Some(of_type) = waiting.records.get_mut(&type_name) else { continue };
-            let share = of_type.len().min(most - records.len());
+            let share = of_type.len().min(limit - records.len());
             records.extend(of_type.drain(..share).map(|revision| (type_name.clone(), revision)));
             if of_type.is_empty() {
                 // This also frees the capacity of its queue.

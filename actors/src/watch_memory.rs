@@ -120,7 +120,7 @@ impl WatchMemory {
             return;
         };
         watches.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.unread_for(now)));
-        let target = self.0.frames.most() / 8;
+        let target = self.0.frames.limit() / 8;
         let (mut freed, mut cut) = (0, 0);
         for (holder, bytes) in watches {
             if freed >= target {

@@ -96,7 +96,7 @@ struct Inner {
     /// Revisions after `floor` without an event. Their records show that the log has no hole there. They supersede nothing, so
     /// they are trimmed by themselves, as tombstones are.
     skipped: VecDeque<EventStub>,
-    /// The revision of the newest event, or of the newest of `skipped`. At a start the head is ahead of it, until everything is read back.
+    /// The newest revision with or without an event. At a start the head is ahead of it, until everything is read back.
     newest: Revision,
     /// When `newest` was accepted.
     newest_at: Timestamp,
@@ -170,15 +170,15 @@ impl Window {
         dropped
     }
 
-    /// Drops at most `most` events if memory is short and they can be read from the log again. Returns what the archive cannot
+    /// Drops at most `limit` events if memory is short and they can be read from the log again. Returns what the archive cannot
     /// keep, as [`Window::append`] does.
-    pub fn shrink(&self, most: usize) -> Vec<EventStub> {
+    pub fn shrink(&self, limit: usize) -> Vec<EventStub> {
         let mut dropped = Vec::new();
         if self.archive_reader.is_none() || !self.bounds.should_shrink(self.read_lock().bytes.bytes()) {
             return dropped;
         }
         let mut inner = self.write();
-        for _ in 0..most {
+        for _ in 0..limit {
             if inner.events.len() <= 1 || !self.bounds.should_shrink(inner.bytes.bytes()) {
                 break;
             }
@@ -211,11 +211,11 @@ impl Window {
         self.head.fetch_max(revision.0, Ordering::Release);
     }
 
-    /// Drops at most `most` events from before `horizon` and returns their stubs.
-    pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<EventStub> {
+    /// Drops at most `limit` events from before `horizon` and returns their stubs.
+    pub fn forget_before(&self, horizon: Timestamp, limit: usize) -> Vec<EventStub> {
         let mut inner = self.write();
         let mut dropped = Vec::new();
-        while dropped.len() < most {
+        while dropped.len() < limit {
             let stub = match (inner.archived.front(), inner.events.front()) {
                 (Some(oldest), _) if inner.is_before(horizon, oldest.revision, oldest.accepted_at) => {
                     inner.archived.pop_front()
@@ -245,8 +245,8 @@ impl Window {
         dropped
     }
 
-    /// At most `most` events after `cursor`, in order.
-    pub fn read(&self, cursor: Revision, most: usize) -> Read {
+    /// At most `limit` events after `cursor`, in order.
+    pub fn read(&self, cursor: Revision, limit: usize) -> Read {
         let inner = self.read_lock();
         if cursor < inner.floor {
             return Read::Expired(inner.floor);
@@ -258,7 +258,7 @@ impl Window {
             };
         }
         let from = inner.events.partition_point(|event| event.revision() <= cursor);
-        Read::Events(inner.events.range(from..).take(most).cloned().collect())
+        Read::Events(inner.events.range(from..).take(limit).cloned().collect())
     }
 
     /// The oldest cursor from which nothing is missing.

@@ -24,7 +24,7 @@ use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::metrics::Metrics;
-use crate::metrics::pod_security::Judged;
+use crate::metrics::pod_security::{PolicyLabels, WriteLabels};
 
 use self::checks::Findings;
 pub use self::config::Configuration;
@@ -223,8 +223,8 @@ impl PodSecurity {
     /// Counts an evaluation.
     fn count(&self, write: &Write<'_>, mode: Mode, standard: Standard, passes: bool) {
         let version = standard.metric_version();
-        let standard_labels = [standard.level.name(), &version, mode.name()];
-        self.metrics.pod_security.count_evaluation(labels(write), passes, standard_labels);
+        let policy = PolicyLabels { level: standard.level.name(), version: &version, mode: mode.name() };
+        self.metrics.pod_security.count_evaluation(labels(write), passes, policy);
     }
 
     /// Annotates the errors in the labels of the namespace.
@@ -264,11 +264,11 @@ impl PodSecurity {
 }
 
 /// The labels of metrics about a write.
-fn labels<'a>(write: &'a Write<'_>) -> Judged<'a> {
+fn labels<'a>(write: &'a Write<'_>) -> WriteLabels<'a> {
     let resource = write.call.group_resource();
     let operation = if write.operation == Operation::Create { "create" } else { "update" };
     let resource = if (resource.group, resource.resource) == ("", "pods") { "pod" } else { "controller" };
-    [operation, resource, write.call.subresource()]
+    WriteLabels { operation, resource, subresource: write.call.subresource() }
 }
 
 /// Adds an audit annotation if the request is audited.

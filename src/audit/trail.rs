@@ -327,7 +327,7 @@ mod tests {
             MemoryBudget::standalone(1 << 20),
             MemoryBudget::standalone(1 << 20),
         );
-        let batching = Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None };
+        let batching = Batching { waiting: 10, max_batch_size: 1, wait: Duration::ZERO, rate: None };
         let delivery = Delivery { mode: Mode::Blocking, batching, truncation: None };
         let mut queue = None;
         backends

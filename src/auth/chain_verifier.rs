@@ -22,7 +22,7 @@ use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::lock::Lock;
 
-use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
+use crate::limits::{CACHED_CERTIFICATES, REFUSED_CERTIFICATE_CACHE_TTL};
 use crate::pki::signatures;
 
 /// Verifies certificate chains and caches the results.
@@ -44,7 +44,7 @@ struct ResultCache<T> {
     refused: ChainCache<String>,
 }
 
-type ChainCache<T> = BoundedCache<ChainDigest, CachedResult<T>, CERTIFICATES_REMEMBERED>;
+type ChainCache<T> = BoundedCache<ChainDigest, CachedResult<T>, CACHED_CERTIFICATES>;
 
 /// A result and the period for which it holds. It does not hold before `since` either: if the clock is set back, certificates
 /// that had expired may be valid again.
@@ -180,7 +180,7 @@ fn refused_until(leaf: &[u8], rest: &[Vec<u8>], authorities: &[X509], now: Times
     let starts =
         certificates.iter().chain(authorities).filter_map(|certificate| seconds_to_start(certificate, now));
     let first = starts.min().map(|seconds| seconds_later(now, seconds));
-    let last = now.plus(REFUSED_CERTIFICATE_REMEMBERED);
+    let last = now.plus(REFUSED_CERTIFICATE_CACHE_TTL);
     first.map_or(last, |first| first.min(last))
 }
 

@@ -40,7 +40,7 @@ pub struct Batching {
     /// The capacity of the queue.
     pub waiting: usize,
     /// The maximum number of events in a batch.
-    pub most: usize,
+    pub max_batch_size: usize,
     /// How long the first event of a batch waits for others.
     pub wait: Duration,
     /// The rate limit: batches per second, and the burst.
@@ -191,7 +191,7 @@ struct BackendFlags<'a> {
     mode: &'a str,
     version: &'a str,
     buffer: i64,
-    most: i64,
+    max_batch_size: i64,
     wait: Duration,
     throttles: bool,
     qps: f64,
@@ -236,7 +236,7 @@ impl BackendFlags<'_> {
             mode,
             batching: Batching {
                 waiting: positive(self.buffer).clamp(1, limits::AUDIT_EVENTS_WAITING),
-                most: positive(self.most).max(1),
+                max_batch_size: positive(self.max_batch_size).max(1),
                 wait: self.wait,
                 rate: self.throttles.then_some((self.qps, burst)),
             },
@@ -248,7 +248,7 @@ impl BackendFlags<'_> {
         if mode != Mode::Batch {
             return Ok(());
         }
-        let counts = [("buffer size", self.buffer), ("max batch size", self.most)];
+        let counts = [("buffer size", self.buffer), ("max batch size", self.max_batch_size)];
         let rate = (self.throttles && self.qps <= 0.0).then(|| ("throttle QPS", self.qps.to_string()));
         let burst = (self.throttles && self.burst <= 0).then(|| ("throttle burst", self.burst.to_string()));
         let counts = counts.into_iter().filter(|(_, number)| *number <= 0);
@@ -271,7 +271,7 @@ impl AuditLog {
             mode: &self.audit_log_mode,
             version: &self.audit_log_version,
             buffer: self.audit_log_batch_buffer_size,
-            most: self.audit_log_batch_max_size,
+            max_batch_size: self.audit_log_batch_max_size,
             wait: self.audit_log_batch_max_wait,
             throttles: self.audit_log_batch_throttle_enable,
             qps: self.audit_log_batch_throttle_qps,
@@ -314,7 +314,7 @@ impl AuditWebhook {
             mode: &self.audit_webhook_mode,
             version: &self.audit_webhook_version,
             buffer: self.audit_webhook_batch_buffer_size,
-            most: self.audit_webhook_batch_max_size,
+            max_batch_size: self.audit_webhook_batch_max_size,
             wait: self.audit_webhook_batch_max_wait,
             throttles: self.audit_webhook_batch_throttle_enable,
             qps: self.audit_webhook_batch_throttle_qps,
@@ -338,7 +338,7 @@ impl Audit {
     }
 
     /// Warnings about ineffective flags.
-    pub(super) fn remarks(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         let backends = [
             ("--audit-log-path", self.log.audit_log_path.is_some()),
             ("--audit-webhook-config-file", self.webhook.audit_webhook_config_file.is_some()),
@@ -423,9 +423,12 @@ mod tests {
     fn audit_flag_defaults_match_kube_apiserver() {
         let config = Config::default();
         let log = config.audit.log.delivery().unwrap();
-        assert_eq!((log.mode, log.batching.most, log.batching.rate), (super::Mode::Blocking, 1, None));
+        assert_eq!(
+            (log.mode, log.batching.max_batch_size, log.batching.rate),
+            (super::Mode::Blocking, 1, None)
+        );
         let webhook = config.audit.webhook.delivery().unwrap();
-        assert_eq!((webhook.mode, webhook.batching.most), (super::Mode::Batch, 400));
+        assert_eq!((webhook.mode, webhook.batching.max_batch_size), (super::Mode::Batch, 400));
         assert_eq!((webhook.batching.waiting, webhook.batching.rate), (10_000, Some((10.0, 15))));
         assert_eq!(webhook.truncation, None);
         let old = Config::parse(["pilothouse", "--audit-webhook-batch-initial-backoff=3s"]).unwrap();

@@ -146,8 +146,11 @@ mod tests {
         for (name, unrestricted) in INEFFECTIVE_RESTRICTIONS {
             assert!(OTHERS.iter().any(|(flag, _)| flag == name), "{name}");
             let line = ["pilothouse".to_owned(), format!("--{name}=1")];
-            let remarks = super::super::Config::parse(line).unwrap().remarks;
-            assert!(matches!(remarks.as_slice(), [remark] if remark.ends_with(unrestricted)), "{remarks:?}");
+            let warnings = super::super::Config::parse(line).unwrap().warnings;
+            assert!(
+                matches!(warnings.as_slice(), [warning] if warning.ends_with(unrestricted)),
+                "{warnings:?}"
+            );
         }
     }
 }

@@ -67,7 +67,7 @@ impl FrontProxy {
     }
 
     /// Warnings about headers that aggregated API servers do not expect.
-    pub(super) fn remarks(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         let standard = [
             ("requestheader-username-headers", "X-Remote-User"),
             ("requestheader-group-headers", "X-Remote-Group"),
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(config.validate(), Ok(()));
         assert!(config.front_proxy.allowed().is_empty());
         assert_eq!(
-            parse("--requestheader-group-headers=X --requestheader-username-headers=Y").remarks.len(),
+            parse("--requestheader-group-headers=X --requestheader-username-headers=Y").warnings.len(),
             2
         );
     }

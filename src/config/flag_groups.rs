@@ -269,15 +269,6 @@ pub struct Api {
     /// Feature gates: Name=true, AllAlpha=true.
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL,...")]
     pub feature_gates: Vec<GateSetting>,
-    /// Controllers to enable: * for all that are on by default, NAME enables one, -NAME disables one, -* disables all.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "*",
-        allow_hyphen_values = true,
-        value_name = "NAME,..."
-    )]
-    pub controllers: Vec<String>,
     /// IP ranges for services; one per address family.
     #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24", value_name = "CIDR,...")]
     pub service_cluster_ip_range: Vec<IpRange>,
@@ -337,15 +328,12 @@ pub struct Kubelets {
     /// Timeout for connecting to a kubelet, a pod or a service.
     #[arg(long, default_value = "5s", value_parser = go_duration, value_name = "DURATION")]
     pub kubelet_timeout: Duration,
-    /// Connect to webhooks and aggregated API servers at an endpoint of their service instead of its cluster IP.
-    #[arg(long, action = ArgAction::Set, default_value_t = false)]
-    pub enable_aggregator_routing: bool,
 }
 
 impl Kubelets {
     /// A warning if kubelets are not verified. A server on the loopback interface without a client certificate for kubelets has no
     /// kubelets to connect to.
-    pub(super) fn remark(&self, bind_address: IpAddr) -> Option<String> {
+    pub(super) fn warning(&self, bind_address: IpAddr) -> Option<String> {
         let has_kubelets = !bind_address.is_loopback() || self.kubelet_client_certificate.is_some();
         (has_kubelets && self.kubelet_certificate_authority.is_none()).then(|| {
             "--kubelet-certificate-authority is not set: kubelets are not verified, and an attacker at the address of a node \
@@ -368,12 +356,24 @@ pub struct Aggregation {
     /// Refuse redirects of aggregated API servers.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub aggregator_reject_forwarding_redirect: bool,
+    /// Connect to webhooks and aggregated API servers at an endpoint of their service instead of its cluster IP.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub enable_aggregator_routing: bool,
 }
 
 /// The settings of controllers.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
 pub struct Controllers {
+    /// Controllers to enable: * for all that are on by default, NAME enables one, -NAME disables one, -* disables all.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true,
+        value_name = "NAME,..."
+    )]
+    pub controllers: Vec<String>,
     /// Period for recalculating the usage of all resource quotas; 0 disables it.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub resource_quota_sync_period: Duration,

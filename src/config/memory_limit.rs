@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pilothouse_apimachinery::quantity::Quantity;
 
-use crate::limits::CGROUP_PART_PERCENT;
+use crate::limits::CGROUP_PERCENT;
 
 /// How much memory the server may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl MemoryLimit {
         match self {
             MemoryLimit::None => None,
             MemoryLimit::Bytes(bytes) => Some(bytes),
-            MemoryLimit::Cgroup => cgroup_limit().map(|bytes| bytes / 100 * CGROUP_PART_PERCENT),
+            MemoryLimit::Cgroup => cgroup_limit().map(|bytes| bytes / 100 * CGROUP_PERCENT),
         }
     }
 }

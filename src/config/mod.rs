@@ -109,7 +109,7 @@ pub struct Config {
     pub flags: BTreeMap<String, String>,
     /// Warnings about the given flags; logged at start.
     #[arg(skip)]
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// An invalid or inconsistent configuration.
@@ -166,27 +166,28 @@ impl Config {
         config.authentication.anonymous_auth_given =
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
         config.flags = flag_values(&command, &matches);
-        config.remarks = compat::ignored_flags(&matches);
+        config.warnings = compat::ignored_flags(&matches);
         match config.storage.storage_backend {
             Some(Backend::Redb) => config.storage.engine = Engine::Redb,
             Some(Backend::Memory) => config.storage.engine = Engine::Memory,
             Some(Backend::Etcd3) => {
                 let engine = config.storage.engine;
-                config.remarks.push(format!("--storage-backend=etcd3 is not used: the engine is {engine}"));
+                config.warnings.push(format!("--storage-backend=etcd3 is not used: the engine is {engine}"));
             }
             None => {}
         }
-        config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
-        config.remarks.extend(config.service_accounts.remarks());
-        config.remarks.extend(config.front_proxy.remarks());
-        config.remarks.extend(config.audit.remarks());
+        config.warnings.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
+        config.warnings.extend(config.service_accounts.warnings());
+        config.warnings.extend(config.front_proxy.warnings());
+        config.warnings.extend(config.audit.warnings());
         let has_authentication_file = config.authentication.authentication_config.is_some();
         if config.authentication.anonymous_auth && !has_authentication_file && !config.admits_anonymous() {
-            let remark = "--anonymous-auth is off: it is not allowed with the authorization mode AlwaysAllow";
-            config.remarks.push(remark.to_owned());
+            let warning =
+                "--anonymous-auth is off: it is not allowed with the authorization mode AlwaysAllow";
+            config.warnings.push(warning.to_owned());
         }
-        config.remarks.extend(PluginFlags::new(&config.api).remarks());
-        config.remarks.extend(config.kubelets.remark(config.serving.bind_address));
+        config.warnings.extend(PluginFlags::new(&config.api).warnings());
+        config.warnings.extend(config.kubelets.warning(config.serving.bind_address));
         Ok(config)
     }
 
@@ -215,7 +216,7 @@ impl Config {
         {
             return invalid("--advertise-address must be an address that clients can reach");
         }
-        if !(0.0..=limits::GOAWAY_CHANCE).contains(&serving.goaway_chance) {
+        if !(0.0..=limits::MAX_GOAWAY_CHANCE).contains(&serving.goaway_chance) {
             return invalid("--goaway-chance can not be less than 0 or greater than 0.02");
         }
         if self.limits.request_timeout.is_zero() {
@@ -345,7 +346,7 @@ impl Config {
     /// The maximum number of open streams per connection.
     pub fn streams_per_connection(&self) -> u32 {
         match self.serving.http2_max_streams_per_connection {
-            0 => limits::STREAMS_PER_CONNECTION_ZERO,
+            0 => limits::STREAMS_PER_CONNECTION_IF_ZERO,
             count => count,
         }
     }

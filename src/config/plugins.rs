@@ -166,7 +166,7 @@ impl PluginFlags {
     }
 
     /// Warnings about deprecated flags and plug-ins without effect.
-    pub fn remarks(&self) -> impl Iterator<Item = String> {
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
         let deprecated = "Flag --admission-control has been deprecated, Use --enable-admission-plugins or \
                           --disable-admission-plugins instead. Will be removed in a future version.";
         let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
@@ -216,9 +216,9 @@ mod tests {
         let exact = flags("--admission-control=AlwaysDeny,NodeRestriction --admission-control=LimitRanger");
         assert_eq!(exact.validate(), Ok(()));
         assert_eq!(names(&exact.enabled()), ["LimitRanger", "NodeRestriction", "AlwaysDeny"]);
-        let remarks: Vec<String> = exact.remarks().collect();
+        let warnings: Vec<String> = exact.warnings().collect();
         assert!(
-            matches!(remarks.as_slice(), [remark] if remark.starts_with("Flag --admission-control has been deprecated"))
+            matches!(warnings.as_slice(), [warning] if warning.starts_with("Flag --admission-control has been deprecated"))
         );
         let no_plugins = flags("--admission-control=");
         assert_eq!(
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn admission_plugin_without_effect_is_logged() {
         let line = "--enable-admission-plugins=AlwaysAdmit,ValidatingAdmissionPolicy,ImagePolicyWebhook";
-        let remarks: Vec<String> = flags(line).remarks().collect();
-        assert_eq!(remarks, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
+        let warnings: Vec<String> = flags(line).warnings().collect();
+        assert_eq!(warnings, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
     }
 }

@@ -37,7 +37,7 @@ impl ServiceAccounts {
     }
 
     /// A warning about contradicting flags.
-    pub(super) fn remarks(&self) -> Option<String> {
+    pub(super) fn warnings(&self) -> Option<String> {
         let max_expiration = self.service_account_max_token_expiration;
         if !self.service_account_extend_token_expiration || max_expiration.is_zero() {
             return None;
@@ -99,14 +99,17 @@ mod tests {
 
     #[test]
     fn token_extension_beyond_max_expiration_is_logged() {
-        let remarks = |line: &str| {
-            Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace())).unwrap().remarks.len()
+        let warnings = |line: &str| {
+            Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace()))
+                .unwrap()
+                .warnings
+                .len()
         };
-        assert_eq!(remarks("--service-account-max-token-expiration=1h"), 1);
-        assert_eq!(remarks("--service-account-max-token-expiration=24h"), 1);
-        assert_eq!(remarks("--service-account-max-token-expiration=9000h"), 0);
+        assert_eq!(warnings("--service-account-max-token-expiration=1h"), 1);
+        assert_eq!(warnings("--service-account-max-token-expiration=24h"), 1);
+        assert_eq!(warnings("--service-account-max-token-expiration=9000h"), 0);
         assert_eq!(
-            remarks(
+            warnings(
                 "--service-account-max-token-expiration=1h --service-account-extend-token-expiration=false"
             ),
             0

@@ -27,7 +27,7 @@ fn config_defaults_match_documentation() {
     assert!(!config.api.allow_privileged);
     assert_eq!(config.audiences(), ["https://kubernetes.default.svc"]);
     assert!(config.workers() > 0);
-    assert!(config.remarks.is_empty());
+    assert!(config.warnings.is_empty());
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn flags_accept_go_spellings() {
     assert!(config.authentication.enable_bootstrap_token_auth);
     assert_eq!(config.lifecycle.shutdown_delay_duration, Duration::from_secs(90));
     assert_eq!(config.logging.verbosity, 4);
-    assert_eq!(config.api.controllers, ["-*"]);
+    assert_eq!(config.controllers.controllers, ["-*"]);
     for spelling in ["--v=6", "-v6", "-v=6", "--v 6"] {
         assert_eq!(parse(spelling).unwrap().logging.verbosity, 6, "{spelling}");
     }
@@ -109,14 +109,14 @@ fn envtest_and_kubeadm_flags_are_accepted() {
     let config = parse(envtest).unwrap();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!(config.service_accounts.service_account_issuer, ["https://127.0.0.1:40001/"]);
-    assert_eq!(config.remarks.len(), 1);
-    assert!(config.remarks[0].starts_with("--etcd-servers is not used"));
+    assert_eq!(config.warnings.len(), 1);
+    assert!(config.warnings[0].starts_with("--etcd-servers is not used"));
 
     let kubeadm = "--enable-aggregator-routing --etcd-cafile=x --kubelet-preferred-address-types=InternalIP \
         --proxy-client-cert-file=x --requestheader-allowed-names=front-proxy-client --profiling=false \
         --audit-log-path - --storage-backend=etcd3 --watch-cache=false";
-    let remarks = parse(kubeadm).unwrap().remarks;
-    assert_eq!(remarks.len(), 4, "{remarks:?}");
+    let warnings = parse(kubeadm).unwrap().warnings;
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn kubelet_flags_are_parsed_and_validated() {
     )
     .unwrap();
     assert_eq!(config.kubelets.kubelet_preferred_address_types, ["InternalIP", "Hostname"]);
-    assert!(config.validate().is_ok() && config.remarks.is_empty());
+    assert!(config.validate().is_ok() && config.warnings.is_empty());
     for flag in ["--kubelet-client-certificate=x", "--kubelet-client-key=x", "--kubelet-timeout=0"] {
         assert!(parse(flag).unwrap().validate().is_err(), "{flag}");
     }
@@ -220,9 +220,9 @@ fn unverified_kubelets_are_logged_unless_loopback_only() {
         (format!("--bind-address=0.0.0.0 {authority}"), false),
         (format!("{identity} {authority}"), false),
     ] {
-        let remarks = parse(&line).unwrap().remarks;
-        let warnings = remarks.iter().filter(|remark| remark.contains("kubelets are not verified")).count();
-        assert_eq!(warnings, usize::from(is_warned), "{line}: {remarks:?}");
+        let warnings = parse(&line).unwrap().warnings;
+        let count = warnings.iter().filter(|warning| warning.contains("kubelets are not verified")).count();
+        assert_eq!(count, usize::from(is_warned), "{line}: {warnings:?}");
     }
     assert!(parse("--kubelet-certificate-authority=").is_err(), "an empty path is refused");
 }
@@ -251,15 +251,15 @@ fn kube_apiserver_program_name_changes_two_defaults() {
     let as_kube_apiserver =
         parse_line("/assets/kube-apiserver --cert-dir=/tmp/harness --etcd-servers=http://127.0.0.1:2379");
     assert_eq!(as_kube_apiserver.storage.data_dir, Some("/tmp/harness/pilothouse-data".into()));
-    assert_eq!(as_kube_apiserver.api.controllers, ["-*"]);
+    assert_eq!(as_kube_apiserver.controllers.controllers, ["-*"]);
     let with_flags =
         parse_line("kube-apiserver --cert-dir=/tmp/harness --data-dir=/data --controllers=namespace");
     assert_eq!(with_flags.storage.data_dir, Some("/data".into()));
-    assert_eq!(with_flags.api.controllers, ["namespace"]);
+    assert_eq!(with_flags.controllers.controllers, ["namespace"]);
     assert_eq!(parse_line("kube-apiserver").storage.data_dir, Some("./pilothouse-data".into()));
     let as_pilothouse = parse_line("/usr/bin/pilothouse --cert-dir=/tmp/harness");
     assert_eq!(
-        (as_pilothouse.storage.data_dir, as_pilothouse.api.controllers),
+        (as_pilothouse.storage.data_dir, as_pilothouse.controllers.controllers),
         (Some("./pilothouse-data".into()), vec!["*".to_owned()])
     );
 }

@@ -58,10 +58,9 @@ impl Bounds {
         let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         let by_default = (config.workers() * limits::CONNECTIONS_PER_WORKER).min(files / 4 * 3);
-        let by_memory =
-            config.limits.memory_limit.bytes().map_or(usize::MAX, |limit| {
-                limit / limits::CONNECTIONS_MEMORY_PART / limits::CONNECTION_BYTES
-            });
+        let by_memory = config.limits.memory_limit.bytes().map_or(usize::MAX, |limit| {
+            limit / limits::CONNECTIONS_MEMORY_DIVISOR / limits::CONNECTION_BYTES
+        });
         let total = flag_or(config.serving.max_connections, by_default).min(by_memory).max(1);
         let per_source = flag_or(config.serving.max_connections_per_source, total / 2).min(total).max(1);
         let handshakes = limits::HANDSHAKES.min(total);
@@ -70,7 +69,7 @@ impl Bounds {
             per_source,
             handshakes,
             handshakes_per_source: (handshakes / 2).max(1),
-            reserve: (total / limits::CONNECTIONS_RESERVED).min(limits::MAX_CONNECTIONS_RESERVED),
+            reserve: (total / limits::CONNECTIONS_RESERVED_DIVISOR).min(limits::MAX_CONNECTIONS_RESERVED),
         }
     }
 }
@@ -106,7 +105,7 @@ impl Source {
 /// What is known about the client of a connection. It only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Standing {
+pub enum ClientTrust {
     /// The TLS handshake is not complete.
     Handshaking,
     /// No request was authenticated yet.
@@ -218,7 +217,7 @@ impl Connections {
         let state = Arc::new(State {
             id: table.next_id(),
             connections: self.clone(),
-            standing: AtomicU8::new(Standing::Handshaking as u8),
+            trust: AtomicU8::new(ClientTrust::Handshaking as u8),
             is_in_reserve: AtomicBool::new(is_in_reserve),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
@@ -255,16 +254,16 @@ impl OpenConnection {
     }
 
     /// Serves the connection by `driving` it, until that ends or the connection has to make room for another one.
-    pub async fn serve(&self, driving: impl Future<Output = ()>) -> Served {
+    pub async fn serve(&self, driving: impl Future<Output = ()>) -> ConnectionEnd {
         let mut driving = pin!(driving);
         let mut can_be_evicted = true;
         poll_fn(|cx| {
             if driving.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Served::Completed);
+                return Poll::Ready(ConnectionEnd::Completed);
             }
             if can_be_evicted {
                 if self.0.0.eviction.poll_raised(cx).is_ready() {
-                    return Poll::Ready(Served::Evicted);
+                    return Poll::Ready(ConnectionEnd::Evicted);
                 }
                 // An authenticated connection is never evicted, so its watches need not check the signal with every event.
                 can_be_evicted = !self.0.is_authenticated();
@@ -277,7 +276,7 @@ impl OpenConnection {
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
+pub enum ConnectionEnd {
     /// The client or the server has ended it.
     Completed,
     /// It was evicted for another connection.
@@ -298,8 +297,8 @@ pub struct ConnectionState(Arc<State>);
 struct State {
     id: u64,
     connections: Connections,
-    /// A [`Standing`]. Also in the table; this copy is read without its lock.
-    standing: AtomicU8,
+    /// A [`ClientTrust`]. Also in the table; this copy is read without its lock.
+    trust: AtomicU8,
     /// Whether only exempt users may use this connection.
     is_in_reserve: AtomicBool,
     /// Requests in flight, as long as the connection is anonymous; [`EVICTED`] once it has to close.
@@ -312,14 +311,14 @@ struct State {
 impl ConnectionState {
     /// Notes that the TLS handshake is complete.
     pub fn note_handshake(&self) {
-        self.raise_standing(Standing::Anonymous);
+        self.raise_standing(ClientTrust::Anonymous);
     }
 
     /// Notes who sent a request. `false` if the request must be refused and the connection closed: it was admitted to the reserve,
     /// and this user has no place there.
-    pub fn note_caller(&self, caller: Standing) -> bool {
+    pub fn note_caller(&self, caller: ClientTrust) -> bool {
         let state = &*self.0;
-        if state.is_in_reserve.load(Ordering::Relaxed) && caller < Standing::Exempt {
+        if state.is_in_reserve.load(Ordering::Relaxed) && caller < ClientTrust::Exempt {
             let mut table = state.connections.0.table.lock();
             if !table.has_room_outside_reserve(state.connections.0.memory.get()) {
                 table.count_refusal(RefusalReason::Reserve);
@@ -332,16 +331,16 @@ impl ConnectionState {
     }
 
     fn is_authenticated(&self) -> bool {
-        self.0.standing.load(Ordering::Relaxed) >= Standing::Authenticated as u8
+        self.0.trust.load(Ordering::Relaxed) >= ClientTrust::Authenticated as u8
     }
 
-    fn raise_standing(&self, standing: Standing) {
+    fn raise_standing(&self, trust: ClientTrust) {
         let state = &*self.0;
-        if state.standing.load(Ordering::Relaxed) >= standing as u8 {
+        if state.trust.load(Ordering::Relaxed) >= trust as u8 {
             return;
         }
-        state.standing.store(standing as u8, Ordering::Relaxed);
-        state.connections.0.table.lock().rise(state.id, standing, state.connections.now());
+        state.trust.store(trust as u8, Ordering::Relaxed);
+        state.connections.0.table.lock().rise(state.id, trust, state.connections.now());
     }
 
     /// Keeps the connection from being evicted until the guard is dropped. `None` if nothing has to be kept, because the connection

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::app::App;
-use super::connections::{Bounds, ConnectionState, Connections, Served};
+use super::connections::{Bounds, ConnectionEnd, ConnectionState, Connections};
 use super::drain::{Counted, Drain, Tally};
 use super::h1::H1;
 use super::h2::H2;
@@ -176,7 +176,7 @@ impl Worker {
                 return Ok(());
             }
         };
-        if connection.serve(self.drive(io, connection.state())).await == Served::Evicted {
+        if connection.serve(self.drive(io, connection.state())).await == ConnectionEnd::Evicted {
             tracing::debug!(?address, "an idle connection was closed for another");
         }
         Ok(())

@@ -19,7 +19,7 @@ use super::h1_stream::{Streaming, is_endless, is_plain};
 use super::h2_stream::Dates;
 use super::peer::Peer;
 use super::stall::SendWithin;
-use super::switch::{Connection, Departure, Switch};
+use super::switch::{Connection, Handoff, Switch};
 use super::tls::TlsStream;
 use crate::limits;
 
@@ -91,8 +91,8 @@ impl H1 {
             (self.driver)(switch.connection()).await;
             let (stream, taken_io) = match switch.take() {
                 None => return,
-                Some((Departure::Stream(stream), io)) => (stream, io),
-                Some((Departure::Conversation(conversation), io)) => {
+                Some((Handoff::Stream(stream), io)) => (stream, io),
+                Some((Handoff::Upgraded(conversation), io)) => {
                     let _in_flight = io.peer.connection.as_ref().and_then(ConnectionState::begin_request);
                     return tokio::select! {
                         () = conversation(io) => {}

@@ -24,16 +24,16 @@ use super::tls::TlsStream;
 const HEAD_END: [u8; HEAD_END_BYTES] = *b"\r\n\r\n";
 const HEAD_END_BYTES: usize = 4;
 
-/// The reason why a connection leaves the driver.
-pub(super) enum Departure {
+/// What takes over a connection that leaves the driver.
+pub(super) enum Handoff {
     /// For good: both ends agreed on another protocol.
-    Conversation(Conversation),
+    Upgraded(UpgradedConnection),
     /// For one response; the driver gets it back afterwards.
     Stream(Streaming),
 }
 
 /// Takes over a connection that has left HTTP.
-pub(super) type Conversation = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
+pub(super) type UpgradedConnection = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
 
 /// Wraps a conversation, to act before and after it.
 pub(super) type ConversationWrapper =
@@ -45,7 +45,7 @@ pub(super) struct Switch(Rc<State>);
 
 struct State {
     io: RefCell<Option<TlsStream>>,
-    departure: RefCell<Option<Departure>>,
+    handoff: RefCell<Option<Handoff>>,
     /// Wakes the driver, which may wait for a request that will never come.
     reader: RefCell<Option<Waker>>,
     heads: RefCell<Heads>,
@@ -95,7 +95,7 @@ impl Switch {
         let peer = io.peer.clone();
         Switch(Rc::new(State {
             io: RefCell::new(Some(io)),
-            departure: RefCell::new(None),
+            handoff: RefCell::new(None),
             reader: RefCell::new(None),
             heads: RefCell::default(),
             has_unflushed: Cell::default(),
@@ -110,22 +110,21 @@ impl Switch {
     }
 
     /// Leaves HTTP. The handler's own response is not sent: the conversation writes everything that the client reads.
-    pub(super) fn leave_http(&self, conversation: Conversation) {
-        self.depart(Departure::Conversation(conversation));
+    pub(super) fn leave_http(&self, conversation: UpgradedConnection) {
+        self.hand_off(Handoff::Upgraded(conversation));
     }
 
     /// Wraps the conversation that this connection is leaving for; `false` if there is none. The handler must return before it
     /// awaits anything else: the driver ends as soon as it may, and the handler's task with it.
     pub(super) fn wrap_conversation(&self, wrapper: ConversationWrapper) -> bool {
-        let mut departure = self.0.departure.borrow_mut();
-        match departure.take() {
-            Some(Departure::Conversation(conversation)) => {
-                *departure =
-                    Some(Departure::Conversation(Box::new(move |client| wrapper(conversation(client)))));
+        let mut handoff = self.0.handoff.borrow_mut();
+        match handoff.take() {
+            Some(Handoff::Upgraded(conversation)) => {
+                *handoff = Some(Handoff::Upgraded(Box::new(move |client| wrapper(conversation(client)))));
                 true
             }
             other => {
-                *departure = other;
+                *handoff = other;
                 false
             }
         }
@@ -133,7 +132,7 @@ impl Switch {
 
     /// Leaves the driver for the time of this response. The response that the handler returns instead is not sent.
     pub(super) fn stream(&self, response: Streaming) {
-        self.depart(Departure::Stream(response));
+        self.hand_off(Handoff::Stream(response));
     }
 
     /// Sets the time limit and the cut signal of the response to the current request.
@@ -160,20 +159,20 @@ impl Switch {
         !self.0.has_unflushed.get() && self.0.heads.borrow().is_at_end()
     }
 
-    /// The connection and the reason for its departure, once the driver has ended. `None` if it never left.
-    pub(super) fn take(&self) -> Option<(Departure, TlsStream)> {
-        Some((self.0.departure.take()?, self.0.io.take()?))
+    /// The connection and what takes it over, once the driver has ended. `None` if it never left.
+    pub(super) fn take(&self) -> Option<(Handoff, TlsStream)> {
+        Some((self.0.handoff.take()?, self.0.io.take()?))
     }
 
-    fn depart(&self, departure: Departure) {
-        self.0.departure.replace(Some(departure));
+    fn hand_off(&self, handoff: Handoff) {
+        self.0.handoff.replace(Some(handoff));
         if let Some(reader) = self.0.reader.take() {
             reader.wake();
         }
     }
 
     fn has_left(&self) -> bool {
-        self.0.departure.borrow().is_some()
+        self.0.handoff.borrow().is_some()
     }
 }
 

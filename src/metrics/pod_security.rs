@@ -14,11 +14,33 @@ pub struct PodSecurity {
     errors: IntCounterVec,
 }
 
-/// An evaluated write: operation, resource and subresource. They become labels, so callers must take them from fixed lists.
-pub type Judged<'a> = [&'a str; 3];
+/// An evaluated write. Callers must take the values from fixed lists, because they become labels.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteLabels<'a> {
+    /// `create` or `update`.
+    pub operation: &'a str,
+    /// `pod` or `controller`.
+    pub resource: &'a str,
+    /// The subresource, empty for the object itself.
+    pub subresource: &'a str,
+}
 
-/// The policy that a write was evaluated against: level, version and mode.
-pub type HeldTo<'a> = [&'a str; 3];
+impl<'a> WriteLabels<'a> {
+    fn values(self) -> [&'a str; 3] {
+        [self.operation, self.resource, self.subresource]
+    }
+}
+
+/// The policy that a write was evaluated against.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyLabels<'a> {
+    /// The level.
+    pub level: &'a str,
+    /// The version.
+    pub version: &'a str,
+    /// The mode.
+    pub mode: &'a str,
+}
 
 impl PodSecurity {
     pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<PodSecurity> {
@@ -46,20 +68,21 @@ impl PodSecurity {
     }
 
     /// Counts an evaluation of a write.
-    pub fn count_evaluation(&self, write: Judged<'_>, is_met: bool, held_to: HeldTo<'_>) {
+    pub fn count_evaluation(&self, write: WriteLabels<'_>, is_met: bool, policy: PolicyLabels<'_>) {
         let decision = if is_met { "allow" } else { "deny" };
-        let labels = [&[decision][..], &held_to, &write].concat();
+        let PolicyLabels { level, version, mode } = policy;
+        let labels = [&[decision, level, version, mode][..], &write.values()].concat();
         self.evaluations.with_label_values(&labels).inc();
     }
 
     /// Counts an exempt write.
-    pub fn count_exemption(&self, write: Judged<'_>) {
-        self.exemptions.with_label_values(&write).inc();
+    pub fn count_exemption(&self, write: WriteLabels<'_>) {
+        self.exemptions.with_label_values(&write.values()).inc();
     }
 
     /// Counts a write whose policy could not be determined or parsed.
-    pub fn count_error(&self, write: Judged<'_>, is_fatal: bool) {
+    pub fn count_error(&self, write: WriteLabels<'_>, is_fatal: bool) {
         let fatal = if is_fatal { "true" } else { "false" };
-        self.errors.with_label_values(&[&[fatal][..], &write].concat()).inc();
+        self.errors.with_label_values(&[&[fatal][..], &write.values()].concat()).inc();
     }
 }

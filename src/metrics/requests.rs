@@ -84,8 +84,8 @@ struct RequestClass {
     part: Option<usize>,
     scope: &'static str,
     dry_run: bool,
-    /// Whether it is a patch that applies.
-    applies: bool,
+    /// Whether it is a patch that is_apply.
+    is_apply: bool,
     code: u16,
 }
 
@@ -106,11 +106,11 @@ pub struct Meter {
 
 /// The options of a request that metrics distinguish.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NotedOptions {
+pub struct RequestOptions {
     /// Whether it is a dry run.
     pub dry_run: bool,
-    /// Whether it is a patch that applies.
-    pub applies: bool,
+    /// Whether it is a patch that is_apply.
+    pub is_apply: bool,
 }
 
 /// One request in progress.
@@ -143,11 +143,11 @@ impl Sample {
     }
 
     /// Notes the class of the request. An unknown resource counts as none.
-    pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, options: NotedOptions) {
+    pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, options: RequestOptions) {
         self.is_long.set(request.is_long_running());
-        let (verb, NotedOptions { dry_run, applies }) = (request.verb, options);
+        let (verb, RequestOptions { dry_run, is_apply }) = (request.verb, options);
         let mut class =
-            RequestClass { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
+            RequestClass { resource: None, verb, part: None, scope: "", dry_run, is_apply, code: 0 };
         match (&request.target, resource) {
             (Target::Resource(path_info), Some(resource)) => {
                 class.resource = Some(resource.ordinal);
@@ -186,7 +186,7 @@ fn scope(path_info: &ResourcePath<'_>, verb: Verb) -> &'static str {
 fn verb_label(class: &RequestClass) -> String {
     match class.verb {
         Verb::Create => "POST".to_owned(),
-        Verb::Patch if class.applies => "APPLY".to_owned(),
+        Verb::Patch if class.is_apply => "APPLY".to_owned(),
         Verb::DeleteCollection => "DELETE".to_owned(),
         Verb::Update => "PUT".to_owned(),
         Verb::Proxy => "CONNECT".to_owned(),
@@ -280,7 +280,7 @@ mod tests {
                 Target::Resource(path_info) => catalog.resource_at(path_info),
                 Target::NonResource(_) => None,
             };
-            sample.note(&request, resource, NotedOptions { dry_run: false, applies: *method == "PATCH" });
+            sample.note(&request, resource, RequestOptions { dry_run: false, is_apply: *method == "PATCH" });
             meter.end(sample, Moment::default().plus(Duration::from_millis(30)), *code);
         }
         metrics.count_mismatches(2);
@@ -331,7 +331,7 @@ mod tests {
         sample.note(
             &Request::parse("GET", "/version", &Query::parse("")).unwrap(),
             None,
-            NotedOptions::default(),
+            RequestOptions::default(),
         );
         sample.forget();
         meter.end(sample, Moment::default().plus(Duration::from_micros(1)), 403);

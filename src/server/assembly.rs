@@ -107,11 +107,11 @@ struct ServerParts {
     load: Arc<LoadStats>,
     controllers: ControllerSetup,
     /// The certificates in use, from which extension-apiserver-authentication is written.
-    trusted: Arc<ArcSwap<Pki>>,
+    current_pki: Arc<ArcSwap<Pki>>,
     /// The built-in resources, to which CustomResourceDefinitions add.
     builtin: Builtins,
     /// The connections to conversion webhooks.
-    converters: Lock<Vec<KeepAliveHandle>>,
+    conversion_keep_alives: Lock<Vec<KeepAliveHandle>>,
 }
 
 impl Assemble for Assembly {
@@ -187,9 +187,9 @@ async fn parts(
         loopback,
         load,
         controllers,
-        trusted: Arc::new(ArcSwap::new(context.pki.clone())),
+        current_pki: Arc::new(ArcSwap::new(context.pki.clone())),
         builtin,
-        converters: Lock::default(),
+        conversion_keep_alives: Lock::default(),
     };
     let result = services(&parts).repair(&holdings).await;
     result.map_err(|error| StartError::part("the addresses of services")(&error))?;
@@ -308,7 +308,7 @@ impl Application for RunningServer {
                 context,
                 certificates,
                 front_proxy: self.0.auth.front_proxy.clone(),
-                trusted: self.0.trusted.clone(),
+                current_pki: self.0.current_pki.clone(),
                 authorities: self.0.controllers.authorities(),
                 shared: self.0.shared.clone(),
             };

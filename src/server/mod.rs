@@ -53,8 +53,8 @@ impl Server {
         let listener = listener::bind(requested).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let lock = config.storage.data_dir.as_deref().map(lock).transpose()?;
-        for remark in &config.remarks {
-            tracing::warn!("{remark}");
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
         }
         let pki = Arc::new(pki::prepare(&config, address, &clock)?);
         let tls = Tls::new(&config.serving, &pki)?;

@@ -30,7 +30,7 @@ pub struct RequestMemory {
 impl RequestMemory {
     /// Of the budget, one user may have half.
     pub fn new(budget: MemoryBudget) -> RequestMemory {
-        RequestMemory { users: UserShares::new(budget.most() / 2), budget }
+        RequestMemory { users: UserShares::new(budget.limit() / 2), budget }
     }
 
     /// Reserves memory for a request beside its body, such as a copy for another server: 429 if the budget or the share of the

@@ -68,7 +68,7 @@ impl WebhookCaller {
                 target: format!("{}?{parameter}", target.path),
                 body: Bytes::from(body),
                 includes_port: target.includes_port,
-                most: HOOK_RESPONSE_BYTES,
+                max_response_bytes: HOOK_RESPONSE_BYTES,
             };
             let access = || self.users.for_server(&target.credentials_name);
             self.clients.ask(&target.server, access, address, &request).await

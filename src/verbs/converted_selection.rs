@@ -22,14 +22,14 @@ fn selects_converted(resource: &Resource, filter: &Filter) -> bool {
 }
 
 /// The part of a snapshot that a filter can match, in the version of the call if the filter selects by its fields. The memory of
-/// the converted objects is added to `held`.
+/// the converted objects is added to `reservations`.
 pub(super) async fn candidate_snapshot(
     backend: &Backend,
     call: &Call<'_>,
     snapshot: &Snapshot,
     filter: &Filter,
     start: &Start,
-    held: &mut Vec<Reservation>,
+    reservations: &mut Vec<Reservation>,
 ) -> Result<Snapshot> {
     if !selects_converted(call.resource(), filter) {
         return Ok(snapshot.clone());
@@ -38,7 +38,7 @@ pub(super) async fn candidate_snapshot(
     let start_key = start.key(namespace);
     let candidates_in_scope =
         snapshot.scan(namespace, start_key.as_deref().map_or(Bound::Unbounded, Bound::Included));
-    let converted = candidates(backend, call, filter, candidates_in_scope.cloned(), held).await?;
+    let converted = candidates(backend, call, filter, candidates_in_scope.cloned(), reservations).await?;
     let objects = converted.into_iter().map(|object| (object.key.clone(), object)).collect();
     Ok(Snapshot { revision: snapshot.revision, objects })
 }
@@ -49,7 +49,7 @@ pub(super) async fn candidates(
     call: &Call<'_>,
     filter: &Filter,
     objects: impl Iterator<Item = Arc<Object>>,
-    held: &mut Vec<Reservation>,
+    reservations: &mut Vec<Reservation>,
 ) -> Result<Vec<Arc<Object>>> {
     let uses_converted_fields = selects_converted(call.resource(), filter);
     let prefilter = match uses_converted_fields {
@@ -62,7 +62,7 @@ pub(super) async fn candidates(
     };
     let selected: Vec<Arc<Object>> = objects.filter(is_candidate).collect();
     let bytes = selected.iter().map(|object| object.bytes.len()).sum();
-    held.push(backend.lists.take_more(bytes, held)?);
+    reservations.push(backend.lists.take_more(bytes, reservations)?);
     backend.convert_to_version(call.resource(), selected, call.permit(), call.claim()).await
 }
 

@@ -34,10 +34,11 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     if paged_options.limit == 0 {
         paged_options.limit = DEFAULT_LIMIT;
     }
-    let ListState { snapshot, start, mut held } =
+    let ListState { snapshot, start, mut reservations } =
         choose_state(backend, call, &paged_options, &position).await?;
     let candidates =
-        converted_selection::candidate_snapshot(backend, call, &snapshot, &filter, &start, &mut held).await?;
+        converted_selection::candidate_snapshot(backend, call, &snapshot, &filter, &start, &mut reservations)
+            .await?;
     let page = select_page(&candidates, &filter, start, page_limit(&list_options)).await;
     page.check(call.group_resource())?;
     // Several are decoded at once. Checked before the first is deleted, because a call over the limit is repeated.
@@ -45,7 +46,8 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
     let stored: Vec<_> =
         page.items.iter().filter_map(|object| snapshot.get(object.key.as_str())).cloned().collect();
     // Encoded before anything is deleted: a client that gets an error for its list would delete again.
-    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
+    let listing =
+        Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), reservations).await?;
     call.work().commit();
     let deletions = stored.into_iter().map(async |object| {
         match delete_object(backend, call, object, &options).await {

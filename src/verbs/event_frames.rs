@@ -33,7 +33,7 @@ use super::converted_selection::ConvertedFields;
 /// The frames of large objects that the threads for heavy work are encoding for the watches of one worker. Watches that need the
 /// same frame at the same time share it. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct FramesAside(Rc<RefCell<HashMap<FrameKey, SharedFrame>>>);
+pub struct FramesInProgress(Rc<RefCell<HashMap<FrameKey, SharedFrame>>>);
 
 /// Identifies a frame by the revision and variant of its object. Exempt watches do not wait for those of others.
 #[derive(PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ struct FrameKey {
 
 type SharedFrame = WeakShared<LocalBoxFuture<'static, Bytes>>;
 
-impl FramesAside {
+impl FramesInProgress {
     /// Waits for a frame that is already being encoded, or else for `encode`.
     fn get_or_encode(&self, key: FrameKey, encode: impl Future<Output = Bytes> + 'static) -> PendingFrame {
         let mut frames = self.0.borrow_mut();
@@ -64,7 +64,7 @@ pub(super) struct EventFrames {
     pub(super) backend: Rc<Backend>,
     /// The threads on which large objects are encoded.
     pub(super) pool: OwnedPool<Backend>,
-    pub(super) aside: FramesAside,
+    pub(super) frames_in_progress: FramesInProgress,
     pub(super) resource: Arc<Resource>,
     pub(super) response_format: ResponseFormat,
     /// Column definitions are sent once, with the first row, except for kinds that repeat them.
@@ -178,7 +178,7 @@ impl EventEncoder for EventFrames {
         let object = self.converted.borrow().get(&object.bytes).cloned().unwrap_or(object);
         let (backend, pool, resource) = (self.backend.clone(), self.pool.clone(), self.resource.clone());
         let (response_format, columns) = (self.response_format, self.columns.get());
-        self.aside.get_or_encode(key, async move {
+        self.frames_in_progress.get_or_encode(key, async move {
             let encode = move |backend: &Backend| {
                 frame(&backend.objects, &resource, response_format, event_type, &object, columns)
             };

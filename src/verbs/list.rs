@@ -32,9 +32,11 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let ListState { snapshot, start, mut held } = choose_state(backend, call, &options, &position).await?;
+    let ListState { snapshot, start, mut reservations } =
+        choose_state(backend, call, &options, &position).await?;
     let candidates =
-        converted_selection::candidate_snapshot(backend, call, &snapshot, &filter, &start, &mut held).await?;
+        converted_selection::candidate_snapshot(backend, call, &snapshot, &filter, &start, &mut reservations)
+            .await?;
     let page = select_page(&candidates, &filter, start, page_limit(&options)).await;
     page.check(call.group_resource())?;
     let revision = snapshot.revision;
@@ -42,7 +44,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
         // Keeps this snapshot for the next chunk. An older state is already kept where it was restored, if it is small enough.
         position.window.checkpoints().keep(snapshot, None);
     }
-    let listing = Listing::page(backend, call, revision, page, filter.is_selective(), held).await?;
+    let listing = Listing::page(backend, call, revision, page, filter.is_selective(), reservations).await?;
     Ok(Reply::List(listing))
 }
 
@@ -93,12 +95,12 @@ pub(super) struct ListState {
     /// Where the chunk begins.
     pub(super) start: Start,
     /// Reservations of the list budget for objects that are not in memory anyway.
-    pub(super) held: Vec<Reservation>,
+    pub(super) reservations: Vec<Reservation>,
 }
 
 impl ListState {
     fn current(snapshot: Snapshot, now: Timestamp) -> ListState {
-        ListState { snapshot, start: Start::first(now), held: Vec::new() }
+        ListState { snapshot, start: Start::first(now), reservations: Vec::new() }
     }
 }
 
@@ -173,21 +175,23 @@ async fn state_at_revision(
     position: &Position,
     revision: u64,
 ) -> Result<Option<ListState>> {
-    let mut held: Vec<Reservation> = Vec::new();
+    let mut reservations: Vec<Reservation> = Vec::new();
     let mut out_of_memory = None;
     let reserve = |bytes| {
         // A state larger than the whole budget counts as compacted. If other lists use up the budget, the client may retry.
-        if held.iter().map(Reservation::bytes).sum::<usize>() + bytes > LIST_BYTES {
+        if reservations.iter().map(Reservation::bytes).sum::<usize>() + bytes > LIST_BYTES {
             return false;
         }
-        match backend.lists.take_more(bytes, &held) {
-            Ok(reservation) => held.push(reservation),
+        match backend.lists.take_more(bytes, &reservations) {
+            Ok(reservation) => reservations.push(reservation),
             Err(error) => out_of_memory = Some(error),
         }
         out_of_memory.is_none()
     };
     match snapshot_at(position, Revision(revision), reserve).await {
-        Ok(snapshot) => Ok(Some(ListState { held, ..ListState::current(snapshot, backend.clock.now()) })),
+        Ok(snapshot) => {
+            Ok(Some(ListState { reservations, ..ListState::current(snapshot, backend.clock.now()) }))
+        }
         Err(PointInTimeError::Gone) => Ok(None),
         Err(PointInTimeError::TooLarge) => {
             out_of_memory.map_or(Ok(None), |error: OutOfMemory| Err(error.into()))

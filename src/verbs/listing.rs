@@ -41,7 +41,7 @@ pub struct Listing<B = Rc<Backend>> {
     /// The size of the items that were encoded for the last chunk, without those that were only copied.
     worked: usize,
     /// Its reservations of the list budget, until everything is sent.
-    _held: Vec<Reservation>,
+    _reservations: Vec<Reservation>,
 }
 
 /// A list that was prepared on another thread.
@@ -81,20 +81,20 @@ impl<B> Listing<B> {
             tail: self.tail,
             state: self.state,
             worked: self.worked,
-            _held: self._held,
+            _reservations: self._reservations,
         }
     }
 }
 
 impl Listing {
-    /// The list of one page. `held`: the reservations of its snapshot.
+    /// The list of one page. `reservations`: the reservations of its snapshot.
     pub async fn page(
         backend: &Rc<Backend>,
         call: &Call<'_>,
         revision: Revision,
         page: Page,
         selective: bool,
-        mut held: Vec<Reservation>,
+        mut reservations: Vec<Reservation>,
     ) -> Result<Listing> {
         let (resource, response_format) = (call.resource(), call.response_format);
         let mut list_meta = list_meta(revision, &page, selective);
@@ -109,7 +109,7 @@ impl Listing {
         // counted.
         let unconverted = page.items.iter().filter(|object| backend.needs_conversion(resource, object));
         let converted: usize = unconverted.map(|object| object.bytes.len()).sum();
-        held.push(backend.lists.take_more(converted, &held)?);
+        reservations.push(backend.lists.take_more(converted, &reservations)?);
         page.items = backend.convert_to_version(resource, page.items, call.permit(), call.claim()).await?;
         if matches!(response_format.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
@@ -118,16 +118,14 @@ impl Listing {
         let size = PageSize::new(&page.items);
         let messages_reservation = (response_format.encoding == Encoding::Protobuf
             && size.total <= PROTOBUF_LIST_BUFFER_BYTES)
-            .then(|| backend.lists.take_more(size.total, &held));
+            .then(|| backend.lists.take_more(size.total, &reservations));
         // A Protobuf list that exceeds the budget is encoded twice rather than refused.
         let messages_reservation = messages_reservation.and_then(std::result::Result::ok);
         let keeps_messages = messages_reservation.is_some();
-        held.push(
-            messages_reservation.map_or_else(
-                || backend.lists.take_more(size.in_flight(response_format.encoding), &held),
-                Ok,
-            )?,
-        );
+        reservations.push(messages_reservation.map_or_else(
+            || backend.lists.take_more(size.in_flight(response_format.encoding), &reservations),
+            Ok,
+        )?);
         let (mut messages, mut announced) = (Vec::new(), 0);
         let (head, tail) = match response_format.encoding {
             Encoding::Json | Encoding::Yaml => {
@@ -154,7 +152,7 @@ impl Listing {
             tail,
             state: State::Head,
             worked: 0,
-            _held: held,
+            _reservations: reservations,
         })
     }
 

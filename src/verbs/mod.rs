@@ -32,7 +32,7 @@ use pilothouse_actors::session::LiveSessions;
 use pilothouse_actors::session::feed::Feed;
 use pilothouse_actors::watch_memory::WatchMemory;
 
-pub use self::event_frames::FramesAside;
+pub use self::event_frames::FramesInProgress;
 use pilothouse_apimachinery::status::{Result, Status};
 
 use self::listing::Listing;
@@ -55,7 +55,7 @@ pub struct WatchDeps {
     /// The memory of all watches.
     pub memory: WatchMemory,
     /// Watch frames of large objects that are being encoded.
-    pub frames_aside: FramesAside,
+    pub frames_in_progress: FramesInProgress,
 }
 
 /// The success of a request whose response is an object.

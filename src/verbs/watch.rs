@@ -41,7 +41,7 @@ pub async fn watch(
     let encoder = Rc::new(EventFrames {
         backend: backend.clone(),
         pool,
-        aside: deps.frames_aside.clone(),
+        frames_in_progress: deps.frames_in_progress.clone(),
         resource: call.resource().clone(),
         response_format: call.response_format,
         columns: Cell::new(true),
@@ -131,11 +131,12 @@ async fn convert_initial(
     if call.resource().custom.as_ref().is_none_or(|custom| custom.conversion.is_none()) {
         return Ok(objects);
     }
-    let mut held = Vec::new();
-    let converted = converted_selection::candidates(backend, call, filter, objects, &mut held).await?;
+    let mut reservations = Vec::new();
+    let converted =
+        converted_selection::candidates(backend, call, filter, objects, &mut reservations).await?;
     // The budget is released when all of them are sent.
     Ok(Box::new(converted.into_iter().inspect(move |_| {
-        let _held = &held;
+        let _reservations = &reservations;
     })))
 }
 

@@ -19,7 +19,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 fn start(change: impl FnOnce(&mut Config)) -> (Handle, Client) {
     let mut config = Config::ephemeral();
     // Without controllers, so that the tests create all objects.
-    config.api.controllers = vec!["-*".to_owned()];
+    config.controllers.controllers = vec!["-*".to_owned()];
     change(&mut config);
     let server = Server::start(config).unwrap();
     let (address, admin) = (server.address(), server.admin());

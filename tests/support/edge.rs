@@ -17,7 +17,7 @@ use openssl::pkey::PKey;
 use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 use openssl::x509::X509;
 use pilothouse::config::Config;
-use pilothouse::http::connections::{Connections, Counts, Standing};
+use pilothouse::http::connections::{ClientTrust, Connections, Counts};
 use pilothouse::http::drain::Drain;
 use pilothouse::http::edge::Edge;
 use pilothouse::http::peer::Peer;
@@ -133,9 +133,9 @@ impl Assemble for TestAssembly {
                 .route("/peer", web::get().to(peer))
                 .route(
                     "/login",
-                    web::get().to(|request: HttpRequest| login(request, Standing::Authenticated)),
+                    web::get().to(|request: HttpRequest| login(request, ClientTrust::Authenticated)),
                 )
-                .route("/exempt", web::get().to(|request: HttpRequest| login(request, Standing::Exempt)))
+                .route("/exempt", web::get().to(|request: HttpRequest| login(request, ClientTrust::Exempt)))
         })?;
         Ok(Assembled { serving, application: Rc::new(self.application) })
     }
@@ -227,10 +227,10 @@ async fn peer(request: HttpRequest) -> String {
     format!("{} {subject}", peer.address.unwrap().ip())
 }
 
-/// Notes the standing of the connection's user.
-async fn login(request: HttpRequest, standing: Standing) -> HttpResponse {
+/// Notes the trust of the connection's user.
+async fn login(request: HttpRequest, trust: ClientTrust) -> HttpResponse {
     let peer = request.extensions().get::<Peer>().cloned().unwrap();
-    match peer.connection.unwrap().note_caller(standing) {
+    match peer.connection.unwrap().note_caller(trust) {
         true => HttpResponse::Ok().body("welcome"),
         false => HttpResponse::TooManyRequests().force_close().body("too many connections"),
     }

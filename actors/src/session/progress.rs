@@ -320,10 +320,10 @@ impl WatchProgress {
 
     /// Reads and sends events, at most `left` in this turn; or returns that they must be read from the log.
     fn catch_up(&mut self, left: &mut usize, out: &mut Queue) -> Result<(), AfterTurn> {
-        let most = *left;
+        let limit = *left;
         // Before the read: every event up to this head is in what the read returns.
         let head = self.window.head();
-        let events = match self.window.read(self.cursor, most) {
+        let events = match self.window.read(self.cursor, limit) {
             Read::Events(events) => events,
             Read::Archived(archive_reader, through) => {
                 self.state = State::Fetching;
@@ -341,7 +341,7 @@ impl WatchProgress {
         if let Some(encode) = self.frame_to_wait_for() {
             return Err(encode);
         }
-        if sent == events.len() && events.len() < most {
+        if sent == events.len() && events.len() < limit {
             self.cursor = self.cursor.max(head);
             self.state = State::CaughtUp;
         }

@@ -14,7 +14,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 
-use crate::limits::{LEDGER_CACHE_PART, LEDGER_RESERVE_PART, LEDGER_SETTLED_PART, SMALL_REQUEST_BYTES};
+use crate::limits::{
+    LEDGER_CACHE_DIVISOR, LEDGER_RESERVE_DIVISOR, LEDGER_SETTLED_DIVISOR, SMALL_REQUEST_BYTES,
+};
 use crate::lock::Lock;
 
 /// There is no memory for this at the moment. A retry may succeed.
@@ -48,7 +50,7 @@ struct Budget {
     name: &'static str,
     kind: BudgetKind,
     used: AtomicUsize,
-    most: usize,
+    limit: usize,
     refused: AtomicU64,
 }
 
@@ -74,7 +76,7 @@ pub struct BudgetUse {
     /// Bytes in use.
     pub bytes: usize,
     /// Its bound.
-    pub most: usize,
+    pub limit: usize,
     /// Reservations that were refused.
     pub refused: u64,
 }
@@ -85,30 +87,30 @@ impl MemoryLedger {
         MemoryLedger(Arc::new(Ledger { limit, ..Ledger::default() }))
     }
 
-    /// A budget of at most `most` bytes for what requests need while they run.
-    pub fn budget(&self, name: &'static str, most: usize) -> MemoryBudget {
-        self.add(name, most, BudgetKind::Transient)
+    /// A budget of at most `limit` bytes for what requests need while they run.
+    pub fn budget(&self, name: &'static str, limit: usize) -> MemoryBudget {
+        self.add(name, limit, BudgetKind::Transient)
     }
 
-    /// A budget of at most `most` bytes for what is held as long as a client is connected, and allocated as soon as it is
+    /// A budget of at most `limit` bytes for what is held as long as a client is connected, and allocated as soon as it is
     /// reserved.
-    pub fn steady(&self, name: &'static str, most: usize) -> MemoryBudget {
-        self.add(name, most, BudgetKind::Steady)
+    pub fn steady(&self, name: &'static str, limit: usize) -> MemoryBudget {
+        self.add(name, limit, BudgetKind::Steady)
     }
 
-    /// A budget of at most `most` bytes that other budgets cannot exhaust: audit events.
-    pub fn independent(&self, name: &'static str, most: usize) -> MemoryBudget {
-        self.add(name, most, BudgetKind::Independent)
+    /// A budget of at most `limit` bytes that other budgets cannot exhaust: audit events.
+    pub fn independent(&self, name: &'static str, limit: usize) -> MemoryBudget {
+        self.add(name, limit, BudgetKind::Independent)
     }
 
-    /// A budget of at most `most` bytes for caches: history, encodings.
-    pub fn cache(&self, name: &'static str, most: usize) -> MemoryBudget {
-        self.add(name, most, BudgetKind::Cache)
+    /// A budget of at most `limit` bytes for caches: history, encodings.
+    pub fn cache(&self, name: &'static str, limit: usize) -> MemoryBudget {
+        self.add(name, limit, BudgetKind::Cache)
     }
 
-    fn add(&self, name: &'static str, most: usize, kind: BudgetKind) -> MemoryBudget {
+    fn add(&self, name: &'static str, limit: usize, kind: BudgetKind) -> MemoryBudget {
         let budget =
-            Arc::new(Budget { name, kind, used: AtomicUsize::new(0), most, refused: AtomicU64::new(0) });
+            Arc::new(Budget { name, kind, used: AtomicUsize::new(0), limit, refused: AtomicU64::new(0) });
         self.0.budgets.lock().push(Arc::clone(&budget));
         MemoryBudget { budget, ledger: Arc::clone(&self.0) }
     }
@@ -133,7 +135,7 @@ impl MemoryLedger {
         let steady = self.0.steady.load(Ordering::Relaxed);
         let rest = resident.saturating_sub(reserved);
         let is_first = !self.0.is_observed.swap(true, Ordering::Relaxed);
-        if is_first || reserved.saturating_sub(steady) <= limit / LEDGER_SETTLED_PART {
+        if is_first || reserved.saturating_sub(steady) <= limit / LEDGER_SETTLED_DIVISOR {
             self.0.settled.store(rest, Ordering::Relaxed);
         }
         self.0.unreserved.store(rest.max(self.0.settled.load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -180,7 +182,8 @@ impl Ledger {
     /// Whether so many bytes fit below the limit, if `used` includes them.
     fn fits(&self, bytes: usize, used: usize) -> bool {
         let is_small = bytes <= SMALL_REQUEST_BYTES;
-        self.limit.is_none_or(|limit| used <= limit - if is_small { 0 } else { limit / LEDGER_RESERVE_PART })
+        self.limit
+            .is_none_or(|limit| used <= limit - if is_small { 0 } else { limit / LEDGER_RESERVE_DIVISOR })
     }
 
     fn release(&self, bytes: usize) {
@@ -195,7 +198,7 @@ impl Budget {
         BudgetUse {
             name: self.name,
             bytes: self.used.load(Ordering::Relaxed),
-            most: self.most,
+            limit: self.limit,
             refused: self.refused.load(Ordering::Relaxed),
         }
     }
@@ -210,8 +213,8 @@ pub struct MemoryBudget {
 
 impl MemoryBudget {
     /// A budget without a ledger, for tests.
-    pub fn standalone(most: usize) -> MemoryBudget {
-        MemoryLedger::default().budget("alone", most)
+    pub fn standalone(limit: usize) -> MemoryBudget {
+        MemoryLedger::default().budget("alone", limit)
     }
 
     /// An empty reservation, for something that grows.
@@ -230,7 +233,7 @@ impl MemoryBudget {
         let reservation = Reservation { budget: self.clone(), bytes };
         let before = self.budget.used.fetch_add(bytes, Ordering::Relaxed);
         let fits = before <= own.iter().map(Reservation::bytes).sum::<usize>()
-            || before.saturating_add(bytes) <= self.budget.most;
+            || before.saturating_add(bytes) <= self.budget.limit;
         if self.reserve(bytes) && fits {
             return Ok(reservation);
         }
@@ -268,13 +271,13 @@ impl MemoryBudget {
 
     /// Whether no bytes are left.
     pub fn is_exhausted(&self) -> bool {
-        self.bytes() >= self.budget.most || !self.has_room_below_limit()
+        self.bytes() >= self.budget.limit || !self.has_room_below_limit()
     }
 
     /// Whether a reservation of so many bytes would succeed now.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let used = self.bytes();
-        (used == 0 || used.saturating_add(bytes) <= self.budget.most)
+        (used == 0 || used.saturating_add(bytes) <= self.budget.limit)
             && self.ledger.fits(bytes, self.ledger.used().saturating_add(bytes))
     }
 
@@ -285,12 +288,12 @@ impl MemoryBudget {
 
     /// Whether something may be cached: neither this budget nor the process is short of memory.
     pub fn may_keep(&self) -> bool {
-        self.bytes() < self.budget.most && self.has_room_to_keep()
+        self.bytes() < self.budget.limit && self.has_room_to_keep()
     }
 
     /// Whether enough memory is free for caches. Requests come first.
     fn has_room_to_keep(&self) -> bool {
-        self.ledger.limit.is_none_or(|limit| self.ledger.used() < limit - limit / LEDGER_CACHE_PART)
+        self.ledger.limit.is_none_or(|limit| self.ledger.used() < limit - limit / LEDGER_CACHE_DIVISOR)
     }
 
     /// The bytes in use.
@@ -299,8 +302,8 @@ impl MemoryBudget {
     }
 
     /// The bound.
-    pub fn most(&self) -> usize {
-        self.budget.most
+    pub fn limit(&self) -> usize {
+        self.budget.limit
     }
 }
 

@@ -136,7 +136,12 @@ pub fn spawn<W: Writer>(
 fn batching(delivery: &Delivery) -> Batching {
     match delivery.mode {
         Mode::Batch => delivery.batching,
-        _ => Batching { most: AUDIT_LINES_PER_WRITE, wait: Duration::ZERO, rate: None, ..delivery.batching },
+        _ => Batching {
+            max_batch_size: AUDIT_LINES_PER_WRITE,
+            wait: Duration::ZERO,
+            rate: None,
+            ..delivery.batching
+        },
     }
 }
 
@@ -225,7 +230,7 @@ impl Batches {
         let max_bytes = self.max_batch_bytes();
         let wait = self.batching.wait;
         let deadline = self.clock.moment().plus(wait);
-        while entries.len() < self.batching.most && bytes < max_bytes {
+        while entries.len() < self.batching.max_batch_size && bytes < max_bytes {
             let item = match self.queue.try_recv() {
                 Ok(item) => item,
                 Err(mpsc::error::TryRecvError::Disconnected) => return (entries, Some(None)),

@@ -52,7 +52,7 @@ struct Fixture {
 fn fixture(
     mode: Mode,
     waiting: usize,
-    most: usize,
+    max_batch_size: usize,
     truncation: Option<Truncation>,
     succeeds: bool,
 ) -> Fixture {
@@ -64,7 +64,7 @@ fn fixture(
         MemoryBudget::standalone(AUDIT_HEADS_BYTES),
         MemoryBudget::standalone(AUDIT_BODIES_BYTES),
     );
-    let batching = Batching { waiting, most, wait: Duration::ZERO, rate: None };
+    let batching = Batching { waiting, max_batch_size, wait: Duration::ZERO, rate: None };
     let delivery = Delivery { mode, batching, truncation };
     let slow =
         GatedWriter { gate: gate.clone(), written: written.clone(), largest: largest.clone(), succeeds };
@@ -182,7 +182,7 @@ async fn audit_event_of_disconnected_client_reaches_all_backends() {
     let other = Arc::<AtomicUsize>::default();
     let delivery = Delivery {
         mode: Mode::Batch,
-        batching: Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None },
+        batching: Batching { waiting: 10, max_batch_size: 1, wait: Duration::ZERO, rate: None },
         truncation: None,
     };
     let writer = GatedWriter {
@@ -265,7 +265,7 @@ async fn audit_batch_backend_drops_event_while_blocking_backend_waits() {
     let writer = GatedWriter { gate, written: written.clone(), largest: Arc::default(), succeeds: true };
     let delivery = Delivery {
         mode: Mode::Blocking,
-        batching: Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None },
+        batching: Batching { waiting: 10, max_batch_size: 1, wait: Duration::ZERO, rate: None },
         truncation: None,
     };
     let counts = fixture.metrics.audit.clone();

@@ -10,7 +10,7 @@ use openssl::x509::{X509Builder, X509NameBuilder};
 use pilothouse_types::clock::Timestamp;
 
 use super::*;
-use crate::limits::{CERTIFICATES_REMEMBERED, REFUSED_CERTIFICATE_REMEMBERED};
+use crate::limits::{CACHED_CERTIFICATES, REFUSED_CERTIFICATE_CACHE_TTL};
 
 pub const NOW: u64 = 1_790_000_000;
 
@@ -247,7 +247,7 @@ fn refused_chain_is_cached_and_verified_again_after_expiry() {
     // Another chain with the same first certificate is another chain.
     assert!(is_refused(&verifier, &[&stranger, &other]));
     assert_eq!(verifier.chains.verifications(), 3);
-    clock.advance(REFUSED_CERTIFICATE_REMEMBERED);
+    clock.advance(REFUSED_CERTIFICATE_CACHE_TTL);
     assert!(is_refused(&verifier, &[&stranger]) && is_refused(&verifier, &[&stranger]));
     assert_eq!(verifier.chains.verifications(), 4);
 }
@@ -296,7 +296,7 @@ fn refused_chains_are_bounded_and_evict_no_valid_one() {
     let (verifier, _) = verifier_trusting(&root);
     let ann = issue(&CertificateSpec::default(), Some(&root));
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
-    for garbage in 0..u16::try_from(CERTIFICATES_REMEMBERED).unwrap() * 2 {
+    for garbage in 0..u16::try_from(CACHED_CERTIFICATES).unwrap() * 2 {
         let certificates: Arc<[Vec<u8>]> = [garbage.to_be_bytes().to_vec()].into();
         let credentials = Credentials { certificates: Some(certificates), ..Credentials::default() };
         assert!(matches!(verifier.verify(&credentials), Answer::Now(Verification::Refused(_))));
@@ -304,7 +304,7 @@ fn refused_chains_are_bounded_and_evict_no_valid_one() {
     let before = verifier.chains.verifications();
     assert!(matches!(verdict(&verifier, &[&ann]), Verification::Known(_)));
     assert_eq!(verifier.chains.verifications(), before, "it is still cached");
-    assert!(verifier.chains.refused() <= CERTIFICATES_REMEMBERED);
+    assert!(verifier.chains.refused() <= CACHED_CERTIFICATES);
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub use self::rules::ClaimMapping;
 
 use self::rules::Claims;
 use super::jwt::Token;
-use crate::limits::{OIDC_TOKEN_BYTES, OIDC_TOKEN_REMEMBERED, OIDC_TOKENS_REMEMBERED};
+use crate::limits::{OIDC_CACHED_TOKENS, OIDC_TOKEN_BYTES, OIDC_TOKEN_CACHE_TTL};
 use crate::metrics::authentication::Latency;
 
 /// Verifies the tokens of one provider.
@@ -37,7 +37,7 @@ struct Shared {
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
     /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
-    cache: Lock<ExpiringCache<[u8; 32], Arc<Identity>, OIDC_TOKENS_REMEMBERED>>,
+    cache: Lock<ExpiringCache<[u8; 32], Arc<Identity>, OIDC_CACHED_TOKENS>>,
 }
 
 /// The result of examining a token.
@@ -114,7 +114,7 @@ impl Shared {
         match self.rules.identity(&claims) {
             Ok(identity) => {
                 let identity = Arc::new(identity);
-                let expiry = now.plus(OIDC_TOKEN_REMEMBERED).min(token_expiry);
+                let expiry = now.plus(OIDC_TOKEN_CACHE_TTL).min(token_expiry);
                 self.insert_cached(digest, Arc::clone(&identity), expiry);
                 Examination::Verdict(Verification::Known(identity))
             }

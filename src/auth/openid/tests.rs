@@ -177,7 +177,7 @@ fn openid_token_is_cached_but_not_beyond_its_expiry() {
         matches!(verify_now(&verifier, &short), Some(Verification::Refused(reason)) if reason.contains("expired"))
     );
     assert!(name(verify_now(&verifier, &long)).is_some());
-    clock.advance(OIDC_TOKEN_REMEMBERED);
+    clock.advance(OIDC_TOKEN_CACHE_TTL);
     assert!(verify_now(&verifier, &long).is_none(), "its key was removed");
 }
 
@@ -189,19 +189,19 @@ fn openid_token_cache_is_bounded() {
     let fill = |from: usize, count: usize| {
         for index in from..from + count {
             let identity = Arc::new(Identity::default());
-            let expiry = verifier.0.clock.now().plus(OIDC_TOKEN_REMEMBERED);
+            let expiry = verifier.0.clock.now().plus(OIDC_TOKEN_CACHE_TTL);
             verifier.0.insert_cached(crate::auth::digest(&index.to_be_bytes()), identity, expiry);
         }
     };
-    fill(0, OIDC_TOKENS_REMEMBERED);
-    assert_eq!(cached(), OIDC_TOKENS_REMEMBERED);
-    fill(OIDC_TOKENS_REMEMBERED, 1);
+    fill(0, OIDC_CACHED_TOKENS);
+    assert_eq!(cached(), OIDC_CACHED_TOKENS);
+    fill(OIDC_CACHED_TOKENS, 1);
     assert_eq!(cached(), 1, "all of them would expire together");
-    clock.advance(OIDC_TOKEN_REMEMBERED);
-    fill(0, OIDC_TOKENS_REMEMBERED - 1);
-    assert_eq!(cached(), OIDC_TOKENS_REMEMBERED);
-    fill(OIDC_TOKENS_REMEMBERED + 5, 1);
-    assert_eq!(cached(), OIDC_TOKENS_REMEMBERED, "only the expired one was evicted");
+    clock.advance(OIDC_TOKEN_CACHE_TTL);
+    fill(0, OIDC_CACHED_TOKENS - 1);
+    assert_eq!(cached(), OIDC_CACHED_TOKENS);
+    fill(OIDC_CACHED_TOKENS + 5, 1);
+    assert_eq!(cached(), OIDC_CACHED_TOKENS, "only the expired one was evicted");
 }
 
 /// A verifier that fetches its keys from this provider.
@@ -237,7 +237,7 @@ async fn openid_keys_are_refetched_on_rotation_at_a_limited_rate() {
     let all = join_all(users.iter().map(|token| verdict(&verifier, token))).await;
     assert!(all.iter().all(|verdict| matches!(verdict, Verification::Known(_))), "{all:?}");
     assert_eq!(provider_stub.key_requests.get(), key_requests + 1, "one request for all of them");
-    clock.advance(OIDC_TOKEN_REMEMBERED);
+    clock.advance(OIDC_TOKEN_CACHE_TTL);
     assert!(matches!(
         verdict(&verifier, &token(&provider_stub, &old, "ann")).await,
         Verification::Refused(_)
@@ -289,7 +289,7 @@ async fn stalled_openid_provider_delays_only_tokens_of_unknown_keys() {
     while provider_stub.key_requests.get() == key_requests {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    clock.advance(OIDC_TOKEN_REMEMBERED);
+    clock.advance(OIDC_TOKEN_CACHE_TTL);
     assert!(
         name(verify_now(&verifier, &token(&provider_stub, &known, "ann"))).is_some(),
         "verified without the cache"

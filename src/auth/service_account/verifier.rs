@@ -22,7 +22,7 @@ use super::keys::Keys;
 use super::legacy_use::{LAST_USED, LegacyTokenUse, LegacyUseSender, is_outdated};
 use crate::auth::jwt::Token;
 use crate::auth::token_objects::{LatestRevisions, TokenObject, TokenObjects};
-use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
+use crate::limits::{CACHED_TOKENS, TOKEN_BYTES};
 use crate::metrics::Metrics;
 
 /// The accepted tokens.
@@ -47,7 +47,7 @@ struct Shared {
     clock: Clock,
     metrics: Arc<Metrics>,
     /// By the digest of the token, so that memory holds no tokens.
-    cache: Lock<BoundedCache<[u8; 32], Arc<VerifiedToken>, TOKENS_REMEMBERED>>,
+    cache: Lock<BoundedCache<[u8; 32], Arc<VerifiedToken>, CACHED_TOKENS>>,
     /// Receives the use of legacy tokens.
     use_reports: OnceLock<LegacyUseSender>,
 }

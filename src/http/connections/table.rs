@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use pilothouse_types::limits::SMALL_REQUEST_BYTES;
 use pilothouse_types::memory::{MemoryBudget, Reservation};
 
-use super::{Bounds, Counts, EvictionReason, RefusalReason, Source, Standing, State, micros};
+use super::{Bounds, ClientTrust, Counts, EvictionReason, RefusalReason, Source, State, micros};
 use crate::limits;
 
 /// Connections by the time since when they are idle or in their handshake, in microseconds, and by their id.
@@ -21,11 +21,11 @@ struct Candidates {
 }
 
 impl Candidates {
-    fn queue(&mut self, standing: Standing) -> Option<&mut Queue> {
-        match standing {
-            Standing::Handshaking => Some(&mut self.handshaking),
-            Standing::Anonymous => Some(&mut self.anonymous),
-            Standing::Authenticated | Standing::Exempt => None,
+    fn queue(&mut self, trust: ClientTrust) -> Option<&mut Queue> {
+        match trust {
+            ClientTrust::Handshaking => Some(&mut self.handshaking),
+            ClientTrust::Anonymous => Some(&mut self.anonymous),
+            ClientTrust::Authenticated | ClientTrust::Exempt => None,
         }
     }
 }
@@ -40,7 +40,7 @@ struct SourceEntry {
 struct Entry {
     state: Arc<State>,
     source: Source,
-    standing: Standing,
+    trust: ClientTrust,
     /// Its position in the queues.
     since: u64,
     /// The memory that it takes, if that is counted. An evicted connection gives it back at once.
@@ -58,7 +58,7 @@ enum Victims {
 /// of no use. A part is always available: clients that fill the memory with objects must not keep out those that would delete them.
 fn has_memory(memory: Option<&MemoryBudget>) -> bool {
     memory.is_none_or(|memory| {
-        memory.bytes() < memory.most() / limits::CONNECTIONS_GUARANTEED_PART
+        memory.bytes() < memory.limit() / limits::CONNECTIONS_GUARANTEED_DIVISOR
             || memory.has_room_for(SMALL_REQUEST_BYTES + 1)
     })
 }
@@ -181,17 +181,17 @@ impl Table {
         memory: Option<Reservation>,
         now: u64,
     ) {
-        let (id, standing) = (state.id, Standing::Handshaking);
+        let (id, trust) = (state.id, ClientTrust::Handshaking);
         self.sources.entry(source).or_default().open += 1;
-        *self.counter(source, standing) += 1;
-        self.open.insert(id, Entry { state, source, standing, since: now, _memory: memory });
+        *self.counter(source, trust) += 1;
+        self.open.insert(id, Entry { state, source, trust, since: now, _memory: memory });
         self.enqueue(id);
     }
 
     pub(super) fn remove(&mut self, id: u64) {
         self.dequeue(id);
-        let Some(Entry { source, standing, .. }) = self.open.remove(&id) else { return };
-        *self.counter(source, standing) -= 1;
+        let Some(Entry { source, trust, .. }) = self.open.remove(&id) else { return };
+        *self.counter(source, trust) -= 1;
         if let Some(source_entry) = self.sources.get_mut(&source) {
             source_entry.open -= 1;
             if source_entry.open == 0 {
@@ -201,20 +201,20 @@ impl Table {
     }
 
     /// Notes that more is known about a client.
-    pub(super) fn rise(&mut self, id: u64, standing: Standing, now: u64) {
+    pub(super) fn rise(&mut self, id: u64, trust: ClientTrust, now: u64) {
         self.dequeue(id);
         let Some(entry) = self.open.get_mut(&id) else { return };
-        let (source, before) = (entry.source, entry.standing);
-        (entry.standing, entry.since) = (standing, now);
+        let (source, before) = (entry.source, entry.trust);
+        (entry.trust, entry.since) = (trust, now);
         *self.counter(source, before) -= 1;
-        *self.counter(source, standing) += 1;
+        *self.counter(source, trust) += 1;
         self.enqueue(id);
     }
 
-    fn counter(&mut self, source: Source, standing: Standing) -> &mut usize {
+    fn counter(&mut self, source: Source, trust: ClientTrust) -> &mut usize {
         match source {
             Source::Loopback => &mut self.counts.loopback,
-            Source::Remote(_) => &mut self.counts.open[standing as usize],
+            Source::Remote(_) => &mut self.counts.open[trust as usize],
         }
     }
 
@@ -232,13 +232,13 @@ impl Table {
     }
 
     fn change_queues(&mut self, id: u64, change: impl Fn(&mut Queue, (u64, u64))) {
-        let Some(Entry { source, standing, since, .. }) = self.open.get(&id) else { return };
+        let Some(Entry { source, trust, since, .. }) = self.open.get(&id) else { return };
         if let Some(queue) =
-            self.sources.get_mut(source).and_then(|source_entry| source_entry.candidates.queue(*standing))
+            self.sources.get_mut(source).and_then(|source_entry| source_entry.candidates.queue(*trust))
         {
             change(queue, (*since, id));
         }
-        if let (Source::Remote(_), Some(queue)) = (source, self.remote.queue(*standing)) {
+        if let (Source::Remote(_), Some(queue)) = (source, self.remote.queue(*trust)) {
             change(queue, (*since, id));
         }
     }
@@ -252,7 +252,7 @@ impl Table {
     /// locked.
     fn evict_idle(&mut self, victims: Victims, now: u64) -> bool {
         for _ in 0..limits::CONNECTIONS_EXAMINED {
-            let Some((since, id)) = self.first(victims, Standing::Anonymous) else { return false };
+            let Some((since, id)) = self.first(victims, ClientTrust::Anonymous) else { return false };
             let Some(entry) = self.open.get(&id) else { return false };
             let idle_since = entry.state.idle_since.load(Ordering::Relaxed);
             if idle_since <= since && entry.state.evict_if_idle() {
@@ -278,7 +278,7 @@ impl Table {
 
     /// Closes the connection that is in its handshake the longest, if that is long.
     fn evict_slow_handshake(&mut self, victims: Victims, now: u64) -> bool {
-        let Some((since, id)) = self.first(victims, Standing::Handshaking) else { return false };
+        let Some((since, id)) = self.first(victims, ClientTrust::Handshaking) else { return false };
         let is_slow = now.saturating_sub(since) >= micros(limits::HANDSHAKE_UNDISTURBED);
         let Some(entry) = self.open.get(&id).filter(|_| is_slow) else { return false };
         if !entry.state.evict_if_idle() {
@@ -289,12 +289,12 @@ impl Table {
         true
     }
 
-    fn first(&mut self, victims: Victims, standing: Standing) -> Option<(u64, u64)> {
+    fn first(&mut self, victims: Victims, trust: ClientTrust) -> Option<(u64, u64)> {
         let candidates = match victims {
             Victims::Of(source) => &mut self.sources.get_mut(&source)?.candidates,
             Victims::Remote => &mut self.remote,
         };
-        candidates.queue(standing)?.first().copied()
+        candidates.queue(trust)?.first().copied()
     }
 
     /// Whether all numbers agree with each other.
@@ -302,10 +302,9 @@ impl Table {
     pub(super) fn is_consistent(&self) -> bool {
         let sum_of_sources: usize = self.sources.values().map(|source| source.open).sum();
         let counted = self.counts.open.iter().sum::<usize>() + self.counts.loopback;
-        let queued = |standing: Standing, remote_only: bool| {
-            let is_counted = |entry: &&Entry| {
-                entry.standing == standing && (!remote_only || entry.source != Source::Loopback)
-            };
+        let queued = |trust: ClientTrust, remote_only: bool| {
+            let is_counted =
+                |entry: &&Entry| entry.trust == trust && (!remote_only || entry.source != Source::Loopback);
             self.open.values().filter(is_counted).count()
         };
         let sum_of_queues = |queue: fn(&Candidates) -> usize| -> usize {
@@ -314,10 +313,10 @@ impl Table {
         sum_of_sources == self.open.len()
             && counted == self.open.len()
             && self.sources.values().all(|source| source.open > 0)
-            && self.remote.handshaking.len() == queued(Standing::Handshaking, true)
-            && self.remote.anonymous.len() == queued(Standing::Anonymous, true)
+            && self.remote.handshaking.len() == queued(ClientTrust::Handshaking, true)
+            && self.remote.anonymous.len() == queued(ClientTrust::Anonymous, true)
             && sum_of_queues(|candidates| candidates.handshaking.len())
-                == queued(Standing::Handshaking, false)
-            && sum_of_queues(|candidates| candidates.anonymous.len()) == queued(Standing::Anonymous, false)
+                == queued(ClientTrust::Handshaking, false)
+            && sum_of_queues(|candidates| candidates.anonymous.len()) == queued(ClientTrust::Anonymous, false)
     }
 }

@@ -26,11 +26,11 @@ impl Connections {
         self.admit(Some(address.parse().unwrap()))
     }
 
-    /// A connection whose client has this standing.
-    fn open_as(&self, address: &str, standing: Standing) -> OpenConnection {
+    /// A connection whose client has this trust.
+    fn open_as(&self, address: &str, trust: ClientTrust) -> OpenConnection {
         let open = self.open(address).unwrap();
         open.state().note_handshake();
-        assert!(open.state().note_caller(standing));
+        assert!(open.state().note_caller(trust));
         open
     }
 }
@@ -58,10 +58,11 @@ fn source_is_an_ipv4_address_or_an_ipv6_network() {
 #[test]
 fn connections_per_source_are_bounded_except_for_the_loopback() {
     let (connections, _) = connections(bounds(10, 2));
-    let alice_connections = [ALICE; 2].map(|address| connections.open_as(address, Standing::Authenticated));
+    let alice_connections =
+        [ALICE; 2].map(|address| connections.open_as(address, ClientTrust::Authenticated));
     assert_eq!(connections.open(ALICE).err(), Some(RefusalReason::Source));
     let _bob_connection = connections.open(BOB).unwrap();
-    let _local: Vec<_> = (0..5).map(|_| connections.open_as(LOOPBACK, Standing::Authenticated)).collect();
+    let _local: Vec<_> = (0..5).map(|_| connections.open_as(LOOPBACK, ClientTrust::Authenticated)).collect();
     drop(alice_connections);
     connections.open(ALICE).unwrap();
     assert_eq!(connections.counts().refused, [0, 1, 0, 0, 0]);
@@ -73,20 +74,20 @@ fn connection_above_the_memory_limit_evicts_an_idle_one_or_must_be_exempt() {
     let (connections, _) = connections(bounds(100, 100));
     let ledger = MemoryLedger::new(Some(LIMIT));
     let memory =
-        ledger.steady("connections", 2 * limits::CONNECTIONS_GUARANTEED_PART * limits::CONNECTION_BYTES);
+        ledger.steady("connections", 2 * limits::CONNECTIONS_GUARANTEED_DIVISOR * limits::CONNECTION_BYTES);
     connections.set_memory_budget(memory.clone());
     ledger.observe(LIMIT);
-    let authenticated = connections.open_as(ALICE, Standing::Authenticated);
-    let idle = connections.open_as(ALICE, Standing::Anonymous);
+    let authenticated = connections.open_as(ALICE, ClientTrust::Authenticated);
+    let idle = connections.open_as(ALICE, ClientTrust::Anonymous);
     assert_eq!(memory.bytes(), 2 * limits::CONNECTION_BYTES, "a minimum is admitted regardless of memory");
-    let next = connections.open_as(BOB, Standing::Authenticated);
+    let next = connections.open_as(BOB, ClientTrust::Authenticated);
     assert!(idle.is_evicted());
     assert_eq!(memory.bytes(), 2 * limits::CONNECTION_BYTES, "one was evicted for the other");
     let refused = connections.open(BOB).unwrap();
     refused.state().note_handshake();
-    assert!(!refused.state().note_caller(Standing::Authenticated), "the rest is for exempt users");
+    assert!(!refused.state().note_caller(ClientTrust::Authenticated), "the rest is for exempt users");
     drop(refused);
-    let exempt = connections.open_as(BOB, Standing::Exempt);
+    let exempt = connections.open_as(BOB, ClientTrust::Exempt);
     let operator = connections.open(LOOPBACK).expect("the loopback is admitted");
     ledger.observe(LIMIT / 2);
     drop(connections.open(BOB).unwrap());
@@ -107,21 +108,21 @@ fn longest_idle_anonymous_connection_is_evicted() {
     let (connections, clock) = connections(bounds(3, 3));
     let [first, second] = [ALICE; 2].map(|address| {
         clock.advance(Duration::from_secs(1));
-        connections.open_as(address, Standing::Anonymous)
+        connections.open_as(address, ClientTrust::Anonymous)
     });
-    let _authenticated = connections.open_as(ALICE, Standing::Authenticated);
+    let _authenticated = connections.open_as(ALICE, ClientTrust::Authenticated);
     // The first was used last.
     clock.advance(Duration::from_secs(1));
     drop(first.state().begin_request());
-    let third = connections.open_as(BOB, Standing::Authenticated);
+    let third = connections.open_as(BOB, ClientTrust::Authenticated);
     assert!(second.is_evicted() && !first.is_evicted());
-    assert_eq!(second.serve(pending()).now_or_never(), Some(Served::Evicted));
+    assert_eq!(second.serve(pending()).now_or_never(), Some(ConnectionEnd::Evicted));
     assert_eq!(first.serve(pending()).now_or_never(), None);
     // A request in flight is not cut.
     let in_flight = first.state().begin_request();
     assert_eq!(connections.open(BOB).err(), Some(RefusalReason::Total));
     drop(in_flight);
-    let _fourth = connections.open_as(BOB, Standing::Authenticated);
+    let _fourth = connections.open_as(BOB, ClientTrust::Authenticated);
     assert!(first.is_evicted());
     assert!(first.state().begin_request().is_none());
     assert!(!third.is_evicted());
@@ -133,36 +134,36 @@ fn longest_idle_anonymous_connection_is_evicted() {
 #[actix_rt::test]
 async fn eviction_ends_an_idle_connection_that_is_authenticated_meanwhile() {
     let (connections, _) = connections(bounds(1, 1));
-    let idle = connections.open_as(ALICE, Standing::Anonymous);
+    let idle = connections.open_as(ALICE, ClientTrust::Anonymous);
     let evict = async {
-        let authenticated = connections.open_as(ALICE, Standing::Authenticated);
-        assert!(idle.state().note_caller(Standing::Authenticated));
+        let authenticated = connections.open_as(ALICE, ClientTrust::Authenticated);
+        assert!(idle.state().note_caller(ClientTrust::Authenticated));
         authenticated
     };
     // The eviction itself has to wake the serving task: nothing else does.
     let (served, authenticated) = futures::join!(idle.serve(pending()), evict);
-    assert_eq!(served, Served::Evicted);
+    assert_eq!(served, ConnectionEnd::Evicted);
     assert_eq!(authenticated.serve(pending()).now_or_never(), None);
-    assert_eq!(authenticated.serve(ready(())).now_or_never(), Some(Served::Completed));
+    assert_eq!(authenticated.serve(ready(())).now_or_never(), Some(ConnectionEnd::Completed));
 }
 
 #[test]
 fn connection_reserve_is_for_exempt_users_and_the_loopback() {
     let (connections, _) = connections(Bounds { reserve: 4, ..bounds(10, 10) });
     let mut authenticated: Vec<_> =
-        (0..6).map(|_| connections.open_as(ALICE, Standing::Authenticated)).collect();
+        (0..6).map(|_| connections.open_as(ALICE, ClientTrust::Authenticated)).collect();
     let reserved = connections.open(BOB).unwrap();
     reserved.state().note_handshake();
-    assert!(!reserved.state().note_caller(Standing::Anonymous));
-    assert!(!reserved.state().note_caller(Standing::Authenticated));
-    assert!(reserved.state().note_caller(Standing::Exempt));
-    let node = connections.open_as(BOB, Standing::Exempt);
+    assert!(!reserved.state().note_caller(ClientTrust::Anonymous));
+    assert!(!reserved.state().note_caller(ClientTrust::Authenticated));
+    assert!(reserved.state().note_caller(ClientTrust::Exempt));
+    let node = connections.open_as(BOB, ClientTrust::Exempt);
     assert_eq!(connections.open(BOB).err(), Some(RefusalReason::Total));
-    let _local = [LOOPBACK; 2].map(|address| connections.open_as(address, Standing::Authenticated));
+    let _local = [LOOPBACK; 2].map(|address| connections.open_as(address, ClientTrust::Authenticated));
     assert_eq!(connections.open(LOOPBACK).err(), Some(RefusalReason::Total));
     // There is room again for everybody.
     authenticated.truncate(1);
-    assert!(node.state().note_caller(Standing::Authenticated));
+    assert!(node.state().note_caller(ClientTrust::Authenticated));
     assert_eq!(connections.counts().refused, [2, 0, 0, 0, 2]);
 }
 
@@ -191,7 +192,7 @@ fn handshakes_are_bounded_and_slow_ones_are_evicted() {
 enum Step {
     Open(usize),
     Handshake(usize),
-    Caller(usize, Standing),
+    Caller(usize, ClientTrust),
     Begin(usize),
     End(usize),
     Close(usize),
@@ -199,12 +200,15 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let standing =
-        prop_oneof![Just(Standing::Anonymous), Just(Standing::Authenticated), Just(Standing::Exempt)];
+    let trust = prop_oneof![
+        Just(ClientTrust::Anonymous),
+        Just(ClientTrust::Authenticated),
+        Just(ClientTrust::Exempt)
+    ];
     let step = prop_oneof![
         4 => (0..4_usize).prop_map(Step::Open),
         2 => (0..16_usize).prop_map(Step::Handshake),
-        2 => (0..16_usize, standing).prop_map(|(index, standing)| Step::Caller(index, standing)),
+        2 => (0..16_usize, trust).prop_map(|(index, trust)| Step::Caller(index, trust)),
         2 => (0..16_usize).prop_map(Step::Begin),
         1 => (0..16_usize).prop_map(Step::End),
         1 => (0..16_usize).prop_map(Step::Close),
@@ -219,7 +223,7 @@ proptest! {
         const SOURCES: [&str; 4] = [ALICE, BOB, "[2001:db8::1]:1", LOOPBACK];
         let bounds = Bounds { total: 12, per_source: 5, handshakes: 6, handshakes_per_source: 3, reserve: 4 };
         let (connections, clock) = connections(bounds);
-        let mut open_connections: Vec<(usize, OpenConnection, Standing, Option<RequestInFlight>)> = Vec::new();
+        let mut open_connections: Vec<(usize, OpenConnection, ClientTrust, Option<RequestInFlight>)> = Vec::new();
         for step in steps {
             let length = open_connections.len().max(1);
             let index_of = |number: usize| number % length;
@@ -227,31 +231,31 @@ proptest! {
                 Step::Open(source) => {
                     let before = open_connections.len();
                     if let Ok(open) = connections.open(SOURCES[source]) {
-                        open_connections.push((source, open, Standing::Handshaking, None));
+                        open_connections.push((source, open, ClientTrust::Handshaking, None));
                     } else if source == 3 {
-                        let is_closable = |(_, _, standing, in_flight): &(_, _, Standing, Option<_>)| {
-                            *standing == Standing::Anonymous && in_flight.is_none()
+                        let is_closable = |(_, _, trust, in_flight): &(_, _, ClientTrust, Option<_>)| {
+                            *trust == ClientTrust::Anonymous && in_flight.is_none()
                         };
                         prop_assert!(before >= bounds.total && !open_connections.iter().any(is_closable));
                     }
                 }
                 Step::Handshake(number) => {
-                    if let Some((_, open, standing, _)) = open_connections.get_mut(index_of(number)) {
+                    if let Some((_, open, trust, _)) = open_connections.get_mut(index_of(number)) {
                         open.state().note_handshake();
-                        *standing = (*standing).max(Standing::Anonymous);
+                        *trust = (*trust).max(ClientTrust::Anonymous);
                     }
                 }
                 Step::Caller(number, caller) => {
-                    if let Some((_, open, standing, _)) = open_connections.get_mut(index_of(number))
-                        && *standing > Standing::Handshaking
+                    if let Some((_, open, trust, _)) = open_connections.get_mut(index_of(number))
+                        && *trust > ClientTrust::Handshaking
                         && open.state().note_caller(caller)
                     {
-                        *standing = (*standing).max(caller);
+                        *trust = (*trust).max(caller);
                     }
                 }
                 Step::Begin(number) => {
-                    if let Some((_, open, standing, in_flight)) = open_connections.get_mut(index_of(number))
-                        && *standing > Standing::Handshaking
+                    if let Some((_, open, trust, in_flight)) = open_connections.get_mut(index_of(number))
+                        && *trust > ClientTrust::Handshaking
                     {
                         *in_flight = open.state().begin_request();
                     }
@@ -269,8 +273,8 @@ proptest! {
                 Step::Wait(seconds) => clock.advance(Duration::from_secs(seconds)),
             }
             let evicted = open_connections.extract_if(.., |(_, open, ..)| open.is_evicted());
-            for (_, _, standing, in_flight) in evicted.collect::<Vec<_>>() {
-                prop_assert!(standing < Standing::Authenticated && in_flight.is_none());
+            for (_, _, trust, in_flight) in evicted.collect::<Vec<_>>() {
+                prop_assert!(trust < ClientTrust::Authenticated && in_flight.is_none());
             }
             prop_assert!(connections.0.table.lock().is_consistent());
             prop_assert!(open_connections.len() <= bounds.total);

@@ -17,7 +17,7 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::verb::Verb;
 
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
-use crate::metrics::requests::{NotedOptions, Sample};
+use crate::metrics::requests::{RequestOptions, Sample};
 
 use super::connect::aggregated::{self, AggregatedRequest};
 use super::render::{self, Context, PLAIN_TEXT};
@@ -94,7 +94,7 @@ async fn serve(
     let resource =
         parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
     let is_apply = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
-    let options = NotedOptions { dry_run: query.get("dryRun") == Some("All"), applies: is_apply };
+    let options = RequestOptions { dry_run: query.get("dryRun") == Some("All"), is_apply };
     sample.note(&parsed, resource.as_ref(), options);
     let info =
         RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };

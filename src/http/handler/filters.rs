@@ -23,7 +23,7 @@ use pilothouse_types::identity::{Credentials, Identity};
 
 use crate::auth::impersonation::{self, ImpersonatedUser};
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
-use crate::http::connections::Standing;
+use crate::http::connections::ClientTrust;
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::REFUSAL_CHARS;
@@ -88,12 +88,12 @@ pub async fn authenticate(
                 tracing::debug!(user = identity.name, ?annotations, "authenticated");
                 request.extensions_mut().insert(annotations);
             }
-            let standing = standing(&identity);
-            if standing == Standing::Anonymous {
+            let trust = trust(&identity);
+            if trust == ClientTrust::Anonymous {
                 request.extensions_mut().insert(AuthenticationFailed);
             }
             let connection = request.extensions().get::<Peer>().and_then(|peer| peer.connection.clone());
-            if connection.is_some_and(|connection| !connection.note_caller(standing)) {
+            if connection.is_some_and(|connection| !connection.note_caller(trust)) {
                 request.extensions_mut().insert(ReserveOnly);
                 return Err(Status::too_many_requests("too many connections, please try again later", 1));
             }
@@ -110,15 +110,15 @@ pub async fn authenticate(
     }
 }
 
-/// The standing of a connection with a request of this user. Nodes and administrators keep theirs when there are too many.
-fn standing(identity: &Identity) -> Standing {
+/// The trust of a connection with a request of this user. Nodes and administrators keep theirs when there are too many.
+fn trust(identity: &Identity) -> ClientTrust {
     let is_in = |name: &str| identity.groups.iter().any(|group| group == name);
     if identity.name == ANONYMOUS || is_in(UNAUTHENTICATED) {
-        Standing::Anonymous
+        ClientTrust::Anonymous
     } else if is_in(MASTERS) || is_in(NODES) {
-        Standing::Exempt
+        ClientTrust::Exempt
     } else {
-        Standing::Authenticated
+        ClientTrust::Authenticated
     }
 }
 

@@ -73,7 +73,7 @@ async fn webhooks(
     Ok(webhooks::Settings {
         hooks: hooks.map_err(|error| StartError::store(&error))?,
         equivalents: equivalents(shared.clone()),
-        to_endpoints: context.config.kubelets.enable_aggregator_routing,
+        to_endpoints: context.config.aggregation.enable_aggregator_routing,
         metrics: shared.metrics.clone(),
         clock: context.clock.clone(),
         pool: context.pool.clone(),

@@ -93,7 +93,7 @@ fn service(path: &Path, pool: &Arc<Pool>) -> Result<Service, StartError> {
 pub(super) fn extension_authentication(
     parts: &ServerParts,
 ) -> bootstrap::system_config_maps::ExtensionAuthentication {
-    let pki = parts.trusted.load();
+    let pki = parts.current_pki.load();
     let text = |pem: &[u8]| String::from_utf8_lossy(pem).into_owned();
     bootstrap::system_config_maps::ExtensionAuthentication {
         client_authority: text(&pki.client_ca_pem),

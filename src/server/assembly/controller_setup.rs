@@ -96,7 +96,7 @@ impl ControllerSetup {
         pki: &Pki,
         extra_controllers: Vec<ExtraController>,
     ) -> Result<ControllerSetup, StartError> {
-        let (enabled, unknown) = controllers::select(&config.api.controllers);
+        let (enabled, unknown) = controllers::select(&config.controllers.controllers);
         if !unknown.is_empty() {
             tracing::warn!(?unknown, "--controllers names unknown controllers");
         }

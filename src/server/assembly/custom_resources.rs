@@ -82,8 +82,8 @@ fn publish(parts: &Weak<ServerParts>, defined: &Defined) {
     let previous = parts.shared.served.load_full();
     parts.shared.served.store(Arc::new(parts.builtin.with(defined, &previous)));
     // Take the new handles before dropping the old ones, so that shared connections stay open.
-    let converters = conversion::keep_alive_handles(&defined.resources, &parts.context.pool);
-    *parts.converters.lock() = converters;
+    let keep_alives = conversion::keep_alive_handles(&defined.resources, &parts.context.pool);
+    *parts.conversion_keep_alives.lock() = keep_alives;
     let broadcasters = parts.watches.broadcasters();
     for type_name in &defined.changed {
         let is_stored_there =

@@ -9,12 +9,12 @@ use pilothouse_actors::limits::{
 use pilothouse_actors::watch_memory::WatchMemory;
 use pilothouse_actors::window::WindowBounds;
 use pilothouse_types::clock::Clock;
-use pilothouse_types::limits::LEDGER_LAG_PART;
+use pilothouse_types::limits::LEDGER_LAG_DIVISOR;
 use pilothouse_types::memory::{MemoryBudget, MemoryLedger};
 
 use crate::config::{MemoryLimit, RequestLimits};
 use crate::limits::{
-    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_PART, DEFINITIONS_BYTES, LIST_BYTES,
+    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_DIVISOR, DEFINITIONS_BYTES, LIST_BYTES,
     MEMORY_SAMPLE_INTERVAL, MIN_MEMORY_LIMIT, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
 };
 use crate::server::application::StartError;
@@ -42,7 +42,7 @@ impl MemoryBudgets {
     pub(super) fn new(limits: &RequestLimits, clock: &Clock) -> Result<MemoryBudgets, StartError> {
         let limit = limit(limits.memory_limit)?;
         // Memory that is not reserved is seen only after its allocation, so the ledger aims a little lower.
-        let ledger = MemoryLedger::new(limit.map(|limit| limit - limit / LEDGER_LAG_PART));
+        let ledger = MemoryLedger::new(limit.map(|limit| limit - limit / LEDGER_LAG_DIVISOR));
         let bounded_part =
             |divisor: usize, default: usize| limit.map_or(default, |limit| default.min(limit / divisor));
         let open_watches = bounded_part(4, usize::MAX);
@@ -73,7 +73,7 @@ impl MemoryBudgets {
                 per_user,
                 clock.clone(),
             ),
-            connections: ledger.steady("connections", bounded_part(CONNECTIONS_MEMORY_PART, usize::MAX)),
+            connections: ledger.steady("connections", bounded_part(CONNECTIONS_MEMORY_DIVISOR, usize::MAX)),
             ledger,
         })
     }
@@ -133,9 +133,12 @@ mod tests {
             ..crate::config::Config::default().limits
         };
         let memory = MemoryBudgets::new(&limits, &Clock::system()).unwrap();
-        let most =
-            |name: &str| memory.ledger.budgets().iter().find(|budget| budget.name == name).unwrap().most;
-        assert_eq!((most("lists"), most("windows"), most("request_bodies")), (64 << 20, 32 << 20, 128 << 20));
+        let limit =
+            |name: &str| memory.ledger.budgets().iter().find(|budget| budget.name == name).unwrap().limit;
+        assert_eq!(
+            (limit("lists"), limit("windows"), limit("request_bodies")),
+            (64 << 20, 32 << 20, 128 << 20)
+        );
         let small = RequestLimits { memory_limit: MemoryLimit::Bytes(1), ..limits };
         assert!(MemoryBudgets::new(&small, &Clock::system()).is_err());
     }

@@ -32,7 +32,7 @@ pub struct Reload {
     /// The verifier that gets new front proxy CAs.
     pub front_proxy: Option<Arc<FrontProxy>>,
     /// The certificates in use, which other parts read.
-    pub trusted: Arc<ArcSwap<Pki>>,
+    pub current_pki: Arc<ArcSwap<Pki>>,
     /// Where the controllers get new CAs and signers.
     pub authorities: Arc<watch::Sender<Arc<Authorities>>>,
     /// Tells when the server stops.
@@ -85,7 +85,7 @@ impl Reload {
     }
 
     fn apply(&self, pki: Pki) -> Result<(), String> {
-        let current = self.trusted.load();
+        let current = self.current_pki.load();
         let serving_changed =
             pki.serving != current.serving || pki.sni_certificates != current.sni_certificates;
         let cas_changed =
@@ -100,14 +100,14 @@ impl Reload {
             proxy.trust(pem).map_err(to_message)?;
         }
         tracing::info!(serving = serving_changed, authorities = cas_changed, "certificates were reloaded");
-        self.trusted.store(Arc::new(pki));
+        self.current_pki.store(Arc::new(pki));
         self.send_signers()
     }
 
     /// Sends new CAs and signers to the controllers.
     fn send_signers(&self) -> Result<(), String> {
-        let authorities =
-            controller_setup::authorities(&self.context.config, &self.trusted.load()).map_err(to_message)?;
+        let authorities = controller_setup::authorities(&self.context.config, &self.current_pki.load())
+            .map_err(to_message)?;
         self.authorities.send_if_modified(|current| {
             let is_new = *authorities != **current;
             if is_new {

@@ -89,7 +89,7 @@ pub(super) async fn shared(
     let SharedInputs { storage, indexes, auth, controllers, load, metrics, memory, token_metadata } = inputs;
     let (config, gates) = (&context.config, context.config.gates());
     let connect = connect(context, memory)?;
-    let to_endpoints = config.kubelets.enable_aggregator_routing;
+    let to_endpoints = config.aggregation.enable_aggregator_routing;
     let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
     let encoding = Encodings {
         cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),

@@ -9,7 +9,7 @@ use pilothouse_api::gates::WATCH_LIST;
 use pilothouse_types::lock::Lock;
 
 use crate::config::Config;
-use crate::verbs::{FramesAside, WatchDeps};
+use crate::verbs::{FramesInProgress, WatchDeps};
 
 use super::ServerParts;
 
@@ -51,6 +51,6 @@ pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
         initial_events: watches.initial_events,
         metrics: parts.shared.metrics.clone(),
         memory: parts.memory.watches.clone(),
-        frames_aside: FramesAside::default(),
+        frames_in_progress: FramesInProgress::default(),
     }
 }

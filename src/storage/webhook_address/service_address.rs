@@ -162,7 +162,7 @@ mod tests {
                 {"addresses":[{"ip":"2.2.2.2"},{"ip":"3.3.3.3"}],"ports":[{"name":"a","port":3}]}]}"#,
         );
         for seed in 0..3 {
-            let address = endpoint_address(&endpoints, "s", "a", &mut |most| seed.min(most - 1));
+            let address = endpoint_address(&endpoints, "s", "a", &mut |bound| seed.min(bound - 1));
             assert_eq!(address.unwrap().1, 3, "{seed}");
         }
         let none = Err("no endpoints available for service \"s\"".to_owned());

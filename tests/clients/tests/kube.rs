@@ -28,7 +28,7 @@ async fn start_server() -> (Handle, Client) {
 /// The same with these controllers.
 async fn start_server_with(controllers: &str) -> (Handle, Client) {
     let mut config = pilothouse::Config::ephemeral();
-    config.api.controllers = vec![controllers.to_owned()];
+    config.controllers.controllers = vec![controllers.to_owned()];
     if controllers == "-*" {
         // Without controllers there are no default service accounts, so pods must not need one.
         config.api.disable_admission_plugins = vec!["ServiceAccount".to_owned()];

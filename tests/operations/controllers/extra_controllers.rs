@@ -73,7 +73,7 @@ fn restarts(client: &mut Client) -> Option<u32> {
 #[test]
 fn panicking_controller_fails_readiness_and_restarts_with_backoff() {
     let mut config = Config::ephemeral();
-    config.api.controllers = vec!["namespace".to_owned()];
+    config.controllers.controllers = vec!["namespace".to_owned()];
     let add_controller = |context: &ControllerContext| {
         let client = context.client(NAME);
         context.run(NAME, move || PanickingController { client: client.clone() });

@@ -46,7 +46,7 @@ fn gated_fields_follow_feature_gates() {
 fn servers_in_one_process_have_separate_feature_gates() {
     let start = |gates: &[&str], privileged: bool| {
         let mut config = Config::ephemeral();
-        config.api.controllers = vec!["-*".to_owned()];
+        config.controllers.controllers = vec!["-*".to_owned()];
         config.api.disable_admission_plugins = vec!["ServiceAccount".to_owned()];
         config.api.feature_gates = gates.iter().map(|gate| gate.parse().unwrap()).collect();
         config.api.allow_privileged = privileged;

@@ -9,11 +9,11 @@ use pilothouse_apimachinery::version::GroupVersion;
 use super::backing::{Backing, Stored};
 use crate::custom_resource::CustomResource;
 
-/// A release, as (major, minor).
-pub type Release = (u32, u32);
+/// A minor version of Kubernetes, as (major, minor).
+pub type MinorVersion = (u32, u32);
 
 /// The release that this server emulates.
-pub const RELEASE: Release = (1, 33);
+pub const RELEASE: MinorVersion = (1, 33);
 
 /// One resource in one served version.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,11 +47,11 @@ pub struct Resource {
     /// What serves it.
     pub backing: Backing,
     /// The release that introduced it.
-    pub introduced: Option<Release>,
+    pub introduced: Option<MinorVersion>,
     /// The release that deprecated it.
-    pub deprecated: Option<Release>,
+    pub deprecated: Option<MinorVersion>,
     /// The release that removes it.
-    pub removed: Option<Release>,
+    pub removed: Option<MinorVersion>,
     /// Its replacement, as `group/version.Kind`.
     pub replacement: Option<Arc<str>>,
     /// Its definition, if it is a custom resource.
@@ -101,7 +101,7 @@ impl Resource {
         if let Some(custom) = &self.custom {
             return custom.deprecation.as_deref().map(str::to_owned);
         }
-        let release = |(major, minor): Release| format!("v{major}.{minor}+");
+        let release = |(major, minor): MinorVersion| format!("v{major}.{minor}+");
         let mut text =
             format!("{} {} is deprecated in {}", self.api_version, self.kind, release(self.deprecated?));
         if let Some(removed) = self.removed {

@@ -58,7 +58,7 @@ pub struct WebhookRequest {
     /// Whether the Host header always contains the port.
     pub includes_port: bool,
     /// The limit on the size of the response.
-    pub most: usize,
+    pub max_response_bytes: usize,
 }
 
 /// A response.
@@ -106,12 +106,14 @@ impl WebhookClients {
         let presented = peer.access.credentials.present().await?;
         let http_request = make_request(&peer, &presented, request)?;
         let (origin, connection) = peer.connector.prepare(&peer.access, &presented, address);
-        let response = self.pool.ask(&origin, http_request, request.most, connection).await;
+        let response = self.pool.ask(&origin, http_request, request.max_response_bytes, connection).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => reason,
             ExchangeError::Broken(error) => connection_error(&error),
             ExchangeError::Cut(error) => body_error(&error),
-            ExchangeError::TooLong => format!("the answer has more than {} bytes", request.most),
+            ExchangeError::TooLong => {
+                format!("the answer has more than {} bytes", request.max_response_bytes)
+            }
         })?;
         if response.head.status == 401 {
             peer.access.credentials.invalidate(&presented).await;

@@ -351,12 +351,12 @@ async fn token_review_verifies_requested_audiences() {
 #[actix::test]
 async fn token_cache_is_bounded() {
     let fixture = Fixture::new(false);
-    for number in 0..TOKENS_REMEMBERED + 2 {
+    for number in 0..CACHED_TOKENS + 2 {
         let mut claims = legacy_claims();
         claims["jti"] = number.to_string().into();
         assert!(fixture.is_known(&fixture.sign(&claims)).await);
     }
-    assert!(fixture.verifier.0.cache.lock().len() <= TOKENS_REMEMBERED);
+    assert!(fixture.verifier.0.cache.lock().len() <= CACHED_TOKENS);
 }
 
 /// The value of an immediate answer.
