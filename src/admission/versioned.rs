@@ -54,8 +54,9 @@ async fn to_resource(write: &Write<'_>, value: &Value, resource: &Resource) -> R
 
 /// A stored object in the version of a resource.
 pub async fn load_stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
-    let (permit, claim) = (write.call.permit(), write.call.claim());
-    let converted = write.backend.convert_to_version(resource, vec![object.clone()], permit, claim).await?;
+    let (permit, priority) = (write.call.permit(), write.call.memory_priority());
+    let converted =
+        write.backend.convert_to_version(resource, vec![object.clone()], permit, priority).await?;
     let value = write.backend.objects.load_resource(resource, converted.first().unwrap_or(&object))?;
     if resource.custom.is_some() {
         return Ok(with_kind(value, &resource.gv, &resource.kind));

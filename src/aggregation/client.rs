@@ -149,7 +149,7 @@ impl Extensions {
         let exchange = async {
             let response = self
                 .upstream
-                .ask(&destination, upstream_request)
+                .send(&destination, upstream_request)
                 .await
                 .map_err(|failure| failure.to_string())?;
             // The body of a successful deletion is not needed.

@@ -79,7 +79,7 @@ impl Table {
         let is_readable = |new: &&ApiService| !new.is_unreadable;
         let service = new.as_ref().filter(is_readable).and_then(|new| new.service.as_ref());
         // Take the new handles before dropping the old ones, so that shared connections stay open.
-        let _previous = match service.map(|service| upstream::wanted(&self.pool, &service.peer)) {
+        let _previous = match service.map(|service| upstream::keep_alive(&self.pool, &service.peer)) {
             Some(handles) => self.keep_alive.insert(name.to_owned(), handles),
             None => self.keep_alive.remove(name),
         };

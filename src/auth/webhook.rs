@@ -205,7 +205,7 @@ impl Inner {
     async fn call_once(&self, review: &str) -> Result<ReviewStatus, (CallResult, CallError)> {
         let start = self.clock.moment();
         let limit = self.settings.timeout;
-        let response = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
+        let response = tokio::time::timeout(limit, self.service.send(review.to_owned())).await;
         let status = match response.unwrap_or(Err(Failure::Slow(limit))) {
             Ok(body) => parse_response(&body, &self.settings.version)
                 .map_err(|reason| (CallResult::Error, CallError::InvalidResponse(reason))),

@@ -204,7 +204,7 @@ impl Client {
         let result = self.backend.read(&call).await;
         let recorded = match &result {
             Ok(object) if is_response_recorded(&call) => {
-                Some(self.backend.encode_response(&call, object, call.claim()).await?)
+                Some(self.backend.encode_response(&call, object, call.memory_priority()).await?)
             }
             _ => None,
         };

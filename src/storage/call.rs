@@ -23,7 +23,7 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object};
 
 use super::Warnings;
-use super::request_memory::Claim;
+use super::request_memory::MemoryPriority;
 use super::work_limit::WorkLimit;
 
 /// One parsed request for a resource.
@@ -199,14 +199,18 @@ impl Call<'_> {
     }
 
     /// Whether the memory that this call needs may be refused. Calls of the server itself have no deadline and are never refused.
-    pub fn claim(&self) -> Claim<'_> {
-        if self.execution.deadline.is_some() { Claim::User(&self.user().name) } else { Claim::Granted }
+    pub fn memory_priority(&self) -> MemoryPriority<'_> {
+        if self.execution.deadline.is_some() {
+            MemoryPriority::User(&self.user().name)
+        } else {
+            MemoryPriority::Granted
+        }
     }
 
     /// Whether a client writes a CustomResourceDefinition, whose compilation takes memory. Writes of the server are never
     /// refused.
     pub fn writes_definition(&self) -> bool {
-        self.claim() != Claim::Granted
+        self.memory_priority() != MemoryPriority::Granted
             && *self.resource().kind == *"CustomResourceDefinition"
             && self.resource().custom.is_none()
     }

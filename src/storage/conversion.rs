@@ -42,7 +42,7 @@ use crate::pki::random;
 
 use super::objects::build_draft;
 use super::present::{is_current_variant, variant};
-use super::request_memory::{BodyMemory, Claim};
+use super::request_memory::{MemoryPriority, RequestReservation};
 use super::webhook_address::WebhookTarget;
 use super::webhook_call::{ReviewCall, WebhookCaller, check_status};
 use super::{Backend, Call};
@@ -95,7 +95,7 @@ impl Backend {
         resource: &Resource,
         mut objects: Vec<Arc<Object>>,
         permit: &Permit,
-        claim: Claim<'_>,
+        priority: MemoryPriority<'_>,
     ) -> Result<Vec<Arc<Object>>> {
         let Some(custom) = resource.custom.as_deref().filter(|custom| custom.conversion.is_some()) else {
             return Ok(objects);
@@ -119,11 +119,11 @@ impl Backend {
             pending.push(index);
             if pending.len() >= CONVERSION_OBJECTS || bytes >= CONVERSION_BYTES {
                 let batch = std::mem::take(&mut pending);
-                self.convert_batch(resource, &mut objects, &batch, permit, claim).await?;
+                self.convert_batch(resource, &mut objects, &batch, permit, priority).await?;
                 bytes = 0;
             }
         }
-        self.convert_batch(resource, &mut objects, &pending, permit, claim).await?;
+        self.convert_batch(resource, &mut objects, &pending, permit, priority).await?;
         Ok(objects)
     }
 
@@ -135,7 +135,7 @@ impl Backend {
     ) -> Result<Vec<Arc<Object>>> {
         let turn = self.conversions.turn(resource.ordinal);
         let _guard = turn.lock().await;
-        self.convert_to_version(resource, objects, &Permit::none(), Claim::Granted).await
+        self.convert_to_version(resource, objects, &Permit::none(), MemoryPriority::Granted).await
     }
 
     /// Whether an object must be converted by a webhook before it can be sent as this resource.
@@ -148,7 +148,7 @@ impl Backend {
         &self,
         call: &Call<'_>,
         object: &Object,
-        claim: Claim<'_>,
+        priority: MemoryPriority<'_>,
     ) -> Result<Option<Object>> {
         let Some(custom) = call.resource().custom.as_deref() else { return Ok(None) };
         if needed_conversion(custom, object).is_none() {
@@ -160,23 +160,33 @@ impl Backend {
             return Ok(Some(converted));
         }
         let mut all =
-            self.convert_to_version(call.resource(), vec![copy.clone()], call.permit(), claim).await?;
+            self.convert_to_version(call.resource(), vec![copy.clone()], call.permit(), priority).await?;
         let converted = all.pop().unwrap_or(copy);
         cache_conversion(&self.objects.encodings, call.resource(), object, &converted.bytes);
         Ok(Some(converted.at_revision(object.revision)))
     }
 
     /// Encodes a stored object as the response of the call, in the requested version.
-    pub async fn encode_response(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Bytes> {
-        match self.convert_object(call, object, claim).await? {
+    pub async fn encode_response(
+        &self,
+        call: &Call<'_>,
+        object: &Object,
+        priority: MemoryPriority<'_>,
+    ) -> Result<Bytes> {
+        match self.convert_object(call, object, priority).await? {
             Some(converted) => self.objects.encode_object(call, &converted),
             None => self.objects.encode_object(call, object),
         }
     }
 
     /// Decodes a stored object in the requested version, which verbs work on.
-    pub async fn load_converted(&self, call: &Call<'_>, object: &Object, claim: Claim<'_>) -> Result<Value> {
-        match self.convert_object(call, object, claim).await? {
+    pub async fn load_converted(
+        &self,
+        call: &Call<'_>,
+        object: &Object,
+        priority: MemoryPriority<'_>,
+    ) -> Result<Value> {
+        match self.convert_object(call, object, priority).await? {
             Some(converted) => self.objects.load(call, &converted),
             None => self.objects.load(call, object),
         }
@@ -188,7 +198,7 @@ impl Backend {
         call: &Call<'_>,
         key: Key,
         value: &Value,
-        claim: Claim<'_>,
+        priority: MemoryPriority<'_>,
     ) -> Result<Draft> {
         let custom = call.resource().custom.as_deref();
         let Some((custom, conversion)) =
@@ -205,7 +215,7 @@ impl Backend {
                 &custom.storage_api_version,
                 vec![value.clone()],
                 call.permit(),
-                ConversionMemory::empty(self, claim),
+                ConversionMemory::empty(self, priority),
             )
             .await?;
         let converted = converted.into_iter().next().unwrap_or_default();
@@ -231,7 +241,7 @@ impl Backend {
                     &custom.api_version,
                     vec![value],
                     call.permit(),
-                    ConversionMemory::empty(self, call.claim()),
+                    ConversionMemory::empty(self, call.memory_priority()),
                 );
                 let (converted, _held) = conversion.await?;
                 Ok(custom.prune_converted(converted.into_iter().next().unwrap_or_default()))
@@ -262,7 +272,7 @@ impl Backend {
                         &target,
                         objects,
                         call.permit(),
-                        ConversionMemory::empty(self, call.claim()),
+                        ConversionMemory::empty(self, call.memory_priority()),
                     )
                     .await?;
                 let converted =
@@ -270,7 +280,7 @@ impl Backend {
                 call.converted_versions.insert(value, version, converted);
             }
         }
-        Err(Status::internal("the owners of the object speak too many versions"))
+        Err(Status::internal("managedFields refer to too many API versions"))
     }
 
     /// Converts the objects at these indices to the version of a resource.
@@ -280,12 +290,12 @@ impl Backend {
         objects: &mut [Arc<Object>],
         indices: &[usize],
         permit: &Permit,
-        claim: Claim<'_>,
+        priority: MemoryPriority<'_>,
     ) -> Result<()> {
         let Some(custom) = resource.custom.as_deref().filter(|_| !indices.is_empty()) else { return Ok(()) };
         let Some(conversion) = custom.conversion.as_deref() else { return Ok(()) };
         let mut values = Vec::with_capacity(indices.len());
-        let memory = self.reserve_trees(indices.iter().filter_map(|index| objects.get(*index)), claim)?;
+        let memory = self.reserve_trees(indices.iter().filter_map(|index| objects.get(*index)), priority)?;
         for index in indices {
             let object = objects.get(*index).ok_or_else(|| Status::internal("no object to convert"))?;
             let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
@@ -297,7 +307,7 @@ impl Backend {
                 &custom.api_version,
                 values,
                 permit,
-                ConversionMemory { claim, held: memory },
+                ConversionMemory { priority, held: memory },
             )
             .await?;
         for (index, value) in indices.iter().zip(converted) {
@@ -313,13 +323,13 @@ impl Backend {
     fn reserve_trees<'o>(
         &self,
         objects: impl Iterator<Item = &'o Arc<Object>>,
-        claim: Claim<'_>,
-    ) -> Result<BodyMemory> {
+        priority: MemoryPriority<'_>,
+    ) -> Result<RequestReservation> {
         let (text, trees) = objects.fold((0, 0), |(text, trees), object| {
             let bytes = &object.bytes;
             (text + bytes.len(), trees + codec::decoded_bytes_bound(Encoding::Json, bytes))
         });
-        self.requests.reserve(if text > HEAVY_BYTES { trees } else { 0 }, claim)
+        self.requests.reserve(if text > HEAVY_BYTES { trees } else { 0 }, priority)
     }
 
     /// Calls a conversion webhook and counts the call. The reservation for the objects sent grows by that for the call, and is
@@ -331,7 +341,7 @@ impl Backend {
         objects: Vec<Value>,
         permit: &Permit,
         memory: ConversionMemory<'_>,
-    ) -> Result<(Vec<Value>, BodyMemory)> {
+    ) -> Result<(Vec<Value>, RequestReservation)> {
         let version = GroupVersion::parse(version).unwrap_or_else(|| GroupVersion::new("", version));
         let first = objects.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
@@ -363,7 +373,7 @@ impl Backend {
         objects: &[Value],
         permit: &Permit,
         mut memory: ConversionMemory<'_>,
-    ) -> std::result::Result<(Vec<Value>, BodyMemory), ExchangeError> {
+    ) -> std::result::Result<(Vec<Value>, RequestReservation), ExchangeError> {
         let object_kind = objects.first().map(conversion::kind_text).unwrap_or_default();
         let failed = |reason: String| ConversionError {
             message: format!("conversion webhook for {object_kind} failed: {reason}"),
@@ -393,20 +403,20 @@ impl Backend {
     }
 }
 
-/// The memory of a conversion, and the claim by which it grows.
+/// The memory of a conversion, and the priority by which it grows.
 struct ConversionMemory<'u> {
-    claim: Claim<'u>,
-    held: BodyMemory,
+    priority: MemoryPriority<'u>,
+    held: RequestReservation,
 }
 
 impl<'u> ConversionMemory<'u> {
     /// For values whose memory the request has already reserved.
-    fn empty(backend: &Backend, claim: Claim<'u>) -> ConversionMemory<'u> {
-        ConversionMemory { claim, held: backend.requests.body() }
+    fn empty(backend: &Backend, priority: MemoryPriority<'u>) -> ConversionMemory<'u> {
+        ConversionMemory { priority, held: backend.requests.empty() }
     }
 
     fn resize(&mut self, bytes: usize) -> std::result::Result<(), ExchangeError> {
-        self.held.resize(bytes, self.claim).map_err(ExchangeError::Memory)
+        self.held.resize(bytes, self.priority).map_err(ExchangeError::Memory)
     }
 }
 
@@ -433,7 +443,7 @@ pub fn keep_alive_handles(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<
         WebhookTarget::new(&conversion.client_config, &conversion.authority_pem).ok()
     };
     let targets = named.into_values().filter_map(target);
-    targets.map(|target| target.server.wanted(pool, Purpose::Conversion)).collect()
+    targets.map(|target| target.server.keep_alive(pool, Purpose::Conversion)).collect()
 }
 
 /// The cached conversion of an object.

@@ -16,7 +16,7 @@ use pilothouse_types::object::Revision;
 
 use crate::limits::DEFINITION_GROWTH;
 
-use super::request_memory::{BodyMemory, Claim, RequestMemory};
+use super::request_memory::{MemoryPriority, RequestMemory, RequestReservation};
 use super::{Backend, Call};
 
 /// Counts the definitions of all requests in flight, and those that are stored and not compiled yet. Cheap to clone.
@@ -31,15 +31,21 @@ pub struct DefinitionMemory {
 struct Stored {
     /// The last revision whose definitions are compiled.
     compiled: Revision,
-    uncompiled: BTreeMap<Revision, BodyMemory>,
+    uncompiled: BTreeMap<Revision, RequestReservation>,
 }
 
 impl Backend {
     /// Reserves memory for compiling definitions, if a client writes one: the new one, and the stored one that it replaces. The
     /// size is that of the objects, because the body may be a patch, or YAML whose aliases expand.
-    pub fn reserve_definitions(&self, call: &Call<'_>, definitions: &[&Value]) -> Result<Option<BodyMemory>> {
+    pub fn reserve_definitions(
+        &self,
+        call: &Call<'_>,
+        definitions: &[&Value],
+    ) -> Result<Option<RequestReservation>> {
         let bytes = || definitions.iter().map(|definition| json::to_json(definition).len()).sum();
-        call.writes_definition().then(|| self.definitions.reserve(bytes(), call.claim())).transpose()
+        call.writes_definition()
+            .then(|| self.definitions.reserve(bytes(), call.memory_priority()))
+            .transpose()
     }
 }
 
@@ -50,12 +56,12 @@ impl DefinitionMemory {
     }
 
     /// Reserves memory for compiling definitions of so many bytes: 429 if the budget is exhausted.
-    pub fn reserve(&self, bytes: usize, claim: Claim<'_>) -> Result<BodyMemory> {
-        self.memory.reserve(bytes.saturating_mul(DEFINITION_GROWTH), claim)
+    pub fn reserve(&self, bytes: usize, priority: MemoryPriority<'_>) -> Result<RequestReservation> {
+        self.memory.reserve(bytes.saturating_mul(DEFINITION_GROWTH), priority)
     }
 
     /// Keeps the memory of a definition that was stored at this revision until it is compiled.
-    pub fn keep_until_compiled(&self, revision: Revision, held: BodyMemory) {
+    pub fn keep_until_compiled(&self, revision: Revision, held: RequestReservation) {
         let mut stored = self.stored.lock();
         if revision > stored.compiled {
             stored.uncompiled.insert(revision, held);
@@ -80,8 +86,8 @@ mod tests {
     fn definition_memory_is_held_until_compiled() {
         let budget = MemoryBudget::standalone(3 * DEFINITION_GROWTH);
         let memory = DefinitionMemory::new(budget.clone());
-        let [first, second] = [1, 2].map(|bytes| memory.reserve(bytes, Claim::User("a")).unwrap());
-        assert_eq!(memory.reserve(1, Claim::User("b")).unwrap_err().code, 429);
+        let [first, second] = [1, 2].map(|bytes| memory.reserve(bytes, MemoryPriority::User("a")).unwrap());
+        assert_eq!(memory.reserve(1, MemoryPriority::User("b")).unwrap_err().code, 429);
         memory.keep_until_compiled(Revision(7), first);
         memory.mark_compiled(Revision(6));
         assert_eq!(budget.bytes(), 3 * DEFINITION_GROWTH);
@@ -95,8 +101,8 @@ mod tests {
     fn definition_memory_of_one_user_is_limited_to_half() {
         const LARGE: usize = LARGE_BODY_BYTES / DEFINITION_GROWTH + 1;
         let memory = DefinitionMemory::new(MemoryBudget::standalone(4 * LARGE * DEFINITION_GROWTH));
-        let reserve = |user| memory.reserve(LARGE, Claim::User(user));
-        let held: Vec<BodyMemory> = (0..4).filter_map(|_| reserve("greedy").ok()).collect();
+        let reserve = |user| memory.reserve(LARGE, MemoryPriority::User(user));
+        let held: Vec<RequestReservation> = (0..4).filter_map(|_| reserve("greedy").ok()).collect();
         assert_eq!(held.len(), 2);
         for (revision, held) in (1..).zip(held) {
             memory.keep_until_compiled(Revision(revision), held);

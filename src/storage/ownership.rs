@@ -16,7 +16,7 @@ use pilothouse_kinds::CONVERSIONS;
 use crate::limits::SMALL_BODY_BYTES;
 
 use super::objects::Objects;
-use super::request_memory::{BodyMemory, Claim};
+use super::request_memory::{MemoryPriority, RequestReservation};
 use super::{Backend, Call};
 
 /// Fields that no new object can set.
@@ -31,15 +31,15 @@ impl Backend {
         call: &Call<'_>,
         version: &GroupVersion,
         value: &Value,
-    ) -> Result<Option<BodyMemory>> {
+    ) -> Result<Option<RequestReservation>> {
         // A small patch may change a large object, but not on a worker thread.
         let is_small = call.body.bytes.len() <= SMALL_BODY_BYTES && call.work().is_limited();
-        if is_small || call.claim() == Claim::Granted {
+        if is_small || call.memory_priority() == MemoryPriority::Granted {
             return Ok(None);
         }
         let items = managed_fields::count_set_items(&self.objects.versions(call), version, value);
         let bytes = items.saturating_mul(SET_ITEM_BYTES);
-        (items > 0).then(|| self.requests.reserve(bytes, call.claim())).transpose()
+        (items > 0).then(|| self.requests.reserve(bytes, call.memory_priority())).transpose()
     }
 }
 

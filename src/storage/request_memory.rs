@@ -9,9 +9,9 @@ use pilothouse_types::user_shares::{UserShare, UserShares};
 
 use crate::limits::{HEAVY_BYTES, LARGE_BODY_BYTES};
 
-/// Whether memory may be refused.
+/// Whether a reservation may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim<'u> {
+pub enum MemoryPriority<'u> {
     /// On behalf of this user, within the share of one user. The client can retry.
     User(&'u str),
     /// Counted, but never refused: a write that is already stored, which its client would repeat; deletions and requests of the
@@ -35,46 +35,50 @@ impl RequestMemory {
 
     /// Reserves memory for a request beside its body, such as a copy for another server: 429 if the budget or the share of the
     /// user is exhausted.
-    pub fn reserve(&self, bytes: usize, claim: Claim<'_>) -> Result<BodyMemory> {
-        let mut memory = self.body();
-        memory.resize(bytes, claim)?;
+    pub fn reserve(&self, bytes: usize, priority: MemoryPriority<'_>) -> Result<RequestReservation> {
+        let mut memory = self.empty();
+        memory.resize(bytes, priority)?;
         Ok(memory)
     }
 
     /// Reserves memory for the decoded form of a stored object that the request changes.
-    pub fn stored(&self, user: &str, object: &Object) -> Result<Option<BodyMemory>> {
+    pub fn reserve_for_stored_object(
+        &self,
+        user: &str,
+        object: &Object,
+    ) -> Result<Option<RequestReservation>> {
         if object.bytes.len() <= HEAVY_BYTES {
             return Ok(None);
         }
-        let mut memory = self.body();
-        memory.process(user, Encoding::Json, &object.bytes)?;
+        let mut memory = self.empty();
+        memory.reserve_for_decoding(user, Encoding::Json, &object.bytes)?;
         Ok(Some(memory))
     }
 
     /// An empty reservation.
-    pub fn body(&self) -> BodyMemory {
-        BodyMemory { memory: self.clone(), reserved: self.budget.empty_reservation(), share: None }
+    pub fn empty(&self) -> RequestReservation {
+        RequestReservation { memory: self.clone(), reserved: self.budget.empty_reservation(), share: None }
     }
 }
 
-/// A reservation of a request, for its body or for something else.
+/// Memory that a request has reserved: for its body, or for copies and decoded objects.
 #[derive(Debug)]
-pub struct BodyMemory {
+pub struct RequestReservation {
     memory: RequestMemory,
     reserved: Reservation,
     share: Option<UserShare>,
 }
 
-impl BodyMemory {
+impl RequestReservation {
     /// Reserves memory for reading a body of this size.
-    pub fn read(&mut self, bytes: usize) -> Result<()> {
+    pub fn reserve_for_reading(&mut self, bytes: usize) -> Result<()> {
         Ok(self.reserved.set(bytes)?)
     }
 
     /// Reserves memory for this body and its decoded form: 429 if the budget or the share of the user is exhausted.
-    pub fn process(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
+    pub fn reserve_for_decoding(&mut self, user: &str, encoding: Encoding, body: &[u8]) -> Result<()> {
         let bytes = decoded_bytes_bound(encoding, body).saturating_add(body.len());
-        self.resize(bytes, Claim::User(user))
+        self.resize(bytes, MemoryPriority::User(user))
     }
 
     /// The reserved bytes.
@@ -83,10 +87,10 @@ impl BodyMemory {
     }
 
     /// Changes the size of the reservation.
-    pub fn resize(&mut self, bytes: usize, claim: Claim<'_>) -> Result<()> {
-        let user = match claim {
-            Claim::User(user) => user,
-            Claim::Granted => {
+    pub fn resize(&mut self, bytes: usize, priority: MemoryPriority<'_>) -> Result<()> {
+        let user = match priority {
+            MemoryPriority::User(user) => user,
+            MemoryPriority::Granted => {
                 self.reserved.charge_to(bytes);
                 return Ok(());
             }
@@ -109,32 +113,33 @@ mod tests {
         let size = decoded_bytes_bound(Encoding::Json, &body) + body.len();
         let memory = RequestMemory::new(MemoryBudget::standalone(4 * size));
         let process = |user: &str| {
-            let mut held = memory.body();
-            held.read(body.len())?;
-            held.process(user, Encoding::Json, &body).map(|()| held)
+            let mut held = memory.empty();
+            held.reserve_for_reading(body.len())?;
+            held.reserve_for_decoding(user, Encoding::Json, &body).map(|()| held)
         };
-        let held: Vec<BodyMemory> = (0..4).filter_map(|_| process("greedy").ok()).collect();
+        let held: Vec<RequestReservation> = (0..4).filter_map(|_| process("greedy").ok()).collect();
         assert_eq!(held.len(), 2);
         let refused = process("greedy").unwrap_err();
         assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
         assert!(process("modest").is_ok());
-        let mut small = memory.body();
-        small.process("greedy", Encoding::Json, b"{}").expect("a small body needs no share");
+        let mut small = memory.empty();
+        small.reserve_for_decoding("greedy", Encoding::Json, b"{}").expect("a small body needs no share");
         drop((held, small));
         assert_eq!(memory.budget.bytes(), 0);
         assert!(process("greedy").is_ok());
     }
 
     #[test]
-    fn request_memory_resizes_shares_and_never_refuses_granted_claims() {
+    fn request_memory_resizes_shares_and_never_refuses_granted_priority() {
         const LARGE: usize = LARGE_BODY_BYTES + 1;
         let memory = RequestMemory::new(MemoryBudget::standalone(6 * LARGE));
-        let mut held = memory.reserve(LARGE, Claim::User("greedy")).unwrap();
-        held.resize(2 * LARGE, Claim::User("greedy")).unwrap();
-        held.resize(3 * LARGE, Claim::User("greedy")).expect("its previous size does not count twice");
-        assert_eq!(memory.reserve(LARGE, Claim::User("greedy")).unwrap_err().code, 429);
-        assert!(memory.reserve(LARGE, Claim::User("modest")).is_ok());
-        let granted = memory.reserve(9 * LARGE, Claim::Granted).unwrap();
+        let mut held = memory.reserve(LARGE, MemoryPriority::User("greedy")).unwrap();
+        held.resize(2 * LARGE, MemoryPriority::User("greedy")).unwrap();
+        held.resize(3 * LARGE, MemoryPriority::User("greedy"))
+            .expect("its previous size does not count twice");
+        assert_eq!(memory.reserve(LARGE, MemoryPriority::User("greedy")).unwrap_err().code, 429);
+        assert!(memory.reserve(LARGE, MemoryPriority::User("modest")).is_ok());
+        let granted = memory.reserve(9 * LARGE, MemoryPriority::Granted).unwrap();
         assert_eq!(memory.budget.bytes(), 12 * LARGE);
         drop((held, granted));
         assert_eq!(memory.budget.bytes(), 0);

@@ -71,7 +71,7 @@ impl WebhookCaller {
                 max_response_bytes: HOOK_RESPONSE_BYTES,
             };
             let access = || self.users.for_server(&target.credentials_name);
-            self.clients.ask(&target.server, access, address, &request).await
+            self.clients.send(&target.server, access, address, &request).await
         };
         let response = time::timeout(timeout, exchange).await;
         let response = response.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));

@@ -63,7 +63,7 @@ pub(super) async fn candidates(
     let selected: Vec<Arc<Object>> = objects.filter(is_candidate).collect();
     let bytes = selected.iter().map(|object| object.bytes.len()).sum();
     reservations.push(backend.lists.take_more(bytes, reservations)?);
-    backend.convert_to_version(call.resource(), selected, call.permit(), call.claim()).await
+    backend.convert_to_version(call.resource(), selected, call.permit(), call.memory_priority()).await
 }
 
 /// The selectable fields of the objects that a watch is about to send, in the version of the watch.

@@ -13,7 +13,7 @@ use crate::pki::random;
 use super::{Reply, Success, VerbResult};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::objects::Objects;
-use crate::storage::request_memory::Claim;
+use crate::storage::request_memory::MemoryPriority;
 use crate::storage::stored_defaults::StoredDefaults;
 use crate::storage::{Backend, Call};
 
@@ -79,7 +79,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     // Last, and not for dry runs: they may carry a resourceVersion.
     meta::check_unversioned(&value)?;
     let name = meta::name(&value).to_owned();
-    let mut draft = backend.stored_draft(call, call.key(&name), &value, call.claim()).await?;
+    let mut draft = backend.stored_draft(call, call.key(&name), &value, call.memory_priority()).await?;
     drop(value);
     stored_defaults.write(&mut draft);
     check_served(backend, call)?;
@@ -91,7 +91,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
             }
             Ok(Some(Reply::Object(
                 Success::Created,
-                backend.encode_response(call, &object, Claim::Granted).await?,
+                backend.encode_response(call, &object, MemoryPriority::Granted).await?,
             )))
         }
         Err(StoreError::Exists) => Ok(None),

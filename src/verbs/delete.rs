@@ -12,7 +12,7 @@ use pilothouse_types::object::{Draft, Object};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};
-use crate::storage::request_memory::Claim;
+use crate::storage::request_memory::MemoryPriority;
 use crate::storage::rewrite::WriteTarget;
 use crate::storage::{Backend, Call};
 
@@ -55,9 +55,10 @@ pub async fn reply(
     options: &DeleteOptions,
 ) -> Result<Reply> {
     match outcome {
-        Outcome::Removed(object) if call.kind().rules.deletion.returns_object => {
-            Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, Claim::Granted).await?))
-        }
+        Outcome::Removed(object) if call.kind().rules.deletion.returns_object => Ok(Reply::Object(
+            Success::Ok,
+            backend.encode_response(call, &object, MemoryPriority::Granted).await?,
+        )),
         Outcome::Removed(object) => {
             let value = backend.objects.load(call, &object)?;
             Ok(Reply::Status(Status::success(
@@ -69,7 +70,7 @@ pub async fn reply(
         Outcome::Marked(object) => {
             let success =
                 if options.orphan_dependents == Some(false) { Success::Accepted } else { Success::Ok };
-            Ok(Reply::Object(success, backend.encode_response(call, &object, Claim::Granted).await?))
+            Ok(Reply::Object(success, backend.encode_response(call, &object, MemoryPriority::Granted).await?))
         }
     }
 }
@@ -108,7 +109,7 @@ async fn attempt_deletion(
     options: &DeleteOptions,
     marked: &mut Option<Arc<Object>>,
 ) -> Result<StoreOutcome> {
-    let mut value = backend.load_converted(call, object, Claim::Granted).await?;
+    let mut value = backend.load_converted(call, object, MemoryPriority::Granted).await?;
     let rules = &call.kind().rules.deletion;
     let resource = GroupResource { group: &call.stored().version.group, ..call.group_resource() };
     deletion::check_preconditions(rules, options, &value, resource)?;
@@ -126,7 +127,8 @@ async fn attempt_deletion(
         Deletion::Now => Ok(remove(backend, call, object).await),
         Deletion::Mark | Deletion::MarkThenRemove => {
             let removes = decision == Deletion::MarkThenRemove;
-            let draft = backend.stored_draft(call, object.key.clone(), &value, Claim::Granted).await?;
+            let draft =
+                backend.stored_draft(call, object.key.clone(), &value, MemoryPriority::Granted).await?;
             mark(backend, call, Marking { object, draft, removes, dry_run: options.dry_run }, marked).await
         }
     }
@@ -178,6 +180,6 @@ async fn mark(
 
 /// Whether a repeated deletion would change nothing.
 async fn is_unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
-    let current = backend.load_converted(call, object, Claim::Granted).await?;
-    Ok(*draft == backend.stored_draft(call, object.key.clone(), &current, Claim::Granted).await?)
+    let current = backend.load_converted(call, object, MemoryPriority::Granted).await?;
+    Ok(*draft == backend.stored_draft(call, object.key.clone(), &current, MemoryPriority::Granted).await?)
 }

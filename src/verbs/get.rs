@@ -28,5 +28,5 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     if !backend.objects.responds_as_stored(call) {
         call.work().check_bytes(object.bytes.len())?;
     }
-    Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, call.claim()).await?))
+    Ok(Reply::Object(Success::Ok, backend.encode_response(call, &object, call.memory_priority()).await?))
 }

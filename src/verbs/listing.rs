@@ -110,7 +110,8 @@ impl Listing {
         let unconverted = page.items.iter().filter(|object| backend.needs_conversion(resource, object));
         let converted: usize = unconverted.map(|object| object.bytes.len()).sum();
         reservations.push(backend.lists.take_more(converted, &reservations)?);
-        page.items = backend.convert_to_version(resource, page.items, call.permit(), call.claim()).await?;
+        page.items =
+            backend.convert_to_version(resource, page.items, call.permit(), call.memory_priority()).await?;
         if matches!(response_format.shape, Representation::Table(..)) {
             backend.objects.sort_rows(resource, &mut page.items)?;
         }

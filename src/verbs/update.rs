@@ -19,7 +19,7 @@ use super::create::{admit, store_new};
 use super::{Reply, Success, VerbResult};
 use crate::storage::admission::{Operation, Write};
 use crate::storage::objects::Objects;
-use crate::storage::request_memory::{BodyMemory, Claim};
+use crate::storage::request_memory::{MemoryPriority, RequestReservation};
 use crate::storage::stored_defaults::StoredDefaults;
 use crate::storage::{Backend, Call};
 
@@ -173,10 +173,10 @@ impl Update<'_> {
         let Update { backend, call, strategy, mode } = *self;
         // Requests of the server and its controllers are never refused, because they free memory.
         let _memory = match call.execution.deadline {
-            Some(_) => backend.requests.stored(&call.user().name, current.object)?,
+            Some(_) => backend.requests.reserve_for_stored_object(&call.user().name, current.object)?,
             None => None,
         };
-        let old = backend.load_converted(call, current.object, call.claim()).await?;
+        let old = backend.load_converted(call, current.object, call.memory_priority()).await?;
         let current_view = backend.objects.view_with_owners(call, strategy, &old)?;
         let mut body = backend.with_versions(call, || state.next_state(&current_view)).await?;
         // The stored definition is compiled as well: rules may compare both.
@@ -242,7 +242,7 @@ impl Update<'_> {
             return Ok(Change::Unchanged);
         }
         let stored_defaults = StoredDefaults::set(&call.kind().rules.defaulting, &mut new);
-        let mut draft = backend.stored_draft(call, current.key.clone(), &new, call.claim()).await?;
+        let mut draft = backend.stored_draft(call, current.key.clone(), &new, call.memory_priority()).await?;
         stored_defaults.write(&mut draft);
         let is_removed = deletion::is_complete(&call.kind().rules.deletion, &new);
         Ok(if is_removed { Change::Removal(draft) } else { Change::State(draft) })
@@ -253,7 +253,7 @@ impl Update<'_> {
         &self,
         current: Current<'_>,
         change: Change,
-        definition_memory: Option<BodyMemory>,
+        definition_memory: Option<RequestReservation>,
     ) -> Result<Outcome> {
         let Update { backend, call, mode, .. } = *self;
         let Current { object: current, turn } = current;
@@ -300,7 +300,10 @@ impl Update<'_> {
     }
 
     async fn reply(&self, object: &Object) -> Result<Reply> {
-        Ok(Reply::Object(Success::Ok, self.backend.encode_response(self.call, object, Claim::Granted).await?))
+        Ok(Reply::Object(
+            Success::Ok,
+            self.backend.encode_response(self.call, object, MemoryPriority::Granted).await?,
+        ))
     }
 }
 

@@ -230,27 +230,27 @@ pub fn negotiate<'a>(
     offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
 ) -> Result<Negotiated<'a>> {
-    routed(accept, offer)?;
-    agree(accept, offer, allows)
+    check_acceptable(accept, offer)?;
+    negotiate_encoding(accept, offer, allows)
 }
 
 /// The first step: whether any of the media types is known at all.
-pub fn routed(accept: &str, offer: OfferedEncodings) -> Result<()> {
-    if is_routed(accept, |media| offer.find(media).is_some() || offer.is_stream(media)) {
+pub fn check_acceptable(accept: &str, offer: OfferedEncodings) -> Result<()> {
+    if is_acceptable(accept, |media| offer.find(media).is_some() || offer.is_stream(media)) {
         return Ok(());
     }
     Err(Status::no_representation(&offer.all_names()))
 }
 
-/// [`routed`] for text, such as logs, beside the encodings of objects.
-pub fn routed_text(accept: &str, offer: OfferedEncodings) -> Result<()> {
-    if is_routed(accept, |media| media == PLAIN || offer.find(media).is_some()) {
+/// [`check_acceptable`] for text, such as logs, beside the encodings of objects.
+pub fn check_acceptable_text(accept: &str, offer: OfferedEncodings) -> Result<()> {
+    if is_acceptable(accept, |media| media == PLAIN || offer.find(media).is_some()) {
         return Ok(());
     }
     Err(Status::no_representation(&format!("{PLAIN}, {}", offer.names())))
 }
 
-fn is_routed(accept: &str, is_known: impl Fn(&str) -> bool) -> bool {
+fn is_acceptable(accept: &str, is_known: impl Fn(&str) -> bool) -> bool {
     // The most common values first.
     matches!(accept, "" | JSON)
         || accept.split(',').any(|item| {
@@ -260,7 +260,7 @@ fn is_routed(accept: &str, is_known: impl Fn(&str) -> bool) -> bool {
 }
 
 /// [`negotiate`] without the first step.
-pub fn agree<'a>(
+pub fn negotiate_encoding<'a>(
     accept: &'a str,
     offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
@@ -275,7 +275,7 @@ pub fn agree<'a>(
 }
 
 /// Negotiates a transformation; other media types that the client accepts are ignored.
-pub fn transformed<'a>(
+pub fn negotiate_transform<'a>(
     accept: &'a str,
     offer: OfferedEncodings,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,

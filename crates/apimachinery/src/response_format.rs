@@ -107,7 +107,7 @@ impl ResponseFormat {
 
     /// The negotiated form for this scope. `include` is the query parameter for table rows, `name` is the kind in error messages,
     /// such as `core.Pod`.
-    pub fn agreed(
+    pub fn from_negotiated(
         negotiated: &Negotiated<'_>,
         scope: ResponseScope,
         include: &str,
@@ -175,8 +175,8 @@ impl IncludeObject {
 }
 
 /// Whether the client accepts any media type of the verb at all.
-pub fn routed(accept: &str, offer: OfferedEncodings, verb: Verb) -> Result<()> {
-    media::routed(accept, offered(offer, verb))
+pub fn check_acceptable(accept: &str, offer: OfferedEncodings, verb: Verb) -> Result<()> {
+    media::check_acceptable(accept, offered(offer, verb))
 }
 
 fn offered(offer: OfferedEncodings, verb: Verb) -> OfferedEncodings {
@@ -187,12 +187,17 @@ fn offered(offer: OfferedEncodings, verb: Verb) -> OfferedEncodings {
 }
 
 /// Negotiates encoding and transformation. `rows`: whether a Table is possible.
-pub fn agree<'a>(accept: &'a str, offer: OfferedEncodings, verb: Verb, rows: bool) -> Result<Negotiated<'a>> {
+pub fn negotiate_encoding<'a>(
+    accept: &'a str,
+    offer: OfferedEncodings,
+    verb: Verb,
+    rows: bool,
+) -> Result<Negotiated<'a>> {
     let offer = offered(offer, verb);
     let allows = |encoding, transform: Transform<'_>| {
         ResponseFormat::allows(encoding, transform) && (transform.kind != "Table" || rows)
     };
-    let negotiated = media::agree(accept, offer, allows)?;
+    let negotiated = media::negotiate_encoding(accept, offer, allows)?;
     if verb == Verb::Watch && negotiated.encoding.stream_type().is_none() {
         return Err(media::no_stream(offer));
     }
@@ -227,7 +232,7 @@ mod tests {
     #[test]
     fn partial_metadata_of_wrong_scope_is_not_acceptable() {
         let form = |kind, scope| {
-            ResponseFormat::agreed(&negotiated(kind), scope, "", || "core.Pod".to_owned())
+            ResponseFormat::from_negotiated(&negotiated(kind), scope, "", || "core.Pod".to_owned())
                 .map(|form| form.shape)
         };
         assert_eq!(
@@ -255,7 +260,7 @@ mod tests {
     #[test]
     fn table_rows_include_the_object_of_the_query() {
         let include = |text| {
-            ResponseFormat::agreed(&negotiated("Table"), ResponseScope::List, text, String::new)
+            ResponseFormat::from_negotiated(&negotiated("Table"), ResponseScope::List, text, String::new)
                 .map(|form| form.shape)
         };
         assert_eq!(include("None").unwrap(), Representation::Table(MetaVersion::V1, IncludeObject::None));

@@ -101,7 +101,7 @@ impl Channel {
 }
 
 /// The result of an upgrade request.
-pub enum Switched {
+pub enum UpgradeOutcome {
     /// The server switched protocols.
     Channel(Channel),
     /// The server answered instead.
@@ -138,12 +138,12 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of the response.
-    pub async fn ask(
+    pub async fn send(
         &self,
         destination: &Destination,
         request: UpstreamRequest,
     ) -> Result<UpstreamResponse, Failure> {
-        let (response, connection) = self.send(destination, request, true).await?;
+        let (response, connection) = self.exchange(destination, request, true).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Broken("an unsolicited response: 101 Switching Protocols".to_owned()));
         }
@@ -155,22 +155,22 @@ impl Upstream {
         &self,
         destination: &Destination,
         request: UpstreamRequest,
-    ) -> Result<Switched, Failure> {
-        let (mut response, connection) = self.send(destination, request, false).await?;
+    ) -> Result<UpgradeOutcome, Failure> {
+        let (mut response, connection) = self.exchange(destination, request, false).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Switched::Answer(into_response(response, connection)));
+            return Ok(UpgradeOutcome::Answer(into_response(response, connection)));
         }
         let upgraded = hyper::upgrade::on(&mut response);
         let upgraded = timeout(self.connect_timeout, upgraded).await.map_err(|_| Failure::SlowAnswer)?;
         let io = TokioIo::new(upgraded.map_err(|error| Failure::broken(&error))?);
-        Ok(Switched::Channel(Channel {
+        Ok(UpgradeOutcome::Channel(Channel {
             headers: std::mem::take(response.headers_mut()),
             io,
             _connection: connection,
         }))
     }
 
-    async fn send(
+    async fn exchange(
         &self,
         destination: &Destination,
         request: UpstreamRequest,
@@ -254,9 +254,9 @@ fn into_response(response: Response<Incoming>, connection: ConnectionInUse) -> U
 }
 
 /// Keeps connections to an extension API server, for verified and unverified requests.
-pub fn wanted(pool: &Arc<Pool>, peer: &ServerVerification) -> [KeepAliveHandle; 2] {
+pub fn keep_alive(pool: &Arc<Pool>, peer: &ServerVerification) -> [KeepAliveHandle; 2] {
     [tls::authority(peer), pool::authority(None, false)]
-        .map(|authority| pool.want(Purpose::Extension, &peer.server_name, authority))
+        .map(|authority| pool.keep_alive(Purpose::Extension, &peer.server_name, authority))
 }
 
 /// A header; `None` if name or value is invalid.

@@ -34,16 +34,16 @@ pub enum Failure {
     #[error("{0}")]
     Settings(String),
     /// The call timed out.
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Slow(Duration),
     /// The connection failed.
     #[error("{0}")]
     Broken(String),
     /// The response exceeds the limit.
-    #[error("the answer is too long")]
+    #[error("response body too large")]
     TooLong,
     /// The server answered with this status.
-    #[error("the server answered {0}")]
+    #[error("unexpected HTTP status {0}")]
     Refused(u16),
 }
 
@@ -122,7 +122,7 @@ impl Service {
     }
 
     /// Sends an object and returns the response.
-    pub async fn ask(&self, body: String) -> Result<Vec<u8>, Failure> {
+    pub async fn send(&self, body: String) -> Result<Vec<u8>, Failure> {
         self.call_with_timeout(WEBHOOK_TIMEOUT, WEBHOOK_RESPONSE_BYTES, Some(body)).await
     }
 
@@ -131,9 +131,9 @@ impl Service {
         self.call_with_timeout(limit, max_bytes, None).await
     }
 
-    /// [`Service::ask`] with retries.
+    /// [`Service::send`] with retries.
     pub async fn call_with_retries(&self, body: &str) -> Result<Vec<u8>, Failure> {
-        with_retries(|| self.ask(body.to_owned()), Failure::may_pass).await
+        with_retries(|| self.send(body.to_owned()), Failure::may_pass).await
     }
 
     async fn call_with_timeout(
@@ -185,7 +185,7 @@ impl Service {
         let body = body.map_or(RequestBody::Empty, |body| RequestBody::Whole(Some(body.into())));
         let request = request.body(body).map_err(|error| Failure::Settings(error.to_string()))?;
         let (origin, connection) = self.connector.prepare(&self.access, presented, None);
-        let response = self.pool.ask(&origin, request, max_bytes, connection).await;
+        let response = self.pool.send(&origin, request, max_bytes, connection).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => Failure::Broken(reason),
             ExchangeError::Broken(error) | ExchangeError::Cut(error) => connection_error(&error),

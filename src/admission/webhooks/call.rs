@@ -102,9 +102,9 @@ impl Webhooks {
         let uid = random::uuid();
         let body = review_request(subject, object, &uid, version, &options);
         // Many calls with large bodies may wait for a slow webhook at the same time.
-        let claim = subject.write.call.claim();
+        let priority = subject.write.call.memory_priority();
         let _reservation =
-            subject.write.backend.requests.reserve(body.len(), claim).map_err(CallError::Server)?;
+            subject.write.backend.requests.reserve(body.len(), priority).map_err(CallError::Server)?;
         let target = WebhookTarget::new(&hook.client_config, &hook.authority_pem).map_err(call_error)?;
         let http_response = self.exchange(subject, &target, body).await?;
         subject.write.call.work().check_bytes(http_response.body.len()).map_err(CallError::Server)?;

@@ -49,7 +49,7 @@ impl Configuration {
     fn new(hooks: Vec<Webhook>, pool: &Arc<Pool>) -> Configuration {
         let targets =
             hooks.iter().filter_map(|hook| WebhookTarget::new(&hook.client_config, &hook.authority_pem).ok());
-        let _keep_alive = targets.map(|target| target.server.wanted(pool, Purpose::Admission)).collect();
+        let _keep_alive = targets.map(|target| target.server.keep_alive(pool, Purpose::Admission)).collect();
         Configuration { hooks: hooks.into_iter().map(Arc::new).collect(), _keep_alive }
     }
 }

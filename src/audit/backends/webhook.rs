@@ -60,7 +60,7 @@ impl Writer for Webhook {
             let text = event_list(&mut lines);
             // Every failure is worth a retry.
             let result =
-                with_retries_after(first_pause, || service.ask(text.clone()), |_: &Failure| true).await;
+                with_retries_after(first_pause, || service.send(text.clone()), |_: &Failure| true).await;
             if let Err(failure) = &result {
                 counts.count_lost("webhook", lines.len(), &failure.to_string());
             }

@@ -111,7 +111,7 @@ async fn token_webhook_failure_or_invalid_response_refuses_token() {
         "is not a TokenReview",
         "invalid response",
         "invalid response",
-        "answered 403",
+        "unexpected HTTP status 403",
         "cannot be called",
     ] {
         let Verification::Refused(reason) = verdict(&verifier, "t", &[]).await else { panic!("{expected}") };

@@ -99,7 +99,7 @@ async fn authorization_webhook_failure_has_no_opinion() {
     ])
     .await;
     assert_eq!(judge(&policy, "/a").await.decision, Decision::Allowed, "the second attempt");
-    for expected in ["answered 403", "invalid response", "cannot be called"] {
+    for expected in ["unexpected HTTP status 403", "invalid response", "cannot be called"] {
         let failed = judge(&policy, "/b").await;
         assert_eq!(failed.decision, Decision::NoOpinion(String::new()));
         assert!(failed.error.as_ref().unwrap().contains(expected), "{:?}", failed.error);

@@ -13,7 +13,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
 
 use crate::limits::{BODY_STEP_BYTES, REQUEST_BODY_BYTES, SMALL_BODY_BYTES};
-use crate::storage::request_memory::{BodyMemory, RequestMemory};
+use crate::storage::request_memory::{RequestMemory, RequestReservation};
 
 use super::render::text;
 
@@ -26,7 +26,7 @@ pub struct Body {
     /// The bytes as they came.
     pub bytes: Bytes,
     /// The memory of the body while it is processed; `None` if it is too small to count.
-    pub memory: Option<BodyMemory>,
+    pub memory: Option<RequestReservation>,
 }
 
 impl Default for Body {
@@ -45,12 +45,12 @@ pub async fn read(
     user: &str,
 ) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
-    let mut memory = memory.body();
+    let mut memory = memory.empty();
     match verb {
         Verb::Create | Verb::Update => {
             let encoding = media::body_encoding(content_type, offer)?;
             let bytes = read_bounded(request, payload, &mut memory).await?;
-            memory.process(user, encoding, &bytes)?;
+            memory.reserve_for_decoding(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Delete | Verb::DeleteCollection => {
@@ -62,21 +62,25 @@ pub async fn read(
                 // A deletion frees memory: it must not be refused for lack of memory.
                 return Ok(Body { encoding, bytes, ..Body::default() });
             }
-            memory.process(user, encoding, &bytes)?;
+            memory.reserve_for_decoding(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: None, bytes, memory: Some(memory) })
         }
         Verb::Patch => {
             let length = text(request.headers(), header::CONTENT_LENGTH);
             let (patch_type, encoding) = media::patch_encoding(content_type, length, offer)?;
             let bytes = read_bounded(request, payload, &mut memory).await?;
-            memory.process(user, encoding, &bytes)?;
+            memory.reserve_for_decoding(user, encoding, &bytes)?;
             Ok(Body { encoding, patch: Some(patch_type), bytes, memory: Some(memory) })
         }
         _ => Ok(Body::default()),
     }
 }
 
-async fn read_bounded(request: &HttpRequest, mut payload: Payload, memory: &mut BodyMemory) -> Result<Bytes> {
+async fn read_bounded(
+    request: &HttpRequest,
+    mut payload: Payload,
+    memory: &mut RequestReservation,
+) -> Result<Bytes> {
     let too_large = || Status::too_large(format!("Request entity too large: limit is {REQUEST_BODY_BYTES}"));
     let content_length: usize = text(request.headers(), header::CONTENT_LENGTH).parse().unwrap_or(0);
     if content_length > REQUEST_BODY_BYTES {
@@ -86,7 +90,7 @@ async fn read_bounded(request: &HttpRequest, mut payload: Payload, memory: &mut 
     // A client that announces a long body and sends nothing must not hold much memory.
     let mut reserved = content_length.min(BODY_STEP_BYTES);
     if content_length > SMALL_BODY_BYTES {
-        memory.read(reserved)?;
+        memory.reserve_for_reading(reserved)?;
     }
     let mut body = BytesMut::with_capacity(reserved);
     while !is_endless || body.len() < content_length {
@@ -100,7 +104,7 @@ async fn read_bounded(request: &HttpRequest, mut payload: Payload, memory: &mut 
         }
         if body.len() + chunk.len() > reserved {
             reserved = (2 * body.len()).max(body.len() + chunk.len()).min(REQUEST_BODY_BYTES);
-            memory.read(reserved)?;
+            memory.reserve_for_reading(reserved)?;
             body.reserve(reserved - body.len());
         }
         body.extend_from_slice(&chunk);

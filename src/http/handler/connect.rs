@@ -94,7 +94,7 @@ pub async fn serve(
         return Err(Status::method_not_allowed());
     }
     if input.subresource == ConnectSubresource::Log {
-        media::routed_text(text(request.headers(), header::ACCEPT), input.offer)?;
+        media::check_acceptable_text(text(request.headers(), header::ACCEPT), input.offer)?;
     } else {
         connect::refuse_dry_run(input.query)?;
     }
@@ -153,7 +153,7 @@ async fn log(
             pilothouse_apimachinery::field::quoted(&destination.location.url())
         ))
     };
-    let response = deps.upstream.ask(destination, request_to_kubelet).await;
+    let response = deps.upstream.send(destination, request_to_kubelet).await;
     let response =
         response.map_err(|failure| common_status(&failure).unwrap_or_else(|| get_error(&failure)))?;
     match response.status.as_u16() {

@@ -45,7 +45,7 @@ pub async fn respond(
         return Err(Status::method_not_allowed());
     }
     if matches!(path, "/version" | "/version/") {
-        media::routed(&context.accept, OfferedEncodings::JSON_ONLY)?;
+        media::check_acceptable(&context.accept, OfferedEncodings::JSON_ONLY)?;
         return Ok(HttpResponse::Ok()
             .content_type("application/json")
             .body(worker.shared.documents.release.document()));
@@ -64,7 +64,7 @@ pub async fn respond(
     let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
     let negotiated = match aggregated.and_then(|_| negotiate_aggregated(&context.accept, context.offer())) {
         Some(negotiated) => negotiated,
-        None if any_method => media::agree(&context.accept, context.offer(), |_, _| false)?,
+        None if any_method => media::negotiate_encoding(&context.accept, context.offer(), |_, _| false)?,
         None => media::negotiate(&context.accept, context.offer(), |_, _| false)?,
     };
     let sent = aggregated.filter(|_| negotiated.transform.is_some()).unwrap_or(document);
@@ -113,7 +113,7 @@ fn trim_slashes(path: &str) -> &str {
 
 /// The encoding of aggregated discovery if the client accepts it at all: it wins over media types with a higher weight.
 fn negotiate_aggregated(accept: &str, offer: OfferedEncodings) -> Option<Negotiated<'_>> {
-    media::transformed(accept, offer, |_, requested| {
+    media::negotiate_transform(accept, offer, |_, requested| {
         requested.group == DISCOVERY_GROUP
             && requested.version == "v2"
             && requested.kind == "APIGroupDiscoveryList"

@@ -167,7 +167,7 @@ impl<'a> ResourceRequest<'a> {
             if verb == Verb::Patch {
                 self.check_patch_type(offer)?;
             }
-            response_format::routed(&context.accept, offer, verb)?;
+            response_format::check_acceptable(&context.accept, offer, verb)?;
         }
         resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
         context.trail().into_iter().for_each(|trail| trail.annotate_deprecated(resource));
@@ -175,8 +175,8 @@ impl<'a> ResourceRequest<'a> {
         let is_stored = !path_info.subresource.is_empty() || resource.verbs.contains(Verb::Get);
         let has_rows = is_stored && (verb != Verb::Watch || !streams_list(worker, query));
         let has_table = has_rows && subresources::has_table(path_info.group, path_info.subresource);
-        let negotiated =
-            response_format::agree(&context.accept, offer, verb, has_table).or_else(|refusal| {
+        let negotiated = response_format::negotiate_encoding(&context.accept, offer, verb, has_table)
+            .or_else(|refusal| {
                 check_list_options(worker, verb, query)?;
                 Err(refusal)
             })?;
@@ -200,7 +200,7 @@ impl<'a> ResourceRequest<'a> {
         };
         let include = self.query.get(response_format::INCLUDE_OBJECT).unwrap_or_default();
         let name = || internal_type_name(self.worker, resource, self.path_info.subresource);
-        ResponseFormat::agreed(negotiated, scope, include, name)
+        ResponseFormat::from_negotiated(negotiated, scope, include, name)
     }
 
     async fn dispatch(

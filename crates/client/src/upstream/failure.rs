@@ -32,7 +32,7 @@ pub enum Failure {
     #[error("net/http: TLS handshake timeout")]
     SlowTls,
     /// The server accepted the request, but does not answer.
-    #[error("timed out while waiting for the beginning of the answer")]
+    #[error("timed out while waiting for the beginning of the response")]
     SlowAnswer,
     /// The response is no HTTP, or the connection was closed.
     #[error("{0}")]

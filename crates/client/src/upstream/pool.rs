@@ -242,7 +242,12 @@ impl Pool {
     }
 
     /// Keeps connections to a peer as long as the result lives.
-    pub fn want(self: &Arc<Self>, purpose: Purpose, server_name: &str, authority: Digest) -> KeepAliveHandle {
+    pub fn keep_alive(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        server_name: &str,
+        authority: Digest,
+    ) -> KeepAliveHandle {
         let peer = (purpose, server_name.to_owned(), authority);
         *self.idle_connections.lock().handles_per_peer.entry(peer.clone()).or_default() += 1;
         KeepAliveHandle { pool: self.clone(), peer }
@@ -306,7 +311,7 @@ impl Pool {
     }
 
     /// How long this connection has been idle; `None` if it is in use.
-    fn waited(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
+    fn idle_time(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
         let idle_connections = self.idle_connections.lock();
         let idle = idle_connections.waiting.get(origin)?;
         let connection = idle.iter().find(|waiting| waiting.http1.number == number)?;
@@ -339,7 +344,7 @@ impl Pool {
     }
 
     /// Sends a request, and reads the response up to a limit. `dial` is only awaited if no connection is idle.
-    pub async fn ask<S, E>(
+    pub async fn send<S, E>(
         self: &Arc<Self>,
         origin: &Arc<Origin>,
         request: Request<RequestBody>,
@@ -408,8 +413,8 @@ impl PoolEntry {
         while !remaining.is_zero() {
             tokio::time::sleep(remaining).await;
             let Some(pool) = self.pool.upgrade() else { return };
-            let waited = pool.waited(&self.origin, self.number).unwrap_or_default();
-            remaining = pool.idle_timeout.saturating_sub(waited);
+            let idle_time = pool.idle_time(&self.origin, self.number).unwrap_or_default();
+            remaining = pool.idle_timeout.saturating_sub(idle_time);
         }
     }
 }

@@ -56,7 +56,7 @@ async fn dropped_response_closes_the_connection() {
         let mut rest = [0; 1];
         (head, stream.read(&mut rest).await.unwrap_or(0))
     });
-    let mut response = upstream().ask(&destination(address), get()).await.unwrap();
+    let mut response = upstream().send(&destination(address), get()).await.unwrap();
     assert_eq!(response.status, 200);
     assert_eq!(response.body.next().await.unwrap().unwrap(), "ab");
     drop(response);
@@ -75,14 +75,14 @@ async fn unresponsive_server_times_out() {
         head(&mut stream).await;
         stream.read(&mut [0]).await.unwrap_or(0)
     });
-    assert!(matches!(upstream.ask(&destination(address), get()).await, Err(Failure::SlowAnswer)));
+    assert!(matches!(upstream.send(&destination(address), get()).await, Err(Failure::SlowAnswer)));
     assert_eq!(server.await.unwrap(), 0, "the connection is closed");
     let mut private = destination(address);
     private.location.secure = true;
     let (_silent, address) = listen().await;
     private.location.port = address.port();
     upstream.connect_timeout = Duration::from_millis(20);
-    assert!(matches!(upstream.ask(&private, get()).await, Err(Failure::SlowTls)));
+    assert!(matches!(upstream.send(&private, get()).await, Err(Failure::SlowTls)));
 }
 
 #[actix_rt::test]
@@ -90,16 +90,16 @@ async fn dial_failures_are_distinguished() {
     let (listener, address) = listen().await;
     drop(listener);
     let upstream = upstream();
-    let error = upstream.ask(&destination(address), get()).await.err().unwrap();
+    let error = upstream.send(&destination(address), get()).await.err().unwrap();
     assert_eq!(error.to_string(), format!("dial tcp {address}: connect: connection refused"));
     let mut hidden = destination(address);
     hidden.reach = AllowedAddresses::GlobalUnicast;
-    assert!(matches!(upstream.ask(&hidden, get()).await, Err(Failure::NotAllowed)));
+    assert!(matches!(upstream.send(&hidden, get()).await, Err(Failure::NotAllowed)));
     hidden.location.host = "localhost".to_owned();
-    assert!(matches!(upstream.ask(&hidden, get()).await, Err(Failure::NotAllowed | Failure::Lookup(_))));
+    assert!(matches!(upstream.send(&hidden, get()).await, Err(Failure::NotAllowed | Failure::Lookup(_))));
     let (listener, address) = listen().await;
     let server = actix_rt::spawn(async move { drop(listener.accept().await.unwrap()) });
-    assert!(matches!(upstream.ask(&destination(address), get()).await, Err(Failure::Broken(_))));
+    assert!(matches!(upstream.send(&destination(address), get()).await, Err(Failure::Broken(_))));
     server.await.unwrap();
 }
 
@@ -113,7 +113,7 @@ async fn failed_tls_handshake_has_a_readable_error() {
     });
     let mut private = destination(address);
     private.location.secure = true;
-    let error = upstream().ask(&private, get()).await.err().unwrap();
+    let error = upstream().send(&private, get()).await.err().unwrap();
     assert!(error.to_string().ends_with("tls: first record does not look like a TLS handshake"), "{error}");
     server.await.unwrap();
 }
@@ -123,14 +123,14 @@ async fn outgoing_connections_are_limited() {
     let (_listener, address) = listen().await;
     let mut upstream = upstream();
     upstream.slots = ConnectionLimits::new(0);
-    assert!(matches!(upstream.ask(&destination(address), get()).await, Err(Failure::Busy)));
+    assert!(matches!(upstream.send(&destination(address), get()).await, Err(Failure::Busy)));
     // Extension servers and all others do not take each other's.
     let peer = ServerVerification { server_name: "x".to_owned(), authority_pem: Vec::new(), verifies: false };
     let extension = Destination { trust: Trust::Extension(Arc::new(peer)), ..destination(address) };
     upstream.proxy_head_timeout = Duration::from_millis(20);
-    assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::SlowAnswer)));
+    assert!(matches!(upstream.send(&extension, get()).await, Err(Failure::SlowAnswer)));
     upstream.extension_slots = ConnectionLimits::new(0);
-    assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::Busy)));
+    assert!(matches!(upstream.send(&extension, get()).await, Err(Failure::Busy)));
 }
 
 #[actix_rt::test]
@@ -143,7 +143,7 @@ async fn unsolicited_protocol_switch_is_an_error() {
         stream.write_all(switching).await.unwrap();
         stream.read(&mut [0]).await.unwrap_or(0)
     });
-    assert!(matches!(upstream().ask(&destination(address), get()).await, Err(Failure::Broken(_))));
+    assert!(matches!(upstream().send(&destination(address), get()).await, Err(Failure::Broken(_))));
     assert_eq!(server.await.unwrap(), 0, "the connection is closed");
 }
 
@@ -161,7 +161,8 @@ async fn upgraded_connection_passes_bytes_both_ways() {
     });
     let mut request = get();
     request.headers.extend([header("upgrade", b"X").unwrap(), header("connection", b"Upgrade").unwrap()]);
-    let Switched::Channel(mut channel) = upstream().switch(&destination(address), request).await.unwrap()
+    let UpgradeOutcome::Channel(mut channel) =
+        upstream().switch(&destination(address), request).await.unwrap()
     else {
         panic!("no switch")
     };
@@ -196,5 +197,5 @@ async fn extension_with_invalid_ca_bundle_is_not_contacted() {
     let mut extension = destination(address);
     extension.location.secure = true;
     extension.trust = Trust::Extension(Arc::new(peer));
-    assert!(matches!(upstream().ask(&extension, get()).await, Err(Failure::NoAuthorities)));
+    assert!(matches!(upstream().send(&extension, get()).await, Err(Failure::NoAuthorities)));
 }

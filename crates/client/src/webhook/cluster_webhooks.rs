@@ -43,9 +43,9 @@ impl WebhookServer {
 
 impl WebhookServer {
     /// Keeps connections to this server as long as the result lives.
-    pub fn wanted(&self, pool: &Arc<Pool>, purpose: Purpose) -> KeepAliveHandle {
+    pub fn keep_alive(&self, pool: &Arc<Pool>, purpose: Purpose) -> KeepAliveHandle {
         let pem = Some(self.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
-        pool.want(purpose, &self.host, pool::authority(pem, true))
+        pool.keep_alive(purpose, &self.host, pool::authority(pem, true))
     }
 }
 
@@ -95,7 +95,7 @@ impl WebhookClients {
 
     /// Makes a call. `access` gives the credentials, once per server; `address` is the address to connect to, if it differs. Errors
     /// have the reference's texts.
-    pub async fn ask(
+    pub async fn send(
         &self,
         server: &WebhookServer,
         access: impl FnOnce() -> Access,
@@ -106,13 +106,13 @@ impl WebhookClients {
         let presented = peer.access.credentials.present().await?;
         let http_request = make_request(&peer, &presented, request)?;
         let (origin, connection) = peer.connector.prepare(&peer.access, &presented, address);
-        let response = self.pool.ask(&origin, http_request, request.max_response_bytes, connection).await;
+        let response = self.pool.send(&origin, http_request, request.max_response_bytes, connection).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => reason,
             ExchangeError::Broken(error) => connection_error(&error),
             ExchangeError::Cut(error) => body_error(&error),
             ExchangeError::TooLong => {
-                format!("the answer has more than {} bytes", request.max_response_bytes)
+                format!("the response has more than {} bytes", request.max_response_bytes)
             }
         })?;
         if response.head.status == 401 {

@@ -72,15 +72,15 @@ async fn certificate_of_exec_plugin_is_presented_until_refused() {
     plugin(home.path(), "first");
     let service = Service::unpooled(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
     let serving = tokio::task::spawn_local(serve(listener, server));
-    assert!(matches!(service.ask("{}".into()).await, Err(Failure::Refused(401))));
+    assert!(matches!(service.send("{}".into()).await, Err(Failure::Refused(401))));
     plugin(home.path(), "second");
     assert_eq!(
-        service.ask("{}".into()).await.unwrap(),
+        service.send("{}".into()).await.unwrap(),
         b"second",
         "fetched again, and presented in the handshake"
     );
     plugin(home.path(), "third");
-    assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "cached");
+    assert_eq!(service.send("{}".into()).await.unwrap(), b"second", "cached");
     serving.await.unwrap();
 }
 
@@ -105,7 +105,7 @@ async fn webhook_calls_share_a_connection_and_reconnect() {
     });
     let service = Service::unpooled(&Access::to_server(url)).unwrap();
     for _ in 0..53 {
-        assert_eq!(service.ask("{}".to_owned()).await.unwrap(), b"{}");
+        assert_eq!(service.send("{}".to_owned()).await.unwrap(), b"{}");
     }
     assert_eq!(serving.await.unwrap(), [50, 3]);
 }
@@ -115,7 +115,7 @@ async fn webhook_call_without_free_slot_waits() {
     let (url, requests) = testing::server(vec![(200, "{}".to_owned())]).await;
     let service = Service::unpooled(&Access::to_server(url)).unwrap();
     let permits = service.slots.try_acquire_many(WEBHOOK_CALLS as u32).unwrap();
-    let mut call = Box::pin(service.ask("{}".to_owned()));
+    let mut call = Box::pin(service.send("{}".to_owned()));
     for _ in 0..10 {
         assert!(futures::poll!(&mut call).is_pending(), "a refusal would be taken for one of the server");
         tokio::task::yield_now().await;

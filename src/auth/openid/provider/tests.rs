@@ -35,8 +35,8 @@ async fn openid_keys_are_fetched_from_discovered_jwks_uri() {
     provider.attempt().await.unwrap();
     assert_eq!(key_ids(&keys).len(), 1);
     stub.respond("/keys", TestResponse::Status(404));
-    assert_eq!(provider.attempt().await, Err("the server answered 404".to_owned()));
-    assert_eq!(provider.attempt().await, Err("the server answered 500".to_owned()));
+    assert_eq!(provider.attempt().await, Err("unexpected HTTP status 404".to_owned()));
+    assert_eq!(provider.attempt().await, Err("unexpected HTTP status 500".to_owned()));
     assert_eq!(key_ids(&keys).len(), 1, "the old keys stay valid");
     let moved = json!({"issuer": stub.issuer, "jwks_uri": format!("{}/moved", stub.issuer)});
     stub.respond(METADATA, TestResponse::Document(moved.to_string()));
@@ -67,13 +67,13 @@ async fn invalid_or_endless_openid_documents_are_refused() {
         (keys_at(""), None, "not published over https"),
         (document(json!(5)), None, "failed to decode provider discovery object"),
         (TestResponse::Document("<html>".into()), None, "failed to decode provider discovery object"),
-        (TestResponse::Status(503), None, "answered 503"),
-        (TestResponse::Status(302), None, "answered 302"),
-        (TestResponse::Stalls, None, "no answer within"),
-        (TestResponse::Grows, None, "too long"),
-        (keys_at(&jwks_uri), Some(TestResponse::Stalls), "no answer within"),
-        (keys_at(&jwks_uri), Some(TestResponse::Grows), "too long"),
-        (keys_at(&jwks_uri), Some(TestResponse::Status(500)), "answered 500"),
+        (TestResponse::Status(503), None, "unexpected HTTP status 503"),
+        (TestResponse::Status(302), None, "unexpected HTTP status 302"),
+        (TestResponse::Stalls, None, "no response within"),
+        (TestResponse::Grows, None, "too large"),
+        (keys_at(&jwks_uri), Some(TestResponse::Stalls), "no response within"),
+        (keys_at(&jwks_uri), Some(TestResponse::Grows), "too large"),
+        (keys_at(&jwks_uri), Some(TestResponse::Status(500)), "unexpected HTTP status 500"),
         (keys_at(&jwks_uri), Some(document(json!({"keys": 5}))), "failed to decode keys"),
         (keys_at(&jwks_uri), Some(document(json!({}))), "failed to decode keys"),
     ] {

@@ -18,7 +18,7 @@ use pilothouse_api::connect::{Destination, url};
 use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::status::Status;
-use pilothouse_client::upstream::{Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse};
+use pilothouse_client::upstream::{Failure, RequestBody, UpgradeOutcome, UpstreamRequest, UpstreamResponse};
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
@@ -206,7 +206,7 @@ async fn forward(
     }
     let upstream_request =
         UpstreamRequest { method: method(request), headers, body: proxy::body(request, payload) };
-    let sending = worker.shared.aggregation.extensions.upstream().ask(destination, upstream_request);
+    let sending = worker.shared.aggregation.extensions.upstream().send(destination, upstream_request);
     let response = match parse_discovery_path(aggregated.path) {
         // Every client requests discovery, so a slow extension server must not delay it for long.
         Some(_) => match timeout(EXTENSION_DISCOVERY_TIMEOUT, sending).await {
@@ -260,8 +260,8 @@ async fn switch(
     }
     let upstream_request = UpstreamRequest { method: method(request), headers, body: RequestBody::Empty };
     match worker.shared.aggregation.extensions.upstream().switch(destination, upstream_request).await {
-        Ok(Switched::Channel(channel)) => upgraded::hand_over(&switch, channel),
-        Ok(Switched::Answer(response)) => {
+        Ok(UpgradeOutcome::Channel(channel)) => upgraded::hand_over(&switch, channel),
+        Ok(UpgradeOutcome::Answer(response)) => {
             let result: Result<HttpResponse, Box<Status>> = upgraded::refusal_response(request, response);
             result.unwrap_or_else(|status| unavailable(&status.message))
         }

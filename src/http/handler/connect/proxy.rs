@@ -41,7 +41,7 @@ pub(super) async fn pass(
     let upstream_request = make_request(request, payload, &links, &destination)?;
     let response = deps
         .upstream
-        .ask(&destination, upstream_request)
+        .send(&destination, upstream_request)
         .await
         .map_err(|failure| unreachable(&destination, &failure))?;
     back(deps, request, response, &links, &input.pool).await

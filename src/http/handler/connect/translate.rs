@@ -17,7 +17,7 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use pilothouse_api::connect::Destination;
 use pilothouse_api::connect::options::StreamOptions;
 use pilothouse_apimachinery::status::{Result, Status};
-use pilothouse_client::upstream::{Channel, RequestBody, Switched, UpstreamRequest};
+use pilothouse_client::upstream::{Channel, RequestBody, UpgradeOutcome, UpstreamRequest};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -112,8 +112,8 @@ pub(super) async fn streams(
         .await
         .map_err(|failure| upgrade_error(&failure))?
     {
-        Switched::Answer(response) => refusal_response(request, response),
-        Switched::Channel(channel) => {
+        UpgradeOutcome::Answer(response) => refusal_response(request, response),
+        UpgradeOutcome::Channel(channel) => {
             let streams = streams.clone();
             switch.leave_http(Box::new(move |client| Box::pin(command::run(client, channel, head, streams))));
             Ok(switching_response())
@@ -155,8 +155,8 @@ pub(super) async fn tunnel(
         .await
         .map_err(|failure| upgrade_error(&failure))?
     {
-        Switched::Answer(response) => refusal_response(request, response),
-        Switched::Channel(channel) => {
+        UpgradeOutcome::Answer(response) => refusal_response(request, response),
+        UpgradeOutcome::Channel(channel) => {
             let protocol = match negotiated_protocol(&channel) {
                 protocol if protocol.is_empty() => protocol,
                 protocol => format!("{TUNNEL}{protocol}"),

@@ -10,7 +10,7 @@ use pilothouse_api::connect::Destination;
 use pilothouse_api::connect::options::StreamOptions;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_client::upstream::{
-    Channel, Failure, RequestBody, Switched, UpstreamRequest, UpstreamResponse,
+    Channel, Failure, RequestBody, UpgradeOutcome, UpstreamRequest, UpstreamResponse,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -73,8 +73,8 @@ async fn pass_through(
         .await
         .map_err(|failure| upgrade_error(&failure))?
     {
-        Switched::Answer(response) => refusal_response(request, response),
-        Switched::Channel(channel) => Ok(hand_over(&switch, channel)),
+        UpgradeOutcome::Answer(response) => refusal_response(request, response),
+        UpgradeOutcome::Channel(channel) => Ok(hand_over(&switch, channel)),
     }
 }
 

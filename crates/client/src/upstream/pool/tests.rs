@@ -91,14 +91,14 @@ impl Server {
         Arc::new(Origin { purpose, host, port, private, proxy: None })
     }
 
-    async fn ask(&self, pool: &Arc<Pool>, origin: &Arc<Origin>, method: Method) -> Option<Vec<u8>> {
+    async fn send(&self, pool: &Arc<Pool>, origin: &Arc<Origin>, method: Method) -> Option<Vec<u8>> {
         let dial = async { Ok::<_, Infallible>(TcpStream::connect(self.address).await.unwrap()) };
         let body = match method {
             Method::GET => RequestBody::Empty,
             _ => RequestBody::Whole(Some("{}".into())),
         };
         let request = Request::builder().method(method).uri("/").body(body).unwrap();
-        pool.ask(origin, request, 1_000, dial).await.ok().map(|response| response.body)
+        pool.send(origin, request, 1_000, dial).await.ok().map(|response| response.body)
     }
 
     /// Waits until exactly `open` connections are open.
@@ -123,7 +123,7 @@ async fn requests_share_one_pooled_connection() {
     let (pool, origin) = (pool(), server.origin(Purpose::Service));
     for turn in 0..100 {
         let method = if turn % 2 == 0 { Method::POST } else { Method::GET };
-        assert_eq!(server.ask(&pool, &origin, method).await.unwrap(), b"ok");
+        assert_eq!(server.send(&pool, &origin, method).await.unwrap(), b"ok");
         assert_eq!(pool.waiting(), 1);
     }
     assert_eq!(*server.requests.borrow(), [100]);
@@ -149,11 +149,11 @@ async fn connections_of_different_origins_are_not_shared() {
     add_variant(&|origin| origin.port += 1);
     add_variant(&|origin| origin.proxy = Some(Proxy::parse("http://a:b@p").unwrap()));
     for origin in &origins {
-        server.ask(&pool, origin, Method::GET).await.unwrap();
+        server.send(&pool, origin, Method::GET).await.unwrap();
     }
     assert_eq!(*server.requests.borrow(), vec![1; origins.len()]);
     for origin in &origins {
-        server.ask(&pool, origin, Method::GET).await.unwrap();
+        server.send(&pool, origin, Method::GET).await.unwrap();
     }
     assert_eq!(*server.requests.borrow(), vec![2; origins.len()]);
 }
@@ -164,7 +164,7 @@ async fn closed_idle_connection_is_replaced() {
     let (pool, origin) = (pool(), server.origin(Purpose::Service));
     for _ in 0..20 {
         for method in [Method::POST, Method::GET] {
-            assert_eq!(server.ask(&pool, &origin, method).await.unwrap(), b"ok");
+            assert_eq!(server.send(&pool, &origin, method).await.unwrap(), b"ok");
             server.close_all.notify_waiters();
             server.wait_for_open(0).await;
         }
@@ -178,27 +178,27 @@ async fn request_is_repeated_only_if_repeatable_and_without_response() {
     // Each connection answers one request, then reads another and closes.
     let server = Server::start(|_, turn| if turn == 0 { (RESPONSE, true) } else { (b"", false) }).await;
     let (pool, origin) = (pool(), server.origin(Purpose::Kubelet));
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
-    assert_eq!(server.ask(&pool, &origin, Method::GET).await.unwrap(), b"ok");
+    server.send(&pool, &origin, Method::GET).await.unwrap();
+    assert_eq!(server.send(&pool, &origin, Method::GET).await.unwrap(), b"ok");
     assert_eq!(*server.requests.borrow(), [2, 1]);
-    assert!(server.ask(&pool, &origin, Method::POST).await.is_none());
+    assert!(server.send(&pool, &origin, Method::POST).await.is_none());
     assert_eq!(*server.requests.borrow(), [2, 2], "it may have been processed");
     let review = server.origin(Purpose::Service);
-    server.ask(&pool, &review, Method::POST).await.unwrap();
+    server.send(&pool, &review, Method::POST).await.unwrap();
     assert_eq!(
-        server.ask(&pool, &review, Method::POST).await.unwrap(),
+        server.send(&pool, &review, Method::POST).await.unwrap(),
         b"ok",
         "an access review can be repeated"
     );
     assert_eq!(*server.requests.borrow(), [2, 2, 2, 1]);
     let server = Server::start(|_, turn| if turn == 0 { (RESPONSE, true) } else { (b"HTTP/", false) }).await;
     let origin = server.origin(Purpose::Service);
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
-    assert!(server.ask(&pool, &origin, Method::GET).await.is_none());
+    server.send(&pool, &origin, Method::GET).await.unwrap();
+    assert!(server.send(&pool, &origin, Method::GET).await.is_none());
     assert_eq!(*server.requests.borrow(), [2], "a response had begun");
     // A request on a new connection is not repeated.
     let server = Server::start(|_, _| (b"", false)).await;
-    assert!(server.ask(&pool, &server.origin(Purpose::Service), Method::GET).await.is_none());
+    assert!(server.send(&pool, &server.origin(Purpose::Service), Method::GET).await.is_none());
     assert_eq!(*server.requests.borrow(), [1]);
 }
 
@@ -215,7 +215,7 @@ async fn unfinished_or_closing_connections_are_not_pooled() {
     ] {
         let server = Server::start(move |_, _| (response, true)).await;
         let (pool, origin) = (pool(), server.origin(Purpose::Service));
-        let request = server.ask(&pool, &origin, Method::GET);
+        let request = server.send(&pool, &origin, Method::GET);
         let _ = tokio::time::timeout(Duration::from_millis(100), request).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(pool.waiting(), 0, "{}", String::from_utf8_lossy(response));
@@ -229,7 +229,7 @@ async fn idle_connections_per_origin_are_bounded() {
     let (pool, origin) = (pool(), server.origin(Purpose::Service));
     let count = IDLE_CONNECTIONS_PER_DESTINATION + 15;
     let responses =
-        futures::future::join_all((0..count).map(|_| server.ask(&pool, &origin, Method::POST))).await;
+        futures::future::join_all((0..count).map(|_| server.send(&pool, &origin, Method::POST))).await;
     assert!(responses.into_iter().all(|response| response.unwrap() == b"ok"));
     assert_eq!(pool.waiting(), IDLE_CONNECTIONS_PER_DESTINATION);
     server.wait_for_open(IDLE_CONNECTIONS_PER_DESTINATION).await;
@@ -245,11 +245,11 @@ async fn pool_is_bounded_and_closes_the_longest_idle_connection() {
     let server = Server::start(|_, _| (RESPONSE, true)).await;
     let (pool, origin) = (Pool::new(Clock::manual(Timestamp(1))), server.origin(Purpose::Service));
     let with_port = |port: u16| Arc::new(Origin { port, ..Origin::clone(&origin) });
-    server.ask(&pool, &with_port(1), Method::GET).await.unwrap();
+    server.send(&pool, &with_port(1), Method::GET).await.unwrap();
     pool.clock.advance(Duration::from_secs(1));
-    server.ask(&pool, &with_port(2), Method::GET).await.unwrap();
+    server.send(&pool, &with_port(2), Method::GET).await.unwrap();
     pool.idle_connections.lock().count = IDLE_CONNECTIONS;
-    server.ask(&pool, &with_port(3), Method::GET).await.unwrap();
+    server.send(&pool, &with_port(3), Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), IDLE_CONNECTIONS);
     let mut ports: Vec<u16> = pool.idle_connections.lock().waiting.keys().map(|origin| origin.port).collect();
     ports.sort_unstable();
@@ -261,15 +261,15 @@ async fn pool_is_bounded_and_closes_the_longest_idle_connection() {
 async fn idle_connection_expires() {
     let server = Server::start(|_, _| (RESPONSE, true)).await;
     let (pool, origin) = (Pool::new(Clock::manual(Timestamp(1))), server.origin(Purpose::Service));
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
+    server.send(&pool, &origin, Method::GET).await.unwrap();
     pool.clock.advance(IDLE_CONNECTION_TIMEOUT);
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
+    server.send(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(*server.requests.borrow(), [1, 1]);
     server.wait_for_open(1).await;
     // Also without further requests: the connection has a timer.
     let (clock, idle_timeout) = (Clock::system(), Duration::from_millis(50));
     let pool = Arc::new(Pool { clock, idle_timeout, idle_connections: Lock::default() });
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
+    server.send(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), 1);
     server.wait_for_open(1).await;
     assert_eq!(pool.waiting(), 0);
@@ -279,12 +279,12 @@ async fn idle_connection_expires() {
 async fn connections_close_with_the_last_keep_alive_handle() {
     let server = Server::start(|_, _| (RESPONSE, true)).await;
     let (pool, origin) = (pool(), server.origin(Purpose::Admission));
-    let keep_alive = || pool.want(Purpose::Admission, "s", authority(Some(b"one"), true));
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
+    let keep_alive = || pool.keep_alive(Purpose::Admission, "s", authority(Some(b"one"), true));
+    server.send(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), 0, "no handle keeps it");
     let (first, second) = (keep_alive(), keep_alive());
-    let _another = pool.want(Purpose::Conversion, "s", authority(Some(b"one"), true));
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
+    let _another = pool.keep_alive(Purpose::Conversion, "s", authority(Some(b"one"), true));
+    server.send(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), 1);
     drop(first);
     assert_eq!(pool.waiting(), 1);
@@ -301,7 +301,7 @@ async fn connections_close_with_the_last_keep_alive_handle() {
 async fn pooled_connection_is_used_by_its_own_thread_only() {
     let server = Server::start(|_, _| (RESPONSE, true)).await;
     let (pool, origin) = (pool(), server.origin(Purpose::Service));
-    server.ask(&pool, &origin, Method::GET).await.unwrap();
+    server.send(&pool, &origin, Method::GET).await.unwrap();
     let (other_pool, same_origin) = (pool.clone(), origin.clone());
     let is_taken = std::thread::spawn(move || other_pool.take(&same_origin).is_some()).join().unwrap();
     assert!(!is_taken && pool.waiting() == 1);
