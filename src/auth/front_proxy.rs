@@ -15,7 +15,8 @@ use pilothouse_types::identity::{Credentials, Identity};
 
 use super::certificate::common_name;
 use super::chain_verifier::ChainVerifier;
-use crate::config::external_authenticators::{self as config, listed};
+use crate::config::external_authenticators as config;
+use crate::config::values::non_empty_list;
 
 /// The names of the identity headers, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,10 +43,10 @@ impl Headers {
     pub fn configured(flags: &config::FrontProxy) -> Option<Headers> {
         flags.requestheader_client_ca_file.as_ref()?;
         Some(Headers::new(
-            &listed(&flags.requestheader_username_headers),
-            &listed(&flags.requestheader_uid_headers),
-            &listed(&flags.requestheader_group_headers),
-            &listed(&flags.requestheader_extra_headers_prefix),
+            &non_empty_list(&flags.requestheader_username_headers),
+            &non_empty_list(&flags.requestheader_uid_headers),
+            &non_empty_list(&flags.requestheader_group_headers),
+            &non_empty_list(&flags.requestheader_extra_headers_prefix),
         ))
     }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use pilothouse_api::gates::REMOTE_REQUEST_HEADER_UID;
 
 use super::FeatureGates;
-use super::values::go_duration;
+use super::values::{go_duration, non_empty_list};
 
 /// The flags of the authenticating front proxy.
 #[derive(Args, Clone, Debug, Default)]
@@ -33,14 +33,6 @@ pub struct FrontProxy {
     pub requestheader_extra_headers_prefix: Vec<String>,
 }
 
-/// A list flag without an empty single entry.
-pub fn listed(values: &[String]) -> Vec<String> {
-    match values {
-        [value] if value.is_empty() => Vec::new(),
-        values => values.to_vec(),
-    }
-}
-
 impl FrontProxy {
     /// Checks the flags.
     pub(super) fn validate(&self, gates: &FeatureGates) -> Result<(), String> {
@@ -49,7 +41,7 @@ impl FrontProxy {
                 return Err(format!("empty value in {flag:?}"));
             }
         }
-        let uids = listed(&self.requestheader_uid_headers);
+        let uids = non_empty_list(&self.requestheader_uid_headers);
         if uids.is_empty() {
             return Ok(());
         }
@@ -97,13 +89,13 @@ impl FrontProxy {
             ("requestheader-extra-headers-prefix", &self.requestheader_extra_headers_prefix),
         ]
         .into_iter()
-        .map(|(flag, values)| (flag, listed(values)))
+        .map(|(flag, values)| (flag, non_empty_list(values)))
         .collect()
     }
 
     /// The allowed common names; empty for all.
     pub fn allowed(&self) -> Vec<String> {
-        listed(&self.requestheader_allowed_names)
+        non_empty_list(&self.requestheader_allowed_names)
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use pilothouse_api::admission_plugins::PluginName;
 
-use super::external_authenticators::listed;
 use super::flag_groups::Api;
+use super::values::non_empty_list;
 
 use self::DefaultState::{Off, On};
 use self::Effect::{Absent, Idle, Works};
@@ -100,7 +100,7 @@ pub struct PluginFlags {
 
 /// The names in a flag; `None` if it is not set.
 fn flag_names(values: &[String]) -> Option<Vec<String>> {
-    (!values.is_empty()).then(|| listed(values))
+    (!values.is_empty()).then(|| non_empty_list(values))
 }
 
 fn is_named(names: Option<&Vec<String>>, plugin: PluginName) -> bool {

@@ -143,6 +143,14 @@ impl FromStr for RuntimeSetting {
     }
 }
 
+/// The values of a list flag; a single empty value counts as none.
+pub fn non_empty_list(values: &[String]) -> Vec<String> {
+    match values {
+        [value] if value.is_empty() => Vec::new(),
+        values => values.to_vec(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

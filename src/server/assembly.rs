@@ -32,7 +32,8 @@ use pilothouse_actors::broadcaster::CloseAll;
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_api::gates::{
-    AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION, DECLARATIVE_VALIDATION_TAKEOVER,
+    ALLOW_UNSAFE_MALFORMED_OBJECT_DELETION, AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION,
+    DECLARATIVE_VALIDATION_TAKEOVER,
 };
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::schema::Registry;
@@ -76,8 +77,8 @@ use crate::storage::services::SERVICES;
 use crate::storage::stores::Stores;
 use crate::storage::write_hooks::WriteHooks;
 
-/// How error messages name the built-in kinds.
-const BUILTIN: &str = "the kinds that are built in";
+/// How error messages name the built-in API types.
+const BUILTIN: &str = "the built-in API types";
 
 /// The production wiring, for [`crate::Server::start_with`].
 #[derive(Default)]
@@ -229,6 +230,11 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
         objects: Objects {
             registry: parts.registry.clone(),
             features: enabled_features(&parts.context.config),
+            allows_unsafe_deletion: parts
+                .context
+                .config
+                .gates()
+                .enabled(ALLOW_UNSAFE_MALFORMED_OBJECT_DELETION),
             validation: DeclarativeValidation {
                 authority: authority(&parts.context.config),
                 metrics: parts.shared.metrics.clone(),

@@ -7,7 +7,7 @@ use pilothouse_api::custom_resource;
 use pilothouse_api::select;
 use pilothouse_api::subresources;
 use pilothouse_apimachinery::codec::{self, Decoded};
-use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
+use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::limits::OBJECT_PARTS;
 use pilothouse_apimachinery::media::Encoding;
@@ -34,6 +34,8 @@ pub struct Objects {
     pub registry: Arc<Registry>,
     /// Feature gates and settings that change the rules of kinds.
     pub features: EnabledFeatures,
+    /// Whether DeleteOptions may ask to delete an object that cannot be read.
+    pub allows_unsafe_deletion: bool,
     /// Settings of declarative validation.
     pub validation: DeclarativeValidation,
     /// The clock. Tests replace it.
@@ -178,7 +180,7 @@ impl Objects {
 
     /// The options of a deletion: from the body if there is one, else from the query.
     pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
-        let force = self.features.has(Feature::AllowUnsafeMalformedObjectDeletion);
+        let force = self.allows_unsafe_deletion;
         if call.body.bytes.is_empty() {
             return DeleteOptions::parse(call.query, None, force);
         }

@@ -14,6 +14,8 @@ gates! {
     ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS = "AllowInsecureKubeletCertificateSigningRequests";
     /// The uid of a user may come from a certificate.
     ALLOW_PARSING_USER_UID_FROM_CERT_AUTH = "AllowParsingUserUIDFromCertAuth";
+    /// Objects that cannot be read may be deleted.
+    ALLOW_UNSAFE_MALFORMED_OBJECT_DELETION = "AllowUnsafeMalformedObjectDeletion";
     /// Anonymous access may be limited to some paths.
     ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS = "AnonymousAuthConfigurableEndpoints";
     /// Large responses are compressed.

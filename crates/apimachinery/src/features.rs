@@ -15,8 +15,6 @@ macro_rules! features {
 }
 
 features! {
-    /// Corrupt objects may be deleted.
-    AllowUnsafeMalformedObjectDeletion: false,
     /// Trust bundles in projected volumes.
     ClusterTrustBundleProjection: false,
     /// Stop signals of containers.
