@@ -130,7 +130,7 @@ impl WatchMemory {
             (freed, cut) = (freed + bytes, cut + 1);
         }
         self.0.cut.fetch_add(cut, Ordering::Relaxed);
-        tracing::warn!(user = %user, watches = cut, bytes = freed, "watches whose clients do not read were cut for lack of memory");
+        tracing::warn!(user = %user, watches = cut, bytes = freed, "terminated watches of slow clients to free memory");
     }
 }
 

@@ -176,7 +176,9 @@ pub async fn retry_with_decisions<T>(
             authorizer.cache.record(check, result);
         }
     }
-    Err(Status::internal(format!("{caller} asks for more rights than it may")))
+    Err(Status::internal(format!(
+        "{caller} exceeds the limit of {POLICY_AUTHORIZER_ROUNDS} rounds of authorizer checks"
+    )))
 }
 
 async fn check_authorization(write: &Write<'_>, check: &AuthorizationCheck) -> Result<AuthorizationResult> {

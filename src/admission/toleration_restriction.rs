@@ -101,7 +101,9 @@ fn annotated(namespace: &Value, annotation: &str) -> Result<Option<Vec<Value>>> 
             Ok(Value::Array(list)) if list.iter().all(|item| item.fields().is_some()) => {
                 Ok(Some(list.into_items()))
             }
-            _ => Err(Status::bad_request(format!("the annotation {annotation} is no list of tolerations"))),
+            _ => Err(Status::bad_request(format!(
+                "annotation {annotation} is not a valid list of tolerations"
+            ))),
         },
     }
 }

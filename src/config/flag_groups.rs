@@ -405,8 +405,8 @@ pub struct RequestLimits {
     /// (the container); `none` for no limit. Not a flag of kube-apiserver.
     #[arg(long, default_value = "auto", value_parser = MemoryLimit::parse, value_name = "QUANTITY")]
     pub memory_limit: MemoryLimit,
-    /// Maximum number of open watches per user; 0 for no number, but at most half of what fits into the memory limit. Not a flag of
-    /// kube-apiserver.
+    /// Maximum number of open watches per user. 0 means no fixed limit; with a memory limit, one user may use half of the memory for
+    /// watches. Not a flag of kube-apiserver.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub max_watches_per_user: usize,
     /// Minimum duration in seconds of a watch without timeoutSeconds; the maximum is twice that.

@@ -177,7 +177,7 @@ impl Worker {
             }
         };
         if connection.serve(self.drive(io, connection.state())).await == ConnectionEnd::Evicted {
-            tracing::debug!(?address, "an idle connection was closed for another");
+            tracing::debug!(?address, "closed an idle connection to admit a new one");
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Serving {
             () = sleep(limits::ACCEPTOR_PAUSE) => {}
         }
         if let Err(error) = SockRef::from(&self.listening).shutdown(Shutdown::Both) {
-            tracing::debug!(%error, "the listening socket stays open");
+            tracing::debug!(%error, "cannot shut down the listening socket");
         }
         let _ = drained.await;
         self.open.count()

@@ -62,7 +62,7 @@ const SUITES_13: &[&str] =
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// `--tls-cipher-suites` names an unknown suite.
-    #[error("--tls-cipher-suites: {0} is no cipher suite that this server knows")]
+    #[error("--tls-cipher-suites: unknown or unsupported cipher suite {0}")]
     UnknownSuite(String),
     /// OpenSSL refuses the certificate, its key or the ciphers.
     #[error("cannot set up TLS: {0}")]

@@ -64,7 +64,7 @@ async fn serve(
         let finish = finish(&assembled, delay, config.limits.request_timeout);
         tokio::select! {
             () = finish => {}
-            () = hurry(&mut orders) => tracing::warn!("second signal: requests in flight are cut"),
+            () = hurry(&mut orders) => tracing::warn!("second signal: aborting requests in flight"),
             reason = application.failed() => return fail(assembled, reason).await,
         }
     }
@@ -96,7 +96,7 @@ async fn finish(assembled: &Assembled, delay: Duration, drain_timeout: Duration)
     assembled.application.end_watches().await;
     let remaining = assembled.serving.drain(drain_timeout).await;
     if remaining > 0 {
-        tracing::warn!(connections = remaining, "connections did not end in time and are cut");
+        tracing::warn!(connections = remaining, "drain timed out; closing remaining connections");
     }
 }
 

@@ -101,7 +101,7 @@ impl Drop for OpenDatabase {
 }
 
 impl Redb {
-    /// Opens the file, or creates it. A large file that is mostly free is made smaller.
+    /// Opens the file, or creates it. A large file that is mostly free is compacted.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
         Redb::open_and_compact(path, COMPACTION_MIN_BYTES)
     }
@@ -154,11 +154,11 @@ impl Redb {
         }
         let Some(database) = self.database.0.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
         let (path, record_bytes) = (self.path.display(), self.record_bytes);
-        tracing::info!(%path, file_bytes = before, record_bytes, "the store is mostly free and is made smaller");
+        tracing::info!(%path, file_bytes = before, record_bytes, "compacting the store file");
         database.compact().map_err(|error| fault(&self.path, error))?;
         self.unsettled = true;
         let after = std::fs::metadata(&self.path)?.len();
-        tracing::info!(%path, file_bytes = after, "the store was made smaller");
+        tracing::info!(%path, file_bytes = after, "compacted the store file");
         Ok(())
     }
 

@@ -511,7 +511,7 @@ impl Status {
             }
             StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
-            StoreError::Unavailable => Status::unavailable("the store does not take requests"),
+            StoreError::Unavailable => Status::unavailable("the storage backend is unavailable"),
         }
     }
 

@@ -61,7 +61,7 @@ impl Tokens {
             issuer: Arc::new(Issuer::new(pki.signing.clone(), issuer_settings)?),
             verifier: ServiceAccountTokens::new(keys, verifier_settings, objects, metrics, clock),
             metadata: metadata
-                .inspect_err(|error| tracing::warn!("the keys of tokens are not published: {error}"))
+                .inspect_err(|error| tracing::warn!(%error, "cannot publish service account keys"))
                 .ok(),
         })
     }

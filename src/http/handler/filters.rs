@@ -149,7 +149,10 @@ pub async fn impersonate(
     let mut fields = Vec::new();
     for (name, value) in headers {
         let text = std::str::from_utf8(value);
-        fields.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
+        fields.push((
+            name,
+            text.map_err(|_| Status::bad_request(format!("header Impersonate-{name} is not valid UTF-8")))?,
+        ));
     }
     let Some(impersonated) = ImpersonatedUser::from_headers(fields.into_iter())? else { return Ok(caller) };
     for action in impersonated.actions() {

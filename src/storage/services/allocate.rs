@@ -70,8 +70,9 @@ impl AllocationError {
                 ))
             }
             AllocationError::Port(index, reason) => {
-                let request =
-                    requests.get(index).ok_or_else(|| Status::internal("a port that nobody asked for"))?;
+                let request = requests.get(index).ok_or_else(|| {
+                    Status::internal("the allocator returned a port that was not requested")
+                })?;
                 let reason = match reason {
                     Reason::Full if request.entries.is_empty() => {
                         let message = "failed to allocate a HealthCheck NodePort 0: range is full";

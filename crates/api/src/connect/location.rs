@@ -107,7 +107,7 @@ impl<'a> Target<'a> {
         match self.port {
             "" => Ok(None),
             text => text.parse().ok().filter(|port| *port > 0).map(Some).ok_or_else(|| {
-                Status::bad_request(format!("invalid {kind} request: {} is no port", quoted(text)))
+                Status::bad_request(format!("invalid {kind} request: {} is not a valid port", quoted(text)))
             }),
         }
     }

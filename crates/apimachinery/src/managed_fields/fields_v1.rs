@@ -55,14 +55,14 @@ pub(super) fn key(element: &PathElement) -> String {
 /// The reason why a value is no field set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
-    /// A key is no path element.
-    #[error("{0:?} is no part of a set of fields")]
+    /// A key is not a path element.
+    #[error("invalid fieldsV1 path element {0:?}")]
     Key(String),
-    /// A value is no object.
-    #[error("a set of fields is made of objects")]
+    /// A value is not an object.
+    #[error("fieldsV1 must be a JSON object")]
     NoObject,
     /// The nesting is too deep.
-    #[error("a set of fields has more than {OWNED_DEPTH} levels")]
+    #[error("fieldsV1 has more than {OWNED_DEPTH} levels")]
     TooDeep,
 }
 

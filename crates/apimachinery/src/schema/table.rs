@@ -256,7 +256,7 @@ impl Facts {
             "type" => self.types.push(type_line(words)?),
             "wrapper" => {
                 let name = words.next().ok_or("a wrapper without a name")?.to_owned();
-                let wraps = Some(shape(words.next().ok_or("a wrapper of nothing")?)?);
+                let wraps = Some(shape(words.next().ok_or("`wrapper` without a type")?)?);
                 self.types.push(TypeFact { name, wraps, ..TypeFact::default() });
             }
             word => return Err(format!("unknown word {word:?}")),
@@ -313,20 +313,20 @@ impl Facts {
     }
 
     fn detail(&mut self, line: &str) -> Result<(), String> {
-        let (first, rest) = line.split_once(' ').ok_or("half a line")?;
+        let (first, rest) = line.split_once(' ').ok_or("incomplete line")?;
         match first {
             "sub" => {
                 let sub = self.sub_line(rest)?;
-                self.resources.last_mut().ok_or("a sub-resource of nothing")?.subs.push(sub);
+                self.resources.last_mut().ok_or("`sub` before any `resource`")?.subs.push(sub);
             }
             "col" => {
                 let column = column_line(rest)?;
-                self.resources.last_mut().ok_or("a column of nothing")?.columns.push(column);
+                self.resources.last_mut().ok_or("`col` before any `resource`")?.columns.push(column);
             }
             number => {
                 let number = number.parse().map_err(|_| format!("unknown word {number:?}"))?;
                 let field = field_line(number, rest)?;
-                self.types.last_mut().ok_or("a field of nothing")?.fields.push(field);
+                self.types.last_mut().ok_or("field before any `type`")?.fields.push(field);
             }
         }
         Ok(())
