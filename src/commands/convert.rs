@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn convert_single_object() {
+    fn convert_writes_yaml_and_reports_type_errors() {
         let yaml = convert_text(
             "--from json --to yaml",
             br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"b":"1"}}"#,

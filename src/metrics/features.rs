@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_feature_gate_has_a_metric() {
+    fn feature_gates_are_written_as_gauges_with_stage() {
         let mut text = Vec::new();
         write(&[], &mut text);
         assert!(text.is_empty());

@@ -11,7 +11,7 @@ use crate::support::python::{environment, run, script};
 static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| environment(&["kubernetes==33.1.0", "jwcrypto==1.5.6"]));
 
 #[test]
-fn python_client_works() {
+fn python_client_creates_lists_watches_and_deletes() {
     let server = Server::start();
     let script = script("client.py");
     run(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));

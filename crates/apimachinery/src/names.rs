@@ -513,15 +513,27 @@ mod tests {
     }
 
     #[test]
-    fn name_rules_of_prefixes_path_segments_and_addresses() {
+    fn generate_name_prefix_may_end_with_a_dash() {
         assert!(subdomain_name("web-", true).is_empty());
         assert!(!subdomain_name("web-", false).is_empty());
         assert!(!subdomain_name("-", true).is_empty());
+    }
+
+    #[test]
+    fn path_segment_name_contains_no_path_syntax() {
         assert_eq!(path_segment("..", false), ["may not be '..'"]);
         assert!(path_segment("..", true).is_empty());
         assert_eq!(path_segment("a/%", false), ["may not contain '/'", "may not contain '%'"]);
+    }
+
+    #[test]
+    fn group_resource_name_has_a_group() {
         assert_eq!(group_resource_name("pods", false), ["name must be in the form of <group>.<resource>"]);
         assert!(group_resource_name("apps.deployments", false).is_empty());
+    }
+
+    #[test]
+    fn ip_name_is_a_canonical_address() {
         assert!(ip_name("2001:db8::1", false).is_empty());
         assert_eq!(ip_name("010.0.0.1", false), ["must not have leading 0s"]);
         assert_eq!(ip_name("::ffff:1.2.3.4", false), ["must not be an IPv4-mapped IPv6 address"]);

@@ -99,7 +99,7 @@ mod tests {
     fn table_has_each_kind_once() {
         for (index, row) in TABLE.iter().enumerate() {
             let is_duplicate = TABLE.iter().skip(index + 1).any(|other| (row.0, row.1) == (other.0, other.1));
-            assert!(!is_duplicate, "{}/{} stands twice", row.0, row.1);
+            assert!(!is_duplicate, "{}/{} is listed twice", row.0, row.1);
         }
     }
 

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_token_audiences() {
+    fn projected_volume_grants_only_its_audiences() {
         let volume = object(
             r#"{"projected":{"sources":[{"secret":{}},{"serviceAccountToken":{"path":"t"}},
                 {"serviceAccountToken":{"audience":"vault","path":"v"}}]}}"#,
@@ -229,6 +229,10 @@ mod tests {
                 && projects_token(&volume, "vault")
                 && !projects_token(&volume, "other")
         );
+    }
+
+    #[test]
+    fn csi_driver_is_read_from_volume() {
         let driver = |text: &str| csi_driver(&object(text));
         assert_eq!(driver(r#"{"csi":{"driver":"d"}}"#).as_deref(), Some("d"));
         assert_eq!(driver(r#"{"azureDisk":{}}"#).as_deref(), Some("disk.csi.azure.com"));

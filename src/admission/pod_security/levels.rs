@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_set_policy() {
+    fn namespace_labels_override_default_policy_per_mode() {
         for (list, expected) in [
             (&[][..], "privileged:latest privileged:latest privileged:latest"),
             (&[("enforce", "baseline")], "baseline:latest privileged:latest baseline:latest"),

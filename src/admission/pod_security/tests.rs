@@ -228,7 +228,7 @@ fn user_namespace_relaxes_restricted_checks_if_gate_is_on() {
 }
 
 #[test]
-fn significant_pod_updates() {
+fn pod_update_is_evaluated_only_if_images_or_containers_change() {
     let old = value(
         "spec: {containers: [{name: a, image: i}], initContainers: [{name: b, image: i}], ephemeralContainers: \
          [{name: e, image: i}]}",

@@ -133,12 +133,15 @@ mod tests {
             ..crate::config::Config::default().limits
         };
         let memory = MemoryBudgets::new(&limits, &Clock::system()).unwrap();
-        let limit =
-            |name: &str| memory.ledger.budgets().iter().find(|budget| budget.name == name).unwrap().limit;
+        let budgets = memory.ledger.budgets();
+        let limit = |name: &str| budgets.iter().find(|budget| budget.name == name).unwrap().limit;
         assert_eq!(
             (limit("lists"), limit("windows"), limit("request_bodies")),
             (64 << 20, 32 << 20, 128 << 20)
         );
+        for budget in &budgets {
+            assert!(budget.limit <= 128 << 20, "{}: {}", budget.name, budget.limit);
+        }
         let small = RequestLimits { memory_limit: MemoryLimit::Bytes(1), ..limits };
         assert!(MemoryBudgets::new(&small, &Clock::system()).is_err());
     }

@@ -152,28 +152,46 @@ fn functions_stay_under_line_limit() {
 /// all others are listed here, with their handling.
 #[test]
 fn store_watchers_are_listed_with_unreadable_object_handling() {
-    const STORE_WATCHERS: [(&str, &str); 8] = [
-        ("src/auth/live_index.rs", "StoreIndex::fail_closed"),
-        (
+    /// A file, what it does about unreadable objects, and the functions and types that do it.
+    struct StoreWatcher(&'static str, &'static str, &'static [&'static str]);
+    const STORE_WATCHERS: [StoreWatcher; 8] = [
+        StoreWatcher("src/auth/live_index.rs", "the index fails closed", &["fn fail_closed"]),
+        StoreWatcher(
             "src/auth/token_objects.rs",
             "reads objects one by one: a token whose object cannot be read is refused",
+            &[],
         ),
-        ("src/admission/lookup.rs", "Source::decode refuses the write; LookupGuards reports the object"),
-        ("src/storage/stores.rs", "only passes the message on"),
-        (
+        StoreWatcher(
+            "src/admission/lookup.rs",
+            "the write is refused, and the object reported",
+            &["fn decode", "struct LookupGuards"],
+        ),
+        StoreWatcher("src/storage/stores.rs", "only passes the message on", &[]),
+        StoreWatcher(
             "src/controllers/informer.rs",
             "controllers do not receive such objects, and find them when they read",
+            &[],
         ),
-        ("src/apiextensions/reconcile.rs", "DefinitionSet::mark_unreadable; LookupGuards reports the object"),
-        ("src/http/handler/metrics.rs", "counts"),
-        ("src/verbs/list.rs", "the list fails and names the object"),
+        StoreWatcher(
+            "src/apiextensions/reconcile.rs",
+            "the definition is not served, and the object reported",
+            &["fn mark_unreadable", "struct LookupGuards"],
+        ),
+        StoreWatcher("src/http/handler/metrics.rs", "counts", &[]),
+        StoreWatcher("src/verbs/list.rs", "the list fails and names the object", &[]),
     ];
     let tree = Tree::read(&["src"]);
     let is_watcher =
         |file: &&Source| ["OpenWatch { permit", ".open_watch("].iter().any(|call| file.code.contains(call));
     let actual: BTreeSet<&str> =
         tree.files.iter().filter(is_watcher).map(|file| file.path.as_str()).collect();
-    assert_eq!(actual, STORE_WATCHERS.iter().map(|(path, _)| *path).collect());
+    assert_eq!(actual, STORE_WATCHERS.iter().map(|StoreWatcher(path, ..)| *path).collect());
+    for StoreWatcher(path, handling, symbols) in &STORE_WATCHERS {
+        for symbol in *symbols {
+            let is_declared = tree.files.iter().any(|file| file.code.contains(symbol));
+            assert!(is_declared, "{path}: {handling}: there is no {symbol}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::assert_values;
 
 #[test]
-fn operators_evaluate() {
+fn operators_evaluate_to_expected_values() {
     assert_values(&[
         ("1 + 2 * 3 - 4 / 2 % 2", "7"),
         ("-7 / 2", "-3"),
@@ -45,7 +45,7 @@ fn operators_evaluate() {
 }
 
 #[test]
-fn conversions_between_types_evaluate() {
+fn conversions_between_types_evaluate_to_expected_values() {
     assert_values(&[
         ("int('-5') + int(2.9) + int(3u)", "0"),
         ("int('x')", "error: type conversion error from 'string' to 'int'"),
@@ -132,7 +132,7 @@ fn macros_iterate_over_lists_and_maps() {
 }
 
 #[test]
-fn optional_values_evaluate() {
+fn optional_values_evaluate_to_expected_values() {
     assert_values(&[
         ("self.?name", "some \"kite\""),
         ("self.labels[?'nope']", "none"),
@@ -155,7 +155,7 @@ fn optional_values_evaluate() {
 }
 
 #[test]
-fn string_functions_evaluate() {
+fn string_functions_evaluate_to_expected_values() {
     assert_values(&[
         ("'hello'.contains('ell') && 'hello'.startsWith('he') && 'hello'.endsWith('lo')", "true"),
         ("'tacocat'.charAt(3) + 'a'.charAt(1)", "\"o\""),
@@ -194,7 +194,7 @@ fn string_functions_evaluate() {
 }
 
 #[test]
-fn library_functions_evaluate() {
+fn library_functions_evaluate_to_expected_values() {
     assert_values(&[
         ("[1, 2, 2].isSorted() && ![2, 1].isSorted() && ['a', 'b'].isSorted()", "true"),
         ("[1, 2, 3].sum() + [4, 9, 2].max() + [4, 9, 2].min()", "17"),

@@ -71,7 +71,7 @@ fn simple_keys_need_their_colon_on_the_same_line() {
 }
 
 #[test]
-fn faults_of_brackets_tabs_and_indicators() {
+fn malformed_brackets_tabs_and_indicators_are_reported_as_in_the_reference() {
     let table = [
         ("key: [a, b}\n", "did not find expected ',' or ']'"),
         ("a:\n b: x\n\tc: d\n", "line 3: found a tab character that violates indentation"),
