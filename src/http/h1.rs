@@ -11,6 +11,7 @@ use futures::future::LocalBoxFuture;
 use pilothouse_actors::watch_memory::CutSignal;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::app::App;
 use super::connections::ConnectionState;
@@ -102,8 +103,10 @@ impl H1 {
             };
             drop(switch);
             // In a task of its own: an event then wakes the response alone, not every stage of the connection around it. With
-            // thousands of watches those stages would be cache misses for each event.
-            let Ok(Some(returned)) = actix_rt::spawn(stream.send(taken_io)).await else { return };
+            // thousands of watches those stages would be cache misses for each event. An evicted connection drops this future, and
+            // the task must end with it.
+            let response = AbortOnDropHandle::new(actix_rt::spawn(stream.send(taken_io)));
+            let Ok(Some(returned)) = response.await else { return };
             io = returned;
             if !self.has_next_request(&mut io, limits::IDLE_TIMEOUT).await {
                 let _ = timeout(limits::DISCONNECT_TIMEOUT, io.shutdown()).await;

@@ -9,8 +9,8 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Credentials;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::rules::Claims;
 use super::{ClaimMapping, Keys, OpenIdTokens, Provider};
@@ -32,13 +32,7 @@ struct RunningProvider {
     jwt: Option<Jwt>,
     tokens: OpenIdTokens,
     keys: Arc<Keys>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for RunningProvider {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Providers {
@@ -100,7 +94,7 @@ impl Providers {
             jwt,
             tokens: OpenIdTokens::timed(rules, keys.clone(), self.clock.clone(), latency),
             keys,
-            task: actix::spawn(provider.run()),
+            _task: AbortOnDropHandle::new(actix::spawn(provider.run())),
         })
     }
 }

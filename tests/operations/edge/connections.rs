@@ -6,8 +6,10 @@ use std::time::Duration;
 use pilothouse::config::Config;
 use pilothouse::server::{Handle, Server};
 use pilothouse_types::clock::Clock;
+use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 
+use crate::support;
 use crate::support::edge::h1::Client;
 use crate::support::edge::{start, start_with_clock, tcp, wait_until};
 
@@ -97,6 +99,33 @@ async fn busy_and_authenticated_connections_are_not_evicted() {
     }
     let _next_client = connect(&server, BOB, "/hello").await;
     assert_eq!(busy_client.read_to_end().await, "");
+}
+
+#[tokio::test]
+async fn evicted_anonymous_watch_is_closed() {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let server = Server::start(config_with_limits(3, 3)).unwrap();
+    let admin = server.admin();
+    let mut admin_client = support::Client::new(
+        server.address(),
+        server.ca_pem(),
+        Some((&admin.certificates_pem, &admin.key_pem)),
+    );
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "anonymous-view"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:anonymous"}]});
+    admin_client.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).ok();
+    let mut watchers = Vec::new();
+    for _ in 0..2 {
+        let mut client = Client::connect_from(&server, ALICE).await.expect("it is admitted");
+        while !client.get(MAPS, "", "}\n").await.starts_with("HTTP/1.1 200") {}
+        client.get(&format!("{MAPS}?watch=1"), "", "\r\n\r\n").await;
+        watchers.push(client);
+    }
+    let _new_client = Client::connect_from(&server, BOB).await.expect("it is admitted");
+    let ends = watchers.iter_mut().map(|watcher| Box::pin(watcher.read_to_end()));
+    futures::future::select_all(ends).await;
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use hyper::http::response::Parts;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::super::body::RequestBody;
 use super::PoolEntry;
@@ -50,13 +50,8 @@ pub(super) struct Http1Connection {
     pub(super) thread: ThreadId,
     sender: SendRequest<RequestBody>,
     received: Arc<AtomicU64>,
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Http1Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+    /// The task that runs the connection.
+    _driver: AbortOnDropHandle<()>,
 }
 
 impl Http1Connection {
@@ -87,7 +82,8 @@ impl Http1Connection {
                 },
             }
         });
-        Ok(Http1Connection { number, thread: thread::current().id(), sender, received, driver })
+        let (thread, _driver) = (thread::current().id(), AbortOnDropHandle::new(driver));
+        Ok(Http1Connection { number, thread, sender, received, _driver })
     }
 
     pub(super) fn is_closed(&self) -> bool {
