@@ -20,7 +20,7 @@ pub struct WriteTarget<'a> {
     pub store: &'a TypeName,
     /// The permit of the request.
     pub permit: &'a Permit,
-    /// The number of attempts. The conflict of the last one is the result.
+    /// The number of attempts. The conflict of the last one is the result, unless the object is gone by then.
     pub attempts: usize,
 }
 
@@ -35,20 +35,22 @@ impl Stores {
         mut attempt: impl AsyncFnMut(&Arc<Object>) -> std::result::Result<StoreResult<T>, E>,
     ) -> std::result::Result<StoreResult<T>, E> {
         let WriteTarget { store, permit, attempts } = *target;
+        let mut attempts_left = attempts;
         // Held until the following write is done.
         let mut turn = None;
-        for _ in 1..attempts {
-            match attempt(&current).await? {
-                Err(StoreError::Conflict(_)) => {}
+        loop {
+            attempts_left = attempts_left.saturating_sub(1);
+            let conflict = match attempt(&current).await? {
+                Err(conflict @ StoreError::Conflict(_)) => conflict,
                 result => return Ok(result),
-            }
+            };
             drop(turn.take());
             match self.get_with_turn(store, current.key.clone(), permit).await {
+                Ok(_) if attempts_left == 0 => return Ok(Err(conflict)),
                 Ok(latest) => (current, turn) = latest,
                 Err(error) => return Ok(Err(error)),
             }
         }
-        attempt(&current).await
     }
 }
 
@@ -119,6 +121,23 @@ mod tests {
         let (made, result) = attempts_among(3, false).await;
         assert!(matches!(result, Err(StoreError::Conflict(_))), "of the last attempt");
         assert_eq!(made, 3);
+    }
+
+    #[actix_rt::test]
+    async fn object_removed_after_the_last_conflict_is_not_found() {
+        let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+        let (stores, permit) = (Stores::new(storage.directory.clone()), &Permit::none());
+        let (store, key) = (&TypeName::new("things"), Key::cluster("a"));
+        let first = stores.create(store, draft(&key), permit).await.unwrap();
+        let attempt = async |object: &Arc<Object>| {
+            let newer = stores.replace(store, draft(&key), object.revision, permit).await?;
+            let conflict = stores.replace(store, draft(&key), object.revision, permit).await;
+            stores.remove(store, key.clone(), newer.revision, permit).await?;
+            Ok::<_, StoreError>(conflict)
+        };
+        let target = WriteTarget { store, permit, attempts: 1 };
+        let result = stores.retry_on_conflict(&target, first, attempt).await.unwrap();
+        assert!(matches!(result, Err(StoreError::NotFound)), "{result:?}");
     }
 
     #[actix_rt::test]
