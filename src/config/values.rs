@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use pilothouse_apimachinery::names;
 
 /// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
@@ -71,7 +72,8 @@ impl FromStr for IpRange {
 
     fn from_str(text: &str) -> Result<IpRange, String> {
         let invalid = || format!("\"{text}\" is no address range such as 10.0.0.0/24");
-        let range: IpNet = text.parse().map_err(|_| invalid())?;
+        // As lenient as for ranges in objects, which is how the reference reads this flag too.
+        let range = names::parse_cidr(text).ok_or_else(invalid)?;
         Ok(IpRange(range.trunc()))
     }
 }
@@ -180,6 +182,8 @@ mod tests {
         let range: IpRange = "10.96.7.9/16".parse().unwrap();
         assert_eq!(range.to_string(), "10.96.0.0/16");
         assert_eq!(range.first_service().to_string(), "10.96.0.1");
+        let range: IpRange = "010.96.0.0/024".parse().unwrap();
+        assert_eq!(range.to_string(), "10.96.0.0/24");
         let range: IpRange = "fd00::/108".parse().unwrap();
         assert_eq!(range.first_service().to_string(), "fd00::1");
         for text in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/129", "/"] {
