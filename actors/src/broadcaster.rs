@@ -8,8 +8,9 @@
 //!
 //! Sessions are called a few at a time, and other tasks of the thread run in between. So a write is answered while thousands of
 //! sessions still wait for the last event, and a session that is called late finds several events at once: the busier the server,
-//! the less each event costs. For the same reason a type with many concerned sessions rests after calling them if there are more
-//! events by then, in proportion to their number. Other types do not wait for it.
+//! the less each event costs. For the same reason a type with many concerned sessions rests after calling them, in proportion to
+//! their number, and the next round announces everything that came meanwhile. An event after that rest is announced at once, and
+//! other types do not wait for it.
 //!
 //! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its index key
 //! matches, before or after the change. Each message drains the notifier first, so a notification that found the mailbox
@@ -186,7 +187,6 @@ impl Broadcaster {
             match self.to_wake.pop_front() {
                 None => break,
                 Some(WakeTask::Session(waker)) => waker.wake_session(),
-                Some(WakeTask::Pause(type_name, _)) if !self.begin_pause(&type_name) => {}
                 Some(WakeTask::Pause(type_name, pause)) => {
                     context.run_later(pause, move |broadcaster, context| {
                         broadcaster.end_pause(&type_name);
@@ -224,14 +224,6 @@ impl Broadcaster {
             !is_complete
         });
         notified
-    }
-
-    /// Decides whether a type rests after its sessions were called: only if there are new events already. Otherwise the next
-    /// event need not wait.
-    fn begin_pause(&mut self, type_name: &TypeName) -> bool {
-        let Some(watchers) = self.watchers_by_type.get_mut(type_name) else { return false };
-        watchers.is_paused = watchers.is_notified;
-        watchers.is_notified
     }
 
     fn end_pause(&mut self, type_name: &TypeName) {

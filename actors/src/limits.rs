@@ -87,8 +87,8 @@ pub const BOOKMARK_SLOTS: u32 = 60;
 pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
 /// Sessions that a broadcaster calls before other tasks of its thread run: about a millisecond of work.
 pub const WAKES_PER_TURN: usize = 64;
-/// How long a type rests per called session: about the cost of a call, so that some hundreds of sessions that see every change
-/// take at most half of a thread.
+/// How long a type rests per called session, also if no event waits: about the cost of a call, so that some hundreds of sessions that
+/// see every change take at most half of a thread.
 pub const PAUSE_PER_WAKE: Duration = Duration::from_micros(20);
 /// The longest rest of a type. A longer one would make calls even cheaper, but clients that get more events at once than they can
 /// read fall behind.

@@ -20,7 +20,7 @@ pub(super) type WakeQueue = VecDeque<WakeTask>;
 pub(super) enum WakeTask {
     /// A session has events.
     Session(Arc<SessionWaker>),
-    /// All concerned sessions of this type were called, and it may rest.
+    /// All concerned sessions of this type were called, and it rests.
     Pause(TypeName, Duration),
 }
 
