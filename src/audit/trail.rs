@@ -199,7 +199,7 @@ impl Trail {
             request: self.request.borrow().clone(),
             response: None,
             stage_timestamp: timestamp,
-            annotations: annotations,
+            annotations,
         }
     }
 
