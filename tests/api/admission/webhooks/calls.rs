@@ -51,7 +51,7 @@ fn failing_webhook_follows_failure_policy() {
             "half.x.io",
             "received invalid webhook response: webhook returned response.patch but not response.patchType",
         ),
-        ("long.x.io", "failed to call webhook: Post \"URL\": the answer has more than"),
+        ("long.x.io", "failed to call webhook: Post \"URL\": the response has more than"),
     ] {
         let path = format!("{GROUP}/mutatingwebhookconfigurations/f");
         configure(&mut admin, "Mutating", "f", &[hook(&hooks, name, &one_second)]);
