@@ -157,7 +157,13 @@ fn audit_webhook_receives_batches_with_retry() {
         admin.request("POST", MAPS, &JSON, map(&format!("m{number}"), "v").as_bytes()).ok();
     }
     let map_events = |items: &[Value]| items.iter().filter(|item| item["requestURI"] == MAPS).count();
-    poll(TIMEOUT, || (map_events(&receiver.items()) >= 10).then_some(())).expect("all of them come");
+    let all_came = poll(TIMEOUT, || (map_events(&receiver.items()) >= 10).then_some(()));
+    assert!(
+        all_came.is_some(),
+        "{} of 10 events came: {:#?}",
+        map_events(&receiver.items()),
+        receiver.items()
+    );
     let items = receiver.items();
     assert_eq!(map_events(&items), 10, "each event once");
     assert!(items[0].get("kind").is_none() && items[0]["auditID"].is_string());
