@@ -31,6 +31,12 @@ fn files() -> Vec<String> {
     files
 }
 
+/// The texts of all Rust sources among some files.
+fn sources(files: &[String]) -> Vec<String> {
+    let sources = files.iter().filter(|file| file.ends_with(".rs"));
+    sources.map(|file| fs::read_to_string(root().join(file)).unwrap()).collect()
+}
+
 /// The code spans of a document.
 fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
@@ -105,11 +111,7 @@ fn has_test_target(files: &[String], name: &str) -> bool {
 #[test]
 fn documents_name_tests_that_exist() {
     let files = files();
-    let sources: Vec<String> = files
-        .iter()
-        .filter(|file| file.ends_with(".rs"))
-        .map(|file| fs::read_to_string(root().join(file)).unwrap())
-        .collect();
+    let sources = sources(&files);
     // A filter is a substring of the path of a test: of its module or of its name.
     let exists = |filter: &str| {
         let last = filter.rsplit("::").next().unwrap_or(filter);
@@ -162,12 +164,7 @@ fn identifiers(span: &str) -> Vec<&str> {
 
 #[test]
 fn documents_name_identifiers_that_exist() {
-    let files = files();
-    let sources: Vec<String> = files
-        .iter()
-        .filter(|file| file.ends_with(".rs"))
-        .map(|file| fs::read_to_string(root().join(file)).unwrap())
-        .collect();
+    let sources = sources(&files());
     let is_separator = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
     let known: HashSet<&str> = sources.iter().flat_map(|source| source.split(is_separator)).collect();
     let mut missing = BTreeSet::new();
