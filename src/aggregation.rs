@@ -18,8 +18,8 @@ use pilothouse_client::upstream::Upstream;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::SharedLock;
 
-use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
+use crate::live_index::{LiveIndex, LiveIndexes};
 
 pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
 pub use table::Table;

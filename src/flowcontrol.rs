@@ -31,9 +31,9 @@ use prometheus::IntGauge;
 
 use self::dump::RequestRecord;
 use self::table::{Flow, Table};
-use crate::auth::live_index::{LiveIndex, LiveIndexes};
 use crate::flowcontrol::load_stats::LoadStats;
 use crate::limits::MAX_QUEUE_WAIT;
+use crate::live_index::{LiveIndex, LiveIndexes};
 use crate::metrics::Metrics;
 
 /// How concurrent requests are limited.

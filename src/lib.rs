@@ -7,6 +7,7 @@
 //! - [`auth`] authenticates and authorizes, `flowcontrol` is API Priority and Fairness, `audit` records requests;
 //! - `verbs` runs the request with what is in `storage`: access to the stores, decoding, conversion, encoding, and the interface
 //!   of the plug-ins in `admission`;
+//! - `live_index` keeps views of stored objects that are never older than the last answered write: roles, policies, webhooks;
 //! - [`controllers`] reconcile the cluster, `bootstrap` creates the objects of a fresh one, `apiextensions` follows
 //!   CustomResourceDefinitions, `aggregation` finds extension API servers;
 //! - [`pki`] makes keys and certificates, [`metrics`] and [`telemetry`] tell the operator, `limits` holds every bound that a client
@@ -28,6 +29,7 @@ pub mod controllers;
 mod flowcontrol;
 pub mod http;
 mod limits;
+mod live_index;
 pub mod metrics;
 pub mod pki;
 pub mod server;

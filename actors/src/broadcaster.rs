@@ -31,7 +31,7 @@ use pilothouse_types::object::TypeName;
 use self::type_watchers::{TypeWatchers, WakeQueue, WakeTask, Watcher};
 use crate::fatal::Fatal;
 use crate::limits::{
-    BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, LONGEST_PAUSE,
+    BOOKMARK_INTERVAL, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, LONGEST_PAUSE,
     PAUSE_PER_WAKE, WAKES_PER_TURN,
 };
 use crate::notifier::{ChangeNotifier, ChangeNotifiers, Published};
@@ -99,7 +99,7 @@ impl Actor for Broadcaster {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(BROADCASTER_MAILBOX);
-        context.run_interval(BOOKMARK_EVERY / BOOKMARK_SLOTS, |broadcaster, context| {
+        context.run_interval(BOOKMARK_INTERVAL / BOOKMARK_SLOTS, |broadcaster, context| {
             broadcaster.dispatch(context);
             broadcaster.request_bookmarks();
         });

@@ -24,7 +24,7 @@ use crate::committer::{self, Committer};
 use crate::engine::{Engine, EngineError};
 use crate::fatal::Fatal;
 use crate::limits::{
-    COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES, WINDOWS_BYTES,
+    COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_INTERVAL, WINDOW_BYTES, WINDOWS_BYTES,
 };
 use crate::notifier::ChangeNotifiers;
 use crate::recover::{State, recover};
@@ -101,7 +101,7 @@ impl Default for Options {
                 total_bytes: MemoryBudget::standalone(WINDOWS_BYTES),
             },
             store_threads: 1,
-            housekeeping_every: HOUSEKEEPING_EVERY,
+            housekeeping_every: HOUSEKEEPING_INTERVAL,
         }
     }
 }

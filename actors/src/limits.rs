@@ -27,7 +27,7 @@ pub const TRIM_PER_BATCH: usize = 512;
 /// single write does not pay for a backlog.
 pub const TRIM_PER_WRITE: usize = 4;
 /// How often stores expire old history, and how often the committer checks whether it is idle; if so, it trims and settles.
-pub const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 /// Superseded records that may wait for removal before stores stop to expire events. See `trim_queue.rs` for exceptions.
 pub const TRIM_WAITING: usize = 1 << 20;
 /// How long a superseded version stays readable and watchable.
@@ -67,7 +67,7 @@ pub const WATCH_BYTES: usize = 8 << 10;
 /// How long a client must have read nothing before its watch may be cut in favour of others.
 pub const UNREAD_BEFORE_CUT: Duration = Duration::from_secs(1);
 /// How often watches may be cut, so that the first ones have given back their memory before others follow.
-pub const RELIEF_EVERY: Duration = Duration::from_millis(50);
+pub const RELIEF_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a session that found no memory waits before it tries again.
 pub const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of unread frames of all watches, without a memory limit.
@@ -80,7 +80,7 @@ pub const WINDOW_LEAST_BYTES: usize = 1 << 20;
 /// Bytes of cached encodings of all objects, without a memory limit.
 pub const ENCODINGS_BYTES: usize = 1 << 30;
 /// How often a session that wants bookmarks gets one.
-pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+pub const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// The number of slots over which bookmarks are spread, so that sessions do not all wake at once.
 pub const BOOKMARK_SLOTS: u32 = 60;
 /// Events of one type that a broadcaster handles in one turn, so that a burst does not block its thread.

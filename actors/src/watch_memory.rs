@@ -20,7 +20,7 @@ use pilothouse_types::limits::LARGE_FRAME_BYTES;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::memory::{MemoryBudget, OutOfMemory, Reservation};
 
-use crate::limits::{RELIEF_EVERY, UNREAD_BEFORE_CUT, WATCH_BYTES};
+use crate::limits::{RELIEF_INTERVAL, UNREAD_BEFORE_CUT, WATCH_BYTES};
 use crate::throttle::Throttle;
 use pilothouse_types::user_shares::{UserShare, UserShares};
 
@@ -38,7 +38,7 @@ struct Shared {
     /// The watches that hold counted frames, or did.
     holders: Lock<HashMap<u64, Arc<WatchHoldings>>>,
     next_holder: AtomicU64,
-    /// At most one relief in [`RELIEF_EVERY`].
+    /// At most one relief in [`RELIEF_INTERVAL`].
     relieved: Throttle,
     cut: AtomicU64,
     clock: Clock,
@@ -58,7 +58,7 @@ impl WatchMemory {
             users: UserShares::new(watches_per_user),
             holders: Lock::default(),
             next_holder: AtomicU64::new(0),
-            relieved: Throttle::with_span(RELIEF_EVERY),
+            relieved: Throttle::with_span(RELIEF_INTERVAL),
             cut: AtomicU64::new(0),
             clock,
         }))

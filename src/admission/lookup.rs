@@ -13,8 +13,8 @@ use pilothouse_apimachinery::well_known;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision};
 
-use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use crate::auth::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, FollowedType, ReadError, StoredObject};
+use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 use super::Write;
 

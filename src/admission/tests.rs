@@ -10,8 +10,8 @@ use pilothouse_types::clock::{Clock, Timestamp};
 
 use super::policies::table::PolicyKind;
 use super::*;
-use crate::auth::live_index::LiveIndexes;
 use crate::config::plugins::{Effect, PLUGINS};
+use crate::live_index::LiveIndexes;
 
 #[actix_rt::test]
 async fn new_plugin_is_some_for_working_plugins_only() {

@@ -8,8 +8,8 @@ use pilothouse_client::upstream;
 use pilothouse_client::upstream::pool::{KeepAliveHandle, Pool};
 use pilothouse_types::object::Key;
 
-use crate::auth::live_index::StoreIndex;
-use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::StoreIndex;
+use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
 
 /// All APIServices by name.
 pub struct Table {

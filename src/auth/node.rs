@@ -19,8 +19,8 @@ use pilothouse_types::filter::FieldRule;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
 
-use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use super::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 /// The types that relate objects to nodes.
 const TYPES: [FollowedType; 4] = [

@@ -12,8 +12,8 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
 
-use super::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use super::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 /// The RBAC index, as of the last acknowledged write.
 pub type Roles = LiveIndex<Index>;

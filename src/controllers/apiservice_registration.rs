@@ -52,6 +52,10 @@ fn decide(current: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Ac
 impl Controller for ApiServiceRegistration {
     type Key = String;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[STORE])
     }

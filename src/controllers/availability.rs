@@ -39,6 +39,10 @@ pub struct Availability {
 impl Controller for Availability {
     type Key = String;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[STORE, "services", "endpoints"])
     }

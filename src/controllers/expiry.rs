@@ -105,6 +105,10 @@ fn last_write(event: &[u8], now: Timestamp) -> Timestamp {
 impl Controller for Expiry {
     type Key = Key;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[STORE])
     }

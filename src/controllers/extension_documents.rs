@@ -43,6 +43,10 @@ pub struct ExtensionDocuments {
 impl Controller for ExtensionDocuments {
     type Key = String;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[STORE])
     }

@@ -133,6 +133,10 @@ fn has_conditions(schema: &Value, status: &Value) -> bool {
 impl Controller for FlowSchemas {
     type Key = Task;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[SCHEMAS, LEVELS])
     }

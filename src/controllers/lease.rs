@@ -30,19 +30,6 @@ const LEASE_DURATION: Duration = Duration::from_secs(60);
 /// How often it is renewed: each renewal is a write.
 const RENEW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The controllers that run in every server, with or without the lease.
-const UNCONDITIONAL: [&str; 9] = [
-    super::availability::NAME,
-    super::expiry::NAME,
-    super::extension_documents::NAME,
-    super::flow_schemas::NAME,
-    super::own_objects::NAME,
-    super::apiservice_registration::NAME,
-    super::server_leases::NAME,
-    super::service_repair::NAME,
-    super::token_use::NAME,
-];
-
 /// Controllers may work now that could not before. Answers nothing. On Full another one is queued; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
@@ -59,9 +46,9 @@ struct State {
 }
 
 impl Leadership {
-    /// Whether a controller may work. Those that run in every server always may.
-    pub fn allows(&self, controller: &str) -> bool {
-        self.0.is_leader.get() || controller == LEASE || UNCONDITIONAL.contains(&controller)
+    /// Whether this server holds the lease.
+    pub fn is_leader(&self) -> bool {
+        self.0.is_leader.get()
     }
 
     /// Sends [`Wake`] to this runner when the lease changes.
@@ -184,6 +171,10 @@ fn acquire(lease: &mut Value, identity: &str, now: Timestamp) -> bool {
 
 impl Controller for LeaseHolder {
     type Key = ();
+
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
 
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[LEASES])

@@ -47,6 +47,10 @@ fn is_own(store: &str, namespace: &str, name: &str) -> bool {
 impl Controller for OwnObjects {
     type Key = ();
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[
             NAMESPACES,

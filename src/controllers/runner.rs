@@ -60,10 +60,20 @@ pub struct ObjectChange<'a> {
     pub time: Option<Timestamp>,
 }
 
+/// The key of a work item.
+pub trait WorkKey: Clone + Debug + Eq + Hash + Unpin + 'static {}
+
+impl<K: Clone + Debug + Eq + Hash + Unpin + 'static> WorkKey for K {}
+
 /// A controller: it decides which keys to work on after an event, and does the work.
 pub trait Controller: 'static {
     /// The key of a work item.
-    type Key: Clone + Debug + Eq + Hash + Unpin + 'static;
+    type Key: WorkKey;
+
+    /// Whether it works only while this server holds the leader election lease. Otherwise it works in every server.
+    fn needs_leader_election(&self) -> bool {
+        true
+    }
 
     /// The types that it watches.
     fn watched_types(&self) -> WatchedTypes;
@@ -185,12 +195,13 @@ impl LastSnapshots {
     }
 }
 
-/// The actor. See the module documentation.
-pub struct Runner<C: Controller> {
+/// The actor. See the module documentation. It knows its controller as a trait object: one copy of its code serves all
+/// controllers with keys of the same type.
+pub struct Runner<K: WorkKey> {
     /// The name in flags, health checks and metrics.
     name: &'static str,
-    controller: Rc<C>,
-    queue: Queue<C::Key>,
+    controller: Rc<dyn Controller<Key = K>>,
+    queue: Queue<K>,
     /// The number of keys being worked on.
     in_progress: usize,
     /// Whether the informer has caught up.
@@ -205,19 +216,19 @@ pub struct Runner<C: Controller> {
     _ended: oneshot::Sender<()>,
 }
 
-impl<C: Controller> Runner<C> {
+impl<K: WorkKey> Runner<K> {
     /// Starts the actor on this thread. `ended` is dropped when it ends.
     pub fn start_new(
         name: &'static str,
-        controller: C,
+        controller: Rc<dyn Controller<Key = K>>,
         deps: RunnerDeps,
         ended: oneshot::Sender<()>,
-    ) -> Addr<Runner<C>> {
+    ) -> Addr<Runner<K>> {
         let mut queue = Queue::new(controller.max_retry_delay());
         controller.initial_keys().into_iter().for_each(|key| queue.add(key));
         let runner = Runner {
             name,
-            controller: Rc::new(controller),
+            controller,
             queue,
             in_progress: 0,
             is_caught_up: false,
@@ -233,8 +244,8 @@ impl<C: Controller> Runner<C> {
     /// Gives free workers keys, and sets the timer for delayed ones.
     fn dispatch(&mut self, ctx: &mut Context<Self>) {
         self.controller.take_follow_ups().into_iter().for_each(|key| self.queue.add(key));
-        // Work only while this server holds the lease.
-        if !self.is_caught_up || !self.deps.leadership.allows(self.name) {
+        let may_work = !self.controller.needs_leader_election() || self.deps.leadership.is_leader();
+        if !self.is_caught_up || !may_work {
             return;
         }
         let (now, started) = (self.deps.clock.now(), self.deps.clock.moment());
@@ -252,7 +263,7 @@ impl<C: Controller> Runner<C> {
         self.count();
     }
 
-    fn finish_work(&mut self, key: C::Key, outcome: &Outcome, started: Moment, ctx: &mut Context<Self>) {
+    fn finish_work(&mut self, key: K, outcome: &Outcome, started: Moment, ctx: &mut Context<Self>) {
         if let Outcome::Retry(error) = outcome {
             tracing::debug!(controller = self.name, ?key, %error, "reconciliation failed; it will be retried");
         }
@@ -293,11 +304,11 @@ impl<C: Controller> Runner<C> {
     }
 }
 
-impl<C: Controller> Actor for Runner<C> {
+impl<K: WorkKey> Actor for Runner<K> {
     type Context = Context<Self>;
 }
 
-impl<C: Controller> Handler<Listed> for Runner<C> {
+impl<K: WorkKey> Handler<Listed> for Runner<K> {
     type Result = ();
 
     fn handle(&mut self, Listed { type_name, snapshot }: Listed, _: &mut Self::Context) {
@@ -307,7 +318,7 @@ impl<C: Controller> Handler<Listed> for Runner<C> {
     }
 }
 
-impl<C: Controller> Handler<Changed> for Runner<C> {
+impl<K: WorkKey> Handler<Changed> for Runner<K> {
     type Result = ();
 
     fn handle(&mut self, Changed { type_name, events }: Changed, _: &mut Self::Context) {
@@ -331,7 +342,7 @@ impl<C: Controller> Handler<Changed> for Runner<C> {
     }
 }
 
-impl<C: Controller> Handler<CaughtUp> for Runner<C> {
+impl<K: WorkKey> Handler<CaughtUp> for Runner<K> {
     type Result = ();
 
     fn handle(&mut self, _: CaughtUp, ctx: &mut Self::Context) {
@@ -340,7 +351,7 @@ impl<C: Controller> Handler<CaughtUp> for Runner<C> {
     }
 }
 
-impl<C: Controller> Handler<Wake> for Runner<C> {
+impl<K: WorkKey> Handler<Wake> for Runner<K> {
     type Result = ();
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
@@ -348,7 +359,7 @@ impl<C: Controller> Handler<Wake> for Runner<C> {
     }
 }
 
-impl<C: Controller> Handler<Stop> for Runner<C> {
+impl<K: WorkKey> Handler<Stop> for Runner<K> {
     type Result = ();
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {

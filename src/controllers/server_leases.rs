@@ -66,6 +66,10 @@ impl ServerLeases {
 impl Controller for ServerLeases {
     type Key = Key;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[LEASES])
     }

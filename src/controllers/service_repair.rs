@@ -69,6 +69,10 @@ impl ServiceRepair {
 impl Controller for ServiceRepair {
     type Key = Work;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[ADDRESSES])
     }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
 use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_api::quota::Features;
 use pilothouse_types::clock::Clock;
@@ -32,7 +34,7 @@ use super::informer::{AddSubscriber, InformerHandle, Subscriber};
 use super::lease::{LEASE, Leadership, LeaseHolder};
 use super::own_objects::{self, OwnObjects, Reconcile};
 use super::resource_index::ResourceIndexes;
-use super::runner::{Controller, Runner, RunnerDeps, ShutdownFlag, Stop};
+use super::runner::{Controller, Runner, RunnerDeps, ShutdownFlag, Stop, WorkKey};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
 use super::serviceaccount_token::SignToken;
@@ -288,10 +290,11 @@ impl ControllerContext {
         });
     }
 
-    /// Runs the controller that `make` makes, and a new one after each panic. It works while this server holds the lease.
+    /// Runs the controller that `make` makes, and a new one after each panic. It works while this server holds the lease,
+    /// unless [`Controller::needs_leader_election`] says otherwise.
     pub fn run<C: Controller>(&self, name: &'static str, make: impl Fn() -> C + 'static) {
-        let never = std::future::pending;
-        actix::spawn(self.supervised(name, make, never));
+        let never = || std::future::pending().boxed_local();
+        self.supervise(name, Box::new(move || Rc::new(make())), Box::new(never));
     }
 
     /// Like [`ControllerContext::run`], for a controller that depends on the CA or the signers: it is restarted when they change.
@@ -304,26 +307,34 @@ impl ControllerContext {
         let inputs_changed = move || {
             let mut changes = changes.clone();
             changes.mark_unchanged();
-            async move {
+            let wait = async move {
                 if changes.changed().await.is_err() {
                     // The server is stopping.
                     std::future::pending::<()>().await;
                 }
-            }
+            };
+            wait.boxed_local()
         };
-        let make = move || make(current.borrow().clone());
-        actix::spawn(self.supervised(name, make, inputs_changed));
+        let make = move || -> Rc<dyn Controller<Key = C::Key>> { Rc::new(make(current.borrow().clone())) };
+        self.supervise(name, Box::new(make), Box::new(inputs_changed));
     }
 
-    fn supervised<C: Controller, S: Future<Output = ()> + 'static>(
+    fn supervise<K: WorkKey>(
         &self,
         name: &'static str,
-        make: impl Fn() -> C + 'static,
-        inputs_changed: impl Fn() -> S + 'static,
-    ) -> impl Future<Output = ()> + 'static {
-        supervise(name, make, inputs_changed, self.informers.clone(), self.deps.clone(), self.down.clone())
+        make: MakeController<K>,
+        inputs_changed: WaitForInputs,
+    ) {
+        let (informers, deps, down) = (self.informers.clone(), self.deps.clone(), self.down.clone());
+        actix::spawn(supervise(name, make, inputs_changed, informers, deps, down));
     }
 }
+
+/// Makes a controller.
+type MakeController<K> = Box<dyn Fn() -> Rc<dyn Controller<Key = K>>>;
+
+/// Waits until the inputs of a controller have changed since the call.
+type WaitForInputs = Box<dyn Fn() -> LocalBoxFuture<'static, ()>>;
 
 /// Why a controller ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,10 +349,10 @@ enum StopReason {
 
 /// Keeps a controller running. A controller that panicked, or whose informer ended, is restarted after a growing pause; one whose
 /// inputs changed is restarted at once.
-async fn supervise<C: Controller, S: Future<Output = ()>>(
+async fn supervise<K: WorkKey>(
     name: &'static str,
-    make: impl Fn() -> C,
-    inputs_changed: impl Fn() -> S,
+    make: MakeController<K>,
+    inputs_changed: WaitForInputs,
     informers: Rc<InformerHandle>,
     deps: RunnerDeps,
     down: Rc<watch::Sender<Down>>,
@@ -378,10 +389,10 @@ async fn supervise<C: Controller, S: Future<Output = ()>>(
 }
 
 /// Runs a controller until it panics, its informer ends, or its inputs change.
-async fn run<C: Controller>(
+async fn run<K: WorkKey>(
     name: &'static str,
-    inner: C,
-    inputs_changed: impl Future<Output = ()>,
+    inner: Rc<dyn Controller<Key = K>>,
+    inputs_changed: LocalBoxFuture<'static, ()>,
     informers: &InformerHandle,
     deps: &RunnerDeps,
 ) -> StopReason {

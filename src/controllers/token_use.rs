@@ -89,6 +89,10 @@ fn set_start(map: &mut Value, today: &str) -> bool {
 impl Controller for TokenUse {
     type Key = Work;
 
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
+
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[CONFIG_MAPS])
     }

@@ -14,9 +14,9 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
 
 use super::dump::RequestRecord;
-use crate::auth::live_index::StoreIndex;
-use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::flowcontrol::configuration::{FlowSchema, PriorityLevel, bypasses_flow_control};
+use crate::live_index::StoreIndex;
+use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::metrics::Metrics;
 use crate::metrics::flowcontrol::FlowSeries;
 

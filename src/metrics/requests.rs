@@ -84,7 +84,7 @@ struct RequestClass {
     part: Option<usize>,
     scope: &'static str,
     dry_run: bool,
-    /// Whether it is a patch that is_apply.
+    /// Whether it is an apply patch.
     is_apply: bool,
     code: u16,
 }
@@ -109,7 +109,7 @@ pub struct Meter {
 pub struct RequestOptions {
     /// Whether it is a dry run.
     pub dry_run: bool,
-    /// Whether it is a patch that is_apply.
+    /// Whether it is an apply patch.
     pub is_apply: bool,
 }
 

@@ -11,7 +11,7 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
-use pilothouse_kinds::CONVERSIONS;
+use pilothouse_kinds::{self as kinds, CONVERSIONS};
 
 use crate::limits::SMALL_BODY_BYTES;
 
@@ -146,17 +146,8 @@ impl Objects {
 
     /// The fields that the call cannot set.
     pub(crate) fn reset(&self, call: &Call<'_>) -> Vec<&'static [&'static str]> {
-        let has_status = call.kind().has_status;
-        if call.resource().custom.is_some() {
-            return managed_fields::custom_reset_fields(call.subresource(), has_status).to_vec();
-        }
-        managed_fields::reset_fields(
-            call.group_resource().group,
-            &call.resource().kind,
-            call.subresource(),
-            has_status,
-        )
-        .to_vec()
+        let kind = call.kind();
+        kind.rules.reset_fields.for_subresource(call.subresource(), kind.has_status).to_vec()
     }
 }
 
@@ -187,7 +178,8 @@ pub(crate) fn record_server_fields(
         conversion: Conversion::Table(CONVERSIONS),
         is_custom: false,
     };
-    let reset = managed_fields::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
+    let rules = kinds::rules(&version.group, kind);
+    let reset = rules.reset_fields.for_subresource(subresource, !subresource.is_empty());
     let write = Write { manager: SERVER_NAME, version, subresource, now, reset };
     managed_fields::record(&versions, &write, old, new);
 }

@@ -45,8 +45,12 @@ impl Stores {
                 result => return Ok(result),
             };
             drop(turn.take());
-            match self.get_with_turn(store, current.key.clone(), permit).await {
-                Ok(_) if attempts_left == 0 => return Ok(Err(conflict)),
+            let key = current.key.clone();
+            if attempts_left == 0 {
+                let is_gone = matches!(self.get_settled(store, key, permit).await, Ok(None));
+                return Ok(Err(if is_gone { StoreError::NotFound } else { conflict }));
+            }
+            match self.get_with_turn(store, key, permit).await {
                 Ok(latest) => (current, turn) = latest,
                 Err(error) => return Ok(Err(error)),
             }

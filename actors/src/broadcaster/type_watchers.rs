@@ -56,11 +56,11 @@ impl TypeWatchers {
         self.members.values().for_each(visit);
     }
 
-    /// Looks up at most `most` events and queues calls to the concerned sessions. Returns whether these were all events.
-    pub(super) fn advance(&mut self, most: usize, wakes: &mut WakeQueue) -> bool {
+    /// Looks up at most `limit` events and queues calls to the concerned sessions. Returns whether these were all events.
+    pub(super) fn advance(&mut self, limit: usize, wakes: &mut WakeQueue) -> bool {
         // Before the read: the read returns every event up to this head.
         let head = self.window.head();
-        let Read::Events(events) = self.window.read(self.cursor, most) else {
+        let Read::Events(events) = self.window.read(self.cursor, limit) else {
             // The events are lost, so it is unknown which sessions they concerned. Each session reads from their beginning and
             // finds out whether it missed something.
             self.for_each(|watcher| mark_events(&watcher.waker, self.cursor, wakes));
@@ -71,7 +71,7 @@ impl TypeWatchers {
             self.announce(event, wakes);
             self.cursor = event.revision();
         }
-        let is_complete = events.len() < most;
+        let is_complete = events.len() < limit;
         if is_complete {
             self.cursor = self.cursor.max(head);
         }

@@ -1,4 +1,4 @@
-//! The admission plug-ins of the reference, by name. `config/plugins.rs` has their order and defaults, `src/admission/mod.rs`
+//! The admission plug-ins of the reference, by name. `config/plugins.rs` has their order and defaults, `src/admission.rs`
 //! builds them.
 
 macro_rules! plugins {

@@ -23,7 +23,6 @@ mod merge;
 mod model;
 mod owned_fields;
 mod repeated_apply;
-mod reset;
 pub mod scale_view;
 mod set_items;
 mod shape;
@@ -42,7 +41,6 @@ use super::value::{Object, Value};
 use super::version::GroupVersion;
 
 pub use converted_versions::ConvertedVersions;
-pub use reset::{custom_reset_fields, reset_fields};
 pub use set_items::count_set_items;
 
 /// The maximum length of a manager's name in bytes.
@@ -227,7 +225,7 @@ pub struct Write<'a> {
     pub subresource: &'a str,
     /// The current time.
     pub now: &'a str,
-    /// The fields that this write cannot set: see [`reset_fields`].
+    /// The fields that this write cannot set, because the kind restores them.
     pub reset: &'a [&'a [&'a str]],
 }
 

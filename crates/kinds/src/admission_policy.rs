@@ -13,7 +13,10 @@ use pilothouse_cel::reserved_words;
 use pilothouse_structural::json_path::JsonPath;
 
 use super::admission::{GROUP_RULES, match_conditions, validate_rule};
-use super::{KindRules, MetaRevalidation, Revalidation, StatusMeta, StatusRules, ValidationRules, messages};
+use super::{
+    KindRules, MetaRevalidation, ResetFields, Revalidation, StatusMeta, StatusRules, ValidationRules,
+    messages,
+};
 use crate::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
 
 /// The rules of a ValidatingAdmissionPolicy.
@@ -29,6 +32,7 @@ pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
         validate: validate_status,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     ..GROUP_RULES
 };
 

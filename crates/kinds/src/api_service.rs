@@ -7,8 +7,8 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::{
-    KindRules, MetadataRules, PreparationRules, Revalidation, StatusMeta, StatusRules, UpdateRules,
-    ValidationRules, WriteContext,
+    KindRules, MetadataRules, PreparationRules, ResetFields, Revalidation, StatusMeta, StatusRules,
+    UpdateRules, ValidationRules, WriteContext,
 };
 
 /// The rules of an APIService.
@@ -31,6 +31,7 @@ pub const RULES: KindRules = KindRules {
         validate: validate_service_status,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     ..KindRules::DEFAULT
 };
 

@@ -13,8 +13,8 @@ use pilothouse_apimachinery::well_known::signers::LEGACY;
 use pilothouse_apimachinery::{meta, names};
 
 use super::{
-    KindRules, MetaRevalidation, MetadataRules, PreparationRules, StatusRules, UpdateRules, ValidationRules,
-    WriteContext, pem,
+    KindRules, MetaRevalidation, MetadataRules, PreparationRules, ResetFields, StatusRules, UpdateRules,
+    ValidationRules, WriteContext, pem,
 };
 use crate::allowed::certificates_v1;
 
@@ -28,6 +28,11 @@ pub const CERTIFICATE_SIGNING_REQUEST: KindRules = KindRules {
         prepare: prepare_status,
         validate: validate_status,
         ..StatusRules::DEFAULT
+    },
+    reset_fields: ResetFields {
+        object: &[&["spec"], &["status"]],
+        status: &[&["spec"], &["status", "conditions"]],
+        subresources: &[("approval", &[&["spec"], &["status", "certificate"]])],
     },
     ..KindRules::DEFAULT
 };

@@ -12,8 +12,8 @@ use pilothouse_apimachinery::{meta, names};
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 
 use super::{
-    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta, StatusRules, ValidationRules,
-    messages,
+    KindRules, MetaRevalidation, MetadataRules, ResetFields, Revalidation, StatusMeta, StatusRules,
+    ValidationRules, messages,
 };
 
 /// The rules of a FlowSchema.
@@ -25,6 +25,7 @@ pub const FLOW_SCHEMA: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     status: StatusRules { metadata: StatusMeta::AllKept, validate: validate_status, ..StatusRules::DEFAULT },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     ..KindRules::DEFAULT
 };
 
@@ -37,6 +38,7 @@ pub const PRIORITY_LEVEL_CONFIGURATION: KindRules = KindRules {
         ..ValidationRules::DEFAULT
     },
     status: StatusRules { metadata: StatusMeta::AllKept, validate: validate_status, ..StatusRules::DEFAULT },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     ..KindRules::DEFAULT
 };
 

@@ -15,6 +15,7 @@ mod generation;
 mod metadata;
 mod pod_spec;
 mod preparation;
+mod reset_fields;
 mod status;
 mod update;
 mod validation;
@@ -26,6 +27,7 @@ pub use generation::Generation;
 pub use metadata::{MetaRevalidation, MetadataOrder, MetadataRules};
 pub use pod_spec::PodSpecPath;
 pub use preparation::PreparationRules;
+pub use reset_fields::ResetFields;
 pub(crate) use status::keep_status_reset_fields;
 pub use status::{StatusMeta, StatusRules};
 pub use update::UpdateRules;
@@ -54,6 +56,8 @@ pub struct KindRules {
     pub warnings: WarningRules,
     /// The status, and updates of the status subresource.
     pub status: StatusRules,
+    /// Fields that a write cannot set, and does not own.
+    pub reset_fields: ResetFields,
     /// Deletion and garbage collection.
     pub deletion: DeletionRules,
 }
@@ -70,6 +74,7 @@ impl KindRules {
         validation: ValidationRules::DEFAULT,
         warnings: WarningRules::DEFAULT,
         status: StatusRules::DEFAULT,
+        reset_fields: ResetFields::DEFAULT,
         deletion: DeletionRules::DEFAULT,
     };
 }

@@ -52,8 +52,8 @@ pub use definition::has_invalid_ca_bundle;
 pub use gated::Gated;
 pub use kind_rules::{
     DefaultingRules, DeletionRules, FirstDeletion, GarbageCollection, Generation, KindRules,
-    MetaRevalidation, MetadataOrder, MetadataRules, PodSpecPath, PreparationRules, Revalidation, StatusMeta,
-    StatusRules, UpdateRules, ValidationRules, WarningRules,
+    MetaRevalidation, MetadataOrder, MetadataRules, PodSpecPath, PreparationRules, ResetFields, Revalidation,
+    StatusMeta, StatusRules, UpdateRules, ValidationRules, WarningRules,
 };
 pub use lifecycle::{
     Kind, SubresourceRules, apply_defaults, before_create, before_finalize, before_status_update,

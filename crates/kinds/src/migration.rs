@@ -9,8 +9,8 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 use super::{
-    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta, StatusRules, UpdateRules,
-    ValidationRules, messages,
+    KindRules, MetaRevalidation, MetadataRules, ResetFields, Revalidation, StatusMeta, StatusRules,
+    UpdateRules, ValidationRules, messages,
 };
 
 /// The rules of a StorageVersionMigration.
@@ -22,6 +22,7 @@ pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
         validate: validate_status,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     ..KindRules::DEFAULT
 };
 
@@ -39,6 +40,7 @@ pub const STORAGE_VERSION: KindRules = KindRules {
         validate: validate_stored_status,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     ..KindRules::DEFAULT
 };
 

@@ -13,8 +13,8 @@ use pilothouse_apimachinery::{meta, names};
 
 use super::core::{node_label, persistent_volume};
 use super::{
-    DefaultingRules, DeletionRules, Generation, KindRules, MetaRevalidation, MetadataRules, Revalidation,
-    StatusMeta, StatusRules, UpdateRules, ValidationRules, WarningRules, gated, messages,
+    DefaultingRules, DeletionRules, Generation, KindRules, MetaRevalidation, MetadataRules, ResetFields,
+    Revalidation, StatusMeta, StatusRules, UpdateRules, ValidationRules, WarningRules, gated, messages,
 };
 use crate::allowed::storage_v1;
 
@@ -90,6 +90,7 @@ pub const VOLUME_ATTACHMENT: KindRules = KindRules {
         validate: validate_attachment_update,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     deletion: DeletionRules::RETURNS_OBJECT,
     ..KindRules::DEFAULT
 };

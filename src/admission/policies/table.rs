@@ -10,8 +10,8 @@ use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
-use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 /// A kind of policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_apimachinery::well_known::stores::RESOURCE_QUOTAS;
-use pilothouse_kinds::CONVERSIONS;
+use pilothouse_kinds::{self as kinds, CONVERSIONS};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, TypeName};
@@ -285,7 +285,7 @@ impl QuotaCharger {
             value.entry("status").entry("used").set(name, amount.to_string());
         }
         let now = time::format_seconds(self.clock.now().unix_seconds());
-        let reset = managed_fields::reset_fields("", KIND, "status", true);
+        let reset = kinds::rules("", KIND).reset_fields.for_subresource("status", true);
         let write = managed_fields::Write {
             manager: SERVER_NAME,
             version: &version,

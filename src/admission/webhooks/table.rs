@@ -12,8 +12,8 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
 use super::Phase;
-use crate::auth::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use crate::auth::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 use crate::storage::webhook_address::WebhookTarget;
 
 /// The table, kept up to date.

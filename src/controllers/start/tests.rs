@@ -1,8 +1,6 @@
 use std::cell::Cell;
 use std::future::pending;
 
-use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
 use pilothouse_actors::directory;
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_apimachinery::status::Result;
@@ -13,6 +11,8 @@ use super::super::queue::{Outcome, Queue};
 use super::super::runner::{ObjectChange, WatchedTypes};
 use super::*;
 
+const NAME: &str = "panicking";
+
 /// Panics the given number of times.
 struct PanickingController {
     remaining_panics: Rc<Cell<u32>>,
@@ -21,6 +21,10 @@ struct PanickingController {
 
 impl Controller for PanickingController {
     type Key = ();
+
+    fn needs_leader_election(&self) -> bool {
+        false
+    }
 
     fn watched_types(&self) -> WatchedTypes {
         WatchedTypes::Only(&[])
@@ -44,6 +48,14 @@ impl Controller for PanickingController {
     }
 }
 
+fn boxed(make: impl Fn() -> PanickingController + 'static) -> MakeController<()> {
+    Box::new(move || Rc::new(make()))
+}
+
+fn never() -> WaitForInputs {
+    Box::new(|| pending().boxed_local())
+}
+
 #[actix_rt::test]
 async fn panicked_controller_is_reported_and_restarted() {
     let (_storage, informers, deps) = environment();
@@ -54,16 +66,16 @@ async fn panicked_controller_is_reported_and_restarted() {
         let (remaining_panics, done) = (remaining_panics.clone(), done.clone());
         move || PanickingController { remaining_panics: remaining_panics.clone(), done: done.clone() }
     };
-    actix::spawn(supervise(expiry::NAME, make, pending, informers, deps, Rc::new(sender)));
-    let reasons = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
-    assert_eq!(reasons[expiry::NAME], "panicked and waits to be restarted");
+    actix::spawn(supervise(NAME, boxed(make), never(), informers, deps, Rc::new(sender)));
+    let reasons = down.wait_for(|down| down.contains_key(NAME)).await.unwrap().clone();
+    assert_eq!(reasons[NAME], "panicked and waits to be restarted");
     assert!(!done.get());
     drop(down.wait_for(Down::is_empty).await.unwrap());
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-    assert!(text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"} 1"), "{text}");
+    assert!(text.contains("pilothouse_controller_restarts_total{name=\"panicking\"} 1"), "{text}");
 }
 
 /// In-memory stores without a server, with an informer and the dependencies of controllers.
@@ -92,7 +104,7 @@ async fn controller_that_ends_at_shutdown_is_not_reported() {
         let done = done.clone();
         move || PanickingController { remaining_panics: Rc::default(), done: done.clone() }
     };
-    let supervised = supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(sender));
+    let supervised = supervise(NAME, boxed(make), never(), informers.clone(), deps, Rc::new(sender));
     let supervised = actix::spawn(supervised);
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -103,7 +115,7 @@ async fn controller_that_ends_at_shutdown_is_not_reported() {
     ended.expect("it is not started again").unwrap();
     assert!(down.borrow().is_empty());
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-    assert!(!text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"}"), "{text}");
+    assert!(!text.contains("pilothouse_controller_restarts_total{name=\"panicking\"}"), "{text}");
 }
 
 #[actix_rt::test]
@@ -118,15 +130,15 @@ async fn controllers_restart_with_a_new_informer_when_theirs_panics() {
             PanickingController { remaining_panics: Rc::default(), done: done.clone() }
         }
     };
-    actix::spawn(supervise(expiry::NAME, make, pending, informers.clone(), deps, Rc::new(sender)));
+    actix::spawn(supervise(NAME, boxed(make), never(), informers.clone(), deps, Rc::new(sender)));
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     done.set(false);
     let (panicked, _) = informers.informer();
     assert!(panicked.send(Break).await.is_err());
-    let reasons = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
-    assert_eq!(reasons[expiry::NAME], "lost its informer and waits to be restarted");
+    let reasons = down.wait_for(|down| down.contains_key(NAME)).await.unwrap().clone();
+    assert_eq!(reasons[NAME], "lost its informer and waits to be restarted");
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -151,9 +163,9 @@ async fn controller_restarts_at_once_when_its_inputs_change() {
     let inputs_changed = move || {
         let mut changes = changes.clone();
         changes.mark_unchanged();
-        async move { drop(changes.changed().await) }
+        async move { drop(changes.changed().await) }.boxed_local()
     };
-    actix::spawn(supervise(expiry::NAME, make, inputs_changed, informers, deps, Rc::new(sender)));
+    actix::spawn(supervise(NAME, boxed(make), Box::new(inputs_changed), informers, deps, Rc::new(sender)));
     for round in 1..=2 {
         while !done.get() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -17,8 +17,8 @@ use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
-use crate::auth::live_index::{LiveIndexes, UnreadableObject};
 use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_LISTED};
+use crate::live_index::{LiveIndexes, UnreadableObject};
 
 use super::render::{PLAIN_TEXT, page_not_found, plain};
 use super::worker::Worker;

@@ -11,7 +11,6 @@ use pilothouse_types::identity::Identity;
 
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
-use crate::auth::live_index::LiveIndexes;
 use crate::auth::rbac::{self, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
@@ -19,6 +18,7 @@ use crate::auth::service_account::legacy_use::LegacyUseSender;
 use crate::auth::service_account::metadata::Metadata;
 use crate::auth::token_objects::TokenObjects;
 use crate::config::Config;
+use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::pki::host;
 use crate::server::application::{StartContext, StartError};

@@ -14,7 +14,6 @@ use pilothouse_types::clock::Clock;
 
 use crate::auth::abac::Abac;
 use crate::auth::counted::CountedAuthorizer;
-use crate::auth::live_index::LiveIndexes;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::node::Nodes;
 use crate::auth::rbac::{Rbac, Roles};
@@ -23,6 +22,7 @@ use crate::config::authorization_file::{AuthorizerConfig, Webhook};
 use crate::config::{AuthorizationMode, Config};
 use crate::http::handler::worker::Shared;
 use crate::limits::{CONFIG_FILE_CHECK_INTERVAL, CONFIG_FILE_READ_INTERVAL};
+use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::server::application::{StartContext, StartError};
 

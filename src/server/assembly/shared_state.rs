@@ -21,7 +21,6 @@ use pilothouse_types::lock::Lock;
 
 use crate::aggregation::Extensions;
 use crate::auth::front_proxy::Headers;
-use crate::auth::live_index::LiveIndexes;
 use crate::auth::service_account::metadata::Metadata;
 use crate::config::{Config, FeatureGates};
 use crate::flowcontrol::heavy_pool::HeavyPool;
@@ -39,6 +38,7 @@ use crate::http::handler::worker::{
     self, AuthenticationSettings, DebugSettings, Encodings, HeavyWork, RequestLimits, ResponseSettings,
     Served, ServerDocuments, Shared, Usage,
 };
+use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::server::application::{StartContext, StartError};
 

@@ -155,7 +155,7 @@ fn store_watchers_are_listed_with_unreadable_object_handling() {
     /// A file, what it does about unreadable objects, and the functions and types that do it.
     struct StoreWatcher(&'static str, &'static str, &'static [&'static str]);
     const STORE_WATCHERS: [StoreWatcher; 8] = [
-        StoreWatcher("src/auth/live_index.rs", "the index fails closed", &["fn fail_closed"]),
+        StoreWatcher("src/live_index.rs", "the index fails closed", &["fn fail_closed"]),
         StoreWatcher(
             "src/auth/token_objects.rs",
             "reads objects one by one: a token whose object cannot be read is refused",

@@ -7,8 +7,8 @@ use pilothouse_apimachinery::value::Value;
 
 use super::super::core::{pod_default, template};
 use super::super::{
-    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, Revalidation,
-    StatusMeta, StatusRules, ValidationRules, WarningRules, gated, messages,
+    DefaultingRules, Generation, KindRules, MetaRevalidation, MetadataRules, PodSpecPath, ResetFields,
+    Revalidation, StatusMeta, StatusRules, ValidationRules, WarningRules, gated, messages,
 };
 use super::common::{
     ROLLING, int_value, render_int_or_string, render_strategy, require_selector,
@@ -40,6 +40,7 @@ pub const DEPLOYMENT: KindRules = KindRules {
         validate: validate_deployment_status,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields { status: &[&["spec"], &["metadata", "labels"]], ..ResetFields::DEFAULT },
     ..KindRules::DEFAULT
 };
 

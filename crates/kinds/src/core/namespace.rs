@@ -8,8 +8,8 @@ use pilothouse_apimachinery::well_known::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LA
 use pilothouse_apimachinery::{meta, names};
 
 use crate::{
-    DefaultingRules, DeletionRules, FirstDeletion, KindRules, MetadataRules, PreparationRules, Revalidation,
-    StatusRules, ValidationRules, WriteContext,
+    DefaultingRules, DeletionRules, FirstDeletion, KindRules, MetadataRules, PreparationRules, ResetFields,
+    Revalidation, StatusRules, ValidationRules, WriteContext,
 };
 
 /// The rules of a Namespace.
@@ -19,6 +19,7 @@ pub const RULES: KindRules = KindRules {
     preparation: PreparationRules { prepare_create, prepare_update },
     validation: ValidationRules { validate, revalidation: Revalidation::Once, ..ValidationRules::DEFAULT },
     status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
+    reset_fields: ResetFields { subresources: &[("finalize", &[&["status"]])], ..ResetFields::DEFAULT },
     deletion: DeletionRules {
         first_deletion: FirstDeletion::SetsDeletionTimestampAndFinalizer,
         terminate,

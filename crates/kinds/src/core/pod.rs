@@ -11,8 +11,8 @@ use pilothouse_apimachinery::well_known::annotations::{APPARMOR, MIRROR};
 
 use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
 use crate::{
-    DefaultingRules, DeletionRules, KindRules, MetadataRules, PodSpecPath, PreparationRules, StatusMeta,
-    StatusRules, ValidationRules, WarningRules, WriteContext, gated,
+    DefaultingRules, DeletionRules, KindRules, MetadataRules, PodSpecPath, PreparationRules, ResetFields,
+    StatusMeta, StatusRules, ValidationRules, WarningRules, WriteContext, gated,
 };
 
 /// The rules of a Pod.
@@ -34,6 +34,11 @@ pub const RULES: KindRules = KindRules {
         validate: pod_status::validate,
         warn: pod_warn::warn_status,
         ..StatusRules::DEFAULT
+    },
+    reset_fields: ResetFields {
+        status: &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
+        subresources: &[("ephemeralcontainers", &[&["status"]])],
+        ..ResetFields::DEFAULT
     },
     deletion: DeletionRules { grace_period, ..DeletionRules::RETURNS_OBJECT },
     ..KindRules::DEFAULT

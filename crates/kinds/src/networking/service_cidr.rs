@@ -7,8 +7,8 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 use super::super::{
-    KindRules, MetaRevalidation, MetadataRules, Revalidation, StatusMeta, StatusRules, ValidationRules,
-    messages,
+    KindRules, MetaRevalidation, MetadataRules, ResetFields, Revalidation, StatusMeta, StatusRules,
+    ValidationRules, messages,
 };
 
 /// The rules of an IPAddress.
@@ -42,6 +42,7 @@ pub const SERVICE_CIDR: KindRules = KindRules {
         metadata: StatusMeta::ResetForStatus,
         ..StatusRules::DEFAULT
     },
+    reset_fields: ResetFields::NONE,
     ..KindRules::DEFAULT
 };
 

@@ -66,13 +66,18 @@ pub const LAYERS: &[Layer] = &[
         external: &["fs::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
+        name: "live_index",
+        allowed: &["limits"],
+        external: &["actix::", "pilothouse_actors::", "serde_json::", "tokio::"],
+    },
+    Layer {
         name: "auth",
-        allowed: &["limits", "config", "metrics", "pki"],
+        allowed: &["limits", "config", "metrics", "pki", "live_index"],
         external: &["actix::", "openssl::", "pilothouse_actors::", "prometheus::", "serde_json::", "tokio::"],
     },
     Layer {
         name: "flowcontrol",
-        allowed: &["limits", "metrics", "auth"],
+        allowed: &["limits", "metrics", "live_index"],
         external: &["actix::", "pilothouse_actors::", "prometheus::", "tokio::"],
     },
     Layer {
@@ -82,12 +87,12 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "admission",
-        allowed: &["limits", "metrics", "pki", "auth", "storage"],
+        allowed: &["limits", "metrics", "pki", "live_index", "auth", "storage"],
         external: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
     },
     Layer {
         name: "aggregation",
-        allowed: &["limits", "auth", "storage"],
+        allowed: &["limits", "live_index", "storage"],
         external: &["actix::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
@@ -102,7 +107,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "apiextensions",
-        allowed: &["limits", "auth", "storage", "bootstrap", "verbs"],
+        allowed: &["limits", "live_index", "storage", "bootstrap", "verbs"],
         external: &["actix::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
@@ -119,6 +124,7 @@ pub const LAYERS: &[Layer] = &[
             "metrics",
             "pki",
             "audit",
+            "live_index",
             "auth",
             "flowcontrol",
             "storage",
@@ -150,6 +156,7 @@ pub const LAYERS: &[Layer] = &[
             "metrics",
             "pki",
             "audit",
+            "live_index",
             "auth",
             "flowcontrol",
             "storage",

@@ -11,6 +11,8 @@
 //! An object that cannot be decoded must not be ignored: it may restrict something. Every view defines how it fails closed
 //! ([`StoreIndex::fail_closed`]), and [`LiveIndexes`], which is the only way to open a view, reports all such objects.
 
+pub(crate) mod stored_object;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard, Weak};
@@ -29,7 +31,7 @@ use pilothouse_types::object::{Key, Object, Revision};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
-use super::stored_object::{FollowedType, ReadError, StoredObject};
+use self::stored_object::{FollowedType, ReadError, StoredObject};
 use crate::limits::{HEAVY_BYTES, INDEX_READ_ATTEMPTS};
 
 /// Events that are read from a window at a time.
@@ -513,5 +515,4 @@ impl<V: StoreIndex> ReportUnreadable for LiveIndex<V> {
 }
 
 #[cfg(test)]
-#[path = "live_index_tests.rs"]
 mod tests;

@@ -24,7 +24,7 @@ use versions::{validate_deprecation, validate_stored_versions, validate_version_
 use self::status::{CLEANUP_FINALIZER, DeletionProgress};
 use super::{
     DefaultingRules, DeletionRules, FirstDeletion, KindRules, MetaRevalidation, MetadataRules,
-    PreparationRules, StatusRules, UpdateRules, ValidationRules, WriteContext,
+    PreparationRules, ResetFields, StatusRules, UpdateRules, ValidationRules, WriteContext,
 };
 
 /// The rules of a CustomResourceDefinition.
@@ -40,6 +40,7 @@ pub const RULES: KindRules = KindRules {
     preparation: PreparationRules { prepare_create, prepare_update },
     validation: ValidationRules { validate, validate_update, ..ValidationRules::DEFAULT },
     status: StatusRules { validate: validate_status, ..StatusRules::DEFAULT },
+    reset_fields: ResetFields::STATUS_KEEPS_METADATA,
     deletion: DeletionRules {
         first_deletion: FirstDeletion::SetsDeletionTimestamp,
         terminate,

@@ -50,7 +50,7 @@ use pilothouse_api::catalog::Catalog;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::status::Result;
 
-use crate::auth::live_index::LiveIndex;
+use crate::live_index::LiveIndex;
 use crate::metrics::Metrics;
 use crate::storage::Backend;
 use crate::storage::admission::{Chain, Operation, Outcome, Plugin, Write, done};
