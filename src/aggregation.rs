@@ -46,9 +46,9 @@ impl PublishedDocuments {
         self.bytes + self.openapi_bytes + self.described.content.bytes()
     }
 
-    /// Drops parts that exceed `most` bytes. OpenAPI goes first and discovery last: without discovery no namespace could be
+    /// Drops parts until at most `limit` bytes are left. OpenAPI goes first and discovery last: without discovery no namespace could be
     /// deleted. Tags and digests stay, so that a part that does not fit is not fetched again and again.
-    fn within(mut self, limit: usize, name: &str) -> PublishedDocuments {
+    fn truncate_to(mut self, limit: usize, name: &str) -> PublishedDocuments {
         type Clear = fn(&mut PublishedDocuments);
         let parts: [(&str, Clear); 3] = [
             ("OpenAPI v2", |documents| documents.described.content = Arc::default()),
@@ -249,7 +249,7 @@ impl Extensions {
         let mut published = self.published.write();
         let others: usize =
             published.iter().filter(|(other, _)| *other != name).map(|(_, documents)| documents.size()).sum();
-        let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
+        let new = new.map(|new| Arc::new(new.truncate_to(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
         let is_changed = published.get(name) != new.as_ref();
         // Replaced even if the content is the same, because ETags may be new.
         match new {
@@ -290,15 +290,15 @@ mod tests {
         };
         let size = documents.size();
         assert!(size > 150);
-        assert_eq!(documents.clone().within(size, "v1.g").size(), size);
-        let without_openapi_v2 = documents.clone().within(size - 1, "v1.g");
+        assert_eq!(documents.clone().truncate_to(size, "v1.g").size(), size);
+        let without_openapi_v2 = documents.clone().truncate_to(size - 1, "v1.g");
         assert_eq!(without_openapi_v2.size(), 150);
         assert_eq!(
             without_openapi_v2.described, documents.described,
             "the digest stays, so that the document is not fetched again"
         );
-        let discovery_only = documents.clone().within(149, "v1.g");
+        let discovery_only = documents.clone().truncate_to(149, "v1.g");
         assert!(discovery_only.version.is_some() && discovery_only.openapi.is_empty());
-        assert_eq!(documents.within(99, "v1.g"), PublishedDocuments::default());
+        assert_eq!(documents.truncate_to(99, "v1.g"), PublishedDocuments::default());
     }
 }

@@ -70,9 +70,9 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     reconciled.and(result).and(statuses)
 }
 
-/// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `before`: the versions
+/// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `previous`: the versions
 /// of the last call, so that only differences are checked.
-pub async fn defined_api_services(
+pub async fn custom_api_services(
     backend: &Backend,
     catalog: &Catalog,
     versions: &BTreeSet<GroupVersion>,
@@ -91,7 +91,7 @@ pub async fn defined_api_services(
         .iter()
         .map(|version| meta::name(&api_services::custom_api_service(version).object).to_owned())
         .collect();
-    for object in own.api_services(api_services::DEFINED).await? {
+    for object in own.api_services(api_services::MANAGED_CUSTOM).await? {
         if !names.contains(object.key.name()) {
             own.remove(api_service_address(object.key.name())).await?;
         }
@@ -101,7 +101,7 @@ pub async fn defined_api_services(
 
 /// The custom group versions that have an APIService.
 pub async fn registered_versions(backend: &Backend, catalog: &Catalog) -> Result<Vec<GroupVersion>> {
-    let all = OwnClient::new(backend, catalog).api_services(api_services::DEFINED).await?;
+    let all = OwnClient::new(backend, catalog).api_services(api_services::MANAGED_CUSTOM).await?;
     let names = all.iter().filter_map(|object| object.key.name().split_once('.'));
     Ok(names.map(|(version, group)| GroupVersion::new(group, version)).collect())
 }
@@ -226,7 +226,7 @@ impl<'a> OwnClient<'a> {
                 expected.resource == resource && meta::name(&expected.object) == object.key.name()
             };
             let revised = match expected.iter().find(has_this_name) {
-                Some(expected) => flow_control::update_to(&current, &expected.object),
+                Some(expected) => flow_control::compute_update(&current, &expected.object),
                 None if flow_control::is_obsolete(&current) => {
                     self.remove(address).await?;
                     continue;

@@ -177,7 +177,7 @@ impl Config {
             None => {}
         }
         config.warnings.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
-        config.warnings.extend(config.service_accounts.warnings());
+        config.warnings.extend(config.service_accounts.warning());
         config.warnings.extend(config.front_proxy.warnings());
         config.warnings.extend(config.audit.warnings());
         let has_authentication_file = config.authentication.authentication_config.is_some();

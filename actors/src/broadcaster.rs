@@ -2,19 +2,19 @@
 //! event may concern.
 //!
 //! It neither holds nor sends events. A store notifies through its [`ChangeNotifier`]. The broadcaster then reads the window from
-//! its own cursor, looks each event up in the index of the type (`type_watchers.rs`) and calls the matching sessions, which read
+//! its own cursor, looks each event up in the index of the type (`type_watchers.rs`) and wakes the matching sessions, which read
 //! the window themselves. Sessions send it [`Subscribe`] and [`Unsubscribe`]. The server sends it [`CloseAll`] at shutdown, and
 //! [`CloseType`] when a resource changes.
 //!
-//! Sessions are called a few at a time, and other tasks of the thread run in between. So a write is answered while thousands of
-//! sessions still wait for the last event, and a session that is called late finds several events at once: the busier the server,
-//! the less each event costs. For the same reason a type with many concerned sessions rests after calling them, in proportion to
-//! their number, and the next round announces everything that came meanwhile. An event after that rest is announced at once, and
+//! Sessions are woken a few at a time, and other tasks of the thread run in between. So a write is answered while thousands of
+//! sessions still wait for the last event, and a session that is woken late finds several events at once: the busier the server,
+//! the less each event costs. For the same reason a type with many concerned sessions pauses after waking them, in proportion to
+//! their number, and the next round announces everything that came meanwhile. An event after that pause is announced at once, and
 //! other types do not wait for it.
 //!
-//! Invariants: events of one type are looked up in order and none is skipped. A session is called for each event that its index key
+//! Invariants: events of one type are looked up in order and none is skipped. A session is woken for each event that its index key
 //! matches, before or after the change. Each message drains the notifier first, so a notification that found the mailbox
-//! full is not lost. A session waits at most once to be called.
+//! full is not lost. A session waits at most once to be woken.
 
 mod messages;
 mod type_watchers;
@@ -44,9 +44,9 @@ pub struct Broadcaster {
     notifiers: ChangeNotifiers,
     fatal: Fatal,
     watchers_by_type: HashMap<TypeName, TypeWatchers>,
-    /// Sessions that have events and were not called yet.
+    /// Sessions that have events and were not woken yet.
     to_wake: WakeQueue,
-    /// Whether the next turn of calls is scheduled.
+    /// Whether the next turn of wakes is scheduled.
     is_waking: bool,
     phase: Phase,
     /// The slot of sessions that get a bookmark next.
@@ -108,7 +108,7 @@ impl Actor for Broadcaster {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.notifiers.remove(&self.notifier);
         self.close_all();
-        // Waiting calls would be lost with the broadcaster.
+        // Waiting wakes would be lost with the broadcaster.
         for wake in self.to_wake.drain(..) {
             if let WakeTask::Session(waker) = wake {
                 waker.wake_session();
@@ -178,7 +178,7 @@ impl Broadcaster {
         }
     }
 
-    /// Calls some of the waiting sessions, and the others in later turns.
+    /// Wakes some of the waiting sessions, and the others in later turns.
     fn wake_some(&mut self, context: &mut Context<Self>) {
         if self.is_waking {
             return;
@@ -285,7 +285,7 @@ impl Broadcaster {
     }
 }
 
-/// How long a type rests after so many calls. If all fit into one turn, it does not rest.
+/// How long a type pauses after so many wakes. If all fit into one turn, it does not pause.
 fn pause_after(wakes: usize) -> Option<Duration> {
     let pause = PAUSE_PER_WAKE.saturating_mul(u32::try_from(wakes).unwrap_or(u32::MAX));
     (wakes > WAKES_PER_TURN).then_some(pause.min(LONGEST_PAUSE))

@@ -79,7 +79,7 @@ pub struct Committer {
     gathering: bool,
     /// Whether there was a commit since the last check: trimming and settling wait for a quiet moment.
     busy: bool,
-    housekeeping_every: Duration,
+    housekeeping_interval: Duration,
     trims: TrimQueue,
     fatal: Fatal,
 }
@@ -88,7 +88,7 @@ impl Committer {
     /// A committer for this log.
     pub fn new(
         engine: Box<dyn Engine>,
-        housekeeping_every: Duration,
+        housekeeping_interval: Duration,
         trims: TrimQueue,
         fatal: Fatal,
     ) -> Committer {
@@ -97,7 +97,7 @@ impl Committer {
             waiting: VecDeque::new(),
             gathering: false,
             busy: false,
-            housekeeping_every,
+            housekeeping_interval,
             trims,
             fatal,
         }
@@ -202,7 +202,7 @@ impl Actor for Committer {
     type Context = Context<Committer>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_interval(self.housekeeping_every, |committer, ctx| {
+        ctx.run_interval(self.housekeeping_interval, |committer, ctx| {
             if !std::mem::take(&mut committer.busy) && committer.engine.is_some() {
                 ctx.notify(Tidy);
             }

@@ -88,7 +88,7 @@ pub struct Options {
     /// The number of threads that stores share; at least one.
     pub store_threads: usize,
     /// How often stores expire old history, and how often the committer checks whether it is idle.
-    pub housekeeping_every: Duration,
+    pub housekeeping_interval: Duration,
 }
 
 impl Default for Options {
@@ -98,10 +98,10 @@ impl Default for Options {
             history: HISTORY,
             window_bounds: WindowBounds {
                 per_type_bytes: WINDOW_BYTES,
-                total_bytes: MemoryBudget::standalone(WINDOWS_BYTES),
+                total_budget: MemoryBudget::standalone(WINDOWS_BYTES),
             },
             store_threads: 1,
-            housekeeping_every: HOUSEKEEPING_INTERVAL,
+            housekeeping_interval: HOUSEKEEPING_INTERVAL,
         }
     }
 }
@@ -139,7 +139,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         move |ctx| {
             ctx.set_mailbox_capacity(COMMITTER_MAILBOX);
             let _ignored = started.send(());
-            Committer::new(engine, options.housekeeping_every, trims, fatal)
+            Committer::new(engine, options.housekeeping_interval, trims, fatal)
         }
     });
     // Until the actor exists its mailbox has the default capacity of 16, and would refuse the first burst of writes.
@@ -152,7 +152,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         fatal: fatal.clone(),
         clock: options.clock,
         history: options.history,
-        housekeeping_every: options.housekeeping_every,
+        housekeeping_interval: options.housekeeping_interval,
     };
     let threads =
         (0..options.store_threads.max(1)).map(|_| Arbiter::try_new()).collect::<Result<Vec<Arbiter>, _>>()?;

@@ -85,13 +85,12 @@ pub const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 pub const BOOKMARK_SLOTS: u32 = 60;
 /// Events of one type that a broadcaster handles in one turn, so that a burst does not block its thread.
 pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
-/// Sessions that a broadcaster calls before other tasks of its thread run: about a millisecond of work.
+/// Sessions that a broadcaster wakes before other tasks of its thread run: about a millisecond of work.
 pub const WAKES_PER_TURN: usize = 64;
-/// How long a type rests per called session, also if no event waits: about the cost of a call, so that some hundreds of sessions that
-/// see every change take at most half of a thread.
+/// How long a type pauses per woken session, even if no event waits: about the cost of a wake, so that some hundreds of sessions
+/// that see every change take at most half of a thread.
 pub const PAUSE_PER_WAKE: Duration = Duration::from_micros(20);
-/// The longest rest of a type. A longer one would make calls even cheaper, but clients that get more events at once than they can
-/// read fall behind.
+/// The longest pause of a type. Longer ones did not make events cheaper, and they delay events.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Commands that may wait for a broadcaster.
 pub const BROADCASTER_MAILBOX: usize = 1_024;

@@ -40,9 +40,9 @@ pub trait EventEncoder {
     /// One event.
     fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes;
     /// Called after a frame was queued, for encoders that send something only once.
-    fn on_queued(&self) {}
+    fn on_frame_queued(&self) {}
     /// A bookmark at this revision. `initial_end`: it marks the end of the initial objects.
-    fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes;
+    fn bookmark_frame(&self, revision: Revision, initial_end: bool) -> Bytes;
     /// The error for an object, live or deleted, whose record is damaged.
     fn unreadable_frame(&self, object: &Object, is_gone: bool) -> Bytes;
     /// The error for a client whose `cursor` lies before `floor`, where the history starts: it must list again.
@@ -61,7 +61,7 @@ pub trait EventEncoder {
         Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
     /// Called after events were queued, for metrics; the first of them was accepted at `oldest`.
-    fn on_delivered(&self, _events: usize, _oldest: Timestamp) {}
+    fn on_events_queued(&self, _events: usize, _oldest: Timestamp) {}
 }
 
 /// The work that is needed before events can be encoded.

@@ -107,7 +107,7 @@ impl SessionWaker {
         let mut state = self.state.lock();
         state.is_promised = false;
         if state.has_reasons {
-            state.call();
+            state.call_task();
         }
     }
 
@@ -145,7 +145,7 @@ impl SessionWaker {
         change(&mut state.reasons);
         state.has_reasons = true;
         if !state.is_promised && !state.is_called {
-            state.call();
+            state.call_task();
         }
     }
 
@@ -170,7 +170,7 @@ impl Wake for SessionWaker {
 }
 
 impl WakeState {
-    fn call(&mut self) {
+    fn call_task(&mut self) {
         self.is_called = true;
         self.wake_task();
     }

@@ -67,7 +67,7 @@ pub struct StoreDeps {
     /// How long a superseded version stays readable and watchable.
     pub history: Duration,
     /// How often a store expires old history.
-    pub housekeeping_every: Duration,
+    pub housekeeping_interval: Duration,
 }
 
 /// The actor. See the module documentation.
@@ -349,7 +349,7 @@ impl Actor for Store {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(STORE_MAILBOX);
-        ctx.run_interval(self.deps.housekeeping_every, |store, _| {
+        ctx.run_interval(self.deps.housekeeping_interval, |store, _| {
             store.expire(store.deps.clock.now());
             let limit = store.expiration_limit();
             store.trim(&store.window.shrink(limit));

@@ -108,11 +108,11 @@ impl Default for TrimQueue {
     }
 }
 
-/// The records that become unnecessary once this event has left its window: the superseded version, and then, for a removal, the
-/// tombstone itself. In this order, see the module documentation.
+/// The records that become unnecessary once this event has left its window: the superseded version, and then its own
+/// record if that holds no state (a tombstone, or a revision without an event). In this order, see the module documentation.
 pub fn freed_by(event: &EventStub) -> impl Iterator<Item = Revision> + use<> {
-    let tombstone = event.frees_own_record.then_some(event.revision);
-    event.superseded.into_iter().chain(tombstone)
+    let own_record = event.frees_own_record.then_some(event.revision);
+    event.superseded.into_iter().chain(own_record)
 }
 
 #[cfg(test)]

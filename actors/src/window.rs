@@ -49,14 +49,14 @@ pub struct Extent {
 pub struct WindowBounds {
     /// Bytes of one type.
     pub per_type_bytes: usize,
-    /// Bytes of all types together.
-    pub total_bytes: MemoryBudget,
+    /// The budget of all types together.
+    pub total_budget: MemoryBudget,
 }
 
 impl From<usize> for WindowBounds {
     /// A bound for one type alone.
     fn from(per_type_bytes: usize) -> WindowBounds {
-        WindowBounds { per_type_bytes, total_bytes: MemoryBudget::standalone(usize::MAX) }
+        WindowBounds { per_type_bytes, total_budget: MemoryBudget::standalone(usize::MAX) }
     }
 }
 
@@ -64,12 +64,12 @@ impl WindowBounds {
     /// Whether a growing window of this size must drop events. Where all windows together are too large, the busy
     /// ones shrink.
     fn exceeded_by(&self, bytes: usize) -> bool {
-        bytes > self.per_type_bytes || (bytes > WINDOW_LEAST_BYTES && self.total_bytes.is_exhausted())
+        bytes > self.per_type_bytes || (bytes > WINDOW_LEAST_BYTES && self.total_budget.is_exhausted())
     }
 
     /// Whether a window of this size should drop events that can be read again: memory becomes short.
     fn should_shrink(&self, bytes: usize) -> bool {
-        bytes > WINDOW_LEAST_BYTES && !self.total_bytes.may_keep()
+        bytes > WINDOW_LEAST_BYTES && !self.total_budget.may_keep()
     }
 }
 
@@ -95,7 +95,7 @@ struct Inner {
     archived: VecDeque<EventStub>,
     /// Revisions after `floor` without an event. Their records show that the log has no hole there. They supersede nothing, so
     /// they are trimmed by themselves, as tombstones are.
-    skipped: VecDeque<EventStub>,
+    eventless: VecDeque<EventStub>,
     /// The newest revision with or without an event. At a start the head is ahead of it, until everything is read back.
     newest: Revision,
     /// When `newest` was accepted.
@@ -113,10 +113,10 @@ impl Window {
         let bounds = bounds.into();
         let inner = Inner {
             events: VecDeque::new(),
-            bytes: bounds.total_bytes.empty_reservation(),
+            bytes: bounds.total_budget.empty_reservation(),
             memory_floor: head,
             archived: VecDeque::new(),
-            skipped: VecDeque::new(),
+            eventless: VecDeque::new(),
             newest: head,
             newest_at: Timestamp(0),
             clock_setbacks: VecDeque::new(),
@@ -202,7 +202,7 @@ impl Window {
     pub fn advance_revision(&self, revision: Revision, accepted_at: Timestamp) {
         let mut inner = self.write();
         inner.note_time(revision, accepted_at);
-        inner.skipped.push_back(EventStub {
+        inner.eventless.push_back(EventStub {
             revision,
             accepted_at,
             superseded: None,
@@ -227,7 +227,7 @@ impl Window {
             };
             dropped.extend(stub.map(|stub| inner.raise_floor(stub)));
         }
-        while let Some(stub) = inner.skipped_before(horizon) {
+        while let Some(stub) = inner.pop_eventless_before(horizon) {
             dropped.push(inner.raise_floor(stub));
             inner.memory_floor = inner.memory_floor.max(inner.floor);
         }
@@ -331,14 +331,14 @@ impl Inner {
     }
 
     /// Takes out the oldest revision without an event, if it and all events before it are from before `horizon`.
-    fn skipped_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
+    fn pop_eventless_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
         let (archived, in_memory) = (self.archived.front(), self.events.front());
         let oldest = archived.map(|stub| stub.revision).or_else(|| in_memory.map(|event| event.revision()));
         let is_expired = |stub: &EventStub| {
             self.is_before(horizon, stub.revision, stub.accepted_at)
                 && oldest.is_none_or(|oldest| stub.revision < oldest)
         };
-        self.skipped.front().is_some_and(is_expired).then(|| self.skipped.pop_front())?
+        self.eventless.front().is_some_and(is_expired).then(|| self.eventless.pop_front())?
     }
 
     /// Moves the floor past an event that was dropped for good.
@@ -478,7 +478,7 @@ mod tests {
         const LIMIT: usize = 64 << 20;
         let ledger = MemoryLedger::new(Some(LIMIT));
         let all = ledger.cache("windows", LIMIT);
-        let bounds = WindowBounds { per_type_bytes: LIMIT, total_bytes: all.clone() };
+        let bounds = WindowBounds { per_type_bytes: LIMIT, total_budget: all.clone() };
         let archive_reader = ArchiveReader::new(Arc::new(EmptyArchive), TypeName::new("pods"));
         let in_log = Window::new(Revision(1), bounds.clone()).with_archive(Some(archive_reader));
         let in_memory = Window::new(Revision(1), bounds);

@@ -229,7 +229,7 @@ impl Webhooks {
                     tracing::warn!(webhook = hook.name, %reason, ignored, "admission webhook call failed");
                 }
                 if hook.ignores_failures {
-                    metrics.count_left_open(labels);
+                    metrics.count_fail_open(labels);
                     call_index.annotate(
                         subject,
                         &format!("failed-open.{}", self.phase.prefix()),

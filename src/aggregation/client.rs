@@ -193,7 +193,7 @@ async fn read(upstream: UpstreamResponse, limit: usize) -> Result<ExtensionRespo
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(|error| error.to_string())?;
         if response.body.len() + chunk.len() > limit {
-            return Err(format!("the answer has more than {limit} bytes"));
+            return Err(format!("the response has more than {limit} bytes"));
         }
         response.body.extend_from_slice(&chunk);
     }

@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Defined;
 use super::definition_set::DefinitionSet;
-use crate::bootstrap::{defined_api_services, registered_versions};
+use crate::bootstrap::{custom_api_services, registered_versions};
 use crate::limits::{DEFINITION_WRITES_IN_FLIGHT, DEFINITIONS_PER_READ};
 use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
 use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
@@ -144,7 +144,7 @@ impl Reconciler {
         if definition_set.registered.as_ref() == Some(&versions) {
             return Ok(());
         }
-        defined_api_services(&self.backend, &self.catalog, &versions, definition_set.registered.as_ref())
+        custom_api_services(&self.backend, &self.catalog, &versions, definition_set.registered.as_ref())
             .await?;
         definition_set.registered = Some(versions);
         Ok(())

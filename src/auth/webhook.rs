@@ -235,7 +235,7 @@ impl Inner {
                 tracing::warn!(%error, webhook = self.meter.name(), "authorization webhook call failed");
             }
             if !self.settings.denies_on_failure {
-                self.meter.count_left_open(result);
+                self.meter.count_fail_open(result);
             }
             error.to_string()
         })

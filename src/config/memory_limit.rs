@@ -30,7 +30,7 @@ impl MemoryLimit {
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
         bytes
             .map(MemoryLimit::Bytes)
-            .ok_or_else(|| format!("\"{text}\" is no amount of memory such as 512Mi"))
+            .ok_or_else(|| format!("\"{text}\" is not an amount of memory such as 512Mi"))
     }
 
     /// The limit in bytes, if there is one. Of a control group's limit a part is left for memory that the server does not account for.

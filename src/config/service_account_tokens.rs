@@ -37,7 +37,7 @@ impl ServiceAccounts {
     }
 
     /// A warning about contradicting flags.
-    pub(super) fn warnings(&self) -> Option<String> {
+    pub(super) fn warning(&self) -> Option<String> {
         let max_expiration = self.service_account_max_token_expiration;
         if !self.service_account_extend_token_expiration || max_expiration.is_zero() {
             return None;

@@ -10,7 +10,7 @@ use pilothouse_apimachinery::names;
 
 /// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("\"{text}\" is no duration such as 300ms, 90s or 1m30s");
+    let invalid = || format!("\"{text}\" is not a duration such as 300ms, 90s or 1m30s");
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -71,7 +71,7 @@ impl FromStr for IpRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<IpRange, String> {
-        let invalid = || format!("\"{text}\" is no address range such as 10.0.0.0/24");
+        let invalid = || format!("\"{text}\" is not an address range such as 10.0.0.0/24");
         // As lenient as for ranges in objects, which is how the reference reads this flag too.
         let range = names::parse_cidr(text).ok_or_else(invalid)?;
         Ok(IpRange(range.trunc()))
@@ -97,7 +97,7 @@ impl FromStr for PortRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PortRange, String> {
-        let invalid = || format!("\"{text}\" is no port range such as 30000-32767 or 30000+100");
+        let invalid = || format!("\"{text}\" is not a port range such as 30000-32767 or 30000+100");
         let number = |text: &str| text.trim().parse::<u16>().map_err(|_| invalid());
         let (first, last) = if let Some((first, last)) = text.split_once('-') {
             (number(first)?, number(last)?)
@@ -137,7 +137,7 @@ impl FromStr for RuntimeSetting {
         let (key, value) = text.split_once('=').unwrap_or((text, "true"));
         let key = key.trim();
         if key.is_empty() {
-            return Err(format!("\"{text}\" is no entry such as api/beta=true or batch/v1=false"));
+            return Err(format!("\"{text}\" is not an entry such as api/beta=true or batch/v1=false"));
         }
         let value = value.trim();
         let enabled = if value.is_empty() { true } else { go_bool(value)? };

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_api::aggregation::STORE;
-use pilothouse_api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, custom_api_service};
+use pilothouse_api::bootstrap::api_services::{MANAGED_CUSTOM, MANAGED, ON_START, custom_api_service};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
@@ -43,8 +43,8 @@ fn decide(current: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Ac
     let Some(current) = current else { return if is_defined { Action::Create } else { Action::Nothing } };
     let managed = meta::metadata(current).get("labels").map_or("", |labels| labels.str(MANAGED));
     match (managed, is_defined) {
-        (DEFINED, false) => Action::Remove,
-        (DEFINED | ON_START, true) if current.get("spec") != spec => Action::Restore,
+        (MANAGED_CUSTOM, false) => Action::Remove,
+        (MANAGED_CUSTOM | ON_START, true) if current.get("spec") != spec => Action::Restore,
         _ => Action::Nothing,
     }
 }

@@ -10,7 +10,7 @@ use pilothouse_types::object::Key;
 use super::queue::{Outcome, Queue};
 use super::runner::{Controller, ObjectChange, WatchedTypes};
 
-/// A controller over the objects of one type.
+/// A controller that looks at one object at a time.
 pub trait PerObject: 'static {
     /// The types that it watches.
     const WATCHED_TYPES: &'static [&'static str];

@@ -365,7 +365,7 @@ impl<B> Drop for RunningJob<B> {
 }
 
 /// Takes jobs from a lane as long as the thread lives. Several are begun at a time, because they wait for stores in between.
-/// `storage` returns that of the thread, which is made on first use.
+/// `backend` returns the backend of the thread, which is made on first use.
 async fn run_jobs<B: 'static>(lane: Arc<Lane<B>>, backend: impl Fn() -> Rc<B>) {
     let slots = Arc::new(Semaphore::new(HEAVY_RUNNING_PER_THREAD));
     while let Ok(slot) = slots.clone().acquire_owned().await {

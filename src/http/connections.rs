@@ -311,7 +311,7 @@ struct State {
 impl ConnectionState {
     /// Notes that the TLS handshake is complete.
     pub fn note_handshake(&self) {
-        self.raise_standing(ClientTrust::Anonymous);
+        self.raise_trust(ClientTrust::Anonymous);
     }
 
     /// Notes who sent a request. `false` if the request must be refused and the connection closed: it was admitted to the reserve,
@@ -326,7 +326,7 @@ impl ConnectionState {
             }
             state.is_in_reserve.store(false, Ordering::Relaxed);
         }
-        self.raise_standing(caller);
+        self.raise_trust(caller);
         true
     }
 
@@ -334,13 +334,13 @@ impl ConnectionState {
         self.0.trust.load(Ordering::Relaxed) >= ClientTrust::Authenticated as u8
     }
 
-    fn raise_standing(&self, trust: ClientTrust) {
+    fn raise_trust(&self, trust: ClientTrust) {
         let state = &*self.0;
         if state.trust.load(Ordering::Relaxed) >= trust as u8 {
             return;
         }
         state.trust.store(trust as u8, Ordering::Relaxed);
-        state.connections.0.table.lock().rise(state.id, trust, state.connections.now());
+        state.connections.0.table.lock().raise_trust(state.id, trust, state.connections.now());
     }
 
     /// Keeps the connection from being evicted until the guard is dropped. `None` if nothing has to be kept, because the connection

@@ -93,10 +93,10 @@ impl H1 {
             let (stream, taken_io) = match switch.take() {
                 None => return,
                 Some((Handoff::Stream(stream), io)) => (stream, io),
-                Some((Handoff::Upgraded(conversation), io)) => {
+                Some((Handoff::Upgrade(upgrade), io)) => {
                     let _in_flight = io.peer.connection.as_ref().and_then(ConnectionState::begin_request);
                     return tokio::select! {
-                        () = conversation(io) => {}
+                        () = upgrade(io) => {}
                         () = self.drain.begun() => {}
                     };
                 }

@@ -27,16 +27,16 @@ const HEAD_END_BYTES: usize = 4;
 /// What takes over a connection that leaves the driver.
 pub(super) enum Handoff {
     /// For good: both ends agreed on another protocol.
-    Upgraded(UpgradedConnection),
+    Upgrade(UpgradeHandler),
     /// For one response; the driver gets it back afterwards.
     Stream(Streaming),
 }
 
 /// Takes over a connection that has left HTTP.
-pub(super) type UpgradedConnection = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
+pub(super) type UpgradeHandler = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
 
-/// Wraps a conversation, to act before and after it.
-pub(super) type ConversationWrapper =
+/// Wraps the run of an [`UpgradeHandler`], to act before and after it.
+pub(super) type UpgradeWrapper =
     Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
 
 /// The switch of one connection. Cheap to clone; handlers find it in their connection data.
@@ -109,18 +109,18 @@ impl Switch {
         Connection(self.clone())
     }
 
-    /// Leaves HTTP. The handler's own response is not sent: the conversation writes everything that the client reads.
-    pub(super) fn leave_http(&self, conversation: UpgradedConnection) {
-        self.hand_off(Handoff::Upgraded(conversation));
+    /// Leaves HTTP. The response of the request's handler is not sent: `upgrade` writes everything that the client reads.
+    pub(super) fn leave_http(&self, upgrade: UpgradeHandler) {
+        self.hand_off(Handoff::Upgrade(upgrade));
     }
 
-    /// Wraps the conversation that this connection is leaving for; `false` if there is none. The handler must return before it
+    /// Wraps what this connection is leaving for; `false` if there is nothing. The handler of the request must return before it
     /// awaits anything else: the driver ends as soon as it may, and the handler's task with it.
-    pub(super) fn wrap_conversation(&self, wrapper: ConversationWrapper) -> bool {
+    pub(super) fn wrap_upgrade(&self, wrapper: UpgradeWrapper) -> bool {
         let mut handoff = self.0.handoff.borrow_mut();
         match handoff.take() {
-            Some(Handoff::Upgraded(conversation)) => {
-                *handoff = Some(Handoff::Upgraded(Box::new(move |client| wrapper(conversation(client)))));
+            Some(Handoff::Upgrade(upgrade)) => {
+                *handoff = Some(Handoff::Upgrade(Box::new(move |client| wrapper(upgrade(client)))));
                 true
             }
             other => {

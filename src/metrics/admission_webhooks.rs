@@ -48,7 +48,7 @@ pub struct AdmissionWebhooks {
     pub conditions: Counts,
     durations: HistogramVec,
     rejections: IntCounterVec,
-    open: IntCounterVec,
+    fail_open: IntCounterVec,
     requests: IntCounterVec,
 }
 
@@ -68,7 +68,7 @@ impl AdmissionWebhooks {
                  operation, kind of error and code.",
                 &["name", "type", "operation", "error_type", "rejection_code"],
             )?,
-            open: registry.counters(
+            fail_open: registry.counters(
                 "apiserver_admission_webhook_fail_open_count",
                 "Requests that were admitted although an admission webhook could not be called, by webhook and type.",
                 &["name", "type"],
@@ -93,7 +93,7 @@ impl AdmissionWebhooks {
     }
 
     /// Counts a request that was admitted although the call failed.
-    pub fn count_left_open(&self, labels: WebhookLabels<'_>) {
-        self.open.with_label_values(&[labels.name, labels.sort]).inc();
+    pub fn count_fail_open(&self, labels: WebhookLabels<'_>) {
+        self.fail_open.with_label_values(&[labels.name, labels.sort]).inc();
     }
 }

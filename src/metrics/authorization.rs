@@ -81,7 +81,7 @@ impl Authorization {
             name: name.to_owned(),
             calls: self.webhook_calls.clone(),
             durations: self.webhook_durations.clone(),
-            open: self.webhook_open.clone(),
+            fail_open: self.webhook_open.clone(),
             conditions: self.webhook_conditions.clone(),
         }
     }

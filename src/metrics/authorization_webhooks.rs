@@ -34,7 +34,7 @@ pub struct AuthorizationWebhookMeter {
     pub(super) name: String,
     pub(super) calls: IntCounterVec,
     pub(super) durations: HistogramVec,
-    pub(super) open: IntCounterVec,
+    pub(super) fail_open: IntCounterVec,
     pub(super) conditions: Counts,
 }
 
@@ -82,7 +82,7 @@ impl AuthorizationWebhookMeter {
     }
 
     /// Counts a request that is left to other authorizers after this result.
-    pub fn count_left_open(&self, result: CallResult) {
-        self.open.with_label_values(&[&self.name, result.name()]).inc();
+    pub fn count_fail_open(&self, result: CallResult) {
+        self.fail_open.with_label_values(&[&self.name, result.name()]).inc();
     }
 }

@@ -209,7 +209,7 @@ impl Backend {
         if custom.api_version == custom.storage_api_version {
             return self.objects.draft(call, key, value);
         }
-        let (converted, _held) = self
+        let (converted, _reservation) = self
             .call_webhook(
                 conversion,
                 &custom.storage_api_version,
@@ -243,7 +243,7 @@ impl Backend {
                     call.permit(),
                     ConversionMemory::empty(self, call.memory_priority()),
                 );
-                let (converted, _held) = conversion.await?;
+                let (converted, _reservation) = conversion.await?;
                 Ok(custom.prune_converted(converted.into_iter().next().unwrap_or_default()))
             }
             _ => Ok(custom.to_served_version(value)),
@@ -266,7 +266,7 @@ impl Backend {
             }
             for (value, version) in missing {
                 let (target, objects) = (version.to_string(), vec![value.clone()]);
-                let (converted, _held) = self
+                let (converted, _reservation) = self
                     .call_webhook(
                         conversion,
                         &target,
@@ -301,13 +301,13 @@ impl Backend {
             let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             values.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
-        let (converted, _held) = self
+        let (converted, _reservation) = self
             .call_webhook(
                 conversion,
                 &custom.api_version,
                 values,
                 permit,
-                ConversionMemory { priority, held: memory },
+                ConversionMemory { priority, reservation: memory },
             )
             .await?;
         for (index, value) in indices.iter().zip(converted) {
@@ -389,7 +389,7 @@ impl Backend {
         let review = ConversionReview { version, uid: &uid, desired_version: target_version, objects };
         let body = review.encode();
         // Many calls may wait for a slow webhook at the same time. The response is about as long as the request.
-        let sent_bytes = memory.held.bytes();
+        let sent_bytes = memory.reservation.bytes();
         let call_bytes = body.len().saturating_mul(2);
         memory.resize(sent_bytes.saturating_add(call_bytes))?;
         let config = &conversion.client_config;
@@ -399,24 +399,24 @@ impl Backend {
         let tree = codec::decoded_bytes_bound(Encoding::Json, &reply.body);
         let call_bytes = reply.body.len().saturating_add(tree);
         memory.resize(sent_bytes.saturating_add(call_bytes))?;
-        Ok((review.decode_response(&reply.body)?, memory.held))
+        Ok((review.decode_response(&reply.body)?, memory.reservation))
     }
 }
 
 /// The memory of a conversion, and the priority by which it grows.
 struct ConversionMemory<'u> {
     priority: MemoryPriority<'u>,
-    held: RequestReservation,
+    reservation: RequestReservation,
 }
 
 impl<'u> ConversionMemory<'u> {
     /// For values whose memory the request has already reserved.
     fn empty(backend: &Backend, priority: MemoryPriority<'u>) -> ConversionMemory<'u> {
-        ConversionMemory { priority, held: backend.requests.empty() }
+        ConversionMemory { priority, reservation: backend.requests.empty_reservation() }
     }
 
     fn resize(&mut self, bytes: usize) -> std::result::Result<(), ExchangeError> {
-        self.held.resize(bytes, self.priority).map_err(ExchangeError::Memory)
+        self.reservation.resize(bytes, self.priority).map_err(ExchangeError::Memory)
     }
 }
 

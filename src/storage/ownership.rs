@@ -11,7 +11,7 @@ use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
-use pilothouse_kinds::{self as kinds, CONVERSIONS};
+use pilothouse_kinds::{self as kinds, CONVERSIONS, FieldPaths};
 
 use crate::limits::SMALL_BODY_BYTES;
 
@@ -46,7 +46,7 @@ impl Backend {
 impl Objects {
     /// Updates managedFields in the new state of the call's object. Must run before admission, whose changes get no owner.
     pub fn record(&self, call: &Call<'_>, old: Option<&Value>, new: &mut Value) {
-        let mut reset = self.reset(call);
+        let mut reset = reset_fields(call).to_vec();
         if old.is_none() {
             reset.extend_from_slice(&CREATE_RESET_FIELDS);
         }
@@ -143,12 +143,12 @@ impl Objects {
             is_custom: call.resource().custom.is_some(),
         }
     }
+}
 
-    /// The fields that the call cannot set.
-    pub(crate) fn reset(&self, call: &Call<'_>) -> Vec<&'static [&'static str]> {
-        let kind = call.kind();
-        kind.rules.reset_fields.for_subresource(call.subresource(), kind.has_status).to_vec()
-    }
+/// The fields that the call cannot set.
+pub(crate) fn reset_fields(call: &Call<'_>) -> FieldPaths {
+    let kind = call.kind();
+    kind.rules.reset_fields.for_subresource(call.subresource(), kind.has_status)
 }
 
 /// A change that this server makes itself.

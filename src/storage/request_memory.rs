@@ -36,7 +36,7 @@ impl RequestMemory {
     /// Reserves memory for a request beside its body, such as a copy for another server: 429 if the budget or the share of the
     /// user is exhausted.
     pub fn reserve(&self, bytes: usize, priority: MemoryPriority<'_>) -> Result<RequestReservation> {
-        let mut memory = self.empty();
+        let mut memory = self.empty_reservation();
         memory.resize(bytes, priority)?;
         Ok(memory)
     }
@@ -50,13 +50,13 @@ impl RequestMemory {
         if object.bytes.len() <= HEAVY_BYTES {
             return Ok(None);
         }
-        let mut memory = self.empty();
+        let mut memory = self.empty_reservation();
         memory.reserve_for_decoding(user, Encoding::Json, &object.bytes)?;
         Ok(Some(memory))
     }
 
     /// An empty reservation.
-    pub fn empty(&self) -> RequestReservation {
+    pub fn empty_reservation(&self) -> RequestReservation {
         RequestReservation { memory: self.clone(), reserved: self.budget.empty_reservation(), share: None }
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         let size = decoded_bytes_bound(Encoding::Json, &body) + body.len();
         let memory = RequestMemory::new(MemoryBudget::standalone(4 * size));
         let process = |user: &str| {
-            let mut held = memory.empty();
+            let mut held = memory.empty_reservation();
             held.reserve_for_reading(body.len())?;
             held.reserve_for_decoding(user, Encoding::Json, &body).map(|()| held)
         };
@@ -122,7 +122,7 @@ mod tests {
         let refused = process("greedy").unwrap_err();
         assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
         assert!(process("modest").is_ok());
-        let mut small = memory.empty();
+        let mut small = memory.empty_reservation();
         small.reserve_for_decoding("greedy", Encoding::Json, b"{}").expect("a small body needs no share");
         drop((held, small));
         assert_eq!(memory.budget.bytes(), 0);

@@ -153,7 +153,7 @@ impl Stores {
         self.directory.send(Types).await.map_err(|_: MailboxError| StoreError::Unavailable)
     }
 
-    /// Releases the store of a removed type. Returns the outcome.
+    /// Releases the store of a removed type.
     pub async fn release(&self, type_name: &TypeName) -> StoreResult<Released> {
         self.addresses.borrow_mut().remove(type_name);
         let released = self.directory.send(Release { type_name: type_name.clone() }).await;

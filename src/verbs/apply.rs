@@ -13,6 +13,7 @@ use pilothouse_apimachinery::value::Value;
 use super::VerbResult;
 use super::update::{NewState, store_update};
 use crate::storage::objects::Objects;
+use crate::storage::ownership::reset_fields;
 use crate::storage::{Backend, Call};
 
 /// Applies the body to the object that the path names, or creates it.
@@ -75,8 +76,8 @@ struct Configuration<'a> {
 impl Configuration<'_> {
     fn apply_to(&self, old: Option<&Value>) -> Result<Value> {
         let Configuration { objects, call, .. } = *self;
-        let (manager, now, reset) = (call.manager(), objects.now(), objects.reset(call));
-        let write = call.owned_write(&manager, &now, &reset);
+        let (manager, now) = (call.manager(), objects.now());
+        let write = call.owned_write(&manager, &now, reset_fields(call));
         let Applied { object, managers } =
             merge(&objects.versions(call), &write, old, &self.config, self.force)?;
         self.check_duplicates()?;

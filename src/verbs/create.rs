@@ -86,8 +86,8 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
     call.work().check()?;
     match backend.stores.create(&call.stored().store, draft, call.permit()).await {
         Ok(object) => {
-            if let Some(held) = definition_memory {
-                backend.definitions.keep_until_compiled(object.revision, held);
+            if let Some(reservation) = definition_memory {
+                backend.definitions.keep_until_compiled(object.revision, reservation);
             }
             Ok(Some(Reply::Object(
                 Success::Created,

@@ -192,11 +192,11 @@ impl EventEncoder for EventFrames {
         })
     }
 
-    fn on_queued(&self) {
+    fn on_frame_queued(&self) {
         self.columns.set(print::describes_every_event(&self.resource));
     }
 
-    fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes {
+    fn bookmark_frame(&self, revision: Revision, initial_end: bool) -> Bytes {
         match self.backend.objects.bookmark(
             &self.resource,
             self.response_format,
@@ -251,7 +251,7 @@ impl EventEncoder for EventFrames {
         self.error(&Status::watch_expired(cursor.0, floor.0))
     }
 
-    fn on_delivered(&self, events: usize, oldest: Timestamp) {
+    fn on_events_queued(&self, events: usize, oldest: Timestamp) {
         self.converted.borrow_mut().clear();
         self.metrics.count_delivered(events, oldest, self.backend.clock.now());
     }

@@ -272,8 +272,8 @@ impl Update<'_> {
         let store = &call.stored().store;
         match backend.stores.replace_in_turn(store, draft, current.revision, call.permit(), turn).await {
             Ok(object) => {
-                if let Some(held) = definition_memory {
-                    backend.definitions.keep_until_compiled(object.revision, held);
+                if let Some(reservation) = definition_memory {
+                    backend.definitions.keep_until_compiled(object.revision, reservation);
                 }
                 self.reply(&object).await.map(Outcome::Stored)
             }

@@ -227,7 +227,7 @@ async fn peer(request: HttpRequest) -> String {
     format!("{} {subject}", peer.address.unwrap().ip())
 }
 
-/// Notes the trust of the connection's user.
+/// Notes how far the client of the connection is trusted.
 async fn login(request: HttpRequest, trust: ClientTrust) -> HttpResponse {
     let peer = request.extensions().get::<Peer>().cloned().unwrap();
     match peer.connection.unwrap().note_caller(trust) {

@@ -22,7 +22,7 @@ impl SubscriptionId {
     }
 }
 
-/// Subscribes a session to events. Answers nothing. The session is called at once if the type has moved past its cursor. On Full
+/// Subscribes a session to events. Answers nothing. The session is woken at once if the type has moved past its cursor. On Full
 /// the sender uses an address of its own, which has a slot of its own; on Closed the watch ends.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -37,7 +37,7 @@ pub struct Subscribe {
     pub cursor: Revision,
     /// The key of the session in the index.
     pub interest: IndexKey,
-    /// How to call the session.
+    /// How to wake the session.
     pub waker: Arc<SessionWaker>,
     /// Whether the session wants bookmarks.
     pub bookmarks: bool,

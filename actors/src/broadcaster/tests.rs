@@ -152,7 +152,7 @@ async fn many_sessions_are_woken_in_turns_and_each_once() {
     while task.count() < 3 * WAKES_PER_TURN {
         tokio::task::yield_now().await;
         seen.push(task.count());
-        // Events that come meanwhile wait until the rest is over.
+        // Events that come meanwhile wait until the pause is over.
         window.append(replaced("1", "1", 2 + seen.len() as u64));
         notifiers.notify(&pods());
     }

@@ -20,7 +20,7 @@ pub(super) type WakeQueue = VecDeque<WakeTask>;
 pub(super) enum WakeTask {
     /// A session has events.
     Session(Arc<SessionWaker>),
-    /// All concerned sessions of this type were called, and it rests.
+    /// All concerned sessions of this type were woken, and it pauses.
     Pause(TypeName, Duration),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct TypeWatchers {
     pub(super) cursor: Revision,
     pub(super) index: WatchIndex<Arc<SessionWaker>>,
     pub(super) members: HashMap<SubscriptionId, Watcher>,
-    /// Whether the type rests or its sessions are being called: new events wait.
+    /// Whether the type pauses or its sessions are being woken: new events wait.
     pub(super) is_paused: bool,
     /// Whether new events wait.
     pub(super) is_notified: bool,
@@ -56,7 +56,7 @@ impl TypeWatchers {
         self.members.values().for_each(visit);
     }
 
-    /// Looks up at most `limit` events and queues calls to the concerned sessions. Returns whether these were all events.
+    /// Looks up at most `limit` events and queues wakes of the concerned sessions. Returns whether these were all events.
     pub(super) fn advance(&mut self, limit: usize, wakes: &mut WakeQueue) -> bool {
         // Before the read: the read returns every event up to this head.
         let head = self.window.head();

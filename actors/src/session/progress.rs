@@ -273,7 +273,7 @@ impl WatchProgress {
     /// slow client would hold its own copy of a large one.
     fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>, out: &mut Queue) {
         match frame.and_then(|frame| out.push_event(frame)) {
-            Ok(()) => self.encoder.on_queued(),
+            Ok(()) => self.encoder.on_frame_queued(),
             Err(OutOfMemory) => (self.unsent, self.lacks_memory) = (Some(object), true),
         }
     }
@@ -299,8 +299,8 @@ impl WatchProgress {
                 let frame = event.frame(next.variant, || Ok(frame));
                 match frame.and_then(|frame| out.push_event(frame)) {
                     Ok(()) => {
-                        self.encoder.on_queued();
-                        self.encoder.on_delivered(1, event.accepted_at);
+                        self.encoder.on_frame_queued();
+                        self.encoder.on_events_queued(1, event.accepted_at);
                         self.cursor = event.revision();
                     }
                     // It is encoded again once there is memory.
@@ -312,8 +312,8 @@ impl WatchProgress {
 
     fn end_initial(&mut self, out: &mut Queue) {
         if self.initial_end_bookmark {
-            out.push(self.encoder.bookmark(self.cursor, true));
-            self.encoder.on_queued();
+            out.push(self.encoder.bookmark_frame(self.cursor, true));
+            self.encoder.on_frame_queued();
         }
         self.state = State::CatchingUp;
     }
@@ -425,7 +425,7 @@ impl WatchProgress {
             handled += 1;
         }
         if let Some(oldest) = oldest {
-            self.encoder.on_delivered(delivered, oldest);
+            self.encoder.on_events_queued(delivered, oldest);
         }
         handled
     }
@@ -456,7 +456,7 @@ impl WatchProgress {
             })
         })?;
         out.push_event(frame)?;
-        self.encoder.on_queued();
+        self.encoder.on_frame_queued();
         Ok(Sending::Sent)
     }
 
@@ -468,8 +468,8 @@ impl WatchProgress {
             State::Initial(_) | State::Ended => false,
         };
         if has_sent_initial {
-            out.push(self.encoder.bookmark(self.cursor, false));
-            self.encoder.on_queued();
+            out.push(self.encoder.bookmark_frame(self.cursor, false));
+            self.encoder.on_frame_queued();
         }
     }
 

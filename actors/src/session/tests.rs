@@ -45,7 +45,7 @@ impl EventEncoder for Words {
         ))
     }
 
-    fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes {
+    fn bookmark_frame(&self, revision: Revision, initial_end: bool) -> Bytes {
         Bytes::from(format!("{}@{revision} ", if initial_end { "InitialEnd" } else { "Bookmark" }))
     }
 

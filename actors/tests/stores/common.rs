@@ -38,7 +38,7 @@ pub fn object_text(object: &Object) -> String {
 
 /// Options without periodic housekeeping, which tests trigger themselves.
 pub fn manual_options() -> Options {
-    Options { housekeeping_every: Duration::from_secs(1 << 20), ..Options::default() }
+    Options { housekeeping_interval: Duration::from_secs(1 << 20), ..Options::default() }
 }
 
 /// Starts the stores over an engine.

@@ -130,7 +130,7 @@ impl EventEncoder for Broken {
         panic!("cannot write {object:?}")
     }
 
-    fn bookmark(&self, _: Revision, _: bool) -> Bytes {
+    fn bookmark_frame(&self, _: Revision, _: bool) -> Bytes {
         Bytes::new()
     }
 

@@ -246,7 +246,7 @@ pub struct MetaRules {
     pub validate_name: fn(&Value, &str) -> Option<String>,
     /// Whether the kind is namespaced.
     pub namespaced: bool,
-    /// Whether a finalizer without a domain must be a known one.
+    /// Whether a finalizer without a domain must be a standard one.
     pub requires_standard_finalizers: bool,
 }
 

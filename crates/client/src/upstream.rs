@@ -104,8 +104,8 @@ impl Channel {
 pub enum UpgradeOutcome {
     /// The server switched protocols.
     Channel(Channel),
-    /// The server answered instead.
-    Answer(UpstreamResponse),
+    /// The server responded without switching.
+    Response(UpstreamResponse),
 }
 
 impl Upstream {
@@ -158,10 +158,10 @@ impl Upstream {
     ) -> Result<UpgradeOutcome, Failure> {
         let (mut response, connection) = self.exchange(destination, request, false).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(UpgradeOutcome::Answer(into_response(response, connection)));
+            return Ok(UpgradeOutcome::Response(into_response(response, connection)));
         }
         let upgraded = hyper::upgrade::on(&mut response);
-        let upgraded = timeout(self.connect_timeout, upgraded).await.map_err(|_| Failure::SlowAnswer)?;
+        let upgraded = timeout(self.connect_timeout, upgraded).await.map_err(|_| Failure::SlowResponse)?;
         let io = TokioIo::new(upgraded.map_err(|error| Failure::broken(&error))?);
         Ok(UpgradeOutcome::Channel(Channel {
             headers: std::mem::take(response.headers_mut()),
@@ -218,7 +218,7 @@ impl Upstream {
         };
         let result = match destination.has_no_deadline {
             true => response.await,
-            false => timeout(limit, response).await.map_err(|_| Failure::SlowAnswer)?,
+            false => timeout(limit, response).await.map_err(|_| Failure::SlowResponse)?,
         };
         result.map_err(|error| Failure::broken(&error))
     }

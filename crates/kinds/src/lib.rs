@@ -51,7 +51,7 @@ pub use custom_resource::RULES as CUSTOM;
 pub use definition::has_invalid_ca_bundle;
 pub use gated::Gated;
 pub use kind_rules::{
-    DefaultingRules, DeletionRules, FirstDeletion, GarbageCollection, Generation, KindRules,
+    DefaultingRules, DeletionRules, FieldPaths, FirstDeletion, GarbageCollection, Generation, KindRules,
     MetaRevalidation, MetadataOrder, MetadataRules, PodSpecPath, PreparationRules, ResetFields, Revalidation,
     StatusMeta, StatusRules, UpdateRules, ValidationRules, WarningRules,
 };

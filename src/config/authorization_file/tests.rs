@@ -107,7 +107,7 @@ fn authorization_file_webhook_errors_name_the_field() {
     assert_errors([
         (
             with_webhook_change("timeout: 3s", "timeout: ''"),
-            "authorizers[0].timeout: Invalid value: \"\": \"\" is no duration",
+            "authorizers[0].timeout: Invalid value: \"\": \"\" is not a duration",
         ),
         (with_webhook_change("    timeout: 3s\n", ""), "authorizers[0].timeout: Required value"),
         (

@@ -48,7 +48,7 @@ impl Controller for PanickingController {
     }
 }
 
-fn boxed(make: impl Fn() -> PanickingController + 'static) -> MakeController<()> {
+fn make_controller(make: impl Fn() -> PanickingController + 'static) -> MakeController<()> {
     Box::new(move || Rc::new(make()))
 }
 
@@ -66,7 +66,7 @@ async fn panicked_controller_is_reported_and_restarted() {
         let (remaining_panics, done) = (remaining_panics.clone(), done.clone());
         move || PanickingController { remaining_panics: remaining_panics.clone(), done: done.clone() }
     };
-    actix::spawn(supervise(NAME, boxed(make), never(), informers, deps, Rc::new(sender)));
+    actix::spawn(supervise(NAME, make_controller(make), never(), informers, deps, Rc::new(sender)));
     let reasons = down.wait_for(|down| down.contains_key(NAME)).await.unwrap().clone();
     assert_eq!(reasons[NAME], "panicked and waits to be restarted");
     assert!(!done.get());
@@ -104,7 +104,7 @@ async fn controller_that_ends_at_shutdown_is_not_reported() {
         let done = done.clone();
         move || PanickingController { remaining_panics: Rc::default(), done: done.clone() }
     };
-    let supervised = supervise(NAME, boxed(make), never(), informers.clone(), deps, Rc::new(sender));
+    let supervised = supervise(NAME, make_controller(make), never(), informers.clone(), deps, Rc::new(sender));
     let supervised = actix::spawn(supervised);
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -130,7 +130,7 @@ async fn controllers_restart_with_a_new_informer_when_theirs_panics() {
             PanickingController { remaining_panics: Rc::default(), done: done.clone() }
         }
     };
-    actix::spawn(supervise(NAME, boxed(make), never(), informers.clone(), deps, Rc::new(sender)));
+    actix::spawn(supervise(NAME, make_controller(make), never(), informers.clone(), deps, Rc::new(sender)));
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -165,7 +165,7 @@ async fn controller_restarts_at_once_when_its_inputs_change() {
         changes.mark_unchanged();
         async move { drop(changes.changed().await) }.boxed_local()
     };
-    actix::spawn(supervise(NAME, boxed(make), Box::new(inputs_changed), informers, deps, Rc::new(sender)));
+    actix::spawn(supervise(NAME, make_controller(make), Box::new(inputs_changed), informers, deps, Rc::new(sender)));
     for round in 1..=2 {
         while !done.get() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -201,7 +201,7 @@ impl Table {
     }
 
     /// Notes that more is known about a client.
-    pub(super) fn rise(&mut self, id: u64, trust: ClientTrust, now: u64) {
+    pub(super) fn raise_trust(&mut self, id: u64, trust: ClientTrust, now: u64) {
         self.dequeue(id);
         let Some(entry) = self.open.get_mut(&id) else { return };
         let (source, before) = (entry.source, entry.trust);

@@ -26,7 +26,7 @@ impl Connections {
         self.admit(Some(address.parse().unwrap()))
     }
 
-    /// A connection whose client has this trust.
+    /// A connection whose client is trusted this far.
     fn open_as(&self, address: &str, trust: ClientTrust) -> OpenConnection {
         let open = self.open(address).unwrap();
         open.state().note_handshake();
@@ -141,8 +141,8 @@ async fn eviction_ends_an_idle_connection_that_is_authenticated_meanwhile() {
         authenticated
     };
     // The eviction itself has to wake the serving task: nothing else does.
-    let (served, authenticated) = futures::join!(idle.serve(pending()), evict);
-    assert_eq!(served, ConnectionEnd::Evicted);
+    let (end, authenticated) = futures::join!(idle.serve(pending()), evict);
+    assert_eq!(end, ConnectionEnd::Evicted);
     assert_eq!(authenticated.serve(pending()).now_or_never(), None);
     assert_eq!(authenticated.serve(ready(())).now_or_never(), Some(ConnectionEnd::Completed));
 }

@@ -150,7 +150,7 @@ pub async fn finish(request: &HttpRequest, context: &Context, response: HttpResp
             };
             audited.boxed_local()
         };
-        if switch.wrap_conversation(Box::new(wrap)) {
+        if switch.wrap_upgrade(Box::new(wrap)) {
             return response;
         }
     }

@@ -45,7 +45,7 @@ pub async fn read(
     user: &str,
 ) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
-    let mut memory = memory.empty();
+    let mut memory = memory.empty_reservation();
     match verb {
         Verb::Create | Verb::Update => {
             let encoding = media::body_encoding(content_type, offer)?;

@@ -206,7 +206,7 @@ fn common_status(failure: &Failure) -> Option<Box<Status>> {
         Failure::Busy => Some(Status::too_many_requests(failure.to_string(), 1)),
         Failure::NotAllowed => Some(location::not_allowed()),
         Failure::BadTarget => Some(Status::bad_request(failure.to_string())),
-        Failure::SlowAnswer => Some(Status::no_answer(failure.to_string())),
+        Failure::SlowResponse => Some(Status::no_answer(failure.to_string())),
         _ => None,
     }
 }

@@ -88,7 +88,7 @@ pub async fn authenticate(
                 tracing::debug!(user = identity.name, ?annotations, "authenticated");
                 request.extensions_mut().insert(annotations);
             }
-            let trust = trust(&identity);
+            let trust = client_trust(&identity);
             if trust == ClientTrust::Anonymous {
                 request.extensions_mut().insert(AuthenticationFailed);
             }
@@ -110,8 +110,9 @@ pub async fn authenticate(
     }
 }
 
-/// The trust of a connection with a request of this user. Nodes and administrators keep theirs when there are too many.
-fn trust(identity: &Identity) -> ClientTrust {
+/// How far a connection is trusted after a request of this user. Those of nodes and administrators are kept when there are too
+/// many.
+fn client_trust(identity: &Identity) -> ClientTrust {
     let is_in = |name: &str| identity.groups.iter().any(|group| group == name);
     if identity.name == ANONYMOUS || is_in(UNAUTHENTICATED) {
         ClientTrust::Anonymous

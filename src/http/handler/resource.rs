@@ -1,5 +1,5 @@
-//! Requests for resources, once they are authorized: find the resource, agree on the form of the response, read the body, call the
-//! verb, render its result.
+//! Requests for resources, once they are authorized: find the resource, negotiate the response format, read the body, call the verb,
+//! render its result.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,8 +124,8 @@ pub async fn serve(
     }
 }
 
-/// The form of the response, agreed before the body of the request is read.
-struct ResponseAgreement<'a> {
+/// The format of the response, negotiated before the body of the request is read.
+struct NegotiatedResponse<'a> {
     negotiated: Negotiated<'a>,
     response_format: ResponseFormat,
     /// The error in place of objects, if the client named a form that fits none. The verb is carried out all the same.
@@ -161,7 +161,7 @@ impl<'a> ResourceRequest<'a> {
         resource: &Resource,
         verb: Verb,
         offer: OfferedEncodings,
-    ) -> Result<ResponseAgreement<'a>> {
+    ) -> Result<NegotiatedResponse<'a>> {
         let ResourceRequest { worker, context, path_info, query, .. } = *self;
         if resource.custom.is_none() {
             if verb == Verb::Patch {
@@ -183,7 +183,7 @@ impl<'a> ResourceRequest<'a> {
         let response_format = self.requested_response_format(&negotiated, verb, resource);
         let (response_format, format_error) =
             response_format::defer_unsupported(response_format, verb, negotiated.encoding)?;
-        Ok(ResponseAgreement { negotiated, response_format, format_error })
+        Ok(NegotiatedResponse { negotiated, response_format, format_error })
     }
 
     /// The form of the objects in the response: full, table or metadata only.

@@ -328,7 +328,7 @@ fn openapi_document_is_refused_without_memory() {
 #[test]
 fn start_refuses_memory_limit_below_minimum() {
     let directory = temp_directory();
-    for (limit, message) in [("1Mi", "must be at least 64Mi"), ("much", "is no amount of memory")] {
+    for (limit, message) in [("1Mi", "must be at least 64Mi"), ("much", "is not an amount of memory")] {
         let failure =
             Server::try_start_in(directory.path(), &[&format!("--memory-limit={limit}")]).err().unwrap();
         assert!(failure.stderr.contains(message), "{}", failure.stderr);

@@ -19,7 +19,7 @@ impl EventEncoder for Lines {
         Bytes::from(format!("{}{:padding$}\n", line(event_type, object), ""))
     }
 
-    fn bookmark(&self, revision: Revision, _: bool) -> Bytes {
+    fn bookmark_frame(&self, revision: Revision, _: bool) -> Bytes {
         Bytes::from(format!("bookmark {revision}\n"))
     }
 

@@ -40,12 +40,12 @@ const PRIORITIES: &[(&str, i64, &[VersionPriority])] = &[
 /// The label on APIServices that the server itself manages.
 pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// The value of [`MANAGED`] for versions of custom resources.
-pub const DEFINED: &str = "true";
+pub const MANAGED_CUSTOM: &str = "true";
 
 /// The value of [`MANAGED`] for built-in versions: the server writes their APIServices once, at start.
 pub const ON_START: &str = "onstart";
 /// The `versionPriority` of custom resources.
-pub const DEFINED_PRIORITY: i64 = 100;
+pub const CUSTOM_VERSION_PRIORITY: i64 = 100;
 
 /// The APIServices for these versions. A version that is not in the table gets none.
 pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<BootstrapObject> {
@@ -69,8 +69,8 @@ pub fn version_priority(group: &str, version: &str) -> Option<i64> {
 
 /// The APIService for a version of custom resources: lower in priority than all built-in groups.
 pub fn custom_api_service(version: &GroupVersion) -> BootstrapObject {
-    let priorities = Priorities { group: 1_000, version: DEFINED_PRIORITY };
-    service(&version.group, &version.version, DEFINED, priorities)
+    let priorities = Priorities { group: 1_000, version: CUSTOM_VERSION_PRIORITY };
+    service(&version.group, &version.version, MANAGED_CUSTOM, priorities)
 }
 
 fn service(group: &str, version: &str, managed: &str, priorities: Priorities) -> BootstrapObject {

@@ -222,7 +222,7 @@ pub fn is_obsolete(object: &Value) -> bool {
 }
 
 /// The updated form of a default object; `None` if it is up to date, or must not be updated.
-pub fn update_to(current: &Value, expected: &Value) -> Option<Value> {
+pub fn compute_update(current: &Value, expected: &Value) -> Option<Value> {
     let is_mandatory = [EXEMPT, CATCH_ALL].contains(&meta::name(expected));
     let auto_updates = auto_update(current);
     // Without the annotation, generation 1 means that nobody has changed the spec.
@@ -335,24 +335,24 @@ mod tests {
         let (system, catch_all) = (default_level("system"), default_level(CATCH_ALL));
         let mut stored = system.clone();
         stored.entry("metadata").set("generation", 1);
-        assert_eq!(update_to(&stored, &system), None);
+        assert_eq!(compute_update(&stored, &system), None);
         stored.entry("spec").entry("limited").set("nominalConcurrencyShares", 31);
         stored.entry("metadata").set("generation", 2);
-        let restored = update_to(&stored, &system).unwrap();
+        let restored = compute_update(&stored, &system).unwrap();
         assert_eq!(restored.get("spec"), system.get("spec"));
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(update_to(&stored, &system), None, "opted out of updates");
+        assert_eq!(compute_update(&stored, &system), None, "opted out of updates");
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
-        let marked = update_to(&stored, &system).unwrap();
+        let marked = compute_update(&stored, &system).unwrap();
         assert_eq!(marked.get("spec"), stored.get("spec"));
         assert_eq!(auto_update(&marked), Some(false));
         let mut stored = catch_all.clone();
         stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
-        assert_eq!(update_to(&stored, &catch_all).as_ref().and_then(auto_update), Some(true));
+        assert_eq!(compute_update(&stored, &catch_all).as_ref().and_then(auto_update), Some(true));
         let exempt = default_level(EXEMPT);
         let mut stored = exempt.clone();
         stored.entry("spec").entry("exempt").set("nominalConcurrencyShares", 7);
-        assert_eq!(update_to(&stored, &exempt), None, "shares of exempt belong to the administrator");
+        assert_eq!(compute_update(&stored, &exempt), None, "shares of exempt belong to the administrator");
         assert!(is_obsolete(&stored));
     }
 

@@ -7,7 +7,7 @@ use pilothouse_apimachinery::version;
 
 use crate::aggregation::discovered::DiscoveredVersion;
 use crate::aggregation::{Priorities, RegisteredVersion, api_service_name};
-use crate::bootstrap::api_services::{DEFINED_PRIORITY, version_priority};
+use crate::bootstrap::api_services::{CUSTOM_VERSION_PRIORITY, version_priority};
 use crate::catalog::{self, Catalog, Version};
 
 /// The source of a version's resources.
@@ -45,7 +45,7 @@ pub struct MergedGroup<'a> {
 pub fn default_priorities(group: &str, version: &str) -> Priorities {
     Priorities {
         group: i64::from(catalog::priority(group)),
-        version: version_priority(group, version).unwrap_or(DEFINED_PRIORITY),
+        version: version_priority(group, version).unwrap_or(CUSTOM_VERSION_PRIORITY),
     }
 }
 

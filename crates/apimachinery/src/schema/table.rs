@@ -255,7 +255,7 @@ impl Facts {
             }
             "type" => self.types.push(type_line(words)?),
             "wrapper" => {
-                let name = words.next().ok_or("a wrapper without a name")?.to_owned();
+                let name = words.next().ok_or("`wrapper` without a name")?.to_owned();
                 let wraps = Some(shape(words.next().ok_or("`wrapper` without a type")?)?);
                 self.types.push(TypeFact { name, wraps, ..TypeFact::default() });
             }
@@ -268,7 +268,7 @@ impl Facts {
         let group = words.next().ok_or("no group")?;
         self.group = if group == "core" { String::new() } else { group.to_owned() };
         if words.next() != Some("version") {
-            return Err("a group without a version".to_owned());
+            return Err("`group` without a version".to_owned());
         }
         self.version = words.next().ok_or("no version")?.to_owned();
         self.served = match words.next() {
@@ -281,12 +281,12 @@ impl Facts {
 
     fn resource_line<'a>(&self, mut words: impl Iterator<Item = &'a str>) -> Result<ResourceFact, String> {
         let mut resource = ResourceFact {
-            plural: words.next().ok_or("a resource without a name")?.to_owned(),
-            kind: words.next().ok_or("a resource without a kind")?.to_owned(),
+            plural: words.next().ok_or("`resource` without a name")?.to_owned(),
+            kind: words.next().ok_or("`resource` without a kind")?.to_owned(),
             namespaced: match words.next() {
                 Some("namespaced") => true,
                 Some("cluster") => false,
-                _ => return Err("a resource without a scope".to_owned()),
+                _ => return Err("`resource` without a scope".to_owned()),
             },
             ..ResourceFact::default()
         };
@@ -334,9 +334,9 @@ impl Facts {
 
     fn sub_line(&self, line: &str) -> Result<SubFact, String> {
         let mut words = line.split_ascii_whitespace();
-        let name = words.next().ok_or("a sub-resource without a name")?.to_owned();
-        let kind = words.next().ok_or("a sub-resource without a kind")?;
-        let verbs = verbs(words.next().ok_or("a sub-resource without verbs")?);
+        let name = words.next().ok_or("`sub` without a name")?.to_owned();
+        let kind = words.next().ok_or("`sub` without a kind")?;
+        let verbs = verbs(words.next().ok_or("`sub` without verbs")?);
         let gate = match words.next() {
             Some(word) => {
                 let gate = word.strip_prefix("gate=").ok_or_else(|| format!("unknown word {word:?}"))?;

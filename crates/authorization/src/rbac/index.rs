@@ -22,7 +22,7 @@ use super::rule::{PreparedAction, Rule, null_is_default};
 use crate::limits::MISSING_ROLES_REPORTED;
 
 /// The number of role changes after which unused roles are swept.
-const SWEEP_INTERVAL: usize = 10_000;
+const CHANGES_PER_SWEEP: usize = 10_000;
 
 /// A subject of a binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -355,7 +355,7 @@ impl Index {
     fn release_role(&mut self, old: Option<Arc<Role>>) {
         self.pool.release(old);
         self.changes += 1;
-        if self.changes >= SWEEP_INTERVAL {
+        if self.changes >= CHANGES_PER_SWEEP {
             self.changes = 0;
             self.pool.sweep();
         }

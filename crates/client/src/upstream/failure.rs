@@ -33,7 +33,7 @@ pub enum Failure {
     SlowTls,
     /// The server accepted the request, but does not answer.
     #[error("timed out while waiting for the beginning of the response")]
-    SlowAnswer,
+    SlowResponse,
     /// The response is no HTTP, or the connection was closed.
     #[error("{0}")]
     Broken(String),

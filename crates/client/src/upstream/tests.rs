@@ -75,7 +75,7 @@ async fn unresponsive_server_times_out() {
         head(&mut stream).await;
         stream.read(&mut [0]).await.unwrap_or(0)
     });
-    assert!(matches!(upstream.send(&destination(address), get()).await, Err(Failure::SlowAnswer)));
+    assert!(matches!(upstream.send(&destination(address), get()).await, Err(Failure::SlowResponse)));
     assert_eq!(server.await.unwrap(), 0, "the connection is closed");
     let mut private = destination(address);
     private.location.secure = true;
@@ -128,7 +128,7 @@ async fn outgoing_connections_are_limited() {
     let peer = ServerVerification { server_name: "x".to_owned(), authority_pem: Vec::new(), verifies: false };
     let extension = Destination { trust: Trust::Extension(Arc::new(peer)), ..destination(address) };
     upstream.proxy_head_timeout = Duration::from_millis(20);
-    assert!(matches!(upstream.send(&extension, get()).await, Err(Failure::SlowAnswer)));
+    assert!(matches!(upstream.send(&extension, get()).await, Err(Failure::SlowResponse)));
     upstream.extension_slots = ConnectionLimits::new(0);
     assert!(matches!(upstream.send(&extension, get()).await, Err(Failure::Busy)));
 }

@@ -14,7 +14,7 @@ use super::affinity::REQUIRED;
 use super::container::validate_image_whitespace;
 use super::pod::{annotations, annotations_path, qos_class, validate_any};
 use super::{pod_meta, pod_spec};
-use crate::kind_rules::keep_status_reset_fields;
+use crate::kind_rules::keep_metadata;
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -209,7 +209,7 @@ pub fn prepare_ephemeral(new: &mut Value, old: &Value) {
 fn copy_all_but_metadata(new: &mut Value, old: &Value) {
     meta::copy(new, old, "spec");
     meta::copy(new, old, "status");
-    keep_status_reset_fields(new, old);
+    keep_metadata(new, old);
 }
 
 /// Checks ephemeral containers: existing ones are immutable.

@@ -11,11 +11,11 @@ const METADATA: &[&str] = &["metadata"];
 /// GetResetFields.
 #[derive(Clone, Copy, Debug)]
 pub struct ResetFields {
-    /// Of a write to the object, if the kind has a status.
+    /// Fields that a write to the object cannot set. Only for kinds with a status.
     pub object: FieldPaths,
-    /// Of a write to the status subresource.
+    /// Fields that a write to the status subresource cannot set.
     pub status: FieldPaths,
-    /// Of writes to other subresources, by name.
+    /// The same for other subresources, by name.
     pub subresources: &'static [(&'static str, FieldPaths)],
 }
 

@@ -46,14 +46,14 @@ pub enum StatusMeta {
     Mutable,
     /// The same, except for these fields.
     MutableExcept(&'static [&'static str]),
-    /// Everything but [`STATUS_RESET_FIELDS`]. The reference calls this ResetObjectMetaForStatus.
+    /// Everything but [`KEPT_METADATA_FIELDS`]. The reference calls this ResetObjectMetaForStatus.
     ResetForStatus,
     /// Only managedFields.
     AllKept,
 }
 
-/// The metadata that a status update keeps for most kinds.
-const STATUS_RESET_FIELDS: &[&str] =
+/// The metadata that a status update of many kinds keeps.
+const KEPT_METADATA_FIELDS: &[&str] =
     &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "selfLink"];
 
 impl StatusMeta {
@@ -62,7 +62,7 @@ impl StatusMeta {
         match self {
             StatusMeta::Mutable => {}
             StatusMeta::MutableExcept(fields) => keep_fields(fields, new, old),
-            StatusMeta::ResetForStatus => keep_status_reset_fields(new, old),
+            StatusMeta::ResetForStatus => keep_metadata(new, old),
             StatusMeta::AllKept => {
                 let meta = new.entry("metadata");
                 let mut kept = meta::metadata(old).clone();
@@ -74,8 +74,8 @@ impl StatusMeta {
 }
 
 /// Copies the metadata from the old object that most subresources must not change.
-pub(crate) fn keep_status_reset_fields(new: &mut Value, old: &Value) {
-    keep_fields(STATUS_RESET_FIELDS, new, old);
+pub(crate) fn keep_metadata(new: &mut Value, old: &Value) {
+    keep_fields(KEPT_METADATA_FIELDS, new, old);
 }
 
 fn keep_fields(fields: &[&str], new: &mut Value, old: &Value) {

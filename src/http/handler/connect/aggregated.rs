@@ -261,7 +261,7 @@ async fn switch(
     let upstream_request = UpstreamRequest { method: method(request), headers, body: RequestBody::Empty };
     match worker.shared.aggregation.extensions.upstream().switch(destination, upstream_request).await {
         Ok(UpgradeOutcome::Channel(channel)) => upgraded::hand_over(&switch, channel),
-        Ok(UpgradeOutcome::Answer(response)) => {
+        Ok(UpgradeOutcome::Response(response)) => {
             let result: Result<HttpResponse, Box<Status>> = upgraded::refusal_response(request, response);
             result.unwrap_or_else(|status| unavailable(&status.message))
         }

@@ -112,7 +112,7 @@ pub(super) async fn streams(
         .await
         .map_err(|failure| upgrade_error(&failure))?
     {
-        UpgradeOutcome::Answer(response) => refusal_response(request, response),
+        UpgradeOutcome::Response(response) => refusal_response(request, response),
         UpgradeOutcome::Channel(channel) => {
             let streams = streams.clone();
             switch.leave_http(Box::new(move |client| Box::pin(command::run(client, channel, head, streams))));
@@ -155,7 +155,7 @@ pub(super) async fn tunnel(
         .await
         .map_err(|failure| upgrade_error(&failure))?
     {
-        UpgradeOutcome::Answer(response) => refusal_response(request, response),
+        UpgradeOutcome::Response(response) => refusal_response(request, response),
         UpgradeOutcome::Channel(channel) => {
             let protocol = match negotiated_protocol(&channel) {
                 protocol if protocol.is_empty() => protocol,

@@ -73,7 +73,7 @@ async fn pass_through(
         .await
         .map_err(|failure| upgrade_error(&failure))?
     {
-        UpgradeOutcome::Answer(response) => refusal_response(request, response),
+        UpgradeOutcome::Response(response) => refusal_response(request, response),
         UpgradeOutcome::Channel(channel) => Ok(hand_over(&switch, channel)),
     }
 }

@@ -173,7 +173,7 @@ fn roles_with_equal_rules_are_shared_and_change_independently() {
     index.remove_role("m", "r");
     drop(roles_in_use);
     assert_eq!(index.pool.0.len(), 1);
-    for _ in 0..SWEEP_INTERVAL {
+    for _ in 0..CHANGES_PER_SWEEP {
         index.remove_role("n", "r");
     }
     assert!(index.pool.0.is_empty());
