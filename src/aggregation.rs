@@ -249,7 +249,8 @@ impl Extensions {
         let mut published = self.published.write();
         let others: usize =
             published.iter().filter(|(other, _)| *other != name).map(|(_, documents)| documents.size()).sum();
-        let new = new.map(|new| Arc::new(new.truncate_to(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
+        let new =
+            new.map(|new| Arc::new(new.truncate_to(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
         let is_changed = published.get(name) != new.as_ref();
         // Replaced even if the content is the same, because ETags may be new.
         match new {

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_api::aggregation::STORE;
-use pilothouse_api::bootstrap::api_services::{MANAGED_CUSTOM, MANAGED, ON_START, custom_api_service};
+use pilothouse_api::bootstrap::api_services::{MANAGED, MANAGED_CUSTOM, ON_START, custom_api_service};
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};

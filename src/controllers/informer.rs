@@ -67,7 +67,8 @@ impl Cursor {
             Read::Events(events) => Some(events),
             Read::Archived(archive_reader, through) => {
                 let read = archive_reader.read(self.revision, through, CONTROLLER_EVENTS_PER_TURN).await;
-                read.inspect_err(|error| tracing::warn!(%error, "cannot read the watch history; relisting")).ok()
+                read.inspect_err(|error| tracing::warn!(%error, "cannot read the watch history; relisting"))
+                    .ok()
             }
             Read::Expired(_) => None,
         }

@@ -36,8 +36,7 @@ pub(super) enum Handoff {
 pub(super) type UpgradeHandler = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
 
 /// Wraps the run of an [`UpgradeHandler`], to act before and after it.
-pub(super) type UpgradeWrapper =
-    Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
+pub(super) type UpgradeWrapper = Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
 
 /// The switch of one connection. Cheap to clone; handlers find it in their connection data.
 #[derive(Clone)]

@@ -104,7 +104,8 @@ async fn controller_that_ends_at_shutdown_is_not_reported() {
         let done = done.clone();
         move || PanickingController { remaining_panics: Rc::default(), done: done.clone() }
     };
-    let supervised = supervise(NAME, make_controller(make), never(), informers.clone(), deps, Rc::new(sender));
+    let supervised =
+        supervise(NAME, make_controller(make), never(), informers.clone(), deps, Rc::new(sender));
     let supervised = actix::spawn(supervised);
     while !done.get() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -165,7 +166,14 @@ async fn controller_restarts_at_once_when_its_inputs_change() {
         changes.mark_unchanged();
         async move { drop(changes.changed().await) }.boxed_local()
     };
-    actix::spawn(supervise(NAME, make_controller(make), Box::new(inputs_changed), informers, deps, Rc::new(sender)));
+    actix::spawn(supervise(
+        NAME,
+        make_controller(make),
+        Box::new(inputs_changed),
+        informers,
+        deps,
+        Rc::new(sender),
+    ));
     for round in 1..=2 {
         while !done.get() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -3,6 +3,7 @@
 //! Authenticate, parse, audit, impersonate, queue (priority and fairness), authorize, aggregate or route, respond. The order is
 //! the reference's, because it decides which of several errors a client sees.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::{ConnectionType, header};
 use actix_web::web::{self, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
 use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_apimachinery::status::Result;
@@ -37,7 +40,12 @@ pub fn application(
     App::new().app_data(worker).default_service(web::to(handle))
 }
 
-async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
+/// Boxed, because the services around a handler move its future, which has a size of many kilobytes.
+fn handle(request: HttpRequest, payload: Payload) -> LocalBoxFuture<'static, HttpResponse> {
+    respond(request, payload).boxed_local()
+}
+
+async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
     let Some(worker) = request.app_data::<Rc<Worker>>().cloned() else {
         return HttpResponse::InternalServerError().finish();
     };
@@ -45,7 +53,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     let sample = Sample::begin(worker.backend.clock.moment());
     let result = match deadline::limit(worker.shared.limits.request_timeout, &request) {
         Ok(limit) => {
-            let handling = serve(&worker, &request, payload, &context, &sample, limit);
+            let handling = pin!(serve(&worker, &request, payload, &context, &sample, limit));
             deadline::within(limit, &sample, handling).await
         }
         Err(status) => Err(status),

@@ -1,7 +1,7 @@
 //! The timeout of requests. Watches and upgraded connections have none.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::time::Duration;
 
 use actix_web::{HttpRequest, HttpResponse};
@@ -18,10 +18,9 @@ use crate::metrics::requests::Sample;
 pub async fn within(
     limit: Duration,
     sample: &Sample,
-    handling: impl Future<Output = Result<HttpResponse>>,
+    mut handling: Pin<&mut impl Future<Output = Result<HttpResponse>>>,
 ) -> Result<HttpResponse> {
-    let mut handling = pin!(handling);
-    match timeout(limit, &mut handling).await {
+    match timeout(limit, handling.as_mut()).await {
         Ok(result) => result,
         Err(_) if sample.is_long_running() => handling.await,
         Err(_) => Err(Status::timed_out()),
