@@ -199,6 +199,10 @@ fn context(
     context.set_options(SslOptions::NO_TICKET);
     context.set_num_tickets(0)?;
 
+    // Without it, OpenSSL asks the socket for the head of each record, then for its body, and then whether there is more: three
+    // system calls for a small request instead of one.
+    context.set_read_ahead(true);
+
     let protocols = if serving.disable_http2_serving { HTTP1 } else { HTTP2_AND_HTTP1 };
     context.set_alpn_select_callback(move |_, offered| {
         select_next_proto(protocols, offered).ok_or(AlpnError::NOACK)

@@ -150,12 +150,12 @@ impl<'a> Request<'a> {
 
 /// Consumes the prefix, group and version of a path with at least one more segment.
 fn group_and_version<'a>(segments: &mut Segments<'a>) -> Option<(&'a str, &'a str)> {
-    let group = match (segments.peek()?, segments.ahead(2), segments.ahead(3)) {
-        ("api", Some(_), _) => {
+    let group = match segments.peek()? {
+        "api" if segments.ahead(2).is_some() => {
             segments.take();
             ""
         }
-        ("apis", _, Some(_)) => {
+        "apis" if segments.ahead(3).is_some() => {
             segments.take();
             segments.take()?
         }
