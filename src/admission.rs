@@ -1,4 +1,4 @@
-//! The admission plug-ins, and the registry that makes the enabled ones. `crate::storage::admission` is the interface that they
+//! The admission plug-ins, and the registry that makes the enabled ones. `crate::registry::admission` is the interface that they
 //! implement.
 
 mod admin_access;
@@ -52,8 +52,8 @@ use pilothouse_apimachinery::status::Result;
 
 use crate::live_index::LiveIndex;
 use crate::metrics::Metrics;
-use crate::storage::Backend;
-use crate::storage::admission::{Chain, Operation, Outcome, Plugin, Write, done};
+use crate::registry::Backend;
+use crate::registry::admission::{Chain, Operation, Outcome, Plugin, Write, done};
 
 pub use self::plugin_config::PluginConfig;
 use self::policies::PolicyDeps;

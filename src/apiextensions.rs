@@ -33,7 +33,7 @@ use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;
 
 use crate::limits::{DEFINITION_DELETIONS_IN_FLIGHT, DEFINITIONS_MAILBOX};
-use crate::storage::{Backend, loopback};
+use crate::registry::{Backend, loopback};
 
 /// The delay before a failed round or deletion is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -1,5 +1,5 @@
 //! Auditing of requests: the policy with its backends, and the trail of one request (`trail.rs`). Requests of clients begin their
-//! trail in `http/handler/audit.rs`, those of the server and its controllers in `storage/loopback.rs`.
+//! trail in `http/handler/audit.rs`, those of the server and its controllers in `registry/loopback.rs`.
 
 pub mod backends;
 mod trail;

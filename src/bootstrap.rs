@@ -32,8 +32,8 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object};
 use serde_json::Value as Json;
 
-use crate::storage::loopback::own_identity;
-use crate::storage::{Backend, Call, CallBody, CallTarget, Origin, Requester, Warnings};
+use crate::registry::loopback::own_identity;
+use crate::registry::{Backend, Call, CallBody, CallTarget, Origin, Requester, Warnings};
 use crate::verbs::{self, Reply, VerbResult, create, delete, get, patch, update};
 
 /// Creates missing system namespaces.

@@ -32,8 +32,8 @@ mod limits;
 mod live_index;
 pub mod metrics;
 pub mod pki;
+mod registry;
 pub mod server;
-mod storage;
 pub mod telemetry;
 mod verbs;
 

@@ -25,13 +25,14 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Read, Window};
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::{Lock, SharedLock};
 use pilothouse_types::object::{Key, Object, Revision};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
-use self::stored_object::{FollowedType, ReadError, StoredObject};
+use self::stored_object::{ReadError, StoredObject};
 use crate::limits::{HEAVY_BYTES, INDEX_READ_ATTEMPTS};
 
 /// Events that are read from a window at a time.
@@ -107,7 +108,7 @@ impl LiveIndexes {
     /// Reads all objects of these types into an empty view.
     pub async fn open<V: StoreIndex>(
         &self,
-        types: impl IntoIterator<Item = FollowedType>,
+        types: impl IntoIterator<Item = StoredType>,
         mut view: V,
     ) -> Result<Arc<LiveIndex<V>>, StoreError> {
         let (mut sources, mut unreadable) = (Vec::new(), Unreadable::new());
@@ -153,7 +154,7 @@ impl LiveIndexes {
 
 /// One of the followed types.
 struct Source {
-    followed: FollowedType,
+    followed: StoredType,
     window: Arc<Window>,
     /// The revision that the view has reached.
     revision: AtomicU64,
@@ -182,7 +183,7 @@ enum CatchUp {
 /// A large object, which is prepared before it is put into a view.
 struct LargeObject {
     type_index: usize,
-    followed: FollowedType,
+    followed: StoredType,
     object: Arc<Object>,
 }
 
@@ -225,7 +226,7 @@ struct Target<'a, V: StoreIndex> {
 }
 
 impl<V: StoreIndex> Target<'_, V> {
-    fn put(&mut self, followed: &FollowedType, object: &Object) {
+    fn put(&mut self, followed: &StoredType, object: &Object) {
         let type_index = self.type_index;
         let prepared = self.prepared.remove(&(type_index, object.key.clone(), object.revision)).flatten();
         let put = StoredObject::new(followed, object, self.registry).and_then(|stored| match prepared {
@@ -348,7 +349,7 @@ fn needs_preparation<V: StoreIndex>(object: &Object) -> bool {
     V::PREPARES && object.bytes.len() > HEAVY_BYTES
 }
 
-async fn open(directory: &Addr<Directory>, followed: &FollowedType) -> Result<Position, StoreError> {
+async fn open(directory: &Addr<Directory>, followed: &StoredType) -> Result<Position, StoreError> {
     let lookup = directory.send(Find { type_name: followed.type_name() }).await;
     let store = lookup.map_err(|_| StoreError::Unavailable)??;
     store.send(OpenWatch { permit: Permit::none() }).await.map_err(|_| StoreError::Unavailable)?

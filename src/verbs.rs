@@ -37,8 +37,8 @@ use pilothouse_apimachinery::status::{Result, Status};
 
 use self::listing::Listing;
 use crate::metrics::Metrics;
-use crate::storage::Call;
-use crate::storage::loopback::{AdmittedRequest, Response};
+use crate::registry::Call;
+use crate::registry::loopback::{AdmittedRequest, Response};
 
 /// Additional dependencies of watches. One per HTTP worker.
 pub struct WatchDeps {

@@ -3,7 +3,7 @@
 use pilothouse_apimachinery::value::Value;
 
 use super::{Outcome, Plugin, Write, done};
-use crate::storage::Origin;
+use crate::registry::Origin;
 
 /// Refuses every write.
 pub struct AlwaysDeny;

@@ -20,7 +20,7 @@ use pilothouse_types::authorization::{Decision, Selection};
 
 use crate::auth::service_account::claims::account;
 use crate::limits::POLICY_AUTHORIZER_ROUNDS;
-use crate::storage::authorization;
+use crate::registry::authorization;
 
 use super::{Operation, Write};
 

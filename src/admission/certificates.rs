@@ -13,7 +13,7 @@ use pilothouse_apimachinery::well_known::signers::CLIENT;
 use pilothouse_types::authorization::Target;
 
 use super::{Operation, Outcome, Plugin, Write, done};
-use crate::storage::authorization;
+use crate::registry::authorization;
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";

@@ -9,7 +9,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_authorization::denial::denied;
 use pilothouse_types::authorization::{Action, Decision, Target};
 
-use crate::storage::authorization;
+use crate::registry::authorization;
 
 use super::{Operation, Outcome, Plugin, Write};
 

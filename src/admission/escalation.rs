@@ -15,7 +15,7 @@ use pilothouse_authorization::rbac::role::Role;
 use pilothouse_authorization::rbac::rule::{Rule, rules_of};
 use pilothouse_types::authorization::Target;
 
-use crate::storage::authorization;
+use crate::registry::authorization;
 
 use super::{Operation, Outcome, Plugin, Write};
 

@@ -7,19 +7,20 @@ use std::sync::Arc;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 use pilothouse_apimachinery::schema::Registry;
-use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision};
 
-use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, ReadError, StoredObject};
 use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 use super::Write;
 
 /// A type that plug-ins look up.
-pub struct Source(FollowedType);
+pub struct Source(StoredType);
 
 /// Namespaces.
 pub const NAMESPACES: Source = Source::v1("", well_known::NAMESPACES, "Namespace");
@@ -41,7 +42,7 @@ pub const RUNTIME_CLASSES: Source = Source::v1("node.k8s.io", "runtimeclasses", 
 pub const VALIDATING_POLICIES: Source =
     Source::v1("admissionregistration.k8s.io", "validatingadmissionpolicies", "ValidatingAdmissionPolicy");
 /// MutatingAdmissionPolicies.
-pub const MUTATING_POLICIES: Source = Source(FollowedType {
+pub const MUTATING_POLICIES: Source = Source(StoredType {
     group: "admissionregistration.k8s.io",
     resource: "mutatingadmissionpolicies",
     kind: "MutatingAdmissionPolicy",
@@ -55,15 +56,11 @@ pub const SERVICE_ACCOUNTS: Source = Source::v1("", "serviceaccounts", "ServiceA
 impl Source {
     /// A type that is stored as v1.
     const fn v1(group: &'static str, resource: &'static str, kind: &'static str) -> Source {
-        Source(FollowedType::v1(group, resource, kind))
-    }
-
-    fn group_resource(&self) -> GroupResource<'static> {
-        GroupResource { group: self.0.group, resource: self.0.resource }
+        Source(StoredType::v1(group, resource, kind))
     }
 
     fn to_status(&self, error: &StoreError, name: &str) -> Box<Status> {
-        Status::from_store(error, self.group_resource(), name)
+        Status::from_store(error, self.0.group_resource(), name)
     }
 
     /// A cluster-scoped object by name.
@@ -99,12 +96,12 @@ impl Source {
     /// Decodes a stored object. The error names it: an unreadable object refuses the write.
     pub fn decode(&self, registry: &Registry, object: &Object) -> Result<Value> {
         decode_guard(&self.0, registry, object)
-            .map_err(|_| Status::unreadable_guard(self.group_resource(), [object.key.as_str()].into_iter()))
+            .map_err(|_| Status::unreadable_guard(self.0.group_resource(), [object.key.as_str()].into_iter()))
     }
 }
 
 fn decode_guard(
-    followed: &FollowedType,
+    followed: &StoredType,
     registry: &Registry,
     object: &Object,
 ) -> std::result::Result<Value, ReadError> {
@@ -173,7 +170,7 @@ impl CachedSnapshot {
 /// The namespace of a write; 404 if it does not exist.
 pub async fn namespace(write: &Write<'_>) -> Result<Value> {
     let name = write.call.namespace();
-    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(NAMESPACES.group_resource(), name))
+    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(NAMESPACES.0.group_resource(), name))
 }
 
 /// A cached value computed from all objects of a type. It is valid until one of them changes, so writes do not read them all

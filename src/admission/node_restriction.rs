@@ -8,13 +8,12 @@ use pilothouse_api::gates::{
 };
 use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
-use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::status::{GroupResource, Result};
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::LEASE_NAMESPACE;
 use pilothouse_apimachinery::well_known::annotations::MIRROR;
-use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::object::Key;
 
 use crate::auth::node::node_of;
 
@@ -182,31 +181,14 @@ fn has_any_field(value: &Value, fields: &[&str]) -> bool {
     }
 }
 
-/// A type that this plug-in reads. All of them are stored as v1.
-struct LookupType {
-    group: &'static str,
-    resource: &'static str,
-    kind: &'static str,
-}
+const PODS: StoredType = StoredType::v1("", "pods", "Pod");
+const NODES: StoredType = StoredType::v1("", "nodes", "Node");
 
-const PODS: LookupType = LookupType { group: "", resource: "pods", kind: "Pod" };
-const NODES: LookupType = LookupType { group: "", resource: "nodes", kind: "Node" };
-
-async fn get_object(
-    write: &Write<'_>,
-    lookup_type: &LookupType,
-    namespace: &str,
-    name: &str,
-) -> Result<Value> {
-    let LookupType { group, resource, kind } = *lookup_type;
-    let store = GroupResource { group, resource }.to_string();
-    let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-    let object = write.backend.stores.get(&TypeName::new(&store), key, write.call.permit()).await;
-    // Messages name the missing object by its kind, as the reference's caches do.
-    let singular = kind.to_lowercase();
-    let resource = GroupResource { group, resource: &singular };
-    let object = object.map_err(|error: StoreError| Status::from_store(&error, resource, name))?;
-    write.backend.objects.load_kind(&GroupVersion::new(group, "v1"), kind, &object)
+async fn get_object(write: &Write<'_>, stored_type: &StoredType, key: Key) -> Result<Value> {
+    // Messages name a missing object by its kind, as the reference's caches do.
+    let singular = stored_type.kind.to_lowercase();
+    let reported = GroupResource { group: stored_type.group, resource: &singular };
+    write.backend.read_stored(stored_type, key, write.call.permit(), reported).await
 }
 
 /// Refuses a pod that its node does not own.
@@ -234,7 +216,7 @@ async fn check_owner(write: &Write<'_>, pod: &Value, node: &str) -> Result<()> {
     if owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true) {
         return refuse(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
-    let object = get_object(write, &NODES, "", node).await?;
+    let object = get_object(write, &NODES, Key::cluster(node)).await?;
     let (expected, actual) = (owner.str("uid"), meta::metadata(&object).str("uid"));
     if expected != actual {
         return refuse(format!("node {node} UID mismatch: expected {expected} got {actual}"));
@@ -265,7 +247,7 @@ async fn check_eviction(write: &Write<'_>, eviction: &Value, node: &str) -> Resu
     if name.is_empty() {
         return Err(write.forbidden(eviction, "could not determine pod from request data"));
     }
-    let pod = get_object(write, &PODS, write.call.namespace(), name).await?;
+    let pod = get_object(write, &PODS, Key::namespaced(write.call.namespace(), name)).await?;
     if is_on(Some(&pod), node) {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Identity;
 
-use crate::storage::authorization;
+use crate::registry::authorization;
 
 use super::{Kinds, Operation, Outcome, Plugin, Write, done};
 

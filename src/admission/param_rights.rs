@@ -14,7 +14,7 @@ use pilothouse_apimachinery::well_known::{ADMISSION_REGISTRATION_GROUP, MASTERS}
 use pilothouse_types::authorization::Target;
 use pilothouse_types::identity::Identity;
 
-use crate::storage::authorization;
+use crate::registry::authorization;
 
 use super::lookup::{MUTATING_POLICIES, VALIDATING_POLICIES};
 use super::policies::table::PolicyKind;

@@ -14,7 +14,7 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds as kinds;
 
 use super::{Operation, Write, versioned};
-use crate::storage::objects::check_size;
+use crate::registry::objects::check_size;
 
 /// The object of a write in the version of a webhook or policy.
 pub struct View<'a> {

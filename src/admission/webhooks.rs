@@ -32,9 +32,9 @@ use self::subject::Subject;
 pub use self::table::{Hooks, open};
 
 use super::{Equivalents, Outcome, Plugin, Write};
-use crate::storage::Origin;
-use crate::storage::admission::Reinvocation;
-use crate::storage::webhook_call::WebhookCaller;
+use crate::registry::Origin;
+use crate::registry::admission::Reinvocation;
+use crate::registry::webhook_call::WebhookCaller;
 
 /// Settings that all workers share.
 #[derive(Clone)]

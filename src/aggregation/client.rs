@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::Extensions;
 use crate::limits::EXTENSION_DOCUMENT_BYTES;
-use crate::storage::{Backend, webhook_address};
+use crate::registry::{Backend, webhook_address};
 
 /// A request that this server makes on its own behalf.
 pub struct ExtensionRequest<'a> {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pilothouse_api::aggregation::ApiService;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_client::upstream;
 use pilothouse_client::upstream::pool::{KeepAliveHandle, Pool};
 use pilothouse_types::object::Key;
 
 use crate::live_index::StoreIndex;
-use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{ReadError, StoredObject};
 
 /// All APIServices by name.
 pub struct Table {
@@ -25,7 +26,7 @@ pub struct Table {
 
 impl Table {
     /// The type that the table follows.
-    pub const TYPE: FollowedType = FollowedType::v1("apiregistration.k8s.io", "apiservices", "APIService");
+    pub const TYPE: StoredType = StoredType::v1("apiregistration.k8s.io", "apiservices", "APIService");
 
     /// An empty table. `pool` keeps connections to the servers.
     pub fn new(pool: Arc<Pool>) -> Table {

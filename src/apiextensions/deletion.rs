@@ -20,7 +20,7 @@ use pilothouse_types::object::{Object, Revision, TypeName};
 
 use super::reconcile::Reconciler;
 use crate::limits::DEFINITION_DELETIONS_IN_FLIGHT;
-use crate::storage::{Call, CallTarget, Warnings};
+use crate::registry::{Call, CallTarget, Warnings};
 use crate::verbs::delete::delete_object;
 use crate::verbs::update::NewState;
 

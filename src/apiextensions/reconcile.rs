@@ -28,7 +28,7 @@ use super::definition_set::DefinitionSet;
 use crate::bootstrap::{custom_api_services, registered_versions};
 use crate::limits::{DEFINITION_WRITES_IN_FLIGHT, DEFINITIONS_PER_READ};
 use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
-use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
+use crate::registry::{Backend, Call, CallTarget, Origin, Requester, Warnings};
 use crate::verbs;
 use crate::verbs::update::{NewState, store_update};
 

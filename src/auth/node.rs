@@ -9,6 +9,7 @@ use pilothouse_api::gates::{
     AUTHORIZE_NODE_WITH_SELECTORS, KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS,
 };
 use pilothouse_apimachinery::meta;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::well_known::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 use pilothouse_authorization::node_graph::{Graph, PodDependency};
 use pilothouse_authorization::rbac::role::Role;
@@ -19,18 +20,15 @@ use pilothouse_types::filter::FieldRule;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
 
-use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{ReadError, StoredObject};
 use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 /// The types that relate objects to nodes.
-const TYPES: [FollowedType; 4] = [
-    FollowedType::v1("", "pods", "Pod"),
-    FollowedType::v1("", "persistentvolumes", "PersistentVolume"),
-    FollowedType::v1("storage.k8s.io", "volumeattachments", "VolumeAttachment"),
-    FollowedType {
-        version: "v1beta1",
-        ..FollowedType::v1("resource.k8s.io", "resourceslices", "ResourceSlice")
-    },
+const TYPES: [StoredType; 4] = [
+    StoredType::v1("", "pods", "Pod"),
+    StoredType::v1("", "persistentvolumes", "PersistentVolume"),
+    StoredType::v1("storage.k8s.io", "volumeattachments", "VolumeAttachment"),
+    StoredType { version: "v1beta1", ..StoredType::v1("resource.k8s.io", "resourceslices", "ResourceSlice") },
 ];
 
 impl StoreIndex for Graph {

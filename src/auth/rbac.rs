@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::Policy;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::well_known::RBAC_GROUP;
 use pilothouse_authorization::rbac::RESOURCES;
 use pilothouse_authorization::rbac::index::{Index, RuleLookup, read_binding, read_role};
@@ -12,7 +13,7 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
 
-use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{ReadError, StoredObject};
 use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 /// The RBAC index, as of the last acknowledged write.
@@ -20,7 +21,7 @@ pub type Roles = LiveIndex<Index>;
 
 /// Reads all roles and bindings.
 pub async fn open(indexes: &LiveIndexes) -> Result<Arc<Roles>, StoreError> {
-    let types = RESOURCES.map(|resource| FollowedType::v1(RBAC_GROUP, resource, kind(resource)));
+    let types = RESOURCES.map(|resource| StoredType::v1(RBAC_GROUP, resource, kind(resource)));
     indexes.open(types, Index::default()).await
 }
 

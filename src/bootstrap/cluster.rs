@@ -13,7 +13,7 @@ use pilothouse_apimachinery::status::Result;
 
 use super::kubernetes_service::KubernetesService;
 use super::system_config_maps::ExtensionAuthentication;
-use crate::storage::Backend;
+use crate::registry::Backend;
 
 /// The delay before refused objects are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use serde_json::json;
 
 use super::{ObjectAddress, OwnClient, Verb};
-use crate::storage::Backend;
+use crate::registry::Backend;
 
 /// The field manager of the ServiceCIDR's Ready condition.
 const FIELD_MANAGER: &str = "kubernetes-service-cidr-controller";

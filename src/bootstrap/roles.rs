@@ -12,7 +12,7 @@ use pilothouse_apimachinery::{codec, meta};
 use pilothouse_authorization::rbac::RESOURCES;
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::storage::Backend;
+use crate::registry::Backend;
 
 use super::{ObjectAddress, OwnClient, Verb, join_steps};
 

@@ -6,7 +6,7 @@ use pilothouse_apimachinery::well_known::SYSTEM_NAMESPACE;
 use serde_json::{Value as Json, json};
 
 use super::{ObjectAddress, OwnClient};
-use crate::storage::Backend;
+use crate::registry::Backend;
 
 /// The ConfigMap that extension API servers read.
 pub const NAME: &str = "extension-apiserver-authentication";

@@ -34,9 +34,9 @@ use pilothouse_types::identity::Identity;
 use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::limits::{AUDIT_BODY_BYTES, DELETIONS_IN_FLIGHT};
-use crate::storage::audit_body::record_difference;
-use crate::storage::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
-use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
+use crate::registry::audit_body::record_difference;
+use crate::registry::loopback::{AdmittedRequest, LoopbackRequest, Response, own_identity};
+use crate::registry::{Backend, Call, CallTarget, Origin, Requester, Warnings};
 use crate::verbs::delete::{delete_object, reply};
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{self, Reply, create, dispatch, list, patch};

@@ -21,7 +21,7 @@ use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::watch;
 
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
-use crate::storage::stores::{StoreResult, Stores};
+use crate::registry::stores::{StoreResult, Stores};
 
 use super::runner::{CaughtUp, Changed, Listed, WatchedTypes};
 

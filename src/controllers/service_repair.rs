@@ -13,8 +13,8 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::object::{Key, TypeName};
 
-use crate::storage::services::repair::Finding;
-use crate::storage::services::{ADDRESSES, SERVICES, Services};
+use crate::registry::services::repair::Finding;
+use crate::registry::services::{ADDRESSES, SERVICES, Services};
 
 use super::attempts;
 use super::queue::{Outcome, Queue};

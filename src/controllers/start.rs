@@ -19,9 +19,9 @@ use crate::aggregation::Extensions;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
-use crate::storage::services::Services;
-use crate::storage::stores::Stores;
-use crate::storage::{Backend, Origin};
+use crate::registry::services::Services;
+use crate::registry::stores::Stores;
+use crate::registry::{Backend, Origin};
 
 use super::apiservice_registration::{self, ApiServiceRegistration};
 use super::availability::{self, Availability};

@@ -9,6 +9,7 @@ use pilothouse_actors::fair_queuing::levels::{Levels, Spec};
 use pilothouse_actors::fair_queuing::queues::LevelKind;
 use pilothouse_api::bootstrap::flow_control::GROUP;
 use pilothouse_api::path::Request;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::object::Key;
@@ -16,14 +17,14 @@ use pilothouse_types::object::Key;
 use super::dump::RequestRecord;
 use crate::flowcontrol::configuration::{FlowSchema, PriorityLevel, bypasses_flow_control};
 use crate::live_index::StoreIndex;
-use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{ReadError, StoredObject};
 use crate::metrics::Metrics;
 use crate::metrics::flowcontrol::FlowSeries;
 
 /// The types that the table follows; priority levels are the second.
-pub const TYPES: [FollowedType; 2] = [
-    FollowedType::v1(GROUP, "flowschemas", "FlowSchema"),
-    FollowedType::v1(GROUP, "prioritylevelconfigurations", "PriorityLevelConfiguration"),
+pub const TYPES: [StoredType; 2] = [
+    StoredType::v1(GROUP, "flowschemas", "FlowSchema"),
+    StoredType::v1(GROUP, "prioritylevelconfigurations", "PriorityLevelConfiguration"),
 ];
 const SCHEMAS: usize = 0;
 

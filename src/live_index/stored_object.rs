@@ -8,42 +8,15 @@ use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::field::ErrorType;
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_kinds as kinds;
-use pilothouse_types::object::{Object, TypeName};
+use pilothouse_types::object::Object;
 use serde::Deserialize;
 
-/// A type that a view follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FollowedType {
-    /// The group, empty for the core group.
-    pub group: &'static str,
-    /// The plural.
-    pub resource: &'static str,
-    /// The kind.
-    pub kind: &'static str,
-    /// The version of objects that do not name theirs.
-    pub version: &'static str,
-}
-
-impl FollowedType {
-    /// A type of version 1.
-    pub const fn v1(group: &'static str, resource: &'static str, kind: &'static str) -> FollowedType {
-        FollowedType { group, resource, kind, version: "v1" }
-    }
-
-    /// The name of its store.
-    pub fn type_name(&self) -> TypeName {
-        match self.group {
-            "" => TypeName::new(self.resource),
-            group => TypeName::new(&format!("{}.{group}", self.resource)),
-        }
-    }
-}
-
 /// CustomResourceDefinitions, which both admission and the server of custom resources read.
-pub const CUSTOM_RESOURCE_DEFINITIONS: FollowedType =
-    FollowedType::v1("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
+pub const CUSTOM_RESOURCE_DEFINITIONS: StoredType =
+    StoredType::v1("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition");
 
 /// Why a stored object cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +33,7 @@ pub enum ReadError {
 pub struct StoredObject<'a> {
     /// The object.
     pub object: &'a Object,
-    followed: &'a FollowedType,
+    followed: &'a StoredType,
     version: &'a str,
     registry: &'a Registry,
 }
@@ -95,7 +68,7 @@ fn until_quote(json: &[u8]) -> Option<(&str, &[u8])> {
 impl<'a> StoredObject<'a> {
     /// Checks the record and the kind of an object.
     pub fn new(
-        followed: &'a FollowedType,
+        followed: &'a StoredType,
         object: &'a Object,
         registry: &'a Registry,
     ) -> Result<StoredObject<'a>, ReadError> {
@@ -130,7 +103,7 @@ impl<'a> StoredObject<'a> {
 
     /// Its contents, decoded by the schema of its version.
     pub fn decode(&self) -> Result<Value, ReadError> {
-        let FollowedType { group, kind, .. } = *self.followed;
+        let StoredType { group, kind, .. } = *self.followed;
         let unknown = || ReadError::Whole(format!("this server does not know {kind} of {group}"));
         let ty = self.registry.kind(group, self.version, kind).ok_or_else(unknown)?;
         codec::decode_stored(&self.object.bytes, ty, self.registry)
@@ -157,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    const POLICIES: FollowedType = FollowedType::v1(
+    const POLICIES: StoredType = StoredType::v1(
         "admissionregistration.k8s.io",
         "validatingadmissionpolicies",
         "ValidatingAdmissionPolicy",

@@ -8,7 +8,7 @@ use pilothouse_types::object::{Draft, Pairs};
 
 use super::*;
 
-const TYPE: FollowedType = FollowedType::v1("", "limitranges", "LimitRange");
+const TYPE: StoredType = StoredType::v1("", "limitranges", "LimitRange");
 
 /// The names of the objects that decode and of those that do not.
 #[derive(Default)]

@@ -66,16 +66,16 @@ use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::pki::Pki;
+use crate::registry::Backend;
+use crate::registry::authorization::Access;
+use crate::registry::conversion::Conversions;
+use crate::registry::declarative_validation::DeclarativeValidation;
+use crate::registry::loopback::{Loopback, source_address};
+use crate::registry::objects::Objects;
+use crate::registry::services::SERVICES;
+use crate::registry::stores::Stores;
+use crate::registry::write_hooks::WriteHooks;
 use crate::server::application::{Application, Assemble, Assembled, StartContext, StartError};
-use crate::storage::Backend;
-use crate::storage::authorization::Access;
-use crate::storage::conversion::Conversions;
-use crate::storage::declarative_validation::DeclarativeValidation;
-use crate::storage::loopback::{Loopback, source_address};
-use crate::storage::objects::Objects;
-use crate::storage::services::SERVICES;
-use crate::storage::stores::Stores;
-use crate::storage::write_hooks::WriteHooks;
 
 /// How error messages name the built-in API types.
 const BUILTIN: &str = "the built-in API types";

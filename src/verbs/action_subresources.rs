@@ -11,8 +11,8 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
-use crate::storage::admission::{Operation, Write};
-use crate::storage::{Backend, Call};
+use crate::registry::admission::{Operation, Write};
+use crate::registry::{Backend, Call};
 
 /// Their names.
 pub const NAMES: [&str; 3] = ["binding", "eviction", "token"];

@@ -12,9 +12,9 @@ use pilothouse_apimachinery::value::Value;
 
 use super::VerbResult;
 use super::update::{NewState, store_update};
-use crate::storage::objects::Objects;
-use crate::storage::ownership::reset_fields;
-use crate::storage::{Backend, Call};
+use crate::registry::objects::Objects;
+use crate::registry::ownership::reset_fields;
+use crate::registry::{Backend, Call};
 
 /// Applies the body to the object that the path names, or creates it.
 pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> VerbResult {

@@ -15,8 +15,8 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::{Reply, Success, VerbResult};
-use crate::storage::objects::Objects;
-use crate::storage::{Backend, Call};
+use crate::registry::objects::Objects;
+use crate::registry::{Backend, Call};
 
 /// The components that clients expect. `etcd-0` is this server's own storage.
 const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];

@@ -5,7 +5,7 @@ use pilothouse_apimachinery::status::Status;
 use pilothouse_apimachinery::verb::Verb;
 
 use super::{VerbResult, component_status, review};
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// Carries out a call for a computed resource.
 pub async fn dispatch(backend: &Backend, verb: Verb, call: &Call<'_>, kind: ComputedKind) -> VerbResult {

@@ -8,14 +8,14 @@ use pilothouse_api::connect::{AllowedAddresses, ConnectSubresource, Destination,
 use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::version::GroupVersion;
-use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::object::Key;
 
 use crate::limits::SERVICE_CANDIDATES;
 use crate::pki::random;
 
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// A request for a connecting subresource.
 pub struct ConnectRequest<'a> {
@@ -64,32 +64,24 @@ impl ConnectTarget {
     }
 }
 
-/// A kind that is read to resolve the destination.
-struct Source {
-    resource: &'static str,
-    kind: &'static str,
-}
+const PODS: StoredType = StoredType::v1("", "pods", "Pod");
+const NODES: StoredType = StoredType::v1("", "nodes", "Node");
+const SERVICES: StoredType = StoredType::v1("", "services", "Service");
+const ENDPOINTS: StoredType = StoredType::v1("", "endpoints", "Endpoints");
 
-const PODS: Source = Source { resource: "pods", kind: "Pod" };
-const NODES: Source = Source { resource: "nodes", kind: "Node" };
-const SERVICES: Source = Source { resource: "services", kind: "Service" };
-const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
-
-impl Source {
-    /// Reads an object. A missing one is reported as the requested resource, because the client does not know the other.
-    async fn get(&self, backend: &Backend, request: &ConnectRequest<'_>, name: &str) -> Result<Value> {
-        let namespace = if self.is_cluster_scoped() { "" } else { request.namespace };
-        let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
-        // Without a permit: the number of client connections bounds these requests.
-        let result = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
-        let resource = GroupResource { group: "", resource: request.plural };
-        let object = result.map_err(|error| Status::from_store(&error, resource, name))?;
-        backend.objects.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
-    }
-
-    fn is_cluster_scoped(&self) -> bool {
-        self.resource == NODES.resource
-    }
+/// Reads an object in order to resolve the destination. A missing one is reported as the requested resource, because the client
+/// does not know the other.
+async fn get(
+    backend: &Backend,
+    request: &ConnectRequest<'_>,
+    stored_type: &StoredType,
+    name: &str,
+) -> Result<Value> {
+    let is_cluster_scoped = *stored_type == NODES || request.namespace.is_empty();
+    let key = if is_cluster_scoped { Key::cluster(name) } else { Key::namespaced(request.namespace, name) };
+    let reported = GroupResource { group: "", resource: request.plural };
+    // Without a permit: the number of client connections bounds these requests.
+    backend.read_stored(stored_type, key, &Permit::none(), reported).await
 }
 
 /// Runs admission, with the options of the connection as the object.
@@ -146,7 +138,7 @@ pub async fn resolve(
         }
         ConnectSubresource::PortForward => {
             let options = PortForwardOptions::parse(request.query)?;
-            let pod = PODS.get(backend, request, request.name).await?;
+            let pod = get(backend, request, &PODS, request.name).await?;
             let mut location = kubelet_of_pod(backend, rules, &pod, request).await?;
             location.path = format!("/portForward/{}/{}", request.namespace, request.name);
             location.query = options.to_query();
@@ -180,10 +172,10 @@ async fn resolve_log(
     let supports_stream = backend.objects.features.has(Feature::PodLogsQuerySplitStreams);
     let options = LogOptions::parse(request.query, supports_stream)?;
     options.validate(request.name, supports_stream)?;
-    let pod = PODS.get(backend, request, request.name).await?;
+    let pod = get(backend, request, &PODS, request.name).await?;
     let container = location::container(&pod, &options.container)?;
     let Some(node) = location::node_name(&pod) else { return Ok(ConnectTarget::NotScheduled) };
-    let node = NODES.get(backend, request, node).await?;
+    let node = get(backend, request, &NODES, node).await?;
     let mut location = location::kubelet(&node, rules)?;
     location.path = format!("/containerLogs/{}/{}/{container}", request.namespace, request.name);
     location.query = options.to_query();
@@ -198,7 +190,7 @@ async fn resolve_streams(
     endpoint: &str,
     options: StreamOptions,
 ) -> Result<ConnectTarget> {
-    let pod = PODS.get(backend, request, request.name).await?;
+    let pod = get(backend, request, &PODS, request.name).await?;
     let container = location::container(&pod, &options.container)?;
     let mut location = kubelet_of_pod(backend, rules, &pod, request).await?;
     location.path = format!("/{endpoint}/{}/{}/{container}", request.namespace, request.name);
@@ -216,12 +208,12 @@ async fn kubelet_of_pod(
     let Some(node) = location::node_name(pod) else {
         return Err(Status::bad_request(format!("pod {} does not have a host assigned", request.name)));
     };
-    location::kubelet(&NODES.get(backend, request, node).await?, rules)
+    location::kubelet(&get(backend, request, &NODES, node).await?, rules)
 }
 
 async fn resolve_pod(backend: &Backend, request: &ConnectRequest<'_>) -> Result<Destination> {
     let target = Target::parse("pod", request.name)?;
-    let object = PODS.get(backend, request, target.name).await?;
+    let object = get(backend, request, &PODS, target.name).await?;
     Ok(untrusted(location::pod(&target, &object)?))
 }
 
@@ -231,7 +223,7 @@ async fn resolve_node(
     request: &ConnectRequest<'_>,
 ) -> Result<Destination> {
     let target = Target::parse("node", request.name)?;
-    let object = NODES.get(backend, request, target.name).await?;
+    let object = get(backend, request, &NODES, target.name).await?;
     let (location, is_kubelet) = location::node(&target, location::kubelet(&object, rules)?)?;
     let trust = if is_kubelet { Trust::Kubelet } else { Trust::Unverified };
     Ok(Destination { trust, ..untrusted(location) })
@@ -241,12 +233,12 @@ async fn resolve_service(backend: &Backend, request: &ConnectRequest<'_>) -> Res
     let target = Target::parse("service", request.name)?;
     let port_name = match target.port.parse::<i64>() {
         Ok(number) => {
-            let service = SERVICES.get(backend, request, target.name).await?;
+            let service = get(backend, request, &SERVICES, target.name).await?;
             location::service_port(&service, target.name, number)?
         }
         Err(_) => target.port.to_owned(),
     };
-    let endpoints = ENDPOINTS.get(backend, request, target.name).await?;
+    let endpoints = get(backend, request, &ENDPOINTS, target.name).await?;
     if endpoints.get("subsets").is_none_or(|subsets| subsets.items().is_empty()) {
         return Err(location::no_endpoints(target.name));
     }
@@ -267,6 +259,6 @@ async fn check_candidate(
     target: &Target<'_>,
     candidate: &Candidate,
 ) -> Result<Option<Location>> {
-    let pod = PODS.get(backend, request, &candidate.pod).await.ignore_not_found()?;
+    let pod = get(backend, request, &PODS, &candidate.pod).await.ignore_not_found()?;
     Ok(pod.and_then(|pod| location::candidate(target, candidate, &pod)))
 }

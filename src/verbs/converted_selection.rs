@@ -14,7 +14,7 @@ use pilothouse_types::memory::Reservation;
 use pilothouse_types::object::{Key, Object, Pairs, Revision};
 
 use super::paging::Start;
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// Whether a filter selects by fields that objects have only in another version than the stored one.
 fn selects_converted(resource: &Resource, filter: &Filter) -> bool {

@@ -11,11 +11,11 @@ use crate::limits::GENERATED_NAME_ATTEMPTS;
 use crate::pki::random;
 
 use super::{Reply, Success, VerbResult};
-use crate::storage::admission::{Operation, Write};
-use crate::storage::objects::Objects;
-use crate::storage::request_memory::MemoryPriority;
-use crate::storage::stored_defaults::StoredDefaults;
-use crate::storage::{Backend, Call};
+use crate::registry::admission::{Operation, Write};
+use crate::registry::objects::Objects;
+use crate::registry::request_memory::MemoryPriority;
+use crate::registry::stored_defaults::StoredDefaults;
+use crate::registry::{Backend, Call};
 
 /// Creates the object in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> VerbResult {

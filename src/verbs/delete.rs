@@ -12,9 +12,9 @@ use pilothouse_types::object::{Draft, Object};
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, Success, VerbResult};
-use crate::storage::request_memory::MemoryPriority;
-use crate::storage::rewrite::WriteTarget;
-use crate::storage::{Backend, Call};
+use crate::registry::request_memory::MemoryPriority;
+use crate::registry::rewrite::WriteTarget;
+use crate::registry::{Backend, Call};
 
 /// The result of a deletion.
 pub enum Outcome {

@@ -13,7 +13,7 @@ use super::list::{ListState, choose_state, filter, open, page_limit};
 use super::listing::Listing;
 use super::paging::select_page;
 use super::{Reply, VerbResult};
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// The page size of the reference if the client gives none.
 const DEFAULT_LIMIT: i64 = 10_000;

@@ -15,8 +15,8 @@ use pilothouse_apimachinery::verb::Verb;
 use super::listing::DetachedListing;
 use super::{Reply, Success, VerbResult};
 use super::{action_subresources, computed, create, delete, delete_collection, get, list, patch, update};
-use crate::storage::detached_call::DetachedCall;
-use crate::storage::{Backend, Call, CallTarget, Warnings};
+use crate::registry::detached_call::DetachedCall;
+use crate::registry::{Backend, Call, CallTarget, Warnings};
 
 /// What serves a request for a resource; 404 if nothing does.
 pub fn target<'a>(
@@ -53,8 +53,8 @@ pub async fn dispatch(backend: &Rc<Backend>, verb: Verb, call: &Call<'_>) -> Ver
     }
     match verb {
         Verb::Get => get::get(backend, call).await,
-        Verb::List => list::list(backend, call).await,
-        // Boxed, because the future of a write is many times larger than that of a read.
+        // Boxed, because their futures are many times larger than that of a read.
+        Verb::List => Box::pin(list::list(backend, call)).await,
         Verb::Create if !call.subresource().is_empty() => {
             Box::pin(action_subresources::create(backend, call)).await
         }

@@ -24,9 +24,9 @@ use pilothouse_types::object::{Object, Revision, Variant};
 use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::flowcontrol::load_stats::Watcher;
 use crate::metrics::watches::OpenWatch;
-use crate::storage::Backend;
-use crate::storage::objects::Objects;
-use crate::storage::present::{is_sent_as_stored, variant};
+use crate::registry::Backend;
+use crate::registry::objects::Objects;
+use crate::registry::present::{is_sent_as_stored, variant};
 
 use super::converted_selection::ConvertedFields;
 

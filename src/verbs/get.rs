@@ -5,7 +5,7 @@ use pilothouse_apimachinery::status::Status;
 
 use super::list::{open, wait_for_revision};
 use super::{Reply, Success, VerbResult};
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// Returns the object that the path names.
 pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {

@@ -20,7 +20,7 @@ use super::converted_selection;
 use super::listing::Listing;
 use super::paging::{Continue, Start, select_page};
 use super::{Reply, VerbResult};
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// How often and how long to wait for a resourceVersion in the future: 3 s in total, as in the reference.
 const FUTURE_ATTEMPTS: u32 = 60;

@@ -14,12 +14,12 @@ use pilothouse_types::object::{Object, Revision};
 use crate::limits::{LIST_CHUNK_BYTES, LIST_TURN_BYTES, PROTOBUF_LIST_BUFFER_BYTES, YAML_GROWTH};
 
 use super::paging::Page;
-use crate::storage::list_envelope::{
+use crate::registry::list_envelope::{
     cbor_ends, item_len, items_key, json_ends, list_fields, protobuf_ends, protobuf_items, protobuf_items_len,
 };
-use crate::storage::objects::Objects;
-use crate::storage::present::is_sent_as_stored;
-use crate::storage::{Backend, Call};
+use crate::registry::objects::Objects;
+use crate::registry::present::is_sent_as_stored;
+use crate::registry::{Backend, Call};
 
 /// A list that is being sent, by the worker of this backend.
 pub struct Listing<B = Rc<Backend>> {

@@ -14,8 +14,8 @@ use pilothouse_apimachinery::value::Value;
 use super::VerbResult;
 use super::apply::apply;
 use super::update::{NewState, store_update};
-use crate::storage::audit_body;
-use crate::storage::{Backend, Call};
+use crate::registry::audit_body;
+use crate::registry::{Backend, Call};
 
 /// Patches the object that the path names.
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> VerbResult {

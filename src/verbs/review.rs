@@ -18,8 +18,8 @@ use pilothouse_types::authorization::{Decision, Target};
 use pilothouse_types::identity::Credentials;
 
 use super::{Reply, Success, VerbResult, create};
-use crate::storage::admission::{Operation, Write};
-use crate::storage::{Backend, Call, authorization};
+use crate::registry::admission::{Operation, Write};
+use crate::registry::{Backend, Call, authorization};
 
 /// Completes the review in the body.
 pub async fn create(backend: &Backend, call: &Call<'_>, kind: ReviewKind) -> VerbResult {

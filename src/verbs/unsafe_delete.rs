@@ -14,9 +14,9 @@ use pilothouse_types::object::Object;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Reply, VerbResult};
-use crate::storage::objects::Objects;
-use crate::storage::rewrite::WriteTarget;
-use crate::storage::{Backend, Call, authorization};
+use crate::registry::objects::Objects;
+use crate::registry::rewrite::WriteTarget;
+use crate::registry::{Backend, Call, authorization};
 
 /// The verb that the caller needs besides `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";

@@ -17,11 +17,11 @@ use crate::limits::WRITE_ATTEMPTS;
 
 use super::create::{admit, store_new};
 use super::{Reply, Success, VerbResult};
-use crate::storage::admission::{Operation, Write};
-use crate::storage::objects::Objects;
-use crate::storage::request_memory::{MemoryPriority, RequestReservation};
-use crate::storage::stored_defaults::StoredDefaults;
-use crate::storage::{Backend, Call};
+use crate::registry::admission::{Operation, Write};
+use crate::registry::objects::Objects;
+use crate::registry::request_memory::{MemoryPriority, RequestReservation};
+use crate::registry::stored_defaults::StoredDefaults;
+use crate::registry::{Backend, Call};
 
 /// Computes the new state of an object.
 pub trait NewState {

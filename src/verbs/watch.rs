@@ -21,7 +21,7 @@ use super::event_frames::EventFrames;
 use super::list::{filter, open, wait_for_revision};
 use super::{Reply, VerbResult, WatchDeps};
 use crate::flowcontrol::heavy_pool::OwnedPool;
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 
 /// Opens a stream of matching changes.
 pub async fn watch(

@@ -35,6 +35,7 @@ pub mod response_format;
 pub mod schema;
 pub mod selectors;
 pub mod status;
+pub mod stored_type;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod time;

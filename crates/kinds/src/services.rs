@@ -1,5 +1,5 @@
 //! Cluster IPs and node ports of services. Which ones a service requests, keeps and releases is decided here, as pure
-//! functions; `storage/services.rs` allocates them.
+//! functions; `registry/services.rs` allocates them.
 
 pub mod addresses;
 pub mod families;

@@ -9,13 +9,15 @@ use openssl::x509::X509Req;
 use pilothouse_actors::authorizer::AuthorizeExplained;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::signers;
 use pilothouse_types::authorization::{Action, Decision, Target};
+use pilothouse_types::object::Key;
 
-use super::{Allowances, LookupType, PODS, get_object, is_on};
-use crate::storage::admission::Write;
-use crate::storage::authorization;
+use super::{Allowances, PODS, get_object, is_on};
+use crate::registry::admission::Write;
+use crate::registry::authorization;
 
 /// The signers of the certificates that identify nodes.
 const NODE_SIGNERS: [&str; 2] = [signers::SERVING, signers::KUBELET];
@@ -32,11 +34,9 @@ const DRIVERS: [(&str, &str); 7] = [
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-const CLAIMS: LookupType =
-    LookupType { group: "", resource: "persistentvolumeclaims", kind: "PersistentVolumeClaim" };
-const VOLUMES: LookupType = LookupType { group: "", resource: "persistentvolumes", kind: "PersistentVolume" };
-const CSI_DRIVERS: LookupType =
-    LookupType { group: "storage.k8s.io", resource: "csidrivers", kind: "CSIDriver" };
+const CLAIMS: StoredType = StoredType::v1("", "persistentvolumeclaims", "PersistentVolumeClaim");
+const VOLUMES: StoredType = StoredType::v1("", "persistentvolumes", "PersistentVolume");
+const CSI_DRIVERS: StoredType = StoredType::v1("storage.k8s.io", "csidrivers", "CSIDriver");
 
 /// Refuses a token that is not bound to a pod on the node.
 pub async fn check_token(
@@ -54,7 +54,7 @@ pub async fn check_token(
     if uid.is_empty() {
         return refuse("node requested token with a pod binding without a uid");
     }
-    let pod = get_object(write, &PODS, write.call.namespace(), name).await?;
+    let pod = get_object(write, &PODS, Key::namespaced(write.call.namespace(), name)).await?;
     if meta::metadata(&pod).str("uid") != uid {
         return refuse(&format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been \
@@ -144,14 +144,14 @@ async fn driver_requests_token(
     let driver = match claim {
         None => csi_driver(volume),
         Some(claim) => {
-            let claim = get_object(write, &CLAIMS, write.call.namespace(), &claim).await?;
+            let claim = get_object(write, &CLAIMS, Key::namespaced(write.call.namespace(), &claim)).await?;
             let name = claim.get_path(&["spec", "volumeName"]).and_then(Value::as_str).unwrap_or_default();
-            let volume = get_object(write, &VOLUMES, "", name).await?;
+            let volume = get_object(write, &VOLUMES, Key::cluster(name)).await?;
             csi_driver(volume.get("spec").unwrap_or(&Value::Null))
         }
     };
     let Some(driver) = driver else { return Ok(false) };
-    let driver = get_object(write, &CSI_DRIVERS, "", &driver).await?;
+    let driver = get_object(write, &CSI_DRIVERS, Key::cluster(&driver)).await?;
     let requests = driver.get_path(&["spec", "tokenRequests"]).map(Value::items).unwrap_or_default();
     Ok(requests.iter().any(|request| request.str("audience") == audience))
 }

@@ -22,7 +22,7 @@ use super::super::{Operation, Outcome, Plugin, Write};
 use super::matcher::{Context, Matched, PolicyMatcher};
 use super::table::Hook;
 use super::{PolicyDeps, count_conditions};
-use crate::storage::admission::Reinvocation;
+use crate::registry::admission::Reinvocation;
 
 /// Applies MutatingAdmissionPolicies.
 pub struct MutatingAdmissionPolicy(pub PolicyDeps);

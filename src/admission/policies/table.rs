@@ -5,12 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use pilothouse_admission::policies::policy::{Binding, Policy};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
-use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{ReadError, StoredObject};
 use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
 
 /// A kind of policies.
@@ -24,7 +25,7 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// The followed types: policies, and their bindings.
-    fn followed_types(self) -> [FollowedType; 2] {
+    fn stored_types(self) -> [StoredType; 2] {
         let (version, types) = match self {
             PolicyKind::Validating => (
                 "v1",
@@ -42,7 +43,7 @@ impl PolicyKind {
             ),
         };
         let group = ADMISSION_REGISTRATION_GROUP;
-        types.map(|(resource, kind)| FollowedType { group, resource, kind, version })
+        types.map(|(resource, kind)| StoredType { group, resource, kind, version })
     }
 }
 
@@ -51,7 +52,7 @@ pub type Policies = LiveIndex<Table>;
 
 /// Reads and compiles all policies of a kind.
 pub async fn open(indexes: &LiveIndexes, kind: PolicyKind) -> std::result::Result<Arc<Policies>, StoreError> {
-    indexes.open(kind.followed_types(), Table::new(kind)).await
+    indexes.open(kind.stored_types(), Table::new(kind)).await
 }
 
 /// A policy with its bindings.
@@ -91,7 +92,7 @@ impl Table {
 
     /// The policies that have bindings. An error if some cannot be read.
     pub fn readable_hooks(&self) -> Result<Arc<Vec<Hook>>> {
-        for (followed, names) in self.kind.followed_types().iter().zip(&self.unreadable) {
+        for (followed, names) in self.kind.stored_types().iter().zip(&self.unreadable) {
             if !names.is_empty() {
                 let resource = GroupResource { group: followed.group, resource: followed.resource };
                 return Err(Status::unreadable_guard(resource, names.iter().map(String::as_str)));
@@ -203,7 +204,7 @@ mod tests {
     fn put(table: &mut Table, type_index: usize, json: String) -> std::result::Result<(), ReadError> {
         let mut object = Object::unreadable(Key::cluster("p"), Revision(1));
         object.bytes = json.into();
-        let (registry, types) = (Registry::builtin().unwrap(), PolicyKind::Validating.followed_types());
+        let (registry, types) = (Registry::builtin().unwrap(), PolicyKind::Validating.stored_types());
         let stored = StoredObject::new(&types[type_index], &object, &registry)?;
         table.put(type_index, &stored)
     }

@@ -35,9 +35,9 @@ use tokio::sync::oneshot;
 use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::super::lookup::QUOTAS;
-use crate::storage::Warnings;
-use crate::storage::loopback::{AdmittedRequest, Loopback, LoopbackRequest, Response, own_identity};
-use crate::storage::stores::{StoreResult, Stores};
+use crate::registry::Warnings;
+use crate::registry::loopback::{AdmittedRequest, Loopback, LoopbackRequest, Response, own_identity};
+use crate::registry::stores::{StoreResult, Stores};
 
 const KIND: &str = "ResourceQuota";
 const RESOURCE: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };

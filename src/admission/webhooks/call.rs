@@ -14,8 +14,8 @@ use crate::pki::random;
 use super::super::attributes::{Options, options};
 use super::subject::Subject;
 use super::{Phase, Webhooks};
-use crate::storage::webhook_address::WebhookTarget;
-use crate::storage::webhook_call::{ReviewCall, check_status};
+use crate::registry::webhook_address::WebhookTarget;
+use crate::registry::webhook_call::{ReviewCall, check_status};
 
 /// The result of a call that allows the request.
 #[derive(Debug, Default)]

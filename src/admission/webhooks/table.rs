@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pilothouse_admission::webhooks::Webhook;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
 use pilothouse_client::upstream::pool::{KeepAliveHandle, Pool, Purpose};
@@ -12,21 +13,21 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
 
 use super::Phase;
-use crate::live_index::stored_object::{FollowedType, ReadError, StoredObject};
+use crate::live_index::stored_object::{ReadError, StoredObject};
 use crate::live_index::{LiveIndex, LiveIndexes, StoreIndex};
-use crate::storage::webhook_address::WebhookTarget;
+use crate::registry::webhook_address::WebhookTarget;
 
 /// The table, kept up to date.
 pub type Hooks = LiveIndex<Table>;
 
 /// The configuration resources, in the order of [`Phase`].
-const TYPES: [FollowedType; 2] = [
-    FollowedType::v1(
+const TYPES: [StoredType; 2] = [
+    StoredType::v1(
         ADMISSION_REGISTRATION_GROUP,
         "mutatingwebhookconfigurations",
         "MutatingWebhookConfiguration",
     ),
-    FollowedType::v1(
+    StoredType::v1(
         ADMISSION_REGISTRATION_GROUP,
         "validatingwebhookconfigurations",
         "ValidatingWebhookConfiguration",

@@ -14,8 +14,8 @@ use crate::aggregation::{ExtensionRequest, ExtensionResponse, Extensions};
 use crate::limits::{
     DELETIONS_IN_FLIGHT, EXTENSION_CLEARING_TIMEOUT, EXTENSION_DELETION_TIMEOUT, EXTENSION_LIST_BYTES,
 };
-use crate::storage::Warnings;
-use crate::storage::loopback::Response;
+use crate::registry::Warnings;
+use crate::registry::loopback::Response;
 
 use super::super::client::Client;
 

@@ -73,6 +73,7 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
     response
 }
 
+/// What few requests need has a boxed future, so that it does not add to the size of the others.
 async fn serve(
     worker: &Rc<Worker>,
     request: &HttpRequest,
@@ -116,10 +117,12 @@ async fn serve(
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
         let aggregated_request = AggregatedRequest { registration, path, user, is_watch, audit_id, permit };
-        return Ok(aggregated::pass(worker, request, payload, &aggregated_request).await);
+        return Ok(Box::pin(aggregated::pass(worker, request, payload, &aggregated_request)).await);
     }
     match &parsed.target {
-        Target::NonResource(path) => serve_path(worker, request, payload, context, path, &query).await,
+        Target::NonResource(path) => {
+            Box::pin(serve_path(worker, request, payload, context, path, &query)).await
+        }
         // No handler is registered for such a path, though authorization parses it as a resource.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(path_info) => {

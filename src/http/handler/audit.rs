@@ -22,7 +22,7 @@ use pilothouse_types::identity::Identity;
 use crate::audit::{AuditedRequest, Trail, truncate_user_agent};
 use crate::http::peer::Peer;
 use crate::http::switch::Switch;
-use crate::storage::authorization::AuthorizationRecord;
+use crate::registry::authorization::AuthorizationRecord;
 
 use super::filters::Annotations;
 use super::render::{Context, plain};

@@ -13,7 +13,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
 
 use crate::limits::{BODY_STEP_BYTES, REQUEST_BODY_BYTES, SMALL_BODY_BYTES};
-use crate::storage::request_memory::{RequestMemory, RequestReservation};
+use crate::registry::request_memory::{RequestMemory, RequestReservation};
 
 use super::render::text;
 

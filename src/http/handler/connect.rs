@@ -36,7 +36,7 @@ use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::{KUBELET_REFUSAL_BYTES, KUBELET_REFUSAL_TIMEOUT};
-use crate::storage::{Backend, Call, CallTarget, Origin, Requester, Warnings};
+use crate::registry::{Backend, Call, CallTarget, Origin, Requester, Warnings};
 use crate::verbs::connect::{ConnectRequest, ConnectTarget, admit, resolve};
 
 use super::render::text;

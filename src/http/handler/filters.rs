@@ -28,8 +28,8 @@ use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::REFUSAL_CHARS;
 use crate::metrics::authentication::Attempt;
-use crate::storage::Warnings;
-use crate::storage::authorization::{AuthorizationRecord, action};
+use crate::registry::Warnings;
+use crate::registry::authorization::{AuthorizationRecord, action};
 
 use super::health;
 use super::render::Context;

@@ -28,7 +28,7 @@ use crate::flowcontrol::table::Flow;
 use crate::http::h1_stream::Endless;
 use crate::limits::{AUDIT_ID_BYTES, HEAVY_BYTES, STREAMED_OBJECT_BYTES};
 use crate::pki::random;
-use crate::storage::{Backend, Warnings};
+use crate::registry::{Backend, Warnings};
 use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
 

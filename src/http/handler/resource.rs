@@ -24,9 +24,9 @@ use pilothouse_types::identity::Identity;
 
 use crate::http::websocket::Upgrade;
 use crate::limits::HEAVY_BYTES;
-use crate::storage::detached_call::DetachedCall;
-use crate::storage::work_limit::WorkLimit;
-use crate::storage::{Call, CallBody, Execution, Origin, Requester};
+use crate::registry::detached_call::DetachedCall;
+use crate::registry::work_limit::WorkLimit;
+use crate::registry::{Call, CallBody, Execution, Origin, Requester};
 use crate::verbs::{self, Reply, VerbResult};
 
 use super::body::{self, Body};
@@ -90,7 +90,7 @@ pub async fn serve(
             offer,
             pool,
         };
-        return connect::serve(worker, http, payload, &input).await;
+        return Box::pin(connect::serve(worker, http, payload, &input)).await;
     }
     let verb = request.allowed_verb(&resource)?;
     context.allow_cbor();

@@ -18,7 +18,7 @@ use pilothouse_types::memory::Reservation;
 
 use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::limits::{LIST_CHUNK_BYTES, STREAMED_OBJECT_BYTES};
-use crate::storage::Backend;
+use crate::registry::Backend;
 use crate::verbs::listing::{EncodedItem, Listing};
 
 use super::render::heavy_error;

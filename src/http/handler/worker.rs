@@ -23,7 +23,7 @@ use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
-use crate::storage::Backend;
+use crate::registry::Backend;
 use crate::verbs::WatchDeps;
 
 use super::connect::ConnectDeps;

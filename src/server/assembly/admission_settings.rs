@@ -19,10 +19,10 @@ use crate::bootstrap::make_namespaces;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
 use crate::live_index::LiveIndexes;
+use crate::registry::loopback::Loopback;
+use crate::registry::stores::Stores;
 use crate::server::application::StartContext;
 use crate::server::application::StartError;
-use crate::storage::loopback::Loopback;
-use crate::storage::stores::Stores;
 
 /// Reads the operator's configuration and starts the actors that the plug-ins of all workers share.
 pub async fn settings(

@@ -27,9 +27,9 @@ use crate::controllers::start::{
 use crate::flowcontrol::RequestLimiter;
 use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
+use crate::registry::Backend;
+use crate::registry::stores::Stores;
 use crate::server::application::StartError;
-use crate::storage::Backend;
-use crate::storage::stores::Stores;
 
 /// Restores the system namespaces, the `kubernetes` service and the extension-apiserver-authentication ConfigMap.
 async fn restore_own_objects(

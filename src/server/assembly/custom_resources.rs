@@ -15,8 +15,8 @@ use super::{ServerParts, backend};
 use crate::apiextensions::{Defined, Definitions, DefinitionsDeps, Synchronize};
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Served, Shared};
+use crate::registry::conversion;
 use crate::server::application::StartError;
-use crate::storage::conversion;
 
 /// The built-in resources, and their OpenAPI documents.
 pub(super) struct Builtins {

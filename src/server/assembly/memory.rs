@@ -17,9 +17,9 @@ use crate::limits::{
     AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_DIVISOR, DEFINITIONS_BYTES, LIST_BYTES,
     MEMORY_SAMPLE_INTERVAL, MIN_MEMORY_LIMIT, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
 };
+use crate::registry::definition_memory::DefinitionMemory;
+use crate::registry::request_memory::RequestMemory;
 use crate::server::application::StartError;
-use crate::storage::definition_memory::DefinitionMemory;
-use crate::storage::request_memory::RequestMemory;
 
 /// The budgets of one server.
 pub(super) struct MemoryBudgets {

@@ -17,9 +17,9 @@ use crate::bootstrap::kubernetes_service::KubernetesService;
 use crate::config::{Config, Engine as EngineChoice};
 use crate::limits;
 use crate::pki::host;
+use crate::registry::services::{Services, repair};
+use crate::registry::stores::Stores;
 use crate::server::application::{StartContext, StartError};
-use crate::storage::services::{Services, repair};
-use crate::storage::stores::Stores;
 
 use super::ServerParts;
 

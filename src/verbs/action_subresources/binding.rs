@@ -9,8 +9,8 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::Object;
 
 use crate::limits::CONFLICT_ATTEMPTS;
-use crate::storage::rewrite::WriteTarget;
-use crate::storage::{Backend, Call};
+use crate::registry::rewrite::WriteTarget;
+use crate::registry::{Backend, Call};
 use crate::verbs::{Reply, VerbResult};
 
 /// The resource in error messages.

@@ -15,8 +15,8 @@ use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::object::{Object, TypeName};
 
 use crate::limits::EVICTION_ATTEMPTS;
-use crate::storage::rewrite::WriteTarget;
-use crate::storage::{Backend, Call};
+use crate::registry::rewrite::WriteTarget;
+use crate::registry::{Backend, Call};
 use crate::verbs::{Reply, VerbResult, delete};
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudgets" };

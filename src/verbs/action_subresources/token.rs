@@ -4,15 +4,15 @@ use pilothouse_api::subresources::token_request::{self, Binding};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names;
-use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::version::GroupVersion;
-use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::object::Key;
 
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::pki::random;
-use crate::storage::{Backend, Call};
+use crate::registry::{Backend, Call};
 use crate::verbs::{Reply, Success, VerbResult};
 
 /// The audit annotation with the ID of the issued token.
@@ -105,9 +105,9 @@ async fn bind(backend: &Backend, call: &Call<'_>, bound_ref: &Value, bound: &mut
     let name = bound_ref.str("name");
     let binding = token_request::binding(bound_ref)?;
     let object = match binding {
-        Binding::Pod => get(backend, call, "pods", "Pod", name).await?,
-        Binding::Node => get(backend, call, "nodes", "Node", name).await?,
-        Binding::Secret => get(backend, call, "secrets", "Secret", name).await?,
+        Binding::Pod => get(backend, call, &PODS, name).await?,
+        Binding::Node => get(backend, call, &NODES, name).await?,
+        Binding::Secret => get(backend, call, &SECRETS, name).await?,
     };
     if binding == Binding::Pod {
         let spec = object.get("spec").unwrap_or(&Value::Null);
@@ -137,7 +137,7 @@ async fn node_reference(backend: &Backend, call: &Call<'_>, name: &str) -> Resul
     if name.is_empty() {
         return Ok(None);
     }
-    match get(backend, call, "nodes", "Node", name).await {
+    match get(backend, call, &NODES, name).await {
         Ok(node) => Ok(Some(reference_to(&node))),
         Err(status) if status.is_not_found() => {
             Ok(Some(Reference { name: name.to_owned(), uid: String::new() }))
@@ -146,7 +146,11 @@ async fn node_reference(backend: &Backend, call: &Call<'_>, name: &str) -> Resul
     }
 }
 
-async fn get(backend: &Backend, call: &Call<'_>, resource: &str, kind: &str, name: &str) -> Result<Value> {
+const PODS: StoredType = StoredType::v1("", "pods", "Pod");
+const NODES: StoredType = StoredType::v1("", "nodes", "Node");
+const SECRETS: StoredType = StoredType::v1("", "secrets", "Secret");
+
+async fn get(backend: &Backend, call: &Call<'_>, stored_type: &StoredType, name: &str) -> Result<Value> {
     if name.is_empty() {
         return Err(Status::bad_request("Name parameter required."));
     }
@@ -154,9 +158,7 @@ async fn get(backend: &Backend, call: &Call<'_>, resource: &str, kind: &str, nam
     if !errors.is_empty() {
         return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", errors.join(";"))));
     }
-    let key = if kind == "Node" { Key::cluster(name) } else { Key::namespaced(call.namespace(), name) };
-    let result = backend.stores.get(&TypeName::new(resource), key, call.permit()).await;
-    let object =
-        result.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource }, name))?;
-    backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &object)
+    let is_cluster_scoped = *stored_type == NODES;
+    let key = if is_cluster_scoped { Key::cluster(name) } else { Key::namespaced(call.namespace(), name) };
+    backend.read_stored(stored_type, key, call.permit(), stored_type.group_resource()).await
 }

@@ -166,7 +166,7 @@ fn store_watchers_are_listed_with_unreadable_object_handling() {
             "the write is refused, and the object reported",
             &["fn decode", "struct LookupGuards"],
         ),
-        StoreWatcher("src/storage/stores.rs", "only passes the message on", &[]),
+        StoreWatcher("src/registry/stores.rs", "only passes the message on", &[]),
         StoreWatcher(
             "src/controllers/informer.rs",
             "controllers do not receive such objects, and find them when they read",

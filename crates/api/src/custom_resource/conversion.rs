@@ -1,4 +1,4 @@
-//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `storage/conversion.rs` calls
+//! Conversion webhooks of custom resources: configuration, ConversionReview requests and responses. `registry/conversion.rs` calls
 //! the webhook.
 
 use base64::Engine as _;

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::limits::{PROXY_PAGE_BYTES, PROXY_PAGE_TIMEOUT};
-use crate::storage::Backend;
+use crate::registry::Backend;
 
 use super::super::budgeted_body::BudgetedBody;
 use super::super::gzip;

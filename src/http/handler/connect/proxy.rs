@@ -17,7 +17,7 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_client::upstream::{Failure, RequestBody, UpstreamRequest, UpstreamResponse};
 
 use crate::flowcontrol::heavy_pool::OwnedPool;
-use crate::storage::Backend;
+use crate::registry::Backend;
 
 use super::super::render::text;
 use super::{ConnectDeps, ConnectInput, common_status, headers, host, html_links};

@@ -10,7 +10,7 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
 
-use crate::storage::Call;
+use crate::registry::Call;
 
 /// The field of metadata that records field ownership.
 const MANAGED_FIELDS: &str = "managedFields";

@@ -1,5 +1,6 @@
-//! The layer below the verbs: their dependencies ([`Backend`]), the parsed request ([`Call`]), access to the stores, conversion
-//! between bodies, values and stored objects, admission, and the encoding of responses. Nothing here knows HTTP or a verb.
+//! What the reference calls the registry: the layer between the verbs and the stores. It has the verbs' dependencies
+//! ([`Backend`]), the parsed request ([`Call`]), access to the stores, conversion between bodies, values and stored objects,
+//! admission, and the encoding of responses. Nothing here knows HTTP or a verb.
 
 pub mod admission;
 pub mod audit_body;
@@ -32,11 +33,15 @@ use std::sync::Arc;
 
 use actix::Addr;
 use pilothouse_actors::committer::Committer;
+use pilothouse_actors::permit::Permit;
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
+use pilothouse_apimachinery::stored_type::StoredType;
+use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
-use pilothouse_types::object::Object;
+use pilothouse_types::object::{Key, Object};
 
 use crate::audit::Trail;
 use crate::auth::service_account::issuer::Issuer;
@@ -98,6 +103,22 @@ impl Backend {
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
         let object = self.stores.get(&call.stored().store, call.key(call.name()), call.permit()).await;
         object.map_err(|error| Status::from_store(&error, call.group_resource(), call.name()))
+    }
+
+    /// Reads and decodes an object of another type than the call's. Errors report it as `reported`: clients know some objects
+    /// by another name.
+    pub async fn read_stored(
+        &self,
+        stored_type: &StoredType,
+        key: Key,
+        permit: &Permit,
+        reported: GroupResource<'_>,
+    ) -> Result<Value> {
+        let name = key.name().to_owned();
+        let object = self.stores.get(&stored_type.type_name(), key, permit).await;
+        let object = object.map_err(|error| Status::from_store(&error, reported, &name))?;
+        let version = GroupVersion::new(stored_type.group, stored_type.version);
+        self.objects.load_kind(&version, stored_type.kind, &object)
     }
 }
 

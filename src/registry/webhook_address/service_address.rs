@@ -2,10 +2,10 @@
 
 use pilothouse_actors::permit::Permit;
 use pilothouse_apimachinery::field::quoted;
+use pilothouse_apimachinery::status::GroupResource;
+use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::version::GroupVersion;
-use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::object::Key;
 
 use crate::pki::random;
 
@@ -32,30 +32,28 @@ pub async fn resolve(
     ServicePort { namespace, name, port }: ServicePort<'_>,
 ) -> AddressResult {
     let key = Key::namespaced(namespace, name);
-    let service = get(backend, permit, "services", "Service", key.clone()).await?;
+    let service = get(backend, permit, &SERVICES, key.clone()).await?;
     if !to_endpoints {
         return cluster_address(&service, name, port);
     }
     let port_name = routed_port_name(&service, name, port)?;
-    let endpoints = get(backend, permit, "endpoints", "Endpoints", key).await?;
+    let endpoints = get(backend, permit, &ENDPOINTS, key).await?;
     endpoint_address(&endpoints, name, &port_name, &mut random::below)
 }
+
+const SERVICES: StoredType = StoredType::v1("", "services", "Service");
+const ENDPOINTS: StoredType = StoredType::v1("", "endpoints", "Endpoints");
 
 async fn get(
     backend: &Backend,
     permit: &Permit,
-    resource: &str,
-    kind: &str,
+    stored_type: &StoredType,
     key: Key,
 ) -> Result<Value, String> {
-    let name = key.name().to_owned();
-    let result = backend.stores.get(&TypeName::new(resource), key, permit).await;
-    let object = result.map_err(|error| match error {
-        // The reference's listers use the singular.
-        StoreError::NotFound => format!("{} {} not found", resource.trim_end_matches('s'), quoted(&name)),
-        error => error.to_string(),
-    })?;
-    let value = backend.objects.load_kind(&GroupVersion::new("", "v1"), kind, &object);
+    // The reference's listers use the singular.
+    let singular = stored_type.resource.trim_end_matches('s');
+    let reported = GroupResource { group: stored_type.group, resource: singular };
+    let value = backend.read_stored(stored_type, key, permit, reported).await;
     value.map_err(|status| status.message.clone())
 }
 

@@ -232,7 +232,7 @@ mod tests {
     use pilothouse_api::catalog::runtime_config::RuntimeConfig;
 
     use super::*;
-    use crate::storage::{CallTarget, Origin, Requester};
+    use crate::registry::{CallTarget, Origin, Requester};
 
     #[test]
     fn loopback_path_of_call_parses_to_same_verb() {

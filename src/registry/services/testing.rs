@@ -14,7 +14,7 @@ use pilothouse_kinds::services::addresses::AddressRange;
 use pilothouse_types::clock::Clock;
 
 use super::Services;
-use crate::storage::stores::Stores;
+use crate::registry::stores::Stores;
 
 /// An allocator with a range of addresses and ten ports, and its stores.
 pub(super) fn start_services() -> (Storage, Rc<Services>) {

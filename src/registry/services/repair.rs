@@ -16,7 +16,7 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocations, parent};
-use crate::storage::stores::Stores;
+use crate::registry::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.
 pub type AllocationsByService = BTreeMap<Key, Option<ServiceAllocations>>;

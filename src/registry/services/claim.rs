@@ -12,7 +12,7 @@ use pilothouse_types::object::Key;
 use tokio::time::{sleep, timeout};
 
 use super::Services;
-use crate::storage::write_hooks::FinishWrite;
+use crate::registry::write_hooks::FinishWrite;
 
 /// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays
 /// allocated until the periodic check. Waiting longer would keep permits from requests that could be served.
