@@ -2,6 +2,8 @@
 
 mod convert;
 mod healthcheck;
+mod inspect;
+mod restore;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -22,10 +24,13 @@ trait Command: Parser {
 pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter().skip(1);
     let name = arguments.next()?;
-    if name == healthcheck::Options::NAME {
-        return Some(run::<healthcheck::Options>(arguments));
-    }
-    (name == convert::Options::NAME).then(|| run::<convert::Options>(arguments))
+    Some(match name.to_str()? {
+        convert::Options::NAME => run::<convert::Options>(arguments),
+        healthcheck::Options::NAME => run::<healthcheck::Options>(arguments),
+        inspect::Options::NAME => run::<inspect::Options>(arguments),
+        restore::Options::NAME => run::<restore::Options>(arguments),
+        _ => return None,
+    })
 }
 
 fn run<C: Command>(arguments: impl Iterator<Item = OsString>) -> ExitCode {

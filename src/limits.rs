@@ -391,6 +391,14 @@ pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
 /// Bytes that a connection reads or writes before the other connections of its worker have their turn: some tenths of a millisecond
 /// of encryption and copying.
 pub const CONNECTION_TURN_BYTES: usize = 64 << 10;
+/// The pieces in which a backup is sent.
+pub const BACKUP_CHUNK_BYTES: usize = 256 << 10;
+/// Pieces of a backup that wait for a client.
+pub const BACKUP_CHUNKS: usize = 4;
+/// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment.
+pub const BACKUP_STALL: Duration = Duration::from_secs(60);
+/// How often a backup looks whether its client reads again.
+pub const BACKUP_STALL_STEP: Duration = Duration::from_millis(5);
 /// The maximum size of a TLS record.
 pub const TLS_RECORD_BYTES: usize = 16 << 10;
 /// The longest rest between counts of a quota, so that released usage becomes available again.

@@ -110,6 +110,8 @@ pub struct Metrics {
     pub slis: Slis,
     /// Work queues of controllers.
     pub controllers: ControllerMetrics,
+    /// How much space the store has left.
+    pub space_level: IntGauge,
     features: Vec<features::Enabled>,
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
@@ -161,6 +163,10 @@ impl Metrics {
                 &["storage_cluster_id"],
             )?,
             store_file: None,
+            space_level: registry.gauge(
+                "pilothouse_storage_space_level",
+                "Space that the store has left: 0 enough, 1 little, 2 none, so that writes that let it grow are refused.",
+            )?,
             memory: MemoryMetrics::new(&registry)?,
             page_bytes: AtomicUsize::new(0),
             kept_connections: registry.gauge(

@@ -24,6 +24,7 @@ pub use handle::{Exit, Handle, Stopper};
 pub use self::application::StartError;
 use self::application::{Assemble, StartContext};
 pub use self::assembly::Assembly;
+pub(crate) use self::assembly::storage::STORE_FILE;
 use crate::config::Config;
 use crate::http::edge::Edge;
 use crate::http::listener;

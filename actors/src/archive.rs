@@ -145,11 +145,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use bytes::Bytes;
-    use pilothouse_types::clock::Timestamp;
     use pilothouse_types::object::{Draft, Key, Object, Pairs, Variant};
 
     use super::*;
     use crate::event::Change;
+    use crate::log_time::WriteTime;
 
     /// A log of revisions 1 to 100 that counts how often it is read.
     #[derive(Default)]
@@ -172,7 +172,12 @@ mod tests {
             labels: Pairs::default(),
             fields: Pairs::default(),
         };
-        Event::new(Change::Created, Arc::new(Object::new(draft, Revision(revision))), None, Timestamp(0))
+        Event::new(
+            Change::Created,
+            Arc::new(Object::new(draft, Revision(revision))),
+            None,
+            WriteTime::default(),
+        )
     }
 
     fn archive_reader() -> (Arc<Counting>, ArchiveReader) {

@@ -7,7 +7,8 @@
 //! arrival, and stores are notified in that order.
 //!
 //! After a failed commit the state of the disk is unknown. Waiting writers get an error, [`Fatal`] is raised, and no further commit
-//! is made. Recovery decides at the next start.
+//! is made. Recovery decides at the next start. A full disk is different: the engine undoes the batch, its stores roll their pending
+//! writes back, and the committer goes on.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +20,10 @@ use pilothouse_types::object::{Revision, TypeName};
 
 use crate::engine::{Batch, Engine, EngineError, Stats, Write};
 use crate::fatal::Fatal;
+use crate::history_bounds::HistoryBounds;
 use crate::limits::{BATCH_BYTES, BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE};
+use crate::log_time::LogClock;
+use crate::space::{Space, SpaceLevel, SpaceLimits};
 use crate::trim_queue::TrimQueue;
 
 /// Asks to make a write durable. The answer comes as [`Committed`].
@@ -32,6 +36,8 @@ pub struct Commit {
     pub write: Write,
     /// The store to notify. A handle of its own for each write: see `Committer::notify_store`.
     pub store: Recipient<Committed>,
+    /// How often the store has rolled back before it sent this.
+    pub rollbacks: u64,
 }
 
 /// Checks that writes can be made durable, on the same path as a write. Answers the statistics of the engine, or Unavailable.
@@ -44,7 +50,7 @@ pub struct Check;
 #[rtype(result = "Result<(), StoreError>")]
 pub struct Flush;
 
-/// Runs one step of idle work: trim, or settle when nothing is left to trim. Answers how many records were removed. The committer
+/// Runs one step of idle work: measures the space that is left, and trims, or settles when nothing is left to trim. Answers how many records were removed. The committer
 /// does this by itself; tests use it to avoid waiting.
 #[derive(Message)]
 #[rtype(result = "Result<usize, StoreError>")]
@@ -60,14 +66,30 @@ pub struct Stop;
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Committed {
-    /// Every write of the store up to this revision is durable.
+    /// Every write of the store up to this revision is durable. NoSpace: none of those that are pending will be, nor was any of them
+    /// written. Any other error: that is unknown.
     pub through: Result<Revision, StoreError>,
+    /// The number of rollbacks that the store had sent with its writes.
+    pub rollbacks: u64,
 }
 
 /// Commits the gathered writes. The committer sends it to itself, so that it is handled after everything in the mailbox.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Gathered;
+
+/// The part of a batch that belongs to one store.
+struct StoreCommit {
+    store: Recipient<Committed>,
+    /// The last revision in the batch.
+    through: Revision,
+    rollbacks: u64,
+}
+
+/// Whether a write was sent before its store learnt that an earlier one failed. The store fails it with that one.
+fn is_rolled_back(rolled_back: &HashMap<TypeName, u64>, commit: &Commit) -> bool {
+    rolled_back.get(&commit.write.type_name).is_some_and(|rollbacks| commit.rollbacks <= *rollbacks)
+}
 
 /// The actor. See the module documentation.
 pub struct Committer {
@@ -79,34 +101,47 @@ pub struct Committer {
     gathering: bool,
     /// Whether there was a commit since the last check: trimming and settling wait for a quiet moment.
     busy: bool,
-    housekeeping_interval: Duration,
-    trims: TrimQueue,
-    fatal: Fatal,
+    /// Stores that must roll back, by the number of rollbacks that they know of. Their pending writes build on some that failed, so
+    /// they are dropped until the store has noticed.
+    rolled_back: HashMap<TypeName, u64>,
+    deps: CommitterDeps,
+}
+
+/// What a committer needs besides its log.
+pub struct CommitterDeps {
+    /// How often it checks whether it is idle.
+    pub housekeeping_interval: Duration,
+    /// The queue of records to remove.
+    pub trims: TrimQueue,
+    /// How much room the store has left.
+    pub space: Space,
+    /// The marks at which that changes.
+    pub space_limits: SpaceLimits,
+    /// The clock of the log.
+    pub clock: LogClock,
+    /// Keeps the history short while there is little space.
+    pub history: HistoryBounds,
+    /// Raised when the state of the disk is unknown.
+    pub fatal: Fatal,
 }
 
 impl Committer {
     /// A committer for this log.
-    pub fn new(
-        engine: Box<dyn Engine>,
-        housekeeping_interval: Duration,
-        trims: TrimQueue,
-        fatal: Fatal,
-    ) -> Committer {
+    pub fn new(engine: Box<dyn Engine>, deps: CommitterDeps) -> Committer {
         Committer {
             engine: Some(engine),
             waiting: VecDeque::new(),
             gathering: false,
             busy: false,
-            housekeeping_interval,
-            trims,
-            fatal,
+            rolled_back: HashMap::new(),
+            deps,
         }
     }
 
     /// Takes one batch of waiting writes, makes it durable, and notifies the stores.
     fn commit_batch(&mut self) {
         let mut batch = Batch::default();
-        let mut committed: HashMap<TypeName, (Recipient<Committed>, Revision)> = HashMap::new();
+        let mut committed: HashMap<TypeName, StoreCommit> = HashMap::new();
         let mut bytes = 0;
         while let Some(next) = self.waiting.front() {
             bytes += next.write.record.weight();
@@ -114,26 +149,62 @@ impl Committer {
             if full && !batch.writes.is_empty() {
                 break;
             }
-            let Some(Commit { write, store }) = self.waiting.pop_front() else { break };
-            committed.entry(write.type_name.clone()).or_insert((store, write.revision)).1 = write.revision;
+            let Some(Commit { write, store, rollbacks }) = self.waiting.pop_front() else { break };
+            let (through, type_name) = (write.revision, write.type_name.clone());
+            committed.entry(type_name).or_insert(StoreCommit { store, through, rollbacks }).through = through;
             batch.writes.push(write);
         }
         if batch.writes.is_empty() {
             return;
         }
-        batch.trims = self.trims.take(TRIM_PER_BATCH.min(TRIM_PER_WRITE * batch.writes.len()));
+        batch.trims = self.deps.trims.take(TRIM_PER_BATCH.min(TRIM_PER_WRITE * batch.writes.len()));
         self.busy = true;
-        let outcome = self.commit(&batch);
-        for (store, revision) in committed.into_values() {
-            Committer::notify_store(&store, outcome.clone().map(|()| revision));
+        let outcome = self.commit(batch);
+        if let Err(StoreError::NoSpace) = outcome {
+            let rolled_back = committed.iter().map(|(name, commit)| (name.clone(), commit.rollbacks));
+            self.rolled_back.extend(rolled_back);
+            let rolled_back = &self.rolled_back;
+            self.waiting.retain(|commit| !is_rolled_back(rolled_back, commit));
         }
-        if outcome.is_err() {
+        for StoreCommit { store, through, rollbacks } in committed.into_values() {
+            let through = outcome.clone().map(|()| through);
+            Committer::notify_store(&store, Committed { through, rollbacks });
+        }
+        if self.engine.is_none() {
             self.refuse_waiting();
         }
     }
 
-    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        self.with_engine(|engine| engine.commit(batch))
+    /// Makes a batch durable. If the disk is full, its removals are tried again later.
+    fn commit(&mut self, batch: Batch) -> Result<(), StoreError> {
+        let outcome = self.with_engine(|engine| engine.commit(&batch));
+        match outcome {
+            // Every time, because a second of writes can fill what is left.
+            Ok(()) => self.measure_space(),
+            Err(StoreError::NoSpace) => self.deps.trims.put_back(batch.trims),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Measures how much space is left.
+    fn measure_space(&mut self) {
+        let Ok(stats) = self.with_engine(|engine| engine.stats()) else { return };
+        let present = self.deps.space.level();
+        self.set_space(self.deps.space_limits.level(&stats, present));
+    }
+
+    fn set_space(&self, level: SpaceLevel) {
+        let before = self.deps.space.set(level);
+        self.deps.history.set_scarce(level > SpaceLevel::Ample);
+        match level {
+            _ if level == before => {}
+            SpaceLevel::Full => tracing::error!(
+                "the store has no space left: writes that let it grow are refused; delete objects or make room on the disk"
+            ),
+            SpaceLevel::Low => tracing::warn!(before = before.as_str(), "the store has little space left"),
+            SpaceLevel::Ample => tracing::info!("the store has enough space again"),
+        }
     }
 
     /// Runs work on the engine. An error or a panic ends the engine.
@@ -145,25 +216,35 @@ impl Committer {
         // If the engine panics, the stores must still get an answer.
         let reason = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
             Ok(Ok(output)) => return Ok(output),
+            Ok(Err(EngineError::NoSpace)) => {
+                self.set_space(SpaceLevel::Full);
+                return Err(StoreError::NoSpace);
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the engine panicked".to_owned(),
         };
-        self.fatal.raise(format!("the log cannot be written: {reason}"));
+        self.deps.fatal.raise(format!("the log cannot be written: {reason}"));
         self.engine = None;
         Err(StoreError::Unavailable)
     }
 
     fn refuse_waiting(&mut self) {
         for commit in self.waiting.drain(..) {
-            Committer::notify_store(&commit.store, Err(StoreError::Unavailable));
+            Committer::refuse(&commit);
         }
     }
 
     /// A mailbox counts its bound per handle, and a fresh handle has one free place. Each write brings a fresh handle that is
     /// used once, so clients that fill the mailbox of a store cannot block this message. The places of the writes bound how many
     /// are on their way. Only a dead store refuses, and then `Fatal` is raised.
-    fn notify_store(store: &Recipient<Committed>, through: Result<Revision, StoreError>) {
-        let _closed = store.try_send(Committed { through });
+    fn notify_store(store: &Recipient<Committed>, committed: Committed) {
+        let _closed = store.try_send(committed);
+    }
+
+    /// Notifies a store that nothing can be written any more.
+    fn refuse(commit: &Commit) {
+        let through = Err(StoreError::Unavailable);
+        Committer::notify_store(&commit.store, Committed { through, rollbacks: commit.rollbacks });
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {
@@ -175,22 +256,24 @@ impl Committer {
 
     /// One bounded step of idle work.
     fn tidy(&mut self) -> Result<usize, StoreError> {
-        let trims = self.trims.take(TRIM_PER_BATCH);
+        let trims = self.deps.trims.take(TRIM_PER_BATCH);
         let removed = trims.len();
         if removed > 0 {
-            self.commit(&Batch { writes: Vec::new(), trims })?;
+            self.commit(Batch { writes: Vec::new(), trims })?;
         } else {
-            self.with_engine(|engine| engine.settle())?;
+            let now = self.deps.clock.now();
+            self.with_engine(|engine| engine.settle(now))?;
         }
         Ok(removed)
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
         let flushed = self.flush();
-        match self.engine.take().map(Engine::close) {
+        let now = self.deps.clock.now();
+        match self.engine.take().map(|engine| engine.close(now)) {
             Some(Ok(())) => flushed,
             Some(Err(error)) => {
-                self.fatal.raise(format!("the log cannot be closed: {error}"));
+                self.deps.fatal.raise(format!("the log cannot be closed: {error}"));
                 Err(StoreError::Unavailable)
             }
             None => Err(StoreError::Unavailable),
@@ -202,7 +285,8 @@ impl Actor for Committer {
     type Context = Context<Committer>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_interval(self.housekeeping_interval, |committer, ctx| {
+        self.measure_space();
+        ctx.run_interval(self.deps.housekeeping_interval, |committer, ctx| {
             if !std::mem::take(&mut committer.busy) && committer.engine.is_some() {
                 ctx.notify(Tidy);
             }
@@ -213,7 +297,7 @@ impl Actor for Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fatal.raise("the committer panicked".to_owned());
+            self.deps.fatal.raise("the committer panicked".to_owned());
         }
     }
 }
@@ -223,7 +307,10 @@ impl Handler<Commit> for Committer {
 
     fn handle(&mut self, commit: Commit, ctx: &mut Self::Context) {
         if self.engine.is_none() {
-            return Committer::notify_store(&commit.store, Err(StoreError::Unavailable));
+            return Committer::refuse(&commit);
+        }
+        if is_rolled_back(&self.rolled_back, &commit) {
+            return;
         }
         self.waiting.push_back(commit);
         // The whole mailbox is handled before anything else, so a steady stream of writes must commit without waiting for its
@@ -273,6 +360,7 @@ impl Handler<Tidy> for Committer {
     type Result = Result<usize, StoreError>;
 
     fn handle(&mut self, _: Tidy, ctx: &mut Self::Context) -> Self::Result {
+        self.measure_space();
         let removed = self.tidy()?;
         if removed > 0 && self.waiting.is_empty() {
             ctx.notify(Tidy);

@@ -16,18 +16,22 @@ use actix::{
 use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::memory::MemoryBudget;
-use pilothouse_types::object::TypeName;
+use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::oneshot;
 
 use crate::archive::{Archive, ArchiveReader};
-use crate::committer::{self, Committer};
+use crate::backup::BackupSource;
+use crate::committer::{self, Committer, CommitterDeps};
 use crate::engine::{Engine, EngineError};
 use crate::fatal::Fatal;
+use crate::history_bounds::HistoryBounds;
 use crate::limits::{
     COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_INTERVAL, WINDOW_BYTES, WINDOWS_BYTES,
 };
+use crate::log_time::LogClock;
 use crate::notifier::ChangeNotifiers;
 use crate::recover::{State, recover};
+use crate::space::{Space, SpaceLimits};
 use crate::store::{self, Retired, Store, StoreDeps};
 use crate::trim_queue::TrimQueue;
 use crate::window::{Extent, WindowBounds};
@@ -89,6 +93,8 @@ pub struct Options {
     pub store_threads: usize,
     /// How often stores expire old history, and how often the committer checks whether it is idle.
     pub housekeeping_interval: Duration,
+    /// When the store counts as full.
+    pub space_limits: SpaceLimits,
 }
 
 impl Default for Options {
@@ -99,9 +105,11 @@ impl Default for Options {
             window_bounds: WindowBounds {
                 per_type_bytes: WINDOW_BYTES,
                 total_budget: MemoryBudget::standalone(WINDOWS_BYTES),
+                history: HistoryBounds::default(),
             },
             store_threads: 1,
             housekeeping_interval: HOUSEKEEPING_INTERVAL,
+            space_limits: SpaceLimits::default(),
         }
     }
 }
@@ -121,25 +129,40 @@ pub struct Stores {
     pub write_limiter: WriteLimiter,
     /// The queue of records to remove.
     pub trims: TrimQueue,
+    /// How much room the store has left.
+    pub space: Space,
+    /// The clock of the log.
+    pub clock: LogClock,
+    /// Writes backups, unless the log is in memory.
+    pub backup: Option<Arc<dyn BackupSource>>,
 }
 
 /// Recovers the log and starts the storage actors. Must be called inside an actix system; the committer and the stores get
 /// threads of their own.
 pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, EngineError> {
-    let archive = engine.archive();
-    let horizon = options.clock.now().minus(options.history);
-    let recovered = recover(&mut *engine, horizon, options.window_bounds.clone())?;
+    let (archive, backup, first_revision) =
+        (engine.archive(), engine.backup_source(), engine.first_revision());
+    let recovered = recover(&mut *engine, options.history, options.window_bounds.clone())?;
     let (fatal, notifiers, write_limiter, trims) =
         (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default(), recovered.trims.clone());
+    let (space, clock) = (Space::default(), LogClock::resume(options.clock, recovered.newest));
 
     let committer_thread = Arbiter::try_new()?;
     let (started, startup) = mpsc::channel();
     let committer = Committer::start_in_arbiter(&committer_thread.handle(), {
-        let (trims, fatal) = (trims.clone(), fatal.clone());
+        let deps = CommitterDeps {
+            housekeeping_interval: options.housekeeping_interval,
+            trims: trims.clone(),
+            space: space.clone(),
+            space_limits: options.space_limits,
+            clock: clock.clone(),
+            history: options.window_bounds.history.clone(),
+            fatal: fatal.clone(),
+        };
         move |ctx| {
             ctx.set_mailbox_capacity(COMMITTER_MAILBOX);
             let _ignored = started.send(());
-            Committer::new(engine, options.housekeeping_interval, trims, fatal)
+            Committer::new(engine, deps)
         }
     });
     // Until the actor exists its mailbox has the default capacity of 16, and would refuse the first burst of writes.
@@ -150,7 +173,8 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         trims: trims.clone(),
         notifiers: notifiers.clone(),
         fatal: fatal.clone(),
-        clock: options.clock,
+        space: space.clone(),
+        clock: clock.clone(),
         history: options.history,
         housekeeping_interval: options.housekeeping_interval,
     };
@@ -163,10 +187,21 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         threads,
         committer_thread: Some(committer_thread),
         window_bounds: options.window_bounds,
+        first_revision,
         archive,
         deps,
     };
-    Ok(Stores { directory: directory.start(), committer, notifiers, fatal, write_limiter, trims })
+    Ok(Stores {
+        directory: directory.start(),
+        committer,
+        notifiers,
+        fatal,
+        write_limiter,
+        trims,
+        space,
+        clock,
+        backup,
+    })
 }
 
 /// The actor. See the module documentation.
@@ -181,6 +216,8 @@ pub struct Directory {
     /// The committer's thread; `None` once the server ends.
     committer_thread: Option<Arbiter>,
     window_bounds: WindowBounds,
+    /// The revision of types without writes.
+    first_revision: Revision,
     /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
     deps: StoreDeps,
@@ -200,7 +237,7 @@ impl Directory {
                 .archive
                 .as_ref()
                 .map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
-            State::empty(&self.window_bounds, archive_reader)
+            State::empty(self.first_revision, &self.window_bounds, archive_reader)
         });
         let (name, deps) = (type_name.clone(), self.deps.clone());
         let store = Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, deps, ctx));

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use pilothouse_types::object::{Revision, TypeName};
 
 use crate::archive::Archive;
+use crate::backup::BackupSource;
 use crate::engine::record::Record;
+use crate::log_time::LogTime;
 
 #[cfg(feature = "testing")]
 pub mod faulty;
@@ -24,7 +26,7 @@ pub mod redb;
 pub struct Write {
     /// The type of the object. A type is created with its first write.
     pub type_name: TypeName,
-    /// The revision, one above the last of its type: the counter moves with the record.
+    /// The revision, directly after the last of its type ([`Record::predecessor`]): the counter moves with the record.
     pub revision: Revision,
     /// The record itself.
     pub record: Record,
@@ -39,12 +41,34 @@ pub struct Batch {
     pub trims: Vec<(TypeName, Revision)>,
 }
 
+impl Batch {
+    /// The size of its records, about.
+    pub fn weight(&self) -> usize {
+        self.writes.iter().map(|write| write.record.weight()).sum()
+    }
+}
+
 /// Statistics of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Records in the log.
     pub records: u64,
     /// The size of the file, zero without a file.
+    pub file_bytes: u64,
+    /// The bytes of all records, without what the file needs around them. Zero without a file.
+    pub record_bytes: u64,
+    /// The disk of the file; `None` without a file.
+    pub disk: Option<Disk>,
+}
+
+/// The space on the disk of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes that this process may still use.
+    pub free_bytes: u64,
+    /// The size of the file system.
+    pub total_bytes: u64,
+    /// Bytes that the file takes on it: fewer than its size if it has holes.
     pub file_bytes: u64,
 }
 
@@ -61,43 +85,61 @@ pub trait Engine: Send {
     /// Reads everything, once and in order.
     fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError>;
 
-    /// Makes the batch durable in one transaction with one sync. After an error the state of the disk is unknown: the caller must
-    /// not commit anything more.
+    /// Makes the batch durable in one transaction with one sync. After [`EngineError::NoSpace`] nothing of the batch is in the log, and
+    /// the caller may go on. After any other error the state of the disk is unknown: the caller must not commit anything more.
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError>;
 
-    /// Called after some time without commits: prepares the log for a fast start after a crash.
-    fn settle(&mut self) -> Result<(), EngineError>;
+    /// Called after some time without commits: prepares the log for a fast start after a crash, and notes the time.
+    fn settle(&mut self, now: LogTime) -> Result<(), EngineError>;
+
+    /// The time that was noted last.
+    fn log_time(&self) -> LogTime;
 
     /// Reads records while another thread writes; `None` for a log in memory, where it gains nothing.
     fn archive(&self) -> Option<Arc<dyn Archive>> {
         None
     }
 
+    /// Writes backups while another thread writes the log; `None` for a log in memory, which has nothing that would outlive it.
+    fn backup_source(&self) -> Option<Arc<dyn BackupSource>> {
+        None
+    }
+
+    /// The revision of types without writes: higher than usual after a restoration, so that none is given twice.
+    fn first_revision(&self) -> Revision {
+        Revision::FIRST
+    }
+
     /// The size of the log.
     fn stats(&self) -> Result<Stats, EngineError>;
 
-    /// Closes the log, so that it can be opened again.
-    fn close(self: Box<Self>) -> Result<(), EngineError>;
+    /// Notes the time and closes the log, so that it can be opened again.
+    fn close(self: Box<Self>, now: LogTime) -> Result<(), EngineError>;
 }
 
 /// The reason why an engine failed to open, load or commit. Retrying does not help with any of these.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// The disk is full. Nothing was written, and the log is as it was before.
+    #[error("no space is left on the disk of the store")]
+    NoSpace,
     /// Another process uses the file.
     #[error("{} is in use by another process", .0.display())]
     Locked(PathBuf),
     /// The data read differs from the data written.
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// The file was written by another version of this program.
-    #[error(
-        "the store is in format {actual}, this server reads format {supported}: it was written by another version"
-    )]
+    /// The format of the file is not one that this version reads.
+    #[error("{}", format_problem(*.actual, *.oldest, *.newest, .written_by.as_deref()))]
     Format {
         /// The format of the file.
         actual: u64,
-        /// The format that this code reads.
-        supported: u64,
+        /// The oldest format that this code reads.
+        oldest: u64,
+        /// The newest format that it reads.
+        newest: u64,
+        /// The version of the server that wrote the file, if the file says so.
+        written_by: Option<String>,
     },
     /// The operating system refused.
     #[error("the store cannot be used: {0}")]
@@ -115,18 +157,45 @@ pub enum EngineError {
     },
 }
 
+fn format_problem(actual: u64, oldest: u64, newest: u64, written_by: Option<&str>) -> String {
+    let reads = match oldest == newest {
+        true => format!("format {newest}"),
+        false => format!("formats {oldest} to {newest}"),
+    };
+    let problem = format!("the store is in format {actual}, this server reads {reads}");
+    match written_by {
+        Some(version) => format!("{problem}: use version {version}, which wrote it, or a newer one"),
+        None if actual > newest => format!("{problem}: use the version that wrote it, or a newer one"),
+        None => format!("{problem}: open it once with an older version that reads both"),
+    }
+}
+
 /// The last revision of each type, for the order check before every write.
-#[derive(Debug, Default)]
-struct Counters(HashMap<TypeName, Revision>);
+#[derive(Debug)]
+struct Counters {
+    last: HashMap<TypeName, Revision>,
+    /// The revision of types without writes.
+    first: Revision,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters { last: HashMap::new(), first: Revision::FIRST }
+    }
+}
 
 impl Counters {
+    /// The last revision of a type.
+    fn last(&self, name: &TypeName) -> Revision {
+        self.last.get(name).copied().unwrap_or(self.first)
+    }
+
     /// The last revision of each type after the batch, or the write that breaks the order.
     fn check_order(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
         let mut advanced: HashMap<TypeName, Revision> = HashMap::new();
         for write in &batch.writes {
-            let last = advanced.get(&write.type_name).or_else(|| self.0.get(&write.type_name));
-            let last = last.copied().unwrap_or(Revision::FIRST);
-            if write.revision != last.next() {
+            let last = advanced.get(&write.type_name).copied().unwrap_or_else(|| self.last(&write.type_name));
+            if write.revision <= last || write.record.predecessor(write.revision) != last {
                 let type_name = write.type_name.clone();
                 return Err(EngineError::Order { type_name, last, revision: write.revision });
             }
@@ -141,21 +210,21 @@ impl Counters {
     }
 
     fn advance(&mut self, advanced: HashMap<TypeName, Revision>) {
-        self.0.extend(advanced);
+        self.last.extend(advanced);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_types::clock::Timestamp;
     use pilothouse_types::object::Key;
 
     use super::*;
     use crate::engine::record::Operation;
+    use crate::log_time::WriteTime;
 
     fn write(type_name: &str, revision: u64) -> Write {
         let operation = Operation::Remove(Key::cluster("a"), Revision(1));
-        let record = Record { operation, accepted_at: Timestamp(0) };
+        let record = Record { operation, accepted_at: WriteTime::default() };
         Write { type_name: TypeName::new(type_name), revision: Revision(revision), record }
     }
 

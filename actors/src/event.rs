@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::frame::Frame;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Object, Revision, Variant};
 
 use crate::limits::FRAMES_CACHED;
+use crate::log_time::{LogTime, WriteTime};
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub struct Event {
     /// The object before the change: needed to detect that the object no longer matches a selector.
     pub previous: Option<Arc<Object>>,
     /// When the change was accepted.
-    pub accepted_at: Timestamp,
+    pub accepted_at: WriteTime,
     frames: Lock<Vec<(Variant, Frame)>>,
 }
 
@@ -40,7 +40,7 @@ impl Event {
         change: Change,
         object: Arc<Object>,
         previous: Option<Arc<Object>>,
-        accepted_at: Timestamp,
+        accepted_at: WriteTime,
     ) -> Event {
         Event { change, object, previous, accepted_at, frames: Lock::default() }
     }
@@ -73,6 +73,12 @@ impl Event {
         frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
     }
 
+    /// The bytes that the log holds only because of this event.
+    pub(crate) fn superseded_bytes(&self) -> u32 {
+        let bytes = self.previous.as_ref().map_or(0, |previous| previous.bytes.len());
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
     /// What this event may add to the memory of its window: the object, two frames of about its length, since few types
     /// are watched in more than two forms, and the previous object, which this event alone holds once the event that
     /// created it has left the window.
@@ -89,9 +95,11 @@ pub struct EventStub {
     /// The revision of the change.
     pub revision: Revision,
     /// When it was accepted.
-    pub accepted_at: Timestamp,
+    pub accepted_at: LogTime,
     /// The version that it superseded.
     pub superseded: Option<Revision>,
+    /// The size of that version in the log.
+    pub superseded_bytes: u32,
     /// Whether its own record can be trimmed with it, because it holds no state: a removal, or a revision without an event.
     pub frees_own_record: bool,
 }
@@ -100,8 +108,9 @@ impl From<&Event> for EventStub {
     fn from(event: &Event) -> EventStub {
         EventStub {
             revision: event.revision(),
-            accepted_at: event.accepted_at,
+            accepted_at: event.accepted_at.log,
             superseded: event.previous.as_ref().map(|previous| previous.revision),
+            superseded_bytes: event.superseded_bytes(),
             frees_own_record: event.change == Change::Removed,
         }
     }

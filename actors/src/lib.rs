@@ -5,7 +5,7 @@
 //!
 //! - [`pilothouse_types`] has the plain data, such as the stored object; [`event`] is a change, [`window`] holds recent ones, [`archive`] and
 //!   [`point_in_time`] older ones;
-//! - [`engine`] is the log, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
+//! - [`engine`] is the log, [`log_time`] its clock, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
 //! - [`notifier`] announces a change, [`broadcaster`] and [`watch_index`] find the watches that it concerns, [`session_waker`] calls a
 //!   session, [`session`] and [`watch_event`] make its events, [`session::feed`] is what the client reads;
 //! - [`authenticator`] and [`authorizer`] check requests;
@@ -16,6 +16,7 @@ pub mod answer;
 pub mod archive;
 pub mod authenticator;
 pub mod authorizer;
+pub mod backup;
 pub mod batcher;
 pub mod broadcaster;
 pub mod checkpoints;
@@ -25,9 +26,11 @@ pub mod engine;
 pub mod event;
 pub mod fair_queuing;
 pub mod fatal;
+pub mod history_bounds;
 mod key_queue;
 pub mod limits;
 mod live_sessions;
+pub mod log_time;
 pub mod notifier;
 pub mod permit;
 pub mod point_in_time;
@@ -37,6 +40,7 @@ pub mod recover;
 pub mod session;
 pub mod session_waker;
 pub mod snapshot;
+pub mod space;
 pub mod store;
 pub mod throttle;
 pub mod trim_queue;

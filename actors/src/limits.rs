@@ -30,8 +30,27 @@ pub const TRIM_PER_WRITE: usize = 4;
 pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 /// Superseded records that may wait for removal before stores stop to expire events. See `trim_queue.rs` for exceptions.
 pub const TRIM_WAITING: usize = 1 << 20;
+/// With less room than this on a disk of this size, or within a quota, writes that let the store grow are refused: 16 MiB, or a
+/// sixteenth of what is smaller than that.
+pub fn full_mark(total_bytes: u64) -> u64 {
+    (16 << 20).min(total_bytes / 16)
+}
+/// The room counts as low when it is less than this many times the mark for full.
+pub const SPACE_LOW_FACTOR: u64 = 4;
+/// A batch of so many bytes may use the reserve on the disk.
+pub const RESERVED_BATCH_BYTES: usize = 128 << 10;
+/// The reserve on the disk is restored when the disk has this many times its size.
+pub const RESERVE_MIN_FREE_FACTOR: u64 = 4;
+/// By how many bytes an object may still grow when the store is full: enough for a deletion timestamp, a condition or a renewed lease.
+pub const GROWTH_WHEN_FULL: usize = 1 << 10;
 /// How long a superseded version stays readable and watchable.
 pub const HISTORY: Duration = Duration::from_secs(300);
+/// Bytes of superseded versions of all types that the log keeps for the history.
+pub const HISTORY_BYTES: u64 = 1 << 30;
+/// One type may have this part of them.
+pub const HISTORY_PER_TYPE_DIVISOR: u64 = 8;
+/// Bytes of superseded versions that a type may always have, so that a short interruption of a watch costs no relist.
+pub const HISTORY_LEAST_BYTES: u64 = 256 << 10;
 /// Events that a store expires in one turn, so that readers do not wait for it.
 pub const EXPIRE_PER_TURN: usize = 4_096;
 /// Bytes of history that one type keeps in memory; beyond that the oldest events leave early.
@@ -109,12 +128,20 @@ pub const RATES_MAILBOX: usize = 1_024;
 pub const REQUESTS_WAITING_PER_LEVEL: usize = 16_384;
 /// Commands that may wait for the directory.
 pub const DIRECTORY_MAILBOX: usize = 1_024;
+/// How often the time of the log is noted while no writes come.
+pub const LOG_TIME_INTERVAL: Duration = Duration::from_secs(60);
+/// For how long after the last write it is noted.
+pub const LOG_TIME_NOTED_FOR: Duration = Duration::from_secs(3_600);
 /// The cache of redb. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.
 pub const REDB_CACHE_BYTES: usize = 8 << 20;
-/// Files that are smaller are never compacted: it would not be worth the time.
-pub const COMPACTION_MIN_BYTES: u64 = 128 << 20;
-/// A file is compacted if its size is more than this many times that of its records. The more is free, the less time it takes.
-pub const COMPACTION_MIN_RATIO: u64 = 8;
+/// Files that take less of the disk are never compacted: it would not be worth the time.
+pub const COMPACTION_MIN_BYTES: u64 = 16 << 20;
+/// A file is compacted if it takes more than this many times the bytes of its records. The more is free, the less time it takes.
+pub const COMPACTION_MIN_RATIO: u64 = 4;
+/// A store with more bytes of records is not compacted while it runs: writes would have to wait for more than some seconds.
+pub const COMPACTION_MAX_RECORD_BYTES: u64 = 256 << 20;
+/// For each of these bytes of records, one more second without writes must have passed: about ten times as long as it takes.
+pub const COMPACTION_BYTES_PER_QUIET_SECOND: u64 = 4 << 20;
 
 /// By how much a clock must have gone back to count as set back. Smaller steps are normal clock corrections.
 pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);

@@ -6,15 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use imbl::OrdMap;
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use crate::archive::{Archive, ArchiveReader};
 use crate::engine::record::{Operation, Record};
 use crate::engine::{Engine, EngineError, Visitor};
 use crate::event::{Change, Event};
+use crate::log_time::LogTime;
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
 use crate::window::{Window, WindowBounds};
@@ -28,9 +29,13 @@ pub struct State {
 }
 
 impl State {
-    /// The state of a type that nothing was ever written to. `archive_reader` reads its history back from the log.
-    pub fn empty(window_bounds: &WindowBounds, archive_reader: Option<ArchiveReader>) -> State {
-        let snapshot = Snapshot::empty();
+    /// The state of a type that nothing was ever written to, at this revision. `archive_reader` reads its history back from the log.
+    pub fn empty(
+        revision: Revision,
+        window_bounds: &WindowBounds,
+        archive_reader: Option<ArchiveReader>,
+    ) -> State {
+        let snapshot = Snapshot::empty(revision);
         let window = Window::new(snapshot.revision, window_bounds.clone()).with_archive(archive_reader);
         State { snapshot, window: Arc::new(window) }
     }
@@ -42,36 +47,49 @@ pub struct Recovered {
     pub types: BTreeMap<TypeName, State>,
     /// Records that nothing needs any more.
     pub trims: TrimQueue,
+    /// The time at which the log was used last, as far as it is known.
+    pub newest: LogTime,
 }
 
-/// Reads the log once. Events from before `horizon` are not kept, nor more of them in memory than
-/// `window_bounds` allows.
+/// Reads the log once. No more events are kept than those of the last `history` before the newest record, nor more of them in memory
+/// than `window_bounds` allows.
 pub fn recover(
     engine: &mut dyn Engine,
-    horizon: Timestamp,
+    history: Duration,
     window_bounds: impl Into<WindowBounds>,
 ) -> Result<Recovered, EngineError> {
-    recover_with(TrimQueue::default(), engine, horizon, window_bounds.into())
+    recover_with(TrimQueue::default(), engine, history, window_bounds.into())
 }
 
 fn recover_with(
     trims: TrimQueue,
     engine: &mut dyn Engine,
-    horizon: Timestamp,
+    history: Duration,
     window_bounds: WindowBounds,
 ) -> Result<Recovered, EngineError> {
-    let recovered = Recovered { types: BTreeMap::new(), trims };
+    let recovered = Recovered { types: BTreeMap::new(), trims, newest: engine.log_time() };
     let archive = engine.archive();
-    let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bounds, archive };
+    let mut recovery = Recovery { recovered, rebuilding: None, window_bounds, archive };
     engine.load(&mut recovery)?;
     recovery.finish_type();
+    recovery.recovered.expire(history);
     Ok(recovery.recovered)
+}
+
+impl Recovered {
+    /// Drops what is older than the history. Only after the last record its time is known.
+    fn expire(&mut self, history: Duration) {
+        let horizon = self.newest.minus(history);
+        for (type_name, state) in &self.types {
+            let dropped = state.window.forget_before(horizon, usize::MAX);
+            self.trims.push(type_name, dropped.iter().flat_map(freed_by));
+        }
+    }
 }
 
 struct Recovery {
     recovered: Recovered,
     rebuilding: Option<Rebuilding>,
-    horizon: Timestamp,
     window_bounds: WindowBounds,
     archive: Option<Arc<dyn Archive>>,
 }
@@ -113,7 +131,8 @@ impl Visitor for Recovery {
         let Some(rebuilding) = &mut self.rebuilding else {
             return Err(EngineError::Damaged(format!("the record at revision {revision} has no type")));
         };
-        rebuilding.add(revision, record, self.horizon, &self.window_bounds)
+        self.recovered.newest = self.recovered.newest.max(record.accepted_at.log);
+        rebuilding.add(revision, record, &self.window_bounds)
     }
 }
 
@@ -132,37 +151,31 @@ impl Rebuilding {
         &mut self,
         revision: Revision,
         record: Record,
-        horizon: Timestamp,
         window_bounds: &WindowBounds,
     ) -> Result<(), EngineError> {
         if revision <= self.last_read || revision > self.counter {
             return Err(self.damaged(revision, "lies outside the order of the log"));
         }
-        if revision != self.last_read.next() {
-            self.cut(Revision(revision.0 - 1));
+        let predecessor = record.predecessor(revision);
+        if predecessor != self.last_read {
+            self.cut(predecessor);
         }
         self.last_read = revision;
         let accepted_at = record.accepted_at;
-        let is_too_old = self.window.is_none() && accepted_at < horizon;
         let previous = self.apply(revision, &record)?;
         let change = match record.operation {
             Operation::Create(_) => Change::Created,
             Operation::Replace(..) => Change::Replaced,
             Operation::Remove(..) => Change::Removed,
-            Operation::AdvanceRevision => {
-                if is_too_old {
-                    self.cut(revision);
-                    self.trims.push(revision);
-                } else {
-                    // A watch may resume from a revision before it.
-                    self.window(window_bounds).advance_revision(revision, accepted_at);
-                }
+            Operation::AdvanceRevision(_) => {
+                // A watch may resume from a revision before it.
+                self.window(window_bounds).advance_revision(revision, accepted_at.log);
                 return Ok(());
             }
         };
         let is_readable = match &record.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.is_readable(),
-            Operation::Remove(..) | Operation::AdvanceRevision => true,
+            Operation::Remove(..) | Operation::AdvanceRevision(_) => true,
         };
         if !is_readable {
             let (type_name, key) = (&self.type_name, record.key());
@@ -170,7 +183,7 @@ impl Rebuilding {
         }
         let is_previous_readable = previous.as_ref().map(|previous| previous.is_readable());
         let is_whole = is_readable && is_previous_readable.unwrap_or(change == Change::Created);
-        if !is_whole || is_too_old {
+        if !is_whole {
             self.cut(revision);
             self.trims.extend(previous.map(|previous| previous.revision));
             self.trims.extend((change == Change::Removed).then_some(revision));
@@ -179,7 +192,7 @@ impl Rebuilding {
         let object = match (record.operation, &previous) {
             (Operation::Create(object) | Operation::Replace(object, _), _) => object,
             (Operation::Remove(..), Some(last)) => Arc::new(last.at_revision(revision)),
-            (Operation::Remove(..), None) | (Operation::AdvanceRevision, _) => return Ok(()),
+            (Operation::Remove(..), None) | (Operation::AdvanceRevision(_), _) => return Ok(()),
         };
         let event = Event::new(change, object, previous, accepted_at);
         for stub in self.window(window_bounds).append(Arc::new(event)) {
@@ -204,7 +217,7 @@ impl Rebuilding {
                 (self.objects.insert(object.key.clone(), Arc::clone(object)), Some(*superseded))
             }
             Operation::Remove(key, superseded) => (self.objects.remove(key), Some(*superseded)),
-            Operation::AdvanceRevision => (None, None),
+            Operation::AdvanceRevision(_) => (None, None),
         };
         // A superseded version may have been trimmed; another one in its place means that the log is inconsistent.
         match &previous {
@@ -218,7 +231,7 @@ impl Rebuilding {
     /// Drops every event up to this revision.
     fn cut(&mut self, floor: Revision) {
         if let Some(window) = self.window.take() {
-            for stub in window.forget_before(Timestamp(u64::MAX), usize::MAX) {
+            for stub in window.forget_before(LogTime::MAX, usize::MAX) {
                 self.trims.extend(freed_by(&stub));
             }
         }
@@ -253,6 +266,7 @@ mod tests {
     use super::*;
     use crate::engine::memory::Memory;
     use crate::engine::{Batch, Write};
+    use crate::log_time::WriteTime;
     use crate::window::Read;
 
     fn object(name: &str, revision: u64) -> Arc<Object> {
@@ -279,12 +293,16 @@ mod tests {
         Operation::Remove(Key::cluster(name), Revision(superseded))
     }
 
+    fn at(second: u64) -> WriteTime {
+        WriteTime { log: LogTime(second * 1_000_000), ..WriteTime::default() }
+    }
+
     /// A log whose record at revision n was accepted at second n, without what was trimmed.
     fn log(operations: Vec<Operation>, trimmed: &[u64]) -> Memory {
         let pods = TypeName::new("pods");
         let mut engine = Memory::new();
         let writes = operations.into_iter().zip(2..).map(|(operation, revision)| {
-            let record = Record { operation, accepted_at: Timestamp(revision * 1_000_000) };
+            let record = Record { operation, accepted_at: at(revision) };
             Write { type_name: pods.clone(), revision: Revision(revision), record }
         });
         engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
@@ -296,8 +314,8 @@ mod tests {
     /// Live objects, floor, events after the floor, records to trim.
     type Summary = (Vec<(String, u64)>, u64, Vec<u64>, Vec<u64>);
 
-    fn recovered(mut engine: Memory, horizon_seconds: u64) -> Result<Summary, EngineError> {
-        let mut recovered = recover(&mut engine, Timestamp(horizon_seconds * 1_000_000), 1 << 20)?;
+    fn recovered(mut engine: Memory, history_seconds: u64) -> Result<Summary, EngineError> {
+        let mut recovered = recover(&mut engine, Duration::from_secs(history_seconds), 1 << 20)?;
         let state = recovered.types.remove(&TypeName::new("pods")).unwrap();
         let live = state.snapshot.iter().map(|object| (object.key.as_str().to_owned(), object.revision.0));
         let Read::Events(events) = state.window.read(state.window.floor(), usize::MAX) else { panic!() };
@@ -314,7 +332,7 @@ mod tests {
     #[test]
     fn recovery_restores_objects_and_recent_events() {
         let log = log(vec![create("a", 2), create("b", 3), replace("a", 4, 2), remove("b", 3)], &[]);
-        let (live, floor, events, trims) = recovered(log, 0).unwrap();
+        let (live, floor, events, trims) = recovered(log, 99).unwrap();
         assert_eq!((live, floor), (names(&[("a", 4)]), 1));
         assert_eq!((events, trims), (vec![2, 3, 4, 5], vec![]));
     }
@@ -322,7 +340,7 @@ mod tests {
     #[test]
     fn recovery_trims_expired_records_in_order() {
         let log = log(vec![create("a", 2), replace("a", 3, 2), remove("a", 3), create("b", 5)], &[]);
-        let (live, floor, events, trims) = recovered(log, 5).unwrap();
+        let (live, floor, events, trims) = recovered(log, 0).unwrap();
         assert_eq!((live, floor), (names(&[("b", 5)]), 4));
         assert_eq!((events, trims), (vec![5], vec![2, 3, 4]));
     }
@@ -331,7 +349,7 @@ mod tests {
     fn recovered_window_starts_after_last_missing_record() {
         let operations = || vec![create("a", 2), create("b", 3), replace("a", 4, 2), create("c", 5)];
         // 2 was superseded by 4, whose event had left the window before 2 could be trimmed.
-        let (live, floor, events, trims) = recovered(log(operations(), &[2]), 0).unwrap();
+        let (live, floor, events, trims) = recovered(log(operations(), &[2]), 99).unwrap();
         assert_eq!((live, floor), (names(&[("a", 4), ("b", 3), ("c", 5)]), 4));
         assert_eq!((events, trims), (vec![5], vec![]));
     }
@@ -339,7 +357,7 @@ mod tests {
     #[test]
     fn recovery_trims_tombstone_without_its_version() {
         let log = log(vec![create("a", 2), remove("a", 2)], &[2]);
-        let (live, floor, events, trims) = recovered(log, 0).unwrap();
+        let (live, floor, events, trims) = recovered(log, 99).unwrap();
         assert_eq!((live, floor), (vec![], 3));
         assert_eq!((events, trims), (vec![], vec![3]));
     }
@@ -347,7 +365,7 @@ mod tests {
     #[test]
     fn recovery_keeps_counter_of_empty_log() {
         let log = log(vec![create("a", 2), remove("a", 2)], &[2, 3]);
-        let (live, floor, events, trims) = recovered(log, 0).unwrap();
+        let (live, floor, events, trims) = recovered(log, 99).unwrap();
         assert_eq!((live, floor), (vec![], 3));
         assert_eq!((events, trims), (vec![], vec![]));
     }
@@ -363,7 +381,7 @@ mod tests {
             Operation::Replace(damaged("a", 5), Revision(2)),
             create("d", 6),
         ];
-        let (live, floor, events, trims) = recovered(log(operations, &[]), 0).unwrap();
+        let (live, floor, events, trims) = recovered(log(operations, &[]), 99).unwrap();
         assert_eq!((live, floor), (names(&[("a", 5), ("b", 3), ("c", 4), ("d", 6)]), 5));
         assert_eq!((events, trims), (vec![6], vec![2]));
 
@@ -373,7 +391,7 @@ mod tests {
             Operation::Create(damaged("b", 4)),
             replace("b", 5, 4),
         ];
-        let (live, floor, events, trims) = recovered(log(operations, &[]), 0).unwrap();
+        let (live, floor, events, trims) = recovered(log(operations, &[]), 99).unwrap();
         assert_eq!((live, floor), (names(&[("b", 5)]), 5), "removed and replaced versions are not needed");
         assert_eq!((events, trims), (vec![], vec![2, 3, 4]));
     }
@@ -385,7 +403,7 @@ mod tests {
             vec![create("a", 2), replace("a", 3, 2), replace("a", 4, 2)],
             vec![create("a", 2), replace("a", 3, 2), remove("a", 2)],
         ] {
-            let error = recovered(log(operations, &[]), 0).unwrap_err();
+            let error = recovered(log(operations, &[]), 99).unwrap_err();
             assert!(matches!(error, EngineError::Damaged(_)), "{error}");
         }
     }
@@ -393,7 +411,7 @@ mod tests {
     #[test]
     fn recovery_respects_window_bytes() {
         let mut engine = log(vec![create("a", 2), replace("a", 3, 2), replace("a", 4, 3)], &[]);
-        let recovered = recover(&mut engine, Timestamp(0), 300).unwrap();
+        let recovered = recover(&mut engine, Duration::from_secs(99), 300).unwrap();
         assert_eq!(recovered.types[&TypeName::new("pods")].window.floor(), Revision(3));
         assert_eq!(recovered.trims.take(9), [(TypeName::new("pods"), Revision(2))]);
     }
@@ -405,15 +423,17 @@ mod tests {
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
         let mut engine = Memory::new();
         let write = |type_name: &TypeName, revision, operation| {
-            let record = Record { operation, accepted_at: Timestamp(0) };
+            let record = Record { operation, accepted_at: at(revision) };
             Write { type_name: type_name.clone(), revision: Revision(revision), record }
         };
         let mut writes = vec![write(&pods, 2, create("a", 2)), write(&nodes, 2, create("a", 2))];
+        let record = Record { operation: create("a", 2), accepted_at: at(99) };
+        writes.push(Write { type_name: TypeName::new("leases"), revision: Revision(2), record });
         writes.extend((3..20).map(|revision| write(&pods, revision, replace("a", revision, revision - 1))));
         writes.push(write(&nodes, 3, replace("a", 3, 2)));
         engine.commit(&Batch { writes, trims: Vec::new() }).unwrap();
         let start = |engine: &mut Memory| {
-            recover_with(TrimQueue::new(4), engine, Timestamp(1), (1 << 20).into()).unwrap().trims
+            recover_with(TrimQueue::new(4), engine, Duration::ZERO, (1 << 20).into()).unwrap().trims
         };
         let trims = start(&mut engine);
         assert_eq!((trims.len(), trims.room()), (18, 0));
@@ -422,7 +442,7 @@ mod tests {
         let trims = start(&mut engine);
         assert_eq!(trims.len(), 13, "the next start finds the rest");
         engine.commit(&Batch { writes: Vec::new(), trims: trims.take(usize::MAX) }).unwrap();
-        assert_eq!((start(&mut engine).len(), engine.stats().unwrap().records), (0, 2));
+        assert_eq!((start(&mut engine).len(), engine.stats().unwrap().records), (0, 3));
     }
 
     /// Writes that follow from each other: each toggles or replaces one of three objects.
@@ -447,12 +467,12 @@ mod tests {
         #[test]
         fn recovery_after_partial_trim_finds_the_same_objects(
             choices in prop::collection::vec((0usize..3, any::<bool>()), 1..30),
-            horizon in 0u64..40,
+            seconds in 0u64..40,
         ) {
-            let (live, _, _, trims) = recovered(log(history(&choices), &[]), horizon).unwrap();
+            let (live, _, _, trims) = recovered(log(history(&choices), &[]), seconds).unwrap();
             for done in 0..=trims.len() {
                 let (after, floor, events, rest) =
-                    recovered(log(history(&choices), &trims[..done]), horizon).unwrap();
+                    recovered(log(history(&choices), &trims[..done]), seconds).unwrap();
                 prop_assert_eq!(&after, &live);
                 prop_assert_eq!(&rest[..], &trims[done..], "the next start finds the remaining trims");
                 prop_assert_eq!(floor as usize + events.len(), choices.len() + 1);

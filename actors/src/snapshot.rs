@@ -17,8 +17,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The state of a type without writes.
-    pub fn empty() -> Snapshot {
-        Snapshot { revision: Revision::FIRST, objects: OrdMap::new() }
+    pub fn empty(revision: Revision) -> Snapshot {
+        Snapshot { revision, objects: OrdMap::new() }
     }
 
     /// The object with this key.
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn snapshot(keys: &[&str]) -> Snapshot {
-        let mut snapshot = Snapshot::empty();
+        let mut snapshot = Snapshot::empty(Revision::FIRST);
         for key in keys {
             let draft = Draft {
                 key: Key::from_path(key),
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(lookup(&all, "y"), ["", "a/y", "", "ab/y", ""], "a-b, a, a0, ab, b");
         assert_eq!(lookup(&all, "q"), [""; 5], "not once for each object");
         assert_eq!(lookup(&snapshot(&["a", "b"]), "b"), ["", "b"]);
-        assert_eq!(lookup(&Snapshot::empty(), "b"), [""; 0]);
+        assert_eq!(lookup(&Snapshot::empty(Revision::FIRST), "b"), [""; 0]);
     }
 
     #[test]

@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{Actor, Addr, AsyncContext, Context, Recipient};
-use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use tokio::sync::oneshot;
@@ -34,11 +33,13 @@ use crate::engine::record::{Operation, Record};
 use crate::event::{Change, Event, EventStub};
 use crate::fatal::Fatal;
 use crate::key_queue::Queued;
-use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX};
+use crate::limits::{EXPIRE_PER_TURN, GROWTH_WHEN_FULL, RECORD_BYTES, STORE_MAILBOX};
+use crate::log_time::{LogClock, LogTime};
 use crate::notifier::ChangeNotifiers;
 use crate::permit::Permit;
 use crate::recover::State;
 use crate::snapshot::Snapshot;
+use crate::space::Space;
 use crate::trim_queue::{TrimQueue, freed_by};
 use crate::window::Window;
 use crate::write_limiter::WriteLimiter;
@@ -62,8 +63,10 @@ pub struct StoreDeps {
     pub notifiers: ChangeNotifiers,
     /// Raised when a store dies.
     pub fatal: Fatal,
-    /// The source of time.
-    pub clock: Clock,
+    /// How much room is left on the disk.
+    pub space: Space,
+    /// The clock of the log.
+    pub clock: LogClock,
     /// How long a superseded version stays readable and watchable.
     pub history: Duration,
     /// How often a store expires old history.
@@ -76,10 +79,13 @@ pub struct Store {
     /// The durable state.
     snapshot: Snapshot,
     window: Arc<Window>,
-    /// The last revision that was given to a write; at least that of the snapshot.
+    /// The last revision that was given to a write; at least that of the snapshot. Those of rolled back writes are not given again:
+    /// a request may still hold an object at one of them.
     last: Revision,
     /// When `last` was given; `None` until the first write after a start.
-    last_at: Option<Timestamp>,
+    last_at: Option<LogTime>,
+    /// How often pending writes were rolled back, because the disk was full.
+    rollbacks: u64,
     /// Writes that are not durable yet, by revision.
     pending: VecDeque<Pending>,
     /// Every key with a pending write.
@@ -102,6 +108,7 @@ impl Store {
             snapshot: state.snapshot,
             window: state.window,
             last_at: None,
+            rollbacks: 0,
             pending: VecDeque::new(),
             in_flight: HashMap::new(),
             turns: WriteTurns::default(),
@@ -118,6 +125,8 @@ impl Store {
             StoreError::Unavailable
         } else if command.bytes() > RECORD_BYTES {
             StoreError::TooLarge
+        } else if self.deps.space.is_full() && self.lets_store_grow(&command) {
+            StoreError::NoSpace
         } else if let Some(slot) = self.deps.write_limiter.take(command.bytes()) {
             self.enter(command, Responder { reply, _permit: permit, _slot: slot });
             return receiver;
@@ -126,6 +135,12 @@ impl Store {
         };
         let _gone = reply.send(Err(error));
         receiver
+    }
+
+    /// Whether a write needs more than what a full store still accepts.
+    fn lets_store_grow(&self, command: &WriteCommand) -> bool {
+        let present = self.newest(command.key()).map_or(0, |object| object.bytes.len() + GROWTH_WHEN_FULL);
+        command.bytes() > present
     }
 
     /// The state of a key once all its pending writes are durable.
@@ -154,6 +169,9 @@ impl Store {
 
     /// Sends the committer a write that fits the newest state of its key.
     fn begin(&mut self, command: WriteCommand, writer: Responder) {
+        if let Err(error) = self.skip_rolled_back_revisions() {
+            return writer.answer(Err(error));
+        }
         let sent = self.plan(command).and_then(|(operation, event)| {
             self.send_to_committer(event.revision(), Record { operation, accepted_at: event.accepted_at })?;
             Ok(event)
@@ -162,7 +180,7 @@ impl Store {
             Ok(event) => event,
             Err(error) => return writer.answer(Err(error)),
         };
-        (self.last, self.last_at) = (event.revision(), Some(event.accepted_at));
+        (self.last, self.last_at) = (event.revision(), Some(event.accepted_at.log));
         let entry = self.in_flight.entry(event.object.key.clone()).or_default();
         entry.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
         entry.last = self.last;
@@ -172,25 +190,48 @@ impl Store {
 
     /// Advances the type to a revision above this one, unless it is there already.
     fn advance_revision(&mut self, above: Revision, writer: Responder<()>) {
-        let now = self.deps.clock.now();
-        let is_quiet = self.last_at.is_none_or(|last| last < now.minus(self.deps.history));
-        if self.last > above || !is_quiet {
+        let is_quiet = self.last_at.is_none_or(|last| last < self.deps.clock.now().minus(self.deps.history));
+        if self.newest_revision() > above || !is_quiet {
             return writer.answer(Ok(()));
         }
-        let revision = self.last.next();
-        let record = Record { operation: Operation::AdvanceRevision, accepted_at: now };
-        if let Err(error) = self.send_to_committer(revision, record) {
-            return writer.answer(Err(error));
+        if let Err((error, Some(writer))) = self.begin_revision(Some(writer)) {
+            writer.answer(Err(error));
         }
-        (self.last, self.last_at) = (revision, Some(now));
-        self.pending.push_back(Pending::AdvanceRevision(revision, now, writer));
+    }
+
+    /// The revision of the type once all pending writes are durable.
+    fn newest_revision(&self) -> Revision {
+        self.pending.back().map_or(self.snapshot.revision, Pending::revision)
+    }
+
+    /// Before the first write after a rollback: a record says that nothing is missing where the rolled back writes would be.
+    fn skip_rolled_back_revisions(&mut self) -> Result<(), StoreError> {
+        if self.newest_revision() == self.last {
+            return Ok(());
+        }
+        self.begin_revision(None).map_err(|(error, _)| error)
+    }
+
+    /// Sends the committer a revision at which nothing changes.
+    fn begin_revision(
+        &mut self,
+        writer: Option<Responder<()>>,
+    ) -> Result<(), (StoreError, Option<Responder<()>>)> {
+        let (revision, accepted_at) = (self.last.next(), self.deps.clock.write_time());
+        let operation = Operation::AdvanceRevision(self.newest_revision());
+        if let Err(error) = self.send_to_committer(revision, Record { operation, accepted_at }) {
+            return Err((error, writer));
+        }
+        (self.last, self.last_at) = (revision, Some(accepted_at.log));
+        self.pending.push_back(Pending::AdvanceRevision(revision, accepted_at.log, writer));
+        Ok(())
     }
 
     /// The record and the event of a write at the next revision, or why the newest state of its key refuses it.
     fn plan(&self, command: WriteCommand) -> Result<(Operation, Event), StoreError> {
         let previous = command.check(self.newest(command.key()))?;
         let revision = self.last.next();
-        let at = self.deps.clock.now();
+        let at = self.deps.clock.write_time();
         Ok(match command {
             WriteCommand::Create(draft) => {
                 let object = Arc::new(Object::new(draft, revision));
@@ -224,7 +265,7 @@ impl Store {
 
     fn send_to_committer(&self, revision: Revision, record: Record) -> Result<(), StoreError> {
         let write = Write { type_name: self.type_name.clone(), revision, record };
-        let commit = Commit { write, store: self.recipient.clone() };
+        let commit = Commit { write, store: self.recipient.clone(), rollbacks: self.rollbacks };
         self.deps.committer.try_send(commit).map_err(|error| match error {
             SendError::Full(_) => StoreError::Busy,
             SendError::Closed(_) => StoreError::Unavailable,
@@ -240,7 +281,9 @@ impl Store {
                 Some(Pending::AdvanceRevision(revision, at, writer)) => {
                     self.snapshot.revision = revision;
                     self.window.advance_revision(revision, at);
-                    writer.answer(Ok(()));
+                    if let Some(writer) = writer {
+                        writer.answer(Ok(()));
+                    }
                     continue;
                 }
                 None => break,
@@ -310,22 +353,33 @@ impl Store {
     /// Fails all pending and waiting requests: the state on disk is unknown, or the store ends.
     fn fail_pending(&mut self) {
         self.has_failed = true;
+        self.refuse_pending(&StoreError::Unavailable);
+    }
+
+    /// Undoes all pending writes: the disk is full, and none of them was written.
+    fn roll_back(&mut self) {
+        self.rollbacks += 1;
+        self.refuse_pending(&StoreError::NoSpace);
+    }
+
+    fn refuse_pending(&mut self, error: &StoreError) {
         for pending in self.pending.drain(..) {
             match pending {
-                Pending::Write(_, writer) => writer.answer(Err(StoreError::Unavailable)),
-                Pending::AdvanceRevision(.., writer) => writer.answer(Err(StoreError::Unavailable)),
+                Pending::Write(_, writer) => writer.answer(Err(error.clone())),
+                Pending::AdvanceRevision(.., Some(writer)) => writer.answer(Err(error.clone())),
+                Pending::AdvanceRevision(.., None) => {}
             }
         }
         for next in self.in_flight.drain().flat_map(|(_, entry)| entry.queue.into_all()) {
             match next {
-                Queued::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
-                Queued::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
+                Queued::Write((_, writer)) => writer.answer(Err(error.clone())),
+                Queued::Reader(reader) => reader.answer(Err(error.clone())),
             }
         }
     }
 
     /// Drops a bounded number of events that are older than the history, and trims the records that only they needed.
-    fn expire(&mut self, now: Timestamp) -> usize {
+    fn expire(&mut self, now: LogTime) -> usize {
         let dropped = self.window.forget_before(now.minus(self.deps.history), self.expiration_limit());
         self.trim(&dropped);
         dropped.len()

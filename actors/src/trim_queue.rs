@@ -85,6 +85,22 @@ impl TrimQueue {
         records
     }
 
+    /// Puts records back that could not be removed, before all others of their types.
+    pub fn put_back(&self, records: Vec<(TypeName, Revision)>) {
+        let mut guard = self.0.lock();
+        let waiting = &mut *guard;
+        waiting.len += records.len();
+        for (type_name, revision) in records.into_iter().rev() {
+            match waiting.records.get_mut(&type_name) {
+                Some(queue) => queue.push_front(revision),
+                None => {
+                    waiting.turns.push_back(type_name.clone());
+                    waiting.records.insert(type_name, VecDeque::from([revision]));
+                }
+            }
+        }
+    }
+
     /// The number of records that still fit.
     pub fn room(&self) -> usize {
         let waiting = self.0.lock();
@@ -117,16 +133,15 @@ pub fn freed_by(event: &EventStub) -> impl Iterator<Item = Revision> + use<> {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_types::clock::Timestamp;
-
     use super::*;
+    use crate::log_time::LogTime;
 
     #[test]
     fn superseded_version_is_trimmed_before_its_tombstone() {
         let freed = |superseded: Option<u64>, frees_own_record| {
             let superseded = superseded.map(Revision);
-            let stub =
-                EventStub { revision: Revision(9), accepted_at: Timestamp(0), superseded, frees_own_record };
+            let (revision, accepted_at) = (Revision(9), LogTime::ZERO);
+            let stub = EventStub { revision, accepted_at, superseded, superseded_bytes: 0, frees_own_record };
             freed_by(&stub).map(|revision| revision.0).collect::<Vec<_>>()
         };
         assert_eq!(freed(None, false), [0; 0]);
@@ -144,6 +159,24 @@ mod tests {
         trims.push(&pods, [Revision(5)]);
         assert_eq!(trims.take(9), [4, 5].map(|revision| (pods.clone(), Revision(revision))));
         assert_eq!((trims.len(), trims.room()), (0, 2));
+    }
+
+    #[test]
+    fn records_that_were_put_back_come_first_again() {
+        let trims = TrimQueue::new(9);
+        let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
+        trims.push(&pods, [2, 3, 4].map(Revision));
+        trims.push(&nodes, [Revision(2)]);
+        let taken = trims.take(3);
+        trims.put_back(taken);
+        assert_eq!(trims.len(), 4);
+        let taken = trims.take(9);
+        let revisions_of = |name: &TypeName| {
+            let records = taken.iter().filter(|(type_name, _)| type_name == name);
+            records.map(|(_, revision)| revision.0).collect::<Vec<_>>()
+        };
+        assert_eq!((revisions_of(&pods), revisions_of(&nodes)), (vec![2, 3, 4], vec![2]));
+        assert!(trims.is_empty());
     }
 
     #[test]

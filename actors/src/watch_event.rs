@@ -83,11 +83,11 @@ pub fn object_for(event_type: WatchEventType, event: &Event) -> Arc<Object> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use pilothouse_types::clock::Timestamp;
     use pilothouse_types::filter::FieldRule;
     use pilothouse_types::object::{Draft, Key, Pairs, Revision};
 
     use super::*;
+    use crate::log_time::WriteTime;
 
     fn object(node: &str, revision: u64) -> Arc<Object> {
         let draft = Draft {
@@ -106,11 +106,12 @@ mod tests {
         let filter =
             Filter { fields: vec![FieldRule::Equals("node".into(), "1".into())], ..Filter::default() };
         let replaced = |from: &str, to: &str| {
-            Event::new(Change::Replaced, object(to, 3), Some(object(from, 2)), Timestamp(0))
+            Event::new(Change::Replaced, object(to, 3), Some(object(from, 2)), WriteTime::default())
         };
-        let created = |node: &str| Event::new(Change::Created, object(node, 3), None, Timestamp(0));
-        let removed =
-            |node: &str| Event::new(Change::Removed, object(node, 3), Some(object(node, 2)), Timestamp(0));
+        let created = |node: &str| Event::new(Change::Created, object(node, 3), None, WriteTime::default());
+        let removed = |node: &str| {
+            Event::new(Change::Removed, object(node, 3), Some(object(node, 2)), WriteTime::default())
+        };
         let cases = [
             (created("1"), Some(WatchEventType::Added)),
             (created("2"), None),
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn deleted_event_shows_last_matching_state_at_event_revision() {
-        let event = Event::new(Change::Replaced, object("2", 12), Some(object("1", 9)), Timestamp(0));
+        let event = Event::new(Change::Replaced, object("2", 12), Some(object("1", 9)), WriteTime::default());
         let deleted = object_for(WatchEventType::Deleted, &event);
         assert_eq!(&deleted.bytes[..], br#"{"node":"1","resourceVersion":"12"}"#);
         assert_eq!(deleted.revision, Revision(12));

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::lock::SharedLock;
 use pilothouse_types::memory::{MemoryBudget, Reservation};
 use pilothouse_types::object::Revision;
@@ -19,7 +18,9 @@ use pilothouse_types::object::Revision;
 use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::event::{Event, EventStub};
-use crate::limits::{ARCHIVED_EVENTS, CLOCK_SET_BACK, WINDOW_LEAST_BYTES};
+use crate::history_bounds::{HistoryBounds, HistoryShare};
+use crate::limits::{ARCHIVED_EVENTS, WINDOW_LEAST_BYTES};
+use crate::log_time::LogTime;
 
 /// The result of a read from a cursor.
 pub enum Read {
@@ -41,22 +42,25 @@ pub struct Extent {
     /// Events that only the log holds.
     pub archived: usize,
     /// When the oldest event was accepted that can still be read.
-    pub oldest: Option<Timestamp>,
+    pub oldest: Option<LogTime>,
 }
 
-/// How much history may be in memory. Cheap to clone.
+/// How much history may be in memory and in the log. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct WindowBounds {
     /// Bytes of one type.
     pub per_type_bytes: usize,
     /// The budget of all types together.
     pub total_budget: MemoryBudget,
+    /// How much history may be in the log.
+    pub history: HistoryBounds,
 }
 
 impl From<usize> for WindowBounds {
     /// A bound for one type alone.
     fn from(per_type_bytes: usize) -> WindowBounds {
-        WindowBounds { per_type_bytes, total_budget: MemoryBudget::standalone(usize::MAX) }
+        let total_budget = MemoryBudget::standalone(usize::MAX);
+        WindowBounds { per_type_bytes, total_budget, history: HistoryBounds::unlimited() }
     }
 }
 
@@ -96,13 +100,8 @@ struct Inner {
     /// Revisions after `floor` without an event. Their records show that the log has no hole there. They supersede nothing, so
     /// they are trimmed by themselves, as tombstones are.
     eventless: VecDeque<EventStub>,
-    /// The newest revision with or without an event. At a start the head is ahead of it, until everything is read back.
-    newest: Revision,
-    /// When `newest` was accepted.
-    newest_at: Timestamp,
-    /// Where the clock was set back: everything up to a revision is at least as old as the time beside it. Both rise. Without
-    /// this, one write with a timestamp in the future would keep all later events until that time.
-    clock_setbacks: VecDeque<(Revision, Timestamp)>,
+    /// The versions that only these events keep in the log.
+    logged: HistoryShare,
     /// A cursor below this has missed something.
     floor: Revision,
 }
@@ -117,9 +116,7 @@ impl Window {
             memory_floor: head,
             archived: VecDeque::new(),
             eventless: VecDeque::new(),
-            newest: head,
-            newest_at: Timestamp(0),
-            clock_setbacks: VecDeque::new(),
+            logged: bounds.history.empty_share(),
             floor: head,
         };
         Window {
@@ -143,7 +140,7 @@ impl Window {
         let window = Window::new(head, bounds);
         {
             let mut inner = window.write();
-            (inner.floor, inner.memory_floor, inner.newest) = (floor, floor, floor);
+            (inner.floor, inner.memory_floor) = (floor, floor);
         }
         window
     }
@@ -153,8 +150,8 @@ impl Window {
     pub fn append(&self, event: Arc<Event>) -> Vec<EventStub> {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
-        inner.note_time(event.revision(), event.accepted_at);
         inner.recharge(|bytes| bytes + event.weight());
+        inner.logged.add(event.superseded_bytes());
         let revision = event.revision();
         inner.events.push_back(event);
         self.head.fetch_max(revision.0, Ordering::Release);
@@ -170,16 +167,21 @@ impl Window {
         dropped
     }
 
-    /// Drops at most `limit` events if memory is short and they can be read from the log again. Returns what the archive cannot
-    /// keep, as [`Window::append`] does.
+    /// Drops at most `limit` events if memory is short and they can be read from the log again, or if the log must become smaller.
+    /// Returns what the log need not keep, as [`Window::append`] does.
     pub fn shrink(&self, limit: usize) -> Vec<EventStub> {
         let mut dropped = Vec::new();
-        if self.archive_reader.is_none() || !self.bounds.should_shrink(self.read_lock().bytes.bytes()) {
-            return dropped;
+        let can_shrink =
+            |inner: &Inner| self.archive_reader.is_some() && self.bounds.should_shrink(inner.bytes.bytes());
+        {
+            let inner = self.read_lock();
+            if !can_shrink(&inner) && !inner.logged.is_exceeded() {
+                return dropped;
+            }
         }
         let mut inner = self.write();
         for _ in 0..limit {
-            if inner.events.len() <= 1 || !self.bounds.should_shrink(inner.bytes.bytes()) {
+            if inner.events.len() <= 1 || !can_shrink(&inner) {
                 break;
             }
             let oldest = inner.pop();
@@ -189,40 +191,41 @@ impl Window {
         dropped
     }
 
-    /// Forgets the oldest events of an archive that has become too long.
+    /// Forgets the oldest events of an archive that has become too long, or whose versions take too much of the log.
     fn bound_archive(&self, inner: &mut Inner, dropped: &mut Vec<EventStub>) {
-        while inner.archived.len() > ARCHIVED_EVENTS {
-            let oldest = inner.archived.pop_front().map(|stub| inner.raise_floor(stub));
-            dropped.extend(oldest);
+        while inner.archived.len() > ARCHIVED_EVENTS || inner.logged.is_exceeded() {
+            let oldest = match inner.archived.pop_front() {
+                Some(stub) => Some(stub),
+                // The newest event stays, for watches that are about to read it.
+                None if inner.events.len() > 1 => inner.pop(),
+                None => break,
+            };
+            dropped.extend(oldest.map(|stub| inner.raise_floor(stub)));
         }
         self.checkpoints.forget_before(inner.memory_floor, inner.floor);
     }
 
     /// Advances the type to this revision without an event. Only its store calls this.
-    pub fn advance_revision(&self, revision: Revision, accepted_at: Timestamp) {
+    pub fn advance_revision(&self, revision: Revision, accepted_at: LogTime) {
         let mut inner = self.write();
-        inner.note_time(revision, accepted_at);
         inner.eventless.push_back(EventStub {
             revision,
             accepted_at,
             superseded: None,
+            superseded_bytes: 0,
             frees_own_record: true,
         });
         self.head.fetch_max(revision.0, Ordering::Release);
     }
 
     /// Drops at most `limit` events from before `horizon` and returns their stubs.
-    pub fn forget_before(&self, horizon: Timestamp, limit: usize) -> Vec<EventStub> {
+    pub fn forget_before(&self, horizon: LogTime, limit: usize) -> Vec<EventStub> {
         let mut inner = self.write();
         let mut dropped = Vec::new();
         while dropped.len() < limit {
             let stub = match (inner.archived.front(), inner.events.front()) {
-                (Some(oldest), _) if inner.is_before(horizon, oldest.revision, oldest.accepted_at) => {
-                    inner.archived.pop_front()
-                }
-                (None, Some(oldest)) if inner.is_before(horizon, oldest.revision(), oldest.accepted_at) => {
-                    inner.pop()
-                }
+                (Some(oldest), _) if oldest.accepted_at < horizon => inner.archived.pop_front(),
+                (None, Some(oldest)) if oldest.accepted_at.log < horizon => inner.pop(),
                 _ => break,
             };
             dropped.extend(stub.map(|stub| inner.raise_floor(stub)));
@@ -231,8 +234,6 @@ impl Window {
             dropped.push(inner.raise_floor(stub));
             inner.memory_floor = inner.memory_floor.max(inner.floor);
         }
-        let floor = inner.floor;
-        inner.clock_setbacks.retain(|(revision, _)| *revision > floor);
         if inner.events.is_empty() && inner.archived.is_empty() {
             // This frees their capacity, too.
             (inner.events, inner.archived) = (VecDeque::new(), VecDeque::new());
@@ -274,7 +275,7 @@ impl Window {
             events: inner.events.len(),
             bytes: inner.bytes.bytes(),
             archived: inner.archived.len(),
-            oldest: archived.or_else(|| inner.events.front().map(|event| event.accepted_at)),
+            oldest: archived.or_else(|| inner.events.front().map(|event| event.accepted_at.log)),
         }
     }
 
@@ -313,36 +314,19 @@ impl Inner {
         self.bytes.charge_to(bytes);
     }
 
-    /// Notes the time of the next event, and whether the clock was set back before it.
-    fn note_time(&mut self, revision: Revision, at: Timestamp) {
-        if at.plus(CLOCK_SET_BACK) < self.newest_at {
-            while self.clock_setbacks.back().is_some_and(|(_, before)| *before >= at) {
-                self.clock_setbacks.pop_back();
-            }
-            self.clock_setbacks.push_back((self.newest, at));
-        }
-        (self.newest, self.newest_at) = (revision, at);
-    }
-
-    /// Whether an event with the timestamp `at` is from before `horizon`, also if the clock was set back later.
-    fn is_before(&self, horizon: Timestamp, revision: Revision, at: Timestamp) -> bool {
-        let correction = self.clock_setbacks.iter().find(|(until, _)| *until >= revision);
-        correction.map_or(at, |(_, before)| at.min(*before)) < horizon
-    }
-
     /// Takes out the oldest revision without an event, if it and all events before it are from before `horizon`.
-    fn pop_eventless_before(&mut self, horizon: Timestamp) -> Option<EventStub> {
+    fn pop_eventless_before(&mut self, horizon: LogTime) -> Option<EventStub> {
         let (archived, in_memory) = (self.archived.front(), self.events.front());
         let oldest = archived.map(|stub| stub.revision).or_else(|| in_memory.map(|event| event.revision()));
         let is_expired = |stub: &EventStub| {
-            self.is_before(horizon, stub.revision, stub.accepted_at)
-                && oldest.is_none_or(|oldest| stub.revision < oldest)
+            stub.accepted_at < horizon && oldest.is_none_or(|oldest| stub.revision < oldest)
         };
         self.eventless.front().is_some_and(is_expired).then(|| self.eventless.pop_front())?
     }
 
     /// Moves the floor past an event that was dropped for good.
     fn raise_floor(&mut self, stub: EventStub) -> EventStub {
+        self.logged.remove(stub.superseded_bytes);
         self.floor = self.floor.max(stub.revision);
         stub
     }
@@ -350,8 +334,6 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
     use pilothouse_types::memory::MemoryLedger;
     use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName};
@@ -359,12 +341,9 @@ mod tests {
     use super::*;
     use crate::archive::{Archive, ArchiveError, Span};
     use crate::event::Change;
+    use crate::log_time::WriteTime;
 
     fn event(revision: u64) -> Arc<Event> {
-        event_at(revision, revision)
-    }
-
-    fn event_at(revision: u64, second: u64) -> Arc<Event> {
         let bytes = Bytes::from_static(br#"{"resourceVersion":""}"#);
         let draft = Draft {
             key: Key::cluster("a"),
@@ -375,7 +354,12 @@ mod tests {
             fields: Pairs::default(),
         };
         let object = Arc::new(Object::new(draft, Revision(revision)));
-        Arc::new(Event::new(Change::Replaced, object, None, Timestamp(second * 1_000_000)))
+        let accepted_at = WriteTime { log: second(revision), ..WriteTime::default() };
+        Arc::new(Event::new(Change::Replaced, object, None, accepted_at))
+    }
+
+    fn second(second: u64) -> LogTime {
+        LogTime(second * 1_000_000)
     }
 
     fn revisions(read: Read) -> Vec<u64> {
@@ -404,38 +388,10 @@ mod tests {
         for revision in 2..=6 {
             window.append(event(revision));
         }
-        let dropped = window.forget_before(Timestamp(0).plus(Duration::from_secs(4)), 10);
+        let dropped = window.forget_before(second(4), 10);
         assert_eq!(dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert_eq!(revisions(window.read(Revision(3), 9)), [4, 5, 6]);
-    }
-
-    #[test]
-    fn events_with_future_timestamps_expire_with_their_successors() {
-        let window = Window::new(Revision(1), 1 << 20);
-        for (revision, second) in [(2, 2), (3, 90_000), (4, 90_001), (5, 5), (6, 6)] {
-            window.append(event_at(revision, second));
-        }
-        window.advance_revision(Revision(7), Timestamp(7_000_000));
-        let dropped = |second: u64| {
-            let dropped = window.forget_before(Timestamp(second * 1_000_000), 10);
-            dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>()
-        };
-        assert_eq!(dropped(3), [2]);
-        assert_eq!(dropped(5), [0; 0], "they are not older than revision 5");
-        assert_eq!(dropped(6), [3, 4, 5]);
-        assert_eq!((dropped(8), window.floor()), (vec![6, 7], Revision(7)));
-    }
-
-    #[test]
-    fn clock_set_back_before_restart_expires_no_later_events() {
-        let window = Window::restored(Revision(1), Revision(6), 1 << 20);
-        for (revision, second) in [(2, 90_000), (3, 90_001), (4, 5), (5, 100), (6, 200)] {
-            window.append(event_at(revision, second));
-        }
-        let dropped = window.forget_before(Timestamp(50_000_000), 10);
-        assert_eq!(dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3, 4]);
-        assert_eq!(revisions(window.read(Revision(4), 9)), [5, 6], "they are younger");
     }
 
     #[test]
@@ -464,7 +420,6 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(4), 9)), [5]);
         assert!(matches!(window.read(Revision(1), 9), Read::Archived(_, Revision(4))));
         assert_eq!((window.floor(), window.extent().archived), (Revision(1), 3));
-        let second = |second| Timestamp(0).plus(Duration::from_secs(second));
         let dropped = window.forget_before(second(4), 10);
         assert_eq!(dropped.iter().map(|stub| stub.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
@@ -478,7 +433,8 @@ mod tests {
         const LIMIT: usize = 64 << 20;
         let ledger = MemoryLedger::new(Some(LIMIT));
         let all = ledger.cache("windows", LIMIT);
-        let bounds = WindowBounds { per_type_bytes: LIMIT, total_budget: all.clone() };
+        let history = HistoryBounds::unlimited();
+        let bounds = WindowBounds { per_type_bytes: LIMIT, total_budget: all.clone(), history };
         let archive_reader = ArchiveReader::new(Arc::new(EmptyArchive), TypeName::new("pods"));
         let in_log = Window::new(Revision(1), bounds.clone()).with_archive(Some(archive_reader));
         let in_memory = Window::new(Revision(1), bounds);

@@ -12,7 +12,7 @@ use pilothouse_api::release::Release;
 use super::gates::GateSetting;
 use super::memory_limit::MemoryLimit;
 use super::tls_values::{NamedCertificate, transport_directive};
-use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
+use super::values::{IpRange, PortRange, RuntimeSetting, byte_quantity, go_duration};
 use crate::limits;
 
 /// Secure serving.
@@ -90,6 +90,13 @@ pub struct Storage {
     /// How long old revisions are retained for watches and lists.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
+    /// Bytes of superseded revisions that are retained at most; one resource may have an eighth of them.
+    #[arg(long, default_value = "1Gi", value_parser = byte_quantity, value_name = "QUANTITY")]
+    pub history_bytes: u64,
+    /// Bytes that all stored objects with their history may take; beyond that only deletions and small updates are accepted. 0 means
+    /// no limit but the disk.
+    #[arg(long, default_value = "0", value_parser = byte_quantity, value_name = "QUANTITY")]
+    pub quota_backend_bytes: u64,
     /// How long events are retained after they were last written; 0 means forever.
     #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use pilothouse_apimachinery::quantity::Quantity;
-
+use super::values::byte_quantity;
 use crate::limits::CGROUP_PERCENT;
 
 /// How much memory the server may use.
@@ -26,9 +25,9 @@ impl MemoryLimit {
             "none" | "0" => return Ok(MemoryLimit::None),
             _ => {}
         }
-        let bytes = Quantity::parse(text).ok().and_then(|quantity| quantity.whole());
-        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+        let bytes = byte_quantity(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
         bytes
+            .filter(|bytes| *bytes > 0)
             .map(MemoryLimit::Bytes)
             .ok_or_else(|| format!("\"{text}\" is not an amount of memory such as 512Mi"))
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::quantity::Quantity;
 
 /// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
@@ -42,6 +43,13 @@ pub fn go_duration(text: &str) -> Result<Duration, String> {
         rest = tail;
     }
     Ok(total)
+}
+
+/// Parses a number of bytes, such as `512Mi` or `1073741824`.
+pub fn byte_quantity(text: &str) -> Result<u64, String> {
+    let bytes = Quantity::parse(text).ok().and_then(|quantity| quantity.whole());
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    bytes.ok_or_else(|| format!("\"{text}\" is not a number of bytes such as 512Mi"))
 }
 
 /// Parses a boolean as Go does.

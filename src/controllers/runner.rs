@@ -335,7 +335,7 @@ impl<K: WorkKey> Handler<Changed> for Runner<K> {
                 object,
                 previous,
                 is_deleted,
-                time: Some(event.accepted_at),
+                time: Some(event.accepted_at.wall),
             };
             self.controller.on_change(&change, &mut self.queue);
         }

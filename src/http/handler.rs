@@ -2,6 +2,7 @@
 
 pub mod app;
 pub mod audit;
+pub mod backup;
 mod body;
 mod budgeted_body;
 pub mod connect;

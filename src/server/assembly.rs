@@ -15,7 +15,7 @@ mod memory;
 mod openid;
 mod reload;
 mod shared_state;
-mod storage;
+pub(crate) mod storage;
 mod watch_setup;
 
 use std::rc::Rc;

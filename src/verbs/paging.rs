@@ -324,7 +324,7 @@ mod tests {
     }
 
     fn snapshot(names: impl Iterator<Item = String>) -> Snapshot {
-        let mut snapshot = Snapshot::empty();
+        let mut snapshot = Snapshot::empty(Revision::FIRST);
         for name in names {
             let draft = Draft {
                 key: Key::from_path(&name),

@@ -12,6 +12,7 @@ mod lifecycle;
 mod metrics;
 mod process;
 mod regression;
+mod storage;
 #[path = "../support/mod.rs"]
 mod support;
 mod watches;

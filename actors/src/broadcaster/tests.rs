@@ -1,9 +1,9 @@
 use bytes::Bytes;
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::*;
 use crate::event::{Change, Event};
+use crate::log_time::WriteTime;
 use crate::session::LiveSessions;
 use crate::session_waker::tests::WakeCounter;
 use crate::session_waker::{Close, SessionWaker, WakeReasons};
@@ -24,7 +24,7 @@ fn object(name: &str, node: &str, revision: u64) -> Arc<Object> {
 
 fn replaced(from: &str, to: &str, revision: u64) -> Arc<Event> {
     let previous = Some(object("a", from, revision - 1));
-    Arc::new(Event::new(Change::Replaced, object("a", to, revision), previous, Timestamp(0)))
+    Arc::new(Event::new(Change::Replaced, object("a", to, revision), previous, WriteTime::default()))
 }
 
 fn waker() -> Arc<SessionWaker> {

@@ -3,8 +3,11 @@
 use std::sync::{Arc, Condvar};
 
 use pilothouse_types::lock::{Lock, wait};
+use pilothouse_types::object::Revision;
 
 use crate::archive::Archive;
+use crate::backup::BackupSource;
+use crate::log_time::LogTime;
 
 use super::{Batch, Engine, EngineError, Stats, Visitor};
 
@@ -13,6 +16,8 @@ use super::{Batch, Engine, EngineError, Stats, Visitor};
 pub enum Fault {
     /// The batch is not written.
     Refused,
+    /// The disk is full: the batch is not written, and this commit alone fails.
+    NoSpace,
     /// The batch is written, but the sync reports an error, so the caller does not know.
     Unknown,
     /// The engine panics.
@@ -112,6 +117,7 @@ impl Engine for Faulty {
         match self.faults.next_fault(batch) {
             None => self.inner.commit(batch),
             Some(Fault::Refused) => Err(broken()),
+            Some(Fault::NoSpace) => Err(EngineError::NoSpace),
             Some(Fault::Unknown) => {
                 self.inner.commit(batch)?;
                 Err(broken())
@@ -120,19 +126,31 @@ impl Engine for Faulty {
         }
     }
 
-    fn settle(&mut self) -> Result<(), EngineError> {
-        self.inner.settle()
+    fn settle(&mut self, now: LogTime) -> Result<(), EngineError> {
+        self.inner.settle(now)
+    }
+
+    fn log_time(&self) -> LogTime {
+        self.inner.log_time()
     }
 
     fn archive(&self) -> Option<Arc<dyn Archive>> {
         self.inner.archive()
     }
 
+    fn backup_source(&self) -> Option<Arc<dyn BackupSource>> {
+        self.inner.backup_source()
+    }
+
+    fn first_revision(&self) -> Revision {
+        self.inner.first_revision()
+    }
+
     fn stats(&self) -> Result<Stats, EngineError> {
         self.inner.stats()
     }
 
-    fn close(self: Box<Self>) -> Result<(), EngineError> {
-        self.inner.close()
+    fn close(self: Box<Self>, now: LogTime) -> Result<(), EngineError> {
+        self.inner.close(now)
     }
 }

@@ -8,6 +8,7 @@ use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
 use crate::engine::record::Record;
+use crate::log_time::LogTime;
 
 /// A clone is the same log, so that tests can "reopen" it.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,7 @@ pub struct Memory(Arc<Lock<Log>>);
 #[derive(Debug, Default)]
 struct Log {
     counters: Counters,
+    log_time: LogTime,
     /// Records share their objects with the stores, so nothing is stored twice.
     records: BTreeMap<TypeName, BTreeMap<Revision, Record>>,
 }
@@ -31,7 +33,7 @@ impl Engine for Memory {
     fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
         let log = self.0.lock();
         for (type_name, records) in &log.records {
-            let last = log.counters.0.get(type_name).copied().unwrap_or(Revision::FIRST);
+            let last = log.counters.last(type_name);
             visitor.begin_type(type_name.clone(), last)?;
             for (revision, record) in records {
                 visitor.record(*revision, record.clone())?;
@@ -56,16 +58,21 @@ impl Engine for Memory {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), EngineError> {
+    fn settle(&mut self, now: LogTime) -> Result<(), EngineError> {
+        self.0.lock().log_time = now;
         Ok(())
+    }
+
+    fn log_time(&self) -> LogTime {
+        self.0.lock().log_time
     }
 
     fn stats(&self) -> Result<Stats, EngineError> {
         let records = self.0.lock().records.values().map(|records| records.len() as u64).sum();
-        Ok(Stats { records, file_bytes: 0 })
+        Ok(Stats { records, ..Stats::default() })
     }
 
-    fn close(self: Box<Self>) -> Result<(), EngineError> {
-        Ok(())
+    fn close(mut self: Box<Self>, now: LogTime) -> Result<(), EngineError> {
+        self.settle(now)
     }
 }

@@ -3,7 +3,7 @@
 //! Layout, integers little endian, texts and bytes preceded by their length as u32:
 //!
 //! ```text
-//! format u8 · operation u8 · checksum u32 · checksum of the head u32 · accepted at u64 · superseded revision u64 · key
+//! format u8 · operation u8 · checksum u32 · checksum of the head u32 · accepted at u64 · log time u64 · superseded revision u64 · key
 //! and, if an object was written:
 //! offset of the revision u32 · offset of the item u32 · labels · fields · body
 //! ```
@@ -11,6 +11,9 @@
 //! Labels and fields are a count as u32 and that many pairs of texts: loading never parses the body. The checksum covers
 //! everything else and also the log key (type and revision), so a misplaced record is detected, too. The head, which is the
 //! first line, has a checksum of its own: damage behind it costs one object and not the store.
+//!
+//! Records of format 2 have no log time. They count as written when the log was new: they stay in the history for the whole time
+//! that the first server of this format keeps them.
 
 use std::sync::Arc;
 
@@ -19,9 +22,12 @@ use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use crate::engine::EngineError;
+use crate::log_time::{LogTime, WriteTime};
 
-/// The format this code writes. It reads this one only.
-const FORMAT: u8 = 2;
+/// The format this code writes.
+const FORMAT: u8 = 3;
+/// The oldest format that it reads.
+const OLDEST_FORMAT: u8 = 2;
 const CHECKSUM_OFFSET: usize = 2;
 const CHECKSUM_END: usize = 6;
 const HEAD_OFFSET: usize = 10;
@@ -35,8 +41,9 @@ pub enum Operation {
     Replace(Arc<Object>, Revision),
     /// The object with this key was deleted; its last version is at this revision. That record has the body.
     Remove(Key, Revision),
-    /// No change: the type advanced by a revision. The record shows that no other record is missing there.
-    AdvanceRevision,
+    /// No change: the type advanced from the revision beside it. The record shows that no other record is missing between the two;
+    /// revisions in between were given to writes that failed.
+    AdvanceRevision(Revision),
 }
 
 /// A write, and when it was accepted.
@@ -45,7 +52,7 @@ pub struct Record {
     /// The operation.
     pub operation: Operation,
     /// When a store accepted it: its age decides how long the superseded version is kept.
-    pub accepted_at: Timestamp,
+    pub accepted_at: WriteTime,
 }
 
 impl Record {
@@ -54,7 +61,17 @@ impl Record {
         match &self.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.key.as_str(),
             Operation::Remove(key, _) => key.as_str(),
-            Operation::AdvanceRevision => "",
+            Operation::AdvanceRevision(_) => "",
+        }
+    }
+
+    /// The revision of its type before this record at `revision`.
+    pub fn predecessor(&self, revision: Revision) -> Revision {
+        match self.operation {
+            Operation::AdvanceRevision(after) => after,
+            Operation::Create(_) | Operation::Replace(..) | Operation::Remove(..) => {
+                Revision(revision.0.saturating_sub(1))
+            }
         }
     }
 
@@ -63,7 +80,7 @@ impl Record {
         const OVERHEAD: usize = 128;
         match &self.operation {
             Operation::Create(object) | Operation::Replace(object, _) => object.bytes.len() + OVERHEAD,
-            Operation::Remove(..) | Operation::AdvanceRevision => OVERHEAD,
+            Operation::Remove(..) | Operation::AdvanceRevision(_) => OVERHEAD,
         }
     }
 
@@ -73,11 +90,12 @@ impl Record {
             Operation::Create(object) => (1, Revision::ZERO, Some(object)),
             Operation::Replace(object, superseded) => (2, *superseded, Some(object)),
             Operation::Remove(_, superseded) => (3, *superseded, None),
-            Operation::AdvanceRevision => (4, Revision::ZERO, None),
+            Operation::AdvanceRevision(after) => (4, *after, None),
         };
         out.clear();
         out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0, 0, 0, 0, 0]);
-        out.extend_from_slice(&self.accepted_at.0.to_le_bytes());
+        out.extend_from_slice(&self.accepted_at.wall.0.to_le_bytes());
+        out.extend_from_slice(&self.accepted_at.log.0.to_le_bytes());
         out.extend_from_slice(&superseded.0.to_le_bytes());
         put(out, self.key().as_bytes());
         let head = head_checksum(type_id, revision, out, out.len()).to_le_bytes();
@@ -97,6 +115,11 @@ impl Record {
         }
     }
 
+    /// Checks that the bytes are a record with this key in the log.
+    pub fn check(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<(), EngineError> {
+        Record::decode(type_id, revision, bytes).map(drop)
+    }
+
     /// Decodes the record with this key in the log. If only the part behind the head is damaged, the object is
     /// [`Object::unreadable`].
     pub fn decode(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<Record, EngineError> {
@@ -107,9 +130,9 @@ impl Record {
         if stored != checksum(type_id, revision, bytes).to_le_bytes() {
             return salvage(type_id, revision, bytes).ok_or_else(|| damaged("has a wrong checksum"));
         }
-        if bytes.first() != Some(&FORMAT) {
-            let actual = bytes.first().copied().unwrap_or_default().into();
-            return Err(EngineError::Format { actual, supported: FORMAT.into() });
+        let format = bytes.first().copied().unwrap_or_default();
+        if !is_known_format(format) {
+            return Err(damaged(&format!("is in the unknown format {format}")));
         }
         parse(revision, bytes).ok_or_else(|| damaged("does not parse"))
     }
@@ -128,7 +151,11 @@ fn salvage(type_id: u32, revision: Revision, bytes: &[u8]) -> Option<Record> {
     let record = rest.record(revision, bytes, unreadable)?;
     let head = head_checksum(type_id, revision, bytes, bytes.len() - rest.0.len());
     let stored = bytes.get(CHECKSUM_END..HEAD_OFFSET)?;
-    (stored == head.to_le_bytes() && bytes.first() == Some(&FORMAT)).then_some(record)
+    (stored == head.to_le_bytes() && bytes.first().copied().is_some_and(is_known_format)).then_some(record)
+}
+
+fn is_known_format(format: u8) -> bool {
+    (OLDEST_FORMAT..=FORMAT).contains(&format)
 }
 
 /// The checksum of the head: everything before `end` but the checksums.
@@ -216,14 +243,20 @@ impl<'a> Reader<'a> {
         bytes: &[u8],
         object: impl FnOnce(&mut Reader<'a>, Key, Revision) -> Option<Arc<Object>>,
     ) -> Option<Record> {
-        let accepted_at = Timestamp(self.u64()?);
+        let wall = Timestamp(self.u64()?);
+        let log = if *bytes.first()? == OLDEST_FORMAT { LogTime::ZERO } else { LogTime(self.u64()?) };
+        let accepted_at = WriteTime { wall, log };
         let superseded = Revision(self.u64()?);
         let key = Key::from_path(self.text()?);
         let operation = match *bytes.get(1)? {
             1 if superseded == Revision::ZERO => Operation::Create(object(self, key, revision)?),
             2 if superseded < revision => Operation::Replace(object(self, key, revision)?, superseded),
             3 if superseded < revision => Operation::Remove(key, superseded),
-            4 if superseded == Revision::ZERO && key.as_str().is_empty() => Operation::AdvanceRevision,
+            4 if superseded < revision && key.as_str().is_empty() => match superseded {
+                // Format 2 does not say it, because it has no gaps.
+                Revision::ZERO => Operation::AdvanceRevision(Revision(revision.0 - 1)),
+                after => Operation::AdvanceRevision(after),
+            },
             _ => return None,
         };
         Some(Record { operation, accepted_at })
@@ -263,16 +296,17 @@ mod tests {
 
     fn records() -> impl Strategy<Value = (Record, Revision)> {
         let labels = prop::collection::vec(("[a-z]{0,8}", "[a-z]{0,8}"), 0..4);
-        (0u8..3, "[a-z]{0,40}", labels, 3u64..u64::MAX, any::<u64>()).prop_map(
-            |(kind, body, labels, revision, time)| {
+        (0u8..4, "[a-z]{0,40}", labels, 3u64..u64::MAX, any::<(u64, u64)>()).prop_map(
+            |(kind, body, labels, revision, (wall, log))| {
                 let revision = Revision(revision);
                 let operation = match kind {
                     0 => Operation::Create(object(&body, labels, revision)),
                     1 => Operation::Replace(object(&body, labels, revision), Revision(revision.0 - 1)),
                     2 => Operation::Remove(Key::cluster("gone"), Revision(2)),
-                    _ => Operation::AdvanceRevision,
+                    _ => Operation::AdvanceRevision(Revision(revision.0 - 1)),
                 };
-                (Record { operation, accepted_at: Timestamp(time) }, revision)
+                let accepted_at = WriteTime { wall: Timestamp(wall), log: LogTime(log) };
+                (Record { operation, accepted_at }, revision)
             },
         )
     }
@@ -287,7 +321,7 @@ mod tests {
                     is_unreadable(a) && a.revision == b.revision && x == y
                 }
                 (Operation::Remove(_, x), Operation::Remove(_, y)) => x == y,
-                (Operation::AdvanceRevision, Operation::AdvanceRevision) => true,
+                (Operation::AdvanceRevision(x), Operation::AdvanceRevision(y)) => x == y,
                 _ => false,
             }
     }
@@ -306,7 +340,7 @@ mod tests {
                 (Operation::Create(a), Operation::Create(b)) => objects(a, b),
                 (Operation::Replace(a, x), Operation::Replace(b, y)) => objects(a, b) && x == y,
                 (Operation::Remove(a, x), Operation::Remove(b, y)) => (a, x) == (b, y),
-                (Operation::AdvanceRevision, Operation::AdvanceRevision) => true,
+                (Operation::AdvanceRevision(x), Operation::AdvanceRevision(y)) => x == y,
                 _ => false,
             }
     }
@@ -324,7 +358,7 @@ mod tests {
             let mut bytes = Vec::new();
             record.encode(7, revision, &mut bytes);
             let whole = bytes.clone();
-            let head = HEAD_OFFSET + 8 + 8 + 4 + record.key().len();
+            let head = HEAD_OFFSET + 8 + 8 + 8 + 4 + record.key().len();
             let (flip, cut) = (flip.index(whole.len()), cut.index(whole.len()));
             bytes[flip] ^= 1 << bit;
             for (damaged, first) in [(&bytes[..], flip), (&whole[..cut], cut)] {
@@ -344,13 +378,13 @@ mod tests {
     #[test]
     fn record_of_unknown_format_is_reported_as_such() {
         let operation = Operation::Remove(Key::cluster("a"), Revision(2));
-        let record = Record { operation, accepted_at: Timestamp(0) };
+        let record = Record { operation, accepted_at: WriteTime::default() };
         let mut bytes = Vec::new();
         record.encode(1, Revision(3), &mut bytes);
         bytes[0] = FORMAT + 1;
         let sum = checksum(1, Revision(3), &bytes).to_le_bytes();
         bytes[CHECKSUM_OFFSET..CHECKSUM_END].copy_from_slice(&sum);
         let error = Record::decode(1, Revision(3), &bytes).unwrap_err();
-        assert!(matches!(error, EngineError::Format { actual: 3, supported: 2 }), "{error}");
+        assert!(error.to_string().ends_with("is in the unknown format 4"), "{error}");
     }
 }

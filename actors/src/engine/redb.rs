@@ -4,35 +4,49 @@
 //! |---|---|---|
 //! | `meta` | `format` | the format of this file |
 //! | `meta` | `record_bytes` | the bytes of all records when the server was last idle |
+//! | `meta` | `log_time` | the time of the log when the server was last idle |
+//! | `meta` | `first_revision` | the revision of types without writes, if the file was restored from a backup |
+//! | `about` | `version` | the version of the server that gave the file its format |
 //! | `types` | name of a type | its id |
 //! | `counters` | id | last revision of the type |
 //! | `log` | (id, revision) | the record |
 //!
 //! All changes of a batch are one redb transaction with one sync.
 
+mod backup;
+mod database;
 mod reader;
+mod reserve;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::Deref;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nix::sys::statvfs::statvfs;
 use pilothouse_types::object::{Revision, TypeName};
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+use redb::{ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
+pub use self::backup::{RestoreError, Restored, restore};
+
+use self::backup::Source;
+use self::database::{FileFormat, OpenDatabase, catch_panic, fault, read_format, write_format};
 use self::reader::Reader;
-use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
+use self::reserve::Reserve;
+use super::{Batch, Counters, Disk, Engine, EngineError, Stats, Visitor, Write};
 use crate::archive::Archive;
+use crate::backup::BackupSource;
 use crate::engine::record::Record;
-use crate::limits::{COMPACTION_MIN_BYTES, COMPACTION_MIN_RATIO, REDB_CACHE_BYTES};
+use crate::limits::{
+    COMPACTION_BYTES_PER_QUIET_SECOND, COMPACTION_MAX_RECORD_BYTES, COMPACTION_MIN_BYTES,
+    COMPACTION_MIN_RATIO, LOG_TIME_INTERVAL, LOG_TIME_NOTED_FOR, RESERVED_BATCH_BYTES,
+};
+use crate::log_time::LogTime;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const ABOUT: TableDefinition<&str, &str> = TableDefinition::new("about");
 const TYPES: TableDefinition<&str, u32> = TableDefinition::new("types");
 const COUNTERS: TableDefinition<u32, u64> = TableDefinition::new("counters");
 const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
@@ -41,25 +55,36 @@ const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
 const FORMAT_KEY: &str = "format";
 /// The key under which `meta` keeps the size of the records.
 const RECORD_BYTES_KEY: &str = "record_bytes";
-/// The table layout that this code writes, and the only one that it reads.
-const FORMAT: u64 = 1;
+/// The key under which `meta` keeps the time of the log.
+const LOG_TIME_KEY: &str = "log_time";
+/// The key under which `meta` keeps the revision of types without writes.
+const FIRST_REVISION_KEY: &str = "first_revision";
+/// The key under which `about` keeps the version.
+const VERSION_KEY: &str = "version";
+/// The format that this code writes: the tables, and the records in them (`record.rs`).
+const FORMAT: u64 = 2;
+/// The oldest format that it reads and upgrades. Format 1 has older records and no table `about`.
+const OLDEST_FORMAT: u64 = 1;
 /// The file format of redb itself, which only redb can check.
 const REDB_FORMAT: u64 = 3;
-
-/// How long closing waits for a reader of the archive, and in how many steps.
-const CLOSING_STEPS: u32 = 400;
-const CLOSING_STEP: Duration = Duration::from_millis(5);
+/// The unit in which the system counts the blocks of a file, whatever the file system uses.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// The open file.
 pub struct Redb {
     path: PathBuf,
     database: OpenDatabase,
+    reserve: Reserve,
     /// The ids of all types in the file.
     ids: HashMap<TypeName, u32>,
     counters: Counters,
     records: u64,
     /// The size of all records, without what redb needs around them.
     record_bytes: u64,
+    /// The time that the file notes.
+    log_time: LogTime,
+    /// The time of the last record that was written.
+    newest: LogTime,
     /// Whether a crash now would require a walk over the whole file when it is opened.
     unsettled: bool,
     repaired: bool,
@@ -67,135 +92,74 @@ pub struct Redb {
     scratch: Vec<u8>,
 }
 
-/// An open database. Closing writes to the file and may panic on damage that was never read before; this catches the panic.
-///
-/// Readers of the archive hold it as well, for the time of one read.
-struct OpenDatabase(Option<Arc<Database>>);
-
-impl Deref for OpenDatabase {
-    type Target = Database;
-
-    #[expect(clippy::expect_used, reason = "only drop takes it out")]
-    fn deref(&self) -> &Database {
-        self.0.as_ref().expect("an open database")
-    }
-}
-
-impl Drop for OpenDatabase {
-    fn drop(&mut self) {
-        let database = self.0.take();
-        // The file may be reopened when this returns, so a read in progress is waited for.
-        for _ in 0..CLOSING_STEPS {
-            if database.as_ref().is_none_or(|database| Arc::strong_count(database) == 1) {
-                break;
-            }
-            std::thread::sleep(CLOSING_STEP);
-        }
-        if let Err(error) = catch_panic(|| {
-            drop(database);
-            Ok(())
-        }) {
-            tracing::error!(%error, "the store was not closed cleanly");
-        }
-    }
-}
-
 impl Redb {
-    /// Opens the file, or creates it. A large file that is mostly free is compacted.
+    /// Opens the file, or creates it.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
-        Redb::open_and_compact(path, COMPACTION_MIN_BYTES)
-    }
-
-    fn open_and_compact(path: &Path, from_bytes: u64) -> Result<Redb, EngineError> {
-        let is_new = !path.exists();
-        if is_new {
-            // Regardless of the umask: the file contains Secrets.
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        }
-        let repaired = Arc::new(AtomicBool::new(false));
-        let database = catch_panic(|| {
-            let was_repaired = Arc::clone(&repaired);
-            let mut builder = Database::builder();
-            builder.set_cache_size(REDB_CACHE_BYTES);
-            builder.set_repair_callback(move |_| was_repaired.store(true, Ordering::SeqCst));
-            builder.create(path).map_err(|error| fault(path, error))
-        })?;
-        let database = OpenDatabase(Some(Arc::new(database)));
-        // Also for an existing file: the process that created it may have died before this.
-        sync_folder(path)?;
-        let repaired = repaired.load(Ordering::SeqCst);
-        if repaired {
-            tracing::info!(path = %path.display(), "the store was not closed cleanly; it has been checked and is sound");
-        }
+        let (database, repaired) = OpenDatabase::open(path)?;
         let mut engine = Redb {
             path: path.to_owned(),
             database,
+            reserve: Reserve::beside(path),
             ids: HashMap::new(),
             counters: Counters::default(),
             records: 0,
             record_bytes: 0,
+            log_time: LogTime::ZERO,
+            newest: LogTime::ZERO,
             unsettled: repaired,
             repaired,
             scratch: Vec::new(),
         };
-        catch_panic(|| engine.check_format())?;
+        catch_panic(|| engine.prepare_format())?;
         catch_panic(|| engine.read_counters())?;
-        catch_panic(|| engine.compact(from_bytes))?;
+        engine.restore_reserve()?;
         Ok(engine)
     }
 
-    /// Gives free pages back to the system, if the file is large and most of it is free. redb itself only reuses them.
-    fn compact(&mut self, from_bytes: u64) -> Result<(), EngineError> {
-        let before = std::fs::metadata(&self.path)?.len();
-        let is_mostly_free = self.record_bytes.saturating_mul(COMPACTION_MIN_RATIO) < before;
-        // After a crash the size of the records is that of an earlier time.
-        if self.repaired || before < from_bytes || !is_mostly_free {
+    /// Creates the tables of a new file, and upgrades an older one.
+    fn prepare_format(&mut self) -> Result<(), EngineError> {
+        match read_format(&self.database, &self.path)? {
+            FileFormat::Current => return Ok(()),
+            FileFormat::Empty => {}
+            FileFormat::Older(from) => {
+                let path = self.path.display();
+                tracing::info!(%path, from, to = FORMAT, "upgrading the format of the store");
+            }
+        }
+        self.unsettled = true;
+        write_format(&self.database, &self.path)
+    }
+
+    /// Gives free pages back to the system, if most of the file is free and no write came for some time: writes wait meanwhile.
+    fn compact_if_mostly_free(&mut self, now: LogTime) -> Result<(), EngineError> {
+        let (before, record_bytes) = (self.disk()?.file_bytes, self.record_bytes);
+        let is_mostly_free = record_bytes.saturating_mul(COMPACTION_MIN_RATIO) < before;
+        let quiet = Duration::from_secs(1 + record_bytes / COMPACTION_BYTES_PER_QUIET_SECOND);
+        if before < COMPACTION_MIN_BYTES
+            || record_bytes > COMPACTION_MAX_RECORD_BYTES
+            || !is_mostly_free
+            || now.since(self.newest) < quiet
+        {
             return Ok(());
         }
-        let Some(database) = self.database.0.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
-        let (path, record_bytes) = (self.path.display(), self.record_bytes);
-        tracing::info!(%path, file_bytes = before, record_bytes, "compacting the store file");
-        database.compact().map_err(|error| fault(&self.path, error))?;
+        // Somebody reads the history, or makes a backup: later.
+        let Some(compacted) = self.database.alone(redb::Database::compact) else { return Ok(()) };
+        compacted.map_err(|error| self.fault(error))?;
+        let (path, after) = (self.path.display(), self.disk()?.file_bytes);
+        tracing::info!(%path, before, after, record_bytes, "the store file was compacted");
         self.unsettled = true;
-        let after = std::fs::metadata(&self.path)?.len();
-        tracing::info!(%path, file_bytes = after, "compacted the store file");
         Ok(())
+    }
+
+    /// The highest revision of any type.
+    pub fn highest_revision(&self) -> Revision {
+        let counters = self.counters.last.values().copied();
+        counters.chain([self.counters.first]).max().unwrap_or(Revision::FIRST)
     }
 
     /// Whether opening had to walk the whole file, because the last process neither closed nor settled it.
     pub fn repaired(&self) -> bool {
         self.repaired
-    }
-
-    fn check_format(&mut self) -> Result<(), EngineError> {
-        let transaction = self.database.begin_read().map_err(|error| self.fault(error))?;
-        let tables: Vec<String> = transaction
-            .list_tables()
-            .map_err(|error| self.fault(error))?
-            .map(|table| table.name().to_owned())
-            .collect();
-        if tables.is_empty() {
-            return self.create_tables();
-        }
-        let meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
-        match meta.get(FORMAT_KEY).map_err(|error| self.fault(error))?.map(|format| format.value()) {
-            Some(FORMAT) => Ok(()),
-            Some(actual) => Err(EngineError::Format { actual, supported: FORMAT }),
-            None => Err(EngineError::Damaged(format!("{} does not name its format", self.path.display()))),
-        }
-    }
-
-    fn create_tables(&mut self) -> Result<(), EngineError> {
-        let transaction = self.database.begin_write().map_err(|error| self.fault(error))?;
-        {
-            let mut meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
-            meta.insert(FORMAT_KEY, FORMAT).map_err(|error| self.fault(error))?;
-            transaction.open_table(TYPES).map_err(|error| self.fault(error))?;
-            transaction.open_table(COUNTERS).map_err(|error| self.fault(error))?;
-            transaction.open_table(LOG).map_err(|error| self.fault(error))?;
-        }
-        self.unsettled = true;
-        transaction.commit().map_err(|error| self.fault(error))
     }
 
     fn read_counters(&mut self) -> Result<(), EngineError> {
@@ -209,12 +173,16 @@ impl Redb {
             let Some(last) = counters.get(id).map_err(|error| fault(path, error))? else {
                 return Err(EngineError::Damaged(format!("{} has no counter for {name}", path.display())));
             };
-            self.counters.0.insert(name.clone(), Revision(last.value()));
+            self.counters.last.insert(name.clone(), Revision(last.value()));
             self.ids.insert(name, id);
         }
         let log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
         self.records = log.len().map_err(|error| fault(path, error))?;
         let meta = transaction.open_table(META).map_err(|error| fault(path, error))?;
+        let log_time = meta.get(LOG_TIME_KEY).map_err(|error| fault(path, error))?;
+        self.log_time = log_time.map_or(LogTime::ZERO, |entry| LogTime(entry.value()));
+        let first = meta.get(FIRST_REVISION_KEY).map_err(|error| fault(path, error))?;
+        self.counters.first = first.map_or(Revision::FIRST, |first| Revision(first.value()));
         let record_bytes = meta.get(RECORD_BYTES_KEY).map_err(|error| fault(path, error))?;
         // Without this entry nothing is known to be free.
         self.record_bytes = record_bytes.map_or(u64::MAX, |entry| entry.value());
@@ -256,6 +224,62 @@ impl Redb {
             )));
         }
         Ok(record_bytes)
+    }
+
+    /// Opens the file again after the disk was full, and returns whether the batch was written nevertheless.
+    fn recover_from_full_disk(&mut self, batch: &Batch) -> Result<bool, EngineError> {
+        self.reserve.release();
+        self.database.reopen(&self.path)?;
+        let known_bytes = self.record_bytes;
+        self.ids.clear();
+        self.counters = Counters::default();
+        catch_panic(|| self.read_counters())?;
+        // The file has the size of an earlier time. What this batch may have changed of it does not matter.
+        self.record_bytes = known_bytes;
+        self.unsettled = true;
+        let is_written = |write: &Write| self.counters.last(&write.type_name) >= write.revision;
+        Ok(!batch.writes.is_empty() && batch.writes.iter().all(is_written))
+    }
+
+    /// What is done while no writes come.
+    fn tidy(&mut self, now: LogTime) -> Result<(), EngineError> {
+        self.compact_if_mostly_free(now)?;
+        // Without the time, a start would take everything for as young as it was at the last write. After an hour nothing is young.
+        let is_late = now.since(self.log_time) >= LOG_TIME_INTERVAL
+            && self.log_time < self.newest.plus(LOG_TIME_NOTED_FOR);
+        if self.unsettled || is_late { self.write_free_list(now) } else { Ok(()) }
+    }
+
+    /// Writes redb's list of free pages, the time, and how large the records are.
+    fn write_free_list(&mut self, now: LogTime) -> Result<(), EngineError> {
+        // A plain commit costs half as much, but drops redb's list of free pages; after a crash that list must be rebuilt by a
+        // walk over the file. So the list is written while the server is idle.
+        let mut transaction = self.database.begin_write().map_err(|error| self.fault(error))?;
+        transaction.set_quick_repair(true);
+        {
+            let mut meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
+            meta.insert(RECORD_BYTES_KEY, self.record_bytes).map_err(|error| self.fault(error))?;
+            meta.insert(LOG_TIME_KEY, now.0).map_err(|error| self.fault(error))?;
+        }
+        transaction.commit().map_err(|error| self.fault(error))?;
+        (self.unsettled, self.log_time) = (false, now);
+        Ok(())
+    }
+
+    fn disk(&self) -> Result<Disk, EngineError> {
+        let system = statvfs(self.path.parent().unwrap_or(Path::new("."))).map_err(io::Error::from)?;
+        let block = system.fragment_size();
+        let file = std::fs::metadata(&self.path)?;
+        Ok(Disk {
+            free_bytes: system.blocks_available().saturating_mul(block),
+            total_bytes: system.blocks().saturating_mul(block),
+            file_bytes: file.blocks().saturating_mul(STAT_BLOCK_BYTES),
+        })
+    }
+
+    fn restore_reserve(&self) -> Result<(), EngineError> {
+        self.reserve.restore(&self.disk()?);
+        Ok(())
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
@@ -300,6 +324,9 @@ impl Redb {
         transaction.commit().map_err(|error| fault(path, error))?;
         // Update memory only after the commit.
         self.unsettled = true;
+        if let Some(last) = batch.writes.last() {
+            self.newest = last.record.accepted_at.log;
+        }
         (self.records, self.record_bytes) = (records, record_bytes);
         self.counters.advance(advanced);
         self.ids.extend(new_ids);
@@ -336,7 +363,7 @@ impl Redb {
     }
 
     fn last(&self, name: &TypeName) -> Revision {
-        self.counters.0.get(name).copied().unwrap_or(Revision::FIRST)
+        self.counters.last(name)
     }
 
     fn fault(&self, error: impl Into<redb::Error>) -> EngineError {
@@ -351,94 +378,83 @@ impl Engine for Redb {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        self.write(batch)
+        match self.write(batch) {
+            Err(EngineError::NoSpace) => match self.recover_from_full_disk(batch)? {
+                true => Ok(()),
+                // The reserve is for deletions and what leads to them.
+                false if batch.weight() <= RESERVED_BATCH_BYTES => match self.write(batch) {
+                    Err(EngineError::NoSpace) if !self.recover_from_full_disk(batch)? => {
+                        Err(EngineError::NoSpace)
+                    }
+                    Err(EngineError::NoSpace) => Ok(()),
+                    outcome => outcome,
+                },
+                false => Err(EngineError::NoSpace),
+            },
+            outcome => outcome,
+        }
     }
 
-    fn settle(&mut self) -> Result<(), EngineError> {
-        if !self.unsettled {
-            return Ok(());
+    fn settle(&mut self, now: LogTime) -> Result<(), EngineError> {
+        match self.tidy(now) {
+            Err(EngineError::NoSpace) => {
+                self.recover_from_full_disk(&Batch::default())?;
+                return Err(EngineError::NoSpace);
+            }
+            outcome => outcome?,
         }
-        // A plain commit costs half as much, but drops redb's list of free pages; after a crash that list must be rebuilt by a
-        // walk over the file. So the list is written while the server is idle.
-        let mut transaction = self.database.begin_write().map_err(|error| self.fault(error))?;
-        transaction.set_quick_repair(true);
-        {
-            let mut meta = transaction.open_table(META).map_err(|error| self.fault(error))?;
-            meta.insert(RECORD_BYTES_KEY, self.record_bytes).map_err(|error| self.fault(error))?;
-        }
-        transaction.commit().map_err(|error| self.fault(error))?;
-        self.unsettled = false;
-        Ok(())
+        self.restore_reserve()
+    }
+
+    fn log_time(&self) -> LogTime {
+        self.log_time
     }
 
     fn archive(&self) -> Option<Arc<dyn Archive>> {
-        let database = self.database.0.as_ref().map(Arc::downgrade)?;
-        Some(Arc::new(Reader::new(self.path.clone(), database)))
+        Some(Arc::new(Reader::new(self.path.clone(), self.database.readable())))
+    }
+
+    fn backup_source(&self) -> Option<Arc<dyn BackupSource>> {
+        Some(Arc::new(Source::new(self.path.clone(), self.database.readable())))
+    }
+
+    fn first_revision(&self) -> Revision {
+        self.counters.first
     }
 
     fn stats(&self) -> Result<Stats, EngineError> {
         let file_bytes = std::fs::metadata(&self.path)?.len();
-        Ok(Stats { records: self.records, file_bytes })
+        let (records, record_bytes) = (self.records, self.record_bytes);
+        Ok(Stats { records, file_bytes, record_bytes, disk: Some(self.disk()?) })
     }
 
-    fn close(mut self: Box<Self>) -> Result<(), EngineError> {
+    fn close(mut self: Box<Self>, now: LogTime) -> Result<(), EngineError> {
         // Dropping the database writes the same list, but reports no errors.
-        catch_panic(|| self.settle())
-    }
-}
-
-/// Runs work and turns a panic into an error. redb trusts pages that it did not have to repair, and may panic on damaged ones:
-/// at start and shutdown the server must not crash for that.
-fn catch_panic<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("inconsistent pages");
-        Err(EngineError::Damaged(text.to_owned()))
-    })
-}
-
-fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
-    match error.into() {
-        redb::Error::DatabaseAlreadyOpen => EngineError::Locked(path.to_owned()),
-        redb::Error::UpgradeRequired(actual) => {
-            EngineError::Format { actual: actual.into(), supported: REDB_FORMAT }
+        match catch_panic(|| self.write_free_list(now)) {
+            // Only the next start takes longer.
+            Err(EngineError::NoSpace) => Ok(()),
+            outcome => outcome,
         }
-        redb::Error::Io(error) if !is_corrupt_content(&error) => EngineError::Io(error),
-        error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
-            EngineError::Io(io::Error::other(error.to_string()))
-        }
-        error => EngineError::Damaged(format!("{}: {error}", path.display())),
     }
-}
-
-/// Whether an error means corrupt content: an invalid value, or an unexpected end.
-fn is_corrupt_content(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
-}
-
-/// A new file is durable only after its directory entry is synced.
-fn sync_folder(path: &Path) -> Result<(), EngineError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(File::open(folder)?.sync_all()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Writes records into a file until it has about 8 MiB, and trims all but every n-th of them.
+    /// Writes records into a file until it has about 16 MiB, and trims all but every n-th of them.
     fn fill_file(path: &Path, keep_every: u64) {
-        use pilothouse_types::clock::Timestamp;
         use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
         use crate::engine::Write;
         use crate::engine::record::Operation;
+        use crate::log_time::WriteTime;
 
         let pods = TypeName::new("pods");
         let mut engine = Box::new(Redb::open(path).unwrap());
         engine.load(&mut Counted::default()).unwrap();
         let body = bytes::Bytes::from(format!(r#"{{"resourceVersion":"","x":"{}"}}"#, "x".repeat(4_000)));
-        for batch in 0..8 {
+        for batch in 0..16 {
             let revisions = (2 + 256 * batch)..(2 + 256 * (batch + 1));
             let writes = revisions.map(|revision| {
                 let draft = Draft {
@@ -450,15 +466,15 @@ mod tests {
                     fields: Pairs::default(),
                 };
                 let operation = Operation::Create(Arc::new(Object::new(draft, Revision(revision))));
-                let record = Record { operation, accepted_at: Timestamp(0) };
+                let record = Record { operation, accepted_at: WriteTime::default() };
                 Write { type_name: pods.clone(), revision: Revision(revision), record }
             });
             engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
         }
-        let trimmed = (2..2_050).filter(|revision| revision % keep_every != 0);
+        let trimmed = (2..4_098).filter(|revision| revision % keep_every != 0);
         let trims = trimmed.map(|revision| (pods.clone(), Revision(revision))).collect();
         engine.commit(&Batch { writes: Vec::new(), trims }).unwrap();
-        engine.close().unwrap();
+        engine.close(LogTime::ZERO).unwrap();
     }
 
     /// The number of records that a scan finds.
@@ -477,36 +493,38 @@ mod tests {
     }
 
     #[test]
-    fn open_compacts_large_mostly_free_file() {
+    fn quiet_file_that_is_mostly_free_becomes_smaller() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let size = || std::fs::metadata(&path).unwrap().len();
-        let reopen = |from_bytes| {
-            let mut engine = Box::new(Redb::open_and_compact(&path, from_bytes).unwrap());
+        let count = |engine: &mut Redb| {
             let mut counted = Counted::default();
             engine.load(&mut counted).unwrap();
-            engine.close().unwrap();
             counted.0
         };
         fill_file(&path, 64);
         let full = size();
-        assert!(full > 8 << 20, "{full}");
-        assert_eq!((reopen(full + 1), size()), (32, full), "not large enough to be worth it");
-        assert_eq!(reopen(full), 32);
-        assert!(size() < full / 4, "{} of {full}", size());
-        assert_eq!(reopen(full), 32, "all records are still there");
+        assert!(full > COMPACTION_MIN_BYTES, "{full}");
+        let mut engine = Redb::open(&path).unwrap();
+        assert_eq!(count(&mut engine), 64);
+        engine.settle(LogTime(999_999)).unwrap();
+        assert!(size() > full / 2, "the last write is too recent");
+        let reader = engine.database.readable().lock().upgrade();
+        engine.settle(LogTime(2_000_000)).unwrap();
+        assert!(size() > full / 2, "somebody reads");
+        drop(reader);
+        engine.settle(LogTime(2_000_000)).unwrap();
+        assert!(size() < full / 8, "{} of {full}", size());
+        assert_eq!(count(&mut engine), 64, "all records are still there");
+        assert!(engine.database.readable().lock().upgrade().is_some(), "it can be read again");
+        drop(engine);
 
         std::fs::remove_file(&path).unwrap();
         fill_file(&path, 1);
         let full = size();
-        assert_eq!((reopen(1), size()), (2_048, full), "not mostly free");
-    }
-
-    #[test]
-    fn invalid_content_is_damage_and_full_disk_is_io_error() {
-        let engine_error = |kind: io::ErrorKind| fault(Path::new("log"), redb::Error::Io(kind.into()));
-        assert!(matches!(engine_error(io::ErrorKind::UnexpectedEof), EngineError::Damaged(_)));
-        assert!(matches!(engine_error(io::ErrorKind::InvalidData), EngineError::Damaged(_)));
-        assert!(matches!(engine_error(io::ErrorKind::StorageFull), EngineError::Io(_)));
+        let mut engine = Redb::open(&path).unwrap();
+        engine.load(&mut Counted::default()).unwrap();
+        engine.settle(LogTime(9_000_000_000)).unwrap();
+        assert!(size() > full / 2, "it is not mostly free");
     }
 }

@@ -300,7 +300,7 @@ impl WatchProgress {
                 match frame.and_then(|frame| out.push_event(frame)) {
                     Ok(()) => {
                         self.encoder.on_frame_queued();
-                        self.encoder.on_events_queued(1, event.accepted_at);
+                        self.encoder.on_events_queued(1, event.accepted_at.wall);
                         self.cursor = event.revision();
                     }
                     // It is encoded again once there is memory.
@@ -418,7 +418,7 @@ impl WatchProgress {
             };
             if is_sent {
                 delivered += 1;
-                oldest = oldest.or(Some(event.accepted_at));
+                oldest = oldest.or(Some(event.accepted_at.wall));
             }
             *left = left.saturating_sub(if is_sent { weight(&event.object) } else { 1 });
             self.cursor = event.revision();

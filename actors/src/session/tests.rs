@@ -7,13 +7,13 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Draft, Key, Pairs, Variant};
 
 use super::*;
 use crate::event::Change;
 use crate::fatal::Fatal;
 use crate::limits::{ENCODED_ASYNC_BYTES, SESSION_BYTES, STALLED_AFTER_EVENTS};
+use crate::log_time::WriteTime;
 use crate::notifier::ChangeNotifiers;
 use crate::session_waker::Close;
 use crate::watch_memory::WatchMemory;
@@ -90,7 +90,7 @@ fn object_of(bytes: Bytes, namespace: &str, name: &str, revision: u64) -> Arc<Ob
 }
 
 fn append(window: &Window, namespace: &str, revision: u64) {
-    let event = Event::new(Change::Created, object(namespace, "a", revision), None, Timestamp(revision));
+    let event = Event::new(Change::Created, object(namespace, "a", revision), None, WriteTime::default());
     window.append(Arc::new(event));
 }
 
@@ -218,7 +218,7 @@ async fn watch_ends_at_unreadable_object() {
     let window = window();
     append(&window, "n", 2);
     let gone = Arc::new(damaged("n").at_revision(Revision(3)));
-    window.append(Arc::new(Event::new(Change::Removed, gone, Some(damaged("n")), Timestamp(3))));
+    window.append(Arc::new(Event::new(Change::Removed, gone, Some(damaged("n")), WriteTime::default())));
     append(&window, "n", 4);
     let mut second = run(watch(&window, &words(0)));
     assert_eq!(second.turn(), Next::Stop);
@@ -269,7 +269,7 @@ async fn turn_is_shorter_for_large_objects() {
         (window(), Bytes::from(vec![b'x'; SESSION_EVENTS_PER_TURN / 2 * SESSION_BYTES_PER_EVENT]));
     for revision in 2..8 {
         let large = object_of(bytes.clone(), "n", "a", revision);
-        window.append(Arc::new(Event::new(Change::Created, large, None, Timestamp(revision))));
+        window.append(Arc::new(Event::new(Change::Created, large, None, WriteTime::default())));
     }
     let mut session = run(watch(&window, &words(0)));
     for _ in 0..3 {
@@ -423,7 +423,7 @@ async fn watch_without_memory_pauses_and_loses_no_event() {
             Change::Replaced,
             large(revision),
             Some(large(revision - 1)),
-            Timestamp(0),
+            WriteTime::default(),
         )));
     }
     let account = memory.open("user").unwrap();
@@ -454,7 +454,7 @@ async fn large_frames_are_encoded_in_background_and_sent_in_order() {
     let (window, words) = (window(), words(0));
     words.is_slow.set(true);
     let initial = [object("n", "small", 1), large("large", 2), object("n", "last", 3)];
-    let added = |object| Arc::new(Event::new(Change::Created, object, None, Timestamp(1)));
+    let added = |object| Arc::new(Event::new(Change::Created, object, None, WriteTime::default()));
     window.append(added(large("event", 4)));
     window.append(added(object("n", "end", 5)));
     let watch =
@@ -479,7 +479,7 @@ async fn large_frames_are_encoded_in_background_and_sent_in_order() {
 #[actix::test]
 async fn cached_large_frame_is_not_encoded_again() {
     let (window, words) = (window(), words(0));
-    window.append(Arc::new(Event::new(Change::Created, large("a", 2), None, Timestamp(1))));
+    window.append(Arc::new(Event::new(Change::Created, large("a", 2), None, WriteTime::default())));
     words.is_slow.set(true);
     let start = || Watch { initial: Box::new([large("b", 1)].into_iter()), ..watch(&window, &words) };
     let [mut first, mut second] = [run(start()), run(start())];

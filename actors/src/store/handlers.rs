@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use actix::{ActorContext, Handler, MessageResult, ResponseFuture};
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::error::StoreError;
 use tokio::sync::oneshot;
 
 use crate::committer::Committed;
 use crate::key_queue::{QueuedReader, ReadResult};
+use crate::log_time::LogTime;
 use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::store::write_turns::{self, EndTurn, TakeTurn, TurnMode};
@@ -142,8 +142,8 @@ impl Handler<OpenWatch> for Store {
     type Result = Result<Position, StoreError>;
 
     fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
-        let history = self.deps.history;
-        Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone(), history })
+        let (window, snapshot) = (Arc::clone(&self.window), self.snapshot.clone());
+        Ok(Position { window, snapshot, history: self.deps.history, now: self.deps.clock.now() })
     }
 }
 
@@ -153,6 +153,9 @@ impl Handler<Committed> for Store {
     fn handle(&mut self, event: Committed, _: &mut Self::Context) {
         match event.through {
             Ok(revision) => self.publish(revision),
+            // Every batch with writes of that time reports it; the first report has undone all of them.
+            Err(StoreError::NoSpace) if event.rollbacks < self.rollbacks => {}
+            Err(StoreError::NoSpace) => self.roll_back(),
             Err(_) => self.fail_pending(),
         }
     }
@@ -180,7 +183,7 @@ impl Handler<Retire> for Store {
         {
             Retired::Busy
         } else {
-            let dropped = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
+            let dropped = self.window.forget_before(LogTime::MAX, usize::MAX);
             self.trim(&dropped);
             ctx.stop();
             Retired::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })

@@ -7,6 +7,7 @@ use actix::Message;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision};
 
+use crate::log_time::LogTime;
 use crate::permit::Permit;
 use crate::recover::State;
 use crate::snapshot::Snapshot;
@@ -17,7 +18,7 @@ use crate::window::Window;
 pub type ObjectResult = Result<Arc<Object>, StoreError>;
 
 /// Stores an object that must not exist yet.
-/// Returns it, Exists, TooLarge, Busy or Unavailable. On Full the sender answers as for Busy, on Closed as for Unavailable.
+/// Returns it, Exists, TooLarge, NoSpace, Busy or Unavailable. On Full the sender answers as for Busy, on Closed as for Unavailable.
 #[derive(Message)]
 #[rtype(result = "ObjectResult")]
 pub struct Create {
@@ -28,7 +29,7 @@ pub struct Create {
 }
 
 /// Replaces the version of an object at a revision.
-/// Returns the new object, NotFound, Conflict, TooLarge, Busy or Unavailable. Full and Closed as for [`Create`].
+/// Returns the new object, NotFound, Conflict, TooLarge, NoSpace, Busy or Unavailable. Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "ObjectResult")]
 pub struct Replace {
@@ -116,6 +117,8 @@ pub struct Position {
     pub snapshot: Snapshot,
     /// How long that history is.
     pub history: Duration,
+    /// The present time of the log.
+    pub now: LogTime,
 }
 
 /// Expires events that are older than the history. Returns their number. The store does this by itself; tests use it to avoid

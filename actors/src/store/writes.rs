@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision};
 use tokio::sync::oneshot;
 
 use crate::event::Event;
 use crate::key_queue::KeyQueue;
+use crate::log_time::LogTime;
 use crate::permit::Permit;
 use crate::write_limiter::WriteSlot;
 
@@ -70,8 +70,8 @@ impl<T> Responder<T> {
 pub(super) enum Pending {
     /// A change of an object.
     Write(Event, Responder),
-    /// A revision at which nothing changes.
-    AdvanceRevision(Revision, Timestamp, Responder<()>),
+    /// A revision at which nothing changes, and who asked for it.
+    AdvanceRevision(Revision, LogTime, Option<Responder<()>>),
 }
 
 impl Pending {

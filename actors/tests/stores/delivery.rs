@@ -18,6 +18,7 @@ use pilothouse_actors::archive::{Archive, ArchiveError, ArchiveReader, Span};
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::fatal::Fatal;
+use pilothouse_actors::log_time::{LogTime, WriteTime};
 use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
 use pilothouse_actors::session::feed::Feed;
@@ -27,7 +28,6 @@ use pilothouse_actors::store::Position;
 use pilothouse_actors::watch_event::WatchEventType;
 use pilothouse_actors::watch_memory::{WatchAccount, WatchMemory};
 use pilothouse_actors::window::{Read, Window};
-use pilothouse_types::clock::Timestamp;
 use pilothouse_types::filter::{FieldRule, Filter, LabelRule};
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, TypeName, Variant};
@@ -193,7 +193,7 @@ impl Archive for MemoryArchive {
         let is_within = |object: &Object| object.revision > span.after && object.revision <= span.through;
         let events = archive.iter().filter(|(_, object, _)| is_within(object)).take(2);
         let event = |(change, object, previous): &ArchivedEvent| {
-            Event::new(*change, Arc::clone(object), previous.clone(), Timestamp(object.revision.0))
+            Event::new(*change, Arc::clone(object), previous.clone(), WriteTime::default())
         };
         Ok(events.map(event).collect())
     }
@@ -222,8 +222,8 @@ fn watch_behind_the_window_reads_archive_then_window() {
         assert!(harness.window.extent().archived > 30);
         let present = harness.objects.iter().flatten().map(|object| (object.key.clone(), Arc::clone(object)));
         let snapshot = Snapshot { revision: harness.window.head(), objects: present.collect() };
-        let position =
-            Position { window: Arc::clone(&harness.window), snapshot, history: std::time::Duration::MAX };
+        let (window, now) = (Arc::clone(&harness.window), LogTime::ZERO);
+        let position = Position { window, snapshot, history: std::time::Duration::MAX, now };
         // The bytes that are read from the log for an old state are reserved first.
         assert_eq!(
             snapshot_at(&position, Revision(4), |_| false).await.unwrap_err(),

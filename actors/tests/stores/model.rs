@@ -9,10 +9,12 @@ use actix::{Actor, Context, Handler};
 use pilothouse_actors::committer::{Check, Tidy};
 use pilothouse_actors::directory::{Options, Stop, Stores, Types};
 use pilothouse_actors::engine::Engine;
+use pilothouse_actors::engine::faulty::{Fault, Faults, Faulty};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::event::Change;
 use pilothouse_actors::limits::WINDOW_BYTES;
+use pilothouse_actors::log_time::LogTime;
 use pilothouse_actors::notifier::{ChangeNotifier, Published};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
@@ -41,7 +43,11 @@ enum Step {
     Replace(usize, usize, String, Expect),
     Remove(usize, usize, Expect),
     Advance(usize),
+    /// A write for which the disk has no space.
+    DiskFull(usize, usize),
     Pass(u64),
+    /// The wall clock is set, by hours.
+    SetClock(u64),
     Tidy,
     Restart,
 }
@@ -53,8 +59,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (types.clone(), keys.clone(), body).prop_map(|(ty, key, body)| Step::Create(ty, key, body)),
         8 => (types.clone(), keys.clone(), body, expect.clone()).prop_map(|(ty, key, body, expect)| Step::Replace(ty, key, body, expect)),
         5 => (types.clone(), keys, expect).prop_map(|(ty, key, expect)| Step::Remove(ty, key, expect)),
-        3 => types.prop_map(Step::Advance),
+        3 => types.clone().prop_map(Step::Advance),
+        1 => (types, 0..KEYS.len()).prop_map(|(ty, key)| Step::DiskFull(ty, key)),
         3 => (1u64..120).prop_map(Step::Pass),
+        1 => (0u64..48).prop_map(Step::SetClock),
         2 => Just(Step::Tidy),
         2 => Just(Step::Restart),
     ];
@@ -69,28 +77,37 @@ struct ModelEvent {
     key: &'static str,
     text: String,
     previous: Option<u64>,
-    at: Timestamp,
+    at: LogTime,
 }
 
-#[derive(Default)]
 struct TypeModel {
-    /// Zero until the first write, which gets 2.
-    writes: u64,
+    /// The revision of the type. The first write gets 2.
+    counter: u64,
+    /// The last revision that a write got, also if it failed.
+    given: u64,
     /// The time of the last write since the last start.
-    last_at: Option<Timestamp>,
+    last_at: Option<LogTime>,
     live: BTreeMap<&'static str, (u64, String)>,
     history: VecDeque<ModelEvent>,
     /// Revisions that were advanced without a write.
-    steps: VecDeque<(u64, Timestamp)>,
+    steps: VecDeque<(u64, LogTime)>,
     floor: Option<u64>,
 }
 
-impl TypeModel {
-    fn counter(&self) -> u64 {
-        self.writes + 1
+impl Default for TypeModel {
+    fn default() -> TypeModel {
+        let (live, history, steps) = Default::default();
+        TypeModel { counter: 1, given: 1, last_at: None, live, history, steps, floor: None }
     }
+}
 
-    fn record(&mut self, change: Change, key: &'static str, body: &str, at: Timestamp) -> u64 {
+impl TypeModel {
+    fn record(&mut self, change: Change, key: &'static str, body: &str, at: LogTime) -> u64 {
+        // Failed writes leave a gap, which a revision without an event closes.
+        if self.given != self.counter {
+            let revision = self.advance(at);
+            self.steps.push_back((revision, at));
+        }
         let revision = self.advance(at);
         let previous = match change {
             Change::Removed => self.live.remove(key),
@@ -108,13 +125,20 @@ impl TypeModel {
         revision
     }
 
-    fn advance(&mut self, at: Timestamp) -> u64 {
-        self.writes += 1;
+    fn advance(&mut self, at: LogTime) -> u64 {
+        self.given += 1;
+        self.counter = self.given;
         self.last_at = Some(at);
-        self.counter()
+        self.counter
     }
 
-    fn forget(&mut self, horizon: Timestamp) {
+    /// A write failed: its revision is not given again, nor the one that closes the gap of an earlier failure.
+    fn fail(&mut self, at: LogTime) {
+        self.given += if self.given == self.counter { 1 } else { 2 };
+        self.last_at = Some(at);
+    }
+
+    fn forget(&mut self, horizon: LogTime) {
         while self.history.front().is_some_and(|oldest| oldest.at < horizon) {
             self.floor = self.history.pop_front().map(|oldest| oldest.revision);
         }
@@ -137,6 +161,7 @@ impl TypeModel {
 struct Harness {
     open: Box<dyn Fn() -> Box<dyn Engine>>,
     options: Options,
+    faults: Faults,
     stores: Stores,
     model: BTreeMap<&'static str, TypeModel>,
 }
@@ -151,12 +176,13 @@ impl Harness {
             window_bounds: window_bytes.into(),
             ..manual_options()
         };
-        let stores = start_stores(open(), &options);
-        Harness { open, options, stores, model: BTreeMap::new() }
+        let faults = Faults::default();
+        let stores = start_stores(Box::new(Faulty::new(open(), faults.clone())), &options);
+        Harness { open, options, faults, stores, model: BTreeMap::new() }
     }
 
     async fn step(&mut self, step: Step) {
-        let now = self.options.clock.now();
+        let now = self.stores.clock.now();
         match step {
             Step::Create(type_index, key, body) => {
                 let (name, key) = (TYPES[type_index], KEYS[key]);
@@ -193,7 +219,7 @@ impl Harness {
             Step::Advance(type_index) => {
                 let name = TYPES[type_index];
                 let model = self.model.entry(name).or_default();
-                let above = Revision(model.counter());
+                let above = Revision(model.counter);
                 let step = store::AdvanceRevision { above, permit: Permit::none() };
                 find(&self.stores, name).await.send(step).await.unwrap().unwrap();
                 if model.last_at.is_none_or(|last| last < now.minus(HISTORY)) {
@@ -201,19 +227,38 @@ impl Harness {
                     model.steps.push_back((revision, now));
                 }
             }
+            Step::DiskFull(type_index, key) => self.fail_write(TYPES[type_index], KEYS[key]).await,
+            Step::SetClock(hours) => self.options.clock.set_wall(Timestamp(hours * 3_600_000_000)),
             Step::Pass(seconds) => self.options.clock.advance(Duration::from_secs(seconds)),
             Step::Tidy => self.tidy().await,
             Step::Restart => {
                 self.stores.directory.send(Stop).await.unwrap().unwrap();
-                self.stores = start_stores((self.open)(), &self.options);
-                let horizon = now.minus(HISTORY);
+                let engine = Faulty::new((self.open)(), self.faults.clone());
+                self.stores = start_stores(Box::new(engine), &self.options);
+                // From the newest record on: the time without a server makes nothing older.
+                let horizon = self.stores.clock.now().minus(HISTORY);
                 for model in self.model.values_mut() {
                     model.forget(horizon);
-                    model.last_at = None;
+                    (model.last_at, model.given) = (None, model.counter);
                 }
                 self.compare().await;
             }
         }
+    }
+
+    /// A write fails because the disk is full: nothing has changed, and the server goes on.
+    async fn fail_write(&mut self, name: &'static str, key: &'static str) {
+        let now = self.stores.clock.now();
+        self.faults.fail_after(0, Fault::NoSpace);
+        let store = find(&self.stores, name).await;
+        let model = self.model.entry(name).or_default();
+        let result = match model.live.get(key) {
+            Some((revision, _)) => replace(&store, key, "lost", Revision(*revision)).await,
+            None => create(&store, key, "lost").await,
+        };
+        assert!(matches!(result, Err(StoreError::NoSpace)), "{result:?}");
+        model.fail(now);
+        self.tidy().await;
     }
 
     fn expected(&self, name: &str, key: &str, expect: Expect) -> Revision {
@@ -226,7 +271,7 @@ impl Harness {
 
     /// Expires and trims as much as possible; then the log must hold the needed records and no others.
     async fn tidy(&mut self) {
-        let horizon = self.options.clock.now().minus(HISTORY);
+        let horizon = self.stores.clock.now().minus(HISTORY);
         for (name, model) in &mut self.model {
             find(&self.stores, name).await.send(Expire).await.unwrap();
             model.forget(horizon);
@@ -241,12 +286,12 @@ impl Harness {
         let types = self.stores.directory.send(Types).await.unwrap();
         for name in self.model.keys() {
             let model = &self.model[name];
-            if model.writes > 0 {
+            if model.counter > 1 {
                 assert!(types.iter().any(|name_of_type| name_of_type.as_str() == *name));
             }
             let store = find(&self.stores, name).await;
             let position = open_watch(&store).await;
-            assert_eq!(position.snapshot.revision, Revision(model.counter()));
+            assert_eq!(position.snapshot.revision, Revision(model.counter));
             let live = position.snapshot.iter().map(|object| (object.key.as_str(), object_text(object)));
             let expected =
                 model.live.iter().map(|(key, (revision, body))| (*key, rendered_object(body, *revision)));
@@ -265,7 +310,7 @@ impl Harness {
     }
 
     async fn compare_window(&self, model: &TypeModel, position: &Position) {
-        assert_eq!(position.window.head(), Revision(model.counter()));
+        assert_eq!(position.window.head(), Revision(model.counter));
         assert_eq!(position.window.floor(), Revision(model.floor.unwrap_or(1)));
         let actual: Vec<ModelEvent> = window_events(position)
             .await
@@ -276,7 +321,7 @@ impl Harness {
                 key: KEYS.iter().find(|key| **key == event.object.key.as_str()).unwrap(),
                 text: object_text(&event.object),
                 previous: event.previous.as_ref().map(|previous| previous.revision.0),
-                at: event.accepted_at,
+                at: event.accepted_at.log,
             })
             .collect();
         assert_eq!(actual, Vec::from_iter(model.history.iter().cloned()));
@@ -286,7 +331,7 @@ impl Harness {
 /// Checks every state within the history; older and future ones must be gone.
 async fn compare_past(model: &TypeModel, position: &Position) {
     let mut expected: BTreeMap<&str, u64> = model.live.iter().map(|(key, live)| (*key, live.0)).collect();
-    let mut revision = model.counter();
+    let mut revision = model.counter;
     let mut history = model.history.iter().rev();
     loop {
         let state = snapshot_at(position, Revision(revision), |_| true).await.unwrap();
@@ -304,7 +349,7 @@ async fn compare_past(model: &TypeModel, position: &Position) {
         revision = event.revision - 1;
     }
     assert_eq!(
-        snapshot_at(position, Revision(model.counter() + 1), |_| true).await.unwrap_err(),
+        snapshot_at(position, Revision(model.counter + 1), |_| true).await.unwrap_err(),
         PointInTimeError::Gone
     );
     if let Some(floor) = model.floor {

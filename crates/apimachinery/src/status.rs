@@ -483,6 +483,11 @@ impl Status {
         Status::bare(503, "ServiceUnavailable", message)
     }
 
+    /// 507: the store has no space left. The message is the one by which operators and monitoring know a full etcd.
+    pub fn no_space() -> Box<Status> {
+        Status::bare(507, "InternalError", "etcdserver: mvcc: database space exceeded")
+    }
+
     /// 504: a remote server did not respond in time.
     pub fn no_answer(message: impl Into<String>) -> Box<Status> {
         Status::bare(504, "Timeout", message)
@@ -510,6 +515,7 @@ impl Status {
                 Status::unreadable(resource, object.key.as_str(), object.revision.0)
             }
             StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
+            StoreError::NoSpace => Status::no_space(),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
             StoreError::Unavailable => Status::unavailable("the storage backend is unavailable"),
         }
@@ -552,6 +558,7 @@ mod tests {
             (StoreError::NotFound, 404, "NotFound", None),
             (StoreError::Exists, 409, "AlreadyExists", None),
             (StoreError::TooLarge, 413, "RequestEntityTooLarge", None),
+            (StoreError::NoSpace, 507, "InternalError", None),
             (StoreError::Busy, 429, "TooManyRequests", Some(1)),
             (StoreError::Unavailable, 503, "ServiceUnavailable", None),
         ];

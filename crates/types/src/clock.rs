@@ -86,7 +86,14 @@ pub struct Clock(Source);
 #[derive(Clone, Debug)]
 enum Source {
     System,
-    Manual(Arc<AtomicU64>),
+    Manual(Arc<ManualTime>),
+}
+
+/// The two clocks of a test, in microseconds.
+#[derive(Debug)]
+struct ManualTime {
+    wall: AtomicU64,
+    monotonic: AtomicU64,
 }
 
 impl Clock {
@@ -97,7 +104,8 @@ impl Clock {
 
     /// A clock that stands still until [`Clock::advance`] moves it.
     pub fn manual(start: Timestamp) -> Clock {
-        Clock(Source::Manual(Arc::new(AtomicU64::new(start.0))))
+        let time = ManualTime { wall: AtomicU64::new(start.0), monotonic: AtomicU64::new(start.0) };
+        Clock(Source::Manual(Arc::new(time)))
     }
 
     /// The present time.
@@ -107,7 +115,7 @@ impl Clock {
             Source::System => {
                 Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map(micros).unwrap_or_default())
             }
-            Source::Manual(micros_since_epoch) => Timestamp(micros_since_epoch.load(Ordering::SeqCst)),
+            Source::Manual(time) => Timestamp(time.wall.load(Ordering::SeqCst)),
         }
     }
 
@@ -115,9 +123,7 @@ impl Clock {
     pub fn moment(&self) -> Moment {
         match &self.0 {
             Source::System => Moment(ORIGIN.elapsed()),
-            Source::Manual(micros_since_epoch) => {
-                Moment(Duration::from_micros(micros_since_epoch.load(Ordering::SeqCst)))
-            }
+            Source::Manual(time) => Moment(Duration::from_micros(time.monotonic.load(Ordering::SeqCst))),
         }
     }
 
@@ -128,8 +134,16 @@ impl Clock {
 
     /// Moves a manual clock forward; the system clock ignores it.
     pub fn advance(&self, span: Duration) {
-        if let Source::Manual(micros_since_epoch) = &self.0 {
-            micros_since_epoch.fetch_add(micros(span), Ordering::SeqCst);
+        if let Source::Manual(time) = &self.0 {
+            time.wall.fetch_add(micros(span), Ordering::SeqCst);
+            time.monotonic.fetch_add(micros(span), Ordering::SeqCst);
+        }
+    }
+
+    /// Sets the wall clock of a manual clock, as an administrator would; the system clock ignores it.
+    pub fn set_wall(&self, now: Timestamp) {
+        if let Source::Manual(time) = &self.0 {
+            time.wall.store(now.0, Ordering::SeqCst);
         }
     }
 }

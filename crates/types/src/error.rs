@@ -22,6 +22,9 @@ pub enum StoreError {
     /// The object is larger than a record may be.
     #[error("the object is too large")]
     TooLarge,
+    /// The store has no space left. Nothing was written; deletions still work.
+    #[error("the store has no space left")]
+    NoSpace,
     /// A queue is full. The same command may succeed a moment later.
     #[error("too many writes are waiting")]
     Busy,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
-use actix_web::http::{ConnectionType, header};
+use actix_web::http::{ConnectionType, Method, header};
 use actix_web::web::{self, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
 use futures::FutureExt as _;
@@ -26,7 +26,7 @@ use super::connect::aggregated::{self, AggregatedRequest};
 use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
-use super::{audit, deadline, debug_flags, documents, filters, health, metrics, openapi};
+use super::{audit, backup, deadline, debug_flags, documents, filters, health, metrics, openapi};
 
 /// Media type prefix of server-side apply patches.
 const APPLY_PATCH: &str = "application/apply-patch+";
@@ -155,6 +155,9 @@ async fn serve_path(
     match path {
         "/metrics" => return metrics::page(worker, context).await,
         "/metrics/slis" => return Ok(metrics::slis(worker)),
+        backup::PATH if request.method() == Method::GET => {
+            return worker.shared.backups.respond(&worker.backend.clock);
+        }
         _ => {}
     }
     if worker.shared.debug.changes_flags && debug_flags::is_flag(path) {

@@ -10,6 +10,7 @@ use actix_web::HttpResponse;
 use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
+use pilothouse_actors::space::{Space, SpaceLevel};
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::query::Query;
@@ -44,6 +45,8 @@ pub struct Health {
     pub controllers: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
     /// Knows which objects cannot be read although something depends on them.
     pub indexes: Arc<LiveIndexes>,
+    /// How much space the store has left.
+    pub space: Space,
 }
 
 /// One named check.
@@ -69,6 +72,9 @@ enum Check {
     Controllers,
     /// Every stored object that guards something can be read.
     Guards,
+    /// How much space the store has left. It never fails: reads, deletions and watches go on when the store is full, and a server
+    /// that is taken out of service could not be asked to delete anything.
+    Space,
     /// Shutdown has not begun.
     Shutdown,
 }
@@ -86,14 +92,26 @@ impl Check {
             Check::InformerSync => "informer-sync",
             Check::Controllers => "poststarthook/start-controllers",
             Check::Guards => "readable-guards",
+            Check::Space => "storage-space",
             Check::Shutdown => "shutdown",
+        }
+    }
+
+    /// What an operator should know although the check passes.
+    fn warning(self, worker: &Worker) -> Option<&'static str> {
+        match (self, worker.shared.health.space.level()) {
+            (Check::Space, SpaceLevel::Low) => Some("the store has little space left"),
+            (Check::Space, SpaceLevel::Full) => {
+                Some("the store has no space left, growing writes are refused")
+            }
+            _ => None,
         }
     }
 
     async fn run(self, worker: &Worker) -> Result<(), String> {
         let health = &worker.shared.health;
         match self {
-            Check::Ping | Check::Log => Ok(()),
+            Check::Ping | Check::Log | Check::Space => Ok(()),
             Check::Etcd | Check::EtcdReadiness => match health.fatal.raised() {
                 Some(reason) => Err(reason),
                 None => health.probe_storage(&worker.backend.clock).await,
@@ -232,7 +250,7 @@ fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
     let has_controllers = is_ready && worker.shared.health.controllers.is_some();
     checks.extend(OWN.iter().filter(|check| **check != Check::Controllers || has_controllers));
     // Not of /livez: a restart would not help.
-    checks.extend([Check::Guards, Check::Shutdown].iter().filter(|_| is_ready));
+    checks.extend([Check::Guards, Check::Space, Check::Shutdown].iter().filter(|_| is_ready));
     checks
 }
 
@@ -270,7 +288,10 @@ async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Q
         let result = check.run(worker).await;
         worker.shared.metrics.slis.count_check(name, endpoint, result.is_ok());
         match result {
-            Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+            Ok(()) => match check.warning(worker) {
+                Some(warning) => lines.push_str(&format!("[+]{name} ok: warning: {warning}\n")),
+                None => lines.push_str(&format!("[+]{name} ok\n")),
+            },
             Err(error) => {
                 if worker.shared.health.failures.allows(worker.backend.clock.moment()) {
                     tracing::warn!(check = name, %error, "{endpoint} check failed");

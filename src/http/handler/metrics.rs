@@ -37,9 +37,9 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             metrics.unreadable.with_label_values(&[&first.resource]).set(number(objects.len()));
         }
     }
+    metrics.space_level.set(shared.health.space.level() as i64);
     let counts = shared.usage.connections.counts();
     metrics.connections.set(&counts.by_state(), &counts.by_refusal(), &counts.by_eviction());
-    let now = worker.backend.clock.now();
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let existing: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
     for numbers in
@@ -56,7 +56,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.archived_events.with_label_values(&labels).set(number(extent.archived));
             watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
-            let age = extent.oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
+            let age = extent.oldest.map(|oldest| position.now.since(oldest)).unwrap_or_default();
             watching.window_age.with_label_values(&labels).set(age.as_secs_f64());
         }
     }

@@ -26,6 +26,7 @@ use crate::metrics::requests::Meter;
 use crate::registry::Backend;
 use crate::verbs::WatchDeps;
 
+use super::backup::Backups;
 use super::connect::ConnectDeps;
 use super::connect::aggregated::Aggregation;
 use super::debug_pages::DebugPages;
@@ -73,6 +74,8 @@ pub struct Shared {
     pub connect: Arc<ConnectDeps>,
     /// Extension API servers.
     pub aggregation: Aggregation,
+    /// Backups of everything that is stored.
+    pub backups: Backups,
     /// The audit policy and backends, if configured.
     pub audit: Option<Arc<Audit>>,
 }

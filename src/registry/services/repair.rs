@@ -88,7 +88,7 @@ impl Services {
 
     async fn address_findings(&self, held: &AllocationsByService) -> BTreeSet<Finding> {
         let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &Permit::none()).await;
-        let addresses = addresses.unwrap_or_else(|_| Snapshot::empty());
+        let addresses = addresses.unwrap_or_else(|_| Snapshot::empty(Revision::FIRST));
         let (mut findings, mut allocated) = (BTreeSet::new(), BTreeSet::new());
         for object in addresses.iter() {
             let name = object.key.name();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::thread;
 
+use pilothouse_actors::history_bounds::HistoryBounds;
 use pilothouse_actors::limits::{
     ENCODINGS_BYTES, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
 };
@@ -66,7 +67,11 @@ impl MemoryBudgets {
             proxied_pages: ledger.budget("proxied_pages", bounded_part(8, PROXY_PAGES_BYTES)),
             audit_heads: ledger.independent("audit_events", bounded_part(16, AUDIT_HEADS_BYTES)),
             audit_bodies: ledger.independent("audit_bodies", bounded_part(16, AUDIT_BODIES_BYTES)),
-            windows: WindowBounds { per_type_bytes: bounded_part(16, WINDOW_BYTES), total_budget: windows },
+            windows: WindowBounds {
+                per_type_bytes: bounded_part(16, WINDOW_BYTES),
+                total_budget: windows,
+                history: HistoryBounds::default(),
+            },
             watches: WatchMemory::new(
                 ledger.steady("watches", open_watches),
                 frames,

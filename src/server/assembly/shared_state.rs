@@ -28,6 +28,7 @@ use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::flowcontrol::load_stats::LoadStats;
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
+use crate::http::handler::backup::Backups;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::Aggregation;
 use crate::http::handler::debug_pages::{self, DebugPages};
@@ -108,6 +109,7 @@ pub(super) async fn shared(
             pool: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
             costly_calls: CostlyCalls::default(),
         },
+        backups: Backups::new(storage.backup.clone(), env!("CARGO_PKG_VERSION").to_owned()),
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         usage: Usage { memory: memory.ledger.clone(), connections: context.connections.clone() },
@@ -151,6 +153,7 @@ fn health(storage: &Storage, indexes: &Arc<LiveIndexes>, controllers: &Controlle
         stopping: AtomicBool::new(false),
         controllers: controllers.is_enabled().then(|| controllers.down()),
         indexes: indexes.clone(),
+        space: storage.space.clone(),
     }
 }
 

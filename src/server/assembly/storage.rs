@@ -8,7 +8,9 @@ use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
+use pilothouse_actors::history_bounds::HistoryBounds;
 use pilothouse_actors::ports::{PortAllocator, PortPool};
+use pilothouse_actors::space::SpaceLimits;
 use pilothouse_actors::window::WindowBounds;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_kinds::services::addresses::AddressRange;
@@ -24,7 +26,7 @@ use crate::server::application::{StartContext, StartError};
 use super::ServerParts;
 
 /// The redb engine's file in the data directory.
-const STORE_FILE: &str = "pilothouse.redb";
+pub(crate) const STORE_FILE: &str = "pilothouse.redb";
 
 /// Opens the engine and starts the actors that keep objects.
 pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Result<Storage, StartError> {
@@ -34,7 +36,12 @@ pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Resul
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
     let history = history.unwrap_or(limits::UNLIMITED_HISTORY);
     let clock = context.clock.clone();
-    let options = directory::Options { clock, history, window_bounds, ..directory::Options::default() };
+    let quota_bytes = Some(config.storage.quota_backend_bytes).filter(|bytes| *bytes > 0);
+    let space_limits = SpaceLimits { quota_bytes };
+    let history_bounds = HistoryBounds::new(config.storage.history_bytes);
+    let window_bounds = WindowBounds { history: history_bounds, ..window_bounds };
+    let options =
+        directory::Options { clock, history, window_bounds, space_limits, ..directory::Options::default() };
     directory::start(engine, options).map_err(|error| StartError::store(&error))
 }
 

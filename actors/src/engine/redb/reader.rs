@@ -1,12 +1,13 @@
 //! Reads events back from the log while the engine keeps writing.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use pilothouse_types::object::{Object, Revision, TypeName};
 use redb::{Database, ReadableDatabase as _};
 
-use super::{LOG, TYPES, catch_panic, fault};
+use super::database::{ReadableHandle, catch_panic, fault};
+use super::{LOG, TYPES};
 use crate::archive::{Archive, ArchiveError, Span};
 use crate::engine::EngineError;
 use crate::engine::record::{Operation, Record};
@@ -15,20 +16,19 @@ use crate::event::{Change, Event};
 /// Reads the log, each time in a transaction of its own.
 pub(super) struct Reader {
     path: PathBuf,
-    /// Dangling once the engine is closed.
-    database: Weak<Database>,
+    database: ReadableHandle,
 }
 
 impl Reader {
     /// A reader of an open database, which it does not keep open.
-    pub(super) fn new(path: PathBuf, database: Weak<Database>) -> Reader {
+    pub(super) fn new(path: PathBuf, database: ReadableHandle) -> Reader {
         Reader { path, database }
     }
 }
 
 impl Archive for Reader {
     fn read(&self, type_name: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
-        let database = self.database.upgrade().ok_or(ArchiveError::Gone)?;
+        let database = self.database.lock().upgrade().ok_or(ArchiveError::Gone)?;
         let mut events = Vec::new();
         let is_complete = catch_panic(|| self.collect(&database, type_name, span, &mut events));
         match is_complete {
@@ -61,24 +61,25 @@ impl Reader {
             let Some(bytes) = record else { return Ok(None) };
             Ok(match Record::decode(id, revision, bytes.value())?.operation {
                 Operation::Create(object) | Operation::Replace(object, _) => Some(object),
-                Operation::Remove(..) | Operation::AdvanceRevision => None,
+                Operation::Remove(..) | Operation::AdvanceRevision(_) => None,
             })
         };
-        let (mut expected, mut bytes) = (span.after.next(), 0);
-        let range = (id, expected.0)..=(id, span.through.0);
+        let (mut last, mut bytes) = (span.after, 0);
+        let range = (id, last.next().0)..=(id, span.through.0);
         for entry in log.range(range).map_err(|error| fault(path, error))? {
             let (place, record) = entry.map_err(|error| fault(path, error))?;
             let revision = Revision(place.value().1);
-            if revision != expected {
+            let record = Record::decode(id, revision, record.value())?;
+            if record.predecessor(revision) != last {
                 return Ok(false);
             }
-            expected = revision.next();
-            let Record { operation, accepted_at } = Record::decode(id, revision, record.value())?;
+            last = revision;
+            let Record { operation, accepted_at } = record;
             let (change, object, superseded) = match operation {
                 Operation::Create(object) => (Change::Created, Some(object), None),
                 Operation::Replace(object, superseded) => (Change::Replaced, Some(object), Some(superseded)),
                 Operation::Remove(_, superseded) => (Change::Removed, None, Some(superseded)),
-                Operation::AdvanceRevision => continue,
+                Operation::AdvanceRevision(_) => continue,
             };
             let previous = superseded.map(object_at).transpose()?.flatten();
             if superseded.is_some() && previous.is_none() {

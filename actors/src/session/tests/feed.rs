@@ -137,7 +137,7 @@ impl Archive for Log {
     fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
         let revisions = span.after.next().0..=span.through.0;
         let event =
-            |revision| Event::new(Change::Created, object("n", "a", revision), None, Timestamp(revision));
+            |revision| Event::new(Change::Created, object("n", "a", revision), None, WriteTime::default());
         Ok(revisions.map(event).collect())
     }
 }

@@ -206,7 +206,7 @@ impl Harness {
             (Some(_), Some(object)) => (Change::Replaced, Arc::clone(object)),
             (Some(previous), None) => (Change::Removed, Arc::new(previous.at_revision(revision))),
         };
-        let event = Arc::new(Event::new(change, event_type, previous.clone(), Timestamp(revision.0)));
+        let event = Arc::new(Event::new(change, event_type, previous.clone(), WriteTime::default()));
         self.objects[index] = object.clone();
         self.past.push((revision, self.objects.clone()));
         for client in &mut self.clients {

@@ -172,8 +172,18 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "commands",
-        allowed: &["limits"],
-        external: &["TcpStream", "clap::", "fs::read", "openssl::", "process::ExitCode", "serde_json::"],
+        allowed: &["limits", "server"],
+        external: &[
+            "TcpStream",
+            "clap::",
+            "fs::",
+            "openssl::",
+            "pilothouse_actors::backup::",
+            "pilothouse_actors::engine::",
+            "process::ExitCode",
+            "redb::",
+            "serde_json::",
+        ],
     },
     Layer { name: "main", allowed: &[], external: &["pilothouse::", "process::", "tokio::"] },
 ];

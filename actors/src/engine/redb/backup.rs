@@ -1,0 +1,196 @@
+//! Backups of a redb log, and their restoration into a new file.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use pilothouse_types::object::{Revision, TypeName};
+use redb::{Database, ReadableDatabase as _, ReadableTable as _};
+
+use super::database::{OpenDatabase, ReadableHandle, catch_panic, fault, sync_folder, write_format};
+use super::{COUNTERS, FIRST_REVISION_KEY, LOG, META, RECORD_BYTES_KEY, TYPES};
+use crate::backup::{
+    About, BackedUpType, BackupError, BackupReader, BackupSource, BackupWriter, Entry, Totals,
+};
+use crate::engine::EngineError;
+use crate::engine::record::Record;
+use crate::limits::BATCH_BYTES;
+
+/// Writes backups of an open database, each from a read transaction of its own: the engine goes on writing.
+pub(super) struct Source {
+    path: PathBuf,
+    database: ReadableHandle,
+}
+
+impl Source {
+    /// Backs up an open database, which it does not keep open.
+    pub(super) fn new(path: PathBuf, database: ReadableHandle) -> Source {
+        Source { path, database }
+    }
+}
+
+impl BackupSource for Source {
+    fn write_to(&self, about: &About, out: &mut dyn Write) -> Result<Totals, BackupError> {
+        let database = self.database.lock().upgrade();
+        let database = database.ok_or_else(|| BackupError::Source("it is closed".to_owned()))?;
+        let mut written = Ok(Totals::default());
+        let read = catch_panic(|| {
+            written = write_all(&database, &self.path, BackupWriter::begin(out, about)?)?;
+            Ok(())
+        });
+        read.map_err(|error| BackupError::Source(error.to_string()))?;
+        written
+    }
+}
+
+/// Writes everything. The outer error is one of the log, the inner one of the output.
+fn write_all<W: Write>(
+    database: &Database,
+    path: &Path,
+    mut writer: BackupWriter<W>,
+) -> Result<Result<Totals, BackupError>, EngineError> {
+    let transaction = database.begin_read().map_err(|error| fault(path, error))?;
+    let types = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
+    let counters = transaction.open_table(COUNTERS).map_err(|error| fault(path, error))?;
+    let log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
+    let mut backed_up = Vec::new();
+    for entry in types.iter().map_err(|error| fault(path, error))? {
+        let (name, id) = entry.map_err(|error| fault(path, error))?;
+        let (name, id) = (TypeName::new(name.value()), id.value());
+        let last = counters.get(id).map_err(|error| fault(path, error))?;
+        let last = last.map_or(Revision::FIRST, |last| Revision(last.value()));
+        backed_up.push(BackedUpType { id, name, last });
+    }
+    backed_up.sort_by_key(|backed_up| backed_up.id);
+    for backed_up in &backed_up {
+        if let Err(error) = writer.begin_type(backed_up) {
+            return Ok(Err(error.into()));
+        }
+        let id = backed_up.id;
+        for entry in log.range((id, 0)..=(id, u64::MAX)).map_err(|error| fault(path, error))? {
+            let (place, bytes) = entry.map_err(|error| fault(path, error))?;
+            if let Err(error) = writer.record(Revision(place.value().1), bytes.value()) {
+                return Ok(Err(error.into()));
+            }
+        }
+    }
+    Ok(writer.finish().map(|(_, totals)| totals).map_err(BackupError::from))
+}
+
+/// What a restoration has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// What the backup held.
+    pub totals: Totals,
+    /// The revision from which all types go on.
+    pub first_revision: Revision,
+}
+
+/// Why a backup was not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup cannot be read.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// The new file cannot be written.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// There is a store already.
+    #[error("{} exists: move it away, or restore into another directory", .0.display())]
+    Exists(PathBuf),
+}
+
+/// Writes a backup into a new file at `path`. All types go on above `first_revision`, also those that the backup does not know: no
+/// revision that was given since the backup is ever given again, and whoever continues from one learns that it has expired.
+pub fn restore<R: Read>(
+    path: &Path,
+    mut backup: BackupReader<R>,
+    first_revision: impl FnOnce(Revision) -> Revision,
+) -> Result<Restored, RestoreError> {
+    if path.exists() {
+        return Err(RestoreError::Exists(path.to_owned()));
+    }
+    // A restoration that was cut short must not look like a store.
+    let unfinished = path.with_extension("restoring");
+    let _absent = fs::remove_file(&unfinished);
+    let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
+    options.open(&unfinished).map_err(EngineError::from)?;
+    let restored = {
+        let (database, _) = OpenDatabase::open(&unfinished)?;
+        let mut restoration = Restoration { database: &database, path: &unfinished, record_bytes: 0 };
+        let (types, totals) = restoration.copy_records(&mut backup)?;
+        let highest = types.iter().map(|backed_up| backed_up.last).max().unwrap_or(Revision::FIRST);
+        let first_revision = first_revision(highest).max(highest);
+        restoration.finish(&types, first_revision)?;
+        Restored { totals, first_revision }
+    };
+    fs::rename(&unfinished, path).map_err(EngineError::from)?;
+    sync_folder(path)?;
+    Ok(restored)
+}
+
+/// A restoration in progress.
+struct Restoration<'a> {
+    database: &'a Database,
+    path: &'a Path,
+    record_bytes: u64,
+}
+
+impl Restoration<'_> {
+    /// Copies all records, and returns the types.
+    fn copy_records<R: Read>(
+        &mut self,
+        backup: &mut BackupReader<R>,
+    ) -> Result<(Vec<BackedUpType>, Totals), RestoreError> {
+        let mut types: Vec<BackedUpType> = Vec::new();
+        loop {
+            // One transaction for everything would hold all of it in memory.
+            let path = self.path;
+            let transaction = self.database.begin_write().map_err(|error| fault(path, error))?;
+            let mut bytes_in_batch = 0;
+            let totals = {
+                let mut log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
+                loop {
+                    match backup.next()? {
+                        Entry::Type(backed_up) => types.push(backed_up),
+                        Entry::Record(revision, bytes) => {
+                            let id = types.last().map_or(0, |backed_up| backed_up.id);
+                            Record::check(id, revision, bytes)?;
+                            log.insert((id, revision.0), bytes).map_err(|error| fault(path, error))?;
+                            bytes_in_batch += bytes.len();
+                        }
+                        Entry::End(totals) => break Some(totals),
+                    }
+                    if bytes_in_batch > BATCH_BYTES {
+                        break None;
+                    }
+                }
+            };
+            transaction.commit().map_err(|error| fault(path, error))?;
+            self.record_bytes += bytes_in_batch as u64;
+            if let Some(totals) = totals {
+                return Ok((types, totals));
+            }
+        }
+    }
+
+    /// Writes everything that makes the file a store.
+    fn finish(&self, types: &[BackedUpType], first_revision: Revision) -> Result<(), EngineError> {
+        let path = self.path;
+        let transaction = self.database.begin_write().map_err(|error| fault(path, error))?;
+        {
+            let mut names = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
+            let mut counters = transaction.open_table(COUNTERS).map_err(|error| fault(path, error))?;
+            for BackedUpType { id, name, .. } in types {
+                names.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
+                counters.insert(id, first_revision.0).map_err(|error| fault(path, error))?;
+            }
+            let mut meta = transaction.open_table(META).map_err(|error| fault(path, error))?;
+            meta.insert(FIRST_REVISION_KEY, first_revision.0).map_err(|error| fault(path, error))?;
+            meta.insert(RECORD_BYTES_KEY, self.record_bytes).map_err(|error| fault(path, error))?;
+        }
+        transaction.commit().map_err(|error| fault(path, error))?;
+        write_format(self.database, path)
+    }
+}

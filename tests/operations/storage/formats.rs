@@ -1,0 +1,51 @@
+//! A store of every earlier format opens in this version. `tests/operations/data` has one file of each; they are never changed.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use serde_json::json;
+
+use super::MAPS;
+use crate::support::Server;
+use crate::support::compare::text;
+use crate::support::server::temp_directory;
+
+/// The store of format 1 has a custom resource, a Secret, a ConfigMap that was changed twice, and one that was deleted.
+const FORMAT_1: &[u8] = include_bytes!("../data/format-1.redb.gz");
+/// The revision at which the deleted ConfigMap was created.
+const CREATED: u64 = 11;
+
+fn unpack(packed: &[u8], data: &Path) {
+    let mut store = Vec::new();
+    GzDecoder::new(packed).read_to_end(&mut store).expect("the stored file");
+    fs::create_dir_all(data).expect("the data directory");
+    fs::write(data.join("pilothouse.redb"), store).expect("a copy of the store");
+}
+
+#[test]
+fn store_of_format_1_opens_with_its_objects_and_its_history() {
+    let directory = temp_directory();
+    unpack(FORMAT_1, directory.path());
+    for start in ["first", "second"] {
+        let server = Server::start_in(directory.path(), &[]);
+        let mut admin = server.admin();
+        let kept = admin.get(&format!("{MAPS}/kept")).ok();
+        assert_eq!(kept["data"], json!({"version": "3"}), "{start}");
+        assert_eq!(kept["metadata"]["labels"], json!({"fleet": "north"}));
+        assert_eq!(text(&kept, "/metadata/uid"), "af39d134-0adc-4092-a7f4-3c296fadc563");
+        assert_eq!(admin.get(&format!("{MAPS}/removed")).status, 404);
+        let secret = admin.get("/api/v1/namespaces/default/secrets/cargo").ok();
+        assert_eq!(secret["data"], json!({"manifest": "YW1iZXI="}));
+        let anchor = admin.get("/apis/sea.example/v1/namespaces/default/anchors/bower").ok();
+        assert_eq!(anchor["spec"], json!({"weight": 12}));
+
+        let mut watch = admin.watch(MAPS, &format!("resourceVersion={CREATED}"));
+        let event = watch.next();
+        assert_eq!((text(&event, "/type"), text(&event, "/object/metadata/name")), ("DELETED", "removed"));
+        let upgraded = server.log().contains("upgrading the format of the store");
+        assert_eq!(upgraded, start == "first", "{}", server.log());
+        server.stop();
+    }
+}
