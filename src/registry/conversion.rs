@@ -204,9 +204,11 @@ impl Backend {
         let Some((custom, conversion)) =
             custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
         else {
+            self.check_storage_version(call)?;
             return self.objects.draft(call, key, value);
         };
         if custom.api_version == custom.storage_api_version {
+            self.check_storage_version(call)?;
             return self.objects.draft(call, key, value);
         }
         let (converted, _reservation) = self
@@ -219,6 +221,7 @@ impl Backend {
             )
             .await?;
         let converted = converted.into_iter().next().unwrap_or_default();
+        self.check_storage_version(call)?;
         Ok(build_draft(
             custom_resource::encode_stored(custom, &converted),
             key,

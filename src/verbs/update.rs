@@ -20,6 +20,7 @@ use super::{Reply, Success, VerbResult};
 use crate::registry::admission::{Operation, Write};
 use crate::registry::objects::Objects;
 use crate::registry::request_memory::{MemoryPriority, RequestReservation};
+use crate::registry::storage_version::is_stale;
 use crate::registry::stored_defaults::StoredDefaults;
 use crate::registry::{Backend, Call};
 
@@ -232,13 +233,13 @@ impl Update<'_> {
         }
     }
 
-    /// Encodes the new state, unless it is the stored one.
+    /// Encodes the new state, unless it is the stored one and stored as it would be now.
     async fn encode(&self, current: &Object, old: &Value, mut new: Value) -> Result<Change> {
         let Update { backend, call, mode, .. } = *self;
         if !mode.is_dry_run() {
             meta::drop_self_link(&mut new);
         }
-        if !StoredDefaults::read(current).is_pending() && self.is_same(current, old, &new)? {
+        if !is_stale(call.resource(), current) && self.is_same(current, old, &new)? {
             return Ok(Change::Unchanged);
         }
         let stored_defaults = StoredDefaults::set(&call.kind().rules.defaulting, &mut new);
