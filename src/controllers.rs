@@ -32,10 +32,14 @@ pub mod queue;
 pub mod resource_index;
 mod resourcequota;
 pub mod runner;
+mod server_identity;
 mod server_leases;
 mod service_repair;
 pub mod serviceaccount_token;
 pub mod start;
+mod storage_version_migrator;
+mod storage_versions;
+mod storageversion_garbage_collector;
 mod token_use;
 
 mod ttl_after_finished;

@@ -294,6 +294,8 @@ pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
 /// Concurrent writes of one controller, or of one deletion of a collection: enough to share disk syncs, few enough that the
 /// writes of clients never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;
+/// Objects that a storage version migration rewrites at once.
+pub const MIGRATIONS_IN_FLIGHT: usize = 16;
 /// Reports about used legacy tokens that wait to be written.
 pub const TOKEN_USES_WAITING: usize = 256;
 /// Events of one type in one message to the controllers.

@@ -1,13 +1,12 @@
 //! LimitPodHardAntiAffinityTopology: required anti-affinity may exclude nodes, but not whole zones.
 
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::HOSTNAME_LABEL;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
 /// Refuses pods whose required anti-affinity uses a topology other than the hostname.
 pub struct LimitPodHardAntiAffinityTopology;
-
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 impl Plugin for LimitPodHardAntiAffinityTopology {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -22,10 +21,10 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
 fn check(pod: &Value) -> Result<(), String> {
     let path = ["spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
     let terms = pod.get_path(&path).map(Value::items).unwrap_or_default();
-    match terms.iter().map(|term| term.str("topologyKey")).find(|key| *key != HOSTNAME) {
+    match terms.iter().map(|term| term.str("topologyKey")).find(|key| *key != HOSTNAME_LABEL) {
         None => Ok(()),
         Some(key) => Err(format!(
-            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {key} but only key {HOSTNAME} is allowed"
+            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {key} but only key {HOSTNAME_LABEL} is allowed"
         )),
     }
 }
@@ -49,9 +48,9 @@ mod tests {
             pod
         };
         assert_eq!(check(&Value::object()), Ok(()));
-        assert_eq!(check(&pod(&[HOSTNAME, HOSTNAME])), Ok(()));
+        assert_eq!(check(&pod(&[HOSTNAME_LABEL, HOSTNAME_LABEL])), Ok(()));
         assert_eq!(
-            check(&pod(&[HOSTNAME, "zone"])).unwrap_err(),
+            check(&pod(&[HOSTNAME_LABEL, "zone"])).unwrap_err(),
             "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key \
              kubernetes.io/hostname is allowed"
         );

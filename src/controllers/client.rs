@@ -225,14 +225,16 @@ impl Client {
         }
     }
 
-    /// Requests all objects of a resource in a namespace.
+    /// Requests all objects of a cluster-scoped resource, or those of a namespace.
     pub async fn list(&self, target: ObjectRef<'_>) -> Result<Vec<Arc<Object>>> {
         let (query, warnings) = (Query::default(), Warnings::default());
         let call = self.call(ObjectRef { name: "", ..target }, "", &query, &warnings)?;
         let admitted = self.backend.admit_call(Verb::List, &self.user, &call, "").await?;
-        let objects = self.snapshot(&call.stored().store).await.map(|snapshot| {
-            snapshot.scan(Some(target.namespace), Bound::Unbounded).cloned().collect::<Vec<_>>()
-        });
+        let namespace = target.resource.namespaced.then_some(target.namespace);
+        let objects = self
+            .snapshot(&call.stored().store)
+            .await
+            .map(|snapshot| snapshot.scan(namespace, Bound::Unbounded).cloned().collect::<Vec<_>>());
         let recorded = self.recorded_list(&call).await;
         admitted
             .end(&warnings, collection_response(recorded.as_ref(), objects.as_ref().err().map(AsRef::as_ref)))
@@ -389,12 +391,26 @@ impl Client {
         manager: &str,
         object: &Value,
     ) -> Result<()> {
-        let text = format!("fieldManager={manager}&force=true");
-        let (query, warnings) = (Query::parse(&text), Warnings::default());
+        self.apply_with(target, subresource, &format!("fieldManager={manager}&force=true"), object).await
+    }
+
+    /// Applies a configuration without fields: nothing changes, and an object that is not stored as it would be now is rewritten.
+    pub async fn apply_nothing(&self, target: ObjectRef<'_>, manager: &str, object: &Value) -> Result<()> {
+        self.apply_with(target, "", &format!("fieldManager={manager}"), object).await
+    }
+
+    async fn apply_with(
+        &self,
+        target: ObjectRef<'_>,
+        subresource: &str,
+        query_text: &str,
+        object: &Value,
+    ) -> Result<()> {
+        let (query, warnings) = (Query::parse(query_text), Warnings::default());
         let mut call = self.call(target, subresource, &query, &warnings)?;
         call.body.bytes = Bytes::from(codec::to_json(object));
         call.body.patch = Some(PatchType::Apply);
-        let admitted = self.backend.admit_call(Verb::Patch, &self.user, &call, &text).await?;
+        let admitted = self.backend.admit_call(Verb::Patch, &self.user, &call, query_text).await?;
         let applied = patch::patch(&self.backend, &call).await;
         verbs::end_request(admitted, &call, applied).await.map(drop)
     }

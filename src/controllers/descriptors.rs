@@ -19,6 +19,8 @@ use super::pv_protection::{Protected, Protection};
 use super::resourcequota::QuotaStatus;
 use super::serviceaccount_token::AccountTokens;
 use super::start::{ControllerContext, Settings};
+use super::storage_version_migrator::{self, StorageVersionMigrator};
+use super::storageversion_garbage_collector::StorageVersionCollector;
 use super::ttl_after_finished::TtlAfterFinished;
 use super::validatingadmissionpolicy_status::PolicyTypeCheck;
 
@@ -139,6 +141,13 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
         "validatingadmissionpolicy-status-controller",
         |inputs| inputs.context.run(inputs.name, move || PolicyTypeCheck { client: inputs.client.clone() }),
     ),
+    entry(storage_version_migrator::NAME, "svm", storage_version_migrator::NAME, storage_version_migrator),
+    entry(
+        "storageversion-garbage-collector-controller",
+        "storage-version-gc",
+        "storage-version-garbage-collector",
+        storage_version_collector,
+    ),
 ];
 
 impl ControllerContext {
@@ -214,4 +223,20 @@ fn csr_signing(StartInputs { context, name, client, settings, clock }: StartInpu
 
 fn csr_approving(StartInputs { context, name, client, .. }: StartInputs<'_>) {
     context.run(name, move || CertificateApprover { client: client.clone() });
+}
+
+fn storage_version_migrator(StartInputs { context, name, client, settings, .. }: StartInputs<'_>) {
+    if settings.storage_versions.migrates {
+        let extensions = context.extensions.clone();
+        context.run(name, move || StorageVersionMigrator {
+            client: client.clone(),
+            extensions: extensions.clone(),
+        });
+    }
+}
+
+fn storage_version_collector(StartInputs { context, name, client, settings, .. }: StartInputs<'_>) {
+    if settings.storage_versions.are_published {
+        context.run(name, move || StorageVersionCollector { client: client.clone() });
+    }
 }

@@ -87,6 +87,11 @@ impl ResourceIndex {
         self.by_store.get(store)
     }
 
+    /// All resources whose objects are stored, in no order.
+    pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.by_kind.values()
+    }
+
     /// The resource with this plural.
     pub fn plural(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.by_kind.values().find(|resource| resource.gv.is(group, version) && *resource.plural == *plural)

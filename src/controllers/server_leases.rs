@@ -21,7 +21,7 @@ use super::runner::{Controller, ObjectChange, WatchedTypes};
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiserver-lease-expiry";
 /// The label of such leases, and its value.
-const IDENTITY_LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", SERVER_NAME);
+pub(super) const IDENTITY_LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", SERVER_NAME);
 
 /// Deletes expired leases of API servers.
 pub struct ServerLeases {
@@ -29,7 +29,8 @@ pub struct ServerLeases {
     pub client: Client,
 }
 
-fn is_server_lease(lease: &Object) -> bool {
+/// Whether a lease belongs to an API server.
+pub(super) fn is_server_lease(lease: &Object) -> bool {
     lease.key.namespace() == SYSTEM_NAMESPACE && lease.labels.get(IDENTITY_LABEL.0) == Some(IDENTITY_LABEL.1)
 }
 

@@ -35,9 +35,11 @@ use super::lease::{LEASE, Leadership, LeaseHolder};
 use super::own_objects::{self, OwnObjects, Reconcile};
 use super::resource_index::ResourceIndexes;
 use super::runner::{Controller, Runner, RunnerDeps, ShutdownFlag, Stop, WorkKey};
+use super::server_identity::{self, IdentityLease, ServerIdentity};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
 use super::serviceaccount_token::SignToken;
+use super::storage_versions::{self, StorageVersions};
 use super::token_use::{self, TokenUse};
 
 /// The first pause before a panicked controller is restarted; doubled each time, up to the maximum.
@@ -73,6 +75,17 @@ pub struct Settings {
     pub max_finished_pods: u32,
     /// Whether API Priority and Fairness is enabled.
     pub flow_control_enabled: bool,
+    /// Feature gates about storage versions.
+    pub storage_versions: StorageVersionFeatures,
+}
+
+/// Feature gates about storage versions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StorageVersionFeatures {
+    /// Whether this server publishes its storage versions.
+    pub are_published: bool,
+    /// Whether StorageVersionMigrations are carried out.
+    pub migrates: bool,
 }
 
 /// Dependencies of the controllers that are made on their thread.
@@ -252,6 +265,9 @@ impl ControllerContext {
             recent_writes: RefCell::default(),
         });
         self.run_extensions();
+        if settings.storage_versions.are_published {
+            self.run_storage_versions();
+        }
         if settings.enabled.is_empty() && extra_controllers.is_empty() {
             return;
         }
@@ -287,6 +303,23 @@ impl ControllerContext {
         self.run(extension_documents::NAME, move || ExtensionDocuments {
             client: client.clone(),
             extensions: extensions.clone(),
+        });
+    }
+
+    /// Starts the controllers that publish the storage versions of this server, under its identity.
+    fn run_storage_versions(&self) {
+        let (client, identity) = (self.server_client(Origin::Server), ServerIdentity::new());
+        let (own_client, server) = (client.clone(), identity.id.clone());
+        let (lease_clock, clock) = (self.deps.clock.clone(), self.deps.clock.clone());
+        self.run(server_identity::NAME, move || IdentityLease {
+            client: own_client.clone(),
+            clock: lease_clock.clone(),
+            identity: identity.clone(),
+        });
+        self.run(storage_versions::NAME, move || StorageVersions {
+            client: client.clone(),
+            clock: clock.clone(),
+            server: server.clone(),
         });
     }
 

@@ -10,6 +10,7 @@ mod edge;
 mod flows;
 mod lifecycle;
 mod metrics;
+mod migration;
 mod process;
 mod regression;
 mod storage;

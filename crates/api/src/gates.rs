@@ -20,6 +20,8 @@ gates! {
     ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS = "AnonymousAuthConfigurableEndpoints";
     /// Large responses are compressed.
     API_RESPONSE_COMPRESSION = "APIResponseCompression";
+    /// API servers have identities, under which they publish their storage versions.
+    API_SERVER_IDENTITY = "APIServerIdentity";
     /// Nodes may list and watch only their own pods.
     AUTHORIZE_NODE_WITH_SELECTORS = "AuthorizeNodeWithSelectors";
     /// Authorization takes label and field selectors into account.
@@ -50,6 +52,10 @@ gates! {
     REMOTE_REQUEST_HEADER_UID = "RemoteRequestHeaderUID";
     /// Nodes get tokens only for the audiences of their pods.
     SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION = "ServiceAccountNodeAudienceRestriction";
+    /// API servers publish the versions in which they store resources.
+    STORAGE_VERSION_API = "StorageVersionAPI";
+    /// StorageVersionMigrations are served and carried out.
+    STORAGE_VERSION_MIGRATOR = "StorageVersionMigrator";
     /// Authentication may be configured by a file.
     STRUCTURED_AUTHENTICATION_CONFIGURATION = "StructuredAuthenticationConfiguration";
     /// Commands over WebSocket are translated for kubelets.

@@ -4,7 +4,7 @@
 //! - [`discovery`], [`openapi`] and [`descriptions`] describe the API to clients, [`aggregation`] adds extension API servers;
 //! - [`print`] makes tables, [`subresources`] and [`connect`] are the parts of an object with paths of their own;
 //! - [`custom`] builds resources from definitions, each with its [`custom_resource`]; [`bootstrap`] has the objects of a new cluster;
-//! - [`deletion`], [`quota`] and [`audit`] are the rules of these features.
+//! - [`deletion`], [`quota`], [`audit`] and [`storage_versions`] are the rules of these features.
 
 pub mod admission_plugins;
 pub mod age;
@@ -27,4 +27,5 @@ pub mod quota;
 pub mod release;
 pub mod routes;
 pub mod select;
+pub mod storage_versions;
 pub mod subresources;

@@ -39,6 +39,8 @@ pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
 pub const NAMESPACE_FINALIZER: &str = "kubernetes";
 /// The label with a namespace's own name.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// The label with the name of a host.
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
 /// The media type of JSON.
 pub const JSON: &str = "application/json";

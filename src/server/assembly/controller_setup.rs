@@ -7,7 +7,9 @@ use actix::Actor as _;
 use futures::FutureExt as _;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_api::admission_plugins::PluginName;
-use pilothouse_api::gates::ORDERED_NAMESPACE_DELETION;
+use pilothouse_api::gates::{
+    API_SERVER_IDENTITY, ORDERED_NAMESPACE_DELETION, STORAGE_VERSION_API, STORAGE_VERSION_MIGRATOR,
+};
 use pilothouse_apimachinery::status::Status;
 use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
@@ -22,7 +24,7 @@ use crate::config::Config;
 use crate::controllers;
 use crate::controllers::resource_index::{Published, ResourceIndexes};
 use crate::controllers::start::{
-    Authorities, ControllerDeps, Down, ExtraController, Running, Settings, SharedDeps,
+    Authorities, ControllerDeps, Down, ExtraController, Running, Settings, SharedDeps, StorageVersionFeatures,
 };
 use crate::flowcontrol::RequestLimiter;
 use crate::pki::signers::Signers;
@@ -90,6 +92,14 @@ pub(super) fn authorities(config: &Config, pki: &Pki) -> Result<Arc<Authorities>
     }))
 }
 
+fn storage_version_features(config: &Config) -> StorageVersionFeatures {
+    let gates = config.gates();
+    StorageVersionFeatures {
+        are_published: gates.enabled(STORAGE_VERSION_API) && gates.enabled(API_SERVER_IDENTITY),
+        migrates: gates.enabled(STORAGE_VERSION_MIGRATOR),
+    }
+}
+
 impl ControllerSetup {
     pub(super) fn new(
         config: &Config,
@@ -115,6 +125,7 @@ impl ControllerSetup {
             tokens_unused_for: config.controllers.legacy_service_account_token_clean_up_period,
             max_finished_pods: config.controllers.terminated_pod_gc_threshold,
             flow_control_enabled: config.limits.enable_priority_and_fairness,
+            storage_versions: storage_version_features(config),
         };
         let (uses, use_receiver) = legacy_use::channel();
         Ok(ControllerSetup {

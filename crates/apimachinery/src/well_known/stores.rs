@@ -2,6 +2,8 @@
 
 /// ConfigMaps.
 pub const CONFIG_MAPS: &str = "configmaps";
+/// CustomResourceDefinitions.
+pub const CUSTOM_RESOURCE_DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 /// Leases.
 pub const LEASES: &str = "leases.coordination.k8s.io";
 /// Pods.
@@ -12,3 +14,7 @@ pub const RESOURCE_QUOTAS: &str = "resourcequotas";
 pub const SECRETS: &str = "secrets";
 /// CertificateSigningRequests.
 pub const SIGNING_REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";
+/// StorageVersions.
+pub const STORAGE_VERSIONS: &str = "storageversions.internal.apiserver.k8s.io";
+/// StorageVersionMigrations.
+pub const STORAGE_VERSION_MIGRATIONS: &str = "storageversionmigrations.storagemigration.k8s.io";
