@@ -3,6 +3,7 @@
 mod convert;
 mod healthcheck;
 mod inspect;
+mod migrate;
 mod restore;
 
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<
         convert::Options::NAME => run::<convert::Options>(arguments),
         healthcheck::Options::NAME => run::<healthcheck::Options>(arguments),
         inspect::Options::NAME => run::<inspect::Options>(arguments),
+        migrate::Options::NAME => run::<migrate::Options>(arguments),
         restore::Options::NAME => run::<restore::Options>(arguments),
         _ => return None,
     })
@@ -70,6 +72,8 @@ mod tests {
             "pilothouse healthcheck --ca-file=no-such-file",
             "pilothouse convert --from json",
             "pilothouse convert --from json --to xml",
+            "pilothouse migrate",
+            "pilothouse migrate --all --kubeconfig=no-such-file",
         ] {
             assert_eq!(exit_code(line), failure, "{line}");
         }
@@ -78,7 +82,7 @@ mod tests {
     #[test]
     fn help_lists_every_command() {
         let help = Config::parse(["pilothouse", "--help"]).unwrap_err().to_string();
-        for name in [healthcheck::Options::NAME, convert::Options::NAME] {
+        for name in [healthcheck::Options::NAME, convert::Options::NAME, migrate::Options::NAME] {
             assert!(help.contains(&format!("\n  {name} ")), "{help}");
         }
     }

@@ -376,7 +376,8 @@ impl Config {
 const COMMANDS: &str = "\
 Commands that do not start a server, each with its own --help:
   healthcheck  Check whether a running server is ready
-  convert      Convert objects between JSON, YAML, Protobuf and CBOR";
+  convert      Convert objects between JSON, YAML, Protobuf and CBOR
+  migrate      Rewrite stored objects in the current storage version and with the current key";
 
 fn command() -> Command {
     let command = Command::new("pilothouse")

@@ -294,6 +294,10 @@ pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
 /// Concurrent writes of one controller, or of one deletion of a collection: enough to share disk syncs, few enough that the
 /// writes of clients never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;
+/// Objects of one page of a list that `migrate` reads.
+pub const MIGRATE_PAGE_OBJECTS: usize = 250;
+/// Objects of one resource that `migrate` names because they could not be rewritten; all are counted.
+pub const MIGRATE_REPORTED_FAILURES: usize = 10;
 /// Objects that a storage version migration rewrites at once.
 pub const MIGRATIONS_IN_FLIGHT: usize = 16;
 /// Reports about used legacy tokens that wait to be written.

@@ -1,5 +1,6 @@
-//! Storage versions: migrations, and the storage version API.
+//! Storage versions: migrations by the controller and by the command, and the storage version API.
 
+mod command;
 mod controller;
 mod storage_version_api;
 

@@ -53,6 +53,12 @@ pub const CBOR: &str = "application/cbor";
 /// The media type of CBOR watches: a sequence of CBOR items.
 pub const CBOR_SEQUENCE: &str = "application/cbor-seq";
 
+/// Asks for the metadata of listed objects, and for whole objects of servers that cannot give that.
+pub const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// The media type of aggregated discovery. Its parameters are part of the response's Content-Type.
+pub const AGGREGATED_DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
 /// The media type of a JSON Patch.
 pub const JSON_PATCH: &str = "application/json-patch+json";
 /// The media type of a JSON merge patch.

@@ -2,8 +2,9 @@
 //!
 //! [`upstream`] connects to kubelets, pods, services and extension API servers, and holds the pool of connections. [`webhook`]
 //! calls servers that the operator or the users configure: one JSON object out, one back. [`kubeconfig`] reads the files that
-//! describe such servers, with their credentials. [`socket`] sets the options of TCP connections.
+//! describe such servers, with their credentials. [`api_server`] is for commands that talk to an API server. [`socket`] sets the options of TCP connections.
 
+pub mod api_server;
 pub mod kubeconfig;
 pub mod limits;
 pub mod socket;

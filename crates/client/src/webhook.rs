@@ -2,7 +2,7 @@
 //! kept in the server's pool.
 
 pub mod cluster_webhooks;
-mod connector;
+pub(crate) mod connector;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tunnel;
@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use self::connector::Connector;
+use self::connector::{Connector, server_address};
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
 use crate::upstream::RequestBody;
@@ -97,21 +97,10 @@ pub struct Service {
 impl Service {
     /// The server of this kubeconfig. Connections are kept in this pool.
     pub fn new(access: &Access, pool: &Arc<Pool>) -> Result<Service, Failure> {
-        let uri: Uri = access
-            .server
-            .parse()
-            .map_err(|error| Failure::Settings(format!("{}: {error}", access.server)))?;
-        let secure = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(Failure::Settings(format!("{}: neither http nor https", access.server))),
-        };
-        let Some(host) = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()) else {
-            return Err(Failure::Settings(format!("{}: no host", access.server)));
-        };
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let (uri, address) = server_address(access).map_err(Failure::Settings)?;
+        let secure = uri.scheme_str() == Some("https");
         let connector =
-            Connector::new(Purpose::Service, secure, (host, port), access).map_err(Failure::Settings)?;
+            Connector::new(Purpose::Service, secure, address, access).map_err(Failure::Settings)?;
         let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
         Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
     }

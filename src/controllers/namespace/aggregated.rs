@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper::Method;
 use pilothouse_api::aggregation::contents::{Deletable, LIST_LIMIT, RemainingObjects, deletable};
-use pilothouse_apimachinery::well_known::JSON;
+use pilothouse_apimachinery::well_known::{JSON, METADATA_LIST};
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -21,9 +21,6 @@ use super::super::client::Client;
 
 /// The options of every deletion: dependents are deleted in the background.
 const OPTIONS: &[u8] = br#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}"#;
-/// Only the metadata of objects is needed.
-const METADATA_LIST: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Characters of an error message that the namespace's condition repeats.
 const MAX_MESSAGE_CHARS: usize = 1_024;
 

@@ -7,7 +7,7 @@ use pilothouse_api::catalog::{Catalog, Group};
 use pilothouse_api::discovery::{Document, Documents};
 use pilothouse_apimachinery::media::{self, Encoding, Negotiated, OfferedEncodings};
 use pilothouse_apimachinery::status::{Result, Status};
-use pilothouse_apimachinery::well_known::{DISCOVERY_GROUP, JSON};
+use pilothouse_apimachinery::well_known::{AGGREGATED_DISCOVERY, DISCOVERY_GROUP, JSON};
 
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
@@ -16,10 +16,7 @@ use super::render::{self, Context, text};
 use super::streamed_body::StreamedBody;
 use super::worker::Worker;
 
-/// The media type of aggregated discovery; the parameters are part of the response's Content-Type.
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
-/// The parameters of that media type, which other encodings share.
+/// The parameters of the media type of aggregated discovery, which all encodings share.
 const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The media type of a JSON Web Key Set.
@@ -193,7 +190,7 @@ fn with_etag(request: &HttpRequest, document: &Document, context: &Context) -> H
         HttpResponse::NotModified().finish()
     } else {
         let mut builder = HttpResponse::Ok();
-        builder.content_type(AGGREGATED);
+        builder.content_type(AGGREGATED_DISCOVERY);
         if context.is_pretty() {
             builder.body(StreamedBody::object(document.json.clone(), Encoding::Json, context.heavy_pool()))
         } else {

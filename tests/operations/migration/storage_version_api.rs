@@ -79,7 +79,7 @@ fn entries_of_servers_without_lease_are_removed() {
         "spec": {"holderIdentity": "h", "leaseDurationSeconds": 3_600, "renewTime": "2099-01-01T00:00:00.000000Z"}});
     admin.post(LEASES, &lease).ok();
     // A server of another release writes another version: while it is alive, there is no common one.
-    let mut other = published.clone();
+    let mut other = published;
     let entries = other["status"]["storageVersions"].as_array_mut().expect("entries");
     entries.push(entry("other", "v2"));
     entries.push(entry("gone", "v1"));

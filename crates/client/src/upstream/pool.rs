@@ -43,6 +43,8 @@ pub enum Purpose {
     Conversion,
     /// Webhooks of the operator: authentication, authorization, audit.
     Service,
+    /// An API server, of a command.
+    ApiServer,
 }
 
 impl Purpose {
@@ -51,7 +53,7 @@ impl Purpose {
     fn may_repeat(self) -> bool {
         match self {
             Purpose::Service | Purpose::Conversion => true,
-            Purpose::Kubelet | Purpose::Extension | Purpose::Admission => false,
+            Purpose::Kubelet | Purpose::Extension | Purpose::Admission | Purpose::ApiServer => false,
         }
     }
 
@@ -59,7 +61,7 @@ impl Purpose {
     fn is_configured_by_objects(self) -> bool {
         match self {
             Purpose::Extension | Purpose::Admission | Purpose::Conversion => true,
-            Purpose::Kubelet | Purpose::Service => false,
+            Purpose::Kubelet | Purpose::Service | Purpose::ApiServer => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use hyper::Uri;
 use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use openssl::x509::X509;
@@ -37,15 +38,30 @@ fn plugin_identity(presented: &PresentedCredentials) -> Option<&IdentityPem> {
     presented.exec.as_ref()?.identity_pem.as_ref()
 }
 
+/// The URL of a server, and the host and port to connect to.
+pub(crate) fn server_address(access: &Access) -> Result<(Uri, (String, u16)), String> {
+    let uri: Uri = access.server.parse().map_err(|error| format!("{}: {error}", access.server))?;
+    let default_port = match uri.scheme_str() {
+        Some("https") => 443,
+        Some("http") => 80,
+        _ => return Err(format!("{}: neither http nor https", access.server)),
+    };
+    let Some(host) = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()) else {
+        return Err(format!("{}: no host", access.server));
+    };
+    let port = uri.port_u16().unwrap_or(default_port);
+    Ok((uri, (host, port)))
+}
+
 /// Connects to one server.
-pub(super) struct Connector {
+pub(crate) struct Connector {
     tls: Option<SslContext>,
     origin: Arc<Origin>,
 }
 
 impl Connector {
     /// The server at this address. The error says which TLS setting is invalid.
-    pub(super) fn new(
+    pub(crate) fn new(
         purpose: Purpose,
         secure: bool,
         (host, port): (String, u16),
@@ -64,7 +80,7 @@ impl Connector {
 
     /// The pool key of a connection with these credentials, and how to make one. `address` is the address to connect to, if it
     /// differs.
-    pub(super) fn prepare<'a>(
+    pub(crate) fn prepare<'a>(
         &'a self,
         access: &'a Access,
         presented: &'a PresentedCredentials,

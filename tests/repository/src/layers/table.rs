@@ -183,6 +183,7 @@ pub const LAYERS: &[Layer] = &[
             "process::ExitCode",
             "redb::",
             "serde_json::",
+            "tokio::",
         ],
     },
     Layer { name: "main", allowed: &[], external: &["pilothouse::", "process::", "tokio::"] },
