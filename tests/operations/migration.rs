@@ -2,6 +2,7 @@
 
 mod command;
 mod controller;
+mod conversion;
 mod storage_version_api;
 
 use serde_json::{Value, json};
