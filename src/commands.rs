@@ -82,7 +82,13 @@ mod tests {
     #[test]
     fn help_lists_every_command() {
         let help = Config::parse(["pilothouse", "--help"]).unwrap_err().to_string();
-        for name in [healthcheck::Options::NAME, convert::Options::NAME, migrate::Options::NAME] {
+        for name in [
+            healthcheck::Options::NAME,
+            convert::Options::NAME,
+            inspect::Options::NAME,
+            restore::Options::NAME,
+            migrate::Options::NAME,
+        ] {
             assert!(help.contains(&format!("\n  {name} ")), "{help}");
         }
     }

@@ -22,6 +22,7 @@ mod aggregation;
 mod apiextensions;
 mod audit;
 pub mod auth;
+mod backups;
 mod bootstrap;
 pub mod commands;
 pub mod config;

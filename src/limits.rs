@@ -397,6 +397,10 @@ pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
 /// Bytes that a connection reads or writes before the other connections of its worker have their turn: some tenths of a millisecond
 /// of encryption and copying.
 pub const CONNECTION_TURN_BYTES: usize = 64 << 10;
+/// The shortest time between scheduled backups.
+pub const BACKUP_MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// When a scheduled backup that failed is tried again.
+pub const BACKUP_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The pieces in which a backup is sent.
 pub const BACKUP_CHUNK_BYTES: usize = 256 << 10;
 /// Pieces of a backup that wait for a client.

@@ -8,6 +8,7 @@ pub mod audit;
 pub mod authentication;
 pub mod authorization;
 pub mod authorization_webhooks;
+pub mod backups;
 pub mod connections;
 pub mod controllers;
 pub mod conversion;
@@ -112,6 +113,8 @@ pub struct Metrics {
     pub controllers: ControllerMetrics,
     /// How much space the store has left.
     pub space_level: IntGauge,
+    /// Scheduled backups.
+    pub backups: backups::BackupMetrics,
     features: Vec<features::Enabled>,
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
@@ -167,6 +170,7 @@ impl Metrics {
                 "pilothouse_storage_space_level",
                 "Space that the store has left: 0 enough, 1 little, 2 none, so that writes that let it grow are refused.",
             )?,
+            backups: backups::BackupMetrics::new(&registry)?,
             memory: MemoryMetrics::new(&registry)?,
             page_bytes: AtomicUsize::new(0),
             kept_connections: registry.gauge(

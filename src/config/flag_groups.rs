@@ -97,6 +97,15 @@ pub struct Storage {
     /// no limit but the disk.
     #[arg(long, default_value = "0", value_parser = byte_quantity, value_name = "QUANTITY")]
     pub quota_backend_bytes: u64,
+    /// Directory in which the server keeps backups of itself; none are made without it.
+    #[arg(long, value_name = "DIR")]
+    pub backup_dir: Option<PathBuf>,
+    /// How often the server makes a backup.
+    #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub backup_interval: Duration,
+    /// How many of these backups are kept; the oldest are removed.
+    #[arg(long, default_value_t = 24, value_name = "COUNT")]
+    pub backup_retention: usize,
     /// How long events are retained after they were last written; 0 means forever.
     #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,

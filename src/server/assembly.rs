@@ -319,6 +319,10 @@ impl Application for RunningServer {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
+            if let Some(schedule) = storage::backup_schedule(&self.0.context.config) {
+                let (backups, clock) = (self.0.shared.backups.clone(), self.0.context.clock.clone());
+                actix::spawn(schedule.run(backups, clock, self.0.shared.metrics.backups.clone()));
+            }
             if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limits.limiter {
                 let seats = flow_controller.seats();
                 actix::spawn(async move { seats.run().await });

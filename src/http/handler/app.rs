@@ -156,7 +156,7 @@ async fn serve_path(
         "/metrics" => return metrics::page(worker, context).await,
         "/metrics/slis" => return Ok(metrics::slis(worker)),
         backup::PATH if request.method() == Method::GET => {
-            return worker.shared.backups.respond(&worker.backend.clock);
+            return backup::respond(&worker.shared.backups, &worker.backend.clock);
         }
         _ => {}
     }

@@ -3,19 +3,19 @@
 //! Whoever may get this path reads all objects, so only administrators should; no role of the bootstrap policy allows it.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::thread;
 
 use actix_web::HttpResponse;
 use actix_web::http::header;
 use bytes::Bytes;
 use futures::stream;
-use pilothouse_actors::backup::{About, BackupError, BackupSource};
+use pilothouse_actors::backup::BackupError;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::clock::Clock;
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use crate::backups::{Backups, NoBackup, PendingBackup};
 use crate::limits::{BACKUP_CHUNK_BYTES, BACKUP_CHUNKS, BACKUP_STALL, BACKUP_STALL_STEP};
 
 /// The path.
@@ -23,61 +23,35 @@ pub const PATH: &str = "/backup";
 /// The content type of a backup.
 const CONTENT_TYPE: &str = "application/vnd.pilothouse.backup";
 
-/// The backups of a server.
-pub struct Backups {
-    /// `None` if the objects are in memory only.
-    source: Option<Arc<dyn BackupSource>>,
-    /// One at a time: each keeps the pages of its moment in the file, and reads the whole disk.
-    slot: Arc<Semaphore>,
-    version: String,
-}
-
-impl Backups {
-    /// Backups of this log, which name the version of the server.
-    pub fn new(source: Option<Arc<dyn BackupSource>>, version: String) -> Backups {
-        Backups { source, slot: Arc::new(Semaphore::new(1)), version }
-    }
-
-    /// The response with a backup of this moment.
-    pub fn respond(&self, clock: &Clock) -> Result<HttpResponse> {
-        let (source, about, slot) = self.begin(clock)?;
-        let (sender, receiver) = mpsc::channel(BACKUP_CHUNKS);
-        let clock = clock.clone();
-        // A thread of its own: it reads the disk for seconds, and waits for the client.
-        let thread = thread::Builder::new().name("backup".to_owned()).spawn(move || {
-            let _slot = slot;
-            let mut out = ChunkSender { sender, chunk: Vec::new(), clock };
-            match source.write_to(&about, &mut out) {
-                Ok(totals) => tracing::info!(?totals, "a backup was sent"),
-                Err(error) => {
-                    tracing::warn!(%error, "a backup was not completed");
-                    out.fail(&error);
-                }
+/// The response with a backup of this moment.
+pub fn respond(backups: &Backups, clock: &Clock) -> Result<HttpResponse> {
+    let PendingBackup { source, about, slot } = backups.begin(clock).map_err(|refusal| match refusal {
+        NoBackup::InMemory => Status::bad_request(refusal.to_string()),
+        NoBackup::InProgress => Status::too_many_requests(refusal.to_string(), BACKUP_RETRY_SECONDS),
+    })?;
+    let (sender, receiver) = mpsc::channel(BACKUP_CHUNKS);
+    let clock = clock.clone();
+    // A thread of its own: it reads the disk for seconds, and waits for the client.
+    let thread = thread::Builder::new().name("backup".to_owned()).spawn(move || {
+        let _slot = slot;
+        let mut out = ChunkSender { sender, chunk: Vec::new(), clock };
+        match source.write_to(&about, &mut out) {
+            Ok(totals) => tracing::info!(records = totals.records, types = totals.types, "a backup was sent"),
+            Err(error) => {
+                tracing::warn!(%error, "a backup was not completed");
+                out.fail(&error);
             }
-        });
-        thread.map_err(|error| Status::internal(format!("cannot begin a backup: {error}")))?;
-        let chunks = stream::unfold(receiver, async |mut receiver| {
-            let chunk: io::Result<Bytes> = receiver.recv().await?;
-            Some((chunk, receiver))
-        });
-        Ok(HttpResponse::Ok()
-            .content_type(CONTENT_TYPE)
-            .insert_header((header::CACHE_CONTROL, "no-store"))
-            .streaming(Box::pin(chunks)))
-    }
-
-    /// What a backup is made from, unless another one is in progress.
-    fn begin(&self, clock: &Clock) -> Result<(Arc<dyn BackupSource>, About, OwnedSemaphorePermit)> {
-        let Some(source) = self.source.clone() else {
-            return Err(Status::bad_request(
-                "this server keeps its objects in memory: there is nothing to back up",
-            ));
-        };
-        let Ok(slot) = Arc::clone(&self.slot).try_acquire_owned() else {
-            return Err(Status::too_many_requests("another backup is in progress", BACKUP_RETRY_SECONDS));
-        };
-        Ok((source, About { version: self.version.clone(), created: clock.now() }, slot))
-    }
+        }
+    });
+    thread.map_err(|error| Status::internal(format!("cannot begin a backup: {error}")))?;
+    let chunks = stream::unfold(receiver, async |mut receiver| {
+        let chunk: io::Result<Bytes> = receiver.recv().await?;
+        Some((chunk, receiver))
+    });
+    Ok(HttpResponse::Ok()
+        .content_type(CONTENT_TYPE)
+        .insert_header((header::CACHE_CONTROL, "no-store"))
+        .streaming(Box::pin(chunks)))
 }
 
 /// When to ask again if another backup is in progress.

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
+use crate::backups::Backups;
 use crate::flowcontrol::RequestLimiter;
 use crate::flowcontrol::heavy_pool::HeavyPool;
 use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
@@ -26,7 +27,6 @@ use crate::metrics::requests::Meter;
 use crate::registry::Backend;
 use crate::verbs::WatchDeps;
 
-use super::backup::Backups;
 use super::connect::ConnectDeps;
 use super::connect::aggregated::Aggregation;
 use super::debug_pages::DebugPages;
@@ -75,7 +75,7 @@ pub struct Shared {
     /// Extension API servers.
     pub aggregation: Aggregation,
     /// Backups of everything that is stored.
-    pub backups: Backups,
+    pub backups: Arc<Backups>,
     /// The audit policy and backends, if configured.
     pub audit: Option<Arc<Audit>>,
 }

@@ -22,13 +22,13 @@ use pilothouse_types::lock::Lock;
 use crate::aggregation::Extensions;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
+use crate::backups::Backups;
 use crate::config::{Config, FeatureGates};
 use crate::flowcontrol::heavy_pool::HeavyPool;
 use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::flowcontrol::load_stats::LoadStats;
 use crate::flowcontrol::{FlowController, InFlightLimits, RequestLimiter};
 use crate::http::drain::Drain;
-use crate::http::handler::backup::Backups;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::Aggregation;
 use crate::http::handler::debug_pages::{self, DebugPages};
@@ -109,7 +109,7 @@ pub(super) async fn shared(
             pool: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
             costly_calls: CostlyCalls::default(),
         },
-        backups: Backups::new(storage.backup.clone(), env!("CARGO_PKG_VERSION").to_owned()),
+        backups: Arc::new(Backups::new(storage.backup.clone(), env!("CARGO_PKG_VERSION").to_owned())),
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         usage: Usage { memory: memory.ledger.clone(), connections: context.connections.clone() },

@@ -15,6 +15,7 @@ use pilothouse_actors::window::WindowBounds;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_kinds::services::addresses::AddressRange;
 
+use crate::backups::schedule::Schedule;
 use crate::bootstrap::kubernetes_service::KubernetesService;
 use crate::config::{Config, Engine as EngineChoice};
 use crate::limits;
@@ -57,6 +58,17 @@ pub(super) fn file(config: &Config) -> Option<PathBuf> {
     let directory =
         config.storage.data_dir.as_ref().filter(|_| config.storage.engine == EngineChoice::Redb)?;
     Some(directory.join(STORE_FILE))
+}
+
+/// The backups that the server makes by itself, if any.
+pub(super) fn backup_schedule(config: &Config) -> Option<Schedule> {
+    let Config { storage, .. } = config;
+    Some(Schedule {
+        directory: storage.backup_dir.clone()?,
+        // Zero would make one after another.
+        interval: storage.backup_interval.max(limits::BACKUP_MIN_INTERVAL),
+        retention: storage.backup_retention,
+    })
 }
 
 /// The cluster IPs and node ports that Services get.

@@ -6,6 +6,7 @@ use super::{MAPS, map, names, pilothouse};
 use crate::support::Server;
 use crate::support::compare::{revision, text};
 use crate::support::server::{USER_TOKEN, temp_directory};
+use crate::support::wait::{TIMEOUT, poll};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
@@ -109,4 +110,28 @@ fn cut_backup_is_refused() {
         assert!(!output.status.success() && error.contains("the backup is cut"), "{error}");
     }
     assert!(!data.join("pilothouse.redb").exists());
+}
+
+#[test]
+fn scheduled_backups_are_made_and_the_oldest_removed() {
+    let directory = temp_directory();
+    let folder = directory.path().join("backups");
+    let flag = format!("--backup-dir={}", folder.display());
+    let server = Server::with_flags(&[&flag, "--backup-interval=1s", "--backup-retention=2"]);
+    let backups = || {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.retain(|name| name.ends_with(".backup"));
+        names.sort_unstable();
+        names
+    };
+    let first = poll(TIMEOUT, || backups().first().cloned()).expect("a first backup");
+    let later = poll(TIMEOUT, || Some(backups()).filter(|names| names.len() == 2 && !names.contains(&first)));
+    let later = later.expect("the first one is removed");
+    let output = pilothouse(&["inspect", &folder.join(&later[0]).to_string_lossy()]);
+    // The schedule may have removed it meanwhile.
+    assert!(output.status.success() || !folder.join(&later[0]).exists(), "{output:?}");
+    let metrics = server.admin().get("/metrics").text();
+    assert!(metrics.contains("\npilothouse_backup_failures_total 0\n"), "{metrics}");
 }

@@ -116,9 +116,15 @@ pub const LAYERS: &[Layer] = &[
         external: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
     },
     Layer {
+        name: "backups",
+        allowed: &["limits", "metrics"],
+        external: &["fs::", "pilothouse_actors::backup::", "tokio::"],
+    },
+    Layer {
         name: "http",
         allowed: &[
             "limits",
+            "backups",
             "config",
             "telemetry",
             "metrics",
@@ -152,6 +158,7 @@ pub const LAYERS: &[Layer] = &[
         name: "server",
         allowed: &[
             "limits",
+            "backups",
             "config",
             "metrics",
             "pki",
