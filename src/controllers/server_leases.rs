@@ -10,6 +10,7 @@ use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result};
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::labels::SERVER_IDENTITY;
 use pilothouse_apimachinery::well_known::stores::LEASES;
 use pilothouse_apimachinery::well_known::{SERVER_NAME, SYSTEM_NAMESPACE};
 use pilothouse_types::object::{Key, Object};
@@ -21,7 +22,7 @@ use super::runner::{Controller, ObjectChange, WatchedTypes};
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiserver-lease-expiry";
 /// The label of such leases, and its value.
-pub(super) const IDENTITY_LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", SERVER_NAME);
+pub(super) const IDENTITY_LABEL: (&str, &str) = (SERVER_IDENTITY, SERVER_NAME);
 
 /// Deletes expired leases of API servers.
 pub struct ServerLeases {

@@ -31,6 +31,7 @@ use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_apimachinery::well_known::labels::{ADDRESS_ALLOCATOR, ADDRESS_MANAGED_BY};
 use pilothouse_kinds::services::addresses::{AddressRange, Family};
 use pilothouse_kinds::services::families::{self, Families};
 use pilothouse_kinds::services::ports::NodePortRequest;
@@ -59,9 +60,7 @@ pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
 /// The ServiceCIDR of the flags.
 const DEFAULT_RANGE: &str = "kubernetes";
-const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
-const MANAGER: &str = "ipallocator.k8s.io";
 
 /// The allocator of cluster IPs and node ports. One per worker.
 pub struct Services {
@@ -295,7 +294,7 @@ fn new_address(address: IpAddr, owner: &Key, now: &str) -> Value {
     let metadata = object.entry("metadata");
     metadata.set("name", address.to_string());
     metadata.entry("labels").set(FAMILY, Family::from_address(address).as_str());
-    metadata.entry("labels").set(MANAGED_BY, MANAGER);
+    metadata.entry("labels").set(ADDRESS_MANAGED_BY, ADDRESS_ALLOCATOR);
     let parent = object.entry("spec").entry("parentRef");
     parent.set("resource", SERVICES);
     parent.set("namespace", owner.namespace());

@@ -2,6 +2,7 @@
 
 pub mod annotations;
 pub mod flows;
+pub mod labels;
 pub mod signers;
 pub mod stores;
 
@@ -24,6 +25,8 @@ pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 pub const SERVER_NAME: &str = "kube-apiserver";
 /// The ConfigMap of each namespace with the cluster's CA bundle.
 pub const ROOT_CERTIFICATE: &str = "kube-root-ca.crt";
+/// Where clients in a container expect the credentials of its service account.
+pub const POD_CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The type of token Secrets.
 pub const ACCOUNT_TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 /// The type of bootstrap token Secrets.

@@ -1,14 +1,12 @@
 //! The token volume of a pod, and its mounts.
 
 use pilothouse_apimachinery::value::Value;
-use pilothouse_apimachinery::well_known::ROOT_CERTIFICATE;
+use pilothouse_apimachinery::well_known::{POD_CREDENTIALS, ROOT_CERTIFICATE};
 
 use crate::limits::POD_TOKEN_LIFETIME;
 
 /// The prefix of the volume's name.
 pub const VOLUME_PREFIX: &str = "kube-api-access-";
-/// The mount path that clients in a container expect.
-const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The mode of the files: readable for everybody.
 const MODE: i64 = 0o644;
 
@@ -37,13 +35,13 @@ fn mount(spec: &mut Value, list: &str, name: &str) -> bool {
     let mut has_mounted = false;
     for container in containers {
         let mounts = container.get("volumeMounts").map(Value::items).unwrap_or_default();
-        if mounts.iter().any(|mount| mount.str("mountPath") == PATH) {
+        if mounts.iter().any(|mount| mount.str("mountPath") == POD_CREDENTIALS) {
             continue;
         }
         let mut mount = Value::object();
         mount.set("name", name);
         mount.set("readOnly", true);
-        mount.set("mountPath", PATH);
+        mount.set("mountPath", POD_CREDENTIALS);
         push(container, "volumeMounts", mount);
         has_mounted = true;
     }

@@ -11,11 +11,12 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_apimachinery::well_known::labels::{ADDRESS_ALLOCATOR, ADDRESS_MANAGED_BY};
 use pilothouse_kinds::services::ServiceAllocations;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
-use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, StoredAllocations, parent};
+use super::{ADDRESSES, SERVICES, Services, StoredAllocations, parent};
 use crate::registry::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.
@@ -100,7 +101,10 @@ impl Services {
                 None => false,
             };
             match owner {
-                Some(owner) if object.labels.get(MANAGED_BY) == Some(MANAGER) && !is_used(&owner) => {
+                Some(owner)
+                    if object.labels.get(ADDRESS_MANAGED_BY) == Some(ADDRESS_ALLOCATOR)
+                        && !is_used(&owner) =>
+                {
                     findings.insert(Finding::Leaked(name.to_owned(), owner, object.revision));
                 }
                 Some(owner) => {

@@ -6,6 +6,7 @@
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::FLOW_AUTO_UPDATE as AUTO_UPDATE;
 use pilothouse_apimachinery::well_known::flows::{CATCH_ALL, EXEMPT};
 use pilothouse_apimachinery::well_known::{
     ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED,
@@ -16,7 +17,6 @@ use super::{BootstrapObject, object_with_name};
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
-const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// The field manager of the objects' spec.
 pub const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";
 /// The field manager of their status.

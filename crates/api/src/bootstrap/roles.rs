@@ -4,6 +4,7 @@
 use pilothouse_apimachinery::field_value::same;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::labels::BOOTSTRAPPING;
 use pilothouse_apimachinery::well_known::{RBAC_GROUP, SYSTEM_NAMESPACE};
 use pilothouse_authorization::rbac::escalation::{MissingPermissions, find_missing_permissions};
 use pilothouse_authorization::rbac::role::Role;
@@ -15,7 +16,6 @@ const TABLE: &str = include_str!("roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const AGGREGATE_TO: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
-const BOOTSTRAPPING: &str = "kubernetes.io/bootstrapping";
 /// The prefix of the roles of controllers; the rest of the name is the controller's service account.
 const CONTROLLER: &str = "system:controller:";
 const READ: [&str; 3] = ["get", "list", "watch"];

@@ -9,9 +9,8 @@ use crate::json;
 use crate::meta::ANNOTATION_BYTES;
 use crate::schema::TypeId;
 use crate::value::Value;
+use crate::well_known::annotations::LAST_APPLIED as ANNOTATION;
 
-/// The annotation.
-const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The field manager whose applies read and write it.
 const OWNER: &str = "kubectl";
 

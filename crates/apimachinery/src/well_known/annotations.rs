@@ -16,6 +16,10 @@ pub const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-sec
 pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 /// On a Secret with a token: the uid of the service account.
 pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+/// On any object: its manifest when `kubectl apply` last applied it.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// On a flow schema or priority level: the server keeps its spec up to date.
+pub const FLOW_AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// On an ingress: its class, before there was a field for it.
 pub const INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
 /// On a volume or a claim: its class, before there was a field for it.
