@@ -1,153 +1,201 @@
-//! Requests of a command to an API server, which a kubeconfig or flags describe.
+//! Requests to another API server, of which a command is a client. A request is sent once: whether it may be repeated depends on
+//! what it asks for, so that is up to the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use bytes::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, RETRY_AFTER, USER_AGENT, WARNING};
 use hyper::{Method, Request, Uri};
 use pilothouse_types::clock::Clock;
+use thiserror::Error;
 use tokio::time::timeout;
 
 use crate::kubeconfig::{Access, PresentedCredentials};
-use crate::limits::{API_REQUEST_TIMEOUT, API_RESPONSE_BYTES};
+use crate::limits::{API_REQUEST_TIMEOUT, API_WARNINGS};
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
-use crate::webhook::Failure;
-use crate::webhook::connector::{Connector, server_address};
+use crate::webhook::connector::Connector;
 
-/// An API server.
+/// The name of this client.
+const USER_AGENT_NAME: &str = concat!("pilothouse/", env!("CARGO_PKG_VERSION"));
+
+/// Why there is no response.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The address or the credentials cannot be used.
+    #[error("{0}")]
+    Settings(String),
+    /// There is no connection, so nothing was sent.
+    #[error("cannot connect to {0}: {1}")]
+    Unsent(String, String),
+    /// The connection ended before the whole response was there: the server may have carried the request out.
+    #[error("the connection to {0} ended early: {1}")]
+    Broken(String, String),
+    /// The server did not respond in time, and may have carried the request out.
+    #[error("no response within {0:?}")]
+    Slow(Duration),
+    /// The response has more bytes than the caller accepts.
+    #[error("the response is too large")]
+    TooLong,
+}
+
+/// A request.
+pub struct ApiRequest<'a> {
+    /// The method.
+    pub method: Method,
+    /// The path and the query.
+    pub target: &'a str,
+    /// The accepted media types.
+    pub accept: &'a str,
+    /// The body and its media type.
+    pub body: Option<(&'a str, Bytes)>,
+    /// The longest response body that is read.
+    pub max_bytes: usize,
+}
+
+/// A response, whatever its status.
+#[derive(Debug)]
+pub struct ApiResponse {
+    /// The status code.
+    pub status: u16,
+    /// When a refused request may be repeated.
+    pub retry_after: Option<Duration>,
+    /// The texts of the warnings.
+    pub warnings: Vec<String>,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+/// An API server. Its connections are kept for further requests from the same thread.
 pub struct ApiServer {
     uri: Uri,
     access: Access,
     connector: Connector,
     pool: Arc<Pool>,
-    user_agent: &'static str,
-}
-
-/// A request.
-pub struct ApiRequest<'a> {
-    /// The HTTP method.
-    pub method: Method,
-    /// The path with its query, below the path of the server.
-    pub path: &'a str,
-    /// The media types that the client accepts.
-    pub accept: &'a str,
-    /// The media type of the body and the body itself, if there is one.
-    pub body: Option<(&'a str, Vec<u8>)>,
-}
-
-/// A response with any status.
-#[derive(Debug)]
-pub struct ApiResponse {
-    /// The status code.
-    pub status: u16,
-    /// The pause that the server asks for.
-    pub retry_after: Option<Duration>,
-    /// The whole body.
-    pub body: Vec<u8>,
 }
 
 impl ApiServer {
-    /// The server of this kubeconfig.
-    pub fn new(access: Access, user_agent: &'static str) -> Result<ApiServer, Failure> {
-        let (uri, address) = server_address(&access).map_err(Failure::Settings)?;
-        let secure = uri.scheme_str() == Some("https");
-        let connector =
-            Connector::new(Purpose::ApiServer, secure, address, &access).map_err(Failure::Settings)?;
-        Ok(ApiServer { uri, access, connector, pool: Pool::new(Clock::system()), user_agent })
+    /// The server of this kubeconfig. It is not connected to yet.
+    pub fn new(access: Access) -> Result<ApiServer, Failure> {
+        let (uri, connector) =
+            Connector::for_access(Purpose::ApiServer, &access).map_err(Failure::Settings)?;
+        Ok(ApiServer { uri, access, connector, pool: Pool::new(Clock::system()) })
     }
 
-    /// Sends a request and reads the whole response.
+    /// The URL of the server.
+    pub fn url(&self) -> &str {
+        &self.access.server
+    }
+
+    /// Sends a request and reads the response.
     pub async fn send(&self, request: ApiRequest<'_>) -> Result<ApiResponse, Failure> {
+        let exchange = self.exchange(request);
+        timeout(API_REQUEST_TIMEOUT, exchange).await.map_err(|_| Failure::Slow(API_REQUEST_TIMEOUT))?
+    }
+
+    async fn exchange(&self, request: ApiRequest<'_>) -> Result<ApiResponse, Failure> {
         let credentials = &self.access.credentials;
         let presented = credentials.present().await.map_err(Failure::Settings)?;
-        let limit = API_REQUEST_TIMEOUT;
-        let response = timeout(limit, self.exchange(request, &presented)).await;
-        let response = response.map_err(|_| Failure::Slow(limit))??;
-        if response.status == 401 {
-            credentials.invalidate(&presented).await;
-        }
-        Ok(response)
-    }
-
-    async fn exchange(
-        &self,
-        ApiRequest { method, path, accept, body }: ApiRequest<'_>,
-        presented: &PresentedCredentials,
-    ) -> Result<ApiResponse, Failure> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.uri.path().trim_end_matches('/')))
-            .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
-            .header(ACCEPT, accept)
-            .header(USER_AGENT, self.user_agent);
-        if let Some(header) = &presented.header {
-            request = request.header(AUTHORIZATION, header);
-        }
-        for (name, value) in self.access.impersonation.headers() {
-            request = request.header(name, value);
-        }
-        let body = match body {
-            Some((media_type, bytes)) => {
-                request = request.header(CONTENT_TYPE, media_type);
-                RequestBody::Whole(Some(bytes.into()))
-            }
-            None => RequestBody::Empty,
-        };
-        let request = request.body(body).map_err(|error| Failure::Settings(error.to_string()))?;
-        let (origin, connection) = self.connector.prepare(&self.access, presented, None);
-        let response = self.pool.send(&origin, request, API_RESPONSE_BYTES, connection).await;
+        let max_bytes = request.max_bytes;
+        let request = self.http_request(request, &presented)?;
+        let (origin, connection) = self.connector.prepare(&self.access, &presented, None);
+        let response = self.pool.send(&origin, request, max_bytes, connection).await;
         let response = response.map_err(|error| match error {
-            ExchangeError::Connect(reason) => Failure::Broken(reason),
-            ExchangeError::Broken(error) | ExchangeError::Cut(error) => Failure::Broken(error.to_string()),
+            ExchangeError::Connect(reason) => Failure::Unsent(self.access.server.clone(), reason),
+            ExchangeError::Broken(error) | ExchangeError::Cut(error) => {
+                Failure::Broken(self.access.server.clone(), error.to_string())
+            }
             ExchangeError::TooLong => Failure::TooLong,
         })?;
-        let retry_after = response.head.headers.get(RETRY_AFTER);
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
+        let status = response.head.status.as_u16();
+        if status == 401 {
+            credentials.invalidate(&presented).await;
+        }
         Ok(ApiResponse {
-            status: response.head.status.as_u16(),
-            retry_after: retry_after.map(Duration::from_secs),
+            status,
+            retry_after: retry_after(&response.head.headers),
+            warnings: warnings(&response.head.headers),
             body: response.body,
         })
     }
+
+    fn http_request(
+        &self,
+        request: ApiRequest<'_>,
+        presented: &PresentedCredentials,
+    ) -> Result<Request<RequestBody>, Failure> {
+        // A server behind a proxy may have a path of its own in front of all others.
+        let target = format!("{}{}", self.uri.path().trim_end_matches('/'), request.target);
+        let mut builder = Request::builder()
+            .method(request.method)
+            .uri(target)
+            .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
+            .header(ACCEPT, request.accept)
+            .header(USER_AGENT, USER_AGENT_NAME);
+        if let Some(header) = &presented.header {
+            builder = builder.header(AUTHORIZATION, header);
+        }
+        for (name, value) in self.access.impersonation.headers() {
+            builder = builder.header(name, value);
+        }
+        let body = match request.body {
+            None => RequestBody::Empty,
+            Some((media_type, bytes)) => {
+                builder = builder.header(CONTENT_TYPE, media_type);
+                RequestBody::Whole(Some(bytes))
+            }
+        };
+        builder.body(body).map_err(|error| Failure::Settings(error.to_string()))
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// The texts of warnings in the form `299 - "text"`.
+fn warnings(headers: &HeaderMap) -> Vec<String> {
+    let text = |value: &str| {
+        let quoted = value.split_once('"')?.1.rsplit_once('"')?.0;
+        Some(quoted.replace("\\\"", "\"").replace("\\\\", "\\"))
+    };
+    let values = headers.get_all(WARNING).iter().filter_map(|value| value.to_str().ok());
+    values.filter_map(text).take(API_WARNINGS).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::net::TcpListener;
-    use std::thread;
+    use hyper::header::HeaderValue;
 
     use super::*;
 
-    #[actix_rt::test]
-    async fn request_is_sent_below_the_path_of_the_server() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = format!("http://{}/base/", listener.local_addr().unwrap());
-        let received = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = vec![0; 4_096];
-            let length = stream.read(&mut request).unwrap();
-            stream
-                .write_all(b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\nno")
-                .unwrap();
-            String::from_utf8(request[..length].to_vec()).unwrap()
-        });
-        let server = ApiServer::new(Access::to_server(server), "tester").unwrap();
-        let request =
-            ApiRequest { method: Method::GET, path: "/api?limit=1", accept: "application/json", body: None };
-        let response = server.send(request).await.unwrap();
-        assert_eq!((response.status, response.body.as_slice()), (429, b"no".as_slice()));
-        assert_eq!(response.retry_after, Some(Duration::from_secs(3)));
-        let received = received.join().unwrap();
-        assert!(received.starts_with("GET /base/api?limit=1 HTTP/1.1\r\n"), "{received}");
-        assert!(received.contains("User-Agent: tester\r\n"), "{received}");
+    #[test]
+    fn warnings_and_retry_after_are_parsed() {
+        let mut headers = HeaderMap::new();
+        headers.append(WARNING, HeaderValue::from_static("299 - \"unknown field \\\"spec.a\\\"\""));
+        headers.append(WARNING, HeaderValue::from_static("nonsense"));
+        headers.append(RETRY_AFTER, HeaderValue::from_static("7"));
+        assert_eq!(warnings(&headers), ["unknown field \"spec.a\""]);
+        assert_eq!(retry_after(&headers), Some(Duration::from_secs(7)));
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("Wed, 21 Oct 2015 07:28:00 GMT"));
+        assert_eq!(retry_after(&headers), None);
     }
 
     #[test]
-    fn server_must_be_an_http_url() {
-        for url in ["ftp://host", "host", "https://"] {
-            assert!(ApiServer::new(Access::to_server(url), "tester").is_err(), "{url}");
-        }
+    fn path_of_server_url_precedes_target() {
+        let server = ApiServer::new(Access::to_server("http://127.0.0.1:1/clusters/a/")).unwrap();
+        let request = ApiRequest {
+            method: Method::GET,
+            target: "/api/v1/pods?limit=1",
+            accept: "application/json",
+            body: None,
+            max_bytes: 1,
+        };
+        let request = server.http_request(request, &PresentedCredentials::default()).unwrap();
+        assert_eq!(request.uri(), "/clusters/a/api/v1/pods?limit=1");
+        assert_eq!(request.headers()[HOST], "127.0.0.1:1");
+        assert!(ApiServer::new(Access::to_server("ftp://127.0.0.1")).is_err());
     }
 }

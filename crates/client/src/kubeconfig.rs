@@ -1,6 +1,6 @@
 //! Kubeconfigs: address, CA and credentials of another server.
 //!
-//! Only the current context is read, with the files that it names. `file` parses, `user` has the credentials, `exec_plugin` runs
+//! Only one context is read, which is the current one unless another is named, with the files that it names. `file` parses, `user` has the credentials, `exec_plugin` runs
 //! credential plug-ins.
 
 pub mod exec_plugin;
@@ -58,9 +58,14 @@ impl Access {
         Access::parse(&file::read_file(path)?, path.parent().unwrap_or(Path::new("")))
     }
 
+    /// Reads one context of the file; `None` for the current one.
+    pub fn read_context(path: &Path, context: Option<&str>) -> Result<Access, String> {
+        file::parse(&file::read_file(path)?, path.parent().unwrap_or(Path::new("")), context)
+    }
+
     /// Parses the text of a kubeconfig in the directory `directory`.
     pub fn parse(text: &[u8], directory: &Path) -> Result<Access, String> {
-        file::parse(text, directory)
+        file::parse(text, directory, None)
     }
 }
 

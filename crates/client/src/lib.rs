@@ -1,8 +1,9 @@
 //! Outgoing calls of the server.
 //!
 //! [`upstream`] connects to kubelets, pods, services and extension API servers, and holds the pool of connections. [`webhook`]
-//! calls servers that the operator or the users configure: one JSON object out, one back. [`kubeconfig`] reads the files that
-//! describe such servers, with their credentials. [`api_server`] is for commands that talk to an API server. [`socket`] sets the options of TCP connections.
+//! calls servers that the operator or the users configure: one JSON object out, one back. [`api_server`] calls another API server,
+//! for commands that are its clients. [`kubeconfig`] reads the files that describe such servers, with their credentials.
+//! [`socket`] sets the options of TCP connections.
 
 pub mod api_server;
 pub mod kubeconfig;

@@ -59,7 +59,7 @@ pub const IDLE_CONNECTIONS: usize = 1_024;
 pub const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection may take to become reusable after a response; a slower one is closed.
 pub const CONNECTION_SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a request of a command to an API server may take: longer than the server lets its own requests take.
-pub const API_REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
-/// Bytes of a response to a command: a page of a list, with objects as large as the server stores them.
-pub const API_RESPONSE_BYTES: usize = 512 << 20;
+/// How long one request to another API server may take: longer than such a server lets a request take itself.
+pub const API_REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
+/// Warnings of one response of another API server that are kept.
+pub const API_WARNINGS: usize = 16;

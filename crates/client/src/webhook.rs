@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use self::connector::{Connector, server_address};
+use self::connector::Connector;
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
 use crate::upstream::RequestBody;
@@ -97,10 +97,7 @@ pub struct Service {
 impl Service {
     /// The server of this kubeconfig. Connections are kept in this pool.
     pub fn new(access: &Access, pool: &Arc<Pool>) -> Result<Service, Failure> {
-        let (uri, address) = server_address(access).map_err(Failure::Settings)?;
-        let secure = uri.scheme_str() == Some("https");
-        let connector =
-            Connector::new(Purpose::Service, secure, address, access).map_err(Failure::Settings)?;
+        let (uri, connector) = Connector::for_access(Purpose::Service, access).map_err(Failure::Settings)?;
         let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
         Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
     }

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use hyper::Method;
 use pilothouse_apimachinery::well_known::JSON;
-use pilothouse_client::api_server::{ApiRequest, ApiResponse, ApiServer};
+use pilothouse_client::api_server::{self, ApiRequest, ApiResponse, ApiServer};
 use pilothouse_client::kubeconfig::Access;
-use pilothouse_client::webhook;
 use serde_json::Value;
 
-/// The User-Agent, and the field manager of patches.
-pub(super) const AGENT: &str = "pilothouse-migrate";
+/// The field manager of patches.
+pub(super) const FIELD_MANAGER: &str = "pilothouse-migrate";
 /// Attempts of a request that the server is too busy for.
 const ATTEMPTS: u32 = 10;
 /// The pause between them, unless the server asks for another one.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Bytes of a response: a page of a list, with objects as large as the server stores them.
+const RESPONSE_BYTES: usize = 512 << 20;
 /// The longest pause that the server may ask for.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
@@ -24,7 +25,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Settings(String),
     #[error("{method} {path}: {source}")]
-    Connection { method: Method, path: String, source: webhook::Failure },
+    Connection { method: Method, path: String, source: api_server::Failure },
     #[error("{method} {path}: the server answered {status}: {message}")]
     Refused { method: Method, path: String, status: u16, message: String },
     #[error("{path}: the response cannot be read: {reason}")]
@@ -61,7 +62,7 @@ impl Reply {
 
 impl Api {
     pub(super) fn new(access: Access) -> Result<Api, Failure> {
-        let server = ApiServer::new(access, AGENT);
+        let server = ApiServer::new(access);
         Ok(Api { server: server.map_err(|failure| Failure::Settings(failure.to_string()))? })
     }
 
@@ -75,8 +76,14 @@ impl Api {
     ) -> Result<Reply, Failure> {
         let mut attempt = 1;
         loop {
-            let body = body.map(|(media_type, value)| (media_type, value.to_string().into_bytes()));
-            let request = ApiRequest { method: method.clone(), path, accept, body };
+            let body = body.map(|(media_type, value)| (media_type, value.to_string().into()));
+            let request = ApiRequest {
+                method: method.clone(),
+                target: path,
+                accept,
+                body,
+                max_bytes: RESPONSE_BYTES,
+            };
             let response = self.server.send(request).await.map_err(|source| Failure::Connection {
                 method: method.clone(),
                 path: path.to_owned(),

@@ -8,7 +8,7 @@ use pilothouse_apimachinery::well_known::{APPLY_PATCH, JSON, METADATA_LIST};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::api::{AGENT, Api, Failure, parse, succeed};
+use super::api::{FIELD_MANAGER, Api, Failure, parse, succeed};
 use super::discovery::MigratedResource;
 use super::warn_line;
 use crate::limits::{MIGRATE_PAGE_OBJECTS, MIGRATE_REPORTED_FAILURES, MIGRATIONS_IN_FLIGHT};
@@ -123,7 +123,7 @@ fn object_path(resource: &MigratedResource, item: &ItemMetadata) -> String {
 
 /// Rewrites an object, if the server finds that it needs it. Returns whether it was still the listed one.
 async fn rewrite(api: &Api, resource: &MigratedResource, Item { metadata }: &Item) -> Result<bool, Failure> {
-    let path = format!("{}?fieldManager={AGENT}", object_path(resource, metadata));
+    let path = format!("{}?fieldManager={FIELD_MANAGER}", object_path(resource, metadata));
     let body: Value = json!({"apiVersion": resource.api_version(), "kind": resource.kind,
         "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}});
     let reply = api.send(Method::PATCH, &path, JSON, Some((APPLY_PATCH, &body))).await?;

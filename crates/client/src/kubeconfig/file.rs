@@ -65,10 +65,10 @@ fn flag(entry: &Value, field: &str) -> bool {
     entry.get(field).and_then(Value::as_bool) == Some(true)
 }
 
-/// Parses a kubeconfig in the directory `directory`.
-pub(super) fn parse(bytes: &[u8], directory: &Path) -> Result<Access, String> {
+/// Parses one context of a kubeconfig in the directory `directory`; `None` for the current one.
+pub(super) fn parse(bytes: &[u8], directory: &Path, context: Option<&str>) -> Result<Access, String> {
     let config = yaml::read(bytes)?;
-    let context = match config.str("current-context") {
+    let context = match context.unwrap_or_else(|| config.str("current-context")) {
         "" => return Err("there is no current-context".to_owned()),
         name => find_entry(&config, "contexts", name, "context")?,
     };

@@ -43,7 +43,7 @@ pub enum Purpose {
     Conversion,
     /// Webhooks of the operator: authentication, authorization, audit.
     Service,
-    /// An API server, of a command.
+    /// Another API server, of which a command is a client.
     ApiServer,
 }
 

@@ -38,21 +38,6 @@ fn plugin_identity(presented: &PresentedCredentials) -> Option<&IdentityPem> {
     presented.exec.as_ref()?.identity_pem.as_ref()
 }
 
-/// The URL of a server, and the host and port to connect to.
-pub(crate) fn server_address(access: &Access) -> Result<(Uri, (String, u16)), String> {
-    let uri: Uri = access.server.parse().map_err(|error| format!("{}: {error}", access.server))?;
-    let default_port = match uri.scheme_str() {
-        Some("https") => 443,
-        Some("http") => 80,
-        _ => return Err(format!("{}: neither http nor https", access.server)),
-    };
-    let Some(host) = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()) else {
-        return Err(format!("{}: no host", access.server));
-    };
-    let port = uri.port_u16().unwrap_or(default_port);
-    Ok((uri, (host, port)))
-}
-
 /// Connects to one server.
 pub(crate) struct Connector {
     tls: Option<SslContext>,
@@ -76,6 +61,23 @@ impl Connector {
         });
         let origin = Origin { purpose, host, port, private, proxy: access.proxy.clone() };
         Ok(Connector { tls, origin: Arc::new(origin) })
+    }
+
+    /// The server of this kubeconfig, and its URL.
+    pub(crate) fn for_access(purpose: Purpose, access: &Access) -> Result<(Uri, Connector), String> {
+        let server = &access.server;
+        let uri: Uri = server.parse().map_err(|error| format!("{server}: {error}"))?;
+        let secure = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(format!("{server}: neither http nor https")),
+        };
+        let Some(host) = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()) else {
+            return Err(format!("{server}: no host"));
+        };
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let connector = Connector::new(purpose, secure, (host, port), access)?;
+        Ok((uri, connector))
     }
 
     /// The pool key of a connection with these credentials, and how to make one. `address` is the address to connect to, if it
