@@ -1,9 +1,16 @@
 //! Commands that do not start a server, selected by the first argument.
 
+mod api_objects;
+mod connection;
 mod convert;
+mod export;
 mod healthcheck;
+mod import;
 mod inspect;
+mod lines;
 mod migrate;
+mod object_stream;
+mod progress;
 mod restore;
 
 use std::ffi::OsString;
@@ -27,7 +34,9 @@ pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<
     let name = arguments.next()?;
     Some(match name.to_str()? {
         convert::Options::NAME => run::<convert::Options>(arguments),
+        export::Options::NAME => run::<export::Options>(arguments),
         healthcheck::Options::NAME => run::<healthcheck::Options>(arguments),
+        import::Options::NAME => run::<import::Options>(arguments),
         inspect::Options::NAME => run::<inspect::Options>(arguments),
         migrate::Options::NAME => run::<migrate::Options>(arguments),
         restore::Options::NAME => run::<restore::Options>(arguments),
@@ -74,6 +83,8 @@ mod tests {
             "pilothouse convert --from json --to xml",
             "pilothouse migrate",
             "pilothouse migrate --all --kubeconfig=no-such-file",
+            "pilothouse export --kubeconfig no-such-file",
+            "pilothouse import --on-conflict maybe",
         ] {
             assert_eq!(exit_code(line), failure, "{line}");
         }
@@ -85,6 +96,8 @@ mod tests {
         for name in [
             healthcheck::Options::NAME,
             convert::Options::NAME,
+            export::Options::NAME,
+            import::Options::NAME,
             inspect::Options::NAME,
             restore::Options::NAME,
             migrate::Options::NAME,

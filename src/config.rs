@@ -377,6 +377,8 @@ const COMMANDS: &str = "\
 Commands that do not start a server, each with its own --help:
   healthcheck  Check whether a running server is ready
   convert      Convert objects between JSON, YAML, Protobuf and CBOR
+  export       Write the objects of a cluster as a stream
+  import       Create the objects of a stream in a cluster
   inspect      Show what a backup holds
   restore      Make a new store from a backup
   migrate      Rewrite stored objects in the current storage version and with the current key";

@@ -218,6 +218,42 @@ pub const CONVERT_BYTES: usize = 32 << 20;
 /// Bytes of output that `convert --lines` writes at a time.
 pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
 
+/// Bytes of one line or JSON document that `import` reads: a list of objects may be one.
+pub const STREAM_DOCUMENT_BYTES: usize = 32 << 20;
+/// Bytes of one YAML document that `import` reads, as for a request. A list that kubectl wrote may be longer: each of its items
+/// counts as one.
+pub const STREAM_YAML_BYTES: usize = 3 << 20;
+/// Bytes of a YAML document of kubectl after which it is taken apart: before that it is parsed as a whole.
+pub const STREAM_YAML_LIST_BYTES: usize = 256 << 10;
+/// Objects of a page that `export` asks for; kubectl's value.
+pub const EXPORT_PAGE_OBJECTS: u32 = 500;
+/// Bytes of such a page: if there are more, `export` asks for fewer objects.
+pub const EXPORT_PAGE_BYTES: usize = 4 << 20;
+/// Bytes of a page with one object: more than any object has.
+pub const EXPORT_OBJECT_BYTES: usize = 16 << 20;
+/// Objects that `import` creates at a time. The server makes those durable together that come together.
+pub const IMPORT_CONCURRENCY: usize = 8;
+/// Bytes of the response to a write of `import`: an object with defaults and the owners of its fields.
+pub const IMPORT_RESPONSE_BYTES: usize = 16 << 20;
+/// Attempts of `import` to write an object that others change.
+pub const IMPORT_CONFLICTS: u32 = 5;
+/// How long `import` waits until a CustomResourceDefinition is established.
+pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often it looks.
+pub const ESTABLISH_INTERVAL: Duration = Duration::from_millis(100);
+/// Different warnings of a server that `import` prints; further ones are counted.
+pub const IMPORT_WARNINGS: usize = 100;
+/// Bytes of a discovery document of another server, or of its APIServices.
+pub const DISCOVERY_BYTES: usize = 64 << 20;
+/// Attempts of a command to send a request that a server was too busy for.
+pub const CLIENT_ATTEMPTS: u32 = 8;
+/// The pause before the second attempt if the server named none; each later one is twice as long.
+pub const CLIENT_FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause, whatever the server named.
+pub const CLIENT_MAX_PAUSE: Duration = Duration::from_secs(30);
+/// Characters of a response that is no Status, in an error message.
+pub const CLIENT_MESSAGE_CHARS: usize = 300;
+
 /// Bytes of a service account token; longer tokens are ignored.
 pub const TOKEN_BYTES: usize = 16 << 10;
 /// Service account tokens whose signature is cached. A full cache is cleared.

@@ -9,6 +9,7 @@ use pilothouse_apimachinery::codec::transcode::{Encoding, transcode};
 use pilothouse_apimachinery::schema::Registry;
 use serde::{Deserialize, Serialize};
 
+use super::lines::{Line, next_line};
 use crate::limits;
 
 /// Convert an object from stdin to stdout, by its type alone: nothing is defaulted, nothing is validated, and fields
@@ -115,7 +116,7 @@ fn stream(
 ) -> Result<(), Failure> {
     let mut output = io::BufWriter::with_capacity(limits::CONVERT_CHUNK_BYTES, output);
     loop {
-        let result = match next_line(&mut input).map_err(Failure::Read)? {
+        let result = match next_line(&mut input, limits::CONVERT_BYTES).map_err(Failure::Read)? {
             Line::End => return output.flush().map_err(Failure::Write),
             Line::TooLong => {
                 OutputLine::Error(format!("the line is longer than {} bytes", limits::CONVERT_BYTES))
@@ -126,42 +127,6 @@ fn stream(
         output.write_all(b"\n").map_err(Failure::Write)?;
         output.flush().map_err(Failure::Write)?;
     }
-}
-
-enum Line {
-    Complete(Vec<u8>),
-    TooLong,
-    End,
-}
-
-/// Reads the next line without its line ending. A line that is too long is dropped.
-fn next_line(input: &mut impl BufRead) -> io::Result<Line> {
-    let mut line = Vec::new();
-    let (mut has_input, mut too_long) = (false, false);
-    loop {
-        let chunk = input.fill_buf()?;
-        if chunk.is_empty() {
-            break;
-        }
-        has_input = true;
-        let end = memchr::memchr(b'\n', chunk);
-        let length = end.unwrap_or(chunk.len());
-        too_long |= line.len() + length > limits::CONVERT_BYTES;
-        if too_long {
-            line = Vec::new();
-        } else {
-            line.extend_from_slice(chunk.get(..length).unwrap_or_default());
-        }
-        input.consume(end.map_or(length, |position| position + 1));
-        if end.is_some() {
-            break;
-        }
-    }
-    Ok(match (has_input, too_long) {
-        (false, _) => Line::End,
-        (true, true) => Line::TooLong,
-        (true, false) => Line::Complete(line),
-    })
 }
 
 fn convert_line(line: &[u8], convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>) -> OutputLine {

@@ -11,6 +11,7 @@ mod flows;
 mod lifecycle;
 mod metrics;
 mod migration;
+mod object_streams;
 mod process;
 mod regression;
 mod storage;

@@ -188,6 +188,7 @@ pub const LAYERS: &[Layer] = &[
             "pilothouse_actors::backup::",
             "pilothouse_actors::engine::",
             "process::ExitCode",
+            "process::id",
             "redb::",
             "serde_json::",
             "tokio::",
