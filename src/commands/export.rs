@@ -31,10 +31,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Debug, Parser)]
 #[command(bin_name = "pilothouse export", no_binary_name = true)]
 pub(super) struct Options {
-    #[command(flatten)]
-    connection: ConnectionFlags,
-    #[command(flatten)]
-    selection: Selection,
     /// The form of the output: a JSON object per line, or YAML documents.
     #[arg(long, short = 'o', value_enum, default_value = "jsonl")]
     output: StreamFormat,
@@ -45,6 +41,11 @@ pub(super) struct Options {
     /// not made by a controller or by the cluster itself.
     #[arg(long)]
     manifests: bool,
+    // Last, because their headings in the help apply to all flags after them.
+    #[command(flatten)]
+    connection: ConnectionFlags,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 impl super::Command for Options {

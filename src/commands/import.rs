@@ -26,6 +26,7 @@ use super::api_objects::ApiObjects;
 use super::connection::{ConnectionFlags, run_until_interrupted};
 use super::object_stream::Destination;
 use super::object_stream::reader::ObjectReader;
+use super::object_stream::resource::Resource;
 use super::object_stream::selection::Selection;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -46,10 +47,6 @@ pub(super) struct Options {
     /// The file to read; - for standard input.
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    #[command(flatten)]
-    connection: ConnectionFlags,
-    #[command(flatten)]
-    selection: Selection,
     /// What to do about an object whose name is taken.
     #[arg(long, value_enum, default_value = "skip")]
     on_conflict: ConflictPolicy,
@@ -63,6 +60,11 @@ pub(super) struct Options {
     /// Stop at the first object that fails.
     #[arg(long)]
     fail_fast: bool,
+    // Last, because their headings in the help apply to all flags after them.
+    #[command(flatten)]
+    connection: ConnectionFlags,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 /// What to do about an object whose name is taken.
@@ -116,6 +118,11 @@ impl Options {
     ) -> Result<Report, String> {
         if !(self.fail_fast && report.failures() > 0) {
             let resources = destination.resources().await?;
+            let defined = intake.definitions.iter().flat_map(|(_, defined)| defined);
+            let all: Vec<Resource> = resources.iter().chain(defined).cloned().collect();
+            if let [first, ..] = self.selection.unmatched(&all).as_slice() {
+                return Err(format!("no resource of the server or the stream is {first}"));
+            }
             let plan = Plan::new(intake, resources, &self.selection, &mut report);
             let settings = Settings {
                 on_conflict: self.on_conflict,

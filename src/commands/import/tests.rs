@@ -372,6 +372,17 @@ fn selection_and_objects_of_the_cluster_are_left_out() {
 }
 
 #[test]
+fn misspelled_resource_is_refused() {
+    let options = Options::try_parse_from(["--exclude-resource=secretz"]).unwrap();
+    let mut report = Report::new(false);
+    let intake = options.read(CHAIN.as_bytes(), &mut report).unwrap();
+    let memory = Memory::default();
+    let error = run_until_interrupted(options.import(&memory, intake, report)).err();
+    assert_eq!(error.as_deref(), Some("no resource of the server or the stream is secretz"));
+    assert!(memory.actions().is_empty());
+}
+
+#[test]
 fn malformed_input_is_reported_and_the_rest_imported() {
     let memory = Memory::default();
     let good = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default"}}"#;
