@@ -1,0 +1,51 @@
+//! The cost of encrypting and decrypting one object of 1 KiB, by provider. The goal is at most 5 µs of processor time.
+//!
+//! `cargo bench -p pilothouse-encryption --bench transformers`
+
+#![allow(clippy::unwrap_used, reason = "a bench that meets the unexpected fails")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::Criterion;
+use pilothouse_encryption::testing::{
+    KeyFile, KmsPlugin, PluginState, configuration, keyed_provider, kms_provider,
+};
+use pilothouse_encryption::{Encryption, Settings};
+
+const OBJECT_BYTES: usize = 1 << 10;
+const CONTEXT: &[u8] = b"/registry/secrets/default/the-name-of-a-secret";
+
+fn main() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = Arc::new(PluginState::new(KeyFile::in_memory("key")));
+    let plugin = KmsPlugin::start(&directory.path().join("kms.sock"), state).unwrap();
+    let mut criterion = Criterion::default().configure_from_args();
+    let keyed = ["aesgcm", "aescbc", "secretbox"].map(|kind| (kind, keyed_provider(kind, "key", 1)));
+    let kms = [("kms v2", kms_provider("v2", "kms", plugin.endpoint()))];
+    for (name, provider) in keyed.into_iter().chain(kms) {
+        let text = configuration("[secrets]", &format!("[{provider}]"));
+        let settings = Settings { is_polling: false, ..Settings::default() };
+        let encryption = Encryption::load(&text, settings).unwrap();
+        let secrets = encryption.for_resource("", "secrets");
+        let plain = vec![b'x'; OBJECT_BYTES];
+        let stored = secrets.encrypt(&plain, CONTEXT).unwrap().into_owned();
+        criterion.bench_function(&format!("{name} encrypt"), |bencher| {
+            bencher.iter(|| black_box(secrets.encrypt(black_box(&plain), CONTEXT).unwrap()));
+        });
+        criterion.bench_function(&format!("{name} decrypt"), |bencher| {
+            bencher.iter(|| black_box(secrets.decrypt(black_box(&stored), CONTEXT).unwrap()));
+        });
+        if let Some(other) = name.starts_with("kms").then(|| {
+            // A server that has not written the object, but has its data key.
+            let settings = Settings { is_polling: false, ..Settings::default() };
+            Encryption::load(&text, settings).unwrap()
+        }) {
+            let secrets = other.for_resource("", "secrets");
+            criterion.bench_function(&format!("{name} decrypt, seed of another server"), |bencher| {
+                bencher.iter(|| black_box(secrets.decrypt(black_box(&stored), CONTEXT).unwrap()));
+            });
+        }
+    }
+    criterion.final_summary();
+}
