@@ -2,8 +2,9 @@
 //!
 //!     kms-plugin --socket PATH --key-id ID --state FILE
 //!
-//! The keys are kept in the state file. A new key is made when the plugin is started with another id, and at SIGHUP, which adds a
-//! number to the id. The plugin prints a line when it is ready, and a line with the id of each new key.
+//! The keys are kept in the state file. A new key is made when the plugin is started with an id that is not in the file, and at
+//! SIGHUP, which adds a number to the id. The newest key encrypts. The plugin prints a line when it is ready, and a line with the id of
+//! each new key.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program")]
 

@@ -59,7 +59,7 @@ impl std::fmt::Debug for Settings {
 /// How long a reload waits until the plugins of a new configuration are healthy.
 #[derive(Clone, Copy, Debug)]
 pub struct ReloadProbe {
-    /// At least this long; twice as long as all their checks may take, if that is more.
+    /// At least this long; twice as long as all their checks may take, if that is more. Zero for one check without waiting.
     pub timeout: Duration,
     /// Between two checks.
     pub pause: Duration,

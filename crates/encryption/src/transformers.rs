@@ -17,7 +17,7 @@ use crate::observer::{Direction, NO_GRPC_STATUS, OK, Observer, Transformation};
 use crate::providers::{ENCRYPTED_PREFIX, KeyedProvider, Provider};
 
 /// What providers share.
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// Time.
     pub clock: &'a Clock,
     /// What counts.
@@ -44,7 +44,7 @@ struct Chain {
 
 impl Transformers {
     /// Makes the providers of a configuration. Plugins are neither called nor polled yet.
-    pub fn new(
+    pub(crate) fn new(
         configuration: &Configuration,
         surroundings: &Surroundings<'_>,
     ) -> Result<Transformers, String> {
@@ -140,7 +140,7 @@ impl std::fmt::Debug for Transformers {
 }
 
 /// The texts under which a configuration may name a resource.
-pub struct ResourceNames {
+pub(crate) struct ResourceNames {
     exact: String,
     group: String,
 }

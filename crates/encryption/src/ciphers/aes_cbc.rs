@@ -31,8 +31,7 @@ impl AesCbc {
 
     /// Appends the encrypted value to `out`.
     pub fn encrypt(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
-        let mut vector = [0; BLOCK_BYTES];
-        random::fill(&mut vector)?;
+        let vector = random::nonce::<BLOCK_BYTES>()?;
         self.encrypt_with(&vector, plain, out)
     }
 

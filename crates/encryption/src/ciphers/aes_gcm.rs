@@ -25,8 +25,7 @@ impl AesGcm {
 
     /// Appends the encrypted value to `out`.
     pub fn encrypt(&self, plain: &[u8], context: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
-        let mut nonce = [0; NONCE_BYTES];
-        random::fill(&mut nonce)?;
+        let nonce = random::nonce::<NONCE_BYTES>()?;
         out.reserve(NONCE_BYTES + plain.len() + TAG_BYTES);
         out.extend_from_slice(&nonce);
         seal(&self.cipher, self.key.bytes(), &nonce, plain, context, out)

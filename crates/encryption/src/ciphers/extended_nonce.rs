@@ -59,9 +59,7 @@ impl ExtendedNonceGcm {
 
     /// Appends the encrypted value to `out`.
     pub fn encrypt(&self, plain: &[u8], context: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
-        let mut random = [0; INFO_BYTES + NONCE_BYTES];
-        random::fill(&mut random)?;
-        self.encrypt_with(&random, plain, context, out)
+        self.encrypt_with(&random::nonce()?, plain, context, out)
     }
 
     pub(super) fn encrypt_with(

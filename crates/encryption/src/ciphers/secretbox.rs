@@ -24,8 +24,7 @@ impl Secretbox {
 
     /// Appends the encrypted value to `out`.
     pub fn encrypt(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
-        let mut nonce = [0; NONCE_BYTES];
-        random::fill(&mut nonce)?;
+        let nonce = random::nonce::<NONCE_BYTES>()?;
         self.encrypt_with(&nonce, plain, out)
     }
 

@@ -1,5 +1,6 @@
 //! Calls to one plugin.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use prost::Message;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tonic::client::Grpc;
-use tonic::{Code, Request};
+use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::connection::Connection;
+use super::connection::{Connection, Requests};
 use super::endpoint::socket_path;
 use super::failure::{CallError, code_name};
 use super::runtime::KmsRuntime;
@@ -63,7 +64,7 @@ impl Client {
     /// Calls a method.
     pub async fn call<Q, R>(&self, method: &'static str, request: Q) -> Result<R, CallError>
     where
-        Q: Message + 'static,
+        Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
         let start = self.clock.moment();
@@ -78,7 +79,7 @@ impl Client {
     /// Calls a method that decrypts, when there is a slot for it.
     pub async fn call_decrypt<Q, R>(&self, method: &'static str, request: Q) -> Result<R, CallError>
     where
-        Q: Message + 'static,
+        Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
         // The slots are never closed.
@@ -90,29 +91,36 @@ impl Client {
 
     async fn call_in_time<Q, R>(&self, method: &'static str, request: Q) -> Result<R, CallError>
     where
-        Q: Message + 'static,
+        Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
         let mut connect_error = None;
         let response = async {
-            // A plugin that is being restarted is waited for.
-            let requests = loop {
-                match self.connection.ready().await {
-                    Ok(requests) => break requests,
-                    Err(error) => connect_error = Some(error),
+            let mut is_repeated = false;
+            loop {
+                let requests = match self.connection.ready().await {
+                    Ok(requests) => requests,
+                    // A plugin that is being restarted is waited for.
+                    Err(error) => {
+                        connect_error = Some(error);
+                        sleep(KMS_CONNECT_PAUSE).await;
+                        continue;
+                    }
+                };
+                let number = requests.number;
+                match send(requests, method, request.clone()).await {
+                    // The connection was at its end. All methods may be called twice.
+                    Err(status) if status.source().is_some() && !is_repeated => {
+                        is_repeated = true;
+                        self.connection.discard(number).await;
+                    }
+                    result => return result,
                 }
-                sleep(KMS_CONNECT_PAUSE).await;
-            };
-            connect_error = None;
-            let mut grpc = Grpc::with_origin(requests, Uri::from_static("http://localhost"))
-                .max_decoding_message_size(KMS_RESPONSE_BYTES);
-            grpc.ready().await?;
-            let codec = ProstCodec::<Q, R>::default();
-            grpc.unary(Request::new(request), PathAndQuery::from_static(method), codec).await
+            }
         };
         let response = timeout(self.timeout, response).await;
         match response {
-            Ok(response) => Ok(response?.into_inner()),
+            Ok(response) => Ok(response?),
             Err(_) => {
                 let cause = connect_error.map(|error| format!(": {error}")).unwrap_or_default();
                 let message = format!("context deadline exceeded{cause}");
@@ -120,4 +128,17 @@ impl Client {
             }
         }
     }
+}
+
+async fn send<Q, R>(requests: Requests, method: &'static str, request: Q) -> Result<R, Status>
+where
+    Q: Message + 'static,
+    R: Message + Default + 'static,
+{
+    let mut grpc = Grpc::with_origin(requests, Uri::from_static("http://localhost"))
+        .max_decoding_message_size(KMS_RESPONSE_BYTES);
+    grpc.ready().await?;
+    let codec = ProstCodec::<Q, R>::default();
+    let response = grpc.unary(Request::new(request), PathAndQuery::from_static(method), codec).await?;
+    Ok(response.into_inner())
 }

@@ -3,9 +3,11 @@
 //! Neither tonic's channel nor its server is used: they bring a load balancer, a router and their own way to connect, and this is one
 //! connection to one socket.
 
+use std::error::Error;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::body::Incoming;
@@ -21,43 +23,68 @@ use tonic::client::GrpcService;
 /// The connection to one socket. Its methods are called on the runtime of the plugins.
 pub struct Connection {
     path: PathBuf,
-    /// How requests are sent, while there is a connection. Locked while one is made, so that only one is.
-    sender: Mutex<Option<SendRequest<Body>>>,
+    /// Locked while a connection is made, so that only one is.
+    current: Mutex<Current>,
+}
+
+#[derive(Default)]
+struct Current {
+    /// How requests are sent, while there is a connection.
+    sender: Option<SendRequest<Body>>,
+    /// The number of the connection.
+    number: u64,
 }
 
 impl Connection {
     /// A connection that is made when it is needed.
     pub fn new(path: PathBuf) -> Connection {
-        Connection { path, sender: Mutex::new(None) }
+        Connection { path, current: Mutex::default() }
     }
 
     /// A way to send one request, over a new connection if there is none.
     pub async fn ready(&self) -> Result<Requests, String> {
-        let mut sender = self.sender.lock().await;
-        if let Some(open) = sender.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(Requests(open.clone()));
+        let mut current = self.current.lock().await;
+        if let Some(sender) = current.sender.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(Requests { sender: sender.clone(), number: current.number });
         }
-        *sender = None;
-        let path = || self.path.display().to_string().replace('\0', "@");
-        let failed = |error: &dyn std::fmt::Display| format!("dial unix {}: {error}", path());
-        let stream = UnixStream::connect(&self.path).await.map_err(|error| failed(&error))?;
-        let (open, driver) = http2::Builder::new(TokioExecutor::new())
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| failed(&error))?;
+        current.sender = None;
+        let sender = self.connect().await.map_err(|error| {
+            // Abstract sockets are written with an at sign.
+            format!("dial unix {}: {error}", self.path.display().to_string().replace('\0', "@"))
+        })?;
+        current.number += 1;
+        current.sender = Some(sender.clone());
+        Ok(Requests { sender, number: current.number })
+    }
+
+    /// Gives a connection up that has failed. Another one may have been made since.
+    pub async fn discard(&self, number: u64) {
+        let mut current = self.current.lock().await;
+        if current.number == number {
+            current.sender = None;
+        }
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Body>, Box<dyn Error + Send + Sync>> {
+        let stream = UnixStream::connect(&self.path).await?;
+        let (sender, driver) =
+            http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
         // Ends with the connection; whoever waits for a response hears of it there.
         tokio::spawn(async move {
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "the connection to a KMS plugin has ended");
             }
         });
-        *sender = Some(open.clone());
-        Ok(Requests(open))
+        Ok(sender)
     }
 }
 
-/// Sends requests over a connection.
-pub struct Requests(SendRequest<Body>);
+/// Sends requests over a connection. Errors of the connection have a source, those of the plugin have none.
+pub struct Requests {
+    sender: SendRequest<Body>,
+    /// The number of the connection.
+    pub number: u64,
+}
 
 impl GrpcService<Body> for Requests {
     type ResponseBody = Incoming;
@@ -65,17 +92,18 @@ impl GrpcService<Body> for Requests {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, Status>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        self.0.poll_ready(context).map_err(|error| unavailable(&error))
+        self.sender.poll_ready(context).map_err(unavailable)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let response = self.0.send_request(request);
-        Box::pin(async move { response.await.map_err(|error| unavailable(&error)) })
+        let response = self.sender.send_request(request);
+        Box::pin(async move { response.await.map_err(unavailable) })
     }
 }
 
-fn unavailable(error: &hyper::Error) -> Status {
-    use std::error::Error as _;
+fn unavailable(error: hyper::Error) -> Status {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Status::unavailable(format!("{error}{cause}"))
+    let mut status = Status::unavailable(format!("{error}{cause}"));
+    status.set_source(Arc::new(error));
+    status
 }

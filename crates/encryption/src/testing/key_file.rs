@@ -24,7 +24,8 @@ impl KeyFile {
         file
     }
 
-    /// The keys in a file, which may not exist yet, and a key with this id, which encrypts.
+    /// The keys in a file, which may not exist yet. A key with this id is added if it is new, and encrypts then; otherwise the last
+    /// one goes on to, so that a plugin that is started again has the key that it had.
     pub fn open(path: PathBuf, key_id: &str) -> io::Result<KeyFile> {
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -37,7 +38,9 @@ impl KeyFile {
         };
         let keys: Option<Vec<_>> = text.lines().map(key).collect();
         let mut file = KeyFile { path: Some(path), keys: keys.ok_or_else(malformed)? };
-        file.set_current(key_id)?;
+        if file.get(key_id).is_none() {
+            file.set_current(key_id)?;
+        }
         Ok(file)
     }
 

@@ -151,6 +151,19 @@ mod tests {
     }
 
     #[test]
+    fn stored_bytes_have_the_field_numbers_of_the_reference() {
+        let annotations = BTreeMap::from([("a.example.com".to_owned(), b"1".to_vec())]);
+        let response = EncryptResponse { ciphertext: vec![7; 3], key_id: "key".to_owned(), annotations };
+        let seed = WriteSeed::new(response, &SecretKey::new(vec![1; 32]), Moment::default()).unwrap();
+        let mut out = Vec::new();
+        seed.encrypt(&[0; 100], b"", &mut out).unwrap();
+        // Field 1 with 160 bytes: info, nonce, text, tag. Then 2: the key id, 3: the encrypted seed, 4: an annotation, 5: the type.
+        assert_eq!(out[..3], [0x0a, 0xa0, 0x01]);
+        let trailer = b"\x12\x03key\x1a\x03\x07\x07\x07\x22\x12\x0a\x0da.example.com\x12\x011\x28\x01";
+        assert_eq!(out[3 + 160..], *trailer);
+    }
+
+    #[test]
     fn object_of_another_seed_or_form_is_not_taken_for_an_own_one() {
         let (seed, mut out) = (seed(), Vec::new());
         seed.encrypt(&[5; 300], b"", &mut out).unwrap();
