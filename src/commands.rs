@@ -1,6 +1,7 @@
 //! Commands that do not start a server, selected by the first argument.
 
 mod api_objects;
+mod backup;
 mod connection;
 mod convert;
 mod export;
@@ -33,6 +34,7 @@ pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<
     let mut arguments = arguments.into_iter().skip(1);
     let name = arguments.next()?;
     Some(match name.to_str()? {
+        backup::Options::NAME => run::<backup::Options>(arguments),
         convert::Options::NAME => run::<convert::Options>(arguments),
         export::Options::NAME => run::<export::Options>(arguments),
         healthcheck::Options::NAME => run::<healthcheck::Options>(arguments),
@@ -96,6 +98,7 @@ mod tests {
         for name in [
             healthcheck::Options::NAME,
             convert::Options::NAME,
+            backup::Options::NAME,
             export::Options::NAME,
             import::Options::NAME,
             inspect::Options::NAME,

@@ -379,6 +379,7 @@ Commands that do not start a server, each with its own --help:
   convert      Convert objects between JSON, YAML, Protobuf and CBOR
   export       Write the objects of a cluster as a stream
   import       Create the objects of a stream in a cluster
+  backup       Copy everything that is stored, from a running or a stopped server
   inspect      Show what a backup holds
   restore      Make a new store from a backup
   migrate      Rewrite stored objects in the current storage version and with the current key";

@@ -437,6 +437,8 @@ pub const CONNECTION_TURN_BYTES: usize = 64 << 10;
 pub const BACKUP_MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// When a scheduled backup that failed is tried again.
 pub const BACKUP_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// Bytes of a refusal that a command shows.
+pub const REFUSAL_BYTES: usize = 64 << 10;
 /// The pieces in which a backup is sent.
 pub const BACKUP_CHUNK_BYTES: usize = 256 << 10;
 /// Pieces of a backup that wait for a client.

@@ -102,6 +102,8 @@ pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", SYSTEM_NAMESPACE, PUBLIC_NA
 pub const NAMESPACES: &str = "namespaces";
 /// The namespaces that cannot be deleted.
 pub const IMMORTAL_NAMESPACES: [&str; 3] = ["default", SYSTEM_NAMESPACE, PUBLIC_NAMESPACE];
+/// The path of the registrations of API groups.
+pub const API_SERVICES_PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// The annotation of the bookmark after the initial events of a watch.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// The annotation beside it with an empty list in base64, for clients that build a list of the events.

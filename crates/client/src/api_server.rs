@@ -1,10 +1,14 @@
 //! Requests to another API server, of which a command is a client. A request is sent once: whether it may be repeated depends on
 //! what it asks for, so that is up to the caller.
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::body::Body as _;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, RETRY_AFTER, USER_AGENT, WARNING};
 use hyper::{Method, Request, Uri};
 use pilothouse_types::clock::Clock;
@@ -35,6 +39,9 @@ pub enum Failure {
     /// The server did not respond in time, and may have carried the request out.
     #[error("no response within {0:?}")]
     Slow(Duration),
+    /// The caller cannot take the response.
+    #[error("cannot write what the server sends: {0}")]
+    Output(String),
     /// The response has more bytes than the caller accepts.
     #[error("the response is too large")]
     TooLong,
@@ -92,6 +99,45 @@ impl ApiServer {
     pub async fn send(&self, request: ApiRequest<'_>) -> Result<ApiResponse, Failure> {
         let exchange = self.exchange(request);
         timeout(API_REQUEST_TIMEOUT, exchange).await.map_err(|_| Failure::Slow(API_REQUEST_TIMEOUT))?
+    }
+
+    /// Sends a request and passes the response on piece by piece, however long it is. A response that is not 200 is read up to
+    /// `max_bytes` and returned.
+    pub async fn download(
+        &self,
+        request: ApiRequest<'_>,
+        mut on_piece: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Option<ApiResponse>, Failure> {
+        let presented = self.access.credentials.present().await.map_err(Failure::Settings)?;
+        let max_bytes = request.max_bytes;
+        let request = self.http_request(request, &presented)?;
+        let (_, connection) = self.connector.prepare(&self.access, &presented, None);
+        let server = || self.access.server.clone();
+        let io = connection.await.map_err(|reason| Failure::Unsent(server(), reason))?;
+        let broken = |error: &dyn std::fmt::Display| Failure::Broken(server(), error.to_string());
+        let mut connection = self.pool.open(None, io).await.map_err(|error| broken(&error))?;
+        let response = timeout(API_REQUEST_TIMEOUT, connection.send(request)).await;
+        let response = response.map_err(|_| Failure::Slow(API_REQUEST_TIMEOUT))?;
+        let (head, mut body) = response.map_err(|error| broken(&error.into_error()))?.into_parts();
+        let status = head.status.as_u16();
+        let mut refusal = Vec::new();
+        loop {
+            let piece = timeout(API_REQUEST_TIMEOUT, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
+            let Some(frame) = piece.map_err(|_| Failure::Slow(API_REQUEST_TIMEOUT))? else { break };
+            let frame = frame.map_err(|error| broken(&error))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            match status {
+                200 => on_piece(&piece).map_err(|error| Failure::Output(error.to_string()))?,
+                _ if refusal.len() + piece.len() > max_bytes => return Err(Failure::TooLong),
+                _ => refusal.extend_from_slice(&piece),
+            }
+        }
+        Ok((status != 200).then(|| ApiResponse {
+            status,
+            retry_after: retry_after(&head.headers),
+            warnings: warnings(&head.headers),
+            body: refusal,
+        }))
     }
 
     async fn exchange(&self, request: ApiRequest<'_>) -> Result<ApiResponse, Failure> {

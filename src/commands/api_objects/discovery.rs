@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hyper::Method;
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::API_SERVICES_PATH;
 
 use super::requests::{Error, Requests};
 use crate::commands::object_stream::resource::Resource;
@@ -12,7 +13,6 @@ use crate::limits;
 
 /// Discovery in one document per root, in either of its versions; the second is that of servers before 1.30.
 const DISCOVERY_FORMS: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
 /// A group and a version of it.
 type GroupVersionName = (String, String);
@@ -74,7 +74,7 @@ async fn documents(requests: &Requests) -> Result<Vec<Value>, String> {
 
 /// The versions that other servers have, behind this one.
 async fn aggregated_versions(requests: &Requests) -> Result<BTreeSet<GroupVersionName>, String> {
-    let list = match requests.send(Method::GET, API_SERVICES, None, limits::DISCOVERY_BYTES).await {
+    let list = match requests.send(Method::GET, API_SERVICES_PATH, None, limits::DISCOVERY_BYTES).await {
         Ok(response) => json::read(&response.body).map_err(|error| format!("APIServices: {error}"))?,
         // A server without aggregation.
         Err(Error::Status { code: 404, .. }) => return Ok(BTreeSet::new()),

@@ -77,13 +77,8 @@ impl Api {
         let mut attempt = 1;
         loop {
             let body = body.map(|(media_type, value)| (media_type, value.to_string().into()));
-            let request = ApiRequest {
-                method: method.clone(),
-                target: path,
-                accept,
-                body,
-                max_bytes: RESPONSE_BYTES,
-            };
+            let request =
+                ApiRequest { method: method.clone(), target: path, accept, body, max_bytes: RESPONSE_BYTES };
             let response = self.server.send(request).await.map_err(|source| Failure::Connection {
                 method: method.clone(),
                 path: path.to_owned(),

@@ -8,7 +8,7 @@ use pilothouse_apimachinery::well_known::{APPLY_PATCH, JSON, METADATA_LIST};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::api::{FIELD_MANAGER, Api, Failure, parse, succeed};
+use super::api::{Api, FIELD_MANAGER, Failure, parse, succeed};
 use super::discovery::MigratedResource;
 use super::warn_line;
 use crate::limits::{MIGRATE_PAGE_OBJECTS, MIGRATE_REPORTED_FAILURES, MIGRATIONS_IN_FLIGHT};

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use pilothouse_apimachinery::well_known::AGGREGATED_DISCOVERY;
+use pilothouse_apimachinery::well_known::{AGGREGATED_DISCOVERY, API_SERVICES_PATH};
 use serde::Deserialize;
 
 use super::api::{Api, Failure, parse};
 
 /// Where the groups are listed.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
-/// Where aggregated API servers are registered.
-const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// The group version and the resource of migrations.
 pub(super) const MIGRATIONS: (&str, &str, &str) =
     ("storagemigration.k8s.io", "v1alpha1", "storageversionmigrations");
@@ -185,7 +183,7 @@ impl Discovery {
 
     /// All resources that this server stores itself.
     pub(super) async fn all(&self, api: &Api) -> Result<Vec<MigratedResource>, Failure> {
-        let registered = api.get_json(API_SERVICES).await?;
+        let registered = api.get_json(API_SERVICES_PATH).await?;
         let mut foreign = BTreeSet::new();
         for service in registered["items"].as_array().into_iter().flatten() {
             if service["spec"]["service"].is_object() {

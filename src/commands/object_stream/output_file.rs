@@ -29,6 +29,11 @@ impl OutputFile {
         Ok(OutputFile { file, temporary, path: path.to_owned(), is_published: false })
     }
 
+    /// Reads what was written so far, from the beginning.
+    pub(crate) fn reader(&self) -> io::Result<File> {
+        File::open(&self.temporary)
+    }
+
     /// Gives the file its name, once its contents are on the disk.
     pub(crate) fn publish(mut self) -> io::Result<()> {
         self.file.sync_all()?;

@@ -135,3 +135,29 @@ fn scheduled_backups_are_made_and_the_oldest_removed() {
     let metrics = server.admin().get("/metrics").text();
     assert!(metrics.contains("\npilothouse_backup_failures_total 0\n"), "{metrics}");
 }
+
+#[test]
+fn backup_command_copies_running_and_stopped_servers() {
+    let directory = temp_directory();
+    let (data, online, offline) =
+        (directory.path().join("data"), directory.path().join("online"), directory.path().join("offline"));
+    let server = Server::start_in(&data, &[]);
+    server.admin().post(MAPS, &map("kept", "")).ok();
+    let kubeconfig = server.kubeconfig().to_string_lossy().into_owned();
+    let output = pilothouse(&["backup", "--to", &online.to_string_lossy(), "--kubeconfig", &kubeconfig]);
+    assert!(output.status.success(), "{output:?}");
+    let data = data.to_string_lossy();
+    let offline_command = ["backup", "--to", &*offline.to_string_lossy(), "--data-dir", &data];
+    let output = pilothouse(&offline_command);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("is in use by another process"), "{error}");
+    assert!(!offline.exists(), "nothing is left of a backup that failed");
+    server.stop();
+    let output = pilothouse(&offline_command);
+    assert!(output.status.success(), "{output:?}");
+    for file in [&online, &offline] {
+        let output = pilothouse(&["inspect", &file.to_string_lossy(), "--objects", "--resource=configmaps"]);
+        let objects = String::from_utf8_lossy(&output.stdout);
+        assert!(objects.contains(r#""name":"kept""#), "{objects}");
+    }
+}

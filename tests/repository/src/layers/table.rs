@@ -179,7 +179,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "commands",
-        allowed: &["limits", "server"],
+        allowed: &["limits", "http", "server"],
         external: &[
             "TcpStream",
             "clap::",
